@@ -3,7 +3,7 @@
 PYTHON ?= python3
 
 BIN := .venv/bin
-ROOMS := $(patsubst %/__init__.py,%,$(wildcard */__init__.py))
+PACKAGES := $(patsubst %/__init__.py,%,$(wildcard */__init__.py))
 HERE := -e .[test,dev]
 # One installation at a time: every editable build writes src/onernn.egg-info.
 LOCK := $(if $(shell command -v flock),flock pyproject.toml)
@@ -16,6 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := test
 
 # The kernels compile while pip downloads; pip's own build then waits for them.
+demo: export ISAS ?= native
 demo:
 	@$(MAKE) --no-print-directory -j 2 kernels .venv/.installed
 	$(BIN)/python examples/segmenter/segment.py "thequickbrownfoxjumpsoverthelazydog"
@@ -53,7 +54,7 @@ references: .venv/.ready
 	$(PYTEST) -m shown --shown
 
 # Compiled once for all environments, and again when their sources change; passed over without a
-# compiler. For x86-64-v2 and this CPU; ISAS=all compiles for every instruction set.
+# compiler. For x86-64-v2 and this CPU; ISAS=native for this CPU alone, ISAS=all for every CPU.
 kernels:
 	@$(PYTHON) src/onernn/kernels/build.py
 
@@ -99,16 +100,19 @@ api: .venv/.ready
 # Every combination against the reference, as CPUs with fewer instructions run it, by oneDNN and by
 # the kernels.
 CAPS := AVX2 AVX512_CORE AVX512_CORE_VNNI AVX512_CORE_BF16 DEFAULT
-SETS := v2 avx2 avx2_vnni avx512 avx512_vnni avx512_bf16
+SETS := v2 avx2 avx2_vnni avx512 avx512_vnni avx512_bf16 avx512_amx
+examined = $(BIN)/onernn doctor --full --threads 1 --backend $(1) > out/doctor.txt || \
+  { cat out/doctor.txt; exit 1; }; head -n 4 out/doctor.txt
 doctor: export ISAS = all
 doctor: .venv/.ready
+	@mkdir -p out
 	@for cap in $(CAPS); do \
 	  echo "ONEDNN_MAX_CPU_ISA=$$cap"; \
-	  ONEDNN_MAX_CPU_ISA=$$cap $(BIN)/onernn doctor --threads 1 --backend onednn || exit 1; \
+	  ONEDNN_MAX_CPU_ISA=$$cap $(call examined,onednn); \
 	done
 	@test ! -d src/onernn/kernels/built || for cap in $(SETS); do \
 	  echo "ONERNN_MAX_ISA=$$cap"; \
-	  ONERNN_MAX_ISA=$$cap $(BIN)/onernn doctor --threads 1 --backend kernels || exit 1; \
+	  ONERNN_MAX_ISA=$$cap $(call examined,kernels); \
 	done
 
 # The manual and what runs layers, as CPUs with fewer instructions run them: make test takes this
@@ -204,20 +208,20 @@ ruff: .venv/.ready
 	$(BIN)/ruff format --check .
 
 clang-format: .venv/.ready
-	$(BIN)/clang-format --dry-run --Werror $(wildcard src/onernn/kernels/*.hpp src/onernn/kernels/library/*.* src/onernn/kernels/loader/*.cpp tests/kernels/*.hpp tests/kernels/*.c tests/kernels/*.cpp tests/fuzz/*.hpp tests/fuzz/*.cpp examples/compiled/*.c examples/compiled/*.cpp examples/compiled/*.hpp adapters/paddle/*.hpp adapters/paddle/*.cpp)
+	$(BIN)/clang-format --dry-run --Werror $(wildcard src/onernn/kernels/*.hpp src/onernn/kernels/library/*.* src/onernn/kernels/loader/*.cpp tests/kernels/*.hpp tests/kernels/*.c tests/kernels/*.cpp tests/fuzz/*.hpp tests/fuzz/*.cpp examples/compiled/*.c examples/compiled/*.cpp adapters/paddle/*.hpp adapters/paddle/*.cpp)
 
-# mypy sees the rooms through the links in src/onernn: without them it checks next to nothing and
+# mypy sees the packages through the links in src/onernn: without them it checks next to nothing and
 # says Success, so the number of files it tells is compared with the number there is; a folder without
 # Python counts as a package without files.
 mypy: .venv/.ready
 	@echo $(BIN)/mypy
-	@there=$$(find $(ROOMS) src/onernn/ -name '*.py' -o -type d -regex '.*/\(templates\|library\|loader\|built\)' | wc -l); \
+	@there=$$(find $(PACKAGES) src/onernn/ -name '*.py' -o -type d -regex '.*/\(templates\|library\|loader\|built\)' | wc -l); \
 	said=$$($(BIN)/mypy) && sound=yes || sound=no; \
 	echo "$$said"; \
 	case "$$sound $$said" in \
 	  yes*"in $$there source files"*) ;; \
 	  no*) exit 1 ;; \
-	  *) echo "mypy: expected $$there files checked; has each room its link in src/onernn?" >&2; exit 1 ;; \
+	  *) echo "mypy: expected $$there files checked; has each package its link in src/onernn?" >&2; exit 1 ;; \
 	esac
 
 imports: .venv/.ready
@@ -258,15 +262,15 @@ frameworks-$(1): .venvs/$(1)/.ready
 endef
 FRAMEWORKS := paddle-2.6.2 paddle-3.3.1 mxnet-1.9.1 torch-2.13.0 chromium
 frameworks: $(addprefix frameworks-,$(FRAMEWORKS))
-$(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2))
+$(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2 h5py))
 # oneDNN 3.6 is inside; the other tests build graphs as Paddle 2 does.
-$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1,library corpus audit plugin dygraph processes profiler write indexing pir programs scripts))
+$(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1 h5py,library corpus audit plugin dygraph processes profiler write indexing pir programs scripts))
 $(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5 onnx==1.14.1))
 $(eval $(call framework,torch-2.13.0,torch==2.13.0 onnx onnxscript expecttest keras==3.15.1))
 # By name only: their layouts and exports are recorded, and no release changes them. Keras's tests
 # take five minutes of CPU; its pages of the manual run beside torch, too.
 $(eval $(call framework,tensorflow-2.21.0,tensorflow-cpu==2.21.0 tf2onnx==1.17.0 onnx,exports))
-$(eval $(call framework,openvino-2026.4.1,openvino==2026.4.1 onnx))
+$(eval $(call framework,openvino-2026.4.1,openvino==2026.4.1 tract==0.23.9 onnx onnxruntime))
 $(eval $(call framework,keras-3.15.1,keras==3.15.1 jax==0.10.2 torch==2.13.0))
 
 # Engines that score corpora, in local mode: Ray, Spark (with a Java of the system), Beam, Dask and
@@ -337,7 +341,7 @@ wheel: .venvs/release/.ready
 	    tests/backend/test_compiled_library.py tests/backend/test_kernels_backend.py || exit 1; \
 	done
 
-# libonernn without Python: onernn.h, the libraries, files for pkg-config and CMake, in one archive.
+# libonernn without Python: the headers, the libraries, files for pkg-config and CMake, in one archive.
 .PHONY: library
 library: .venv/.ready
 	$(BIN)/python tools/release/library.py out/library
@@ -403,7 +407,7 @@ $(A64)/root/.ready: pyproject.toml
 	for each in $(A64)/root/var/cache/apt/archives/*.deb; do dpkg-deb -x $$each $(A64)/root || exit 1; done
 	$(PYTHON) -m pip install --quiet --target $(A64)/site --only-binary :all: --python-version 3.11 \
 	  --platform manylinux_2_17_aarch64 --platform manylinux_2_28_aarch64 \
-	  numpy cffi protobuf typer rich jinja2 pytest hypothesis
+	  numpy cffi protobuf typer rich jinja2 packaging pytest hypothesis
 	touch $@
 
 .venvs/release/.ready: pyproject.toml

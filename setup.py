@@ -18,7 +18,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.sdist import sdist
 
-ROOMS = ("adapters", "fuse_passes", "reorders")  # at the top; the other packages are in src
+PACKAGES = ("adapters", "fuse_passes", "reorders")  # at the top; the other packages are in src
 BUILD = Path(__file__).parent / "src" / "onernn" / "kernels" / "build.py"
 kernels = SimpleNamespace(**runpy.run_path(str(BUILD)))
 # Of a wheel for another architecture: Python's own variable, which names the wheel, too.
@@ -92,8 +92,8 @@ class SourceDistribution(sdist):
         return str(path)
 
 
-packages = find_packages("src")  # follows the links of the rooms, which an archive may lack
-packages += [f"onernn.{name}" for name in find_packages(include=[f"{room}*" for room in ROOMS])]
+packages = find_packages("src")  # follows the links of these packages, which an archive may lack
+packages += [f"onernn.{name}" for name in find_packages(include=[f"{each}*" for each in PACKAGES])]
 setup(
     packages=sorted(set(packages)),
     distclass=KernelsDistribution,

@@ -26,13 +26,13 @@ def write_model(
 ) -> None:
     """Writes a model as the kind of file that the suffix of ``path`` names: .onnx, .pdmodel.
 
-    The model is fused before. ``inputs``: a batch that the model runs on, where it declares no
-    shapes. ``progress(stage, done, of)`` is called now and then, ``note(text)`` for what a user
-    should know. ``options``: of ONNX see `adapters.onnx.write.write_onnx`, of Paddle see
-    `adapters.paddle.write.write_paddle`.
+    The model is fused first. ``inputs``: a batch for the model, used if the model declares no
+    shapes. ``progress(stage, done, of)`` is called repeatedly during the writing; ``note(text)`` is
+    called with notes for the user. ``options``: for ONNX see `adapters.onnx.write.write_onnx`, for
+    Paddle see `adapters.paddle.write.write_paddle`.
 
-    Raises `UnsupportedError` naming what the target cannot say, for an option of another target,
-    and for other suffixes.
+    Raises `UnsupportedError` that names what the target format cannot express. Also raises it for
+    an option of a different target and for other suffixes.
     """
     path = Path(path)
     writer = writer_for(path)

@@ -1,7 +1,8 @@
-"""The frameworks. Adding one is a folder here and a name in `ADAPTERS`."""
+"""The list of frameworks. To add a framework, add a folder here and its name to `ADAPTERS`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onernn.adapters import keras, mxnet, onnx, openvino, paddle, torch
@@ -18,22 +19,28 @@ ADAPTERS = (
     torch.ADAPTER,
     paddle.ADAPTER,
 )
-"""The first that reads a file gets it. Paddle is last: its files may have any name."""
+"""The first adapter that can read a file reads it. Paddle is last because its files may have any
+name.
+"""
 
 WRITERS: dict[str, Writer] = {a.writer.suffix: a.writer for a in ADAPTERS if a.writer}
-"""By the suffix of the file to write."""
+"""The writers, by the suffix of the file to write."""
 
 RUNTIMES: dict[str, Runtime] = {a.runtime.name: a.runtime for a in ADAPTERS if a.runtime}
-"""By the name in ``NAME:PATH``."""
+"""The runtimes, by the name in ``NAME:PATH``."""
 
 SEMANTICS = ("documented", *(name for adapter in ADAPTERS for name in adapter.semantics))
 
 
 def pass_name(applied: Applied) -> str:
-    """Returns what a framework calls a pass that fired on its operators, "" where none has a
-    name.
-    """
+    """Returns the framework's name for a pass that fired on its operators, "" if there is none."""
     return next(filter(None, (adapter.pass_name(applied) for adapter in ADAPTERS)), "")
+
+
+def usual_suffix(path: StrPath) -> str:
+    """Returns the suffix that files of this content usually have, or the file's own suffix."""
+    known = (adapter.suffix_of(path) for adapter in ADAPTERS)
+    return next(filter(None, known), Path(path).suffix.lower())
 
 
 def adapter_of(path: StrPath) -> Adapter:

@@ -1,11 +1,11 @@
-"""Layers that read each other where a file only moves words between them: for their weights."""
+"""Finds stacks of layers for their weights, even if a file moves steps between the layers."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -31,147 +31,154 @@ from onernn.ir.rnn import Recurrent
 from onernn.reorders.layers import PivotLayer
 
 JOINED = "/y"
-"""Behind the name of a value of the file: what layers make of all words, one or side by side."""
+"""The suffix of the value that holds the output for all steps, of one layer or of several joined
+layers.
+"""
 
 Way = tuple[str, bool]
-"""A layer's y, or another value, and whether its steps come in the opposite order."""
+"""A layer's y or a different value, and whether its steps are in reversed order."""
 
 
-def joined_layers(model: Graph) -> Graph:
-    """Returns the model in which a layer reads what it reads without views, masks and reversed
-    steps.
+def join_layers(model: Graph) -> Graph:
+    """Returns the model in which each layer reads its source directly, without views, masks and
+    reversed steps between them.
 
-    A mask takes words out in front of each layer and puts them back behind it, and a backward layer
-    may be a forward one over reversed steps. To weights that means nothing, so the layers are one
-    stack. Who reads outputs of several layers side by side reads an input of the graph.
+    A mask removes steps before each layer and restores them after it. A backward layer may be
+    written as a forward layer over reversed steps. Neither changes the weights, so the layers form
+    one stack. A node that reads the outputs of several joined layers reads an input of the graph
+    instead.
     """
     result = _Ways(model)
     nodes, sizes = list[Node](), list[Value]()
     for node in model.nodes:
-        ways = result.of(node.outputs[0]) if node.op == "Concat" else ()
+        (name, *_) = node.outputs
         if node.op == "Rnn":
             nodes += result.layer(node)
-        elif len(ways) > 1 and all(name in result.turned and not turned for name, turned in ways):
-            end, made = result.beside(ways, node.outputs[0])
-            result.names[node.outputs[0]] = end
+            continue
+        result.follow(node)
+        ways = result.of(name) if node.op == "Concat" else ()
+        if len(ways) > 1 and all(each in result.turned and not turned for each, turned in ways):
+            result.names[name], made = result.join(ways, name)
             nodes += made
-        elif node.op == "Shape":  # who asks how many sentences there are reads no layer
-            sizes.append(Value(node.outputs[0]))
+        elif node.op == "Shape":  # a node that reads the number of sequences reads no layer
+            sizes.append(Value(name))
         else:
             nodes.append(node)
-    inputs = (*model.inputs, *map(Value, result.names), *sizes)
-    gone = {value.name for value in inputs}
-    outputs = [value for value in model.outputs if value.name not in gone]
     ends = tuple(map(Value, dict.fromkeys(result.names.values())))
-    whole = replace(model, inputs=inputs, outputs=(*outputs, *ends), nodes=tuple(nodes)).pruned()
+    whole = _replace_nodes(model, nodes, [*map(Value, result.names), *sizes], ends)
     read = {end for name, end in result.names.items() if whole.users(name) or model.is_output(name)}
     inner = {end.name for end in ends if whole.users(end.name)} - read  # only layers read these
     left = tuple(value for value in whole.outputs if value.name not in inner)
-    return replace(whole, outputs=left).pruned()
+    return replace(whole, outputs=left).prune()
+
+
+def _replace_nodes(
+    model: Graph, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]
+) -> Graph:
+    """Returns the model with new nodes and outputs, and with added inputs, which are no longer
+    outputs.
+    """
+    inputs = (*model.inputs, *inputs)
+    gone = {value.name for value in inputs}
+    outputs = (*(value for value in model.outputs if value.name not in gone), *outputs)
+    return replace(model, inputs=inputs, outputs=outputs, nodes=tuple(nodes)).prune()
 
 
 class _Ways:
-    """What values are moved from. ``turned``: by a layer's y whether its steps are reversed."""
+    """A map from each value to the layers' outputs that it was moved from.
+
+    ``turned``: for each layer's y, whether its steps are reversed. ``names``: for each of the
+    file's values that joins several layers, the value that replaces it.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.turned: dict[str, bool] = {}
-        self.names: dict[str, str] = {}  # what stands for the file's values of several layers
-        self._beside: dict[tuple[str, ...], str] = {}
+        self.names: dict[str, str] = {}
+        self._joined: dict[tuple[str, ...], str] = {}
         self._known: dict[str, tuple[Way, ...]] = {}
 
-    def beside(self, ways: tuple[Way, ...], name: str) -> tuple[str, list[Node]]:
-        """Returns the one value of layers side by side, and what makes it where nothing did so
-        far.
-        """
+    def join(self, ways: tuple[Way, ...], name: str) -> tuple[str, list[Node]]:
+        """Returns the value that joins layers, and the node that computes it if it is new."""
         names = tuple(each for each, _ in ways)
-        if names in self._beside:
-            return self._beside[names], []
-        made = self._beside[names] = f"{name}{JOINED}"
+        if names in self._joined:
+            return self._joined[names], []
+        made = self._joined[names] = f"{name}{JOINED}"
         return made, [Node("Concat", names, (made,), {"axis": -1})]
 
     def layer(self, node: Node) -> list[Node]:
-        """Returns the node over what its input is moved from; with what puts several side by
-        side.
+        """Returns the layer's node, with the values from which its input was moved as its input. If
+        there are several values, a new node before it joins them.
         """
         rnn = Recurrent.of(node)
         ways = self.of(rnn.x)
         orders = {turned for _, turned in ways}
         layers = all(name in self.turned for name, _ in ways)
         several = len(ways) > 1 and not layers
-        if len(orders) > 1 or several or rnn.spec.directions == 2 and True in orders:
+        backward = True in orders
+        if len(orders) > 1 or several or rnn.spec.directions == 2 and backward:
             self.turned[rnn.y] = False
             return [node]
-        self.turned[rnn.y] = True in orders
-        x, made = (ways[0][0], list[Node]()) if len(ways) == 1 else self.beside(ways, rnn.x)
+        self.turned[rnn.y] = backward
+        x, made = (ways[0][0], list[Node]()) if len(ways) == 1 else self.join(ways, rnn.x)
         spec = rnn.spec
-        if self.turned[rnn.y]:
-            backward = spec.direction == "right2left"
-            spec = replace(spec, direction="left2right" if backward else "right2left")
-        return [*made, replace(replace(rnn, spec=spec, x=x).node(), origin=node.origin)]
+        if backward:
+            forward = spec.direction == "right2left"
+            spec = replace(spec, direction="left2right" if forward else "right2left")
+        return [*made, replace(rnn, spec=spec, x=x).node()]
 
     def of(self, name: str) -> tuple[Way, ...]:
-        """Returns what a value is moved from, side by side; itself where it is computed."""
-        waiting = [name]
-        while waiting:
-            top = waiting[-1]
-            node = self.graph.producer(top)
-            needed = [] if node is None or top in self.turned else self._sources(node)
-            missing = [each for each in needed if each not in self._known]
-            if missing:
-                waiting += missing
-                continue
-            self._known[top] = self._move(top, node, needed)
-            waiting.pop()
-        return self._known[name]
+        """Returns the values that a value was moved from, in order; the value itself if it is
+        computed.
+        """
+        return self._known.get(name, ((name, self.turned.get(name, False)),))
 
-    def _sources(self, node: Node) -> list[str]:
-        """Returns the inputs whose words a node may move; none where it computes."""
-        if node.op in ("Concat", "Where"):
-            return [*node.inputs[node.op == "Where" :]]
+    def follow(self, node: Node) -> None:
+        """Records the values that the results of a node were moved from."""
         known = OPERATORS.get(node.op)
-        return [node.inputs[0]] if known is not None and known.keeps else []
+        if node.op in ("Concat", "Where"):
+            sources = node.inputs[node.op == "Where" :]
+        else:
+            sources = node.inputs[: known is not None and known.keeps]
+        for name in filter(None, node.outputs if sources else ()):
+            if ways := self._move(name, node, sources):
+                self._known[name] = ways
 
-    def _move(self, name: str, node: Node | None, sources: list[str]) -> tuple[Way, ...]:
-        alone = ((name, self.turned.get(name, False)),)
-        if node is None or not sources:
-            return alone
-        every = [self._known[each] for each in sources]
+    def _move(self, name: str, node: Node, sources: Sequence[str]) -> tuple[Way, ...]:
+        """Returns the values that a node moves to an output, () if the node computes the output."""
+        every = [*map(self.of, sources)]
         layers = [ways for ways in every if all(each in self.turned for each, _ in ways)]
         if node.op == "Concat" and self._is_last(node, node.attrs.axis):
             return tuple(way for ways in every for way in ways)
-        if len(sources) > 1:  # words, and what stands where there is none
-            return layers[0] if len(layers) == 1 else alone
-        if node.op == "Gather":  # puts words back, one of these for each step
-            maker = self.graph.producer(sources[0])
-            return every[0] if layers and maker is not None and maker.op == "Concat" else alone
+        if len(sources) > 1:  # the steps, and the value for masked steps
+            return layers[0] if len(layers) == 1 else ()
+        if node.op == "Gather":  # restores the steps: one index for each step
+            joined = self.graph.producer(sources[0], "Concat")
+            return every[0] if layers and joined is not None else ()
         if node.op == "Transpose":
-            return (
-                every[0]
-                if node.attrs.perm and node.attrs.perm[-1] == len(node.attrs.perm) - 1
-                else alone
-            )
+            perm = node.attrs.perm
+            return every[0] if perm and perm[-1] == len(perm) - 1 else ()
         if node.op == "Slice":
             steps = self.graph.constants.get(node.input(4))
             if steps is None or not np.array_equal(steps.reshape(-1), [-1]):
-                return alone
+                return ()
         if node.op in ("Slice", "ReverseSequence"):
             return tuple((each, not turned) for each, turned in every[0])
         if OPERATORS[node.op].kind not in ("view", "sequences") and node.op != "Compress":
-            return alone
+            return ()
         widths = [self.graph.types[each].counts[-1:] for each in (name, node.inputs[0])]
-        return alone if all(widths) and widths[0] != widths[1] else every[0]
+        return () if all(widths) and widths[0] != widths[1] else every[0]
 
     def _is_last(self, node: Node, axis: int) -> bool:
         rank = self.graph.types[node.outputs[0]].rank
         return axis == -1 or rank is not None and axis == rank - 1
 
 
-# The recurrent layers of a file, as whole stacks: what weights are converted from.
+# The recurrent layers of a file as whole stacks, whose weights are converted.
 
 
 class Stacks(dict[str, PivotLayer]):
-    """Stacks of recurrent layers by name.
+    """The stacks of recurrent layers by name.
 
     ``omitted``: the other recurrent layers of the file. ``advice``: what to do if a layout cannot
     express the functions of the gates.
@@ -187,22 +194,23 @@ def read_stacks(
     semantics: str = "documented",
     node: str | None = None,
     recurrent_activation: str | None = None,
+    rules: Mapping[str, Any] | None = None,
 ) -> Stacks:
-    """Returns the stacks of a file of weights by the names of their modules, or `stacks_of` a
-    model.
+    """Returns the stacks in a file of weights by the names of their modules, or the result of
+    `stacks_of` for a model.
 
-    ``node``: only that one. ``recurrent_activation``: "sigmoid" confirms the gates of a file of
-    weights that Keras before 2.3 wrote, whose default is hard_sigmoid. Raises what `load` does, and
-    `UnsupportedError` where there is none.
+    ``node``: return only the stack of this name. ``recurrent_activation``: "sigmoid" confirms the
+    gates of a file of weights that Keras before 2.3 wrote, because the default was hard_sigmoid.
+    Raises the errors that `load` raises, and `UnsupportedError` if the file has no stack.
     """
     arrays = arrays_in(path)
-    if arrays is None and recurrent_activation:
-        raise UnsupportedError(
-            f"{path}: the model names its functions; recurrent_activation is for"
-            " weights without a model"
-        )
     if arrays is None:
-        return stacks_of(load(path, params, semantics), node)
+        if recurrent_activation:
+            raise UnsupportedError(
+                f"{path}: the model names its functions; recurrent_activation is for"
+                " weights without a model"
+            )
+        return stacks_of(load(path, params, semantics, rules=rules), node)
     with reading(path):
         layers = Stacks(itertools.chain(*(each.layers_among(arrays).items() for each in ADAPTERS)))
     if not layers:
@@ -211,14 +219,13 @@ def read_stacks(
             " weight_ih_l0, weight_hh_l0, or as Keras's, kernel, recurrent_kernel;"
             " onernn.convert_weights takes arrays of other layouts by name"
         )
-    if node is not None and node not in layers:
-        _refuse(path, node, layers)
     if node is not None:
-        layers = Stacks({node: layers[node]})
+        layers = Stacks({node: layers[node]}) if node in layers else _refuse(path, node, layers)
     assumed = {name for name, each in layers.items() if each.spec.activations}
     if recurrent_activation == "sigmoid" and assumed:
-        usual = {name: replace(layers[name].spec, activations=None) for name in assumed}
-        layers |= {name: PivotLayer.of(spec, layers[name].weights) for name, spec in usual.items()}
+        for name in assumed:
+            usual = replace(layers[name].spec, activations=None)
+            layers[name] = PivotLayer.of(usual, layers[name].weights)
     elif recurrent_activation not in (None, "hard_sigmoid") or recurrent_activation and not assumed:
         raise UnsupportedError(
             f"{path}: recurrent_activation={recurrent_activation!r}: expected 'sigmoid' or"
@@ -233,13 +240,14 @@ def read_stacks(
 
 
 def stacks_of(model: Graph, node: str | None = None) -> Stacks:
-    """Returns a model's stacks of recurrent layers, by the values that they make, or where these
-    are not in the file by its names of the layers. Weights that several places share come once.
+    """Returns a model's stacks of recurrent layers, by the values that they compute, or by the
+    file's names of the layers if the values are not in the file. Weights that several layers share
+    are returned once.
 
-    ``node``: the one that makes this value, or bears this name. Raises `UnsupportedError` where
-    there is none.
+    ``node``: return only the stack that computes this value or has this name. Raises
+    `UnsupportedError` if there is none.
     """
-    fused = fuse(joined_layers(without_states(fuse(model).model))).model
+    fused = fuse(join_layers(without_states(fuse(model).model))).model
     result = Stacks()
     called: dict[str, list[str]] = {}
     for each in filter(lambda each: each.op == "Rnn", every_node(fused)):
@@ -251,15 +259,14 @@ def stacks_of(model: Graph, node: str | None = None) -> Stacks:
             called[same[0]] += [rnn.y, *native]
             continue
         key = native[0] if native and (is_named_here(rnn.y) or rnn.y.endswith(JOINED)) else rnn.y
-        # Several cells in one layer of the file have numbers.
+        # Several cells in one layer of the file are numbered.
         numbers = (f"{key}#{at}" if at > 1 else key for at in itertools.count(1))
         name = next(each for each in numbers if each not in result)
         result[name], called[name] = stack, [rnn.y, *native]
-    if node is not None and node not in result and result:
-        chosen = Stacks((name, each) for name, each in result.items() if node in called[name])
+    if node is not None and result:
+        names = [node] if node in result else [name for name in result if node in called[name]]
+        chosen = Stacks((name, result[name]) for name in names)
         return chosen or _refuse(model.name, node, result)
-    if result and node is not None:
-        return Stacks({node: result[node]})
     result.omitted = tuple(_list_omitted(model, fused))
     if result:
         return result
@@ -275,8 +282,8 @@ def stacks_of(model: Graph, node: str | None = None) -> Stacks:
 
 
 def _list_omitted(model: Graph, fused: Graph) -> Iterator[Refusal]:
-    """Yields the recurrent layers and loops over cells of a model that are no layers after
-    fusion.
+    """Yields the model's recurrent layers and loops over cells that fusion did not turn into
+    layers.
     """
     result = {op for node in every_node(fused) if node.op == "Rnn" for op in node.origin}
     missing = _recurrent_operators(model.nodes, result)
@@ -296,8 +303,8 @@ def _list_omitted(model: Graph, fused: Graph) -> Iterator[Refusal]:
 
 
 def _recurrent_operators(nodes: Iterable[Node], known: set[NativeOp]) -> dict[NativeOp, Node]:
-    """Returns the native operators of recurrent types that are not known, each with a node of its
-    own.
+    """Returns the native operators of recurrent types that are not in ``known``, each with its
+    node.
 
     A loop or branch that became a layer stands for the operators inside it.
     """
@@ -320,30 +327,28 @@ def _refuse(path: StrPath, node: str, layers: Stacks) -> NoReturn:
 
 
 def _same(one: PivotLayer, other: PivotLayer) -> bool:
-    pairs = zip(one.weights, other.weights, strict=False)
+    arrays, others = ([weights.arrays for weights in each.weights] for each in (one, other))
     return one.spec == other.spec and all(
-        a.arrays.keys() == b.arrays.keys()
-        and all(np.array_equal(array, b.arrays[name]) for name, array in a.arrays.items())
-        for a, b in pairs
+        a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+        for a, b in zip(arrays, others, strict=False)
     )
 
 
 def without_states(model: Graph) -> Graph:
-    """Returns the model in which no layer begins with a given state, nor hands one on.
+    """Returns the model in which no layer starts from a given state or passes its state on.
 
-    So do layers that stand on each other become one stack, whose states a model may take apart:
-    to their weights states mean nothing. Who reads a last state reads an input of the graph.
+    Layers that read each other become one stack, even if the model splits their states, because
+    weights do not depend on states. A node that reads a final state reads an input of the graph
+    instead.
     """
-    layers = {id(node): Recurrent.of(node) for node in model.nodes if node.op == "Rnn"}
     nodes, inputs, tops = list[Node](), list[Value](), list[Value]()
     for node in model.nodes:
-        if rnn := layers.get(id(node)):
+        if node.op == "Rnn":
+            rnn = Recurrent.of(node)
             inputs += [Value(name) for name in node.outputs[1:] if model.is_read(name)]
             y = rnn.y or f"{node.outputs[1]}{JOINED}"
             alone = Recurrent(rnn.spec, rnn.weights, rnn.x, y, attention=rnn.attention)
             node = replace(alone, origin=node.origin).node()
             tops += [] if model.is_read(rnn.y) else [Value(y)]
         nodes.append(node)
-    gone = {value.name for value in inputs}
-    outputs = (*(value for value in model.outputs if value.name not in gone), *tops)
-    return replace(model, inputs=(*model.inputs, *inputs), outputs=outputs, nodes=tuple(nodes))
+    return _replace_nodes(model, nodes, inputs, tops)

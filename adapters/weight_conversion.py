@@ -1,4 +1,4 @@
-"""One recurrent layer from any framework's layout to any other's."""
+"""Converts one recurrent layer from any framework's layout to any other framework's layout."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ T = TypeVar("T")
 def convert_weights(
     layer: Any, to: str, *, source: str | None = None, **options: Any
 ) -> dict[str, Array]:
-    """Returns a layer's arrays by the names of another framework, exact wherever that can say them.
+    """Returns a layer's arrays under the names of a different framework; the conversion is exact.
 
     ``layer``: a `PivotLayer`; (spec, weights); an "Rnn" node of a graph; a graph with one stack of
     layers; a torch.nn.RNN, LSTM, GRU or cell of these, or a module with one; a built keras
     SimpleRNN, LSTM, GRU, RNN of their cells or Bidirectional, or a model of Keras with one such
-    layer or, a Sequential, one stack of them; a subclass of these; or arrays, parameters or tensors
-    by name, as a dict or as ``named_parameters()`` gives them, whose layout ``source`` names, for
-    tensors of PyTorch "torch" by default. Halves (bfloat16, float16) come out as float32, exactly.
-    ``to`` and ``source``: a name of `reorders.layouts.FRAMEWORKS`. ``options`` go to the reader of
-    ``source``, see `read_layer`.
+    layer or, for a Sequential, one stack of them; a subclass of these; or arrays, parameters or
+    tensors by name, in a dict or from ``named_parameters()``. ``source`` names the layout of such
+    arrays; for tensors of PyTorch the default is "torch". bfloat16 and float16 values are returned
+    as float32, exactly. ``to`` and ``source``: a name of `reorders.layouts.FRAMEWORKS`. ``options``
+    go to the reader of ``source``, see `read_layer`.
 
-    Raises `UnsupportedError` naming what the target cannot say, `ShapeError` naming an array.
+    Raises `UnsupportedError` that names the feature that the target layout lacks, `ShapeError` that
+    names an array.
     """
     return framework(to).write(read_layer(layer, source, **options))
 
 
 def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLayer:
-    """Returns the layer in the pivot; ``options`` are those of the ``read`` of its layout's
-    module.
+    """Returns the layer in the pivot layout; ``options`` go to the ``read`` function of its
+    layout's module.
     """
     if isinstance(layer, Mapping | Iterator):
         return _from_arrays(dict(layer), source, options)
@@ -60,7 +61,7 @@ def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLa
     if isinstance(layer, Graph):
         return _from_graph(layer, "give one of its Rnn nodes, or onernn weights --node")
     homes = {_home(kind) for kind in type(layer).__mro__}
-    if homes & _KERAS_HOMES:  # before PyTorch, whose modules Keras's layers are on that backend
+    if homes & _KERAS_HOMES:  # before PyTorch: on that backend Keras's layers are PyTorch modules
         return _from_keras(layer)
     if "torch" in homes:
         return _from_torch(layer)
@@ -85,14 +86,16 @@ def _only(layers: Mapping[str, T], where: str) -> T:
     return next(iter(layers.values()))
 
 
-def _home(kind: type) -> str:
+def _home(kind: Any) -> str:
     return kind.__module__.partition(".")[0]
 
 
 def _kind(layer: Any, homes: Collection[str], names: Collection[str]) -> str:
-    """Which of these classes of a framework an object is of, or a user's subclass; "" if none.
+    """Returns the framework class in ``names`` that an object is an instance of, "" if there is
+    none.
 
-    A subclass of the framework's own, as Keras's ConvRNN of RNN, is another layer.
+    The object may be of a user's subclass. The framework's own subclasses, such as Keras's ConvRNN
+    of RNN, are different layers and do not count.
     """
     own = next((k.__name__ for k in type(layer).__mro__ if _home(k) in homes), "")
     return own if own in names else ""
@@ -108,17 +111,19 @@ def _from_arrays(
     arrays = {name: _array(each) for name, each in arrays.items()}
     if source == "torch":  # of a module around the layer: "encoder.lstm.weight_hh_l0"
         places = (name.rpartition(".") for name in arrays)
-        modules = {module: "" for module, _, name in places if name.startswith("weight_hh")}
+        modules = {
+            module: f"{module}." for module, _, name in places if name.startswith("weight_hh")
+        }
         if any(modules):
-            _only(modules, "give the parameters of one module")
-            (module,) = modules
-            mark = f"{module}."
+            mark = _only(modules, "give the parameters of one module")
             arrays = {k.removeprefix(mark): a for k, a in arrays.items() if k.startswith(mark)}
     return framework(source).read(arrays, **options)
 
 
 def _array(value: Any) -> Array:
-    """Returns a tensor, variable or array in NumPy; halves are widened, which is exact."""
+    """Returns a tensor, variable or array as a NumPy array; float16 and bfloat16 are widened
+    exactly.
+    """
     if hasattr(value, "detach"):  # a tensor of PyTorch: NumPy has no bfloat16
         value = value.detach().cpu()
         value = (value.float() if value.element_size() == 2 else value).numpy()
@@ -140,17 +145,18 @@ def _from_torch(layer: Any) -> PivotLayer:
             or getattr(each, "original_name", "") in _TORCH  # of a scripted module
             or any(own.startswith("weight_hh") for own in getattr(each, "_parameters", ()))
         }
-        if "" in inner:  # it looks like a layer, and is none of PyTorch's
+        if "" in inner:  # it looks like a layer but is not one of PyTorch's
             inner = {}
         problem = f"expected one of torch.nn's {', '.join(_TORCH)}, or a module with one of them"
         return _from_torch(_only(inner, f"{type(layer).__qualname__}: {problem}"))
     state = {name: _array(value) for name, value in layer.state_dict().items()}
-    plain = kind.startswith("RNN")
-    return framework("torch").read(state, **({"nonlinearity": layer.nonlinearity} if plain else {}))
+    plain = {"nonlinearity": layer.nonlinearity} if kind.startswith("RNN") else {}
+    return framework("torch").read(state, **plain)
 
 
 _KERAS_HOMES = {"keras", "tf_keras", "tensorflow"}
 _KERAS = ("SimpleRNN", "LSTM", "GRU", "RNN", "Bidirectional")
+_MODELS = ("Sequential", "Functional")
 _CELLS = ("SimpleRNNCell", "LSTMCell", "GRUCell")
 
 
@@ -161,7 +167,7 @@ def _from_keras(layer: Any) -> PivotLayer:
 
     label, kind = f"{layer.name} ({type(layer).__name__})", _kind(layer, _KERAS_HOMES, _KERAS)
     inner = [*layer._flatten_layers()]
-    if not kind and not _kind(layer, _KERAS_HOMES, ("Sequential", "Functional")):
+    if not kind and not _kind(layer, _KERAS_HOMES, _MODELS):
         found = {each.name: each for each in inner if _kind(each, _KERAS_HOMES, _KERAS)}
         return _from_keras(_only(found, f"{label}: give one of {', '.join(_KERAS)}"))
     merges = [each.merge_mode for each in inner if hasattr(each, "merge_mode")]
@@ -173,6 +179,7 @@ def _from_keras(layer: Any) -> PivotLayer:
         for one in held
     }
     config = json.loads(json.dumps(layer.get_config()))
+    outer = "Sequential"
     if kind:
         if not weights[layer.name].entries:
             raise UnsupportedError(f"{layer.name}: it has no weights yet; call it, or build it")
@@ -180,7 +187,8 @@ def _from_keras(layer: Any) -> PivotLayer:
         shape = {"batch_shape": [None, None, len(kernel)], "dtype": kernel.dtype.name}
         first = {"class_name": "InputLayer", "config": {"name": "x", **shape}}
         config = {"layers": [first, {"class_name": kind, "config": config}]}
-    outer = "Sequential" if kind else _kind(layer, _KERAS_HOMES, ("Sequential", "Functional"))
+    else:
+        outer = _kind(layer, _KERAS_HOMES, _MODELS)
     config = _as_keras_has_it({"class_name": outer, "config": config}, _own_kinds(inner))
     home = next(name for name in map(_home, type(layer).__mro__) if name in _KERAS_HOMES)
     keras = sys.modules["tf_keras" if home == "tensorflow" else home]
@@ -202,9 +210,10 @@ def _own_kinds(layers: Iterable[Any]) -> dict[str, str]:
     """
     kinds = {}
     for each in layers:
-        own = type(each).call.__module__.partition(".")[0] in _KERAS_HOMES
-        kinds[each.name] = _kind(each, _KERAS_HOMES, (*_KERAS, *_CELLS) if own else _KERAS)
-    return {name: kind for name, kind in kinds.items() if kind}
+        own = _home(type(each).call) in _KERAS_HOMES
+        if kind := _kind(each, _KERAS_HOMES, (*_KERAS, *_CELLS) if own else _KERAS):
+            kinds[each.name] = kind
+    return kinds
 
 
 def _as_keras_has_it(config: Any, kinds: Mapping[str, str]) -> Any:

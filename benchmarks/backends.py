@@ -77,7 +77,7 @@ def rows(dtype: str, cells: list[str], hidden: list[int], seconds: float) -> Ite
             ratios = []
             for name, lengths in BATCHES.items():
                 case = sample_case(cell, "left2right", Shape(size, size, 1, lengths))
-                x = case.x if "ragged" in name else case.padded(time_major=True)
+                x = case.x if "ragged" in name else case.pad(time_major=True)
                 try:
                     layers = [
                         each.prepare(case.spec, [*case.weights], dtype=dtype, strict=True)

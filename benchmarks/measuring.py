@@ -251,7 +251,9 @@ def comparisons(row: dict[str, Any], model: Model) -> dict[str, Any]:
     measured = {c["name"]: c for c in row["contenders"] if "median" in c}
     host = FRAMEWORKS[model.kind]
     walk = f"{OURS} walk"
-    pairs = {"alone": (OURS, host), "inside": (f"{host} {OURS}", host), "walk": (OURS, walk)}
+    inside = f"{host} {OURS}"
+    pairs = {"alone": (OURS, host), "inside": (inside, host), "walk": (OURS, walk)}
+    pairs["drop-in"] = f"{inside} drop-in", host
     compared = []
     for pair, (name, other) in pairs.items():
         others = [c for n, c in measured.items() if n == other or _is_of(n, other)]

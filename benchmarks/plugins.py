@@ -30,7 +30,15 @@ from onernn.adapters.common import gain
 Call = Callable[[], Any]
 Measured = list[tuple["Row", float]]
 
-FRAMEWORKS = ("torch", "mxnet", "paddle", "paddle_program", "paddle_frozen", "paddle_predictor")
+FRAMEWORKS = (
+    "torch",
+    "onnx",
+    "mxnet",
+    "paddle",
+    "paddle_program",
+    "paddle_frozen",
+    "paddle_predictor",
+)
 KINDS = ("RNN", "GRU", "LSTM")
 UNITS = (32, 128, 512)
 BATCHES = ((1, 1), (4, 1), (1, 8), (16, 1), (8, 8), (64, 1), (16, 16), (64, 16), (64, 32))
@@ -91,6 +99,38 @@ def of_torch(row: Row) -> tuple[Call, Call]:
         return run
 
     return call(theirs), call(optimize(theirs))
+
+
+def of_onnx(row: Row) -> tuple[Call, Call] | None:
+    """Layers inside ONNX Runtime: onernn's node, and that of ONNX Runtime."""
+    import onnx
+    import onnxruntime
+    from onnx import helper, numpy_helper
+
+    from onernn.adapters.onnx import InferenceSession
+
+    if row.cell or row.trains:
+        return None
+    gates, H = {"RNN": 1, "GRU": 3, "LSTM": 4}[row.kind], row.units
+    drawn = np.random.default_rng(1)
+    sizes = {"W": (1, gates * H, H), "R": (1, gates * H, H), "B": (1, 2 * gates * H)}
+    weights = [
+        numpy_helper.from_array(drawn.uniform(-1, 1, shape).astype(np.float32) / H**0.5, name)
+        for name, shape in sizes.items()
+    ]
+    x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in "XY")
+    node = helper.make_node(row.kind, ["X", *sizes], ["Y"], hidden_size=H)
+    graph = helper.make_graph([node], "layer", [x], [y], weights)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+
+    def call(session: Any) -> Call:
+        return lambda: session.run(None, {"X": row.x})[0]
+
+    theirs = onnxruntime.InferenceSession(model, options)
+    return call(theirs), call(InferenceSession(model, options))
 
 
 def of_mxnet(row: Row) -> tuple[Call, Call] | None:

@@ -1,8 +1,9 @@
 """Real models in each way that they can run: ``python -m benchmarks.real_models [NAME ...]``.
 
 Each model of ``models.toml`` that a package brings: in its framework, by ours alone, inside of the
-framework, written anew, and as generated C++. All in processes of their own, which take turns on
-one thread. Writes the table into docs/models.md. Exit 1: a way gave other outputs, or failed.
+framework, by the drop-in for it, written anew, and as generated C++. All in processes of their own,
+which take turns on one thread. Writes the table into docs/models.md. Exit 1: a way gave other
+outputs, or failed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from onernn import audit
 
 PAGE = ROOT / "docs" / "models.md"
 BEGIN, END = "## The table", "\n**Measured**"
-WAYS = ("framework", "alone", "inside", "converted", "emitted")
-TIMED = WAYS[:3]
+WAYS = ("framework", "alone", "inside", "drop-in", "converted", "emitted")
+TIMED = WAYS[:4]
 """The others are only compared: files written anew, and code whose call is a process."""
 MODES = {  # of the contenders, by kind of file, in the order of WAYS; "": there is none
-    "onnx": ("onnxruntime", "onernn", "onnxruntime onernn", "onnxruntime onernn converted"),
-    "paddle": ("paddle default", "onernn", "paddle onernn", ""),
+    "onnx": (
+        *("onnxruntime", "onernn", "onnxruntime onernn", "onnxruntime onernn drop-in"),
+        "onnxruntime onernn converted",
+    ),
+    "paddle": ("paddle default", "onernn", "paddle onernn", "", ""),
 }
 CALLS = 8
 """At most, of a round: a call of generated code is a process."""
@@ -105,8 +109,8 @@ def main(names: list[str]) -> int:
     listed = [name for name, entry in models().items() if "package" in entry]
     lines = [
         "| model | call | framework: ms a call; first, memory | alone: times as fast; first, memory"
-        " | inside | converted | emitted |",
-        "|---" * 7 + "|",
+        " | inside | drop-in | converted | emitted |",
+        "|---" * 8 + "|",
     ]
     wrong = 0
     for name in names or listed:
@@ -114,7 +118,7 @@ def main(names: list[str]) -> int:
         try:
             path = fetched(entry)
         except NotThere as error:
-            lines.append(f"| {name} | left out: {error} |||||||")
+            lines.append(f"| {name} | left out: {error} ||||||||")
             continue
         print(name, file=sys.stderr)
         found = results_of(name, path)

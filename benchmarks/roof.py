@@ -69,9 +69,9 @@ class Products:
         library, rng = self._library, np.random.default_rng(0)
         lib, (source, weights, result) = library.lib, TYPES[dtype]
         layouts = {
-            "src": Descriptor.tagged(library, (m, k), source, "ab"),
-            "weights": Descriptor.tagged(library, (k, n), weights, "any"),
-            "dst": Descriptor.tagged(library, (m, n), result, "ab"),
+            "src": Descriptor.from_tag(library, (m, k), source, "ab"),
+            "weights": Descriptor.from_tag(library, (k, n), weights, "any"),
+            "dst": Descriptor.from_tag(library, (m, n), result, "ab"),
         }
         src, any_weights, dst = (layout.handle for layout in layouts.values())
         attributes = new_attributes(library, own_scratchpad=True)
@@ -81,10 +81,10 @@ class Products:
         for name in ("weights", "scratchpad"):
             query = getattr(lib, f"dnnl_query_{name}_md")
             chosen = lib.dnnl_primitive_desc_query_md(described, query, 0)
-            layouts[name] = Descriptor.copied(library, chosen)
+            layouts[name] = Descriptor.copy(library, chosen)
         memories = {name: Memory.empty(layout) for name, layout in layouts.items()}
         for name, shape in (("src", (m, k)), ("weights", (k, n))):
-            plain = Descriptor.tagged(library, shape, "f32", "ab")
+            plain = Descriptor.from_tag(library, shape, "f32", "ab")
             numbers = Memory(plain, rng.uniform(0, 1, shape).astype(np.float32))
             memories[name] = reorder(numbers, layouts[name])
         primitive = new_primitive(library, described)

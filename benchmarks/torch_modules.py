@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.rnn import pack_sequence
 
 from onernn.adapters.torch import optimize
-from onernn.adapters.torch.plugin import live_of
 
 RAGGED = ((128, 256, 1), (128, 256, 2), (512, 512, 1))
 DENSE = ((1, 1, 16, 16), (1, 1, 512, 512), (25, 1, 512, 512), (25, 32, 512, 512))
 DENSE += ((100, 32, 128, 256), (10, 4, 16, 32), (20, 8, 128, 128))
+CHANGING = ((1, 1, 64), (20, 1, 64), (20, 16, 64), (1, 1, 256), (20, 1, 256), (20, 16, 256))
+"""Steps, sequences and units of layers whose weights or masks are new in each call."""
 TRAINED = ((10, 4, 16, 32), (20, 16, 128, 128), (25, 32, 512, 512), (100, 32, 128, 256))
 
 
@@ -33,6 +35,55 @@ class Row(NamedTuple):
     module: nn.Module
     x: Any
     trains: bool = False
+
+
+class LowRank(nn.Module):
+    """A weight plus a product of two narrow matrices, as LoRA has it."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.randn(len(weight), 4))
+        self.b = nn.Parameter(torch.randn(4, weight.shape[1]) / 100)
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight + self.a @ self.b
+
+
+class DroppedWeights(nn.Module):
+    """A weight of which half is dropped, as in AWD-LSTM."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(weight, 0.5, True)
+
+
+def add_low_rank(module: nn.Module, name: str) -> None:
+    parametrize.register_parametrization(module, name, LowRank(getattr(module, name)))
+
+
+def drop_weights(module: nn.Module, name: str) -> None:
+    parametrize.register_parametrization(module, name, DroppedWeights())
+
+
+COMPUTED = {
+    "weight norm": parametrizations.weight_norm,
+    "spectral norm": parametrizations.spectral_norm,
+    "LoRA": add_low_rank,
+    "dropped weights": drop_weights,
+}
+
+
+def changing_rows() -> Iterator[Row]:
+    """Yields layers whose weights are computed in each call, and Monte Carlo dropout."""
+    for kind in (nn.GRU, nn.LSTM):
+        for T, N, units in CHANGING:
+            size = f"{kind.__name__} {T}x{N} {units}->{units}"
+            for name, compute in COMPUTED.items():
+                module = kind(units, units)
+                for weight in ("weight_ih_l0", "weight_hh_l0"):
+                    compute(module, weight)
+                yield Row(f"{name} {size}", module.eval(), torch.randn(T, N, units))
+            module = kind(units, units, 2, dropout=0.3)
+            yield Row(f"Monte Carlo dropout {size}, 2 layers", module, torch.randn(T, N, units))
 
 
 def ragged_input(channels: int) -> Any:
@@ -60,6 +111,7 @@ def rows() -> Iterator[Row]:
         for T, N, inputs, units in TRAINED:
             name = f"trained {kind.__name__} {T}x{N} {inputs}->{units}"
             yield Row(name, kind(inputs, units), torch.randn(T, N, inputs), True)
+    yield from changing_rows()
 
 
 def call_of(module: nn.Module, row: Row) -> Callable[[], torch.Tensor]:
@@ -67,6 +119,7 @@ def call_of(module: nn.Module, row: Row) -> Callable[[], torch.Tensor]:
 
     def run() -> torch.Tensor:
         with torch.set_grad_enabled(row.trains):
+            torch.manual_seed(0)  # dropout draws the same masks
             y = module(row.x)[0]
             y = y.data if hasattr(y, "batch_sizes") else y
             if row.trains:
@@ -88,19 +141,6 @@ def timed(calls: list[Callable[[], Any]], seconds: float) -> list[list[float]]:
     return found
 
 
-def overhead() -> str:
-    """A call's own cost above the array level, for a step of a small GRU."""
-    module, x = optimize(nn.GRU(16, 16).eval()), torch.randn(1, 1, 16)
-    with torch.no_grad():
-        module(x)
-        live = live_of(module)
-        (packed,) = live._packed.values()
-        array = x.numpy()
-        times = timed([lambda: module(x), lambda: packed.stack.run(array)], 1.0)
-        ours, below = map(statistics.median, times)
-    return f"a call {ours * 1e6:.1f} us, at the array level {below * 1e6:.1f} us"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
@@ -109,7 +149,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {chosen.threads} threads; {overhead()}")
+    print(f"torch {torch.__version__}, {chosen.threads} threads")
     print("| workload | torch ms | ours ms | ratio of medians, of minima | first call ms |")
     print("|---|---|---|---|---|")
     for row in rows():

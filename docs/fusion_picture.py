@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import onernn
-from onernn.verification.inspecting import fused_values, picture
+from onernn.verification.inspecting import colour_fused_values, picture
 
 DOCS = Path(__file__).resolve().parent
 MODEL = DOCS.parent / "tests" / "data" / "paddle" / "bigru_concat"
@@ -17,7 +17,7 @@ def drawn() -> str:
     """Both graphs side by side, as reports draw them: what became one has one colour."""
     before = onernn.load(MODEL)
     after = onernn.fuse(before).model
-    old, new = fused_values(before, after)
+    old, new = colour_fused_values(before, after)
     parts, left, tallest = [], 0, 0
     for title, graph, colours in (("before", before, old), ("after", after, new)):
         svg = picture(graph, title, fused=colours)

@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 REPO = Path(__file__).resolve().parents[1]
-ROOMS = ("adapters", "fuse_passes", "reorders", "src/onernn")
+PACKAGES = ("adapters", "fuse_passes", "reorders", "src/onernn")
 
 
 def write(docs: Path) -> None:
@@ -179,14 +179,16 @@ prints JSON and nothing else.
 
 
 def canonical_page() -> str:
+    from onernn.adapters.onnx.opsets import schemas
     from onernn.ops import OPERATORS
 
     def row(name: str) -> tuple[str, ...]:
         one = OPERATORS[name]
+        first = max(one.since, schemas().get(name, {}).get("since", 0))
         inputs = ", ".join(
             f"{'*' * each.variadic}{each.name}{'?' * each.optional}" for each in one.slots
         )
-        ours = f"ONNX {one.since}" if one.since else "onernn"
+        ours = f"ONNX {first}" if one.since else "onernn"
         return code(name), ours, one.kind, inputs, _attributes(one.attributes)
 
     head = ("operator", "since opset", "kind", "inputs", "attributes and defaults")
@@ -244,9 +246,11 @@ def _torch() -> Mapping[str, Any]:
 
 def _keras() -> Mapping[str, Any]:
     import_module("onernn.adapters.keras.lower")
-    from onernn.adapters.keras.table import OPERATIONS, RULES
+    from onernn.adapters.keras.table import OPERATIONS, RULES, TENSORFLOW
 
-    return {**RULES, **{f"keras.ops {name}": rule for name, rule in OPERATIONS.items()}}
+    functions = {f"keras.ops {name}": rule for name, rule in OPERATIONS.items()}
+    functions |= {f"TensorFlow's {name}": rule for name, rule in TENSORFLOW.items()}
+    return {**RULES, **functions}
 
 
 RULES = {
@@ -420,8 +424,8 @@ ERRORS = ("ModelFormatError", "ShapeError", "UnsupportedError", "BudgetError",
 def messages_page() -> str:
     errors: ModuleType = import_module("onernn.ir.errors")
     found: dict[str, dict[str, set[str]]] = {name: {} for name in ERRORS}
-    for room in ROOMS:
-        for file in sorted((REPO / room).rglob("*.py")):
+    for package in PACKAGES:
+        for file in sorted((REPO / package).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 for name, text in _raised(node) if isinstance(node, ast.Raise) else ():
                     if name in found and len(text) > 8:

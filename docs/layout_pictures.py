@@ -42,6 +42,7 @@ def box(x: float, y: float, wide: float, colour: str, words: object = "", high: 
 
 
 BOLD = ' font-weight="bold"'
+SMALL = ' font-size="12"'
 
 
 # Weights
@@ -182,7 +183,53 @@ def ragged() -> str:
     return svg("One batch in three layouts", 510, 300, lines)
 
 
+# The way of a model
+
+
+def pipeline() -> str:
+    """Returns the way from a model's file to what runs it."""
+    files = ("Paddle", "MXNet", "ONNX", "PyTorch", "Keras")
+    left, top, high = 10, 34, 34
+    lines = [text(left, 20, "a file of", more=BOLD)]
+    for k, each in enumerate(files):
+        lines.append(box(left, top + 44 * k, 90, COLOURS["box"], each, high))
+    stages = (
+        (160, "Graph", "one set of operators", COLOURS["i"]),
+        (380, "fused Graph", "FC + GRU is one layer", COLOURS["f"]),
+        (600, "plan", "C++ kernels, oneDNN", COLOURS["o"]),
+    )
+    for x, name, what, colour in stages:
+        middle = x + 75
+        lines.append(box(x, 92, 150, colour, "", 68))
+        lines.append(text(middle, 120, name, "middle", BOLD))
+        lines.append(text(middle, 144, what, "middle", SMALL))
+    for start, words in ((104, "adapter"), (316, "passes"), (536, "engine")):
+        lines.append(_arrow(start + 2, start + 46, 126))
+        lines.append(text(start + 24, 114, words, "middle", SMALL))
+    uses = (
+        (
+            340,
+            248,
+            "back in the live framework",
+            "plug-in: Paddle, MXNet, PyTorch, ONNX Runtime",
+        ),
+        (340, 304, "files", "ONNX, Paddle, C++ source without dependencies"),
+        (690, 248, "Python", "Session, streams, score"),
+        (690, 304, "one compiled file", "for C, Go, Java, C#, Rust, Node"),
+    )
+    for x, y, name, what in uses:
+        wide = 320 if x < 600 else 210
+        lines.append(box(x, y, wide, COLOURS[""], "", 46))
+        lines.append(text(x + wide / 2, y + 19, name, "middle", BOLD))
+        lines.append(text(x + wide / 2, y + 37, what, "middle", SMALL))
+    for x in (455, 720):
+        lines.append(f'<g transform="rotate(90 {x} 164)">{_arrow(x, x + 80, 164)}</g>')
+    lines.append(text(235, 180, "unknown: refused, with the reason", "middle", SMALL))
+    return svg("From a model's file to its result", 910, 360, lines)
+
+
 PICTURES: dict[str, Callable[[], str]] = {
+    "pipeline": pipeline,
     "gates": gate_orders,
     "ldigo": ldigo,
     "reset": reset_placement,

@@ -1,27 +1,28 @@
-"""Reads a value as sums of constant projections: which columns of which constants, of what."""
+"""Reads a value as sums of constant projections: columns of constants, and their sources."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from onernn.fuse_passes.rewriting import orders
 from onernn.ir.arrays import Array
 from onernn.ir.graph import Graph, Node
-from onernn.ir.records import dataclass
+from onernn.ir.records import NamedTuple, dataclass
 
 _MOST = 64  # nodes of a sum; a gate has ten
 
 
 class Columns(NamedTuple):
-    """Columns start ... stop of a constant: of a matrix, transposed or not, or of a vector.
+    """Columns start ... stop of a constant: a matrix, transposed or not, a vector, or a scalar. A
+    scalar has any number of columns.
 
-    ``constant``: "" for the identity, where a source is the sum itself, or a part of it. ``sign``:
-    -1 where they are subtracted.
+    ``constant``: "" for the identity, if a source is the sum itself, or a part of it. A constant of
+    one element has it in all columns. ``sign``: -1 if the columns are subtracted. ``rows``: the
+    rows of a matrix that multiply a part of its input; None for all.
     """
 
     constant: str
@@ -29,11 +30,15 @@ class Columns(NamedTuple):
     start: int
     stop: int
     sign: int = 1
+    rows: tuple[int, int] | None = None
 
     def of(self, graph: Graph) -> Array:
         whole = graph.constants[self.constant]
+        if whole.size == 1:
+            whole = np.full((1, self.stop), whole.item(), whole.dtype)
         whole = whole.T if self.transposed else whole
         columns = whole.reshape(-1, whole.shape[-1])[:, self.start : self.stop]
+        columns = columns if self.rows is None else columns[slice(*self.rows)]
         return columns if self.sign > 0 else -columns
 
     def cut(self, start: int, stop: int) -> Columns:
@@ -45,54 +50,72 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class Affine:
-    """The sum over sources of source @ matrix, and of the biases; ``nodes`` compute it."""
+    """The sum over sources of source @ matrix, and of the biases; ``nodes`` compute it.
+
+    ``scaled``: values that are added after each of their columns was multiplied by a constant:
+    peepholes.
+    """
 
     terms: Mapping[str, Columns]
     biases: tuple[Columns, ...]
     width: int
     nodes: tuple[Node, ...]
+    scaled: Mapping[str, Columns] = field(default_factory=dict)
 
     def cut(self, start: int, stop: int, node: Node) -> Affine:
-        terms = {source: columns.cut(start, stop) for source, columns in self.terms.items()}
-        biases = tuple(columns.cut(start, stop) for columns in self.biases)
-        return Affine(terms, biases, stop - start, (*self.nodes, node))
+        return self._change(lambda columns: columns.cut(start, stop), stop - start, node)
 
     def plus(self, other: Affine, node: Node) -> Affine | None:
-        if self.width != other.width or set(self.terms) & set(other.terms):
+        shared = self.terms.keys() & other.terms or self.scaled.keys() & other.scaled
+        if self.width != other.width or shared:
             return None
         biases = (*self.biases, *other.biases)
         nodes = (*self.nodes, *other.nodes, node)
-        return Affine({**self.terms, **other.terms}, biases, self.width, nodes)
+        scaled = {**self.scaled, **other.scaled}
+        return Affine({**self.terms, **other.terms}, biases, self.width, nodes, scaled)
 
     def minus(self, node: Node) -> Affine:
-        terms = {source: columns.negative() for source, columns in self.terms.items()}
-        biases = tuple(columns.negative() for columns in self.biases)
-        return Affine(terms, biases, self.width, (*self.nodes, node))
+        return self._change(Columns.negative, self.width, node)
+
+    def _change(self, change: Callable[[Columns], Columns], width: int, node: Node) -> Affine:
+        terms = {source: change(columns) for source, columns in self.terms.items()}
+        scaled = {source: change(columns) for source, columns in self.scaled.items()}
+        return Affine(terms, tuple(map(change, self.biases)), width, (*self.nodes, node), scaled)
 
 
-NONE: Mapping[str, Columns] = MappingProxyType({})
+def affine(graph: Graph, name: str, *, peepholes: bool = False) -> Affine | None:
+    """Returns the value as a sum of projections; None if it is not one, or a matrix is computed.
 
-
-def affine(graph: Graph, name: str) -> Affine | None:
-    """Returns the value as a sum of projections; None where it is none, or a matrix is no constant.
-
-    Cuts are those along the last of two axes: a projection's rows are the batch.
+    A sum may be cut along the last of its two axes: the rows of a projection are the batch.
+    ``peepholes``: whether values that are only scaled may be among them.
     """
-    return _table(graph).sums.get(name)
+    result = _table(graph).sums.get(name)
+    return result if result and result.terms and (peepholes or not result.scaled) else None
 
 
-def affine_inside(graph: Graph, name: str, function: str) -> Affine | None:
-    """Returns the sum of which a value is a function, or a part of what is one; with their
-    nodes.
-    """
-    cut = graph.producer(name, "Split", "Slice")
-    node = graph.producer(cut.inputs[0] if cut else name, function)
-    if node is None:
-        return None
-    result = affine(graph, node.inputs[0])
-    if result is not None and cut is not None:
-        result = _table(graph).cut(cut, result, cut.outputs.index(name))
-    return None if result is None else replace(result, nodes=(*result.nodes, node))
+def cut_affine(graph: Graph, cut: Node, whole: Affine, index: int) -> Affine | None:
+    """Returns the part of a sum that is output ``index`` of a Split, or the result of a Slice."""
+    return _table(graph).cut(cut, whole, index)
+
+
+def take_apart(graph: Graph, whole: Affine) -> Affine:
+    """Returns Concat(x, h) @ W as x @ W' + h @ W''; all other sums unchanged."""
+    (name, columns), *more = whole.terms.items()
+    node = graph.producer(name, "Concat")
+    if more or node is None or node.attributes["axis"] not in (1, -1) or not columns.constant:
+        return whole
+    widths = [graph.types[part].counts[1:] for part in node.inputs]
+    if len(node.inputs) != 2 or any(len(each) != 1 or each[0] is None for each in widths):
+        return whole
+    first, last = (each[0] or 0 for each in widths)
+    one, other = node.inputs
+    if one == other or len(columns.of(graph)) != first + last:
+        return whole
+    rows = ((0, first), (first, first + last))
+    terms = {
+        part: columns._replace(rows=each) for part, each in zip((one, other), rows, strict=True)
+    }
+    return replace(whole, terms=terms, nodes=(node, *whole.nodes))
 
 
 def _table(graph: Graph) -> _Table:
@@ -102,12 +125,12 @@ def _table(graph: Graph) -> _Table:
 
 
 class _Table:
-    """The sums of a graph, made node by node: each value is read once, whoever uses it."""
+    """The sums of a graph, made node by node: each value is read once for all its users."""
 
     def __init__(self, graph: Graph) -> None:
         self.constants, self.types = graph.constants, graph.types
         self.sums: dict[str, Affine] = {}
-        for value in graph.inputs:  # a step may be given what is projected already
+        for value in graph.inputs:  # the input of a step may already be projected
             width = self.types[value.name].counts[1:]
             if len(width) == 1 and width[0] is not None:
                 identity = Columns("", False, 0, width[0])
@@ -129,6 +152,8 @@ class _Table:
         if node.op == "Neg":
             whole = self.sums.get(node.input(0))
             return whole and whole.minus(node)
+        if node.op == "Mul":
+            return self._scale(node)
         if node.op in ("Split", "Slice"):
             return self.cut(node, self.sums.get(node.input(0)), index)
         return None
@@ -138,9 +163,7 @@ class _Table:
         attributes = node.attributes
         if weight is None or weight.ndim != 2 or attributes.get("transA"):
             return None
-        if self.types[node.outputs[0]].rank != 2:
-            return None
-        if attributes.get("alpha", 1.0) != 1:
+        if self.types[node.outputs[0]].rank != 2 or attributes.get("alpha", 1.0) != 1:
             return None
         if node.input(2) and attributes.get("beta", 1.0) != 1:
             return None
@@ -150,15 +173,27 @@ class _Table:
         result = Affine({node.inputs[0]: term}, (), width, (node,))
         return result if not node.input(2) else self._with_bias(result, node.inputs[2], None)
 
+    def _scale(self, node: Node) -> Affine | None:
+        """Returns a value (N, O) whose columns are multiplied by a vector's elements."""
+        for value, vector in orders(node):
+            numbers, counts = self.constants.get(vector), self.types[value].counts
+            if numbers is None or len(counts) != 2 or not counts[1]:
+                continue
+            if numbers.shape in ((counts[1],), (1, counts[1])):
+                scaled = {value: Columns(vector, False, 0, counts[1])}
+                return Affine({}, (), counts[1], (node,), scaled)
+        return None
+
     def _with_bias(
         self, made: Affine, name: str, node: Node | None, sign: int = 1
     ) -> Affine | None:
         bias = self.constants.get(name)
-        if bias is None or bias.shape not in ((made.width,), (1, made.width)):
+        shapes = ((made.width,), (1, made.width), (), (1,), (1, 1))
+        if bias is None or bias.shape not in shapes:
             return None
         biases = (*made.biases, Columns(name, False, 0, made.width, sign))
         nodes = made.nodes if node is None else (*made.nodes, node)
-        return Affine(made.terms, biases, made.width, nodes)
+        return replace(made, biases=biases, nodes=nodes)
 
     def _add(self, node: Node, subtracts: bool) -> Affine | None:
         one, other = (self.sums.get(node.input(index)) for index in (0, 1))
@@ -170,7 +205,7 @@ class _Table:
         return self._with_bias(other, node.inputs[0], node) if other else None
 
     def cut(self, node: Node, whole: Affine | None, index: int) -> Affine | None:
-        """Output ``index`` of a Split of a sum, or the result of a Slice of it."""
+        """Returns output ``index`` of a Split of a sum, or the result of a Slice of a sum."""
         return self._split(node, whole, index) if node.op == "Split" else self._slice(node, whole)
 
     def _split(self, node: Node, whole: Affine | None, index: int) -> Affine | None:

@@ -1,13 +1,13 @@
-"""Graphs inside of loops and branches, and what is known of their values outside."""
+"""Graphs inside of loops and branches, with facts about their values from outside."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.arrays import Array
 from onernn.ir.graph import Graph, Node
+from onernn.ir.records import replace
 from onernn.ir.types import UNKNOWN, Type
 from onernn.ops.control import types_inside
 
@@ -18,7 +18,7 @@ def bodies(node: Node) -> dict[str, Graph]:
 
 
 def every_node(graph: Graph) -> Iterator[Node]:
-    """Yields the nodes of a graph, those inside of loops and branches after their operators."""
+    """Yields the nodes of a graph. Nodes in loops and branches come after their operators."""
     for node in graph.nodes:
         yield node
         for body in bodies(node).values():
@@ -26,7 +26,7 @@ def every_node(graph: Graph) -> Iterator[Node]:
 
 
 def numbers(graph: Graph, name: str) -> Array | None:
-    """Returns a value that is known before a run: a constant, or what follows from known sizes."""
+    """Returns a value that is known before a run: a constant, or computed from known sizes."""
     if name in graph.constants:
         return graph.constants[name]
     result = graph.types[name]
@@ -35,7 +35,7 @@ def numbers(graph: Graph, name: str) -> Array | None:
 
 
 def source_of(body: Graph, name: str) -> str:
-    """Returns the value that Identities hand on under this name."""
+    """Returns the value that Identities pass on under this name."""
     while node := body.producer(name, "Identity"):
         name = node.inputs[0]
     return name
@@ -49,8 +49,8 @@ def inside(graph: Graph, node: Node, name: str) -> list[Type]:
 def declare_sizes(graph: Graph, node: Node, name: str) -> Graph:
     """Returns a node's body, whose inputs declare the sizes that are known outside.
 
-    A state that begins as one row, and may be of more in later turns, is declared as one: a
-    layer would not repeat it.
+    A state that begins with one row, and may have more in later turns, is declared with one row,
+    because a layer would not repeat it.
     """
     body: Graph = node.attributes[name]
     inputs = []
@@ -73,7 +73,7 @@ def inline(graph: Graph, node: Node, name: str, arguments: Sequence[str]) -> Gra
     names = {value.name: each for value, each in zip(body.inputs, arguments, strict=True)}
     result = [*body.constants, *(each for inner in body.nodes for each in inner.outputs if each)]
     names |= {each: fresh(graph, f"{node.outputs[0]}/{each}") for each in result}
-    moved = (replace(inner.renamed(names), origin=node.origin) for inner in body.nodes)
+    moved = (replace(inner.rename(names), origin=node.origin) for inner in body.nodes)
     ends = zip(body.outputs, node.outputs, strict=True)
     same = [Node("Identity", (names[v.name],), (to,), {}, node.origin) for v, to in ends if to]
     constants = {names[each]: array for each, array in body.constants.items()}

@@ -1,7 +1,7 @@
 """Recognizes one step of a recurrent cell among element-wise operators.
 
-By structure: a cell is what computes its formula (RNN developer guide of oneDNN), whatever its
-operators are called and however its gates are laid out (design/0011).
+A cell is recognized by its formula (RNN developer guide of oneDNN), not by the names of its
+operators or the layout of its gates (design/0011).
 """
 
 from __future__ import annotations
@@ -9,24 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import permutations, product
-from typing import Any, NamedTuple
+from typing import Any
 
-from onernn.fuse_passes.affine import Affine, Columns, affine, affine_inside
+from onernn.fuse_passes.affine import Affine, Columns, affine, take_apart
+from onernn.fuse_passes.gate_functions import (
+    LINEAR,
+    Gate,
+    clipped,
+    function_of,
+    gate_of,
+    is_symmetric,
+)
 from onernn.fuse_passes.polynomials import Polynomial, is_arithmetic, is_number, polynomial
 from onernn.fuse_passes.rewriting import orders
 from onernn.ir import cells
-from onernn.ir.activations import NAMES
 from onernn.ir.graph import Graph, Node
-from onernn.ir.records import dataclass
-from onernn.ir.spec import Cell, RnnSpec, Update
+from onernn.ir.records import NamedTuple, dataclass
+from onernn.ir.spec import Activation, Cell, RnnSpec, Update
 
 
 class Reading(NamedTuple):
-    """One way to read a step: what is its input, what its state, and the constants it applies.
+    """One way to read a step: its input, its state, and the constants that it applies.
 
-    ``layer`` and ``iter``: columns for each gate in oneDNN's order; ``biases`` likewise, the sum
-    of each. ``signs``: -1 where the gate is computed with its sign turned. ``projection``: what
-    makes the state of a projected LSTM.
+    ``layer`` and ``iter``: columns for each gate in oneDNN's order; ``biases``: likewise, the sum
+    for each gate. ``signs``: -1 if the gate is computed with the opposite sign. ``projection``: the
+    matrix that makes the state of a projected LSTM. ``peephole``: the weights of its gates i, f, o.
     """
 
     x: str
@@ -36,6 +43,7 @@ class Reading(NamedTuple):
     biases: tuple[tuple[Columns, ...], ...]
     signs: tuple[int, ...]
     projection: Columns | None = None
+    peephole: tuple[Columns, ...] = ()
 
     @property
     def constants(self) -> tuple[Any, ...]:
@@ -43,7 +51,9 @@ class Reading(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """One number (N, 1) a sentence. ``keeps``: it scales u itself; in the guide 1 - a does."""
+    """An attention layer's values: (N, 1), one for each sequence. ``keeps``: it scales u itself; in
+    oneDNN's guide, 1 - a scales u.
+    """
 
     name: str
     keeps: bool
@@ -51,13 +61,14 @@ class Attention(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a cell: the state it makes, how it may be read, the nodes that compute it.
+    """One step of a cell: the state it makes, the ways to read it, the nodes that compute it.
 
-    The node that makes h is the last one; that of a projected LSTM stands behind one that looks
-    like a plain LSTM's.
+    The last node makes h. In a projected LSTM it comes after a node that looks like the last node
+    of a plain LSTM. ``activations``: the cell's functions, in the order of `Cell.activations`.
     """
 
     cell: Cell
+    activations: tuple[Activation, ...]
     h: str
     c: str
     c_before: str
@@ -65,35 +76,40 @@ class Step:
     nodes: tuple[Node, ...]
     update: Update = "keep"
     attention: Attention | None = None
+    cell_clip: tuple[float, float] | None = None
 
 
-_PLAIN = {NAMES[each.activations[0].name]: each for each in Cell if len(each.gates) == 1}
-"""The cells that are a function of a sum, by the operator that is the function."""
-_NEAR = 64  # values that a new state is made of, back to its gates
+_PLAIN = {each.activations[0]: each for each in Cell if len(each.gates) == 1}
+"""The cells that are a function of a sum, by the function."""
+_NEAR = 64  # values from which a new state is computed, back to its gates
 
 
 def step_of(graph: Graph, node: Node) -> Step | None:
-    """Returns the step whose new state a node makes, None where it makes none."""
+    """Returns the step whose new state a node computes, None for other nodes."""
     if node.op == "Mul":
         return _lstm(graph, node)
     if node.op in ("Gemm", "MatMul"):
         return _match_projection(graph, node)
     if node.op in ("Add", "Sub"):
         return _gru(graph, node)
-    cell = _PLAIN.get(node.op)
-    if cell is None:
-        return None
-    result = affine(graph, node.inputs[0])
-    if result is None or len(result.terms) != 2:
-        return None
+    gate = gate_of(graph, node.outputs[0]) if function_of(graph, node.outputs[0]) else None
+    return _elman(graph, node, gate) if gate else None
+
+
+def _elman(graph: Graph, node: Node, gate: Gate) -> Step | None:
+    """Matches h = f(x W + h U + b)."""
+    result = take_apart(graph, gate.sum)
     readings = tuple(_readings([result], (1,)))
-    return Step(cell, node.outputs[0], "", "", readings, (*result.nodes, node))
+    cell = _PLAIN.get(gate.activation, Cell.RNN_TANH)
+    return (
+        Step(cell, (gate.activation,), node.outputs[0], "", "", readings, result.nodes)
+        if readings
+        else None
+    )
 
 
 def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
-    """Yields both ways to read gates that are sums of two projections each, of the same two
-    values.
-    """
+    """Yields both ways to read gates that are sums of projections of the same two values."""
     sources = list(gates[0].terms)
     if len(sources) != 2 or any(set(gate.terms) != set(sources) for gate in gates):
         return
@@ -133,9 +149,9 @@ def _letter(name: str) -> Polynomial:
 
 
 class _Form(NamedTuple):
-    """One way to write a GRU's step: ``state`` is the new one over h, o, u and a.
+    """One way to write a GRU's step: ``state`` is the new state as a formula of h, o, u and a.
 
-    ``sign``: -1 if u is there with its sign turned; ``keeps``: see `Attention`, None without one.
+    ``sign``: -1 if u has the opposite sign; ``keeps``: see `Attention`, None without one.
     """
 
     state: Polynomial
@@ -155,7 +171,6 @@ def _forms() -> Iterator[_Form]:
 
 
 _GRUS = tuple(_forms())
-_LSTM = ("Sigmoid", "Sigmoid", "Tanh")  # of i, f, c
 _, _CELL_STATE = cells.step(
     RnnSpec(Cell.LSTM, 1, 1), _Letters(Cell.LSTM, False, None), _letter("h"), _letter("before")
 )
@@ -164,7 +179,7 @@ _, _CELL_STATE = cells.step(
 def _match_letters(
     formula: Polynomial, value: Polynomial, **known: str
 ) -> Iterator[dict[str, str]]:
-    """Yields the values in place of letters for which the formula is the value."""
+    """Yields the values to put in for the letters so that the formula equals the value."""
     free = sorted(formula.atoms - known.keys())
     others = sorted(value.atoms - set(known.values()))
     for names in permutations(others, len(free)):
@@ -174,30 +189,51 @@ def _match_letters(
 
 
 def _lstm(graph: Graph, node: Node) -> Step | None:
-    """h = o * tanh(c), c as in the formula."""
+    """Matches h = o * f(c); c is the formula of an LSTM, clipped or not."""
     for out, squashed in orders(node):
-        o, tanh = affine_inside(graph, out, "Sigmoid"), graph.producer(squashed, "Tanh")
-        cell = graph.producer(tanh.inputs[0], "Add") if o and tanh else None
+        o, function = gate_of(graph, out, peepholes=True), function_of(graph, squashed)
+        activation, c = (function.activation, function.source) if function else (LINEAR, squashed)
+        clip = clipped(graph, c)
+        cell = graph.producer(clip.source, "Add") if o else None
         parts = [graph.producer(name, "Mul") for name in cell.inputs] if cell else []
         factors = {name for each in parts if each for name in each.inputs}
-        if o is None or tanh is None or cell is None or None in parts:
+        if o is None or cell is None or None in parts:
             continue
-        value = polynomial(graph, cell.outputs[0], factors.__contains__)
+        value = polynomial(graph, clip.source, factors.__contains__)
         for of in _match_letters(_CELL_STATE, value) if value else ():
-            gates = [affine_inside(graph, of[g], f) for g, f in zip("ifc", _LSTM, strict=True)]
-            result = [gate for gate in (*gates, o) if gate]
-            if len(result) < 4:
+            gates = [g for each in "ifc" if (g := gate_of(graph, of[each], peepholes=True))]
+            if len(gates) < 3 or {g.activation for g in (*gates[:2], o)} != {o.activation}:
                 continue
-            if readings := tuple(_readings(result, (1,) * 4)):
-                nodes = (*_nodes(result), *filter(None, parts), cell, tanh, node)
+            sums = [take_apart(graph, gate.sum) for gate in (*gates, o)]
+            before, peephole = of["before"], _peepholes(sums, of["before"], c)
+            readings = tuple(_readings(sums, (1,) * 4))
+            if readings and peephole is not None:
+                at = (*clip.nodes, *(function.nodes if function else ()), node)
                 return Step(
-                    Cell.LSTM, node.outputs[0], cell.outputs[0], of["before"], readings, nodes
+                    Cell.LSTM,
+                    (o.activation, gates[2].activation, activation),
+                    node.outputs[0],
+                    c,
+                    before,
+                    tuple(each._replace(peephole=peephole) for each in readings),
+                    (*_nodes(sums), *filter(None, parts), cell, *at),
+                    cell_clip=(clip.low, clip.high) if clip.nodes else None,
                 )
     return None
 
 
+def _peepholes(sums: list[Affine], before: str, c: str) -> tuple[Columns, ...] | None:
+    """Returns the columns by which i, f and o see the cell state: () if none of them does."""
+    seen = [dict(each.scaled) for each in sums]
+    if not any(seen):
+        return ()
+    if [set(each) for each in seen] != [{before}, {before}, set(), {c}]:
+        return None
+    return (seen[0][before], seen[1][before], seen[3][c])
+
+
 def _match_projection(graph: Graph, node: Node) -> Step | None:
-    """h = (o * tanh(c)) W."""
+    """Matches h = (o * tanh(c)) W."""
     result, mul = affine(graph, node.outputs[0]), graph.producer(node.inputs[0], "Mul")
     if result is None or result.biases or mul is None:
         return None
@@ -213,7 +249,7 @@ def _nodes(gates: Iterable[Affine]) -> list[Node]:
 
 
 def _gru(graph: Graph, node: Node) -> Step | None:
-    """h = u * h' + (1 - u) * o, as whatever sum; an attention may scale u."""
+    """Matches h = u * h' + (1 - u) * o, written as any sum; an attention may scale u."""
     one_unit = _is_narrow(graph, node.outputs[0])
     for h in _states(graph, node):
 
@@ -226,11 +262,13 @@ def _gru(graph: Graph, node: Node) -> Step | None:
         inside = {name for each in value.nodes for name in each.outputs} | value.atoms
         for form in _GRUS if value.likes <= inside else ():
             for of in _match_letters(form.state, value, h=h):
-                update = affine_inside(graph, of["u"], "Sigmoid")
+                update = gate_of(graph, of["u"])
                 if update is None or form.keeps is not None and not _is_narrow(graph, of["a"]):
                     continue
+                if form.sign < 0 and not is_symmetric(update.activation):
+                    continue
                 nodes = (n for n in value.nodes if one_unit or not _is_narrow(graph, n.outputs[0]))
-                outer = (*update.nodes, *nodes)
+                outer = (*update.sum.nodes, *nodes)
                 step = _candidate(graph, node, update, of["o"], h, form.sign, outer)
                 if step and form.keeps is not None:
                     cell = Cell.LBR_AUGRU if step.cell is Cell.LBR_GRU else Cell.AUGRU
@@ -242,20 +280,21 @@ def _gru(graph: Graph, node: Node) -> Step | None:
 
 
 def _states(graph: Graph, node: Node) -> Iterable[str]:
-    """Returns values that may be the old state of a node that makes the new one: gates and h read
-    it.
+    """Returns values that may be the previous state of a state that a node computes.
+
+    The gates and the new state read the state before.
     """
-    waiting, read, tanh = [*node.inputs], set[str](), False
+    waiting, read, has_function = [*node.inputs], set[str](), False
     for name in waiting:  # it grows: the nearest come first
         result = graph.producer(name)
         if result is None:
             continue
         if is_arithmetic(result.op) and len(waiting) < _NEAR:
             waiting += (each for each in result.inputs if each not in waiting)
-        elif gate := affine_inside(graph, name, "Sigmoid"):
-            read.update(gate.terms)
-        tanh = tanh or result.op == "Tanh"
-    return [name for name in waiting if name in read] if tanh else ()
+        elif gate := gate_of(graph, name):
+            read.update(take_apart(graph, gate.sum).terms)
+        has_function = has_function or function_of(graph, name) is not None
+    return [name for name in waiting if name in read] if has_function else ()
 
 
 def _is_narrow(graph: Graph, name: str) -> bool:
@@ -264,9 +303,7 @@ def _is_narrow(graph: Graph, name: str) -> bool:
 
 
 def _is_one_channel(graph: Graph, name: str) -> bool:
-    """Returns whether a value is (N, 1), no number, and not made of a number and another one, as 1
-    - a.
-    """
+    """Returns whether a value is (N, 1), and not a constant or computed from one, such as 1 - a."""
     node = graph.producer(name)
     if not _is_narrow(graph, name) or is_number(graph, name):
         return False
@@ -275,39 +312,48 @@ def _is_one_channel(graph: Graph, name: str) -> bool:
 
 
 def _candidate(
-    graph: Graph, node: Node, update: Affine, name: str, h: str, sign: int, outer: tuple[Node, ...]
+    graph: Graph, node: Node, update: Gate, name: str, h: str, sign: int, outer: tuple[Node, ...]
 ) -> Step | None:
-    """n = tanh(x W + r * (h U + b')), or reset before: n = tanh(x W + (r * h) U).
+    """Matches n = f(x W + r * (h U + b')), or, with an early reset, n = f(x W + (r * h) U).
 
-    ``sign`` is -1 where the update gate lets the new state in: 1 - z is z with its sign turned.
+    ``sign`` is -1 if the update gate multiplies the candidate: 1 - z is z of the negated sum.
     """
-    tanh = graph.producer(name, "Tanh")
-    if tanh is None or len(update.terms) != 2 or h not in update.terms:
+    function, z = function_of(graph, name), take_apart(graph, update.sum)
+    if function is None or len(z.terms) != 2 or h not in z.terms:
         return None
-    (x,) = set(update.terms) - {h}
+    (x,) = set(z.terms) - {h}
+
+    def reset_of(value: str) -> Affine | None:
+        """Returns the sum of a reset gate, of the same function as the update gate."""
+        gate = gate_of(graph, value)
+        r = gate and take_apart(graph, gate.sum)
+        alike = gate is not None and gate.activation == update.activation
+        return r if r and alike and set(r.terms) == {x, h} else None
 
     def build(cell: Cell, r: Affine, source: Affine, of_h: Columns, *biases: Any, at: Any) -> Step:
-        layer = (update.terms[x], r.terms[x], source.terms[x])
-        recurrent = (update.terms[h], r.terms[h], of_h)
-        every = (update.biases, r.biases, source.biases, *biases)
+        layer = (z.terms[x], r.terms[x], source.terms[x])
+        recurrent = (z.terms[h], r.terms[h], of_h)
+        every = (z.biases, r.biases, source.biases, *biases)
         reading = Reading(x, h, layer, recurrent, every, (sign, 1, 1))
-        nodes = (*outer, *r.nodes, *source.nodes, *at, tanh)
-        return Step(cell, node.outputs[0], "", "", (reading,), nodes)
+        nodes = (*outer, *z.nodes, *r.nodes, *source.nodes, *at, *function.nodes)
+        functions = (update.activation, function.activation)
+        return Step(cell, functions, node.outputs[0], "", "", (reading,), nodes)
 
-    whole = affine(graph, tanh.inputs[0])
+    whole = affine(graph, function.source)
+    whole = whole and take_apart(graph, whole)
     if whole is not None and len(whole.terms) == 2 and x in whole.terms:
         (scaled,) = set(whole.terms) - {x}
         product = graph.producer(scaled, "Mul")
         for reset, state in orders(product):
-            r = affine_inside(graph, reset, "Sigmoid")
-            if r is not None and state == h and set(r.terms) == {x, h}:
+            r = reset_of(reset)
+            if r is not None and state == h:
                 return build(Cell.GRU, r, whole, whole.terms[scaled], at=(product,))
-    added = graph.producer(tanh.inputs[0], "Add")
+    added = graph.producer(function.source, "Add")
     for one, other in orders(added):
         of_x, product = affine(graph, one), graph.producer(other, "Mul")
         for reset, inner in orders(product):
-            r, of_h = affine_inside(graph, reset, "Sigmoid"), affine(graph, inner)
-            if r is None or of_x is None or of_h is None or set(r.terms) != {x, h}:
+            r, of_h = reset_of(reset), affine(graph, inner)
+            if r is None or of_x is None or of_h is None:
                 continue
             if (set(of_x.terms), set(of_h.terms)) == ({x}, {h}):
                 at = (*of_h.nodes, product, added)

@@ -1,4 +1,4 @@
-"""Scales and shifts of a convolution's channels are multiplied into its weights."""
+"""Multiplies scales and shifts of a convolution's channels into its weights."""
 
 from __future__ import annotations
 
@@ -6,38 +6,34 @@ import numpy as np
 
 from onernn.fuse_passes.rewriting import Tape, rewrite
 from onernn.ir.arrays import Array
-from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 
 
-@rewrite("conv_scale")
-def fuse_conv_scale(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """``BatchNormalization(Conv(x))``, ``Conv(x) * a``, ``Conv(x) + b`` -> ``Conv(x)``.
+@rewrite("conv_scale", "BatchNormalization", "Mul", "Add")
+def fuse_conv_scale(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``BatchNormalization(Conv(x))``, ``Conv(x) * a`` and ``Conv(x) + b`` into ``Conv(x)``.
 
-    Computed in float64 and rounded once; refused if another node reads the convolution.
+    The new weights are computed in float64 and rounded once.
     """
-    if node.op != "BatchNormalization" and node.op not in ("Mul", "Add"):
-        return None
     conv = next((result for result in map(graph.producer, node.inputs) if result), None)
     if conv is None or conv.op != "Conv":
         return None
-    where = node.outputs[0]
     others = [name for name in node.inputs if name != conv.outputs[0]]
     constants = [graph.constants.get(name) for name in (*conv.inputs[1:], *others) if name]
     if any(array is None for array in constants):
-        return Refusal("weights, or what scales them, are computed at run time", where)
-    if not graph.used_only_by(conv.outputs[0], node):
-        return Refusal(f"{conv.outputs[0]!r} has another user", where)
+        return "weights, or what scales them, are computed at run time"
+    if not graph.is_used_only_by(conv.outputs[0], node):
+        return f"{conv.outputs[0]!r} has another user"
     weight = graph.constants[conv.inputs[1]]
     if any(array is not None and array.dtype != weight.dtype for array in constants):
-        return Refusal("weights and what scales them are of several types", where)
+        return "weights and what scales them are of several types"
     if weight.dtype == np.float16:
-        return Refusal("weights in float16 would lose bits", where)
+        return "weights in float16 would lose bits"
     if weight.ndim < 3:
-        return None  # a run says what is wrong
+        return None  # a run raises the error
     scaling = _affine(node, [graph.constants[name] for name in others], weight)
     if isinstance(scaling, str):
-        return Refusal(scaling, where)
+        return scaling
     scale, shift = scaling
     old = graph.constants[conv.input(2)] if conv.input(2) else np.zeros(len(weight))
     if old.shape != (len(weight),):
@@ -47,15 +43,15 @@ def fuse_conv_scale(graph: Graph, node: Node) -> Graph | Refusal | None:
         result = (weight * columns).astype(weight.dtype)
         bias = (old.astype(np.float64) * scale + shift).astype(weight.dtype)
     if not (np.isfinite(result).all() and np.isfinite(bias).all()):
-        return Refusal("the product of weights and scale is infinite", where)
-    to = Tape(graph, where, conv.origin + node.origin)
-    inputs = (conv.inputs[0], *(to.constant(each, weight.dtype) for each in (result, bias)))
-    to.emit("Conv", inputs, where, **conv.attributes)
+        return "the product of weights and scale is infinite"
+    to = Tape(graph, node.outputs[0], conv.origin + node.origin)
+    arrays = (to.constant(each, weight.dtype) for each in (result, bias))
+    to.emit("Conv", conv.inputs[0], *arrays, output=node.outputs[0], **conv.attributes)
     return to.replace(conv, node)
 
 
 def _affine(node: Node, arrays: list[Array], weight: Array) -> tuple[Array, Array] | str:
-    """Returns (scale, shift) of each channel in float64, or why there are none."""
+    """Returns (scale, shift) of each channel in float64, or the reason why there are none."""
     channels, zeros = len(weight), np.zeros(len(weight))
     wide = [array.astype(np.float64) for array in arrays]
     if node.op == "BatchNormalization":

@@ -1,4 +1,4 @@
-"""Recurrent stacks taken apart: one rnn a layer, or a layer and direction, of the same numbers."""
+"""Takes recurrent stacks apart: one rnn per layer, or per layer and direction."""
 
 from __future__ import annotations
 
@@ -25,22 +25,20 @@ def _name(rnn: Recurrent, layer: int) -> str:
 
 
 class ExpandLayers:
-    """``Rnn`` of several layers -> one of each layer, in each direction; none of `PASSES`.
+    """Turns ``Rnn`` of several layers into one per layer, or per direction; not in `PASSES`.
 
     Writers and comparisons take one layer at a time. Directions are joined by Concat or
-    Add, states cut by Split and joined by Concat. ``directions``: for which nodes those of one
-    layer are taken apart, too; those that do not meet between two layers always are.
+    Add, states cut by Split and joined by Concat. ``directions``: for which nodes the directions of
+    a layer are separated; directions that do not meet between two layers always are.
     """
 
-    name = "expand_layers"
+    name, ops = "expand_layers", frozenset({"Rnn"})
 
     def __init__(self, *, directions: Callable[[Recurrent], bool] = lambda _: True) -> None:
         self.directions = directions
 
     def __call__(self, graph: Graph, node: Node) -> Graph | Refusal | None:
-        """See `Pass`."""
-        if node.op != "Rnn":
-            return None
+        """Rewrites a node as `Pass` says."""
         rnn = Recurrent.of(node)
         if rnn.spec.layers == 1 and not self._splits(rnn):
             return None
@@ -83,34 +81,31 @@ class ExpandLayers:
         return graph.splice((node,), nodes)
 
     def _splits(self, rnn: Recurrent) -> bool:
-        """Returns whether the directions of a layer become nodes of their own."""
+        """Returns whether the directions of a layer become separate nodes."""
         return rnn.spec.directions == 2 and (self.directions(rnn) or not rnn.spec.joins(0))
 
     def _layers(self, rnn: Recurrent) -> Iterator[list[Recurrent]]:
         """Yields the nodes of each layer, still over the stack's input and states."""
-        layers = rnn.layers
-        for layer, sides in groupby(parts(rnn.spec), key=lambda part: part.layer):
-            weights = layers[layer]
-            if self._splits(rnn) or rnn.spec.directions == 1:
-                yield [
-                    replace(
-                        rnn,
-                        spec=part.spec,
-                        weights=weights.part(0, part.direction),
-                        precision=rnn.precision.of(layer * rnn.spec.directions + part.direction),
-                        y=part_name(rnn, part),
-                    )
-                    for part in sides
-                ]
-            else:
-                spec = replace(next(sides).spec, direction=rnn.spec.direction)
-                precision = rnn.precision.of(layer * spec.directions, spec.directions)
-                of_layer = {"spec": spec, "weights": weights, "precision": precision}
-                yield [replace(rnn, y=_name(rnn, layer), **of_layer)]
+        spec, layers = rnn.spec, rnn.layers
+        apart = self._splits(rnn) or spec.directions == 1
+        for layer, sides in groupby(parts(spec), key=lambda part: part.layer):
+            yield [
+                replace(
+                    rnn,
+                    spec=part.spec if apart else replace(part.spec, direction=spec.direction),
+                    weights=layers[layer].part(0, part.direction) if apart else layers[layer],
+                    precision=rnn.precision.of(
+                        layer * spec.directions + part.direction, 1 if apart else spec.directions
+                    ),
+                    y=part_name(rnn, part) if apart else _name(rnn, layer),
+                )
+                for part in sides
+                if apart or part.direction == 0
+            ]
 
 
 def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list[str]:
-    """Returns the parts of a value along an axis; the value itself where there is one."""
+    """Returns the parts of a value along an axis; the value itself if there is one part."""
     if not name or count == 1:
         return [name] * count
     result = [f"{stem}@{index}" for index in range(count)]
@@ -119,7 +114,7 @@ def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list
 
 
 def _join(nodes: list[Node], names: list[str], axis: int, into: str) -> str:
-    """Returns the values joined as ``into``; the value itself where there is one."""
+    """Returns the values joined as ``into``; the value itself if there is only one."""
     if len(names) == 1:
         return names[0]
     nodes.append(Node("Concat", tuple(names), (into,), {"axis": axis}))

@@ -1,4 +1,4 @@
-"""Layers become one: two opposite directions a bidirectional one, consecutive ones a stack."""
+"""Joins layers: opposite directions into a bidirectional layer, consecutive layers into a stack."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from onernn.fuse_passes.rewriting import concatenate, depends_on, exchange, fresh, rewrite
-from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.rnn import Recurrent
 from onernn.ir.weights import OWN, RnnWeights, join
 
 
-@rewrite("bidirectional")
-def pair_directions(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """``Concat(Rnn(x), Rnn reversed(x))`` -> one bidirectional_concat rnn.
+@rewrite("bidirectional", "Concat")
+def pair_directions(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``Concat(Rnn(x), Rnn reversed(x))`` into one bidirectional_concat rnn.
 
-    Each direction still runs on its own, over one packed copy of x. Final states that are
-    read are split from those of the pair.
+    Each direction still runs separately, over one packed copy of x. Final states that other nodes
+    read are split from the final states of the pair.
     """
-    if node.op != "Concat" or len(node.inputs) != 2:
+    if len(node.inputs) != 2:
         return None
     one, other = (graph.producer(name, "Rnn") for name in node.inputs)
     if one is None or other is None or one is other:
@@ -28,27 +27,27 @@ def pair_directions(graph: Graph, node: Node) -> Graph | Refusal | None:
     both = forward, backward = Recurrent.of(one), Recurrent.of(other)
     y = node.outputs[0]
     if [rnn.spec.direction for rnn in both] != ["left2right", "right2left"]:
-        return Refusal("the halves do not run left to right, then right to left", y)
+        return "the halves do not run left to right, then right to left"
     if forward.x != backward.x:
-        return Refusal("the directions read different inputs", y)
+        return "the directions read different inputs"
     spec = replace(backward.spec, direction="left2right")
     if spec != forward.spec or spec.layers > 1:
-        return Refusal("the directions compute different cells", y)
+        return "the directions compute different cells"
     if reason := _difference(forward, backward, "direction"):
-        return Refusal(reason, y)
+        return reason
     if len({rnn.layers[0].layer is None for rnn in both}) > 1:
-        return Refusal("only one direction has input weights", y)
+        return "only one direction has input weights"
     if node.attributes["axis"] not in (-1, (graph.types[forward.y].rank or 0) - 1):
-        return Refusal("the directions are not concatenated along the channels", y)
+        return "the directions are not concatenated along the channels"
     for rnn in both:
-        if not graph.used_only_by(rnn.y, node):
-            return Refusal(f"{rnn.y!r} has another user", y)
+        if not graph.is_used_only_by(rnn.y, node):
+            return f"{rnn.y!r} has another user"
         if graph.is_read(rnn.cells):
-            return Refusal("the cell of every word of one direction is used", y)
+            return "the cell of every word of one direction is used"
     if depends_on(graph, forward.states, other.outputs) or depends_on(
         graph, backward.states, one.outputs
     ):
-        return Refusal("one direction starts from what the other one gives", y)
+        return "one direction starts from what the other one gives"
     pairs = zip(forward.states, backward.states, strict=True)
     states, joins = concatenate(graph, f"{y}/start", pairs, axis=1)
     finals, parted = [], list[Node]()
@@ -70,7 +69,7 @@ def pair_directions(graph: Graph, node: Node) -> Graph | Refusal | None:
 
 
 def _difference(one: Recurrent, other: Recurrent, kind: str) -> str:
-    """Returns why two layers that follow each other, or two directions, stay two; "" if nothing.
+    """Returns why two consecutive layers, or two directions, cannot become one; "" if they can.
 
     ``kind``: "layer" or "direction".
     """
@@ -86,33 +85,33 @@ def _difference(one: Recurrent, other: Recurrent, kind: str) -> str:
 
 
 def _join_sides(*sides: RnnWeights) -> RnnWeights:
-    """Joins the weights of both directions; a bias that only one has is zero in the other one."""
+    """Joins the weights of both directions; if only one has a bias, the other bias is zero."""
     bias = next((weights.bias for weights in sides if weights.bias is not None), None)
     zeros = None if bias is None else np.zeros_like(bias)
     whole = [replace(w, bias=zeros if w.bias is None else w.bias) for w in sides]
-    return RnnWeights.joined(whole, 1)
+    return RnnWeights.join(whole, 1)
 
 
-@rewrite("stack_layers")
-def stack_layers(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """``Rnn(Rnn(x))`` -> one rnn of both layers: steps are sorted and unsorted once, not twice."""
-    below = graph.producer(node.inputs[0], "Rnn") if node.op == "Rnn" else None
+@rewrite("stack_layers", "Rnn")
+def stack_layers(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``Rnn(Rnn(x))`` into one rnn, which sorts and unsorts the steps once, not twice."""
+    below = graph.producer(node.inputs[0], "Rnn")
     if below is None or below.outputs[0] != node.inputs[0]:
         return None
     lower, upper = Recurrent.of(below), Recurrent.of(node)
     cells = [replace(rnn.spec, input_size=1, layers=1) for rnn in (lower, upper)]
     if cells[0] != cells[1]:
-        return Refusal("the layers compute different cells", upper.y)
+        return "the layers compute different cells"
     if upper.spec.stacking != "framework":
-        return Refusal("oneDNN's own stacking joins layers in another way", upper.y)
+        return "oneDNN's own stacking joins layers in another way"
     if upper.layers[0].layer is None:
-        return Refusal("the upper layer has no input weights", upper.y)
+        return "the upper layer has no input weights"
     if reason := _difference(lower, upper, "layer"):
-        return Refusal(reason, upper.y)
-    if not graph.used_only_by(lower.y, node):
-        return Refusal(f"{lower.y!r} has another user", upper.y)
+        return reason
+    if not graph.is_used_only_by(lower.y, node):
+        return f"{lower.y!r} has another user"
     if any(map(graph.is_read, (*below.outputs[1:], *node.outputs[1:]))):
-        return Refusal("a final state of one layer is used", upper.y)
+        return "a final state of one layer is used"
     pairs = zip(lower.states, upper.states, strict=True)
     states, joins = concatenate(graph, f"{upper.y}/state", pairs, axis=0)
     layers = (*lower.layers, *upper.layers)

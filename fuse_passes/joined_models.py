@@ -1,8 +1,9 @@
-"""Models that feed each other become one."""
+"""Joins models that feed each other into one model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from onernn.ir.arrays import Array
@@ -11,11 +12,11 @@ from onernn.ir.graph import Graph, Node, Value
 
 
 def join(*models: Graph) -> Graph:
-    """Returns one model of several: what one gives under the name of another's input feeds it.
+    """Joins models: an output feeds the input that has the same name in a different model.
 
-    Inputs of one name are one input. The outputs are those that no other model reads, in the order
-    of the models. Raises `UnsupportedError` where two give the same name, or models feed each other
-    in a circle, `ShapeError` where what is given does not fit what is taken.
+    Inputs of one name are one input. Outputs that no other model reads stay outputs, in the order
+    of the models. Raises `UnsupportedError` if two outputs have the same name, or if models feed
+    each other in a circle. Raises `ShapeError` if an output does not fit the input that it feeds.
     """
     if len(models) < 2:
         raise UnsupportedError(f"join: expected two models or more, got {len(models)}")
@@ -39,11 +40,13 @@ def join(*models: Graph) -> Graph:
                 while (free := f"{PurePath(model.name).stem}/{name}{at or ''}") in used | face:
                     at += 1
                 names[name] = free
-        moved = [node.renamed(names) for node in model.nodes]
+        moved = [node.rename(names) for node in model.nodes]
         numbers = {names.get(name, name): array for name, array in model.constants.items()}
         used.update(numbers, *(filter(None, node.outputs) for node in moved))
         nodes, constants = nodes + moved, constants | numbers
         for value in model.inputs:
+            stem = PurePath(model.name).stem
+            value = replace(value, names=tuple(n and f"{stem}/{n}" for n in value.names))
             maker = makers.get(value.name)
             given = inputs.get(value.name) if maker is None else _output(maker, value.name)
             taken_as = value if given is None else _fitting(given, value, model)
@@ -62,7 +65,7 @@ def _refuse(why: str, where: str) -> UnsupportedError:
 
 
 def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
-    """Returns those first that no other one feeds."""
+    """Returns the models in an order in which each comes after all models that feed it."""
     waiting, done = [*models], list[Graph]()
     while waiting:
         ready = [m for m in waiting if not any(makers.get(v.name) in waiting for v in m.inputs)]
@@ -75,14 +78,14 @@ def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
 
 
 def _output(model: Graph, name: str) -> Value:
-    """Returns an output with what is known of it."""
+    """Returns an output with its known dtype and shape."""
     known = model.types[name]
     shape = None if known.shape is None else known.counts
     return Value(name, known.dtype, shape, len(known.lod or ()))
 
 
 def _fitting(given: Value, taken: Value, model: Graph) -> Value:
-    """Returns what is known of a value from both sides. Raises `ShapeError` where they differ."""
+    """Merges the known facts of both sides about a value. Raises `ShapeError` if they differ."""
     dtypes = {each.dtype for each in (given, taken)} - {None}
     shapes = [each.shape for each in (given, taken) if each.shape is not None]
     fits = len(dtypes) < 2 and given.lod_depth == taken.lod_depth

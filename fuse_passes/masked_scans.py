@@ -1,20 +1,21 @@
-"""A scan over a cell that keeps its state while a mask is false becomes a layer of other steps.
+"""Turns a scan over a cell that keeps its state while a mask is false into a layer of the other
+steps.
 
-Keras writes it: a masked step repeats the state and the output of the step before.
+Keras writes these scans: a masked step repeats the state and the output of the step before.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 from onernn.fuse_passes.bodies import declare_sizes, source_of
 from onernn.fuse_passes.rewriting import orders, rewrite
-from onernn.fuse_passes.scanned_cells import Scanned, attention_of, scanned_layer
+from onernn.fuse_passes.scanned_cells import Scanned, attention_of, find_layer
 from onernn.fuse_passes.stacked_steps import Stacker
 from onernn.fuse_passes.unrolled_cells import add_layer
-from onernn.ir.errors import Refusal
+from onernn.fuse_passes.views import is_view, is_zeros
 from onernn.ir.graph import Graph, Node
+from onernn.ir.records import NamedTuple
 from onernn.ops.control import scan_attributes
 
 
@@ -31,41 +32,47 @@ class Row(NamedTuple):
     last: bool
 
 
-@rewrite("masked_scans")
-def fuse_masked_scans(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """``Scan(h0, mask, x; body: h = Where(mask, cell(x, h), h))`` -> an Rnn over some steps.
+@rewrite("masked_scans", "Scan")
+def fuse_masked_scans(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``Scan(h0, mask, x; body: h = Where(mask, cell(x, h), h))`` into an Rnn of fewer steps.
 
-    Those for which the mask is true form a ragged batch. After the layer each step takes the
-    row of the last of them so far, or what there was before the first one.
+    The steps for which the mask is true form a ragged batch. After the layer each step takes the
+    row of the last of these steps so far, or the value from before the first of them.
     """
-    if node.op != "Scan" or node.attributes["scanned"] not in (2, 3):
+    if node.attributes["scanned"] not in (2, 3):
         return None
-    count, body = node.attributes["states"], declare_sizes(graph, node, "body")
+    body = declare_sizes(graph, node, "body")
+    index = find_mask(node, body)
+    return None if index is None else _fuse(graph, node, body, index)
+
+
+def find_mask(node: Node, body: Graph) -> int | None:
+    """Returns the index of the scanned value that is a mask and chooses all outputs."""
+    count = node.attributes["states"]
     for index in range(node.attributes["scanned"]):
-        chosen = [_find_chosen(body, v.name, body.inputs[count + index].name) for v in body.outputs]
-        known = [one for one in chosen if one]
-        if known and len(known) == len(chosen):
-            return _fuse(graph, node, body, index, known)
+        mask = body.inputs[count + index].name
+        if all(find_chosen(body, value.name, mask) for value in body.outputs):
+            return index
     return None
 
 
-def _fuse(
-    graph: Graph, node: Node, body: Graph, index: int, chosen: list[tuple[str, str]]
-) -> Graph | Refusal:
+def _fuse(graph: Graph, node: Node, body: Graph, index: int) -> Graph | str:
     """Rewrites a scan whose scanned value ``index`` is a mask that chooses all outputs."""
-    count, where = node.attributes["states"], node.outputs[0]
+    count = node.attributes["states"]
+    flags = body.inputs[count + index].name
+    chosen = [each for v in body.outputs if (each := find_chosen(body, v.name, flags))]
     scanned = [*node.inputs[count : count + node.attributes["scanned"]]]
     mask = scanned.pop(index)
     masks = graph.types[mask]
     if masks.dtype != "bool" or masks.counts[2:] not in ((1,), ()) or len(masks.counts) < 2:
-        return Refusal("its mask is not bool (T, N, 1) or (T, N)", where)
+        return "its mask is not bool (T, N, 1) or (T, N)"
     if not graph.is_dense(mask, *scanned):
-        return Refusal("it may go through sentences", where)
+        return "it may go through sentences"
     ways = {*node.attributes["input_directions"], *node.attributes["output_directions"]}
     if any(node.attributes["input_axes"]) or any(node.attributes["output_axes"]):
-        return Refusal("it scans other axes", where)
+        return "it scans other axes"
     if len(ways) > 1:
-        return Refusal("it scans in two directions", where)
+        return "it scans in two directions"
     outside = dict(zip((value.name for value in body.inputs), node.inputs, strict=True))
     carried = [value.name for value in body.inputs[:count]]
     moving = [value.name for value in body.inputs[: count + 1 + len(scanned)]]
@@ -73,26 +80,28 @@ def _fuse(
     read = {name for each in _cell_nodes(body, new) for name in each.inputs}
     slots = tuple(k for k in range(count) if carried[k] in read)
     if not slots or any(chosen[k][1] != carried[k] for k in slots):
-        return Refusal("no state stays where the mask is false", where)
-    layer = scanned_layer(graph, _without_mask(node, body, new, slots, index))
+        return "no state stays where the mask is false"
+    layer = find_layer(graph, _without_mask(node, body, new, slots, index))
     if not isinstance(layer, Scanned) or layer.flat:
-        return layer if isinstance(layer, Refusal) else Refusal("no cell is masked", where)
+        return layer if isinstance(layer, str) else "no cell is masked"
     if graph.types[scanned[layer.x]].rank != 3:
-        return Refusal("it goes through another value than (T, N, I)", where)
+        return "it goes through another value than (T, N, I)"
     h, rows = new[slots[layer.states[0]]], []
+    to = Stacker(graph, node.outputs[0], layer.origin)
     for k, (name, (one, other)) in enumerate(zip(node.outputs, chosen, strict=True)):
         if k in slots or not graph.is_read(name):
             continue
-        # A state that repeats what this one is has the same rows.
+        # A state that repeats this one has the same rows.
         alike = range(count) if k >= count else (k,)
         repeats = any((one, other) == (new[j], carried[j]) == chosen[j] for j in alike)
-        fixed = k >= count and other in outside and other not in moving
+        fixed = k >= count and other not in moving and (other in outside or other in body.constants)
         if one != h or not (repeats or fixed):
-            return Refusal("it repeats, or collects, something else than h", where)
+            return "it repeats, or collects, something else than h"
+        if other in body.constants:
+            outside[other] = to.constant(body.constants[other], body.constants[other].dtype)
         rows.append(Row(name, outside[other], repeats, k < count))
-    to = Stacker(graph, where, layer.origin)
     _add_masked(to, node, layer, slots, rows, scanned, mask)
-    return graph.splice((node,), to.nodes, to.constants)
+    return to.splice(node)
 
 
 def _add_masked(
@@ -106,66 +115,114 @@ def _add_masked(
 ) -> None:
     """Adds the layer over the steps that a mask leaves, and the rows of each output.
 
-    ``slots``: which states of the scan the layer carries; ``scanned``: all but the mask.
+    ``slots``: the states of the scan that the layer carries; ``scanned``: all scanned values except
+    the mask.
     """
-    emit, constant = to.emit, to.constant
-    zero, one = constant([0]), constant([1])
-    flags = emit("Squeeze", (mask, constant([2]))) if to.graph.types[mask].rank == 3 else mask
-    flags = emit("Transpose", (flags,), perm=(1, 0))
-    chosen = emit("Reshape", (flags, constant([-1])))
-    # How many steps a sequence has so far, and where it begins among all steps.
-    some = emit("Cast", (flags,), to="int64")
+    lengths = _find_lengths(to.graph, mask)
+    if lengths and not layer.attention and all(_pads_with_zeros(to, row) for row in rows):
+        return _add_ragged(to, node, layer, slots, rows, scanned[layer.x], lengths)
+    emit, zero, one = to.emit, to.constant([0]), to.constant([1])
+    flags = emit("Squeeze", mask, [2]) if to.graph.types[mask].rank == 3 else mask
+    flags = emit("Transpose", flags, perm=(1, 0))
+    chosen = emit("Reshape", flags, [-1])
+    # The number of steps of a sequence so far, and its offset among all steps.
+    some = emit("Cast", flags, to="int64")
     backwards = layer.spec.direction == "right2left"
-    far = emit("CumSum", (some, one), reverse=int(backwards))
-    counts = emit("ReduceSum", (some, one), keepdims=0)
-    ends = emit("CumSum", (counts, zero))
-    offsets = emit("Concat", (zero, ends), axis=0)
+    far = emit("CumSum", some, one, reverse=int(backwards))
+    counts = emit("ReduceSum", some, one, keepdims=0)
+    ends = emit("CumSum", counts, zero)
+    offsets = emit("Concat", zero, ends, axis=0)
 
     x, width = scanned[layer.x], layer.spec.input_size
     projection: list[tuple[str, str]] = []
     if layer.layout:  # only the steps that are left are projected
         x, projection = _projection(to.graph, x)
         width = len(to.graph.constants[projection[0][1]]) if projection else width
-    if layer.attention:  # joined to x: so it has its offsets
-        x = emit("Concat", (x, attention_of(to, scanned[layer.attention.at], layer)), axis=2)
-    steps = emit("Transpose", (x,), perm=(1, 0, 2))
-    steps = emit("Reshape", (steps, constant([-1, width + bool(layer.attention)])))
-    x = emit("SequenceReset", (emit("Compress", (steps, chosen), axis=0), offsets))
+    if layer.attention:  # joined to x, so that it has x's offsets
+        x = emit("Concat", x, attention_of(to, scanned[layer.attention.at], layer), axis=2)
+    steps = emit("Transpose", x, perm=(1, 0, 2))
+    steps = emit("Reshape", steps, [-1, width + bool(layer.attention)])
+    x = emit("SequenceReset", emit("Compress", steps, chosen, axis=0), offsets)
     attention = ""
     if layer.attention:
-        cuts = [constant([at]) for at in (0, width, width + 1, 1)]
-        attention = emit("Slice", (x, *cuts[1:]))
-        x = emit("Slice", (x, *cuts[:2], cuts[3]))
+        attention = emit("Slice", x, [width], [width + 1], one)
+        x = emit("Slice", x, zero, [width], one)
     for op, parameter in projection:
-        x = emit(op, (x, parameter))
+        x = emit(op, x, parameter)
     slots = tuple(slots[at] for at in layer.states)
-    states = [node.inputs[slot] for slot in slots]
-    of_layer = (layer.spec, layer.weights, x, states, layer.layout)
-    rnn = add_layer(to, *of_layer, attention=attention)
-    for slot, final in zip(slots, rnn.finals, strict=True):
-        if node.outputs[slot]:
-            emit("Squeeze", (final, constant([0, 1])), node.outputs[slot])
-    # Row n of a table is what sequence n begins with, the steps come after these.
-    data, size = emit("SequenceData", (rnn.y,)), emit("Shape", (counts,))
+    states, finals = ([names[slot] for slot in slots] for names in (node.inputs, node.outputs))
+    cell = layer.spec, layer.weights
+    rnn = add_layer(to, *cell, x, states, finals, layer.layout, attention=attention)
+    # Row n of a table is the initial state of sequence n; the steps come after these rows.
+    data, size = emit("SequenceData", rnn.y), emit("Shape", counts)
     if backwards:
-        first = emit("Add", (ends, size))
+        first = emit("Add", ends, size)
     else:
-        first = emit("Add", (emit("Sub", (ends, counts)), emit("Sub", (size, one))))
-    own = emit("CumSum", (emit("Expand", (one, size)), zero))
-    own = emit("Sub", (own, one))
+        first = emit("Add", emit("Sub", ends, counts), emit("Sub", size, one))
+    own = emit("CumSum", emit("Expand", one, size), zero)
+    own = emit("Sub", own, one)
     for row in rows:
-        wide = emit("Concat", (size, constant([layer.spec.recurrent_size])), axis=0)
-        table = emit("Concat", (emit("Expand", (row.begin, wide)), data), axis=0)
+        wide = emit("Concat", size, [layer.spec.recurrent_size], axis=0)
+        table = emit("Concat", emit("Expand", row.begin, wide), data, axis=0)
         so_far, start, begin = counts, first, own
         if not row.last:
-            start, begin = (emit("Unsqueeze", (value, one)) for value in (first, own))
+            start, begin = (emit("Unsqueeze", value, one) for value in (first, own))
             so_far = far
-        place = emit("Sub" if backwards else "Add", (start, so_far))
-        some_yet = emit("Greater", (so_far, zero)) if row.repeats else flags
-        at = emit("Where", (some_yet, place, begin))
-        result = emit("Gather", (table, at), row.name * row.last, axis=0)
+        place = emit("Sub" if backwards else "Add", start, so_far)
+        some_yet = emit("Greater", so_far, zero) if row.repeats else flags
+        at = emit("Where", some_yet, place, begin)
+        result = emit("Gather", table, at, output=row.name * row.last, axis=0)
         if not row.last:
-            emit("Transpose", (result,), row.name, perm=(1, 0, 2))
+            emit("Transpose", result, output=row.name, perm=(1, 0, 2))
+
+
+def _add_ragged(
+    to: Stacker,
+    node: Node,
+    layer: Scanned,
+    slots: tuple[int, ...],
+    rows: list[Row],
+    scanned: str,
+    lengths: str,
+) -> None:
+    """Adds the layer over the first steps of each sequence; zeros follow them."""
+    emit = to.emit
+    x, projection = _projection(to.graph, scanned) if layer.layout else (scanned, [])
+    words = emit("SequenceUnpad", x, lengths, time_major=1)
+    for op, parameter in projection:
+        words = emit(op, words, parameter)
+    slots = tuple(slots[at] for at in layer.states)
+    states, finals = ([names[slot] for slot in slots] for names in (node.inputs, node.outputs))
+    rnn = add_layer(to, layer.spec, layer.weights, words, states, finals, layer.layout)
+    for row in rows:
+        emit("SequencePad", rnn.y, x, output=row.name, time_major=1)
+
+
+def _find_lengths(graph: Graph, mask: str) -> str:
+    """Returns the lengths (N,) before which the steps of a mask (T, N) are true, "" for others.
+
+    The pass `counted_scans` writes these masks, of lengths from 0 to T.
+    """
+    less = graph.producer(mask, "Less")
+    column = less and graph.producer(less.inputs[0], "Unsqueeze")
+    turns = column and graph.producer(column.inputs[0], "Range")
+    inner = less and graph.producer(less.inputs[1], "Max")
+    if less is None or column is None or turns is None or inner is None:
+        return ""
+    bounded = graph.producer(inner.inputs[0], "Min")
+    first, end, step = turns.inputs
+    size = bounded and graph.types[bounded.inputs[1]].value
+    known = size and size == (graph.types[end].value,) and graph.types[mask].counts[:1]
+    axis, low = graph.number(column.inputs[1]), graph.number(inner.inputs[1])
+    numbers = (graph.number(first), graph.number(step), axis, low)
+    return less.inputs[1] if known is not None and numbers == (0, 1, 1, 0) else ""
+
+
+def _pads_with_zeros(to: Stacker, row: Row) -> bool:
+    """Returns whether the steps after the end of a sequence are zeros."""
+    own = to.constants.get(row.begin)
+    zeros = is_zeros(to.graph, row.begin) if own is None else not own.any()
+    return not row.repeats and not row.last and zeros
 
 
 def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
@@ -182,8 +239,8 @@ def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
     return node.inputs[0], [("MatMul", node.inputs[1]), *result]
 
 
-def _find_chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
-    """Returns the values that one takes if the mask is true, and if it is false.
+def find_chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
+    """Returns the two values of a choice: for a true and for a false mask.
 
     It is a Where, or, as exporters write it, mask * a + (not mask) * b.
     """
@@ -205,14 +262,27 @@ def _sign(body: Graph, name: str, mask: str) -> int:
     """Returns 1 for the mask, -1 for its opposite, 0 for others."""
     sign = 1
     while (name := source_of(body, name)) != mask:
-        node = body.producer(name, "Cast", "Not", "Unsqueeze")
-        if node is None:
+        node = body.producer(name, "Cast", "Not", "Unsqueeze", "Reshape", "Slice")
+        if node is None or node.op == "Slice" and not _takes_all(body, node):
             return 0
-        if node.op == "Unsqueeze" and body.types[node.outputs[0]].counts[1:] != (1,):
-            return 0  # a row, and not one number a sentence
+        if is_view(node.op) and body.types[node.outputs[0]].counts[1:] != (1,):
+            return 0  # a row, not one value per sequence
         sign = -sign if node.op == "Not" else sign
         name = node.inputs[0]
     return sign
+
+
+_TO_THE_END = 10**9
+"""Ends of slices from here on are no sequence's place: exporters write them for the last one."""
+
+
+def _takes_all(body: Graph, node: Node) -> bool:
+    """Returns whether a Slice returns its whole input: TensorFlow writes mask[:, None] with one."""
+    starts, ends, steps = (body.constants.get(node.input(k)) for k in (1, 2, 4))
+    if starts is None or ends is None or (steps is None and node.input(4)):
+        return False
+    forwards = steps is None or bool((steps == 1).all())
+    return forwards and not starts.any() and bool((ends >= _TO_THE_END).all())
 
 
 def _cell_nodes(body: Graph, new: list[str]) -> list[Node]:
@@ -228,11 +298,11 @@ def _cell_nodes(body: Graph, new: list[str]) -> list[Node]:
 def _without_mask(
     node: Node, body: Graph, new: list[str], slots: tuple[int, ...], index: int
 ) -> Node:
-    """Returns the scan of the cell alone, without its mask."""
+    """Returns the scan of the cell without its mask."""
     count = node.attributes["states"]
     kept = [*slots, *(k for k in range(count, len(body.inputs)) if k != count + index)]
     outputs = tuple(replace(body.outputs[k], name=new[k]) for k in slots)
-    inner = replace(body, outputs=outputs).pruned()
+    inner = replace(body, outputs=outputs).prune()
     inner = replace(inner, inputs=tuple(body.inputs[k] for k in kept))
     scanned, way = node.attributes["scanned"] - 1, node.attributes["input_directions"][0]
     attributes = scan_attributes(inner, len(slots), scanned, backwards=way)

@@ -1,37 +1,41 @@
-"""One form for what exporters write in several: to compare graphs; none of `PASSES`."""
+"""One normal form for operators that exporters write in several ways, to compare graphs; not in
+`PASSES`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
+from onernn.fuse_passes.polynomials import Polynomial, polynomial
 from onernn.fuse_passes.rewriting import Tape, orders, rewrite
 from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
 
 
-@rewrite("split_gemm")
+@rewrite("split_gemm", "Gemm")
 def split_gemm(graph: Graph, node: Node) -> Graph | None:
-    """``Gemm(x, W, b)`` -> ``x @ W + b``, with a weight of its own if W is read transposed."""
-    if node.op != "Gemm" or node.attrs.transA or (node.attrs.alpha, node.attrs.beta) != (1, 1):
+    """Turns ``Gemm(x, W, b)`` into ``x @ W + b``; W gets a new constant if it is transposed."""
+    if node.attrs.transA or (node.attrs.alpha, node.attrs.beta) != (1, 1):
         return None
     weight, end = graph.constants.get(node.inputs[1]), node.outputs[0]
     if weight is None or weight.ndim != 2:
         return None
     to, bias = Tape(graph, end, node.origin), node.input(2)
     name = to.constant(weight.T, weight.dtype) if node.attrs.transB else node.inputs[1]
-    product = to.emit("MatMul", (node.inputs[0], name), "" if bias else end)
+    product = to.emit("MatMul", node.inputs[0], name, output="" if bias else end)
     if bias:
-        to.emit("Add", (product, bias), end)
+        to.emit("Add", product, bias, output=end)
     return to.replace(node)
 
 
 @rewrite("unflatten_rows")
 def unflatten_rows(graph: Graph, node: Node) -> Graph | None:
-    """``f(Reshape(x, (-1, C)))`` -> ``Reshape(f(x), (-1, O))`` of what works row by row.
+    """Turns ``f(Reshape(x, (-1, C)))`` into ``Reshape(f(x), (-1, O))`` if f works row by row.
 
-    Exporters flatten steps and sequences to one axis before a Gemm, and take them apart later.
+    Exporters flatten steps and sequences to one axis before a Gemm, and separate them later.
     """
     view = next((m for name in node.inputs if (m := graph.producer(name, "Reshape"))), None)
     if view is None or not graph.is_dense(view.inputs[0]) or len(node.outputs) != 1:
@@ -54,73 +58,59 @@ def unflatten_rows(graph: Graph, node: Node) -> Graph | None:
     to = Tape(graph, node.outputs[0], node.origin)
     names = {view.outputs[0]: view.inputs[0]}
     inputs = [names.get(name, name) for name in node.inputs]
-    inner = to.emit(node.op, inputs, **node.attributes)
-    to.emit("Reshape", (inner, to.constant([-1, width])), node.outputs[0])
+    inner = to.emit(node.op, *inputs, **node.attributes)
+    to.emit("Reshape", inner, [-1, width], output=node.outputs[0])
     return to.replace(node)
 
 
-@rewrite("layer_norm")
+@rewrite("layer_norm", "Add")
 def fuse_layer_norm(graph: Graph, node: Node) -> Graph | None:
-    """``(x - mean) / sqrt(variance + epsilon) * scale + shift`` over the last axis, as one node.
+    """Turns ``(x - mean) / sqrt(variance + epsilon) * scale + shift`` into one node.
 
-    As PyTorch writes it, and as TensorFlow does: ``x * inv + (shift - mean * inv)`` with ``inv =
-    scale / sqrt(variance + epsilon)``.
+    The mean is taken over the last axis. Exporters write the sum in several ways, but as a
+    polynomial of x, the mean, ``1 / sqrt(variance + epsilon)``, scale and shift it is always the
+    same.
     """
-    for scaled, shift in orders(node) if node.op == "Add" else ():
-        for one, two in orders(graph.producer(scaled, "Mul")):
-            result = _unit(graph, one, two, shift) or _at_once(graph, one, two, shift)
-            if result and _is_vector(graph, result[1]) and _is_vector(graph, result[2]):
-                *inputs, epsilon = result
-                to = Tape(graph, "", node.origin)
-                attributes = {"axis": -1, "epsilon": epsilon}
-                to.emit("LayerNormalization", inputs, node.outputs[0], **attributes)
-                return to.replace(node)
+
+    def is_atom(name: str) -> bool:
+        means = (_mean(graph, user.outputs[0]) for user in graph.users(name))
+        return _is_vector(graph, name) or name in means
+
+    value = polynomial(graph, node.outputs[0], is_atom)
+    atoms = sorted(value.atoms) if value else []
+    vectors = [name for name in atoms if _is_vector(graph, name)]
+    for scale, shift, factor in product(vectors, vectors, atoms):
+        unit, x, epsilon = _read_unit(graph, factor, atoms) or (None, "", 0)
+        whole = unit and unit * Polynomial({(scale,): 1}) + Polynomial({(shift,): 1})
+        if value and whole and whole.terms == value.terms:
+            to = Tape(graph, "", node.origin)
+            to.emit(
+                "LayerNormalization",
+                *(x, scale, shift),
+                output=node.outputs[0],
+                axis=-1,
+                epsilon=epsilon,
+            )
+            return to.replace(node)
     return None
 
 
-_Found = tuple[str, str, str, float]
+def _read_unit(graph: Graph, factor: str, atoms: list[str]) -> tuple[Polynomial, str, float] | None:
+    """Returns a centred value over its deviation, which ``factor`` is or divides by; x and epsilon.
 
-
-def _unit(graph: Graph, unit: str, scale: str, shift: str) -> _Found | None:
-    """Returns (x, scale, shift, epsilon) of a centred value over its deviation."""
-    quotient = graph.producer(unit, "Div")
-    if quotient is not None:
-        centred, epsilon = quotient.inputs[0], _deviation(graph, quotient.inputs[1])
-        if (x := _find_centred(graph, centred)) and epsilon and epsilon[0] == x:
-            return x, scale, shift, epsilon[1]
-    for centred, inverse in orders(graph.producer(unit, "Mul")):
-        result = _inverse(graph, inverse)
-        if result and _find_centred(graph, centred) == result[0]:
-            return result[0], scale, shift, result[1]
+    ``atoms``: the values of which the centred value may be a sum.
+    """
+    quotient = graph.producer(factor, "Div")
+    if quotient and (x := _find_centred(graph, quotient.inputs[0])):
+        result = _deviation(graph, quotient.inputs[1])
+        if result and result[0] == x:
+            return Polynomial({(factor,): 1}), *result
+    result = _inverse(graph, factor)
+    for mean in atoms if result else ():
+        if result and _mean(graph, mean) == result[0]:
+            centred = Polynomial({(result[0],): 1, (mean,): -1})
+            return centred * Polynomial({(factor,): 1}), *result
     return None
-
-
-def _at_once(graph: Graph, x: str, factor: str, rest: str) -> _Found | None:
-    """Returns the same of x * factor + rest, where x may be centred, too."""
-    for inverse, scale in orders(graph.producer(factor, "Mul")):
-        result = _inverse(graph, inverse)
-        if result and result[0] == _find_centred(graph, x):
-            return result[0], scale, rest, result[1]
-        if not result or result[0] != x:
-            continue
-        if (node := graph.producer(rest, "Sub")) and _is_mean_of(graph, node.inputs[1], x, factor):
-            return x, scale, node.inputs[0], result[1]
-        for moved, shift in orders(graph.producer(rest, "Add")):
-            if _is_mean_of(graph, moved, x, factor, negative=True):
-                return x, scale, shift, result[1]
-    return None
-
-
-def _is_mean_of(graph: Graph, name: str, x: str, factor: str, negative: bool = False) -> bool:
-    """Returns whether a value is x's mean times a factor, or what is opposite to it."""
-    product = graph.producer(name, "Mul")
-    if product is None or factor not in product.inputs:
-        return False
-    mean = product.inputs[product.inputs[0] == factor]
-    if negative:
-        node = graph.producer(mean, "Neg")
-        mean = node.inputs[0] if node else ""
-    return _mean(graph, mean) == x
 
 
 def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
@@ -153,7 +143,7 @@ def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
 
 
 def _find_centred(graph: Graph, name: str) -> str | None:
-    """Returns the x of x - mean, or of mean - x, which is squared alike."""
+    """Returns the x of x - mean."""
     node = graph.producer(name, "Sub")
     return node.inputs[0] if node and _mean(graph, node.inputs[1]) == node.inputs[0] else None
 
@@ -178,7 +168,7 @@ NORMAL_FORMS = (split_gemm, unflatten_rows, fuse_layer_norm)
 
 
 def constants_last(graph: Graph) -> Graph:
-    """Returns the graph in which sums and products of a constant name it last."""
+    """Returns the graph in which a constant is the last input of sums and products."""
     nodes = tuple(
         replace(node, inputs=node.inputs[::-1])
         if node.op in ("Add", "Mul")

@@ -1,28 +1,34 @@
-"""A model of one frame, with its states as inputs and outputs, becomes one of whole sequences."""
+"""Turns a model of one frame, with states as inputs and outputs, into one of whole sequences."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from onernn.fuse_passes.mapping import Mapper
-from onernn.fuse_passes.pipeline import fuse
-from onernn.fuse_passes.rewriting import fresh
+from onernn.fuse_passes.pipeline import PASSES, fuse
+from onernn.fuse_passes.rewriting import fresh, hand_on, order, orders, rewrite
+from onernn.fuse_passes.unrolled_cells import fuse_unrolled_cells, unrolled_cells
 from onernn.ir.arrays import Array
 from onernn.ir.errors import MISFITS, OnernnError, Refusal, UnsupportedError, did_you_mean
-from onernn.ir.graph import Graph, Node
+from onernn.ir.graph import Graph, Node, Value, declare_inputs
 from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
+from onernn.ops.control import scan_attributes
 
 _OPEN = 3  # stands for a size that is not declared
-_MOST = 1 << 24  # numbers of a state that float32 keeps apart
+_MOST = 1 << 24  # elements of a state that float32 can number exactly
 _FAR = 2**62
+_FEW = 1 << 16  # elements of a constant that may be computed here
+_FOLDED = ("elementwise", "moves", "view")
+"""Kinds of operators that exporters write between a reset and a state."""
 
 
 def bind(
@@ -30,29 +36,84 @@ def bind(
     given: Mapping[str, Array] = MappingProxyType({}),
     declared: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
-    """Returns the model with arrays in the place of inputs, and others as they are ``declared``.
+    """Returns the model with arrays in place of inputs, and the other inputs with ``declared``
+    types.
 
-    See `Value.declared`.
+    See `onernn.ir.graph.declare_inputs`.
     """
     _check_names(model, "input", [*given, *declared])
-    inputs = tuple(v.declared(declared.get(v.name, v)) for v in model.inputs if v.name not in given)
+    inputs = tuple(declare_inputs(model.inputs, declared, given))
     return replace(model, inputs=inputs, constants={**model.constants, **given})
 
 
+def find_sizes(fits: Callable[[int], bool]) -> tuple[int, int] | None:
+    """Returns the smallest and largest of the sizes around one that fits, None if none is found.
+
+    Usual sizes of frames are tried first.
+    """
+    tried = sorted({base << k for base in (1, 3, 5) for k in range(13)} | {129, 257, 513, 161, 201})
+    at = next((at for at, size in enumerate(tried) if fits(size)), None)
+    if at is None:
+        return None
+    below, least = tried[at - 1] if at else 0, tried[at]
+    most, above = least, next((size for size in tried[at + 1 :] if not fits(size)), 2 * tried[-1])
+    while least - below > 1:
+        middle = (below + least) // 2
+        below, least = (below, middle) if fits(middle) else (middle, least)
+    while above - most > 1:
+        middle = (most + above) // 2
+        most, above = (middle, above) if fits(middle) else (most, middle)
+    return least, most
+
+
+@rewrite("known_choices")
+def take_known_choices(graph: Graph, node: Node) -> Graph | None:
+    """Turns ``x * (1 - reset)`` and ``Where(reset, 0, x)`` into x if the reset is known and 0."""
+    result = node.outputs[0]
+    operator = OPERATORS.get(node.op)
+    if operator and operator.kind in _FOLDED and graph.constants.keys() >= {*node.inputs}:
+        few = prod(size or 2 * _FEW for size in graph.types[result].counts) <= _FEW
+        known = _compute(node, graph.constants) if few and not graph.is_output(result) else {}
+        return graph.splice((node,), (), known) if known else None
+    condition = graph.constants.get(node.input(0))
+    if node.op == "Where" and condition is not None and len(np.unique(condition)) == 1:
+        kept = [node.inputs[1 if condition.all() else 2]]
+    else:
+        unit = {"Add": 0, "Mul": 1}.get(node.op)
+        others = ((x, graph.constants.get(other)) for x, other in orders(node) if unit is not None)
+        kept = [x for x, array in others if array is not None and (array == unit).all()]
+    alike = (x for x in kept if graph.types[x] == graph.types[result])
+    kept = [x for x in alike if None not in (graph.types[x].shape or (None,))]
+    return hand_on(graph, node, kept[0]) if kept else None
+
+
+def fuse_step(model: Graph, states: Mapping[str, str]) -> Graph:
+    """Returns the fused model of one frame; its fusion knows which values are states.
+
+    So a cell that adds two projections is a layer. ``states``: see `unrolled_cells`.
+    """
+    known = {fuse_unrolled_cells: unrolled_cells(states)}
+    return fuse(model, (take_known_choices, *(known.get(each, each) for each in PASSES))).model
+
+
 def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
-    """Returns the model of (T, ...) for every input and output of ``model`` but its states.
+    """Returns the model of (T, ...) for every input and output of ``model`` except its states.
 
     ``states``: the state of the next frame, an output, by the input that takes it. Inputs without
-    axes belong to all frames. The states go in before the first frame and come out behind the last
-    one. Recurrent layers see all frames at once, and the other operators see frames as a batch: the
-    numbers are those of frame after frame, up to rounding.
+    axes belong to all frames. The states go in before the first frame and come out after the last
+    one. Recurrent layers see all frames at once, and the other operators see frames as a batch. The
+    results equal the results of frame after frame, up to rounding. A model may have no other
+    outputs.
 
-    Raises `UnsupportedError` naming the operator that reads or makes a state outside of a recurrent
-    layer, or that no rule maps, or a name that is no input or output.
+    If an operator outside of a recurrent layer reads or makes a state (a reset, for example), the
+    operators from each state to the next one run frame after frame, in a Scan. A note of the
+    graph says why.
+
+    Raises `UnsupportedError` naming an operator without a rule, an undecided branch, or a name that
+    is not an input or output.
     """
     check_states(model, states)
-    graph = _apart(fuse(model).model, states)
-    layers, buffers = _going_on(graph, states)
+    graph = _apart(fuse_step(model, states), states)
     frames = [v for v in graph.inputs if v.name not in states and v.type.rank != 0]
     if not frames or not states:
         raise _refuse(
@@ -60,9 +121,28 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
             "expected an input of frames, and a state",
             graph.inputs[0].name if graph.inputs else "",
         )
-    mapper = Mapper.of(graph, frames)
+    reasons: tuple[Refusal, ...] = ()
+    try:
+        mapper = _by_layers(graph, states, Mapper.of(graph, frames))
+    except UnsupportedError as error:
+        mapper, reasons = _by_scans(graph, states, frames), error.refusals
+    for value in graph.outputs:
+        if value.name not in mapper.mapped.union(states.values()):
+            raise _refuse(graph, "it is not a result of a frame", value.name)
+    whole = mapper.model()
+    scanned = [name for name, after in states.items() if whole.producer(after, "Scan")]
+    notes = [f"a scan runs {', '.join(scanned)} frame after frame: {reasons[0]}"] if scanned else []
+    return replace(whole, notes=(*whole.notes, *notes))
+
+
+def _by_layers(graph: Graph, states: Mapping[str, str], mapper: Mapper) -> Mapper:
+    """Adds all frames at once. Raises `UnsupportedError` if a state is not only a layer's."""
+    layers, buffers = _going_on(graph, states)
     results = [value.name for value in graph.outputs if value.name not in states.values()]
-    per_frame = _ancestors(graph, [*results, *(buffer.added for buffer in buffers.values())])
+    read = [buffer.added for buffer in buffers.values()]  # by the continuing layers, in each frame
+    for rnn in (Recurrent.of(node) for node in graph.nodes if id(node) in layers):
+        read += filter(None, (rnn.x, rnn.attention))
+    per_frame = _ancestors(graph, [*results, *read])
     last = _ancestors(graph, states.values())
     ends = dict[str, str]()
     for node in graph.nodes:
@@ -77,36 +157,117 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
         if not per_frame.isdisjoint(node.outputs):
             mapper.add(node)
         if not last.isdisjoint(node.outputs) and not ends.keys().isdisjoint(node.inputs):
-            behind = node.renamed(ends)
+            behind = node.rename(ends)
             if not mapper.mapped.isdisjoint(behind.inputs):
-                raise mapper.refused(node, "a state is made of what only one frame saw")
+                raise mapper.make_error(node, "a state is made of what only one frame saw")
             outputs = tuple(fresh(graph, f"{name}/last") if name else "" for name in node.outputs)
             mapper.nodes.append(replace(behind, outputs=outputs))
             ends |= zip(node.outputs, outputs, strict=True)
         elif per_frame.isdisjoint(node.outputs) and ends.keys().isdisjoint(node.outputs):
             mapper.nodes.append(node)
-    for name in results:
-        if name not in mapper.mapped:
-            raise _refuse(graph, "it is no result of a frame", name)
     for name in states.values():
-        mapper.nodes.append(Node("Identity", (ends[name],), (name,)))
-    return mapper.model()
+        mapper.emit("Identity", ends[name], output=name)
+    return mapper
+
+
+def _by_scans(graph: Graph, states: Mapping[str, str], frames: Sequence[Value]) -> Mapper:
+    """Returns all frames at once, with a Scan of the operators between a state and its next one."""
+    begins = {name: fresh(graph, f"{name}/before") for name in states}
+    ends = {name: fresh(graph, f"{after}/after") for name, after in states.items()}
+    renamed = begins | {states[name]: end for name, end in ends.items()}
+    nodes = [Node("Identity", (name,), (own,)) for name, own in begins.items()]
+    nodes += (node.rename(renamed) for node in graph.nodes)
+    last = (Node("Identity", (end,), (states[name],)) for name, end in ends.items())
+    mapper = Mapper.of(replace(graph, nodes=(*nodes, *last)), frames)
+    scans = list[tuple[list[str], list[Node]]]()
+    for group in _group(graph, states):
+        needed = _ancestors(mapper.graph, [ends[name] for name in group])
+        needed.update(begins[name] for name in group)
+        reached, inside = set(group), list[Node]()
+        for node in nodes:
+            if not (needed.isdisjoint(node.outputs) or reached.isdisjoint(node.inputs)):
+                if asked := _ask(mapper.graph, node):
+                    raise OpenBranchError(graph, group[0], node, asked)
+                inside.append(node)
+                reached.update(filter(None, node.outputs))
+        mapper.mapped |= reached.difference(group)
+        scans.append((group, inside))
+    scanned = {id(node) for _, inside in scans for node in inside}
+    for node in nodes:
+        if id(node) not in scanned:
+            mapper.add(node)
+    for group, inside in scans:
+        _add_scan(mapper, {name: states[name] for name in group}, ends, inside)
+    mapper.nodes = [*order(mapper.nodes)]
+    return mapper
+
+
+def _group(graph: Graph, states: Mapping[str, str]) -> list[list[str]]:
+    """Returns groups of states that depend on each other."""
+    needs = {name: {name, *_ancestors(graph, [end])} & {*states} for name, end in states.items()}
+    for via in states:
+        for name in states:
+            if via in needs[name]:
+                needs[name] |= needs[via]
+    groups: dict[frozenset[str], list[str]] = {}
+    for name in states:
+        groups.setdefault(frozenset(needs[name]), []).append(name)
+    return [*groups.values()]
+
+
+def _add_scan(
+    mapper: Mapper, states: Mapping[str, str], ends: Mapping[str, str], nodes: Sequence[Node]
+) -> None:
+    """Adds a Scan of ``nodes`` over all frames: they make the ``ends`` of a frame's ``states``."""
+    graph, inside = mapper.graph, set(map(id, nodes))
+    made = [name for node in nodes for name in node.outputs if name]
+    read = [name for node in nodes for name in node.inputs if name]
+    read = [name for name in (*read, *(ends[n] for n in states)) if name not in made]
+    outer = [name for name in dict.fromkeys(read) if name not in states]
+    frames = [value.name for value in graph.inputs if value.name in mapper.mapped]
+    scanned = [name for name in outer if name in mapper.mapped] or frames[:1]  # it has the count
+    rest = [name for name in outer if name not in mapper.mapped and name not in graph.constants]
+    wanted = {value.name for value in graph.outputs}
+    for node in graph.nodes:
+        if id(node) not in inside and node.outputs[0] not in states.values():
+            wanted.update(node.inputs)
+    seen = [name for name in made if name in wanted]
+    results = [(n, f"{n}/{at}") for at, n in enumerate([*(ends[n] for n in states), *seen])]
+
+    def value(name: str) -> Value:
+        result = graph.types[name]
+        return Value(name, result.dtype, None if result.shape is None else result.counts)
+
+    for name, after in states.items():
+        old, new = graph.types[name], graph.types[ends[name]]
+        pairs = zip(old.counts, new.counts, strict=False)
+        alike = all(None in pair or pair[0] == pair[1] for pair in pairs)
+        if not alike or (old.dtype, old.rank) != (new.dtype, new.rank):
+            raise _refuse(graph, f"expected the type of {name!r}, {old}, got {new}", after)
+    body = Graph(
+        f"{graph.name}, one frame",
+        tuple(map(value, (*states, *scanned, *rest))),
+        tuple(Value(name) for _, name in results),
+        (*nodes, *(Node("Identity", (n,), (result,)) for n, result in results)),
+        {name: graph.constants[name] for name in outer if name in graph.constants},
+    )
+    attributes = scan_attributes(body, len(states), len(scanned))
+    outputs = (*states.values(), *seen)
+    mapper.nodes.append(Node("Scan", (*states, *scanned, *rest), outputs, attributes))
 
 
 def _apart(graph: Graph, states: Mapping[str, str]) -> Graph:
-    """Returns the graph where no node reads a next state: a frame's own value has a name of its
-    own.
-    """
+    """Returns the graph in which no node reads a next state: a frame's value has its own name."""
     read = {name for node in graph.nodes for name in node.inputs}
     read -= {value.name for value in graph.inputs}
     own = {n: fresh(graph, f"{n}/frame") for n in states.values() if n in read}
-    nodes = [node.renamed(own) for node in graph.nodes]
+    nodes = [node.rename(own) for node in graph.nodes]
     nodes += [Node("Identity", (name,), (after,)) for after, name in own.items()]
     return replace(graph, nodes=tuple(nodes)) if own else graph
 
 
 def check_states(graph: Graph, states: Mapping[str, str]) -> None:
-    """Raises `UnsupportedError` for a name that is no input or output, or of two states."""
+    """Raises `UnsupportedError` for a name that is not an input or output, or names two states."""
     _check_names(graph, "input", states)
     _check_names(graph, "output", states.values())
 
@@ -125,22 +286,25 @@ def _check_names(graph: Graph, kind: str, names: Iterable[str]) -> None:
             raise UnsupportedError(f"{graph.name}:", (Refusal(why, name),))
 
 
-def _ancestors(graph: Graph, goals: Iterable[str]) -> set[str]:
-    """Returns the values that any of the goals is made of, these included."""
+def _ancestors(graph: Graph, goals: Iterable[str], *without: str) -> set[str]:
+    """Returns all values on which the goals depend, including the goals.
+
+    ``without``: operators whose inputs do not count.
+    """
     result = set(goals)
     for node in reversed(graph.nodes):
-        if not result.isdisjoint(filter(None, node.outputs)):
+        if node.op not in without and not result.isdisjoint(filter(None, node.outputs)):
             result.update(filter(None, node.inputs))
     return result
 
 
 def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[int, Buffer]]:
-    """Returns the layers and the buffers of steps that go on from frame to frame, by identity.
+    """Returns, by identity, the layers and step buffers that continue from frame to frame.
 
-    Follows the numbers of the states' elements through operators that only move elements. A layer
-    is taken to hand on its initial states as they are, a buffer the steps that it had. Then each
-    next state has to be the state itself, element by element: so the layer reads what it has made
-    of that element.
+    Numbers the elements of the states and follows these numbers through operators that only move
+    elements. Assumes that a layer passes on its initial states unchanged, and a buffer its steps.
+    Then each next state must be the state itself, element by element: so the layer reads the
+    element that it made one frame before.
     """
     values: dict[str, Array] = dict(graph.constants)
     begin = 1
@@ -160,7 +324,7 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
     for node in graph.nodes:
         reads = sorted(before.intersection(node.inputs))
         if node.op == "Rnn" and reads:
-            values |= _handed_on(graph, node, before, values)
+            values |= _number_outputs(graph, node, before, values)
             layers.add(id(node))
             continue
         if node.op == "Concat" and reads == [node.inputs[0]] and node.inputs[-1] not in fixed:
@@ -170,7 +334,7 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
                 continue
         operator = OPERATORS.get(node.op)
         moves = operator is not None and (operator.keeps or operator.kind == "sizes")
-        if operator is not None and operator.kind == "elementwise":  # others choose: not all pass
+        if operator is not None and operator.kind == "elementwise":  # others change elements
             moves = node.op in ("Cast", "CastLike")
         constants = [values[name] for name in node.inputs if name in fixed and name in values]
         zeros = any(not np.any(array) for array in constants)
@@ -181,15 +345,11 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
         if fixed.issuperset(node.inputs) or (node.op == "Mul" and moves):
             fixed.update(node.outputs)
         if reads and not moves:
-            raise _refuse(graph, f"state {reads[0]!r} is read{_open(graph, node)}", node.label)
+            raise _refuse(graph, f"state {reads[0]!r} is read outside of a layer", node.label)
         if reads and node.op != "Shape":
             before.update(filter(None, node.outputs))
-        if operator and moves and all(name in values for name in node.inputs if name):
-            try:
-                out = operator.run(node, *(values[n] if n else None for n in node.inputs))
-            except (OnernnError, *MISFITS):
-                continue
-            values |= zip(node.outputs, out if isinstance(out, tuple) else (out,), strict=False)
+        if moves:
+            values |= _compute(node, values)
     moving = {(buffer.source, buffer.added) for buffer in buffers.values() if buffer.kept}
     for node in graph.nodes:
         if (buffer := buffers.get(id(node))) and (buffer.source, buffer.added) not in moving:
@@ -203,24 +363,108 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
     return layers, buffers
 
 
-def _open(graph: Graph, node: Node) -> str:
-    """Returns why a branch stays open, and the options that decide it."""
+def _compute(node: Node, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the outputs of a node for known values; nothing if one is missing or does not fit."""
+    if not all(name in values for name in node.inputs if name):
+        return {}
+    try:
+        out = OPERATORS[node.op].run(node, *(values[n] if n else None for n in node.inputs))
+    except (OnernnError, *MISFITS):
+        return {}
+    return dict(zip(node.outputs, out if isinstance(out, tuple) else (out,), strict=False))
+
+
+class OpenBranchError(UnsupportedError):
+    """A branch that reads a state is undecided. ``asked``: the inputs that decide it, each with the
+    integers with which the model compares it (none for an input with axes).
+    """
+
+    def __init__(
+        self, graph: Graph, state: str, node: Node, asked: list[tuple[Value, list[int]]]
+    ) -> None:
+        names = ", ".join(value.name for value, _ in asked)
+        why = f"state {state!r} is read in a branch that stays open; it depends on {names}"
+        super().__init__(f"{graph.name} over time:", (Refusal(why, node.label),))
+        self.asked = asked
+
+
+def _ask(graph: Graph, node: Node) -> list[tuple[Value, list[int]]]:
+    """Returns the inputs that decide a branch, see `OpenBranchError`; none if each frame decides
+    it.
+    """
     if node.op != "If":
-        return ""
-    result, says = _ancestors(graph, node.inputs[:1]), list[str]()
-    for value in graph.inputs:
-        if value.name in result and value.type.rank == 0:
-            numbers = " or ".join(map(str, _list_compared(graph, result)))
-            says.append(f"--given {value.name}=NUMBER" + f", such as {numbers}" * bool(numbers))
-        elif value.name in result:
-            sizes = [size if isinstance(size, int) else "NUMBER" for size in value.shape or ()]
-            shape = ", ".join(map(str, ["N", *sizes[1:]] if sizes[:1] == ["NUMBER"] else sizes))
-            says.append(f"--input '{value.name}={value.dtype}({shape or '...'})', of one frame")
-    return f" in a branch that stays open; say {'; and '.join(says)}" if says else ""
+        return []
+    elements = _ancestors(graph, node.inputs[:1], "Shape", "Size")
+    if any(value.name in elements and value.type.rank for value in graph.inputs):
+        return []
+    result = _ancestors(graph, node.inputs[:1])
+    compared = _list_compared(graph, result)
+    asked = (value for value in graph.inputs if value.name in result)
+    return [(value, [] if value.type.rank else compared) for value in asked]
+
+
+def find_missing(
+    step: Graph, states: Mapping[str, str], error: OpenBranchError
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Returns options of the command line for which no branch of a model of one frame stays open,
+    and notes on their numbers; nothing if it does not know any.
+
+    ``error``: what `over_time` raised for this model. A size that may stay open is called N.
+    """
+    given, shapes = dict[str, Array](), dict[str, list[int | None]]()
+    options, notes = list[tuple[str, str]](), list[str]()
+
+    def ask(**more: list[int | None]) -> list[tuple[Value, list[int]]]:
+        try:
+            over_time(bind(step, given, {**shapes, **more}), states)
+        except OpenBranchError as error:
+            return error.asked
+        except (OnernnError, *MISFITS):
+            pass
+        return []
+
+    def find_shape(value: Value) -> None:
+        shape = [size if isinstance(size, int) else None for size in value.shape or ()]
+        for axis in reversed([axis for axis, size in enumerate(shape) if size is None]):
+
+            def fits(size: int, axis: int = axis) -> bool:
+                sizes = [*shape[:axis], size, *shape[axis + 1 :]]
+                return all(each.name != value.name for each, _ in ask(**{value.name: sizes}))
+
+            if sizes := find_sizes(fits):
+                least, most = sizes
+                shape[axis] = max(range(least, most + 1), key=lambda size: (size & -size, -size))
+                shapes[value.name] = shape
+                runs = f"{least} to {most} elements on axis {axis}, {shape[axis]} is an example"
+                notes.append(f"input {value.name!r}: a frame may have {runs}")
+                return
+
+    left, known = error.asked, -1
+    while left and known < len(given) + len(shapes):
+        known = len(given) + len(shapes)
+        for value, compared in left:
+            if value.type.rank:
+                if value.name not in states:
+                    find_shape(value)
+            elif value.name not in given:
+                number = compared[0] if compared else 0
+                given[value.name] = np.array(number, value.dtype)
+                options.append(("--given", f"{value.name}={number}"))
+                numbers = ", ".join(map(str, compared)) or "no number"
+                notes.append(f"input {value.name!r}: the model compares it with {numbers}")
+        left = ask()
+    if left:
+        return [], []
+    for value in step.inputs:
+        sizes = shapes.get(value.name, value.shape or ())
+        if not all(isinstance(size, int) for size in value.shape or ()):
+            shown = ", ".join("N" if size is None else str(size) for size in sizes)
+            options.append(("--input", f"{value.name}={value.dtype}({shown})"))
+    return options, notes
 
 
 def _list_compared(graph: Graph, deps: set[str]) -> list[int]:
-    """Returns the integers that values among these are compared with."""
+    """Returns the integers with which any of these values are compared."""
     nodes = [
         n for n in graph.nodes if n.outputs[0] in deps and graph.types[n.outputs[0]].dtype == "bool"
     ]
@@ -230,13 +474,13 @@ def _list_compared(graph: Graph, deps: set[str]) -> list[int]:
     return sorted({int(n.reshape(())) for n in result if n.size == 1 and n.dtype.kind in "iu"})
 
 
-def _handed_on(
+def _number_outputs(
     graph: Graph, node: Node, before: set[str], values: dict[str, Array]
 ) -> dict[str, Array]:
     """Returns the outputs of a layer, numbered as its initial states."""
     rnn = Recurrent.of(node)
     if {rnn.x, rnn.attention} & before:
-        raise _refuse(graph, "a state is read", node.label)
+        raise _refuse(graph, "a state is its input", node.label)
     if rnn.spec.direction != "left2right" or graph.types[rnn.x].lod != ():
         raise _refuse(graph, "a layer that goes on is not left to right, over steps", node.label)
     for name in rnn.states:
@@ -265,29 +509,29 @@ def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
     y, *ends, cells = map(mapper.name, ("y", *"hc"[:count], "cells"))
     asks = [name in names for name in rnn.finals]
     if rnn.spec.layers > 1 and any(asks):
-        raise mapper.refused(node, "a frame reads the states of a stack of layers")
-    attention = mapper.merged(mapper.rows(node, rnn.attention)) if rnn.attention else ""
+        raise mapper.make_error(node, "a frame reads the states of a stack of layers")
+    attention = mapper.merge(mapper.rows(node, rnn.attention)) if rnn.attention else ""
     keeps_cells = rnn.cells in names or asks[1:] == [True]
-    layer = replace(rnn, x=mapper.merged(x), y=y, attention=attention, cells=cells * keeps_cells)
+    layer = replace(rnn, x=mapper.merge(x), y=y, attention=attention, cells=cells * keeps_cells)
     mapper.nodes.append(layer.with_states(rnn.states, tuple(ends)).node())
 
     def by_frame(source: str) -> str:
         """Returns (F * T, N, O) as (F, T, N, O)."""
-        return mapper.reshaped(source, [mapper.count, steps, mapper.sizes(source, 1, None)])
+        return mapper.reshape(source, [mapper.count, steps, mapper.sizes(source, 1, None)])
 
     for name, source in ((rnn.y, y), (rnn.cells, cells)):
         if name in names:
-            mapper.nodes.append(Node("Identity", (by_frame(source),), (name,)))
+            mapper.emit("Identity", by_frame(source), output=name)
             mapper.mapped.add(name)
     for name, source in zip(rnn.finals, (y, cells)[:count], strict=True):
         if name in names:
-            step = mapper.emit("Gather", (by_frame(source), mapper.constant(-1)), axis=1)
-            mapper.nodes.append(Node("Unsqueeze", (step, mapper.constant([1, 2])), (name,)))
+            step = mapper.emit("Gather", by_frame(source), -1, axis=1)
+            mapper.emit("Unsqueeze", step, [1, 2], output=name)
             mapper.mapped.add(name)
     result = {name: end for name, end in zip(rnn.finals, ends, strict=True) if name}
     for name, end in zip((rnn.y, rnn.cells), ends, strict=False):
         if name:
-            result[name] = mapper.emit("Squeeze", (end, mapper.constant([0])))
+            result[name] = mapper.emit("Squeeze", end, [0])
     return result
 
 
@@ -314,7 +558,7 @@ class Buffer:
 def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer | None:
     """Returns the buffer of a Concat of a state and new steps, if it is one.
 
-    ``values``: numbers of the elements of states, zeros for what is none.
+    ``values``: the numbers of the states' elements, 0 for elements that are not of a state.
     """
     before, new, *others = node.inputs
     steps, rank = values.get(before), graph.types[new].rank
@@ -324,49 +568,44 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
     count, old = graph.types[new].counts[axis], steps.shape[axis]
     if not count:
         return None
-    source, begin, kept = before, 0, dict[str, str]()
+    source, begin, kept, moved = before, 0, dict[str, str](), range(count, old + count)
     maker = graph.producer(before, "Slice")
     if maker and maker.inputs[0] in values:
         whole = values[maker.inputs[0]]  # without its first steps: the Concat is the next state
         if whole.ndim == rank and whole.shape[axis] == old + count:
-            if np.array_equal(whole.take(range(count, old + count), axis), steps):
+            if np.array_equal(whole.take(moved, axis), steps):
                 source, begin = maker.inputs[0], count
                 kept[node.outputs[0]] = source
     shape = [*steps.shape[:axis], old + count, *steps.shape[axis + 1 :]]
     places = np.arange(int(np.prod(shape))).reshape(shape)
     for user in graph.users(node.outputs[0]):
-        if user.op == "Slice" and all(name in values for name in user.inputs[1:] if name):
-            try:
-                arguments = (values[name] if name else None for name in user.inputs[1:])
-                result = OPERATORS["Slice"].run(user, places, *arguments)
-            except (OnernnError, *MISFITS):
-                continue
-            if np.array_equal(result, places.take(range(count, old + count), axis)):
-                kept[user.outputs[0]] = before
+        made = _compute(user, {**values, user.inputs[0]: places}) if user.op == "Slice" else {}
+        result = made.get(user.outputs[0])
+        if result is not None and np.array_equal(result, places.take(moved, axis)):
+            kept[user.outputs[0]] = before
     return Buffer(axis, source, new, begin, old + count, count, kept)
 
 
 def windows(mapper: Mapper, node: Node, buffer: Buffer, *, wanted: bool) -> dict[str, str]:
-    """Adds the windows of all frames, if ``wanted``; what is kept behind the last one, by a frame's
-    names."""
+    """Adds the windows of all frames, if ``wanted``, and the steps kept after the last frame.
+    Returns new names by a frame's names.
+    """
     axis, rank = buffer.axis, mapper.rank(node, buffer.added)
     mapper.stem = stem = node.outputs[0]
     perm = (*range(1, 1 + axis), 0, *range(1 + axis, 1 + rank))
-    rows = mapper.emit("Transpose", (mapper.rows(node, buffer.added),), perm=perm)
-    whole = mapper.emit("Concat", (buffer.source, mapper.merged(rows, axis)), axis=axis)
+    rows = mapper.emit("Transpose", mapper.rows(node, buffer.added), perm=perm)
+    whole = mapper.emit("Concat", buffer.source, mapper.merge(rows, axis), axis=axis)
     if wanted:
-        count = mapper.emit("Squeeze", (mapper.count,))
-        frames = mapper.emit("Range", (mapper.constant(0), count, mapper.constant(1)))
-        first = mapper.emit("Mul", (frames, mapper.constant(buffer.new)))
-        column = mapper.emit("Unsqueeze", (first, mapper.constant([1])))
-        row = mapper.constant(range(buffer.begin, buffer.begin + buffer.size))
-        places = mapper.emit("Add", (column, row))
-        result = mapper.emit("Gather", (whole, places), axis=axis)
+        count = mapper.emit("Squeeze", mapper.count)
+        frames = mapper.emit("Range", 0, count, 1)
+        first = mapper.emit("Mul", frames, buffer.new)
+        column = mapper.emit("Unsqueeze", first, [1])
+        places = mapper.emit("Add", column, range(buffer.begin, buffer.begin + buffer.size))
+        result = mapper.emit("Gather", whole, places, axis=axis)
         back = (axis, *range(axis), *range(1 + axis, 1 + rank))
         mapper.end(node, "Transpose", (result,), perm=back)
     ends = {}
     for name in buffer.kept:
         steps = buffer.size if name == stem else buffer.size - buffer.new
-        cut = map(mapper.constant, ([-steps], [_FAR], [axis]))
-        ends[name] = mapper.emit("Slice", (whole, *cut))
+        ends[name] = mapper.emit("Slice", whole, [-steps], [_FAR], [axis])
     return ends

@@ -1,18 +1,17 @@
-"""Applies the passes in their one, explicit order."""
+"""Applies the passes in one explicit order."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from onernn.fuse_passes.bodies import bodies, declare_sizes
 from onernn.fuse_passes.conv_scale import fuse_conv_scale
 from onernn.fuse_passes.joined_layers import pair_directions, stack_layers
-from onernn.fuse_passes.masked_scans import fuse_masked_scans
 from onernn.fuse_passes.projections import fuse_embedding_rnn, fuse_linear_input, fuse_linear_rnn
-from onernn.fuse_passes.rewriting import Pass
-from onernn.fuse_passes.scanned_cells import fuse_scanned_cells
-from onernn.fuse_passes.scanned_loops import scan_loops
+from onernn.fuse_passes.rewriting import Pass, rewrite
 from onernn.fuse_passes.simplifications import (
     drop_identities,
     share_values,
@@ -25,27 +24,48 @@ from onernn.fuse_passes.unrolled_cells import fuse_unrolled_cells
 from onernn.fuse_passes.views import (
     drop_rnn_views,
     drop_sequence_views,
+    drop_zero_states,
     move_collected_axes,
     move_views,
 )
 from onernn.ir.budget import spend, working
 from onernn.ir.errors import Refusal, guard
-from onernn.ir.graph import Graph, NativeOp, graph_of
+from onernn.ir.graph import Graph, NativeOp, Node, graph_of
 from onernn.ir.records import dataclass
 
+
+def _imported(name: str, op: str, function: str) -> Pass:
+    """Returns a module's pass. The module is imported at the first node of its operator."""
+
+    def run(graph: Graph, node: Node) -> Any:
+        return getattr(import_module(f"onernn.fuse_passes.{name}"), function)(graph, node)
+
+    run.__qualname__ = function  # a pickle names it
+    return rewrite(name, op)(run)
+
+
+# Few models have loops.
+scan_loops = _imported("scanned_loops", "Loop", "scan_loops")
+count_outside = _imported("counted_scans", "Scan", "count_outside")
+fuse_scanned_cells = _imported("scanned_cells", "Scan", "fuse_scanned_cells")
+fuse_masked_scans = _imported("masked_scans", "Scan", "fuse_masked_scans")
+split_scan = _imported("split_scans", "Scan", "split_scan")
+
 # Identities first, they hide everything. Then loops become scans, and cells layers: the others see
-# one rnn then. Views before what they hide. Pairs when both halves are fused alike, stacks when the
-# layers are pairs.
+# one rnn then. Views come before the patterns that they hide. Pairs come after both directions are
+# fused in the same way, stacks after the layers are pairs.
 PASSES: tuple[Pass, ...] = (
     drop_identities,
     take_branches,
     take_constants,
     take_known_numbers,
     scan_loops,
+    count_outside,
     move_collected_axes,
     fuse_unrolled_cells,
     fuse_scanned_cells,
     fuse_masked_scans,
+    split_scan,
     ask_inputs,
     restack_steps,
     fuse_conv_scale,
@@ -60,17 +80,18 @@ PASSES: tuple[Pass, ...] = (
 
 
 def passes_for(dtype: str) -> tuple[Pass, ...]:
-    """Returns the passes of a session: also those that only serve running, if they are exact.
+    """Returns the passes of a session, including exact passes that only serve running.
 
-    A projected table would be narrowed, u8 has no layer without input weights, and wants its
-    input where a projection has put it.
+    Only f32 gets all passes: a narrow dtype would round a projected table, and a u8 layer needs
+    input weights and the input of its projection.
     """
-    return (*PASSES, fuse_linear_input, fuse_embedding_rnn) if dtype == "f32" else PASSES
+    rounded = (fuse_linear_input, fuse_embedding_rnn) if dtype == "f32" else ()
+    return (*PASSES, drop_zero_states, *rounded)
 
 
 @dataclass(frozen=True)
 class Applied:
-    """One firing of a pass: the value it made, and the native operators that went into it."""
+    """One application of a pass: the value that it made, and the native operators replaced."""
 
     name: str
     where: str
@@ -79,7 +100,7 @@ class Applied:
 
 @dataclass(frozen=True, eq=False)
 class FuseResult:
-    """The fused model, what fired in order, and why the rest did not."""
+    """The fused model, the applied passes in order, and the reasons why others were not applied."""
 
     model: Graph
     applied: tuple[Applied, ...]
@@ -89,8 +110,8 @@ class FuseResult:
 def fuse(model: Graph | str | Path, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
     """Runs the passes in turn until none of them finds anything: running it again changes nothing.
 
-    ``model``: as `onernn.load` gives it, or its path. The graphs of loops and branches are fused
-    behind those around them.
+    ``model``: the result of `onernn.load`, or a path. The graphs of loops and branches are fused
+    after the graphs around them.
     """
     with working():
         return _fuse(graph_of(model), passes)
@@ -107,7 +128,7 @@ def _fuse(graph: Graph, passes: tuple[Pass, ...]) -> FuseResult:
                 done[current] = graph, refused
                 applied += fired
         if graph is not begin:
-            continue  # a pass may leave something to those before it
+            continue  # a pass may make work for the passes before it
         graph, fired, within = _fuse_bodies(graph, passes)
         applied += fired
         if graph is begin:
@@ -118,9 +139,7 @@ def _fuse(graph: Graph, passes: tuple[Pass, ...]) -> FuseResult:
 def _fuse_bodies(
     graph: Graph, passes: tuple[Pass, ...]
 ) -> tuple[Graph, list[Applied], list[Refusal]]:
-    """Returns the graph with those of its loops and branches fused: itself where nothing
-    changes.
-    """
+    """Returns the graph with fused graphs of loops and branches: itself if nothing changes."""
     applied: list[Applied] = []
     refusals: list[Refusal] = []
     nodes = []
@@ -142,15 +161,20 @@ def _fuse_bodies(
 
 
 def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Refusal]]:
-    """Returns the graph in which a pass finds nothing more: itself where it found nothing."""
+    """Returns the graph in which a pass finds nothing more: itself if it found nothing."""
     applied: list[Applied] = []
+    starts = getattr(current, "ops", frozenset[str]())  # a caller's pass may lack it
+    if starts and starts.isdisjoint(model.ops):
+        return model, applied, []
     with guard(lambda: f"{model.name}: pass {current.name}, {node.label}"):
         while True:
             begin, refusals = model, list[Refusal]()
             spend(len(begin.nodes))
             for node in begin.nodes:
+                if starts and node.op not in starts:
+                    continue
                 if model is not begin and not model.has(node):
-                    continue  # what it became has its turn in the next round
+                    continue  # the next round visits its replacement
                 result = current(model, node)
                 if isinstance(result, Refusal):
                     refusals.append(Refusal(f"{current.name}: {result.reason}", result.where))

@@ -1,25 +1,26 @@
-"""Reads a value as a polynomial: a sum of products of other values."""
+"""Reads a value as a polynomial: a sum of products of values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import product
 
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
 
-_MOST = 24  # nodes, and products of the sum; a cell with attention has ten
-_SUMS = {"Add": 1.0, "Sub": -1.0}
+_MOST = 24  # limit of nodes, and of products; a cell with attention has ten
+_SUMS = {"Add": 1.0, "Sub": -1.0, "Neg": -1.0, "Identity": 1.0}
 
 
 def is_arithmetic(op: str) -> bool:
-    """Returns whether polynomials are read through an operator."""
-    return op in _SUMS or op in ("Mul", "Neg") or op == "Identity"
+    """Returns whether an operator is part of polynomials."""
+    return op in _SUMS or op in ("Mul", "Div")
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """``terms``: the factor before each product, whose values stand sorted; none is 0.
+    """A sum of products. ``terms``: the factor of each product, by its sorted values; none is 0.
 
     ``nodes`` compute it. ``likes``: values whose shapes constants were filled to.
     """
@@ -51,13 +52,9 @@ class Polynomial:
     __add__, __mul__ = plus, times
 
     def rename(self, names: Mapping[str, str]) -> Polynomial:
-        """Returns the polynomial over other values."""
-        return Polynomial(
-            {
-                tuple(sorted(names[each] for each in product)): number
-                for product, number in self.terms.items()
-            }
-        )
+        """Returns the polynomial with its values renamed."""
+        terms = self.terms.items()
+        return Polynomial({tuple(sorted(map(names.__getitem__, each))): by for each, by in terms})
 
     def _with(self, other: Polynomial, terms: Mapping[tuple[str, ...], float]) -> Polynomial:
         kept = {names: number for names, number in terms.items() if number}
@@ -66,8 +63,8 @@ class Polynomial:
 
 
 def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polynomial | None:
-    """Returns the value over atoms, which are also what no sum or product makes; None where it is
-    long.
+    """Returns the value as a polynomial of atoms, None if it is too long. Values that are not made
+    by a sum or product are also atoms.
     """
     left = [_MOST]
 
@@ -82,49 +79,50 @@ def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polyn
         left[0] -= 1
         if left[0] < 0:
             return None
-        parts = [of(each) for each in node.inputs]
-        if None in parts:
+        parts = [part for each in node.inputs if (part := of(each))]
+        if len(parts) < len(node.inputs):
             return None
-        first, *second = [part for part in parts if part]
-        if node.op == "Neg":
-            result = Polynomial({}).plus(first, -1.0)
-        elif second:
-            (other,) = second
-            sign = _SUMS.get(node.op)
-            result = first.times(other) if sign is None else first.plus(other, sign)
-        else:
-            result = first
+        first, last = (Polynomial({}), *parts)[-2:]
+        if node.op == "Div":  # by a number
+            if last.terms.keys() != {()} or last.likes:
+                return atom
+            last = Polynomial({(): 1 / last.terms[()]})
+        sign = _SUMS.get(node.op)
+        result = first.times(last) if sign is None else first.plus(last, sign)
         if len(result.terms) > _MOST:
             return None
-        nodes = dict.fromkeys((*first.nodes, *(n for p in second for n in p.nodes), node))
-        return Polynomial(result.terms, tuple(nodes), result.likes)
+        return replace(result, nodes=(*result.nodes, node))
 
     return of(name)
 
 
 def is_number(graph: Graph, name: str) -> bool:
-    """Returns whether a value is one number everywhere."""
+    """Returns whether all elements of a value are one known constant."""
     return _number(graph, name) is not None
 
 
+def is_ones_like(graph: Graph, name: str, like: str) -> bool:
+    """Returns whether a value is 1 in the shape of another value, or the scalar 1."""
+    number, array = _number(graph, name), graph.constants.get(name)
+    if number is None or number.terms != {(): 1.0}:
+        return False
+    return number.likes == {like} or array is not None and array.shape == ()
+
+
 def _number(graph: Graph, name: str) -> Polynomial | None:
-    """Returns a constant that is one number everywhere, in as many rows as what it meets."""
+    """Returns a constant of equal elements as a polynomial, also if filled to a value's shape."""
     array = graph.constants.get(name)
     if array is not None:
         if array.dtype.kind != "f" or not array.size or array.ndim > 2:
             return None
         if array.shape[:-1] not in ((), (1,)) or (array != array.flat[0]).any():
             return None
-        return _make_constant(float(array.flat[0]))
+        number = float(array.flat[0])
+        return Polynomial({(): number} if number else {})
     filled = graph.producer(name, "ConstantOfShape")
     shape = filled and graph.producer(filled.inputs[0], "Shape")
     if filled is None or shape is None or shape.attributes:
         return None
-    result = filled.attrs.value
-    value = 0.0 if result is None else float(result.reshape(-1)[0])
-    made = _make_constant(value)
-    return Polynomial(made.terms, (shape, filled), frozenset(shape.inputs))
-
-
-def _make_constant(number: float) -> Polynomial:
-    return Polynomial({(): number} if number else {})
+    value = filled.attrs.value
+    number = 0.0 if value is None else float(value.reshape(-1)[0])
+    return Polynomial({(): number} if number else {}, (shape, filled), frozenset(shape.inputs))

@@ -1,4 +1,4 @@
-"""A projection in front of a layer, or a table of projected words, becomes part of the layer."""
+"""A projection before a layer, or a table of projected rows, becomes part of the layer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import numpy as np
 
 from onernn.fuse_passes.rewriting import Tape, rewrite
 from onernn.ir.arrays import Array
-from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import Weights
-from onernn.reorders.gates import input_layer, summed_bias
+from onernn.reorders.gates import input_layer, split_bias
 
-# A projection in front of a layer without input weights becomes these.
+# A projection before a layer without input weights becomes its input weights.
 
 
 PROJECTIONS = ("MatMul", "Gemm")
@@ -33,13 +32,13 @@ class Linear:
     bias: Array | None
 
 
-@rewrite("linear_rnn")
-def fuse_linear_rnn(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """``Rnn(GateLayout(x @ W + b))`` -> ``Rnn(x)``: Paddle's fc_gru and mul_gru fusion.
+@rewrite("linear_rnn", "Rnn")
+def fuse_linear_rnn(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``Rnn(GateLayout(x @ W + b))`` into ``Rnn(x)``: Paddle's fc_gru and mul_gru fusion.
 
-    Input weights and bias are new arrays: the old ones may be shared with other nodes.
+    Input weights and bias are new arrays, because other nodes may share the old ones.
     """
-    layout = graph.producer(node.inputs[0], "GateLayout") if node.op == "Rnn" else None
+    layout = graph.producer(node.inputs[0], "GateLayout")
     if layout is None:
         return None
     rnn = Recurrent.of(node)
@@ -47,19 +46,19 @@ def fuse_linear_rnn(graph: Graph, node: Node) -> Graph | Refusal | None:
     if old.layer is not None or others:
         return None
     linear = _projection_before(graph, layout, rnn, rnn.spec.gates * rnn.spec.hidden_size)
-    if isinstance(linear, Refusal):
+    if isinstance(linear, str):
         return linear
-    if not graph.used_only_by(rnn.x, node):
-        return Refusal(f"{rnn.x!r} has another user", rnn.y)
+    if not graph.is_used_only_by(rnn.x, node):
+        return f"{rnn.x!r} has another user"
     order, spec = layout.attributes["layout"], rnn.spec
-    added = summed_bias(order, linear.bias)
+    added = split_bias(linear.bias, order)
     bias = old.bias if added is None else _add_bias(old.bias, added, spec, old.iter.dtype)
     layer = np.repeat(input_layer(linear.weight, order), spec.directions, axis=1)
     return _fold(graph, rnn, replace(old, layer=layer, bias=bias), linear, (node, layout))
 
 
 def _add_bias(bias: Array | None, folded: Array, spec: RnnSpec, dtype: Any) -> Array:
-    """Adds to a layer's bias that of its gates' sums. The row u' of LBR cells is inside r*(...)."""
+    """Adds ``folded`` to a layer's bias of the gates. The row u' of LBR cells is inside r*(...)."""
     rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
     out = np.zeros(rows, dtype) if bias is None else bias.astype(dtype)
     out[:, :, : spec.gates] += folded
@@ -67,16 +66,16 @@ def _add_bias(bias: Array | None, folded: Array, spec: RnnSpec, dtype: Any) -> A
 
 
 def _why_input_stays(rnn: Recurrent) -> str:
-    """Returns why a layer with a precision of its own keeps its input and weights."""
+    """Returns why a layer with its own precision keeps its input and weights."""
     return f"its precision, {rnn.precision.dtype}, belongs to the input that it has"
 
 
 def _fold(
     graph: Graph, rnn: Recurrent, weights: Weights, linear: Linear, behind: tuple[Node, ...]
 ) -> Graph:
-    """Returns the graph with a layer over what a projection reads, in place of both.
+    """Replaces a projection and its layer by one layer that reads the projection's input.
 
-    ``behind``: the nodes after the projection, the layer first.
+    ``behind``: the nodes that follow the projection, the layer first.
     """
     gone = (*behind, *linear.nodes)
     new = replace(
@@ -89,89 +88,89 @@ def _fold(
     return graph.splice(gone, [new.node()])
 
 
-def _projection_before(graph: Graph, user: Node, rnn: Recurrent, width: int) -> Linear | Refusal:
-    """Returns the projection to so many columns that a layer reads through ``user``."""
+def _projection_before(graph: Graph, user: Node, rnn: Recurrent, width: int) -> Linear | str:
+    """Returns the projection to this number of columns that a layer reads through ``user``."""
     if rnn.precision.is_narrow:
-        return Refusal(_why_input_stays(rnn), rnn.y)
+        return _why_input_stays(rnn)
     linear = find_linear(graph, user)
-    if isinstance(linear, Refusal):
-        return replace(linear, where=rnn.y)
+    if isinstance(linear, str):
+        return linear
     if linear.weight.dtype != rnn.layers[0].iter.dtype:
-        return Refusal(f"the projection is {linear.weight.dtype}", rnn.y)
+        return f"the projection is {linear.weight.dtype}"
     if linear.weight.shape[1] != width:
-        return Refusal(f"the projection gives {linear.weight.shape[1]} columns", rnn.y)
+        return f"the projection gives {linear.weight.shape[1]} columns"
     return linear
 
 
-def find_linear(graph: Graph, user: Node) -> Linear | Refusal:
-    """Returns the projection that makes ``user``'s first input and has no other reader."""
+def find_linear(graph: Graph, user: Node) -> Linear | str:
+    """Returns the projection that makes ``user``'s first input and that no other node reads."""
     name = user.inputs[0]
     nodes, bias = [], None
     if node := graph.producer(name, "Add"):
         one, other = node.inputs
         result, added = (other, one) if one in graph.constants else (one, other)
         if added not in graph.constants:
-            return Refusal("the projection's bias is computed at run time")
-        if not graph.used_only_by(name, user):
-            return Refusal(f"{name!r} has another user")
+            return "the projection's bias is computed at run time"
+        if not graph.is_used_only_by(name, user):
+            return f"{name!r} has another user"
         bias = graph.constants[added]
         nodes.append(node)
         user, name = node, result
     node = graph.producer(name, *PROJECTIONS)
     if node is None:
-        return Refusal("the input is not a linear projection")
-    if not graph.used_only_by(name, user):
-        return Refusal(f"{name!r} has another user")
+        return "the input is not a linear projection"
+    if not graph.is_used_only_by(name, user):
+        return f"{name!r} has another user"
     if node.inputs[1] not in graph.constants:
-        return Refusal(f"weight {node.inputs[1]!r} is computed at run time")
+        return f"weight {node.inputs[1]!r} is computed at run time"
     weight = graph.constants[node.inputs[1]]
     if node.op == "Gemm":
         if node.attributes.get("transA") or bias is not None and node.input(2):
-            return Refusal("a Gemm of this form is not folded")
+            return "a Gemm of this form is not folded"
         if node.attributes.get("alpha", 1.0) != 1 or node.attributes.get("beta", 1.0) != 1:
-            return Refusal("a Gemm with alpha or beta is not folded")
+            return "a Gemm with alpha or beta is not folded"
         if node.input(2):
             if node.inputs[2] not in graph.constants:
-                return Refusal("the projection's bias is computed at run time")
+                return "the projection's bias is computed at run time"
             bias = graph.constants[node.inputs[2]]
         weight = weight.T if node.attributes.get("transB") else weight
     if weight.ndim != 2:
-        return Refusal(f"the projection's weight has {weight.ndim} axes")
+        return f"the projection's weight has {weight.ndim} axes"
     if bias is not None and (bias.size != weight.shape[1] or bias.shape[-1:] != (bias.size,)):
-        return Refusal(f"the projection's bias {bias.shape} is not one a column")
+        return f"the projection's bias {bias.shape} is not one a column"
     if bias is not None and bias.dtype != weight.dtype:
-        return Refusal(f"the projection's bias is {bias.dtype}, its weight {weight.dtype}")
+        return f"the projection's bias is {bias.dtype}, its weight {weight.dtype}"
     rank = graph.types[name].rank
     if bias is not None and bias.ndim > 2 and (rank is None or rank < bias.ndim):
-        return Refusal(f"the projection's bias {bias.shape} may add an axis")
+        return f"the projection's bias {bias.shape} may add an axis"
     return Linear((*nodes, node), node.inputs[0], weight, bias)
 
 
-# A projection in front of a layer with input weights is multiplied into them.
+# A projection before a layer with input weights is multiplied into them.
 
 
-@rewrite("linear_input")
-def fuse_linear_input(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """``Rnn(x @ W + b)`` -> ``Rnn(x)`` with W multiplied into its input weights.
+@rewrite("linear_input", "Rnn")
+def fuse_linear_input(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``Rnn(x @ W + b)`` into ``Rnn(x)`` with W multiplied into its input weights.
 
-    MXNet's FullyConnected before RNN. Without a function between them the two products are
-    one, which is computed in float64 and rounded once. Refused if it would cost more than the two.
+    An example is MXNet's FullyConnected before RNN. The product of the weights is computed in
+    float64 and rounded once. Refused if it would cost more than the two products.
     """
-    if node.op != "Rnn" or not _is_linear(graph, node.inputs[0]):
+    if not _is_linear(graph, node.inputs[0]):
         return None
     rnn = Recurrent.of(node)
     first, *others = rnn.layers
     if first.layer is None:
-        return None  # the pass linear_rnn's business
+        return None  # the pass linear_rnn does this
     linear = _projection_before(graph, node, rnn, first.layer.shape[2])
-    if isinstance(linear, Refusal):
+    if isinstance(linear, str):
         return linear
     (inner, outer), columns = linear.weight.shape, first.layer[0, :, 0].size
     if others and rnn.spec.stacking == "onednn" and inner != outer:
-        return Refusal("oneDNN's own stacking has one input size for all layers", rnn.y)
+        return "oneDNN's own stacking has one input size for all layers"
     if inner * columns >= inner * outer + outer * columns:
         reason = f"{inner} -> {columns} costs more than {inner} -> {outer} -> {columns}"
-        return Refusal(reason, rnn.y)
+        return reason
     layer, dtype, bias = first.layer.astype(np.float64), first.iter.dtype, first.bias
     product = np.einsum("ij,ldjgo->ldigo", linear.weight.astype(np.float64), layer)
     if linear.bias is not None:
@@ -187,7 +186,7 @@ def _is_linear(graph: Graph, name: str) -> bool:
     return any(graph.producer(each, *PROJECTIONS) for each in (added.inputs if added else (name,)))
 
 
-# A constant table of words is projected once, not each word again.
+# A constant embedding table is projected once, not again for each step.
 
 
 LIMIT = 64 * 2**20
@@ -200,14 +199,15 @@ three or four times as wide are read.
 """
 
 
-@rewrite("embedding_rnn")
-def fuse_embedding_rnn(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """``Rnn(Gather(table, ids))`` -> ``Rnn(Gather(table @ weights, ids))``.
+@rewrite("embedding_rnn", "Rnn")
+def fuse_embedding_rnn(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``Rnn(Gather(table, ids))`` into ``Rnn(Gather(table @ weights, ids))``.
 
-    Paddle's embedding_fc_lstm_fuse_pass. The bias stays in the rnn, so that a row of zeros stays
-    one. Refused if the new table would take more than `LIMIT`, or the old one is below `NARROWEST`.
+    It is Paddle's embedding_fc_lstm_fuse_pass. The bias stays in the rnn, so that a row of zeros
+    stays a row of zeros. Refused if the new table would take more than `LIMIT`,
+    or the old one is narrower than `NARROWEST`.
     """
-    gather = graph.producer(node.inputs[0], "Gather") if node.op == "Rnn" else None
+    gather = graph.producer(node.inputs[0], "Gather")
     if gather is None or gather.attrs.axis:
         return None
     rnn = Recurrent.of(node)
@@ -215,27 +215,27 @@ def fuse_embedding_rnn(graph: Graph, node: Node) -> Graph | Refusal | None:
     if weights.layer is None:
         return None
     if rnn.precision.is_narrow:
-        return Refusal(_why_input_stays(rnn), rnn.y)
+        return _why_input_stays(rnn)
     if others and rnn.spec.stacking == "onednn":
-        return Refusal("oneDNN's own stacking has input weights in every layer", rnn.y)
+        return "oneDNN's own stacking has input weights in every layer"
     if weights.layer.shape[1] > 1:
-        return Refusal("two directions would need two tables", rnn.y)
+        return "two directions would need two tables"
     table = graph.constants.get(gather.inputs[0])
     if table is None:
-        return Refusal(f"the table {gather.inputs[0]!r} is computed at run time", rnn.y)
+        return f"the table {gather.inputs[0]!r} is computed at run time"
     if table.ndim != 2 or table.dtype != weights.iter.dtype:
-        return Refusal(f"the table is {table.dtype} {table.shape}", rnn.y)
-    if not graph.used_only_by(rnn.x, node):
-        return Refusal(f"{rnn.x!r} has another user", rnn.y)
+        return f"the table is {table.dtype} {table.shape}"
+    if not graph.is_used_only_by(rnn.x, node):
+        return f"{rnn.x!r} has another user"
     if table.shape[1] < NARROWEST:
-        return Refusal(f"{table.shape[1]} channels: wider rows would cost more", rnn.y)
+        return f"{table.shape[1]} channels: wider rows would cost more"
     size = len(table) * weights.layer[0, 0, 0].nbytes
     if size > LIMIT:
-        return Refusal(f"the table would take {size} bytes, the limit is {LIMIT}", rnn.y)
+        return f"the table would take {size} bytes, the limit is {LIMIT}"
     projection = weights.layer[0, 0].reshape(table.shape[1], -1)
     to = Tape(graph, rnn.y, gather.origin)
     product = to.constant(np.matmul(table, projection), table.dtype)
-    rows = to.emit("Gather", (product, *gather.inputs[1:]), **gather.attributes)
+    rows = to.emit("Gather", product, *gather.inputs[1:], **gather.attributes)
     left = replace(weights, layer=None)
     new = replace(
         rnn,

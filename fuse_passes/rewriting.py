@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import field, replace
+from functools import wraps
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
@@ -20,22 +21,37 @@ class Pass(Protocol):
     """A rewrite of a graph at one of its nodes."""
 
     name: str
+    ops: frozenset[str]
+    """The operators that it starts from, the only nodes that it is called with; none: all nodes."""
 
     def __call__(self, graph: Graph, node: Node, /) -> Graph | Refusal | None:
-        """Returns a new graph, the reason against it, or None for nodes of no concern.
+        """Returns a new graph, the reason against it, or None if the pass does not concern the
+        node.
 
         The old graph and its constants stay as they are.
         """
 
 
-def rewrite(name: str) -> Callable[[Callable[[Graph, Node], Graph | Refusal | None]], Pass]:
-    """Makes a function a `Pass` of this name."""
+Rewrite = Callable[[Graph, Node], Graph | Refusal | str | None]
 
-    def set_name(function: Any) -> Pass:
-        function.name = name
-        return cast(Pass, function)
 
-    return set_name
+def rewrite(name: str, *ops: str) -> Callable[[Rewrite], Pass]:
+    """Makes a function a `Pass` of this name, for nodes of these operators, or of all.
+
+    The function may return the reason against a rewrite as text: a refusal at the node.
+    """
+
+    def make_pass(function: Rewrite) -> Pass:
+        @wraps(function)
+        def apply(graph: Graph, node: Node) -> Graph | Refusal | None:
+            result = None if ops and node.op not in ops else function(graph, node)
+            return Refusal(result, node.outputs[0]) if isinstance(result, str) else result
+
+        named: Any = apply
+        named.name, named.ops = name, frozenset(ops)
+        return cast(Pass, named)
+
+    return make_pass
 
 
 def order(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -63,11 +79,11 @@ def exchange(
     new: Iterable[Node],
     constants: Mapping[str, Array] = MappingProxyType({}),
 ) -> Graph:
-    """Returns the graph with new nodes for old ones, where they can run, and constants added."""
+    """Returns the graph with old nodes replaced by new ones, in an order that can run."""
     gone = set(map(id, old))
     kept = [node for node in graph.nodes if id(node) not in gone]
     constants = {**graph.constants, **constants}
-    return replace(graph, nodes=order([*kept, *new]), constants=constants).pruned()
+    return replace(graph, nodes=order([*kept, *new]), constants=constants).prune()
 
 
 def hand_on(graph: Graph, node: Node, source: str) -> Graph:
@@ -77,7 +93,7 @@ def hand_on(graph: Graph, node: Node, source: str) -> Graph:
 
 
 def fresh(graph: Graph, name: str) -> str:
-    """Returns the name, with marks after it if the graph has a value of this name."""
+    """Returns the name, with a suffix if the graph already has a value of this name."""
     taken = {value.name for value in graph.inputs}.union(graph.constants)
     while name in taken or graph.producer(name):
         name += "'"
@@ -101,10 +117,14 @@ class Tape:
         """Returns the name of a new value."""
         return fresh(self.graph, f"{self.stem}/{what}{len(self.nodes) + len(self.constants)}")
 
-    def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """Adds a node, and returns its output: ``output``, or a new name."""
+    def emit(self, op: str, *inputs: Any, output: str = "", **attributes: Any) -> str:
+        """Adds a node, and returns its output: ``output``, or a new name.
+
+        ``inputs`` are names of values; integers become constants.
+        """
+        names = tuple(x if isinstance(x, str) else self.constant(x) for x in inputs)
         name = output or self.name(op)
-        self.nodes.append(Node(op, tuple(inputs), (name,), attributes, self.origin))
+        self.nodes.append(Node(op, names, (name,), attributes, self.origin))
         return name
 
     def constant(self, numbers: Any, dtype: Any = np.int64) -> str:
@@ -113,13 +133,17 @@ class Tape:
         self.constants[name] = np.array(numbers, dtype)
         return name
 
+    def splice(self, old: Node) -> Graph:
+        """Returns the graph with the new nodes in the place of an old one."""
+        return self.graph.splice((old,), self.nodes, self.constants)
+
     def replace(self, *old: Node) -> Graph:
-        """Returns the graph with the new nodes for old ones."""
+        """Returns the graph with old nodes replaced by the new nodes, in an order that can run."""
         return exchange(self.graph, old, self.nodes, self.constants)
 
 
 def orders(node: Node | None) -> Iterator[tuple[str, str]]:
-    """Yields the two factors or terms of a node, both ways round."""
+    """Yields the two factors or terms of a node, in both orders."""
     if node is not None and len(node.inputs) == 2:
         one, other = node.inputs
         yield one, other

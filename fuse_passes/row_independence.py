@@ -1,12 +1,14 @@
-"""Whether each row of a batch has the result that it has by itself, derived from the operators."""
+"""Derives from the operators whether a row's result is independent of the other rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 from onernn.ir.graph import FAILURES, Graph, Node
 from onernn.ir.operator import OPERATORS, Operator
+from onernn.ir.records import dataclass
 from onernn.ir.types import LodName, Size, Type
 from onernn.ops.control import types_inside
 from onernn.ops.row_rules import (
@@ -27,9 +29,9 @@ _COUNT = "rows of the batch"
 
 
 class Independence(NamedTuple):
-    """What is known of the rows of a batch.
+    """Facts about the rows of a batch.
 
-    ``axes``: where each output has its rows; of a ragged output, 0. ``same_lengths``: pairs of
+    ``axes``: the axis of rows of each output; 0 for a ragged output. ``same_lengths``: pairs of
     ragged inputs whose lengths must be equal in each row. ``doubt``: why rows may depend on each
     other, "" if they cannot; ``certain``: an operator combines the values of different rows.
     """
@@ -46,12 +48,45 @@ def independence(graph: Graph, axes: Mapping[str, int], outputs: Iterable[str]) 
     ``axes``: where each dense input has its rows. Rows of one batch have dense inputs of the same
     shape; ragged ones may differ in length. Constants and sizes are the same for all rows.
     """
+    flow, where = _follow(graph, axes), dict[str, int]()
+    for name in outputs:
+        state = flow.states[name]
+        if isinstance(state, UnknownRows):
+            return Independence({}, frozenset(), str(state), state.certain)
+        if isinstance(state, Alike) or not flow.is_per_row(name, state):
+            return Independence({}, frozenset(), f"output {name!r} does not have one entry per row")
+        where[name] = state.axis
+    return Independence(where, frozenset(flow.same_lengths))
+
+
+def describe_rows(
+    graph: Graph, axes: Mapping[str, int], alike: Collection[str]
+) -> dict[str, str | int]:
+    """Returns for each output the axis on which it has its rows, -1 if it is the same for all
+    rows, or why neither is known. The inputs ``alike`` are the same for all rows.
+    """
+    flow, result = _follow(graph, axes, alike), dict[str, str | int]()
+    for value in graph.outputs:
+        state = flow.states[value.name]
+        if isinstance(state, Rows) and flow.is_per_row(value.name, state):
+            result[value.name] = state.axis
+        elif state in (ALIKE, UNIFORM):
+            result[value.name] = -1
+        else:
+            result[value.name] = str(state) if isinstance(state, UnknownRows) else "parts of rows"
+    return result
+
+
+def _follow(graph: Graph, axes: Mapping[str, int], alike: Collection[str] = ()) -> RowFlow:
     types, count, own = dict[str, Type](), Size.of(_COUNT), set[str]()
     states: dict[str, State | UnknownRows] = dict.fromkeys(graph.constants, ALIKE)
     lods = dict[tuple[LodName, ...], str]()
     for value in graph.inputs:
         known = value.type
-        if known.lod:
+        if value.name in alike:
+            states[value.name] = ALIKE
+            own.update(*(size.names for size in known.shape or () if size))
+        elif known.lod:
             states[value.name] = Rows(0, ONE, known.lod)
             lods[known.lod] = value.name
         elif known.shape is not None:
@@ -69,19 +104,12 @@ def independence(graph: Graph, axes: Mapping[str, int], outputs: Iterable[str]) 
             shape = (*known.shape[: state.axis], count, *known.shape[state.axis + 1 :])
             types[name] = Type(known.dtype, shape, known.lod)
     renamed = {f"{lod[0]}.count": count for lod in lods}
-    flow = RowFlow(graph, graph.typed(types), states, count, own, renamed, lods)
+    flow = RowFlow(graph, graph.infer_types(types), states, count, own, renamed, lods)
     flow.follow()
-    where = dict[str, int]()
-    for name in outputs:
-        state = flow.states[name]
-        if isinstance(state, UnknownRows):
-            return Independence({}, frozenset(), str(state), state.certain)
-        if isinstance(state, Alike) or not flow.is_per_row(name, state):
-            return Independence({}, frozenset(), f"output {name!r} does not have one entry per row")
-        where[name] = state.axis
-    return Independence(where, frozenset(flow.same_lengths))
+    return flow
 
 
+@dataclass(eq=False)
 class RowFlow:
     """Follows the rows through a graph; rules of `onernn.ops.row_rules` call its methods.
 
@@ -89,19 +117,14 @@ class RowFlow:
     ``lods``: the ragged inputs by their offsets.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        types: Mapping[str, Type],
-        states: dict[str, State | UnknownRows],
-        count: Size,
-        own: set[str],
-        renamed: Mapping[str, Size],
-        lods: Mapping[tuple[LodName, ...], str],
-    ) -> None:
-        self.graph, self.types, self.states, self.count = graph, types, states, count
-        self.same_lengths = set[tuple[str, str]]()
-        self._own, self._renamed, self._lods = own, renamed, lods
+    graph: Graph
+    types: Mapping[str, Type]
+    states: dict[str, State | UnknownRows]
+    count: Size
+    own: set[str]
+    renamed: Mapping[str, Size]
+    lods: Mapping[tuple[LodName, ...], str]
+    same_lengths: set[tuple[str, str]] = field(default_factory=set)
 
     def follow(self) -> None:
         for node in self.graph.nodes:
@@ -114,7 +137,7 @@ class RowFlow:
             self.states.update(zip(node.outputs, states, strict=True))
 
     def _results(self, node: Node) -> Iterator[State | UnknownRows]:
-        """Where each output has rows, or why that is not known."""
+        """Yields where each output has rows, or why that is not known."""
         values = [self._value(name) for name in node.outputs if name]
         given = [self.states[name] for name in node.inputs if name]
         operator = OPERATORS.get(node.op)
@@ -136,7 +159,7 @@ class RowFlow:
             if index >= len(result):
                 yield UnknownRows(node, "numbers its entries through the whole batch")
             else:
-                yield self._checked(node, name, result[index]) if name else ALIKE
+                yield self._check(node, name, result[index]) if name else ALIKE
 
     def _value(self, name: str) -> tuple[Size, ...] | None:
         """Returns the integers of a value that follow from sizes, None if it has others."""
@@ -144,9 +167,9 @@ class RowFlow:
         values = (value,) if isinstance(value, Size) else value
         return None if value is None else tuple(map(self._name, values or ()))
 
-    def _checked(self, node: Node, name: str, state: State) -> State:
+    def _check(self, node: Node, name: str, state: State) -> State:
         """Returns the state, if no other axis depends on the number of rows. Sizes that the node
-        finds out follow from what the row has, and from constants.
+        finds depend only on the row itself, and on constants.
         """
         if state == SIZED:
             return state
@@ -154,7 +177,7 @@ class RowFlow:
         for axis, size in enumerate(self.types[name].shape or ()):
             if size is None or isinstance(state, Rows) and axis == state.axis:
                 continue
-            self._own.update(each for each in size.names if each.startswith(f"{first}."))
+            self.own.update(each for each in size.names if each.startswith(f"{first}."))
             if not self.is_own(self._name(size)):
                 raise UnknownRows(node, "has the number of rows in its shape")
         return state
@@ -168,17 +191,14 @@ class RowFlow:
         types = {value.name: each for value, each in zip(body.inputs, known, strict=True)}
         given: dict[str, State | UnknownRows] = dict.fromkeys(body.constants, ALIKE)
         given |= zip(types, states, strict=True)
-        flow = RowFlow(
-            body, body.typed(types), given, self.count, self._own, self._renamed, self._lods
-        )
-        flow.same_lengths = self.same_lengths
+        flow = replace(self, graph=body, types=body.infer_types(types), states=given)
         flow.follow()
         return [flow[value.name] for value in body.outputs]
 
     # What rules ask.
 
     def __getitem__(self, name: str) -> State:
-        """Where a value has rows. Raises `UnknownRows` if that is not known."""
+        """Returns the state of a value. Raises `UnknownRows` if its rows are not known."""
         state = self.states[name]
         if isinstance(state, UnknownRows):
             raise state
@@ -207,7 +227,7 @@ class RowFlow:
 
     def is_own(self, size: Size | None) -> bool:
         """Returns whether a size is the same for any number of rows."""
-        return size is not None and size.names <= self._own
+        return size is not None and size.names <= self.own
 
     def is_alike(self, name: str) -> bool:
         """Returns whether a value is the same for all rows and for any number of them."""
@@ -232,7 +252,7 @@ class RowFlow:
             raise UnknownRows(node, f"reads {name!r}, which differs along the axis of the rows")
 
     def expect_batch(self, node: Node, name: str, axis: int, like: Rows) -> None:
-        """Raises `UnknownRows` if a value is not alike along ``axis`` and has no rows there."""
+        """Raises `UnknownRows` if a value differs along ``axis`` and has no rows there."""
         state = self[name]
         if isinstance(state, Alike):
             self.check_alike(node, name, axis)
@@ -246,13 +266,13 @@ class RowFlow:
         """Notes that two values have as many steps in each row."""
         if one == other:
             return
-        if one not in self._lods or other not in self._lods:
+        if one not in self.lods or other not in self.lods:
             raise UnknownRows(node, "combines steps of different offsets")
-        first, second = sorted((self._lods[one], self._lods[other]))
+        first, second = sorted((self.lods[one], self.lods[other]))
         self.same_lengths.add((first, second))
 
     def _name(self, size: Size) -> Size:
-        return size.put(self._renamed)
+        return size.substitute(self.renamed)
 
 
 def _rule_of(operator: Operator | None) -> Callable[[Any, Node], Any] | None:
@@ -266,7 +286,7 @@ def _rule_of(operator: Operator | None) -> Callable[[Any, Node], Any] | None:
 
 
 def _keeps_uniform(node: Node, given: Sequence[Any]) -> bool:
-    """Returns whether all elements of a constant result are equal, as those of the inputs are."""
+    """Returns whether equal elements in each input make all elements of the result equal."""
     kind = OPERATORS[node.op].kind
     read = given[:1] if kind == "view" else given
     return node.op == "ConstantOfShape" or (

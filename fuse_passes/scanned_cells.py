@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from onernn.fuse_passes.bodies import declare_sizes, source_of
 from onernn.fuse_passes.cell_formulas import step_of
 from onernn.fuse_passes.rewriting import fresh, rewrite
@@ -18,8 +16,8 @@ from onernn.fuse_passes.unrolled_cells import (
     no_state,
 )
 from onernn.fuse_passes.views import Axis, Factor, move_axes, views_of
-from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, NativeOp, Node
+from onernn.ir.records import NamedTuple
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import Direction, RnnSpec
 from onernn.ir.types import Size
@@ -42,9 +40,9 @@ class Attended(NamedTuple):
 class Scanned(NamedTuple):
     """The layer that a scan runs.
 
-    ``states``: which inputs of the scan are h and c. ``cells``: whether c is what is collected, of
-    each result. ``x``: which of the scanned values the layer reads; ``flat``: whether its rows have
-    more axes; ``layout``: of its gates, if they are projected already.
+    ``states``: the scan's inputs that are h and c. ``cells``: for each result, whether it collects
+    c. ``x``: the scanned value that the layer reads. ``flat``: whether its rows have more axes.
+    ``layout``: the layout of its gates, if they are already projected.
     """
 
     spec: RnnSpec
@@ -58,13 +56,14 @@ class Scanned(NamedTuple):
     origin: tuple[NativeOp, ...]
 
 
-@rewrite("scanned_cells")
-def fuse_scanned_cells(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """``Scan(h0, x; body: h = cell(x, h))`` -> ``Rnn(x, h0)``: MXNet's foreach over a cell.
+@rewrite("scanned_cells", "Scan")
+def fuse_scanned_cells(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``Scan(h0, x; body: h = cell(x, h))``, as MXNet's foreach, into ``Rnn(x, h0)``.
 
-    The cell may be written out, or be a layer of one step, as PyTorch exports an LSTMCell.
+    The cell may be written out, or be a layer of one step: PyTorch exports an LSTMCell in this
+    form.
     """
-    layer = scanned_layer(graph, node)
+    layer = find_layer(graph, node)
     if not isinstance(layer, Scanned):
         return layer
     count = len(layer.states)
@@ -77,38 +76,35 @@ def fuse_scanned_cells(graph: Graph, node: Node) -> Graph | Refusal | None:
 
     x = scan(layer.x)
     if layer.flat:
-        x = stacker.emit("Reshape", (x, stacker.constant([0, 0, -1])))
+        x = stacker.emit("Reshape", x, [0, 0, -1])
     values = {}
     if layer.attention:
         values["attention"] = attention_of(stacker, scan(layer.attention.at), layer)
     if any(layer.cells):
         values["cells"] = fresh(graph, f"{node.outputs[0]}/cells")
-    states = [node.inputs[at] for at in layer.states]
-    rnn = add_layer(stacker, layer.spec, layer.weights, x, states, layer.layout, **values)
-    front = stacker.constant([0, 1])
-    for at, name in zip(layer.states, rnn.finals, strict=True):
-        stacker.emit("Squeeze", (name, front), node.outputs[at])
+    states, ends = ([names[at] for at in layer.states] for names in (node.inputs, node.outputs))
+    rnn = add_layer(stacker, layer.spec, layer.weights, x, states, ends, layer.layout, **values)
     axes = node.attributes["output_axes"]
     for is_c, axis, name in zip(layer.cells, axes, node.outputs[count:], strict=True):
         rows = rnn.cells if is_c else rnn.y
         if axis == 0:
-            stacker.emit("Identity", (rows,), name)
+            stacker.emit("Identity", rows, output=name)
         else:
-            stacker.emit("Einsum", (rows,), name, equation=moving(0, axis))
-    return graph.splice((node,), stacker.nodes, stacker.constants)
+            stacker.emit("Einsum", rows, output=name, equation=moving(0, axis))
+    return stacker.splice(node)
 
 
-def scanned_layer(graph: Graph, node: Node) -> Scanned | Refusal | None:
+def find_layer(graph: Graph, node: Node) -> Scanned | str | None:
     """Returns the layer that a scan runs, why there is none, or None for other nodes."""
-    if node.op != "Scan" or node.attributes["scanned"] > 2:
+    if node.attributes["scanned"] > 2:
         return None
     ways = {*node.attributes["input_directions"], *node.attributes["output_directions"]}
     body = declare_sizes(graph, node, "body")
     result = _one_step(graph, node, *_with_layer(graph, node, body))
     if not isinstance(result, Scanned):
-        return Refusal(result or "its body is not one recurrent cell", node.outputs[0])
+        return result or "its body is not one recurrent cell"
     if len(ways) > 1:
-        return Refusal("it scans in two directions", node.outputs[0])
+        return "it scans in two directions"
     direction: Direction = "right2left" if ways == {1} else "left2right"
     spec = result.spec.one_layer(result.spec.input_size, direction)
     return result._replace(spec=spec)
@@ -145,7 +141,7 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
     count = node.attributes["states"]
     rnns = [Recurrent.of(each) for each in body.nodes if each.op == "Rnn"]
     if len(rnns) != 1:
-        return ""
+        return f"a step runs {len(rnns)} cells" if rnns else ""
     (rnn,) = rnns
     spec, inputs = rnn.spec, [value.name for value in body.inputs]
     if spec.layers * spec.directions > 1 or rnn.cells or rnn.precision:
@@ -223,14 +219,14 @@ def _find_attention(body: Graph, name: str, scanned: list[str]) -> Attended | st
 
 
 def attention_of(stacker: Stacker, name: str, layer: Scanned) -> str:
-    """Returns (T, N, 1) of what is scanned along axis 0, in the sense of the guide's equations."""
+    """Returns the attention values (T, N, 1), scanned along axis 0, as in oneDNN's equations."""
     assert layer.attention is not None
     _, rank, batch, keeps = layer.attention
     if batch:
         rest = (index for index in range(1, rank + 1) if index != batch + 1)
-        name = stacker.emit("Transpose", (name,), perm=(0, batch + 1, *rest))
+        name = stacker.emit("Transpose", name, perm=(0, batch + 1, *rest))
     if rank == 1:
-        name = stacker.emit("Unsqueeze", (name, stacker.constant([2])))
+        name = stacker.emit("Unsqueeze", name, [2])
     if rank > 2:
-        name = stacker.emit("Squeeze", (name, stacker.constant([*range(3, rank + 1)])))
+        name = stacker.emit("Squeeze", name, [*range(3, rank + 1)])
     return attend(stacker, name, keeps, layer.weights.iter.dtype)

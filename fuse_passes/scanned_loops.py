@@ -1,7 +1,7 @@
 """Loops that read step t of a value in turn t, for all of its steps, become scans.
 
-So PyTorch and TensorFlow export loops over time. TensorFlow's count for themselves, and go on while
-that count is below the number of steps.
+PyTorch and TensorFlow export loops over time in this form. TensorFlow's loops have their own
+counter, and continue while it is below the number of steps.
 """
 
 from __future__ import annotations
@@ -18,60 +18,66 @@ from onernn.ir.types import Size, Type
 from onernn.ops.control import scan_attributes
 
 _TURN = Size.of("this turn")
-_ENDLESS = 2**31 - 1  # turns; exporters write it where there is no limit
-_WIDE = ("int32", "int64", "float32", "float64")
+_ENDLESS = 2**31 - 1  # turns; exporters write it if there is no limit
+WIDE = ("int32", "int64", "float32", "float64")
 """Types that numbers may be cast to. float32 has 24 bits: TensorFlow's numbers of steps fit."""
 
 
-@rewrite("scanned_loops")
-def scan_loops(graph: Graph, node: Node) -> Graph | None:
-    """``Loop(body: x[turn], ...)`` of as many turns as x has steps -> ``Scan(x)``."""
-    if node.op != "Loop" or not graph.is_dense(*node.inputs):
+@rewrite("scanned_loops", "Loop")
+def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``Loop(body: x[turn], ...)`` of as many turns as x has steps into ``Scan(x)``."""
+    if not graph.is_dense(*node.inputs):
         return None
     loop = _Loop(graph, node)
-    states = [index for index in range(loop.count) if index not in loop.counters]
-    body: Graph = node.attributes["body"]
-    ends = zip(node.outputs[loop.count :], body.outputs[1 + loop.count :], strict=True)
+    ends = zip(node.outputs[loop.count :], loop.body.outputs[1 + loop.count :], strict=True)
     read = {name: value for name, value in ends if graph.is_read(name)}
-    kept = (*(body.outputs[1 + index] for index in states), *read.values())
-    body = replace(body, outputs=kept).pruned()
-    reads = [each for each in body.nodes if loop.reads(each)]
-    sources = list(dict.fromkeys(each.inputs[0] for each in reads))
-    scanned = [loop.taken[name] for name in sources]
-    whole = next((name for name in scanned if loop.goes_through(name)), None)
-    if whole is None:
-        return None
-    steps = {name: fresh(body, f"{name}/step") for name in sources}
-    elements = [Value(steps[name], graph.types[loop.taken[name]].dtype) for name in sources]
-    step = {id(r): Node("Identity", (steps[r.inputs[0]],), r.outputs) for r in reads}
-    nodes = tuple(step.get(id(each), each) for each in body.nodes)
-    body = replace(body, inputs=(*body.inputs, *elements), nodes=nodes).bypass(step.values())
-    used = {name for each in body.nodes for name in each.inputs} | {v.name for v in kept}
-    if used & loop.numbers:
-        return None
+    counted: set[str] = set()  # counters that steps read: states, for the pass `counted_scans`
+    while True:
+        names = [value.name for value in loop.body.inputs[2 : 2 + loop.count]]
+        dropped = {index for index in loop.counters if names[index] not in counted}
+        states = [index for index in range(loop.count) if index not in dropped]
+        kept = (*(loop.body.outputs[1 + index] for index in states), *read.values())
+        body = replace(loop.body, outputs=kept).prune()
+        reads = [each for each in body.nodes if loop.reads(each)]
+        sources = list(dict.fromkeys(each.inputs[0] for each in reads))
+        scanned = [loop.taken[name] for name in sources]
+        whole = next((name for name in scanned if loop.goes_through(name)), None)
+        if whole is None:
+            return "it has turns other than one for each step of a value"
+        steps = {name: fresh(body, f"{name}/step") for name in sources}
+        elements = [Value(steps[name], graph.types[loop.taken[name]].dtype) for name in sources]
+        step = {id(r): Node("Identity", (steps[r.inputs[0]],), r.outputs) for r in reads}
+        nodes = tuple(step.get(id(each), each) for each in body.nodes)
+        body = replace(body, inputs=(*body.inputs, *elements), nodes=nodes).bypass(step.values())
+        used = {name for each in body.nodes for name in each.inputs} | {v.name for v in kept}
+        if not (more := (used & loop.numbers) - counted):
+            break
+        if not more <= {*names}:
+            return "a step reads the number of its turn"
+        counted |= more
     rest = [value for value in body.inputs if value.name in used and value.name in loop.taken]
     carried = [body.inputs[2 + index] for index in states]
     body = replace(body, inputs=(*carried, *elements, *rest))
     to = Tape(graph, f"{next(filter(None, node.outputs))}/turns", node.origin)
-    turns, first = to.emit("Shape", (whole,), start=0, end=1), to.constant([0])
+    turns, first = to.emit("Shape", whole, start=0, end=1), to.constant([0])
     length = graph.types[whole].shape[:1]  # type: ignore[index]
-    for place, name in enumerate(scanned):  # some may have more steps than there are turns
+    for place, name in enumerate(scanned):  # some may have more steps than turns
         if (graph.types[name].shape or ())[:1] != length:
-            scanned[place] = to.emit("Slice", (name, first, turns, first))
+            scanned[place] = to.emit("Slice", name, first, turns, first)
     others = (loop.taken[value.name] for value in rest)
     inputs = (*(node.inputs[2 + index] for index in states), *scanned, *others)
     outputs = (*(node.outputs[at] for at in states), *read)
     attributes = scan_attributes(body, len(states), len(scanned))
     to.nodes.append(Node("Scan", inputs, outputs, attributes, node.origin))
-    number = to.emit("Squeeze", (turns, first))
+    number = to.emit("Squeeze", turns, first)
     for at, name in enumerate(node.outputs[: loop.count]):
-        if name and at not in states:  # it has counted the turns
-            to.emit("CastLike", (number, node.inputs[2 + at]), name)
-    return graph.splice((node,), to.nodes, to.constants)
+        if name and at not in states:  # a counter of the turns
+            to.emit("CastLike", number, node.inputs[2 + at], output=name)
+    return to.splice(node)
 
 
 class _Loop:
-    """The numbers of a loop, as far as they are known.
+    """The known integers of a loop.
 
     ``taken``: values of outside by their names in the body. ``counters``: which carried values are
     t in turn t. ``numbers``: names in the body of the turn, the condition and the counters.
@@ -87,24 +93,24 @@ class _Loop:
         self.taken = dict(zip(self._names[behind:], node.inputs[behind:], strict=True))
         begin = map(self._outside, node.inputs[2:behind])
         counters = {index for index, first in enumerate(begin) if first == Size.of(0)}
-        self.types = self._typed(counters)
+        self.types = self._infer_types(counters)
         while lost := {index for index in counters if not self._counts(index)}:
             counters -= lost
-            self.types = self._typed(counters)
+            self.types = self._infer_types(counters)
         self.counters = counters
         self.numbers = {*self._names[:2], *(self._names[2 + index] for index in counters)}
 
-    def _typed(self, counters: set[int]) -> Mapping[str, Type]:
-        """Returns the types in the body where these carried values are t in turn t."""
+    def _infer_types(self, counters: set[int]) -> Mapping[str, Type]:
+        """Returns the types in the body if these carried values are t in turn t."""
         given = list(self._given)
         for at in counters:
             given[2 + at] = replace(given[2 + at], value=_TURN)
-        return self.body.typed(dict(zip(self._names, given, strict=True)))
+        return self.body.infer_types(dict(zip(self._names, given, strict=True)))
 
     def _counts(self, index: int) -> bool:
         """Returns whether every turn adds 1 to a carried integer."""
         result = self.types[self.body.outputs[1 + index].name]
-        return result.dtype in _WIDE[:2] and result.value == _TURN + 1
+        return result.dtype in WIDE[:2] and result.value == _TURN + 1
 
     def reads(self, node: Node) -> bool:
         """Returns whether a node reads step t in turn t."""
@@ -118,7 +124,8 @@ class _Loop:
         if length is None:
             return False
         begin, again = self.node.inputs[1], self.body.outputs[0].name
-        # How many turns each lets pass. Before the first turn t is 0, after turn t it is t.
+        # The number of turns that each condition allows. Before the first turn t is 0, after turn t
+        # it is t.
         before = _limits(self.graph, begin, self._outside)
         after = _limits(self.body, again, self._inside, self._names[1])
         most = self._most()
@@ -131,7 +138,7 @@ class _Loop:
         return 0 in more[0] or 0 in more[1] and 0 in more[2]
 
     def _most(self) -> list[Size] | None:
-        """Returns the number of turns that is given, an empty list if that is no bound."""
+        """Returns the given number of turns, an empty list if it is no limit."""
         name = self.node.inputs[0]
         result = self._outside(name) if name else Size.of(_ENDLESS)
         if result is None:
@@ -148,9 +155,9 @@ class _Loop:
 
 
 def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
-    """Returns one number, where it is known: an integer, or one that was cast to a float."""
+    """Returns a scalar if it is known: an integer, or an integer that was cast to a float."""
     while node := graph.producer(name, "Cast", "Identity"):
-        if node.op == "Cast" and node.attrs.to not in _WIDE:
+        if node.op == "Cast" and node.attrs.to not in WIDE:
             return None
         name = node.inputs[0]
     number = graph.number(name)

@@ -6,40 +6,44 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from onernn.fuse_passes.bodies import inline, numbers
-from onernn.fuse_passes.rewriting import hand_on, rewrite
+from onernn.fuse_passes.polynomials import is_ones_like
+from onernn.fuse_passes.rewriting import hand_on, orders, rewrite
 from onernn.ir.arrays import Array
-from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
-from onernn.ir.operator import OPERATORS
+from onernn.ops import OPERATORS
 
 
-@rewrite("identities")
-def drop_identities(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """``f(Identity(x))`` -> ``f(x)``; an ONNX Dropout is one in inference.
+@rewrite("identities", "Identity", "Dropout", "Mul")
+def drop_identities(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``f(Identity(x))`` into ``f(x)``; an ONNX Dropout is an Identity in inference.
 
-    What a framework calls dropout is an Identity here only if its implementation says so:
-    adapters lower the others to a product. The last Identity before an output stays, it
-    gives the output its name.
+    So is a product with ``ones_like(x)``, which Keras writes for a recurrent dropout.
+
+    Adapters lower a framework's dropout to Identity only if it is one in that framework, else to a
+    product. The last Identity before an output stays, because the output's name depends on it.
     """
-    if node.op not in ("Identity", "Dropout") or graph.is_output(node.outputs[0]):
+    if graph.is_output(node.outputs[0]):
         return None
+    if node.op == "Mul":
+        same = (x for x, factor in orders(node) if is_ones_like(graph, factor, x))
+        return hand_on(graph, node, x) if (x := next(same, "")) else None
     if node.op == "Dropout":
         mask = node.outputs[1] if len(node.outputs) > 1 else ""
         if graph.is_read(mask):
-            return Refusal(f"the mask {mask!r} is used", node.outputs[0])
+            return f"the mask {mask!r} is used"
         training = node.input(2)
         if training and (training not in graph.constants or graph.constants[training].any()):
-            return Refusal("it may drop something: training_mode", node.outputs[0])
+            return "it may drop something: training_mode"
     return graph.bypass([node])
 
 
-@rewrite("taken_branches")
+@rewrite("taken_branches", "If")
 def take_branches(graph: Graph, node: Node) -> Graph | None:
-    """``If(condition, then, else)`` -> the operators of the branch that is taken.
+    """Turns ``If(condition, then, else)`` into the operators of the branch that is taken.
 
-    The condition is constant, or follows from sizes and numbers that are known.
+    The condition is constant, or follows from known sizes and integers.
     """
-    condition = numbers(graph, node.inputs[0]) if node.op == "If" else None
+    condition = numbers(graph, node.inputs[0])
     if condition is None:
         return None
     count, taken = node.attributes["then_taken"], node.inputs[1:]
@@ -48,13 +52,13 @@ def take_branches(graph: Graph, node: Node) -> Graph | None:
     return inline(graph, node, "else_branch", taken[count:])
 
 
-@rewrite("taken_constants")
+@rewrite("taken_constants", "If")
 def take_constants(graph: Graph, node: Node) -> Graph | None:
-    """``If(condition, constant...)`` -> ``If(condition)``, with the constant in the branch.
+    """Turns ``If(condition, constant...)`` into ``If(condition)``, with the constant in the branch.
 
-    There passes see it. Integers that are known before a run are constants, too.
+    Passes see it in the branch. Integers that are known before a run are constants.
     """
-    if node.op != "If" or all(numbers(graph, name) is None for name in node.inputs[1:]):
+    if all(numbers(graph, name) is None for name in node.inputs[1:]):
         return None
     count, names = node.attributes["then_taken"], node.inputs[1:]
     attributes, left = dict(node.attributes), list[str]()
@@ -73,10 +77,10 @@ def take_constants(graph: Graph, node: Node) -> Graph | None:
 
 @rewrite("known_numbers")
 def take_known_numbers(graph: Graph, node: Node) -> Graph | None:
-    """``Slice(x, 0, Shape(x)[1] / 4)`` -> ``Slice(x, 0, 5)`` if x has 20 columns.
+    """Turns ``Slice(x, 0, Shape(x)[1] / 4)`` into ``Slice(x, 0, 5)`` if x has 20 columns.
 
-    All at once: exporters compute the bounds of slices. Integers that depend on a size with a name
-    stay, and so do outputs of the graph.
+    Replaces all known integers of the graph at once: exporters compute the bounds of slices.
+    Integers that depend on a named size stay, and so do outputs of the graph.
     """
     if _find_integers(graph, node) is None:
         return None
@@ -88,7 +92,7 @@ def take_known_numbers(graph: Graph, node: Node) -> Graph | None:
 
 
 def _find_integers(graph: Graph, node: Node) -> Array | None:
-    """Returns the integers that a node computes, if they are known and it computes nothing else."""
+    """Returns the integers that a node computes, if they are known and are its only output."""
     if graph.is_output(node.outputs[0]) or len(node.outputs) > 1 or not node.inputs:
         return None
     return numbers(graph, node.outputs[0])
@@ -97,29 +101,30 @@ def _find_integers(graph: Graph, node: Node) -> Array | None:
 _SMALL = 16  # elements of constants that are compared by their numbers: axes and shapes
 
 
-@rewrite("common_values")
+_MOVING = {
+    name
+    for name, each in OPERATORS.items()
+    if each.since and each.kind in ("view", "moves") and name != "Identity"
+}
+# A remaining Identity only names an output; merging would give it to the next reader.
+
+
+@rewrite("common_values", "Einsum", *_MOVING)
 def share_values(graph: Graph, node: Node) -> Graph | None:
-    """Merges two nodes that move the same elements alike, so that layers read one value."""
-    key = _key(graph, node)
-    for other in graph.users(node.inputs[0]) if key else ():
+    """Merges nodes that move the same elements in the same way, so that layers read one value."""
+    for other in graph.users(node.inputs[0]) if len(node.outputs) == 1 else ():
         if other is node:
             return None
-        if other.op == node.op and _key(graph, other) == key:
+        if other.op == node.op and _key(graph, other) == _key(graph, node):
             return hand_on(graph, node, other.outputs[0])
     return None
 
 
 def _key(graph: Graph, node: Node) -> Hashable:
-    """Returns a key that is equal for nodes that compute the same; None for other nodes."""
-    operator = OPERATORS.get(node.op)
-    if operator is None or not operator.since or len(node.outputs) > 1:
-        return None
-    if node.op == "Identity":  # one that is left only names an output: it would be the next one's
-        return None
-    if node.op != "Einsum" and operator.kind not in ("view", "moves"):
-        return None
-    attributes = tuple(sorted((name, str(value)) for name, value in node.attributes.items()))
-    return node.op, tuple(_content(graph, name) for name in node.inputs), attributes
+    """Returns a key that is equal for nodes of one operator that compute the same."""
+    attributes = sorted((name, str(value)) for name, value in node.attributes.items())
+    inputs = tuple(_content(graph, name) for name in node.inputs)
+    return inputs, tuple(attributes), len(node.outputs)
 
 
 def _content(graph: Graph, name: str) -> Hashable:
@@ -127,4 +132,4 @@ def _content(graph: Graph, name: str) -> Hashable:
     array = graph.constants.get(name)
     if array is None or array.size > _SMALL:
         return name
-    return array.shape, str(array.dtype), array.tobytes()
+    return array.shape, array.dtype.str, array.tobytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from onernn.fuse_passes.rewriting import Tape, rewrite
 from onernn.fuse_passes.views import views_of
 from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
-from onernn.ir.records import dataclass
+from onernn.ir.records import NamedTuple, dataclass
 
 _END = -(2**62)
-_DEEPEST = 16  # operators in a row; a recurrence that is not fused has no end
+_DEEPEST = 16  # consecutive operators; an unfused recurrence would never end
 
 
 class Stacked(NamedTuple):
@@ -28,8 +28,8 @@ class Stacked(NamedTuple):
 class Stacker(Tape):
     """Builds the nodes that put steps together.
 
-    Row t of `stack` is the t-th of the names. Steps that were cut from one value are that value,
-    and operators that all steps go through are moved behind it; ``strict`` refuses to copy.
+    Row t of `stack` is the t-th of the names. Steps that were cut from one value become that value
+    again. Operators that all steps go through are applied after it. ``strict`` refuses to copy.
     """
 
     strict: bool = False
@@ -38,8 +38,8 @@ class Stacker(Tape):
     def stack(self, names: tuple[str, ...], depth: int = 0) -> Stacked | None:
         """Returns the steps as one value; None if ``strict`` and there is nothing to move.
 
-        What is ``depth`` operators before the steps is never copied: an operator broadcasts,
-        its inputs may be of different sizes.
+        Values that are ``depth`` operators before the steps are never copied: an operator
+        broadcasts, so its inputs may have different sizes.
         """
         if names not in self._known:
             result = self._pieces(names)
@@ -53,15 +53,15 @@ class Stacker(Tape):
         return self.reverse(stacked.name, 0) if stacked.backwards else stacked.name
 
     def reverse(self, name: str, axis: int) -> str:
-        cuts = [self.constant([number]) for number in (-1, _END, axis, -1)]
-        return self.emit("Slice", (name, *cuts))
+        """Returns the value with the elements along an axis in the opposite order."""
+        return self.emit("Slice", name, [-1], [_END], [axis], [-1])
 
     def move(self, name: str, source: int, target: int) -> str:
         """Moves an axis from 0 to ``target``, or from ``source`` to 0, of a value of any rank."""
         axis = source or target
         if axis == 0:
             return name
-        return self.emit("Einsum", (name,), equation=moving(source, target))
+        return self.emit("Einsum", name, equation=moving(source, target))
 
     def _pieces(self, names: tuple[str, ...]) -> Stacked | None:
         """Returns all the pieces of one value, in order or backwards."""
@@ -98,8 +98,7 @@ class Stacker(Tape):
                 return inner
             if 0 in ranks:  # a number becomes (1, 1): it has no axis to keep
                 return None
-            shape = (self.constant([0, 0, -1]),)
-            return inner and Stacked(self.emit("Reshape", (inner.name, *shape)), inner.backwards)
+            return inner and Stacked(self.emit("Reshape", inner.name, [0, 0, -1]), inner.backwards)
         if op == "Concat" and attributes["axis"]:
             attributes["axis"] += attributes["axis"] > 0
         elif op not in OPERATORS or OPERATORS[op].kind != "elementwise":
@@ -114,10 +113,10 @@ class Stacker(Tape):
         mixed = len({each.backwards for each in stacked}) > 1
         ready = [self.forward(e) if mixed else e.name for e in stacked]
         names = tuple(e if isinstance(e, str) else ready.pop(0) for e in inputs)
-        return Stacked(self.emit(op, names, **attributes), stacked[0].backwards and not mixed)
+        return Stacked(self.emit(op, *names, **attributes), stacked[0].backwards and not mixed)
 
     def _find_shared(self, column: tuple[str, ...]) -> str | None:
-        """Returns a vector or number that all steps share: it stands beside rows of any number."""
+        """Returns a vector or scalar that all steps share: it broadcasts to any number of rows."""
         result = [self.graph.constants.get(name) for name in dict.fromkeys(column)]
         first = result[0]
         if first is None or first.ndim > 1:
@@ -146,8 +145,8 @@ class Stacker(Tape):
         if self.strict:
             return None
         axis = self.constant([0])
-        rows = tuple(self.emit("Unsqueeze", (name, axis)) for name in names)
-        return Stacked(self.emit("Concat", rows, axis=0) if len(rows) > 1 else rows[0])
+        rows = [self.emit("Unsqueeze", name, axis) for name in names]
+        return Stacked(self.emit("Concat", *rows, axis=0) if len(rows) > 1 else rows[0])
 
 
 def _alike(node: Node, other: Node) -> bool:
@@ -171,9 +170,7 @@ def moving(source: int, target: int) -> str:
 
 
 def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
-    """Returns (value, axis, which piece, of how many) of a step that was cut from a value,
-    squeezed.
-    """
+    """Returns (value, axis, index, pieces) of a step that was cut from a value and squeezed."""
     squeeze = graph.producer(name, "Squeeze")
     if squeeze is None or not squeeze.input(1):
         return None
@@ -186,14 +183,12 @@ def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
     return split.inputs[0], axis, split.outputs.index(squeeze.inputs[0]), len(split.outputs)
 
 
-@rewrite("restacked_steps")
+@rewrite("restacked_steps", "Concat")
 def restack_steps(graph: Graph, node: Node) -> Graph | None:
-    """``Concat(Unsqueeze(y[0]), Unsqueeze(y[1]), ...)`` -> y with its time axis moved.
+    """Turns ``Concat(Unsqueeze(y[0]), Unsqueeze(y[1]), ...)`` into y with its time axis moved.
 
-    Element-wise operators between, the same for all steps, run once over all of them.
+    Element-wise operators in between, if they are the same for all steps, run once over all steps.
     """
-    if node.op != "Concat":
-        return None
     axis, steps = node.attributes["axis"], []
     for name in node.inputs:
         unsqueeze = graph.producer(name, "Unsqueeze")
@@ -208,17 +203,17 @@ def restack_steps(graph: Graph, node: Node) -> Graph | None:
     name = stacker.move(result.name, 0, axis)
     if result.backwards:
         name = stacker.reverse(name, axis)
-    stacker.emit("Identity", (name,), node.outputs[0])
+    stacker.emit("Identity", name, output=node.outputs[0])
     return stacker.replace(node).bypass(stacker.nodes[-1:])
 
 
-@rewrite("layer_sizes")
+@rewrite("layer_sizes", "Shape")
 def ask_inputs(graph: Graph, node: Node) -> Graph | None:
-    """``Shape(Rnn(x))`` -> what Shape(x) and the layer's width say: the layer need not run for it.
+    """Computes ``Shape(Rnn(x))`` from Shape(x) and the layer's width, without running the layer.
 
     Keras makes zeros like a first output before a masked loop; exporters write that step out.
     """
-    if node.op != "Shape" or node.attrs.start or node.attrs.end is not None:
+    if node.attrs.start or node.attrs.end is not None:
         return None
     rnn = graph.producer(views_of(graph, node.inputs[0])[0], "Rnn")
     if rnn is None or not graph.is_dense(rnn.inputs[0]):
@@ -227,14 +222,13 @@ def ask_inputs(graph: Graph, node: Node) -> Graph | None:
     if asked is None or known is None:
         return None
     to = Tape(graph, node.outputs[0], node.origin)
-    of_x, parts = to.emit("Shape", (rnn.inputs[0],)), []
+    of_x, parts = to.emit("Shape", rnn.inputs[0]), []
     for size in asked:
         if size is not None and size.number is not None:
             parts.append(to.constant([size.number]))
         elif size is not None and size in known:
-            place = to.constant([known.index(size) - len(known)])
-            parts.append(to.emit("Gather", (of_x, place), axis=0))
+            parts.append(to.emit("Gather", of_x, [known.index(size) - len(known)], axis=0))
         else:
             return None
-    to.emit("Concat", parts, node.outputs[0], axis=0)
+    to.emit("Concat", *parts, output=node.outputs[0], axis=0)
     return to.replace(node)

@@ -1,12 +1,14 @@
 """Recurrent cells written out step by step become one rnn.
 
-They are recognized by structure, not by names (design/0011).
+The cells are recognized by structure, not by names (design/0011).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,7 +16,7 @@ import numpy as np
 
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
-from onernn.fuse_passes.rewriting import Tape, depends_on, fresh, rewrite
+from onernn.fuse_passes.rewriting import Pass, Tape, depends_on, fresh, rewrite
 from onernn.fuse_passes.stacked_steps import Stacker, piece_of
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal
@@ -29,21 +31,36 @@ from onernn.reorders.gates import GateLayout
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Steps that hand their states on, all read alike."""
+    """Consecutive steps that pass their states on, with readings of the same form."""
 
     steps: tuple[Step, ...]
     readings: tuple[Reading, ...]
 
 
-_CHAINS: WeakKeyDictionary[Graph, dict[str, Chain]] = WeakKeyDictionary()
+_Chains = WeakKeyDictionary[Graph, dict[str, Chain]]
+_CHAINS: _Chains = WeakKeyDictionary()
 
 
 @rewrite("unrolled_cells")
 def fuse_unrolled_cells(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """h1 = cell(x1, h0), h2 = cell(x2, h1), ... -> ``Rnn`` over the inputs put together."""
-    if graph not in _CHAINS:
-        _CHAINS[graph] = {chain.steps[0].h: chain for chain in chains(graph)}
-    chain = _CHAINS[graph].get(node.outputs[0])
+    """Turns h1 = cell(x1, h0), h2 = cell(x2, h1), ... into an ``Rnn`` over the stacked inputs."""
+    return _fuse_cells(graph, node, _CHAINS, {})
+
+
+def unrolled_cells(states: Mapping[str, str]) -> Pass:
+    """Returns the same pass for a step; ``states``: the output that is known to be the next state,
+    by the input that takes it.
+    """
+    known: _Chains = WeakKeyDictionary()
+    return rewrite("unrolled_cells")(partial(_fuse_cells, known=known, states=states))
+
+
+def _fuse_cells(
+    graph: Graph, node: Node, known: _Chains, states: Mapping[str, str]
+) -> Graph | Refusal | None:
+    if graph not in known:
+        known[graph] = {chain.steps[0].h: chain for chain in chains(graph, states)}
+    chain = known[graph].get(node.outputs[0])
     if chain is None:
         return None
     reason = obstacle(graph, chain)
@@ -71,9 +88,8 @@ def fuse_chain(graph: Graph, chain: Chain) -> Graph:
             attention = stacker.reverse(attention, 0)
         attention = attend(stacker, attention, first.attention.keeps, weights.iter.dtype)
     layout = find_projected_layout(graph, reading)
-    rnn = add_layer(stacker, spec, weights, x.name, names, layout, attention=attention)
-    if last.c:
-        stacker.emit("Squeeze", (rnn.c_final, stacker.constant([0, 1])), last.c)
+    ends = ("", last.c)
+    rnn = add_layer(stacker, spec, weights, x.name, names, ends, layout, attention=attention)
     axis, rows, count = stacker.constant([0]), [rnn.y], len(chain.steps)
     if count > 1:
         rows = [fresh(graph, f"{last.h}/step{t}") for t in range(count)]
@@ -81,18 +97,18 @@ def fuse_chain(graph: Graph, chain: Chain) -> Graph:
         stacker.nodes.append(split)
     steps = chain.steps[::-1] if x.backwards else chain.steps
     for row, step in zip(rows, steps, strict=True):
-        stacker.emit("Squeeze", (row, axis), step.h)
+        stacker.emit("Squeeze", row, axis, output=step.h)
     return stacker.replace(*(node for step in chain.steps for node in step.nodes))
 
 
 def attend(stacker: Stacker, name: str, keeps: bool, dtype: np.dtype[Any]) -> str:
-    """Returns the attention in the guide's sense, of which 1 - a scales u."""
+    """Returns the attention a as oneDNN's guide defines it: 1 - a scales u."""
     if not keeps:
         return name
-    for user in stacker.graph.users(name):  # another direction's, for the pass of pairs
+    for user in stacker.graph.users(name):  # of the other direction, for pair_directions
         if user.op == "Sub" and user.inputs[1] == name and is_one(stacker.graph, user.inputs[0]):
             return user.outputs[0]
-    return stacker.emit("Sub", (stacker.constant(1, dtype), name))
+    return stacker.emit("Sub", stacker.constant(1, dtype), name)
 
 
 def is_one(graph: Graph, name: str) -> bool:
@@ -101,8 +117,8 @@ def is_one(graph: Graph, name: str) -> bool:
     return one is not None and one.shape == () and bool(one == 1)
 
 
-def chains(graph: Graph) -> Iterator[Chain]:
-    """Yields the chains of a graph, each as long as it is."""
+def chains(graph: Graph, states: Mapping[str, str] = MappingProxyType({})) -> Iterator[Chain]:
+    """Yields the chains of a graph, each in its full length. ``states``: see `unrolled_cells`."""
     steps = {step.h: step for node in graph.nodes if (step := step_of(graph, node))}
     after: dict[str, tuple[Step, Reading]] = {}
     for step in steps.values():
@@ -111,6 +127,10 @@ def chains(graph: Graph) -> Iterator[Chain]:
             if before and before.h not in after and _continues(before, step, reading):
                 after[before.h] = (step, reading)
                 break
+    ends = [*states.values()]
+    for name in ends:  # it grows by the values that the next states consist of
+        if (node := graph.producer(name)) and node.op in OPERATORS and OPERATORS[node.op].keeps:
+            ends += (each for each in node.inputs if each not in ends)
     followers = {step.h for step, _ in after.values()}
     inner = {step.nodes[-2].outputs[0] for step, read in after.values() if read.projection}
     inner |= {steps[name].nodes[-2].outputs[0] for name in after if after[name][1].projection}
@@ -122,15 +142,16 @@ def chains(graph: Graph) -> Iterator[Chain]:
             step, reading = after[members[-1].h]
             members.append(step)
             readings.append(reading)
-        first = _first_reading(graph, members[0], readings)
+        first = _first_reading(graph, members[0], readings, states if step.h in ends else ())
         if first is not None:
             yield Chain(tuple(members), (first, *readings))
 
 
 def _continues(before: Step, step: Step, reading: Reading) -> bool:
-    """Returns whether a step goes on where the other ended, with the same constants."""
+    """Returns whether a step continues from the state of another one, with the same constants."""
     return (
-        (before.cell, before.update) == (step.cell, step.update)
+        (before.cell, before.update, before.activations, before.cell_clip)
+        == (step.cell, step.update, step.activations, step.cell_clip)
         and _keeps(before) == _keeps(step)
         and before.c == step.c_before
         and any(each.constants == reading.constants for each in before.readings)
@@ -141,16 +162,21 @@ def _keeps(step: Step) -> bool | None:
     return step.attention and step.attention.keeps
 
 
-def _first_reading(graph: Graph, step: Step, readings: list[Reading]) -> Reading | None:
+def _first_reading(
+    graph: Graph, step: Step, readings: list[Reading], states: Collection[str]
+) -> Reading | None:
     """Returns the reading that the later steps have; of a single step one that its sizes allow."""
     fitting = [r for r in step.readings if fits(graph, r) and r.x not in graph.constants]
+    known = [r for r in fitting if _source(graph, r.h) in states]
     if readings:
         fitting = [r for r in fitting if r.constants == readings[0].constants]
+    elif len(known) == 1:
+        fitting = known
     elif len(step.cell.gates) == 1 or step.readings[0].projection:
-        # Two projections, added: nothing shows that one of them is of a state. Nor that what
-        # projects an LSTM's output makes its state.
+        # Two projections, added: nothing shows that one of them is of a state. Nor does anything
+        # show that a projection of an LSTM's output makes its state.
         return None
-    else:  # what stands beside c, or in another input, is more likely a state than a result is
+    else:  # a source shared with c, or an input, is more likely a state
         c = _source(graph, step.c_before) if step.c else ""
         sources = {reading.h: _source(graph, reading.h) for reading in fitting}
         fitting.sort(key=lambda r: (sources[r.h] == c) + (graph.producer(sources[r.h]) is None))
@@ -167,7 +193,7 @@ def _source(graph: Graph, name: str) -> str:
 
 
 def fits(graph: Graph, reading: Reading) -> bool:
-    """Returns whether the state is as wide as each gate, or as what a gate is projected to."""
+    """Returns whether the state is as wide as each gate, or as the projection of a gate."""
     if not all(columns.constant for columns in reading.iter):
         return False
     widths = {columns.stop - columns.start for columns in (*reading.layer, *reading.iter)}
@@ -183,9 +209,7 @@ def fits(graph: Graph, reading: Reading) -> bool:
 
 
 def find_projected_layout(graph: Graph, reading: Reading) -> GateLayout | None:
-    """Returns how the gates stand in an input that is their sums already; None where it is another
-    one.
-    """
+    """Returns the gates' layout in an input that is projected already; None for other inputs."""
     if any(columns.constant for columns in reading.layer):
         return None
     first, gates = reading.layer[0], len(reading.layer)
@@ -207,7 +231,7 @@ def _read(chain: Chain) -> list[str]:
 
 
 def obstacle(graph: Graph, chain: Chain) -> str:
-    """Returns why a chain of dense values stays as it is, "" where it can become one rnn."""
+    """Returns why a chain of dense values cannot become one rnn, "" if it can."""
     arrays = [columns.of(graph) for columns in _columns(chain.readings[0])]
     if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind != "f":
         return "its constants are of different dtypes"
@@ -225,7 +249,7 @@ def obstacle(graph: Graph, chain: Chain) -> str:
         return "its input is made of its own output"
     fed = {value.name for value in graph.inputs}
     if not all(depends_on(graph, [reading.x], fed) for reading in chain.readings):
-        return "its input is made of constants only"  # it may be one row for all sentences
+        return "its input is made of constants only"  # it may be one row for all sequences
     first = chain.readings[0]
     piece = piece_of(graph, first.x)
     shape = [*graph.types[piece[0] if piece else first.x].counts]
@@ -239,10 +263,9 @@ def obstacle(graph: Graph, chain: Chain) -> str:
 
 
 def no_state(graph: Graph, names: Iterable[str], batch: int | None, what: str = "state") -> str:
-    """Returns why a value is no state (N, O) beside an input of ``batch`` sentences, "" where all
-    may be.
+    """Returns why a value cannot be a state (N, O) of ``batch`` sequences, "" if all can.
 
-    An operator broadcasts one row, a layer takes one for each sentence; zeros are absent there.
+    An operator broadcasts one row, a layer needs a row for each sequence; a layer omits zeros.
     """
     for name in filter(None, names):
         array, known = graph.constants.get(name), graph.types[name].counts
@@ -261,7 +284,7 @@ def _columns(reading: Reading) -> list[Columns]:
     projection = [reading.projection] if reading.projection else []
     biases = [columns for row in reading.biases for columns in row]
     layer = [columns for columns in reading.layer if columns.constant]
-    return [*layer, *reading.iter, *biases, *projection]
+    return [*layer, *reading.iter, *biases, *projection, *reading.peephole]
 
 
 def layer(graph: Graph, step: Step, reading: Reading) -> tuple[RnnSpec, RnnWeights]:
@@ -282,8 +305,19 @@ def layer(graph: Graph, step: Step, reading: Reading) -> tuple[RnnSpec, RnnWeigh
     projection = reading.projection and reading.projection.of(graph)[None, None]
     width = None if projection is None else projection.shape[-1]
     inputs = len(reading.layer) * hidden if whole is None else whole.shape[2]
-    spec = RnnSpec(step.cell, inputs, hidden, projection_size=width, update=step.update)
-    weights = RnnWeights(whole, recurrent, rows[None, None], projection=projection)
+    spec = RnnSpec(
+        step.cell,
+        inputs,
+        hidden,
+        projection_size=width,
+        peephole=bool(reading.peephole),
+        activations=step.activations,
+        update=step.update,
+        cell_clip=step.cell_clip,
+    )
+    rows_of_c = [columns.of(graph)[0] for columns in reading.peephole]
+    peephole = np.stack(rows_of_c)[None, None] if rows_of_c else None
+    weights = RnnWeights(whole, recurrent, rows[None, None], peephole, projection)
     weights.check(spec)
     return spec, weights
 
@@ -294,21 +328,25 @@ def add_layer(
     weights: RnnWeights,
     x: str,
     states: Iterable[str],
+    ends: Iterable[str],
     layout: GateLayout | None,
     **values: str,
 ) -> Recurrent:
-    """Adds a layer over x behind ``layout``, which begins with states (N, O); zeros are absent."""
+    """Adds a layer over ``layout`` of x from states (N, O), zeros omitted, to ``ends``."""
 
     def initial(name: str) -> str:
         array = to.graph.constants.get(name)
         if array is not None and not array.any():
             return ""
-        return to.emit("Unsqueeze", (name, to.constant([0, 1])))
+        return to.emit("Unsqueeze", name, [0, 1])
 
-    x = to.emit("GateLayout", (x,), layout=layout) if layout else x
+    x = to.emit("GateLayout", x, layout=layout) if layout else x
     begin = tuple(map(initial, states))
     y, *finals = (fresh(to.graph, f"{to.stem}/{name}") for name in "yhc"[: 1 + len(begin)])
     rnn = Recurrent(spec, weights, x, y, origin=to.origin, **values)  # type: ignore[arg-type]
     rnn = rnn.with_states(begin, tuple(finals))
     to.nodes.append(rnn.node())
+    for end, final in zip(ends, rnn.finals, strict=False):
+        if end:
+            to.emit("Squeeze", final, [0, 1], output=end)
     return rnn

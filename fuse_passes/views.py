@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+
+import numpy as np
 
 from onernn.fuse_passes.bodies import source_of
 from onernn.fuse_passes.rewriting import Tape, fresh, hand_on, rewrite
-from onernn.ir.errors import Refusal
-from onernn.ir.graph import Graph, Node, infer
-from onernn.ir.operator import OPERATORS
+from onernn.ir.graph import Graph, Inference, Node, infer
+from onernn.ir.records import NamedTuple
 from onernn.ir.rnn import Recurrent
-from onernn.ir.types import UNKNOWN, Shape, Size, dense, volume
+from onernn.ir.types import Shape, Size, dense, sequences_of, volume
+from onernn.ops import OPERATORS
 from onernn.ops.shaping import perm_of
 
 _LONGEST = 8  # views in a row
 
 
 class Factor(NamedTuple):
-    """An axis that others are made of: two may be of one size."""
+    """A part of an axis, by name, because two factors may have the same size."""
 
     name: str
     size: Size
@@ -45,9 +46,9 @@ def views_of(graph: Graph, name: str) -> tuple[str, list[Node]]:
 
 
 def move_axes(graph: Graph, chain: Sequence[Node], axes: Sequence[Axis]) -> list[Axis] | None:
-    """Returns the axes after the views of a value with these axes; None if they are not known.
+    """Returns the axes of a value after the views of a chain; None if they are not known.
 
-    They hold for any sizes of the factors.
+    The result is right for any sizes of the factors.
     """
     left = [tuple(factor for factor in axis if factor.size.number != 1) for axis in axes]
     if not chain:
@@ -91,9 +92,9 @@ SWAP = "ab...->ba..."
 """The einsum that exchanges time and batch."""
 
 
-@rewrite("moved_views")
+@rewrite("moved_views", "Concat", "Einsum", "Transpose", "Slice")
 def move_views(graph: Graph, node: Node) -> Graph | None:
-    """``view(view(x))`` -> x; ``Concat(view(x), view(y))`` -> ``view(Concat(x, y))``.
+    """Turns ``view(view(x))`` into x, and ``Concat(view(x), view(y))`` into ``view(Concat(x, y))``.
 
     Views are the exchange of the first two axes and the reversal of one.
     """
@@ -112,12 +113,12 @@ def _sink_views(graph: Graph, node: Node) -> Graph | None:
         return None
     axis, rank = node.attributes["axis"], graph.types[node.outputs[0]].rank
     if axis < 0:
-        axis = 0 if rank is None else axis + rank  # not known: as one that is exchanged
-    if axis < 2 or any(not graph.used_only_by(view.outputs[0], node) for view in views):
+        axis = 0 if rank is None else axis + rank  # unknown: treated as exchanged
+    if axis < 2 or any(not graph.is_used_only_by(view.outputs[0], node) for view in views):
         return None
     to = Tape(graph, node.outputs[0], node.origin)
     joined = fresh(graph, f"{node.outputs[0]}/Concat")
-    to.emit("Concat", [view.inputs[0] for view in views], joined, **node.attributes)
+    to.emit("Concat", *(view.inputs[0] for view in views), output=joined, **node.attributes)
     first = views[0]
     to.nodes.append(replace(first, inputs=(joined, *first.inputs[1:]), outputs=node.outputs))
     return to.replace(node, *views)
@@ -139,13 +140,13 @@ def _view(graph: Graph, node: Node) -> str | tuple[int, ...] | None:
     return (axis,) if (start, step) == (-1, -1) and end < -(2**31) else None
 
 
-@rewrite("collected_views")
+@rewrite("collected_views", "Scan")
 def move_collected_axes(graph: Graph, node: Node) -> Graph | None:
-    """``Scan(...; body collects Unsqueeze(h, 1))`` -> ``Unsqueeze(Scan(...), 2)``.
+    """Turns ``Scan(...; body collects Unsqueeze(h, 1))`` into ``Unsqueeze(Scan(...), 2)``.
 
-    Other passes then see the cell that is left.
+    Other passes then see a body that is only a cell.
     """
-    if node.op != "Scan" or any(node.attributes["output_axes"]):
+    if any(node.attributes["output_axes"]):
         return None
     body, count = node.attributes["body"], node.attributes["states"]
     for at, value in enumerate(body.outputs[count:], count):
@@ -155,34 +156,35 @@ def move_collected_axes(graph: Graph, node: Node) -> Graph | None:
             continue
         outputs = list(body.outputs)
         outputs[at] = replace(value, name=maker.inputs[0], shape=None)
-        inner = replace(body, outputs=tuple(outputs)).pruned()
+        inner = replace(body, outputs=tuple(outputs)).prune()
         to = Tape(graph, node.outputs[at], node.origin)
         steps = to.name("steps")
         results = (*node.outputs[:at], steps, *node.outputs[at + 1 :])
         to.nodes.append(
             replace(node, outputs=results, attributes={**node.attributes, "body": inner})
         )
-        to.emit("Unsqueeze", (steps, to.constant(axes.reshape(-1) + 1)), node.outputs[at])
+        to.emit("Unsqueeze", steps, axes.reshape(-1) + 1, output=node.outputs[at])
         return to.replace(node)
     return None
 
 
-# ONNX's layers give (T, D, N, O), the next one reads (T, N, D*O): exporters transpose and reshape
-# in between, and what a reader puts around a layer does the opposite.
+# ONNX's layers return (T, D, N, O), the next layer reads (T, N, D*O): exporters transpose and
+# reshape in between, and the views that a reader puts around a layer do the opposite.
 
 
-@rewrite("rnn_views")
+_VIEWS = {name for name in OPERATORS if is_view(name) and name != "Identity"}
+
+
+@rewrite("rnn_views", "SequencePad", "SequenceUnpad", *_VIEWS)
 def drop_rnn_views(graph: Graph, node: Node) -> Graph | None:
-    """``views(Rnn(x))`` -> ``Rnn(x)`` and ``Unpad(Pad(Rnn(Unpad(x))))`` -> ``Rnn(Unpad(x))``."""
-    if node.op == "SequencePad":  # to the length of a padded value is to that value's own length
+    """Drops views after layers if they cancel: ``views(Rnn(x))`` or ``Unpad(Pad(Rnn(x)))``."""
+    if node.op == "SequencePad":  # padded like a padded value: use that value's `like`
         like = graph.producer(node.input(1), "SequencePad")
         if like is None or not like.input(1) or not _agree_on_axes(node, like):
             return None
         return graph.splice((node,), (replace(node, inputs=(node.inputs[0], like.inputs[1])),))
     if node.op == "SequenceUnpad":
         source = _repack(graph, node)
-    elif node.op == "Identity" or not is_view(node.op):
-        return None
     else:
         source, chain = views_of(graph, node.outputs[0])
         axes = _axes(graph, source)
@@ -208,7 +210,7 @@ def _repack(graph: Graph, node: Node) -> str:
 
 
 def _axes(graph: Graph, name: str) -> list[Axis] | None:
-    """Returns the axes of a layer's output, padded or dense; None for other values."""
+    """Returns the axes of a value if it is a layer's output, padded or dense; otherwise None."""
     counts = graph.types[name].counts or (None, None)
     padded = graph.producer(name, "SequencePad")
     name = padded.inputs[0] if padded else name
@@ -222,33 +224,70 @@ def _axes(graph: Graph, name: str) -> list[Axis] | None:
     return [*((Factor(n, Size.of(n if c is None else c)),) for n, c in front), channels]
 
 
-@rewrite("sequence_views")
-def drop_sequence_views(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """``SequenceLike(f(SequenceData(g(x))), x)`` -> ``f(g(x))`` for row-wise f and g.
+@rewrite("sequence_views", "SequenceLike")
+def drop_sequence_views(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``SequenceLike(f(SequenceData(g(x))), x)`` into ``f(g(x))`` for row-wise f and g.
 
-    Paddle's matmul_v2 loses the LoD and lod_reset restores it. Operators are row-wise if types
+    Paddle's matmul_v2 loses the LoD and lod_reset restores it. Operators are row-wise if the types
     show that the result has x's offsets without these nodes.
     """
-    if node.op != "SequenceLike":
-        return None
-    drops: list[Node] = []
-    (name, source), user, where = node.inputs, node, node.outputs[0]
+    way, user = list[Node](), node
+    name, source = node.inputs
     while name != source:
         maker = graph.producer(name)
         if maker is None:
-            return Refusal(f"{node.inputs[0]!r} does not come from {source!r}", where)
-        if not graph.used_only_by(name, user):
-            return Refusal(f"{name!r} has another user", where)
-        if maker.op == "SequenceData":
-            drops.append(maker)
-        elif maker.op not in OPERATORS or OPERATORS[maker.op].offsets:
-            return Refusal(f"{maker.label} is not row-wise", where)
+            return f"{node.inputs[0]!r} does not come from {source!r}"
+        if not graph.is_used_only_by(name, user):
+            return f"{name!r} has another user"
+        if maker.op != "SequenceData" and (
+            maker.op not in OPERATORS or OPERATORS[maker.op].offsets
+        ):
+            return f"{maker.label} is not row-wise"
+        way.append(maker)
         name, user = maker.inputs[0], maker
-    result = node.inputs[0]
-    while (maker := graph.producer(result)) in drops and maker is not None:
-        result = maker.inputs[0]
-    bypassed = graph.bypass((node, *drops))
-    lod = bypassed.types.get(result, UNKNOWN).lod
+    types = Inference(graph.types)  # of these operators only: the types of others do not change
+    for maker in reversed(way):
+        if maker.op == "SequenceData":
+            types[maker.outputs[0]] = types[maker.inputs[0]]
+        else:
+            types.add(maker)
+    lod = types[node.inputs[0]].lod
     if not lod or lod != graph.types[source].lod:
-        return Refusal(f"what makes {result!r} is not row-wise", where)
-    return bypassed
+        return f"what makes {node.inputs[0]!r} is not row-wise"
+    return graph.bypass((node, *(each for each in way if each.op == "SequenceData")))
+
+
+# A state of zeros is dropped: a layer without a state multiplies less in its first step.
+
+
+@rewrite("zero_states", "Rnn")
+def drop_zero_states(graph: Graph, node: Node) -> Graph | str | None:
+    """Turns ``Rnn(x, zeros)`` into ``Rnn(x)`` if the zeros are surely one row for each sequence."""
+    rnn = Recurrent.of(node)
+    zeros = [name for name in rnn.states if name and is_zeros(graph, name)]
+    if not zeros:
+        return None
+    x = graph.types[rnn.x]
+    is_dense = x.lod == () and x.shape is not None and len(x.shape) == 3
+    rows = x.shape[1] if is_dense and x.shape else sequences_of(x)
+    for name in zeros:
+        shape = graph.types[name].shape
+        if rows is None or shape is None or len(shape) != 4 or shape[2] != rows:
+            return f"{name!r} may have another number of rows than {rnn.x!r} has sequences"
+    states = tuple("" if name in zeros else name for name in rnn.states)
+    return graph.splice([node], [rnn.with_states(states, rnn.finals).node()])
+
+
+def is_zeros(graph: Graph, name: str, depth: int = _LONGEST) -> bool:
+    """Returns whether all elements of a value are known to be 0, whatever its size."""
+    if name in graph.constants:
+        return not graph.constants[name].any()
+    node = graph.producer(name)
+    if node is None or not depth:
+        return False
+    if node.op == "ConstantOfShape":
+        return not np.any(node.attributes.get("value", 0))
+    if node.op == "Concat":
+        return all(is_zeros(graph, each, depth - 1) for each in node.inputs)
+    moves = node.op in ("Expand", "Gather", "Slice") or is_view(node.op)
+    return moves and is_zeros(graph, node.inputs[0], depth - 1)

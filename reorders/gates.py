@@ -1,4 +1,4 @@
-"""Gate orders and signs: the one description of how a framework lays out its gates."""
+"""Gate orders and signs: the only description of the layouts of gates in frameworks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GateLayout:
         return GateLayout(back, tuple(self.signs[g] for g in back))
 
     def split(self, array: Array) -> Array:
-        """Returns (..., G*O) in the framework's gates -> (..., G, O) in oneDNN's, a copy."""
+        """Converts (..., G*O) in the framework's gates to (..., G, O) in oneDNN's, a copy."""
         gates = len(self.permutation)
         if array.shape[-1] % gates:
             raise ShapeError(f"gates: expected a multiple of {gates} columns, got {array.shape}")
@@ -40,36 +40,29 @@ class GateLayout:
         return out
 
     def __call__(self, array: Array) -> Array:
-        """Returns (..., G*O) in the framework's gates -> (..., G*O) in oneDNN's, a copy."""
+        """Converts (..., G*O) in the framework's gates to (..., G*O) in oneDNN's, a copy."""
         return self.split(array).reshape(array.shape)
 
 
 def input_layer(weight: Array, layout: GateLayout) -> Array:
-    """Returns a projection (I, G*O) -> weights layer, ldigo (L=1, D=1, I, G, O)."""
+    """Converts a projection (I, G*O) to weights layer, ldigo (L=1, D=1, I, G, O)."""
     return seal(layout.split(weight)[None, None])
 
 
 def input_layer_back(layer: Array, layout: GateLayout) -> Array:
-    """weights layer (1, 1, I, G, O) -> the framework's (I, G*O)."""
+    """Converts weights layer (1, 1, I, G, O) to the framework's (I, G*O)."""
     return layout.inverse(layer[0, 0].reshape(layer.shape[2], -1))
 
 
-def summed_bias(layout: GateLayout, *biases: Array | None) -> Array | None:
-    """Returns the sum of the biases that there are, (G*O) or (1, G*O) each -> ldgo (1, 1, G, O).
-
-    None where there is none. Always a new array: the originals may be shared.
-    """
-    given = [b for b in biases if b is not None]
-    if not given:
+def split_bias(bias: Array | None, layout: GateLayout) -> Array | None:
+    """Converts a bias (G*O) or (1, G*O) to ldgo (1, 1, G, O), a new array."""
+    if bias is None:
         return None
-    if several := next((b.shape for b in given if b.shape[-1:] != (b.size,)), None):
-        raise ShapeError(f"bias: expected (G*O) or (1, G*O), got {several}")
-    flat = [b.reshape(-1) for b in given]
-    if any(b.shape != flat[0].shape for b in flat):
-        raise ShapeError(f"biases: expected equal sizes, got {[b.size for b in flat]}")
-    return layout.split(np.sum(flat, axis=0, dtype=flat[0].dtype))[None, None]
+    if bias.shape[-1:] != (bias.size,):
+        raise ShapeError(f"bias: expected (G*O) or (1, G*O), got {bias.shape}")
+    return layout.split(bias.reshape(-1))[None, None]
 
 
 def bias_back(bias: Array, layout: GateLayout) -> Array:
-    """bias ldgo (1, 1, G, O) -> the framework's (1, G*O)."""
+    """Converts a bias ldgo (1, 1, G, O) to the framework's (1, G*O)."""
     return layout.inverse(bias.reshape(1, -1))

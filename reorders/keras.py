@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from onernn.ir.errors import ShapeError
 from onernn.ir.spec import Activation, Direction
 from onernn.reorders.layers import (
     SIMPLE,
@@ -18,9 +19,7 @@ from onernn.reorders.layers import (
     Framework,
     NamedArrays,
     PivotLayer,
-    cell_of,
     gates_of,
-    layer_of,
 )
 
 
@@ -41,20 +40,65 @@ def read(
     activations: tuple[Activation, ...] | None = None,
     merge: Direction = "bidirectional_concat",
 ) -> PivotLayer:
-    """Reads kernel (I, G*O), recurrent_kernel (O, G*O) and bias; stacks have them under
-    0/, 1/, ..., Bidirectional under forward/ and backward/.
+    """Reads kernel (I, G*O), recurrent_kernel (O, G*O) and bias; stacks have them under 0/, 1/,
+    ..., Bidirectional under forward/ and backward/. `from_cudnn` reads arrays of CuDNNLSTM and
+    CuDNNGRU.
 
-    ``reset_after``: a GRU's; None: by its bias, and without one true, as in Keras.
-    ``function``: a SimpleRNN's. ``activations``: the cell's, unless they are the usual ones.
-    ``merge``: of Bidirectional. Raises `ShapeError` naming the array.
+    ``reset_after``: the option of a GRU; None: the shape of the bias decides, and without a bias it
+    is true, Keras's default. ``function``: the activation of a SimpleRNN. ``activations``: the
+    functions of the cell, unless they are the usual ones. ``merge``: how Bidirectional merges.
+    Raises `ShapeError` naming the array.
     """
-    layers, sides, gates = NAMES.sizes(arrays)
+    arrays = from_cudnn(arrays)
+    layers, sides, _ = NAMES.sizes(arrays)
     bias = arrays.get(NAMES.place("bias", 0, 0, layers, sides))
     if reset_after is None:
         reset_after = bias is None or np.ndim(bias) == 2
-    cell = cell_of(gates, linear_before_reset=reset_after, function=function)
-    parts = NAMES.read(arrays, cell, layers, sides)
-    return layer_of(cell, parts, merge if sides == 2 else None, activations)
+    return NAMES.read_stack(
+        arrays,
+        linear_before_reset=reset_after,
+        function=function,
+        direction=merge if sides == 2 else None,
+        activations=activations,
+    )
+
+
+def is_cudnn(arrays: Arrays, prefix: str = "") -> bool:
+    """Returns whether arrays belong to a CuDNN layer: its bias has a row for each product."""
+    recurrent, bias = arrays.get(f"{prefix}recurrent_kernel"), arrays.get(f"{prefix}bias")
+    if recurrent is None or bias is None:
+        return False
+    sizes = np.shape(recurrent)
+    gates = {3, 4} & {sizes[1] // max(sizes[0], 1)} if len(sizes) == 2 else set()
+    return bool(gates) and np.shape(bias) == (2 * sizes[1],)
+
+
+def from_cudnn(arrays: Arrays) -> Arrays:
+    """Returns arrays of CuDNNLSTM and CuDNNGRU in the layout of LSTM and GRU, others unchanged.
+
+    In a gate's block of kernel (I, O) the memory has the order (O, I), recurrent_kernel's are
+    transposed, and the bias (2*G*O,) has the input's row and then the state's: an LSTM adds them, a
+    GRU has reset_after. Source: _convert_rnn_weights in Keras 2's hdf5_format.py.
+    """
+    result = dict(arrays)
+    for name in arrays:
+        prefix = name.removesuffix("recurrent_kernel")
+        if prefix == name or f"{prefix}kernel" not in arrays or not is_cudnn(arrays, prefix):
+            continue
+        kernel, recurrent, bias = (
+            np.asarray(arrays[f"{prefix}{own}"]) for own in ("kernel", "recurrent_kernel", "bias")
+        )
+        hidden = recurrent.shape[0]
+        gates = recurrent.shape[1] // hidden
+        if kernel.ndim != 2 or kernel.shape[1] != gates * hidden:
+            raise ShapeError(f"{prefix}kernel: expected (I, {gates * hidden}), got {kernel.shape}")
+        blocks = [block.reshape(hidden, -1).T for block in np.hsplit(kernel, gates)]
+        result[f"{prefix}kernel"] = np.hstack(blocks)
+        blocks = [block.T for block in np.hsplit(recurrent, gates)]
+        result[f"{prefix}recurrent_kernel"] = np.hstack(blocks)
+        rows = bias.reshape(2, -1)
+        result[f"{prefix}bias"] = rows.sum(0, dtype=bias.dtype) if gates == 4 else rows
+    return result
 
 
 FRAMEWORK = Framework(

@@ -1,20 +1,20 @@
-"""Recurrent layers between frameworks: what each can say, by which names, and the rest refused."""
+"""Converts recurrent layers between frameworks: what each can express, and by which names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from onernn.ir.arrays import Array, seal
+from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
-from onernn.ir.records import dataclass
+from onernn.ir.records import NamedTuple, dataclass
 from onernn.ir.rnn import Limits, why_not
 from onernn.ir.spec import Activation, Cell, Direction, RnnSpec
 from onernn.ir.weights import PartViews, RnnWeights, layers_of
-from onernn.reorders.gates import GateLayout
+from onernn.reorders.gates import GateLayout, input_layer, input_layer_back
 
 Arrays = Mapping[str, Array]
 
@@ -27,7 +27,7 @@ class PivotLayer(NamedTuple):
 
     @classmethod
     def of(cls, spec: RnnSpec, weights: RnnWeights | Sequence[RnnWeights]) -> PivotLayer:
-        """Checked. Raises `ShapeError` for weights that do not fit the spec."""
+        """Checks the weights. Raises `ShapeError` for weights that do not fit the spec."""
         return cls(spec, layers_of(spec, weights))
 
 
@@ -51,9 +51,9 @@ SIMPLE = Limits(
 class Framework:
     """How a framework lays out its recurrent layers.
 
-    ``gates``: for each cell that it can say, its gates in its own order by oneDNN's letters.
-    ``read(arrays, **options)`` returns a `PivotLayer`, ``arrays_of(layer, **options)`` the
-    arrays by the framework's names. ``limits``: what else it can say.
+    ``gates``: for each supported cell, its gates in the framework's order, by oneDNN's letters.
+    ``read(arrays, **options)`` returns a `PivotLayer`, ``arrays_of(layer, **options)`` the arrays
+    by the framework's names. ``limits``: the other features that it supports.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Framework:
     limits: Limits = SIMPLE
 
     def check(self, layer: PivotLayer) -> None:
-        """Raises `UnsupportedError` naming the first thing that the framework cannot say."""
+        """Raises `UnsupportedError` naming the first feature that the framework lacks."""
         limits = replace(self.limits, who=self.title, cells=tuple(self.gates))
         if reason := why_not(layer.spec, layer.weights, limits):
             raise UnsupportedError(reason)
@@ -87,13 +87,13 @@ def gates_of(*, lstm: str, gru: str) -> dict[Cell, str]:
 
 
 def gate_layout(cell: Cell, gates: str) -> GateLayout:
-    """From the framework's gates, space by space in its order, by oneDNN's letters."""
+    """Returns the layout of a framework's gates: oneDNN's letters in the framework's order."""
     order = gates.split()
     return GateLayout(tuple(order.index(g) for g in cell.gates), (1,) * len(order))
 
 
 def cell_of(gates: int, *, linear_before_reset: bool, function: str = "tanh") -> Cell:
-    """Returns the cell of so many gates. Raises `UnsupportedError` where there is none."""
+    """Returns the cell with this number of gates. Raises `UnsupportedError` if there is none."""
     plain = {"tanh": Cell.RNN_TANH, "relu": Cell.RNN_RELU, "sigmoid": Cell.RNN_SIGMOID}
     if gates == 1 and function in plain:
         return plain[function]
@@ -114,7 +114,7 @@ def part_views(
     """Returns the weights (G*O, I), (G*O, R), (R, O) and biases (G*O,), none or two, without a
     copy.
 
-    ``order``: where the framework keeps each gate of oneDNN's order. Raises `ShapeError`.
+    ``order`` lists the framework's position of each gate, in oneDNN's order. Raises `ShapeError`.
     """
     units = len(w_hh) // len(order)
     for array in (w_ih, w_hh, *biases):
@@ -130,22 +130,10 @@ def part_views(
     return PartViews(gates(w_ih), gates(w_hh), rows, None if w_hr is None else w_hr.T)
 
 
-def matrix(array: Array, layout: GateLayout, name: str) -> Array:
-    """Returns (I, G*O) in the framework's gates -> (I, G, O)."""
-    if array.ndim != 2:
-        raise ShapeError(f"{name}: expected a matrix, got {array.shape}")
-    return seal(layout.split(array))
-
-
-def matrix_back(part: Array, layout: GateLayout) -> Array:
-    """Returns (I, G, O) -> (I, G*O) in the framework's gates."""
-    return layout.inverse(part.reshape(len(part), -1))
-
-
 def rows(layout: GateLayout, of_x: Array, of_h: Array | None, cell: Cell) -> Array:
-    """Biases (G*O,) of the input and of the state -> (G', O).
+    """Converts the biases (G*O,) of the input and of the state to (G', O).
 
-    They are summed, but in an LBR cell's candidate, where the state's stands inside r*(...).
+    The two biases are summed, except in an LBR cell's candidate: its state bias is inside r*(...).
     """
     if of_h is not None and of_x.shape != of_h.shape:
         raise ShapeError(f"biases of input and state: {of_x.shape} and {of_h.shape}")
@@ -157,8 +145,8 @@ def rows(layout: GateLayout, of_x: Array, of_h: Array | None, cell: Cell) -> Arr
 
 
 def rows_back(bias: Array, layout: GateLayout, gates: int) -> tuple[Array, Array]:
-    """Returns (G', O) -> biases (G*O,) of the input and of the state; what is summed is the
-    input's.
+    """Returns (G', O) -> biases (G*O,) of the input and of the state; a sum becomes the input's
+    bias.
     """
     of_h = np.zeros_like(bias[:gates])
     if len(bias) > gates:
@@ -168,41 +156,27 @@ def rows_back(bias: Array, layout: GateLayout, gates: int) -> tuple[Array, Array
 
 def layer_of(
     cell: Cell,
-    parts: Sequence[Sequence[RnnWeights]],
+    layers: Sequence[RnnWeights],
     direction: Direction | None = None,
     activations: tuple[Activation, ...] | None = None,
 ) -> PivotLayer:
-    """Returns a `PivotLayer` from weights (1, 1, ...) by layer and direction, its sizes from
-    these.
-    """
-    if not parts or not parts[0]:
+    """Returns a `PivotLayer` of these one-layer weights; its sizes are theirs."""
+    if not layers:
         raise ShapeError("no recurrent weights among the arrays")
-    first = parts[0][0]
+    first = layers[0]
     if direction is None:
-        direction = "bidirectional_concat" if len(parts[0]) == 2 else "left2right"
+        direction = "bidirectional_concat" if first.iter.shape[1] == 2 else "left2right"
     spec = RnnSpec(
         cell,
         first.layer.shape[2] if first.layer is not None else first.iter[0, 0, 0].size,
         first.iter.shape[4],
-        layers=len(parts),
+        layers=len(layers),
         direction=direction,
         projection_size=None if first.projection is None else first.projection.shape[3],
         peephole=first.peephole is not None,
         activations=activations,
     )
-    return PivotLayer.of(spec, [RnnWeights.joined(of_layer, 1) for of_layer in parts])
-
-
-def part_of(
-    layer: Array,
-    iter: Array,
-    bias: Array | None = None,
-    peephole: Array | None = None,
-    projection: Array | None = None,
-) -> RnnWeights:
-    """Returns (I, G, O), (R, G, O), (G', O), (3, O), (O, R) -> weights (1, 1, ...)."""
-    arrays = (layer, iter, bias, peephole, projection)
-    return RnnWeights(*(None if a is None else a[None, None] for a in arrays))  # type: ignore[arg-type]
+    return PivotLayer.of(spec, layers)
 
 
 def prefixes_of(arrays: Arrays) -> list[str]:
@@ -261,14 +235,32 @@ class NamedArrays:
             units = need(arrays, narrow, 2).shape[1]
         return layers, sides, rows // units
 
-    def read(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> list[list[RnnWeights]]:
-        """Returns the weights (1, 1, ...) by layer and direction. Raises `ShapeError`."""
+    def read_stack(
+        self, arrays: Arrays, *, linear_before_reset: bool, function: str, **of_layer: Any
+    ) -> PivotLayer:
+        """Returns a stack by the sizes of its arrays. Raises `ShapeError` or `UnsupportedError`.
+
+        ``linear_before_reset``: the option of a GRU; ``function``: the activation of a plain cell;
+        ``of_layer``: see `layer_of`.
+        """
+        layers, sides, gates = self.sizes(arrays)
+        cell = cell_of(gates, linear_before_reset=linear_before_reset, function=function)
+        if cell not in self.gates:
+            raise UnsupportedError(f"no cell of {gates} gates with {function} in this framework")
+        return layer_of(cell, self.read(arrays, cell, layers, sides), **of_layer)
+
+    def read(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> list[RnnWeights]:
+        """Returns the weights of each layer. Raises `ShapeError`."""
         layout, parts = gate_layout(cell, self.gates[cell]), []
         for w, u, biases, projection in self._parts(arrays, cell, layers, sides):
-            bias = rows(layout, biases[0], biases[1], cell) if biases else None
-            layer, recurrent = (matrix(each, layout, "") for each in (w, u))
-            parts.append(part_of(layer, recurrent, bias, projection=projection))
-        return [parts[first : first + sides] for first in range(0, len(parts), sides)]
+            bias = rows(layout, biases[0], biases[1], cell)[None, None] if biases else None
+            narrow = None if projection is None else projection[None, None]
+            layer, recurrent = (input_layer(each, layout) for each in (w, u))
+            parts.append(RnnWeights(layer, recurrent, bias, projection=narrow))
+        return [
+            RnnWeights.join(parts[first : first + sides], 1)
+            for first in range(0, len(parts), sides)
+        ]
 
     def views(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> list[PartViews]:
         """Returns the same, part by part, without a copy."""
@@ -308,7 +300,7 @@ class NamedArrays:
             weights = layer.weights[k].part(0, d)
             arrays = [weights.layer, weights.iter]
             given = {
-                name: matrix_back(array[0, 0], layout)
+                name: input_layer_back(array, layout)
                 for name, array in zip(self.matrices, arrays, strict=True)
                 if array is not None
             }

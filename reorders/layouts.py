@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,13 +12,12 @@ from onernn.ir.errors import UnsupportedError, did_you_mean
 from onernn.ir.spec import Cell
 from onernn.ir.weights import RnnWeights
 from onernn.reorders import keras, mxnet, onednn, onnx, paddle, torch
-from onernn.reorders.gates import input_layer, input_layer_back
+from onernn.reorders.gates import bias_back, input_layer, input_layer_back
 from onernn.reorders.layers import (
     SIMPLE,
     Arrays,
     Framework,
     PivotLayer,
-    cell_of,
     check_all_read,
     layer_of,
     need,
@@ -27,12 +25,12 @@ from onernn.reorders.layers import (
 
 
 def _read_paddle_gru(arrays: Arrays, *, origin_mode: bool = False) -> PivotLayer:
-    """``fusion_gru``: WeightX (I, 3*O), WeightH in two blocks, Bias (1, 3*O) or none."""
+    """Reads ``fusion_gru``: WeightX (I, 3*O), WeightH in two blocks, Bias (1, 3*O) or none."""
     layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
     x, h = (need(arrays, name, 2) for name in ("WeightX", "WeightH"))
     bias = need(arrays, "Bias", 2) if "Bias" in arrays else None
-    return layer_of(Cell.GRU, [[paddle.gru_weights(h, bias, layout, x)]])
+    return layer_of(Cell.GRU, [paddle.gru_weights(h, bias, layout, x)])
 
 
 def _write_paddle_gru(layer: PivotLayer, *, origin_mode: bool = False) -> dict[str, Array]:
@@ -42,17 +40,17 @@ def _write_paddle_gru(layer: PivotLayer, *, origin_mode: bool = False) -> dict[s
     out = {"WeightX": input_layer_back(weights.layer, layout)}
     out["WeightH"] = paddle.weight_h_back(weights.iter, layout)
     if weights.bias is not None:
-        out["Bias"] = layout.inverse(weights.bias.reshape(1, -1))
+        out["Bias"] = bias_back(weights.bias, layout)
     return out
 
 
 def _read_paddle_lstm(arrays: Arrays) -> PivotLayer:
-    """``fusion_lstm``: WeightX (I, 4*O), WeightH (O, 4*O), Bias (1, 4*O) or (1, 7*O)."""
+    """Reads ``fusion_lstm``: WeightX (I, 4*O), WeightH (O, 4*O), Bias (1, 4*O) or (1, 7*O)."""
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
     state, bias = need(arrays, "WeightH", 2), need(arrays, "Bias", 2)
     x, h = (input_layer(each, paddle.LSTM) for each in (need(arrays, "WeightX", 2), state))
     rows, seen = paddle.lstm_bias(bias, peephole=bias.size == 7 * len(state))
-    return layer_of(Cell.LSTM, [[RnnWeights(x, h, rows, seen)]])
+    return layer_of(Cell.LSTM, [RnnWeights(x, h, rows, seen)])
 
 
 def _write_paddle_lstm(layer: PivotLayer) -> dict[str, Array]:
@@ -69,12 +67,8 @@ def _write_paddle_lstm(layer: PivotLayer) -> dict[str, Array]:
 
 
 def _read_mxnet_gluon(named: Arrays, *, function: str = "tanh") -> PivotLayer:
-    """gluon's l0_i2h_weight, l0_h2h_weight, l0_i2h_bias, ..., r0_... and l1_...."""
-    layers, sides, gates = mxnet.NAMES.sizes(named)
-    cell = cell_of(gates, linear_before_reset=True, function=function)
-    if cell not in mxnet.MODES:
-        raise UnsupportedError(f"MXNet has no cell of {gates} gates with {function}")
-    return layer_of(cell, mxnet.NAMES.read(named, cell, layers, sides))
+    """Reads gluon's l0_i2h_weight, l0_h2h_weight, l0_i2h_bias, ..., r0_... and l1_...."""
+    return mxnet.NAMES.read_stack(named, linear_before_reset=True, function=function)
 
 
 def _read_mxnet(
@@ -86,9 +80,7 @@ def _read_mxnet(
     directions: int = 1,
     projection: int | None = None,
 ) -> PivotLayer:
-    """Returns the vector ``parameters`` of the operator RNN; the rest are the operator's
-    attributes.
-    """
+    """Reads the vector ``parameters`` of the operator RNN; the others are its attributes."""
     if mode not in mxnet.CELLS:
         raise UnsupportedError(f"mode {mode!r}: expected one of {', '.join(mxnet.CELLS)}")
     check_all_read(arrays, {"parameters"})
@@ -99,37 +91,20 @@ def _read_mxnet(
     )
 
 
-def _write_mxnet_gluon(layer: PivotLayer) -> dict[str, Array]:
-    return mxnet.weights_back(layer.spec, layer.weights)
-
-
 def _write_mxnet(layer: PivotLayer) -> dict[str, Array]:
     stack = mxnet.stack_of(layer.spec)
-    return {"parameters": mxnet.join(mxnet.weights_back(layer.spec, layer.weights), stack)}
+    return {"parameters": mxnet.join(mxnet.weights_back(*layer), stack)}
 
 
 def _read_mxnet_gates(gates: Arrays, *, function: str = "tanh") -> PivotLayer:
-    """Returns the legacy cells' l0_i2h_i_weight, ..., an array a gate."""
+    """Reads the legacy cells' l0_i2h_i_weight, ..., an array per gate."""
     letters = {name.split("_")[2] for name in gates if name.count("_") == 3}
     mode = {"f": "lstm", "z": "gru"}.get(min(letters & {"f", "z"}, default=""), f"rnn_{function}")
-    if mode.startswith("rnn"):
-        return _read_mxnet_gluon(gates, function=function)
-    for name in gates:
-        need(gates, name, 1 if name.endswith("bias") else 2)
-    sides = 2 if any(name.startswith("r") for name in gates) else 1
-    count = len({name.split("_")[0][1:] for name in gates})
-    units = len(need(gates, f"l0_h2h_{mxnet.LEGACY_GATES[mode][0]}_weight", 2))
-    return _read_mxnet_gluon(mxnet.join_gates(gates, mxnet.Stack(mode, units, count, sides)))
+    return _read_mxnet_gluon(mxnet.join_gates(gates, mode), function=function)
 
 
 def _write_mxnet_gates(layer: PivotLayer) -> dict[str, Array]:
-    named = mxnet.weights_back(layer.spec, layer.weights)
-    return mxnet.split_gates(named, mxnet.stack_of(layer.spec))
-
-
-def _by_letters(layout: Any, cell: Cell) -> str:
-    """Returns the gates in a framework's order, by oneDNN's letters."""
-    return " ".join(cell.gates[at] for at in np.argsort(layout.permutation))
+    return mxnet.split_gates(mxnet.weights_back(*layer), mxnet.stack_of(layer.spec))
 
 
 _ONE_DIRECTION = replace(SIMPLE, directions=("left2right", "right2left"), stacks=False)
@@ -155,7 +130,7 @@ _ALL: Sequence[Framework] = (
         "Paddle's lstm and fusion_lstm",
         "WeightX (I, 4*O), WeightH (O, 4*O)",
         "Bias (1, 4*O), (1, 7*O) with peepholes i f o",
-        {Cell.LSTM: _by_letters(paddle.LSTM, Cell.LSTM)},
+        {Cell.LSTM: paddle.LSTM_GATES},
         _read_paddle_lstm,
         _write_paddle_lstm,
         limits=replace(_ONE_DIRECTION, peephole=True),
@@ -186,7 +161,7 @@ _ALL: Sequence[Framework] = (
         _MXNET_BIASES,
         mxnet.GATES,
         _read_mxnet_gluon,
-        _write_mxnet_gluon,
+        lambda layer: mxnet.weights_back(*layer),
         limits=replace(SIMPLE, projection=True),
     ),
     Framework(
@@ -204,7 +179,7 @@ FRAMEWORKS: Mapping[str, Framework] = {each.name: each for each in _ALL}
 
 
 def framework(name: str) -> Framework:
-    """Raises `UnsupportedError` listing the names where there is none of this."""
+    """Returns the framework of this name. Raises `UnsupportedError` that lists all names."""
     if name not in FRAMEWORKS:
         hint = did_you_mean(name, FRAMEWORKS)
         raise UnsupportedError(f"layout {name!r}: expected one of {', '.join(FRAMEWORKS)}{hint}")
@@ -212,7 +187,7 @@ def framework(name: str) -> Framework:
 
 
 def table() -> str:
-    """Returns the layouts as a table in Markdown, made from what the functions use."""
+    """Returns the layouts as a table in Markdown, made from the records that the functions use."""
     lines = [
         "| layout | matrices | biases | LSTM | GRU, reset before | GRU, reset behind | signs |"
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import PartViews, RnnWeights
-from onernn.reorders.layers import NamedArrays, PivotLayer
+from onernn.reorders.layers import NamedArrays, PivotLayer, check_all_read, need
 
 CELLS = {
     "rnn_relu": Cell.RNN_RELU,
@@ -62,11 +63,11 @@ class Stack:
         return self.hidden if self.projection is None else self.projection
 
     def elements(self, input_size: int) -> int:
-        """Returns how many numbers the parameter vector holds."""
-        return sum(np.prod(shape, dtype=int) for _, shape in parts(self, input_size))
+        """Returns the number of elements of the parameter vector."""
+        return sum(prod(shape) for _, shape in parts(self, input_size))
 
     def input_size(self, elements: int) -> int:
-        """I, from the length of the parameter vector. Raises `ShapeError` where none fits."""
+        """Returns I by the length of the parameter vector. Raises `ShapeError` if no I fits."""
         column = self.directions * self.gates * self.hidden
         rest = elements - self.elements(0)
         if rest < column or rest % column:
@@ -94,7 +95,7 @@ def _places(stack: Stack) -> Iterator[tuple[int, str]]:
 
 
 def parts(stack: Stack, input_size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of each part of the vector, in its order: all weights, then all biases."""
+    """Yields name and shape of each part of the vector, in order: all weights, then all biases."""
     rows, width = stack.gates * stack.hidden, stack.recurrent
     for layer, place in _places(stack):
         yield f"{place}_i2h_weight", (rows, width * stack.directions if layer else input_size)
@@ -111,7 +112,7 @@ def part_names(stack: Stack) -> list[str]:
 
 
 def split(flat: Array, stack: Stack) -> dict[str, Array]:
-    """Returns the parameter vector of an RNN operator -> its parts by gluon's names, views."""
+    """Splits the parameter vector of an RNN operator to parts by gluon's names, views."""
     if flat.ndim != 1:
         raise ShapeError(f"parameters: expected a vector, got {flat.shape}")
     shapes = dict(parts(stack, stack.input_size(flat.size)))
@@ -121,27 +122,26 @@ def split(flat: Array, stack: Stack) -> dict[str, Array]:
 
 
 def join(named: Mapping[str, Array], stack: Stack) -> Array:
-    """Parts by gluon's names -> the parameter vector."""
+    """Joins parts by gluon's names to the parameter vector."""
     return np.concatenate([named[name].reshape(-1) for name in part_names(stack)])
 
 
 def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
-    """Parts by gluon's names -> one-layer weights of the pivot.
+    """Converts parts by gluon's names to one-layer weights of the pivot.
 
     i2h_weight (G*O, I) and h2h_weight (G*O, R) -> ldigo; h2r_weight (R, O) -> ldio; the biases
     (G*O,) are summed, but a GRU's h2h_bias of n is inside r*(...): it is the row u'.
     """
-    parts = NAMES.read(named, CELLS[stack.mode], stack.layers, stack.directions)
-    return tuple(RnnWeights.joined(sides, 1) for sides in parts)
+    return tuple(NAMES.read(named, CELLS[stack.mode], stack.layers, stack.directions))
 
 
 def views(named: Mapping[str, Array], stack: Stack) -> list[PartViews]:
-    """Parts by gluon's names, see `weights`, without a copy."""
+    """Returns views of parts by gluon's names, see `weights`, without a copy."""
     return NAMES.views(named, CELLS[stack.mode], stack.layers, stack.directions)
 
 
 def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array]:
-    """Returns one-layer weights of the pivot -> parts by gluon's names; summed biases are i2h's."""
+    """Converts one-layer weights to parts by gluon's names; summed biases are i2h's."""
     return NAMES.write(PivotLayer(spec, tuple(_with_bias(spec, one) for one in layers)))
 
 
@@ -157,7 +157,7 @@ def stack_of(spec: RnnSpec) -> Stack:
 
 
 def split_gates(named: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
-    """Parts by gluon's names -> an array a gate, ``l0_i2h_i_weight``, as legacy cells unpack."""
+    """Splits parts by gluon's names to the legacy cells' array per gate, ``l0_i2h_i_weight``."""
     letters = LEGACY_GATES.get(stack.mode)
     if letters is None:
         return dict(named)
@@ -171,13 +171,17 @@ def split_gates(named: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
     return out
 
 
-def join_gates(gates: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
-    """Returns the inverse of `split_gates`."""
-    letters = LEGACY_GATES.get(stack.mode)
-    if letters is None:
+def join_gates(gates: Mapping[str, Array], mode: str) -> dict[str, Array]:
+    """Returns the inverse of `split_gates`. Raises `ShapeError` naming an array."""
+    if mode not in LEGACY_GATES:
         return dict(gates)
-    names = [name.rsplit("_", 1) for name in part_names(stack)]
-    return {
-        f"{head}_{kind}": np.concatenate([gates[f"{head}_{letter}_{kind}"] for letter in letters])
-        for head, kind in names
-    }
+    axes, read, joined = {"weight": 2, "bias": 1}, set[str](), dict[str, Array]()
+    for name in gates:
+        head, letter, kind = (*name.rsplit("_", 2), "", "")[:3]
+        if letter == LEGACY_GATES[mode][0]:
+            names = [f"{head}_{each}_{kind}" for each in LEGACY_GATES[mode]]
+            parts = [need(gates, each, axes.get(kind)) for each in names]
+            joined[f"{head}_{kind}"] = np.concatenate(parts)
+            read.update(names)
+    check_all_read(gates, read)
+    return joined

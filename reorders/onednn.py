@@ -55,22 +55,21 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., PivotLayer]:
         activations: tuple[Activation, ...] | None = None,
     ) -> PivotLayer:
         """Returns a layer from weights_layer, weights_iter, bias ldgo, weights_peephole ldgo and
-        weights_projection ldio; those of stacks whose layers differ in their inputs stand under 0/,
-        1/, ... with L = 1.
+        weights_projection ldio; if the layers of a stack differ in their inputs, their arrays are
+        under 0/, 1/, ... with L = 1.
 
         ``cell`` is a `Cell` or its value, "lbr_gru": it does not follow from shapes. Raises
         `ShapeError`.
         """
         prefixes = prefixes_of(arrays)
         check_all_read(arrays, {prefix + name for prefix in prefixes for name in _NAMES.values()})
-        parts = []
+        parts: list[RnnWeights] = []
         for prefix in prefixes:
             names = [prefix + name for name in _NAMES.values()]
             matrices = [need(arrays, name, 5) for name in names[:2]]
             rest = [arrays.get(name) for name in names[2:]]
             weights = RnnWeights(*map(back, matrices), *rest)
-            depth, sides = weights.iter.shape[:2]
-            parts += [[weights.part(k, d) for d in range(sides)] for k in range(depth)]
+            parts += map(weights.of_layer, range(len(weights.iter)))
         return layer_of(Cell(cell), parts, direction, activations)
 
     return read
@@ -85,7 +84,7 @@ def _writer(form: Callable[[Array], Array]) -> Callable[[PivotLayer], dict[str, 
         out = {}
         for k, group in enumerate(groups):
             prefix = f"{k}/" if len(groups) > 1 else ""
-            for name, whole in RnnWeights.joined(group, 0).arrays.items():
+            for name, whole in RnnWeights.join(group, 0).arrays.items():
                 out[prefix + _NAMES[name]] = form(whole) if whole.ndim == 5 else whole
         return out
 

@@ -6,6 +6,7 @@ Layouts: ONNX operator specification, RNN, GRU, LSTM. W (D, G*O, I) is ldgoi, R 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -39,23 +40,23 @@ def gate_layout(cell: Cell) -> GateLayout:
 
 
 def matrix(name: str, array: Array, cell: Cell) -> Array:
-    """W (D, G*O, I) or R (D, G*O, O) -> weights layer or iter, ldigo (L=1, D, I, G, O)."""
+    """Converts W (D, G*O, I) or R (D, G*O, O) to weights layer or iter, ldigo (1, D, I, G, O)."""
     if array.ndim != 3:
         raise ShapeError(f"{name}: expected (D, G*O, I), got {array.shape}")
     return seal(gate_layout(cell).split(array.swapaxes(1, 2))[None])
 
 
 def matrix_back(ldigo: Array, cell: Cell) -> Array:
-    """weights (1, D, I, G, O) -> W or R (D, G*O, I)."""
+    """Converts weights (1, D, I, G, O) to W or R (D, G*O, I)."""
     _, d, i, g, o = ldigo.shape
     back = gate_layout(cell).inverse(ldigo.reshape(d, i, g * o))
     return np.ascontiguousarray(back.swapaxes(1, 2))
 
 
 def bias(b: Array, cell: Cell) -> Array:
-    """B (D, 2*G*O), W's biases then R's -> ldgo (1, D, G', O).
+    """Converts B (D, 2*G*O), W's biases then R's, to ldgo (1, D, G', O).
 
-    Both are summed, but for R's candidate bias of LBR cells, which stands inside r*(...).
+    The two biases are summed, except the candidate bias of R in LBR cells, which is inside r*(...).
     """
     if b.ndim != 2 or b.shape[1] % (2 * len(cell.gates)):
         raise ShapeError(f"B: expected (D, {2 * len(cell.gates)}*O), got {b.shape}")
@@ -64,25 +65,25 @@ def bias(b: Array, cell: Cell) -> Array:
 
 
 def bias_back(ldgo: Array, cell: Cell) -> Array:
-    """ldgo (1, D, G', O) -> B (D, 2*G*O); R's biases are zero, but for the one of LBR cells."""
+    """Converts ldgo (1, D, G', O) to B (D, 2*G*O); R's biases are zero, except in LBR cells."""
     gates, layout = len(cell.gates), gate_layout(cell)
     return np.stack([np.concatenate(layers.rows_back(each, layout, gates)) for each in ldgo[0]])
 
 
 def peephole(p: Array) -> Array:
-    """P (D, 3*O), gates i, o, f -> ldgo (1, D, 3, O), gates i, f, o."""
+    """Converts P (D, 3*O), gates i, o, f, to ldgo (1, D, 3, O), gates i, f, o."""
     if p.ndim != 2:
         raise ShapeError(f"P: expected (D, 3*O), got {p.shape}")
     return PEEPHOLES.split(p)[None]
 
 
 def peephole_back(ldgo: Array) -> Array:
-    """ldgo (1, D, 3, O) -> P (D, 3*O)."""
+    """Converts ldgo (1, D, 3, O) to P (D, 3*O)."""
     return PEEPHOLES.inverse(ldgo.reshape(ldgo.shape[1], -1))
 
 
 def weights(w: Array, r: Array, b: Array | None, p: Array | None, cell: Cell) -> RnnWeights:
-    """W (D, G*O, I), R (D, G*O, O), B (D, 2*G*O) and P (D, 3*O) -> weights of one layer.
+    """Converts W (D, G*O, I), R (D, G*O, O), B (D, 2*G*O) and P (D, 3*O) to one layer's weights.
 
     `write` is the inverse.
     """
@@ -95,16 +96,12 @@ def weights(w: Array, r: Array, b: Array | None, p: Array | None, cell: Cell) ->
 
 
 def couple(weights: RnnWeights) -> RnnWeights:
-    """Returns an LSTM's weights whose forget gate is 1 - i: under a sigmoid -i's numbers make
-    it.
-    """
-    turned = {}
-    for name in ("layer", "iter", "bias", "peephole"):
-        array = getattr(weights, name)
-        if array is not None:
-            array = array.copy()
-            array[..., 1, :] = -array[..., 0, :]  # sigmoid(-a) = 1 - sigmoid(a)
-            turned[name] = array
+    """Returns an LSTM's weights whose forget gate is 1 - i: the sigmoid of -i's sums."""
+    turned: Any = {
+        name: array.copy() for name, array in weights.arrays.items() if name != "projection"
+    }
+    for array in turned.values():
+        array[..., 1, :] = -array[..., 0, :]  # sigmoid(-a) = 1 - sigmoid(a)
     return replace(weights, **turned)
 
 
@@ -118,7 +115,8 @@ def read(
 ) -> PivotLayer:
     """Returns a layer from an operator's W, R, B and P; stacks have them under 0/, 1/, ....
 
-    The rest are the operator's attributes; ``function`` is an RNN's. Raises `ShapeError`.
+    The other arguments are the operator's attributes; ``function``: the activation of an RNN.
+    Raises `ShapeError`.
     """
     prefixes = prefixes_of(arrays)
     first = need(arrays, f"{prefixes[0]}R", 3)
@@ -128,8 +126,7 @@ def read(
     parts = []
     for prefix in prefixes:
         w, r = (need(arrays, f"{prefix}{name}", 3) for name in "WR")
-        each = weights(w, r, arrays.get(f"{prefix}B"), arrays.get(f"{prefix}P"), cell)
-        parts.append([each.part(0, d) for d in range(each.iter.shape[1])])
+        parts.append(weights(w, r, arrays.get(f"{prefix}B"), arrays.get(f"{prefix}P"), cell))
     return layer_of(cell, parts, direction, activations)
 
 

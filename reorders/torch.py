@@ -1,7 +1,7 @@
 """PyTorch's state dicts of RNN, LSTM and GRU <-> the pivot.
 
-Names, layouts and formulas: documentation of torch.nn.RNN, LSTM and GRU. Its GRU multiplies with
-the reset gate after the product: LBR_GRU.
+Names, layouts and formulas follow the documentation of torch.nn.RNN, LSTM and GRU. PyTorch's GRU
+multiplies with the reset gate after the product: LBR_GRU.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from onernn.reorders.layers import (
     Framework,
     NamedArrays,
     PivotLayer,
-    cell_of,
-    layer_of,
 )
 
 GATES = {Cell.RNN_TANH: "h", Cell.RNN_RELU: "h", Cell.LSTM: "i f c o", Cell.LBR_GRU: "r u o"}
@@ -31,15 +29,13 @@ NAMES = NamedArrays(
 
 def read(state: Arrays, *, nonlinearity: str = "tanh") -> PivotLayer:
     """Reads weight_ih_l0 (G*O, I), weight_hh_l0 (G*O, R), bias_ih_l0, bias_hh_l0 (G*O,),
-    weight_hr_l0 (R, O), then _l0_reverse, _l1, ...; those of a Cell have no suffix.
+    weight_hr_l0 (R, O), then _l0_reverse, _l1, ...; the names of a Cell have no suffix.
 
-    ``nonlinearity`` is that of torch.nn.RNN. Raises `ShapeError` naming the array.
+    ``nonlinearity``: the option of torch.nn.RNN. Raises `ShapeError` naming the array.
     """
     if "weight_ih" in state:  # torch.nn.LSTMCell and its like
         state = {f"{name}_l0": array for name, array in state.items()}
-    layers, sides, gates = NAMES.sizes(state)
-    cell = cell_of(gates, linear_before_reset=True, function=nonlinearity)
-    return layer_of(cell, NAMES.read(state, cell, layers, sides))
+    return NAMES.read_stack(state, linear_before_reset=True, function=nonlinearity)
 
 
 FRAMEWORK = Framework(

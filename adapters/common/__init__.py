@@ -1,1 +1,1 @@
-"""What the frameworks share: the record of one, the lowering loop, files, live layers."""
+"""Code that all frameworks share: a framework's record, the lowering loop, files, live layers."""

@@ -1,4 +1,4 @@
-"""The record of a framework: what its folder can do, for all who ask the registry."""
+"""The record of a framework: the functions that its folder provides to the registry."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ StrPath = str | Path
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """How the framework itself runs a model, as the reference for onernn.
+    """The framework's own way to run a model, the reference for onernn.
 
-    ``name``: in ``verify --against NAME:PATH``. One of ``packages`` is to be installed, which our
-    extra ``extra`` does.
-    ``run(path, params, feed)`` gives the outputs in order; it is called in a process of its own,
-    and ``params`` is "" where there is none. ``load(path)`` gives the model with the sizes declared
-    to which the framework holds, where onernn does not. ``run_live(model, feed)`` runs a live one.
+    ``name``: the NAME in ``verify --against NAME:PATH``. One of ``packages`` must be installed;
+    onernn's extra ``extra`` installs it.
+    ``run(path, params, feed)`` returns the outputs in order. It is called in a separate process,
+    and ``params`` is "" if there is no such file. ``load(path, rules=)`` returns the model with the
+    declared sizes that the framework enforces and onernn does not. ``run_live(model, feed)`` runs a
+    live model.
     """
 
     name: str
     packages: tuple[str, ...]
     extra: str
     run: Callable[[str, str, Mapping[str, Batch]], list[Batch]]
-    load: Callable[[StrPath], Graph] | None = None
+    load: Callable[..., Graph] | None = None
     run_live: Callable[[Any, Mapping[str, Batch]], list[Batch]] | None = None
 
     @property
     def version(self) -> str:
-        """The installed version, "" where none is."""
+        """The installed version, "" if none is installed."""
         from importlib import metadata
 
         for package in self.packages:
@@ -56,12 +57,13 @@ class Runtime:
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """How files of the framework are written.
+    """The functions and options that write files of the framework.
 
     ``write(model, path, inputs=, progress=, note=, **options)``: ``inputs`` is a batch that the
     model runs on or None, ``note`` takes a text for the user. ``options``: the names of its further
-    options, with their defaults. For a file that pads ragged values, ``pads`` gives what it takes
-    for a batch, and is checked in the framework's ``runtime``; onernn checks other files.
+    options, with their defaults. If the file pads ragged values, ``pads`` returns the inputs that
+    the file takes for a batch, and the framework's ``runtime`` checks the file; otherwise onernn
+    checks it.
     """
 
     suffix: str
@@ -73,7 +75,7 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class Plugin:
-    """How a user gets our layers inside the framework.
+    """The call that puts onernn's layers into the framework.
 
     ``call``: what to type, after ``onernn.adapters``. ``host`` runs all other operators.
     ``replaces``: the framework's operators that onernn runs in it.
@@ -86,23 +88,29 @@ class Plugin:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """A framework. What it lacks is None or empty.
+    """A framework. A field is None or empty if the framework lacks the feature.
 
-    Every function here imports what it needs when it is called, so that making the record and
-    importing onernn cost nothing.
+    Every function here imports its modules when it is called, so that making the record and
+    importing onernn stay fast.
 
-    ``files``: which files and folders are its models, for help. ``reads(path)``: whether one is.
-    ``no_models``: by suffix, what to do with its files that are none.
+    ``files``: the files and folders that are its models, for help texts. ``reads(path)``: whether a
+    file is one of them. ``suffix_of(path)``: the suffix that files of this content usually have,
+    whatever the name of this one; "" for content of other kinds.
+    ``no_models``: by suffix, advice for the framework's files that are not models; a function of
+    the path if the advice depends on the content.
     ``weights``: by suffix, how arrays are read by name from files that hold nothing else; None for
     a file with a model in it. ``layers_among(arrays)``: the recurrent layers, by the names of their
-    modules, that arrays bear the framework's names of. ``load(path, params, semantics)`` lowers a
-    model. ``semantics``: the names of other meanings of its operators than the documented one;
-    without any, ``load`` is not given one. ``find_faults(path, params)``: a saved model with the
-    known faults of the framework.
-    ``no_params``: why its models have no other file with parameters; then neither is given one.
-    ``plugin(path)``: how to run that model inside the framework.
-    ``pass_name(applied)``: what the framework calls a pass that fired on its operators, ""
-    where it has none.
+    modules, among arrays with the framework's names. ``load(path, params, semantics, rules=)``
+    lowers a model. ``semantics``: the names of meanings of its operators other than the documented
+    one; if there are none, ``load`` gets no such argument. ``asks_sizes``: whether its operators
+    need sizes when they are lowered, so that ``load`` takes ``inputs=``. ``find_faults(path,
+    params, rules=)``: a saved model with the known faults of the framework. ``rules``: the
+    caller's, see `caller_rules`.
+    ``no_params``: why its models have no separate file of parameters; then ``load`` and
+    ``find_faults`` do not get the argument. ``plugin(path)``: how to run that model inside the
+    framework.
+    ``pass_name(applied)``: the framework's name for a pass that fired on its operators, "" if it
+    has no name.
     """
 
     name: str
@@ -110,12 +118,14 @@ class Adapter:
     reads: Callable[[StrPath], bool]
     load: Callable[..., Graph]
     no_params: str = ""
-    no_models: Mapping[str, str] = field(default_factory=dict)
+    suffix_of: Callable[[StrPath], str] = lambda _: ""
+    no_models: Mapping[str, str | Callable[[StrPath], str]] = field(default_factory=dict)
     weights: Mapping[str, Callable[[StrPath], dict[str, Array] | None]] = field(
         default_factory=dict
     )
     layers_among: Callable[[Mapping[str, Array]], Mapping[str, PivotLayer]] = lambda _: {}
     semantics: tuple[str, ...] = ()
+    asks_sizes: bool = False
     writer: Writer | None = None
     runtime: Runtime | None = None
     find_faults: Callable[..., FaultyModel[Any]] | None = None
@@ -123,9 +133,10 @@ class Adapter:
     pass_name: Callable[[Applied], str] = lambda _: ""
 
     def parts(self, params: StrPath | None) -> tuple[StrPath | None, ...]:
-        """Returns the argument of its functions, behind a model's path, that names the parameters.
+        """Returns the argument that names the parameters, which comes after the model's path.
 
-        Raises `UnsupportedError` for parameters of a framework that keeps none apart.
+        Raises `UnsupportedError` if parameters are given to a framework without separate parameter
+        files.
         """
         if not self.no_params:
             return (params,)
@@ -135,16 +146,18 @@ class Adapter:
 
 
 def defer(name: str) -> Callable[..., Any]:
-    """Returns a function of `onernn.adapters` by its name in there, imported when it is called."""
+    """Returns a function of `onernn.adapters` by its name in that package; the module is imported
+    when the function is called.
+    """
     module, _, function = f"onernn.adapters.{name}".rpartition(".")
     return lambda *given, **options: getattr(import_module(module), function)(*given, **options)
 
 
-# Optional packages, imported where they are needed.
+# Optional packages, imported when they are needed.
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Returns the module, or `MissingDependencyError` with the command that installs it."""
+    """Returns the module. Raises `MissingDependencyError` with the command that installs it."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -1,99 +1,165 @@
-"""What operators become that several frameworks have, once a rule has read its attributes.
+"""Builds operators that several frameworks have, after a rule has read the attributes.
 
-Values are (N, C, ...) where they have channels; attributes are those of ONNX's operators.
+Values with channels are (N, C, ...). Attributes have the same meaning as in ONNX's operators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from onernn.adapters.common.lowering import NativeOperator
-from onernn.ir.errors import UnsupportedError
+import numpy as np
+
+from onernn.adapters.common.signatures import refuse
+from onernn.ir.arrays import Array
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import OWN, LayerPrecision, RnnWeights
 
 
 def recurrent_stack(
-    op: NativeOperator,
-    x: str,
-    states: Sequence[str],
+    x: Any,
+    states: Sequence[Any],
     spec: RnnSpec,
     weights: Sequence[RnnWeights],
-    lengths: str = "",
+    lengths: Any = None,
     batch_major: bool = False,
     precision: LayerPrecision = OWN,
-) -> tuple[str, ...]:
-    """y (T, N, D*R), then the last states (L*D, N, R), and (L*D, N, O) of an LSTM's cells.
+) -> tuple[Any, ...]:
+    """Returns y (T, N, D*R), the last states (L*D, N, R), and, for an LSTM, the last cell states
+    (L*D, N, O).
 
-    ``states``: the first ones, of the same shapes, "" where they are zeros of any batch.
-    ``lengths``: steps behind them do not run, and give zeros. ``batch_major``: x and y have the
-    batch before the time, (N, T, ...).
+    ``states``: the initial states, of the same shapes; None means zeros for any batch. ``lengths``:
+    the steps after them do not run, and their y is zero. ``batch_major``: in x and y the batch axis
+    comes first, (N, T, ...).
     """
     widths = (spec.recurrent_size, spec.hidden_size)
 
-    def apart(state: str, width: int) -> str:
+    def spread(state: Any, width: int) -> Any:
+        if state is None:
+            return None
         if spec.layers == 1:
-            return op.unsqueezed(state, 0)
-        return op.reshaped(state, spec.layers, spec.directions, -1, width)
+            return state.unsqueeze(0)
+        return state.reshape(spec.layers, spec.directions, -1, width)
 
-    pairs = zip(states, widths, strict=False)
-    begin = [state and apart(state, width) for state, width in pairs]
+    begin = [*map(spread, states, widths)]
     words = x
-    if lengths:
-        words = op.emit("SequenceUnpad", x, lengths, time_major=not batch_major)
+    if lengths is not None:
+        words = x.SequenceUnpad(lengths, time_major=not batch_major)
     elif batch_major:
-        words = op.transposed(x, 1, 0, 2)
+        words = x.transpose(1, 0, 2)
     own: dict[str, Any] = {"precision": precision} if precision else {}
     packed = weights if len(weights) > 1 else weights[0]
     count = 1 + len(spec.cell.states)
-    y, *ends = op.emit_many("Rnn", count, words, *begin, spec=spec, weights=packed, **own)
-    if lengths:
-        y = op.emit("SequencePad", y, x, time_major=not batch_major)
+    y, *ends = words.Rnn(*begin, spec=spec, weights=packed, outputs=count, **own)
+    if lengths is not None:
+        y = y.SequencePad(x, time_major=not batch_major)
     elif batch_major:
-        y = op.transposed(y, 1, 0, 2)
+        y = y.transpose(1, 0, 2)
     if spec.layers == 1:
-        return y, *(op.squeezed(end, 0) for end in ends)
+        return y, *(end.squeeze(0) for end in ends)
     rows = spec.layers * spec.directions
-    return y, *(op.reshaped(end, rows, -1, width) for end, width in zip(ends, widths, strict=False))
+    return y, *(end.reshape(rows, -1, width) for end, width in zip(ends, widths, strict=False))
 
 
 def pool_windows(
-    op: NativeOperator,
-    x: str,
-    kind: str,
-    kernel: Sequence[int],
-    *,
-    counts_pads: bool = False,
-    **windows: Any,
-) -> str:
-    """Returns the largest ("max") or the mean ("avg") of what a window sees; ``counts_pads``: of a
-    mean.
+    x: Any, kind: str, kernel: Sequence[int], *, counts_pads: bool = False, **windows: Any
+) -> Any:
+    """Returns the largest ("max") or the mean ("avg") of each window; ``counts_pads``: the mean
+    includes the padding.
 
-    Raises `UnsupportedError` for windows at an end that may see nothing but pads.
+    Raises `UnsupportedError` if a window at an end may contain only padding.
     """
-    numbers = zip(kernel, windows["strides"], windows.get("pads", [0] * len(kernel)), strict=False)
+    after = windows.get("pads", [0] * len(kernel))[-len(kernel) :]
+    numbers = zip(kernel, windows["strides"], after, strict=True)
     if windows.get("ceil_mode") and any(size < stride + pad for size, stride, pad in numbers):
-        raise UnsupportedError("sizes rounded up: windows that may see nothing but pads")
+        refuse("sizes rounded up: windows that may see nothing but pads")
     if kind == "max":
-        return op.emit("MaxPool", x, kernel_shape=tuple(kernel), **windows)
+        return x.MaxPool(kernel_shape=tuple(kernel), **windows)
     windows["count_include_pad"] = int(counts_pads)
-    return op.emit("AveragePool", x, kernel_shape=tuple(kernel), **windows)
+    return x.AveragePool(kernel_shape=tuple(kernel), **windows)
 
 
-def pooled_whole(op: NativeOperator, x: str, kind: str) -> str:
+def pool_whole(x: Any, kind: str) -> Any:
     """Returns the largest ("max") or the mean ("avg") of each channel."""
-    return op.emit("GlobalMaxPool" if kind == "max" else "GlobalAveragePool", x)
+    return x.GlobalMaxPool() if kind == "max" else x.GlobalAveragePool()
 
 
-def remainder(op: NativeOperator, x: str, y: str) -> str:
-    """Returns what the quotient towards minus infinity leaves of floats: it has the sign of the
-    divisor.
+def remainder(x: Any, y: Any) -> Any:
+    """Returns the remainder of floor division of floats; it has the sign of the divisor."""
+    rest, zero = x.Mod(y, fmod=1), x.scalar(0)
+    apart = rest.Less(zero).Xor(y.Less(zero))
+    wrong = apart.And(rest.Equal(zero).Not())
+    return wrong.Where(rest.Add(y), rest)
+
+
+def truncate(x: Any) -> Any:
+    """Returns floats rounded towards zero."""
+    return x.Sign() * x.Abs().Floor()
+
+
+# Windows, pads and channels of convolutions, pools and norms; indices.
+
+
+def each_axis(values: Any, axes: int, what: str = "windows") -> tuple[int, ...]:
+    """Returns one number per axis; a single number is used for all axes."""
+    listed = tuple(values) if isinstance(values, list | tuple) else (values,)
+    listed = listed * axes if len(listed) == 1 else listed
+    if len(listed) != axes or not all(type(each) is int for each in listed):
+        refuse(f"attribute {what}={values!r}: expected {axes} integers")
+    return listed
+
+
+def same_pads(kernel: Sequence[int | None], dilations: Sequence[int]) -> tuple[int, ...]:
+    """Returns padding that keeps the sizes, all begins and then all ends, the odd one at the
+    end.
     """
-    rest, zero = op.emit("Mod", x, y, fmod=1), op.scalar(0, x)
-    apart = op.emit("Xor", op.emit("Less", rest, zero), op.emit("Less", y, zero))
-    wrong = op.emit("And", apart, op.emit("Not", op.emit("Equal", rest, zero)))
-    return op.emit("Where", wrong, op.emit("Add", rest, y), rest)
+    added = [by * ((size or 1) - 1) for by, size in zip(dilations, kernel, strict=True)]
+    return (*(each // 2 for each in added), *(each - each // 2 for each in added))
+
+
+def channels_first(x: Any) -> Any:
+    """Returns (N, ..., C) as (N, C, ...)."""
+    return x.transpose(0, x.rank - 1, *range(1, x.rank - 1))
+
+
+def channels_last(x: Any) -> Any:
+    """Returns (N, C, ...) as (N, ..., C)."""
+    return x.transpose(0, *range(2, x.rank), 1)
+
+
+def over_channels(x: Any, last: bool, layer: Callable[[Any], Any]) -> Any:
+    """Applies ``layer`` to (N, C, ...); ``last``: the channels are the last axis of x."""
+    return channels_last(layer(channels_first(x))) if last else layer(x)
+
+
+def slopes(x: Any, slope: Array) -> Any:
+    """Returns x with negative values scaled by one slope, or by one slope per channel (axis 1)."""
+    return x.PRelu(slope.reshape(-1, *[1] * (x.rank - 2)) if slope.size > 1 else slope)
+
+
+def stack(values: Sequence[Any], axis: int) -> Any:
+    """Returns values of one shape along a new axis."""
+    first, *others = (value.unsqueeze(axis) for value in values)
+    return first.Concat(*others, axis=axis)
+
+
+def move_axes(x: Any, sources: Sequence[int], places: Sequence[int]) -> Any:
+    """Returns x with its axes ``sources`` moved to ``places``; the other axes keep their order."""
+    left = iter(axis for axis in range(x.rank) if axis not in sources)
+    moved = dict(zip(places, sources, strict=True))
+    return x.transpose(*(moved[at] if at in moved else next(left) for at in range(x.rank)))
+
+
+def count_up(count: Any) -> Any:
+    """Returns the integers from 0 up to, but not including, an int64 scalar."""
+    return count.constant(np.asarray(0, np.int64)).Range(count, 1)
+
+
+def extreme_index(x: Any, kind: str, axis: int | None, keepdims: bool) -> Any:
+    """Returns the index of the first largest ("ArgMax") or smallest element; None: of all axes."""
+    if axis is None:
+        return getattr(x.reshape(-1), kind)(axis=0, keepdims=0)
+    return getattr(x, kind)(axis=axis, keepdims=int(keepdims))
 
 
 NEAREST = {
@@ -101,7 +167,7 @@ NEAREST = {
     "nearest_mode": "floor",
     "mode": "nearest",
 }
-"""A Resize that repeats elements, or leaves some out."""
+"""The attributes of a Resize that repeats or drops elements."""
 
 PAD_MODES = {
     "constant": "constant",
@@ -109,4 +175,4 @@ PAD_MODES = {
     "replicate": "edge",
     "circular": "wrap",
 }
-"""What stands in pads, by the names of PyTorch and Paddle."""
+"""The modes of padding, by the names that PyTorch and Paddle use."""

@@ -1,4 +1,4 @@
-"""What an adapter says of a known fault of its framework, and how the fault can be repeated."""
+"""Describes a known fault of a framework, and how onernn reproduces it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from onernn.ir.graph import Graph, NativeOp
 from onernn.ir.records import dataclass
 
 Effect = Literal["wrong", "crashes", "refuses", "slower", "unmeasured"]
-"""What becomes of a run: other numbers, a crash, an error, more time, or something not computed."""
+"""The effect on a run: different values, a crash, an error, more time, or an effect not computed.
+"""
 
 Values = Mapping[str, Any]
 """Every value of a run, by its name in the graph."""
@@ -18,16 +19,17 @@ S = TypeVar("S")
 
 
 def keep_unchanged(sound: Any) -> Any:
-    """Returns what a fault makes of a thing where it changes no numbers."""
+    """Returns its argument: the ``apply`` of a fault that changes no values."""
     return sound
 
 
 @dataclass(frozen=True, eq=False)
 class Fault(Generic[S]):
-    """A known fault: its id, what to say of it, and what it makes of a thing without it.
+    """A known fault: its id, its description, and how it changes a program or layer without the
+    fault.
 
-    ``apply`` gives None where the thing cannot have the fault. `onernn audit` knows frameworks'
-    faults of a native program, `onernn verify` those of a layer's numbers and of a graph.
+    ``apply`` returns None if the fault cannot occur there. `onernn audit` reports framework faults
+    of a native program; `onernn verify` finds faults in a layer's values and in a graph.
     """
 
     id: str
@@ -37,12 +39,12 @@ class Fault(Generic[S]):
 
 @dataclass(frozen=True, eq=False)
 class FrameworkFault(Fault[S]):
-    """A fault that hits a model: where, on which of the framework's paths, and how.
+    """A fault that affects a model: its place, the framework's path, and its effect.
 
-    ``apply`` turns the native program into what the framework runs in its place. Where that depends
-    on the batch, ``change_graph`` does it to the lowered graph, from the values of the right run.
-    ``measure`` gives the cost of a batch where the effect is "slower"; ``occurs`` whether a batch
-    brings the fault out, where that is more than other outputs.
+    ``apply`` turns the native program into the program that the framework runs instead. If that
+    depends on the batch, ``change_graph`` changes the lowered graph, using the values of the
+    correct run. ``measure`` returns the cost for a batch if the effect is "slower". ``occurs``
+    returns whether a batch triggers the fault, if different outputs alone do not show it.
     """
 
     effect: Effect
@@ -55,7 +57,7 @@ class FrameworkFault(Fault[S]):
 
     @property
     def repeats(self) -> bool:
-        """Whether it can be computed what the framework gives."""
+        """Whether onernn can compute the framework's faulty result."""
         return self.apply is not keep_unchanged or self.change_graph is not None
 
 
@@ -63,7 +65,7 @@ class FrameworkFault(Fault[S]):
 class FaultyModel(Generic[S]):
     """A native program and the faults that hit it. ``paths``: the framework's ways of running it.
 
-    Faults on other paths than these (an exporter, training) are described, and hit no run.
+    Faults on other paths (an exporter, training) are only described; they affect no run.
     """
 
     framework: str
@@ -78,7 +80,7 @@ class FaultyModel(Generic[S]):
         return self.lower(self.program)
 
     def with_faults(self, faults: Iterable[FrameworkFault[S]], values: Values) -> Graph:
-        """Returns the graph of what the framework computes under some of the faults."""
+        """Returns the graph that the framework computes if some of the faults occur."""
         chosen, program = [*faults], self.program
         for fault in chosen:
             program = fault.apply(program)

@@ -1,4 +1,4 @@
-"""Helpers of all file readers: a budget of memory, streams of bytes, protobuf messages."""
+"""Helpers for all file readers: a memory budget, byte streams, protobuf messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from onernn.adapters.common.adapter import StrPath
-from onernn.ir.arrays import Array, widen
+from onernn.ir.arrays import Array, widen_bfloat16
 from onernn.ir.budget import (
     FileBudget,
     budget_of_load,
@@ -30,20 +30,20 @@ from onernn.ir.records import cached_property, dataclass
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Returns a table of names from words "name=other"."""
+    """Returns a table of names from a text of "name=other" pairs."""
     return dict(pair.split("=") for pair in text.split())
 
 
-# Every reader of a model's files runs under a budget of memory, with one kind of errors.
+# Every reader of a model's files has a memory budget and raises one kind of error.
 
 
 @contextmanager
 def reading(path: StrPath) -> Iterator[None]:
-    """Errors that arise inside become `OnernnError`s that name the file."""
+    """Turns errors that arise inside into `OnernnError`s that name the file."""
     try:
         with guard(lambda: path), budget_of_load(), working():
             yield
-            return_freed_memory()  # before weights are packed: both together would be the peak
+            return_freed_memory()  # before packing: the peak must not include both
     except BudgetError as error:
         raise BudgetError(f"{path}: {error}") from error
     except OSError as error:
@@ -52,9 +52,9 @@ def reading(path: StrPath) -> Iterator[None]:
 
 @contextmanager
 def open_budgeted(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
-    """A file's bytes, and the budget of the load, which counts the file.
+    """Opens a file, which counts towards the load's budget; yields its bytes and that budget.
 
-    Raises `ModelFormatError` for what is no file: a pipe would be waited for.
+    Raises `ModelFormatError` if the path is not a regular file, because reading a pipe would block.
     """
     check_file(file)
     try:
@@ -67,7 +67,7 @@ def open_budgeted(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
 
 
 def file_bytes(file: StrPath) -> bytes:
-    """Returns all bytes of a file, which the budget of the load counts until it ends."""
+    """Returns all bytes of a file; they count towards the load's budget until the load ends."""
     with open_budgeted(file) as (raw, budget):
         return read_all(raw, budget)
 
@@ -85,7 +85,7 @@ class Malformed(Exception):
 
 @contextmanager
 def name_malformed(what: str, file: StrPath) -> Iterator[None]:
-    """A `Malformed` inside becomes an error that names the file and ``what`` it is not."""
+    """Turns a `Malformed` inside into an error that names the file and ``what`` it is not."""
     try:
         yield
     except Malformed as error:
@@ -93,20 +93,20 @@ def name_malformed(what: str, file: StrPath) -> Iterator[None]:
 
 
 def check_kind(value: Any, kind: Any, what: str) -> Any:
-    """Returns a value of a JSON text of this kind; a bool is no integer."""
+    """Returns a JSON value after checking its kind; a bool does not count as an integer."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         name = getattr(kind, "__name__", str(kind))
         raise Malformed(f"{what}: expected {name}, got {str(value)[:40]}")
     return value
 
 
-_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Escapes of half characters, of which two may make a whole one."""
+_HALVES = rb"\\u[dD][89a-fA-F]"
+"""Escapes of surrogates; a pair of them is one character."""
 
 
-def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
+def parse_json(data: bytes | str, file: StrPath, what: str) -> Any:
     """Returns the value of a text in JSON. Raises `ModelFormatError` with the place of an error."""
-    import json  # slow, and most formats are others
+    import json  # slow, and most formats do not need it
 
     data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     budget = loading(2 * len(data))
@@ -115,7 +115,7 @@ def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
     try:
         text = data.decode()
         result = json.loads(text)
-        if _HALVES.search(data):  # "\\ud800" is JSON, but no text
+        if re.search(_HALVES, data):  # "\\ud800" is JSON, but no text
             with budget.lent(16 * len(data), "the text, written again"):
                 json.dumps(result, ensure_ascii=False).encode()
         return result
@@ -127,23 +127,24 @@ def parsed_json(data: bytes | str, file: StrPath, what: str) -> Any:
         reason = "half a character in a name"
     except RecursionError:
         reason = "JSON nested too deep"
-    except ValueError as error:  # numbers of thousands of digits
+    except ValueError as error:  # integers with thousands of digits
         reason = f"no JSON: {error}"
     raise ModelFormatError(f"{what}: {reason}", file, offset)
 
 
-# How numbers lie in files: little-endian, bfloat16 as the upper half of a float32, bools in bytes.
+# How values are stored in files: little-endian, bfloat16 as the upper half of a float32, one byte
+# per bool.
 
 
 def find_stored_dtype(dtype: str) -> np.dtype[Any]:
-    """Returns the NumPy dtype in which the bytes of a dtype are read."""
+    """Returns the NumPy dtype for reading the stored bytes of a dtype."""
     return np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)).newbyteorder("<")
 
 
 def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
-    """Returns how many numbers a shape has, None for an impossible one.
+    """Returns the number of elements of a shape, None for an impossible shape.
 
-    Beside a zero, sizes cost no bytes in the file, but NumPy multiplies them all.
+    If one size is zero, the other sizes cost no bytes in the file, but NumPy multiplies them all.
     """
     most = math.prod(size or 1 for size in sizes)
     possible = len(sizes) <= most_axes and min(sizes, default=0) >= 0 and most <= 2**56
@@ -151,24 +152,24 @@ def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
 
 
 def numbers_of(flat: Array, dtype: str, budget: FileBudget, what: str) -> Array:
-    """Returns the numbers that were `stored`: bfloat16 as float32 of the same values."""
-    if dtype in ("bfloat16", "float16"):  # a file of these counts as one of float32
+    """Returns the stored values; bfloat16 becomes float32 with the same values."""
+    if dtype in ("bfloat16", "float16"):  # such a file counts as if it held float32
         budget.allow(2 * flat.nbytes)
     if dtype == "bfloat16":
         budget.take(2 * flat.nbytes, what)
-        return widen(flat)
+        return widen_bfloat16(flat)
     if dtype == "bool":
         budget.take(flat.nbytes, what)
         return flat != 0  # a byte other than 0 and 1 would be neither
     return flat
 
 
-# A binary file of arrays, read front to back: a hostile length is found out before it costs.
+# A binary file of arrays, read front to back; lengths are checked before memory is allocated.
 
 
 @dataclass
 class ByteStream:
-    """Little-endian. Every method raises `ModelFormatError` with the place where it stops."""
+    """A little-endian stream. Methods raise `ModelFormatError` with the offset of the error."""
 
     raw: BufferedReader
     file: str | Path
@@ -178,7 +179,7 @@ class ByteStream:
 
     @classmethod
     @contextmanager
-    def opened(cls, file: str | Path) -> Iterator[Self]:
+    def open(cls, file: str | Path) -> Iterator[Self]:
         with open_budgeted(file) as (raw, budget):
             yield cls(raw, file, os.fstat(raw.fileno()).st_size, budget)
 
@@ -200,12 +201,12 @@ class ByteStream:
         return data
 
     def skip(self, count: int, what: str) -> None:
-        """Passes over bytes that nobody reads."""
+        """Skips bytes that are not needed."""
         self._expect(count, what)
         self.raw.seek(count, os.SEEK_CUR)
         self.at += count
 
-    def checked_shape(
+    def check_shape(
         self, sizes: Sequence[int], most: int, what: str, start: int
     ) -> tuple[int, ...]:
         if count_of(sizes, most) is None:
@@ -213,7 +214,7 @@ class ByteStream:
         return tuple(sizes)
 
     def numbers(self, shape: tuple[int, ...], dtype: str, what: str) -> Array:
-        """Returns an aligned array of its own; bfloat16 as float32 of the same values."""
+        """Returns a new aligned array; bfloat16 becomes float32 with the same values."""
         kind, count = find_stored_dtype(dtype), math.prod(shape)
         self._expect(count * kind.itemsize, what)
         self.budget.take(count * kind.itemsize + ARRAY, what)
@@ -234,11 +235,11 @@ class ByteStream:
         self.at += expected
 
 
-# A framework's protobuf messages from a page of text, in a descriptor pool of their own.
+# A framework's protobuf messages, defined by a text, in a separate descriptor pool.
 #
-# No generated modules: the default pool, which they would use, refuses a second file of the same
-# name beside an imported framework ("duplicate symbol"). protobuf is imported inside, so that
-# `import onernn` stays light.
+# Generated modules are not used: they would use the default pool, which rejects a second file of
+# the same name if the framework is also imported ("duplicate symbol"). protobuf is imported inside
+# the functions, so that `import onernn` stays fast.
 
 # Numbers of FieldDescriptorProto's Label and Type in google/protobuf/descriptor.proto.
 _LABELS = {"optional": 1, "required": 2, "repeated": 3}
@@ -247,14 +248,15 @@ _TYPES = {
     "bytes": 12,
 }
 _MESSAGE = 11
-_DEEPEST = 100  # messages in messages that protobuf reads
+_DEEPEST = 100  # the nesting of messages that protobuf reads
+_PIECE = 4096  # bytes that are taken at once
 
 
 class Schema:
     """Messages written as ``Name: label type field = number; ...``, one after the other.
 
-    Names of messages and enums are not on the wire: nested messages stand flat, and enums are
-    int32, so that a type which a later version added arrives as its number rather than as a
+    The wire format does not contain names of messages and enums. So nested messages are written
+    flat, and enums are int32: a type that a later version added is read as its number and not as a
     missing field.
     """
 
@@ -262,12 +264,16 @@ class Schema:
         self._framework, self._text = framework, text
 
     @cached_property
+    def _bodies(self) -> dict[str, str]:
+        """The text of each message's fields."""
+        return dict(re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text))
+
+    @cached_property
     def _messages(self) -> dict[str, Any]:
-        package = f"onernn.{self._framework.lower()}"
-        bodies = dict(re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text))
-        pool, class_of = _new_pool()
-        pool.AddSerializedFile(_file(package, bodies))
-        return {name: class_of(pool.FindMessageTypeByName(f"{package}.{name}")) for name in bodies}
+        package, (pool, class_of) = f"onernn.{self._framework.lower()}", _new_pool()
+        pool.AddSerializedFile(_file(package, self._bodies))
+        find = pool.FindMessageTypeByName
+        return {name: class_of(find(f"{package}.{name}")) for name in self._bodies}
 
     def message(self, name: str) -> Any:
         """Returns the protobuf class of a message."""
@@ -278,50 +284,54 @@ class Schema:
         """The kinds of each message's fields, by their numbers."""
         return {
             name: {int(at): kind for kind, at in re.findall(r"\w+ (\w+) \w+ = (\d+)", body)}
-            for name, body in re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text)
+            for name, body in self._bodies.items()
         }
 
     def takes(self, name: str, data: bytes) -> Iterator[int]:
-        """Yields the bytes that protobuf, and texts of Python, take for ``data``: piece after
-        piece.
+        """Yields, piece by piece, the number of bytes that protobuf and Python's strings take for
+        ``data``.
 
-        A message of two bytes may take hundreds. The numbers are upper bounds of what upb takes;
-        of damaged data only what is before the damage counts, as protobuf stops there.
+        A message of two bytes may take hundreds. The results are upper bounds for upb. In damaged
+        data only the part before the damage counts, because protobuf stops there.
         """
-        view, outer = memoryview(data), list[tuple[str, int, int]]()
-        kind, at, end = name, 0, len(data)
-        yield 64 + 16 * len(self._fields[kind])
+        view, outer = memoryview(data), list[tuple[int, dict[int, str]]]()
+        fields, at, end = self._fields[name], 0, len(data)
+        taken = 64 + 16 * len(fields)
         while True:
+            if taken > _PIECE:
+                yield taken
+                taken = 0
             if at >= end:
                 if not outer:
-                    return
-                kind, at, end = outer.pop()
+                    break
+                at, (end, fields) = end, outer.pop()
                 continue
-            tag, at = _read_varint(view, at, end)
-            wire, field = tag & 7, self._fields[kind].get(tag >> 3, "")
+            tag, at = (view[at], at + 1) if view[at] < 128 else read_varint(view, at, end)
+            wire, field = tag & 7, fields.get(tag >> 3, "")
             if wire != 2:
-                yield 16 if wire == 0 else 64  # unpacked floats are unknown fields
+                taken += 16 if wire == 0 else 64  # unpacked floats are unknown fields
                 if wire == 0:
-                    _, at = _read_varint(view, at, end)
+                    _, at = read_varint(view, at, end)
                 else:
-                    at += {1: 8, 5: 4}.get(wire, 0)  # a group's fields count as its message's
+                    at += {1: 8, 5: 4}.get(wire, 0)  # a group's fields belong to its message
                 continue
-            size, at = _read_varint(view, at, end)
+            size, at = read_varint(view, at, end)
             if size > end - at or len(outer) > _DEEPEST:
-                return
+                break
             if field in self._fields:
-                outer.append((kind, at + size, end))
-                kind, end = field, at + size
-                yield 64 + 16 * len(self._fields[kind])
+                outer.append((end, fields))
+                fields, end = self._fields[field], at + size
+                taken += 64 + 16 * len(fields)
                 continue
             if field == "string":
-                yield 128 + size + text_size(view[at : at + size])
+                taken += 128 + size + text_size(view[at : at + size])
             elif field not in ("bytes", "float", "double", ""):
                 last = np.frombuffer(view[at : at + size], np.uint8) < 128  # bytes of numbers
-                yield 64 + 24 * int(np.count_nonzero(last))  # arrays that grew
+                taken += 64 + 24 * int(np.count_nonzero(last))  # arrays that grew
             else:
-                yield 64 + size
+                taken += 64 + size
             at += size
+        yield taken
 
     def parse(
         self,
@@ -331,9 +341,10 @@ class Schema:
         offset: int | None = None,
         budget: FileBudget | None = None,
     ) -> Any:
-        """Returns the message read from ``data``, complete; else `ModelFormatError` with the place.
+        """Returns the complete message in ``data``. Raises `ModelFormatError` with the place of an
+        error.
 
-        ``budget``: takes what the message takes; by default that of the load.
+        ``budget``: is charged for the message; the default is the load's budget.
         """
         from google.protobuf.message import DecodeError
 
@@ -346,20 +357,21 @@ class Schema:
             out.ParseFromString(data)
         except (DecodeError, UnicodeDecodeError) as error:
             raise ModelFormatError(f"{what}: no such protobuf", file, offset) from error
-        if missing := out.FindInitializationErrors():
+        missing = "required" in self._text and out.FindInitializationErrors()
+        if missing:
             raise ModelFormatError(f"{what}: {missing[0]} is missing", file, offset)
         return out
 
 
 def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
-    """Returns an empty descriptor pool, and what makes a class of a descriptor.
+    """Returns an empty descriptor pool, and the function that makes a class from a descriptor.
 
     protobuf's public modules import all of its pure Python implementation before they take both
     from its extension: 10 ms, as long as a small model takes to load.
     """
     from google.protobuf.internal import api_implementation
 
-    if api_implementation.Type() != "upb":  # the environment may ask for another one
+    if api_implementation.Type() != "upb":  # the environment may select a different one
         from google.protobuf.descriptor_pool import DescriptorPool
         from google.protobuf.message_factory import GetMessageClass
 
@@ -376,7 +388,7 @@ def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _file(package: str, messages: dict[str, str]) -> bytes:
-    """Returns a FileDescriptorProto, by hand: descriptor_pb2 would be imported only for it."""
+    """Returns the bytes of a FileDescriptorProto, built without importing descriptor_pb2."""
     out = _field(1, f"{package}.proto") + _field(2, package) + _field(12, "proto2")
     for name, body in messages.items():
         message = _field(1, name)
@@ -392,17 +404,15 @@ def _file(package: str, messages: dict[str, str]) -> bytes:
 
 
 def _field(number: int, value: int | str | bytes) -> bytes:
-    """Returns a field on the wire."""
+    """Returns a field in the wire format."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     data = value.encode() if isinstance(value, str) else value
     return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 
-def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Returns a number on the wire and where it ends; the end of the message where it does not
-    end.
-    """
+def read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    """Returns a number in the wire format and its end; if it is cut off, the end of the message."""
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]

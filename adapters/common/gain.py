@@ -1,8 +1,9 @@
-"""From which sizes on layers run faster here than in their framework: one table of measurements.
+"""One table of measurements: the sizes from which layers run faster in onernn than in their
+framework.
 
-Below a size, what a call costs beside its arithmetic counts: entering and leaving the framework,
-comparing packed weights with those that came, packing them anew in training. See design/0010, 0015
-and 0055.
+For small layers the overhead of a call matters: entering and leaving the framework, comparing
+packed weights with the current ones, packing weights again in training. See design/0010, 0015 and
+0055.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from onernn.ir.errors import LibraryError
 
 
 class Least(NamedTuple):
-    """What a call must reach, all of it, to be faster here.
+    """The thresholds that a call must all reach to be faster in onernn.
 
-    ``words``: steps times sequences. ``share``: words for each unit. ``turns``: steps for each
-    unit. ``work``: words times units. ``large``: layers of fewer units are always faster.
+    ``words``: steps times sequences. ``share``: ``words`` per unit. ``turns``: steps per unit.
+    ``work``: ``words`` times units. ``large``: layers of fewer units are always faster.
     """
 
     large: float = 0
@@ -52,7 +53,7 @@ _ALIKE = {
     "mxnet GRU trained": Least(units=512, words=1024),
     "mxnet LSTM": Least(units=512),
 }
-"""What is the same with all sets of instructions that were measured."""
+"""The thresholds that are the same for all measured instruction sets."""
 
 TABLE: dict[str, dict[str, Least]] = {
     "avx512": {
@@ -70,8 +71,8 @@ TABLE: dict[str, dict[str, Least]] = {
         "mxnet LSTM trained": Least(units=512, words=1024),
     },
 }
-"""By instruction set and case, as ``python -m benchmarks.plugins --fit`` prints it; a case that is
-not there is never faster."""
+"""By instruction set and case, in the form that ``python -m benchmarks.plugins --fit`` prints; a
+missing case is never faster."""
 
 ANYWHERE = {
     "torch RNN": Least(large=1024, words=8),
@@ -84,22 +85,22 @@ ANYWHERE = {
     "mxnet RNN folded": Least(words=500, work=1e6),
     "mxnet folded": Least(words=200, work=3e5),
 }
-"""On any CPU: layers whose weights each step reads (design/0075); and in MXNet's symbols cells of
-which each step is several operators, and layers that a FullyConnected becomes part of."""
+"""The thresholds for any CPU: layers that read their weights at each step (design/0075); in MXNet's
+symbols, cells with several operators per step, and layers that absorb a FullyConnected."""
 
 
 @lru_cache(maxsize=4096)
 def is_faster(case: str, steps: int, sequences: int, units: int) -> bool:
-    """Returns whether a call of this size is faster here; most calls are of few sizes.
+    """Returns whether a call of this size is faster in onernn. Cached: most calls have few sizes.
 
-    ``case``: framework, kind of cell, and "trained" where the way back counts, too.
+    ``case``: framework, kind of cell, and "trained" if the backward pass also counts.
     """
     return _table().get(case, NEVER).holds(steps, sequences, units)
 
 
 @cache
 def _table() -> dict[str, Least]:
-    """Of this CPU: that of the best instruction set which was measured and is here."""
+    """Returns the table of the best measured instruction set that this CPU has."""
     try:
         isa = load_kernels().isa
     except LibraryError:

@@ -1,9 +1,10 @@
-"""What live layers of all frameworks share: options, packed parameters, calls forward and backward.
+"""Code that the live layers of all frameworks share: options, packed parameters, forward and
+backward calls.
 
-A framework brings its parameters as arrays, and tells how the weights are views of them. Trainers
-write to parameters in place, by ways that no framework counts. So each call reads them where they
-are; nothing that is made of them outlives the call, unless they are frozen. If a layer cannot be
-read in place, `Repacked` compares all parameters with a copy in each call.
+A framework passes its parameters as arrays, with a function that makes the weights as views of
+them. Trainers write to parameters in place, in ways that no framework counts. So each call reads
+the parameters in place; nothing derived from them outlives the call, unless they are frozen. If a
+layer cannot be read in place, `Repacked` compares all parameters with a copy in each call.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ _log = logging.getLogger("onernn")
 
 @dataclass(frozen=True, kw_only=True)
 class LiveOptions:
-    """How live layers compute: options as of `onernn.Session`.
+    """The options of live layers, with the same meaning as in `onernn.Session`.
 
-    Unsupported options are refused at once: later the framework would run the layer silently, and
-    the first run may be while Python exits.
+    Unsupported options raise at once: if they raised later, the framework would run the layer
+    silently, and the first run may happen while Python exits.
     """
 
     dtype: str = "f32"
     backend: str = "auto"
     threads: int | None = None
     frozen: bool = False
-    """Whether layers keep what they pack in their first call, and see no later change."""
+    """Whether layers keep the weights packed in their first call and ignore later changes."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -57,12 +58,14 @@ class LiveOptions:
 
     @property
     def strict(self) -> bool:
-        """Whether a layer that no fast backend runs is refused, so that the framework runs it."""
+        """Whether a layer is refused, and left to the framework, if no fast backend runs it."""
         return False
 
     @property
     def may_leave(self) -> bool:
-        """Whether the framework may run what it is faster at: no kernel or type was asked for."""
+        """Whether the framework may run layers that it runs faster: no backend or dtype was
+        requested.
+        """
         return self.backend == "auto" and self.dtype == "f32"
 
     def prepare(self, spec: RnnSpec, weights: Weights) -> Stack:
@@ -73,8 +76,8 @@ class LiveOptions:
 
 @lru_cache(64)
 def kernels_in_place(backend: str, dtype: str, threads: int | None) -> KernelsBackend | None:
-    """Returns the kernels, if they run layers of this dtype and each call can read a layer's
-    weights where its framework keeps them.
+    """Returns the kernels if they run layers of this dtype and can read a layer's weights in the
+    framework's memory, else None.
     """
     if dtype not in READ_IN_PLACE:
         return None
@@ -86,11 +89,11 @@ def kernels_in_place(backend: str, dtype: str, threads: int | None) -> KernelsBa
 
 @dataclass(frozen=True)
 class Slower(Refusal):
-    """A layer that stays with its framework, which was measured as faster."""
+    """A layer that stays with its framework because the framework was measured as faster."""
 
 
 class Explained(NamedTuple):
-    """The layers that onernn runs, a line or a name each, and why not the others."""
+    """The layers that onernn runs, a line or a name for each, and the reasons for the others."""
 
     replaced: tuple[str, ...]
     refusals: tuple[Refusal, ...]
@@ -106,7 +109,7 @@ class Explained(NamedTuple):
 
 
 MOST_PLACES = 16
-"""So many addresses of parameters are remembered for each live layer."""
+"""The number of parameter addresses that are remembered for each live layer."""
 
 NOT_SEEN = "optimize() has not seen it"
 NOT_CALLED = "it has not been called yet"
@@ -119,10 +122,10 @@ def stays(host: str, refusal: Refusal) -> str:
 
 
 def warn_of_left(host: str, refusals: Iterable[Refusal]) -> None:
-    """One warning of all layers that a framework keeps, each reason once."""
+    """Warns once about all layers that a framework keeps, with each reason once."""
     where: dict[str, list[str]] = {}
     for refusal in refusals:
-        if refusal.reason != DISABLED:  # as the caller wants it
+        if refusal.reason != DISABLED:  # the caller asked for this
             where.setdefault(refusal.reason, []).append(refusal.where or "model")
     if where:
         parts = [
@@ -136,7 +139,7 @@ _LEFT: WeakKeyDictionary[Any, dict[str, Refusal]] = WeakKeyDictionary()
 
 
 def leave(layer: Any, host: str, reason: str, name: Callable[[], str]) -> None:
-    """Warns of a call that stays with the framework, once for each reason."""
+    """Warns about a call that stays with the framework, once per reason."""
     left = _LEFT.get(layer)
     if left is None:
         left = _LEFT[layer] = {}
@@ -151,19 +154,19 @@ def left_of(layer: Any) -> tuple[Refusal, ...]:
 
 
 def original(kind: Any) -> Any:
-    """Returns the class that a layer had before it became `derive`."""
+    """Returns the class that a layer had before `derive` replaced it."""
     return kind.__mro__[1] if "onernn_options" in vars(kind) else kind
 
 
 def derive(kind: Any, options: Any, made_by: type[type] = type, **members: Any) -> type:
-    """Returns a class like a framework's, of the same name, in which these members are replaced."""
+    """Returns a subclass of a framework's class, with the same name, in which these members are
+    replaced.
+    """
     return made_by(kind.__name__, (kind,), {**members, "onernn_options": options})
 
 
 def array_at(address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Array:
-    """Returns the numbers at an address, without a copy; ``owner`` lives as long as the array
-    does.
-    """
+    """Returns the array at an address, without a copy; it keeps ``owner`` alive."""
     dtype = np.dtype(dtype)
     if not (count := math.prod(shape)):
         return np.empty(shape, dtype)
@@ -173,16 +176,16 @@ def array_at(address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Arra
 
 
 def join_states(state: Array) -> Array:
-    """Returns a state (L, D, N, O) as frameworks have it: (L*D, N, O)."""
+    """Returns a state (L, D, N, O) in the frameworks' shape (L*D, N, O)."""
     return state.reshape(state.shape[0] * state.shape[1], *state.shape[2:])
 
 
 def place_of(array: Array) -> tuple[Any, ...]:
-    """Returns what tells where the numbers of an array are."""
+    """Returns a key for the place and layout of an array in memory."""
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
-def widen(array: Array) -> Array:
+def widen_float16(array: Array) -> Array:
     """Returns the array in the dtype of computation: float32 for float16."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
@@ -197,9 +200,9 @@ class Recorded(NamedTuple):
 class ViewedWeights:
     """Weights that are views of a framework's parameters.
 
-    ``views(parameters)`` returns the specification, and the weights of each layer and direction;
-    None if these have to be computed. Packing copies the views, and gradients are written to views
-    of their arrays, which ``new(shape, dtype)`` makes.
+    ``views(parameters)`` returns the specification and the weights of each layer and direction; a
+    weight is None if it must be computed. Packing copies the views. Gradients are written to views
+    of arrays that ``new(shape, dtype)`` makes.
     """
 
     def __init__(
@@ -210,7 +213,7 @@ class ViewedWeights:
         self.views, self._new = views, new
 
     def pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
-        """Returns the specification and the layers. Raises `ShapeError` for another shape."""
+        """Returns the specification and the layers. Raises `ShapeError` for a wrong shape."""
         spec, parts = self.views(parameters)
         layers = list[dict[str, Array]]()
         for k in range(spec.layers):
@@ -229,7 +232,9 @@ class ViewedWeights:
         return spec, [RnnWeights(**layer) for layer in sealed]
 
     def unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
-        """Returns gradients of the parameters, from those of the weights: a sum's is each one's."""
+        """Returns the gradients of the parameters from the gradients of the weights; each term of a
+        sum gets the gradient of the sum.
+        """
         gradients = [self._new(each.shape, layers[0].iter.dtype) for each in parameters]
         spec, parts = self.views(gradients)
         for place, views in _places(spec, parts, [layer.arrays for layer in layers]):
@@ -241,7 +246,7 @@ class ViewedWeights:
 def _places(
     spec: RnnSpec, parts: Sequence[PartViews], layers: Sequence[Mapping[str, Array]]
 ) -> Iterator[tuple[Array, Sequence[Array]]]:
-    """Yields places in packed weights, and the views that are added up there."""
+    """Yields the places in packed weights, each with the views whose sum is stored there."""
     for at, part in enumerate(parts):
         k, d = divmod(at, spec.directions)
         arrays = {name: array[0, d] for name, array in layers[k].items()}
@@ -256,8 +261,9 @@ def _places(
 class LiveLayer:
     """A recurrent layer on a framework's arrays; threads may share it.
 
-    ``weights``: how its weights are made of the parameters, see `ViewedWeights`. Methods raise
-    `ShapeError` naming the array, and `UnsupportedError` for what the chosen backend does not run.
+    ``weights``: how its weights are made from the parameters, see `ViewedWeights`. Methods raise
+    `ShapeError` that names the array, and `UnsupportedError` if the chosen backend does not run the
+    layer.
     """
 
     def __init__(self, weights: Any, options: LiveOptions) -> None:
@@ -271,11 +277,12 @@ class LiveLayer:
         return kernels_in_place(chosen.backend, chosen.dtype, chosen.threads)
 
     def stack(self, where: Hashable, parameters: Callable[[], Sequence[Array]]) -> Stack:
-        """Returns the stack that runs with the parameters, which are ``where``.
+        """Returns the stack that runs with the parameters; ``where`` is a key of their place in
+        memory.
 
-        It reads them in place, or is frozen, so it is kept for this place. If it cannot be read in
-        place, all parameters are compared with a copy. A forked child makes its own: it lacks its
-        parent's threads.
+        The stack reads the parameters in place, or is frozen, so it is kept for this place. If the
+        parameters cannot be read in place, all of them are compared with a copy. A forked child
+        makes a new stack, because it does not have its parent's threads.
         """
         process, frozen = os.getpid(), self._options.frozen
         if (stack := self._kept.get((process, where))) is not None:
@@ -302,7 +309,7 @@ class LiveLayer:
         return None
 
     def _new_stack(self, _: int, parameters: Sequence[Array]) -> Stack:
-        return self._options.prepare(*self._weights.pack([*map(widen, parameters)]))
+        return self._options.prepare(*self._weights.pack([*map(widen_float16, parameters)]))
 
     def run_training(
         self, parameters: Sequence[Array], words: Ragged | Array, begin: State | None
@@ -311,7 +318,7 @@ class LiveLayer:
         if self._kernels is None or parameters[0].dtype == np.float64:
             stack = self._compared(os.getpid(), parameters)
         else:
-            spec, layers = self._weights.pack([*map(widen, parameters)])
+            spec, layers = self._weights.pack([*map(widen_float16, parameters)])
             stack = self._kernels.training_stack(spec, layers, self._options.dtype)
         y, ends, tape = stack.run_training(words, begin)
         if tape.why and self._options.strict:
@@ -325,9 +332,9 @@ class LiveLayer:
         dends: State | None,
         parameters: Sequence[Array],
     ) -> tuple[Ragged | Array, State, list[Array]]:
-        """Returns gradients of x, the states and the parameters; None as a gradient: zeros."""
+        """Returns gradients of x, the states and the parameters; a gradient of None means zeros."""
         result = recorded.stack.backward(recorded.tape, dy, dends)
-        parameters = [*map(widen, parameters)]
+        parameters = [*map(widen_float16, parameters)]
         return result.x, result.state, self._weights.unpack(parameters, result.layers)
 
 
@@ -336,10 +343,10 @@ Result = TypeVar("Result")
 
 
 class Repacked(Generic[Key, Result]):
-    """Caches ``make(key, parameters)`` until the parameters' numbers change.
+    """A cache of ``make(key, parameters)``, valid until the values of the parameters change.
 
     Every call compares all of them with a copy, because trainers change parameters in place. If
-    they are ``constant``, those of the first call count. Threads may share it.
+    they are ``constant``, the values of the first call are used. Threads may share it.
     """
 
     def __init__(
@@ -353,7 +360,7 @@ class Repacked(Generic[Key, Result]):
         with self._lock:
             if not (self._constant and self._results) and not self._holds(parameters):
                 self._results.clear()
-                self._copies = [_copy_sealed(array) for array in parameters]
+                self._copies = [seal(array.copy()) for array in parameters]
             if key not in self._results:
                 self._results[key] = self._make(key, self._copies)
             return self._results[key]
@@ -362,9 +369,3 @@ class Repacked(Generic[Key, Result]):
         return len(self._copies) == len(parameters) and all(
             map(same_bytes, self._copies, parameters)
         )
-
-
-def _copy_sealed(array: Array) -> Array:
-    out = array.copy()
-    out.flags.writeable = False  # then it is not copied again
-    return out

@@ -7,28 +7,32 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from onernn.engine.kernels import KERNELS
 from onernn.ir.arrays import Array, seal
 from onernn.ir.budget import budget_of_run, loading, spend
-from onernn.ir.errors import BudgetError, OnernnError, UnsupportedError
+from onernn.ir.errors import BudgetError, OnernnError, UnsupportedError, did_you_mean
 from onernn.ir.graph import UNSUPPORTED, Graph, Inference, NativeOp, Node, Value
 from onernn.ir.operator import is_like
-from onernn.ir.records import dataclass
+from onernn.ir.records import NamedTuple, dataclass
 from onernn.ir.types import Type, type_of
 from onernn.ops import OPERATORS
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 # Operators on constants, above all on weights, are computed while a model is read.
 #
-# Exporters cast, turn and join them on the way to a layer, and adapters need their numbers. A run
-# would compute the same by the same kernels, each time.
+# Exporters cast, transpose and join weights before a layer, and adapters need their values. Each
+# run would compute the same values again with the same kernels.
 
 _SMALL = 2**16
-"""Elements that a result may always have; more only where its inputs have as many together."""
+"""The elements that a result may always have; it may have more only if its inputs together have as
+many.
+"""
 
 FOLDED = frozenset(
     name
@@ -36,16 +40,17 @@ FOLDED = frozenset(
     if operator.kind in ("elementwise", "view", "moves", "mixes", "sizes")
     and not name.startswith("Sequence")
 )
-"""Operators that can be computed while a model is read."""
+"""The operators that can be computed while a model is read."""
 
 _MOVING = {name for name in FOLDED if OPERATORS[name].kind in ("view", "moves", "sizes")}
 _MOVING |= {"Cast", "CastLike"}
 
 
 def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
-    """Returns whether a node computes nothing but places and sizes.
+    """Returns whether a node only moves elements or computes positions and sizes.
 
-    Arithmetic stays in the graph: the first step of an unrolled cell, of zeros, looks like others.
+    Arithmetic stays in the graph, so that the first step of an unrolled cell, which starts from
+    zeros, looks like the other steps.
     """
     present = [array for array in arrays if array is not None]
     masked = node.op == "Mul" and not all(array.any() for array in present)  # a state of zeros
@@ -55,14 +60,14 @@ def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
 class FoldingBudget:
     """Memory for folded constants: 16 times the bytes of the model's constants, and 16 MB.
 
-    What the budget of the load has left may be less.
+    The rest of the load's budget may be smaller; then it is the limit.
     """
 
     def __init__(self, constants: Iterable[Array] = ()) -> None:
         self._left = 2**24 + 16 * sum(array.nbytes for array in constants)
 
     def fold(self, node: Node, arrays: Sequence[Array | None]) -> tuple[Array, ...] | None:
-        """Returns a node's results for these inputs; None if they are left for the run."""
+        """Returns a node's results for these inputs; None if the run must compute them."""
         if node.op not in FOLDED:
             return None
         most, load = max(_SMALL, sum(each.size for each in arrays if each is not None)), loading()
@@ -84,20 +89,35 @@ class FoldingBudget:
 # The base of every adapter's table of operators, and the loop that runs its rules.
 
 Results = str | tuple[str, ...] | Mapping[str, str]
-"""What a rule returns: the value of its output, those of all by position, or by slot.
+"""The results of a rule: the value of its only output, or the values of all outputs by position or
+by slot.
 
-Absent ones are "". A position is a slot, too: "0", "1", ....
+Absent outputs are "". A position is also a slot: "0", "1", ....
 """
 
 DType = np.dtype[Any]
 R = TypeVar("R")
 
 
+def by_slot(results: Results) -> Mapping[str, str]:
+    """Returns the values that a rule returned by the slots of outputs."""
+    if isinstance(results, str):
+        results = (results,)
+    if isinstance(results, tuple):
+        return {str(at): value for at, value in enumerate(results)}
+    return results
+
+
 class Rules(dict[str, R]):
-    """Rules by the names of operators; called with names, it is a decorator that enters one."""
+    """The rules by the names of operators; a call with names returns a decorator that adds a rule.
+
+    A second rule for a name is an error: otherwise the file that is imported last would win.
+    """
 
     def __call__(self, names: str) -> Callable[[R], R]:
         def enter(rule: R) -> R:
+            if twice := self.keys() & set(names.split()):
+                raise ValueError(f"expected one rule per operator, got two for {sorted(twice)}")
             self.update(dict.fromkeys(names.split(), rule))
             return rule
 
@@ -105,12 +125,14 @@ class Rules(dict[str, R]):
 
 
 class Names(dict[str, int]):
-    """Names of values, and how many were derived from each; ``mark`` precedes the number."""
+    """The names of values, each with the number of names derived from it; ``mark`` precedes the
+    number.
+    """
 
     mark = "#"
 
     def fresh(self, name: str) -> str:
-        """Returns the name, or one made from it that no value has yet."""
+        """Returns the name, or a new name made from it if a value already has the name."""
         chosen = name
         while chosen in self:
             self[name] += 1
@@ -120,27 +142,33 @@ class Names(dict[str, int]):
 
 
 _NODE, _RESULT = 1_500, 500
-"""Bytes of a node, and of each value that it makes with its names and its type."""
+"""The bytes of a node, and of each of its output values with its names and its type."""
 _LARGE = 2**20
 """Constants of this many bytes or more are dropped early while a model is read."""
 _UNSEEN = Type(lod=())
-"""The type of a value that no run computes: it was refused, or no node makes it."""
+"""The type of a value that no run computes: its operator was refused, or no node makes it."""
+
+
+class UnknownTypeError(UnsupportedError):
+    """An error: a rule needs the dtype or the axes of a value, and only a run knows them."""
 
 
 Slot = str | int
-"""An input or output of a native operator: by its name, or by its position."""
+"""An input or output of a native operator, by its name or its position."""
 
 
 Operand = str | int | Sequence[int | None]
-"""What a node reads: a value; an integer or a list of them becomes a constant of int64."""
+"""An input of a node: a value, or an integer or list of integers, which becomes an int64
+constant.
+"""
 
 
 class Tape(ABC):
-    """Writes nodes of ONNX's operators one after the other; a subclass names them."""
+    """A writer of nodes of ONNX's operators, one after the other; a subclass names the values."""
 
     @abstractmethod
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
-        """Adds a node of one output, and gives its name."""
+        """Adds a node with one output and returns the name of the output."""
 
     @abstractmethod
     def constant(self, array: Any) -> str:
@@ -150,8 +178,8 @@ class Tape(ABC):
     def ints(self, *values: int | None) -> str:
         """Returns a constant list of int64: axes or a shape."""
 
-    def named(self, operands: Iterable[Operand]) -> list[str]:
-        """Returns values, and constants for integers and lists of them."""
+    def name_operands(self, operands: Iterable[Operand]) -> list[str]:
+        """Returns the names of the operands; integers and lists of integers become constants."""
         return [each if isinstance(each, str) else self._number(each) for each in operands]
 
     def _number(self, sizes: int | Sequence[int | None]) -> str:
@@ -161,33 +189,17 @@ class Tape(ABC):
         """Returns the shape of a value as a list of int64."""
         return self.emit("Shape", value)
 
-    def size(self, value: str, axis: int) -> str:
-        """Returns the size of an axis as a list of one."""
-        return self.emit("Gather", self.sizes_of(value), [axis], axis=0)
-
-    def reshaped(self, value: str, *sizes: int | None) -> str:
-        return self.emit("Reshape", value, sizes)
-
-    def squeezed(self, value: str, *axes: int) -> str:
-        return self.emit("Squeeze", value, axes)
-
-    def unsqueezed(self, value: str, *axes: int) -> str:
-        return self.emit("Unsqueeze", value, axes)
-
-    def transposed(self, value: str, *perm: int) -> str:
-        return self.emit("Transpose", value, perm=perm)
-
-    def joined(self, *lists: Operand) -> str:
-        """Returns one list, such as a shape, from several; rows behind one another."""
+    def join(self, *lists: Operand) -> str:
+        """Returns one list, such as a shape, from several; the lists are joined in order."""
         return self.emit("Concat", *lists, axis=0)
 
 
 class NativeOperator(Tape):
-    """A framework's operator as a rule reads it, with the graph that it is lowered into.
+    """A framework's operator in the form that a rule reads, with the graph that it is lowered into.
 
     An input or attribute that the rule does not read is an error. ``inputs`` and ``outputs`` map
     slots to variable names; ``inert`` names the attributes that cannot change a result on CPU.
-    ``label``: what constants are named after.
+    ``label``: constants are named after it.
     """
 
     main: Slot = ""
@@ -208,25 +220,34 @@ class NativeOperator(Tape):
         self._unread = {("attribute", name) for name in attributes if name not in inert}
         self._unread |= {("input", slot) for slot, names in inputs.items() if any(names)}
 
-    def lowered(self, rule: Callable[[Self], Results]) -> Results:
-        """Returns the rule's results. Raises `UnsupportedError` for inputs and attributes it did
-        not read.
+    def run_rule(self, rule: Callable[[Self], Results]) -> Results:
+        """Returns the results of a rule. Raises `UnsupportedError` for inputs and attributes that
+        the rule did not read.
         """
         results = rule(self)
+        self.check_read()
+        return results
+
+    def check_read(self) -> None:
+        """Raises `UnsupportedError` for inputs and attributes that no rule read."""
         if self._unread:
             unread = ", ".join(f"{kind} {name}" for kind, name in sorted(self._unread))
             raise UnsupportedError(f"not understood: {unread}")
-        return results
+
+    def miscounted(self, count: int) -> str:
+        """Returns why the operator cannot have ``count`` results, "" if it can."""
+        own = len(self.outputs)
+        return "" if count == own else f"the operator has {own}"
 
     # Inputs.
 
     def variables(self, slot: Slot) -> list[str]:
-        """Returns the variables of an input slot, none where it is absent."""
+        """Returns the variables of an input slot, none if it is absent."""
         self._unread.discard(("input", slot))
         return [name for name in self.inputs.get(slot, ()) if name]
 
     def variable(self, slot: Slot) -> str:
-        """Returns the one variable of an input slot, "" where it is absent."""
+        """Returns the one variable of an input slot, "" if it is absent."""
         return _one(slot, self.variables(slot))
 
     def resolve(self, variable: str) -> str:
@@ -238,7 +259,7 @@ class NativeOperator(Tape):
         return [self.resolve(name) for name in self.variables(slot)]
 
     def optional(self, slot: Slot) -> str:
-        """Returns the value in an input slot, "" where it is absent."""
+        """Returns the value in an input slot, "" if it is absent."""
         return _one(slot, self.values(slot))
 
     def value(self, slot: Slot | None = None) -> str:
@@ -250,13 +271,11 @@ class NativeOperator(Tape):
         return result
 
     def array(self, slot: Slot) -> Array:
-        """Returns the numbers in a slot. Raises `UnsupportedError` where they are computed at run
-        time.
-        """
+        """Returns the array in a slot. Raises `UnsupportedError` if it is computed at run time."""
         return self.builder.array(self.value(slot), str(slot))
 
     def absent(self, *slots: str) -> None:
-        """Refuses inputs in the place of attributes: only a run knows them."""
+        """Refuses inputs that replace attributes, because only a run knows their values."""
         for slot in slots:
             if self.variables(slot):
                 raise UnsupportedError(f"input {slot}: computed at run time")
@@ -282,24 +301,19 @@ class NativeOperator(Tape):
         self._unread -= {("attribute", name) for name in names}
 
     def only(self, **values: Any) -> None:
-        """Refuses every value of attributes but one."""
+        """Refuses every value of an attribute except the given one."""
         for name, value in values.items():
             result = self.attribute(name, value)
             if result != value:
                 raise UnsupportedError(f"attribute {name}={result!r}: only {value!r} is supported")
 
     def one_of(self, name: str, default: Any, known: Collection[Any]) -> Any:
-        """Returns an attribute's value. Raises `UnsupportedError` for all but those that are
-        known.
-        """
+        """Returns an attribute's value. Raises `UnsupportedError` if it is not in ``known``."""
         result = self.attribute(name, default)
         if result not in known:
             names = ", ".join(map(str, known))
             raise UnsupportedError(f"attribute {name}={result!r}: expected one of {names}")
         return result
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        return bool(self.attribute(name, default))
 
     def integer(self, name: str, default: int | None = None) -> int:
         result = self.attribute(name, default)
@@ -312,36 +326,33 @@ class NativeOperator(Tape):
     def dtype_of(self, value: str) -> DType:
         result = self.builder.type_of(value).dtype
         if result is None:
-            raise UnsupportedError(f"the dtype of {value!r} is not known")
+            raise UnknownTypeError(f"the dtype of {value!r} is not known")
         return np.dtype(result)
 
     def shape_of(self, value: str) -> tuple[int | None, ...]:
-        """Returns the sizes of a value, None where only a run knows."""
+        """Returns the sizes of a value, None for a size that only a run knows."""
         result = self.builder.type_of(value)
         if result.shape is None:
-            raise UnsupportedError(f"the number of axes of {value!r} is not known")
+            raise UnknownTypeError(f"the number of axes of {value!r} is not known")
         return tuple(result.counts)
 
-    def rank_of(self, value: str) -> int:
-        return len(self.shape_of(value))
-
-    # Nodes and constants that it becomes.
+    # The nodes and constants that the operator becomes.
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
-        values = self.named(inputs)
-        while values and not values[-1]:  # absent ones at the end have no position
+        values = self.name_operands(inputs)
+        while values and not values[-1]:  # absent inputs at the end have no position
             values.pop()
         return self.builder.emit(op, values, attributes)
 
     def emit_many(
         self, op: str, count: int, *inputs: Operand, **attributes: Any
     ) -> tuple[str, ...]:
-        return self.builder.emit_many(op, self.named(inputs), count, attributes)
+        return self.builder.emit_many(op, self.name_operands(inputs), count, attributes)
 
     def constant(self, array: npt.ArrayLike, label: str = "constant") -> str:
         return self.builder.constant(array, f"{self.label}/{label}" if label else self.label)
 
-    def filled(self, sizes: Sequence[int], number: float, dtype: npt.DTypeLike, label: str) -> str:
+    def fill(self, sizes: Sequence[int], number: float, dtype: npt.DTypeLike, label: str) -> str:
         """Returns a constant of one number. Sizes may be a file's: raises `BudgetError` if it is
         large.
         """
@@ -352,9 +363,8 @@ class NativeOperator(Tape):
     def ints(self, *values: int | None) -> str:
         return self.constant(np.asarray(values, np.int64), "ints")
 
-    def scalar(self, value: float, like: str | DType) -> str:
-        """Returns a number in a dtype, or in that of a value."""
-        dtype = self.dtype_of(like) if isinstance(like, str) else like
+    def scalar(self, value: float, dtype: DType) -> str:
+        """Returns a constant number."""
         limits = np.iinfo(dtype) if dtype.kind in "iu" else None
         if (
             dtype.kind in "iub"
@@ -364,33 +374,17 @@ class NativeOperator(Tape):
             raise UnsupportedError(f"the number {value} for {dtype} values")
         return self.constant(np.asarray(value, dtype), "scalar")
 
-    def cast(self, value: str, dtype: npt.DTypeLike) -> str:
-        """Returns the value in a dtype."""
-        name = np.dtype(dtype).name
-        if self.builder.type_of(value).dtype == name:
-            return value
-        return self.emit("Cast", value, to=name)
-
     def sizes_of(self, value: str) -> str:
-        """Returns the shape of a value as a list of int64; a constant where the value is one."""
+        """Returns the shape of a value as a list of int64; a constant if the value is a
+        constant.
+        """
         if value in self.builder.constants:
             return self.ints(*self.builder.constants[value].shape)
         return self.emit("Shape", value)
 
-    def swapped(self, value: str, first: int = -1, second: int = -2) -> str:
-        """Returns the value with two axes exchanged, its rank known or not."""
-        rank = self.builder.type_of(value).rank
-        if rank is None:
-            return self.emit("Einsum", value, equation=swap_equation(first, second))
-        perm = list(range(rank))
-        if not (-rank <= first < rank and -rank <= second < rank):
-            raise UnsupportedError(f"axes {first} and {second} of a value of {rank} axes")
-        perm[first], perm[second] = perm[second], perm[first]
-        return self.transposed(value, *perm)
-
 
 def swap_equation(first: int, second: int) -> str:
-    """Returns the einsum that exchanges two axes of an array of any rank: (0, 1) is
+    """Returns the einsum equation that exchanges two axes of an array of any rank: (0, 1) is
     ``ab...->ba...``.
     """
     front = max([axis + 1 for axis in (first, second) if axis >= 0], default=0)
@@ -416,11 +410,11 @@ Body = tuple[Graph, Sequence[str]]
 
 
 class GraphBuilder:
-    """Collects nodes; names values after the framework's variables, each value once.
+    """A builder that collects nodes and names each value once, after the framework's variable.
 
-    A variable may be assigned again: `value` gives the one that it holds now. ``budget``: memory
-    for constants that are computed here; the builder of a body shares it. ``taken``: in a body,
-    outer values by the names of its inputs.
+    A variable may be assigned again: `value` returns its current value. ``budget``: memory for
+    constants that the builder computes; the builder of a body shares it. ``taken``: in a body, the
+    outer values by the names of its inputs. ``rules``: the caller's rules, see `caller_rules`.
     """
 
     def __init__(self, name: str, budget: FoldingBudget | None = None) -> None:
@@ -430,25 +424,26 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
         self.notes: dict[str, None] = {}
+        self.rules: Mapping[str, Any] = {}
         self.taken: dict[str, str] = {}
         self.origin: tuple[NativeOp, ...] = ()
         self._values: dict[str, str] = {}
         self._names = Names()
-        self._maker: dict[str, int] = {}  # where the node of a provisional name stands
-        self._folded: set[str] = set()  # constants of variables that were computed here
+        self._maker: dict[str, int] = {}  # the node's index, by its provisional name
+        self._folded: set[str] = set()  # constants that the builder computed
         self._types = Inference()
         self._typed = 0  # how many nodes have their types
 
     def fresh(self, name: str) -> str:
-        """Returns the name, or one made from it that no value has yet."""
+        """Returns the name, or a new name made from it if a value already has the name."""
         return self._names.fresh(name)
 
     def value(self, variable: str) -> str:
-        """Returns the value that a variable holds; its own name where nothing has made it yet."""
+        """Returns the value that a variable holds; its own name if nothing has made it yet."""
         return self._values.get(variable, variable)
 
     def type_of(self, value: str) -> Type:
-        """Returns what is known of a value before anything runs."""
+        """Returns the type of a value as far as it is known before a run."""
         for node in self.nodes[self._typed :]:
             if node.op == UNSUPPORTED:
                 self._types[node.outputs[0]] = _UNSEEN
@@ -461,7 +456,7 @@ class GraphBuilder:
         return self._types[value]
 
     def declare(self, value: str, known: Type) -> None:
-        """Sets the type of a value where the framework says more than inference finds."""
+        """Sets the type of a value if the framework declares more than inference finds."""
         self.type_of(value)
         self._types[value] = known
 
@@ -472,7 +467,7 @@ class GraphBuilder:
             self._types[name] = _UNSEEN if array is None else type_of(array)
 
     def is_made(self, value: str) -> bool:
-        """Returns whether it is a constant or a node makes it: it is no input."""
+        """Returns whether a value is a constant or the output of a node, and not an input."""
         spend(len(self.nodes))
         return value in self.constants or any(value in node.outputs for node in self.nodes)
 
@@ -482,10 +477,10 @@ class GraphBuilder:
         return next((node for node in reversed(self.nodes) if value in node.outputs), None)
 
     def swap(self, first: str, second: str) -> None:
-        """Exchanges the names of two values that are no inputs."""
+        """Exchanges the names of two values that are not inputs."""
         spend(len(self.nodes) + len(self.constants))
         names = {first: second, second: first}
-        self.nodes = [node.renamed(names) for node in self.nodes]
+        self.nodes = [node.rename(names) for node in self.nodes]
         self.constants = {names.get(k, k): array for k, array in self.constants.items()}
         self._folded = {names.get(k, k) for k in self._folded}
         self._values = {k: names.get(v, v) for k, v in self._values.items()}
@@ -502,7 +497,7 @@ class GraphBuilder:
         self.declare(name, known)
 
     def take(self, outer: GraphBuilder, value: str, name: str) -> None:
-        """Makes a value of the graph around known in a body, by this name."""
+        """Makes a value of the outer graph known in a body, under this name."""
         if value in outer.constants:
             self.constant(outer.constants[value], name)
         else:
@@ -521,8 +516,8 @@ class GraphBuilder:
         return chosen
 
     def array(self, value: str, role: str) -> Array:
-        """Returns the array of a constant. Raises `UnsupportedError` where it is computed at run
-        time.
+        """Returns the array of a constant. Raises `UnsupportedError` if it is computed at
+        run time.
         """
         result = self.constants.get(value)
         result = self._compute(value) if result is None else result
@@ -555,7 +550,7 @@ class GraphBuilder:
         inputs: Sequence[str],
         attributes: Mapping[str, Any] | None = None,
     ) -> str:
-        """Adds a node and gives a provisional name for its output; `give` makes it a variable's.
+        """Adds a node and returns a provisional name for its output; `give` binds it to a variable.
 
         Nodes that only move elements of constants are computed at once, to a constant.
         """
@@ -569,13 +564,15 @@ class GraphBuilder:
         count: int,
         attributes: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
-        """Returns a node of ``count`` outputs; see `emit`."""
+        """Adds a node with ``count`` outputs and returns their names; see `emit`."""
         stem = f"{inputs[0] if inputs else ''}/{op}"
         outs = tuple(self.fresh(stem) for _ in range(count))
         spend(1)
         loading().take(_NODE + _RESULT * count, "an operator")
         self._maker.update(dict.fromkeys(outs, len(self.nodes)))
         node = Node(op, tuple(inputs), outs, attributes or {}, self.origin)
+        if op not in OPERATORS and op != UNSUPPORTED:
+            raise UnsupportedError(f"{op} is not a canonical operator{did_you_mean(op, OPERATORS)}")
         if node.problem:
             raise UnsupportedError(node.problem)
         arrays = [self.constants.get(name) for name in inputs]
@@ -596,12 +593,12 @@ class GraphBuilder:
     def give(self, variable: str, value: str, name: str = "") -> None:
         """Binds a variable to a value.
 
-        A value with a provisional name is called ``name`` from now on, or as the variable.
+        A value with a provisional name gets the name ``name``, or the variable's name.
         """
         self.give_all([(variable, value, name)])
 
     def give_all(self, triples: Iterable[tuple[str, str, str]]) -> None:
-        """Binds variables to values under names, see `give`: all nodes are renamed at once."""
+        """Binds variables to values under names; see `give`. All nodes are renamed at once."""
         names: dict[str, str] = {}
         first = len(self.nodes)
         for variable, value, name in triples:
@@ -617,16 +614,16 @@ class GraphBuilder:
             self._values[variable] = names.get(value, value)
         if names:
             spend(len(self.nodes) - first)
-            self.nodes[first:] = [node.renamed(names) for node in self.nodes[first:]]
+            self.nodes[first:] = [node.rename(names) for node in self.nodes[first:]]
 
-    def copied(self, value: str, name: str) -> str:
+    def copy(self, value: str, name: str) -> str:
         """Returns a copy of a value under this name, for an output."""
         variable = f"={name}"
         self.give(variable, self.emit("Identity", (value,)), name)
         return self.value(variable)
 
     def forget(self, variable: str) -> None:
-        """Drops a large constant that was computed here, when its variable is not read any more."""
+        """Drops a large constant that the builder computed, after the last read of its variable."""
         value = self.value(variable)
         if value in self._folded and self.constants[value].nbytes >= _LARGE:
             is_shared = any(v == value for name, v in self._values.items() if name != variable)
@@ -652,10 +649,12 @@ class GraphBuilder:
             {name: array for name, array in self.constants.items() if name in used},
             tuple(self.notes),
         )
-        return whole.pruned()
+        return whole.prune()
 
     def body(self, outputs: Sequence[Value], where: str) -> Graph:
-        """`graph` for inside an operator; a node that cannot run refuses the operator."""
+        """Returns the graph for the body of an operator; a node that cannot run refuses the
+        operator.
+        """
         body = self.graph(outputs)
         for node in body.nodes:
             if node.op == UNSUPPORTED:
@@ -664,9 +663,9 @@ class GraphBuilder:
 
 
 class Output(NamedTuple):
-    """An output of a native operator: its slot, its variable, and what the value is called.
+    """An output of a native operator: its slot, its variable, and the name of its value.
 
-    A value without a name is called as the variable.
+    A value without a name gets the variable's name.
     """
 
     slot: str
@@ -678,8 +677,8 @@ class Output(NamedTuple):
 class LoweringStep:
     """One native operator that is to be lowered.
 
-    ``reads``: the variables that it takes. ``lower`` runs its rule. ``outputs(count)``: those to
-    bind where the rule gave ``count`` values, 0 if it was refused.
+    ``reads``: the variables that it takes. ``lower`` runs its rule. ``outputs(count)``: the outputs
+    to bind if the rule returned ``count`` values; 0 if it refused.
     """
 
     at: NativeOp
@@ -713,16 +712,12 @@ def lower_steps(
 
 
 def _lower(step: LoweringStep) -> tuple[Mapping[str, str], str]:
-    """Returns the values of an operator's outputs by slot, and why there are none."""
+    """Returns the values of an operator's outputs by slot, and the reason if there are none."""
     try:
         results = step.lower()
     except OnernnError as error:
         return {}, str(error)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Slots, attributes or inputs of no known form.
+        # Slots, attributes or inputs of an unknown form.
         return {}, f"malformed: {type(error).__name__} {error}"
-    if isinstance(results, str):
-        results = (results,)
-    if isinstance(results, tuple):
-        results = {str(at): value for at, value in enumerate(results)}
-    return results, ""
+    return by_slot(results), ""

@@ -1,22 +1,30 @@
-"""A framework's program as a graph: which operators read and write which values."""
+"""Graphs of a framework's program, with the values that each operator reads and writes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from heapq import heappop, heappush
+from typing import Any, TypeVar
+
+from onernn.ir.records import NamedTuple
 
 T = TypeVar("T")
 
 
 class NativeNode(NamedTuple):
-    """An operator of a framework. ``bodies``: the graphs that are among its attributes."""
+    """An operator of a framework; ``bodies`` holds the graphs that are among its attributes."""
 
     type: str
     reads: frozenset[str]
     writes: frozenset[str]
     bodies: tuple[NativeGraph, ...] = ()
+
+    @property
+    def all_reads(self) -> frozenset[str]:
+        """The names that the operator and its bodies read from the operator's graph."""
+        return self.reads.union(*(body.outer_reads for body in self.bodies))
 
 
 class NativeGraph:
@@ -34,13 +42,15 @@ class NativeGraph:
         outputs: Iterable[str] = (),
     ) -> None:
         self.nodes, self.local, self.outputs = tuple(nodes), frozenset(local), frozenset(outputs)
-        self.reads = [
-            node.reads.union(*(body.outer_reads for body in node.bodies)) for node in self.nodes
-        ]
+        self.reads = [node.all_reads for node in self.nodes]
         self.writes = [
             node.writes.union(*(body.outer_writes for body in node.bodies)) for node in self.nodes
         ]
-        self.writers = Counter(name for names in self.writes for name in names)
+
+    @cached_property
+    def writers(self) -> Counter[str]:
+        """How many operators write each name."""
+        return Counter(name for names in self.writes for name in names)
 
     @cached_property
     def outer_reads(self) -> frozenset[str]:
@@ -49,12 +59,12 @@ class NativeGraph:
 
     @cached_property
     def outer_writes(self) -> frozenset[str]:
-        """The names of the outside that the graph writes."""
+        """The names outside of the graph that the graph writes."""
         return frozenset().union(*self.writes) - self.local
 
     @cached_property
     def parents(self) -> list[set[int]]:
-        """For each operator, those that last wrote what it reads."""
+        """The operators that last wrote the inputs of each operator."""
         writers: dict[str, int] = {}
         result: list[set[int]] = []
         for at, (reads, writes) in enumerate(zip(self.reads, self.writes, strict=True)):
@@ -63,7 +73,7 @@ class NativeGraph:
         return result
 
     def closure(self, positions: Collection[int]) -> set[int]:
-        """Returns these operators and those on a path from one of them to another."""
+        """Returns these operators and all operators on a path between two of them."""
         first, last = min(positions), max(positions)
         after, before = set(positions), set(positions)
         for at in range(first, last + 1):
@@ -77,7 +87,8 @@ class NativeGraph:
     def outside_reads(
         self, positions: Collection[int], shown: Collection[str] = ()
     ) -> list[tuple[int | None, str]]:
-        """Lists what others read of these operators' results, without the names in ``shown``.
+        """Lists the results of these operators that other operators read, without the names in
+        ``shown``.
 
         Returns pairs of a reader's position, None for the graph's outputs, and a name.
         """
@@ -89,7 +100,7 @@ class NativeGraph:
         return [(at, name) for at, names in readers for name in sorted(names & hidden)]
 
     def sources(self, names: Iterable[str], types: Collection[str] | None = None) -> list[int]:
-        """Returns the positions of the operators that these values are computed by.
+        """Returns the positions of the operators that compute these values.
 
         ``types``: operators of other types end the search.
         """
@@ -102,7 +113,7 @@ class NativeGraph:
 
 
 class Part(NamedTuple):
-    """Operators that others replace. ``reads``: the names that the new ones read."""
+    """Operators that are replaced. ``reads``: the names that their replacements read."""
 
     positions: Collection[int]
     operators: Sequence[Any]
@@ -112,8 +123,8 @@ class Part(NamedTuple):
 def weave(native: NativeGraph, operators: Iterable[T], parts: Sequence[Part]) -> list[T]:
     """Returns the operators of a program with each part at the place of its last operator.
 
-    Operators whose results only replaced ones read are left out. ``operators``: those of
-    ``native``, in any form.
+    Operators whose results only replaced operators read are left out. ``operators``: the operators
+    of ``native``, in any form.
     """
     gone = {at for part in parts for at in part.positions}
     placed = {max(part.positions): part.operators for part in parts}
@@ -134,3 +145,27 @@ def weave(native: NativeGraph, operators: Iterable[T], parts: Sequence[Part]) ->
         for at, operator in enumerate(operators)
         for each in placed.get(at, () if at in gone else (operator,))
     ]
+
+
+def sort_positions(needs: Mapping[int, Collection[int]]) -> list[int]:
+    """Returns the positions sorted so that each follows the positions that it needs; ties keep
+    their order.
+
+    Positions in a cycle come last.
+    """
+    if all(max(before, default=-1) < at for at, before in needs.items()):
+        return sorted(needs)
+    readers: dict[int, list[int]] = {at: [] for at in needs}
+    for at, before in needs.items():
+        for each in before:
+            readers[each].append(at)
+    left = {at: len(before) for at, before in needs.items()}
+    ready = sorted(at for at, count in left.items() if not count)
+    result: list[int] = []
+    while ready:
+        result.append(heappop(ready))
+        for at in readers[result[-1]]:
+            left[at] -= 1
+            if not left[at]:
+                heappush(ready, at)
+    return result + sorted(needs.keys() - set(result))

@@ -1,4 +1,4 @@
-"""The switch for layers that run inside other frameworks."""
+"""The switch that disables layers inside other frameworks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 DISABLED = "plug-ins are disabled (onernn.plugins_disabled, or ONERNN_DISABLE_PLUGINS)"
-"""The reason of layers that stay with the framework."""
+"""The reason for layers that stay with the framework."""
 
 _lock = Lock()
 _disabled = 0
@@ -17,12 +17,13 @@ _wanted = True
 
 @contextmanager
 def plugins_disabled() -> Iterator[None]:
-    """Frameworks run everything themselves meanwhile, in all threads of the process.
+    """Makes frameworks run all operators themselves inside the context, in all threads of the
+    process.
 
     ``optimize`` of every adapter replaces nothing, and layers that it has replaced in place (of
-    paddle.nn and gluon) run as they were. A program, symbol or session that holds the package's
-    operators runs them all the same: optimize it inside to compare. ONERNN_DISABLE_PLUGINS=1 in the
-    environment does the same for a whole process.
+    paddle.nn and gluon) run in the framework again. A program, symbol or session that already holds
+    onernn's operators still runs them: to compare, call ``optimize`` inside the context.
+    ONERNN_DISABLE_PLUGINS=1 in the environment does the same for a whole process.
     """
     global _disabled
     with _lock:
@@ -41,5 +42,7 @@ def plugins_enabled() -> bool:
 
 
 def still_enabled() -> bool:
-    """`plugins_enabled`, with the environment as it was then: for calls of microseconds."""
+    """Returns `plugins_enabled` without reading the environment again, for calls of
+    microseconds.
+    """
     return not _disabled and _wanted

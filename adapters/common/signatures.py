@@ -1,38 +1,41 @@
-"""Rules whose signature is the schema of a framework's operator, and the values they compute with.
+"""Rules whose signature is the schema of a framework's operator, and the values that they use.
 
 A positional parameter is an input slot, a keyword is an attribute with the framework's own default.
-What a signature does not name is refused by name. See design/0077.
+An input or attribute that the signature does not name is refused by name. See design/0077.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
-from onernn.adapters.common.lowering import DType, NativeOperator, Results
+from onernn.adapters.common.lowering import DType, NativeOperator, Results, swap_equation
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
+from onernn.ir.records import NamedTuple, cached_property
 from onernn.ir.types import Type
 
 
 def refuse(reason: str) -> Any:
-    """Raises `UnsupportedError`, also inside an expression."""
+    """Raises `UnsupportedError`; it can be used inside an expression."""
     raise UnsupportedError(reason)
 
 
 class Tensor:
     """A value of the graph under construction; the canonical operators are its methods.
 
-    ``x.Softmax(axis=1)`` adds a node and returns its output, ``outputs=2`` returns two. Among the
-    inputs of a method an integer or a list of integers is a constant of int64, a float is a
-    constant in the dtype of ``x``. ``slot`` and ``place`` say which input of the operator it is.
+    ``x.Softmax(axis=1)`` adds a node and returns its output, ``outputs=2`` returns two. If an input
+    of a method is an integer or a list of integers, it becomes an int64 constant; a float becomes a
+    constant in the dtype of ``x``. ``slot`` and ``place`` say which input of the operator the value
+    is.
     """
 
+    __array_ufunc__ = None  # array + value then calls this class
     copied = False
-    """Whether an output that is an input becomes a value of its own."""
+    """Whether an output that is also an input is copied to a new value."""
 
     def __init__(self, op: Any, name: str, slot: str = "", place: int = 0) -> None:
         self.op, self.name, self.slot, self.place = op, name, slot, place
@@ -43,11 +46,11 @@ class Tensor:
         return [cls(op, name, slot, at) for at, name in enumerate(op.values(slot))]
 
     def new(self, name: str) -> Self:
-        """Returns another value of the same operator."""
+        """Returns the value of this name, for the same operator."""
         return type(self)(self.op, name)
 
     def read(self) -> str:
-        """Returns the name for a node that computes with this value."""
+        """Returns the name by which a node reads this value."""
         return self.name
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
@@ -80,16 +83,22 @@ class Tensor:
         return self.new(self.op.scalar(value, self.dtype))
 
     def constant(self, value: Any) -> Self:
-        """Returns a constant; an array keeps its dtype, numbers take that of this value."""
+        """Returns a constant; an array keeps its dtype, numbers get the dtype of this value."""
         array = value if isinstance(value, np.ndarray) else np.asarray(value, self.dtype)
         return self.new(self.op.constant(array))
 
     def fill(self, sizes: Sequence[int], value: float) -> Self:
         """Returns a constant in the dtype of this value, within the budget of the load."""
-        return self.new(self.op.filled(sizes, value, self.dtype, "filled"))
+        return self.new(self.op.fill(sizes, value, self.dtype, "filled"))
+
+    def _like(self, other: Any) -> Any:
+        """Returns an operand of Python's arithmetic; numbers get the dtype of this value."""
+        if isinstance(other, Tensor):
+            return other
+        return self.constant(other) if isinstance(other, np.ndarray) else self.scalar(other)
 
     def _with(self, kind: str, other: Any) -> Self:
-        return getattr(self, kind)(other if isinstance(other, Tensor) else self.scalar(other))
+        return getattr(self, kind)(self._like(other))
 
     def __add__(self, other: Any) -> Self:
         return self if _is_number(other, 0) else self._with("Add", other)
@@ -106,6 +115,24 @@ class Tensor:
     def __matmul__(self, other: Any) -> Self:
         return self.MatMul(other)
 
+    def __pow__(self, other: Any) -> Self:
+        return self._with("Pow", other)
+
+    def __neg__(self) -> Self:
+        return self.Neg()
+
+    def __radd__(self, other: Any) -> Self:
+        return self + other
+
+    def __rmul__(self, other: Any) -> Self:
+        return self * other
+
+    def __rsub__(self, other: Any) -> Self:
+        return self._like(other) - self
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return self._like(other) / self
+
     @property
     def type(self) -> Type:
         return self.op.builder.type_of(self.name)
@@ -117,7 +144,9 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """The sizes, None if only a run knows one; raises `UnsupportedError` without a rank."""
+        """The sizes, None for sizes that only a run knows; raises `UnsupportedError` if the rank is
+        unknown.
+        """
         return self.op.shape_of(self.name)
 
     @property
@@ -131,7 +160,7 @@ class Tensor:
 
     @property
     def known(self) -> Array | None:
-        """The elements of a constant, None for other values."""
+        """The elements of a constant, None if the value is not a constant."""
         return self.op.builder.constants.get(self.name)
 
     @property
@@ -144,7 +173,7 @@ class Tensor:
         return self.sizes.Gather([axis], axis=0)
 
     def join(self, *lists: Any) -> Self:
-        """Returns one list, such as a shape, from this one and others."""
+        """Returns one list, such as a shape, made of this list and ``lists``."""
         return self.Concat(*lists, axis=0)
 
     def cast(self, dtype: Any) -> Self:
@@ -164,7 +193,15 @@ class Tensor:
         return self.Transpose(perm=perm)
 
     def swap(self, first: int = -1, second: int = -2) -> Self:
-        return self.new(self.op.swapped(self.read(), first, second))
+        """Returns the value with two axes exchanged; its rank may be unknown."""
+        rank = self.type.rank
+        if rank is None:
+            return self.Einsum(equation=swap_equation(first, second))
+        if not (-rank <= first < rank and -rank <= second < rank):
+            refuse(f"axes {first} and {second} of a value of {rank} axes")
+        perm = list(range(rank))
+        perm[first], perm[second] = perm[second], perm[first]
+        return self.transpose(*perm)
 
     def flip(self, *axes: int) -> Self:
         back = [-1] * len(axes)
@@ -172,7 +209,7 @@ class Tensor:
 
 
 def _is_number(value: Any, number: float) -> bool:
-    return not isinstance(value, Tensor) and bool(value == number)
+    return isinstance(value, int | float) and value == number
 
 
 class OneOf(NamedTuple):
@@ -189,9 +226,10 @@ class Signature:
     """A rule that is called with the inputs and attributes that its parameters name.
 
     ``only``: the one supported value of each further attribute; "" for a slot, whose name begins
-    with a capital letter, says that it must be empty. A parameter ``op`` receives the operator. A
-    default with a method ``read(op, name)``, such as `OneOf`, reads its attribute by itself. A
-    keyword without a default is a required integer, a slot with the default () holds a list.
+    with a capital letter, means that the slot must be empty. A parameter ``op`` receives the
+    operator. A default with a method ``read(op, name)``, such as `OneOf`, reads its attribute
+    itself. A keyword without a default is a required integer; a slot with the default () holds a
+    list.
     """
 
     def __init__(
@@ -202,15 +240,29 @@ class Signature:
             name for name, value in only.items() if value == "" and name[0].isupper()
         )
         self.only = {name: value for name, value in only.items() if name not in self.absent}
-        self.parameters = tuple(inspect.signature(rule).parameters.values())
-        kinds = {each.name: each.kind for each in self.parameters}
-        slots = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        self.slots = tuple(name for name, kind in kinds.items() if kind is slots)
-        rest = [n for n, kind in kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL]
-        self.rest = rest[0] if rest else ""
+
+    @cached_property
+    def parameters(self) -> tuple[inspect.Parameter, ...]:
+        """The parameters of the rule, read at its first use because a model uses few rules."""
+        return tuple(inspect.signature(self.rule).parameters.values())
+
+    @cached_property
+    def slots(self) -> tuple[str, ...]:
+        """The parameters that take one input each."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return tuple(p.name for p in self.parameters if p.kind is kind and p.name != "op")
+
+    @cached_property
+    def rest(self) -> str:
+        """The parameter that takes all other inputs, "" if there is none."""
+        kind = inspect.Parameter.VAR_POSITIONAL
+        return next((each.name for each in self.parameters if each.kind is kind), "")
 
     def __call__(self, op: NativeOperator) -> Results:
-        inputs, results = self.call(op)
+        return self.name_results(op, *self.call(op))
+
+    def name_results(self, op: NativeOperator, inputs: Sequence[Any], results: Any) -> Results:
+        """Returns the names of a rule's results, by slot if the rule named the slots."""
         taken = {each.name for each in inputs if isinstance(each, Tensor)}
 
         def name(result: Any) -> str:
@@ -224,7 +276,12 @@ class Signature:
         return tuple(map(name, results)) if isinstance(results, tuple) else name(results)
 
     def call(self, op: NativeOperator) -> tuple[list[Any], Any]:
-        """Returns the inputs of the rule, and what it returns."""
+        """Returns the inputs of the rule and its result."""
+        inputs, attributes = self.bind(op)
+        return inputs, self.rule(*inputs, **attributes)
+
+    def bind(self, op: NativeOperator) -> tuple[list[Any], dict[str, Any]]:
+        """Returns the inputs and attributes that the rule's parameters name."""
         op.absent(*self.absent)
         op.only(**self.only)
         inputs: list[Any] = []
@@ -233,7 +290,15 @@ class Signature:
             if each.name == "op":
                 attributes["op"] = op
             elif each.kind is each.KEYWORD_ONLY:
-                attributes[each.name] = self._attribute(op, each.name, each.default)
+                default: Any = each.default
+                if default is each.empty:
+                    if each.name not in op.attributes:
+                        refuse(f"attribute {each.name} is missing")
+                    attributes[each.name] = op.integer(each.name)
+                elif hasattr(default, "read"):
+                    attributes[each.name] = default.read(op, each.name)
+                else:
+                    attributes[each.name] = op.keyword(each.name, default)
             elif each.kind is each.VAR_POSITIONAL:
                 inputs += self._values(op, each.name)
             elif each.default == ():
@@ -245,14 +310,8 @@ class Signature:
                 refuse(f"input {each.name} is missing")
             else:
                 inputs.append(each.default)
-        return inputs, self.rule(*inputs, **attributes)
+        return inputs, attributes
 
     def _values(self, op: NativeOperator, slot: str) -> list[Any]:
         """Returns the tensors in a slot."""
         return self.tensor.of(op, slot)
-
-    @staticmethod
-    def _attribute(op: NativeOperator, name: str, default: Any) -> Any:
-        if default is inspect.Parameter.empty:
-            return op.integer(name)
-        return default.read(op, name) if hasattr(default, "read") else op.keyword(name, default)

@@ -1,4 +1,4 @@
-"""A graph that is to be written: dtype, number of axes and LoD of every value are known."""
+"""Graphs to be written: the dtype, rank and LoD of every value must be known."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from onernn.engine.session import unsupported
+from onernn.engine.session import find_unsupported
 from onernn.ir.arrays import Array
-from onernn.ir.errors import OnernnError, UnsupportedError, printable
-from onernn.ir.feeds import checked_feed
+from onernn.ir.errors import OnernnError, Refusal, UnsupportedError, printable
+from onernn.ir.feeds import check_feed
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Type
 
-_RANKS = range(1, 5)  # of an input of which the model says nothing
-_MOST = 4**4  # choices of ranks: four such inputs
+_RANKS = range(1, 5)  # of an input without a declared rank
+_MOST = 4**4  # combinations of ranks: four such inputs
 
 
 Progress = Callable[[str, int, int], None]
-"""Is called with what is done, how many of these are done, and how many there are."""
+"""A function called with the stage, the number of items done, and the total number of items."""
 
 
 class Rule:
-    """A function that writes a kind of node: its signature says what it reads.
+    """A function that writes a kind of node; its signature names the inputs and attributes.
 
     Positional parameters are the node's inputs, None if they are absent. Keywords are its
-    attributes, and ``w`` is what writes.
+    attributes, and ``w`` is the writer.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -39,38 +39,60 @@ class Rule:
         self.keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
 
     def __call__(self, w: Any) -> Any:
-        """Returns what the function makes of the node ``w.node`` with the values ``w.inputs``."""
+        """Returns the function's result for the node ``w.node`` with the values ``w.inputs``."""
         attributes = {
             name: w if name == "w" else getattr(w.node.attrs, name, None) for name in self.keywords
         }
         return self.function(*w.inputs, **attributes)
 
 
-def write_nodes(graph: Graph, write: Callable[[Node], None], progress: Progress | None) -> None:
-    """Writes all nodes in order; what cannot be written is refused by the name of its node."""
+def write_nodes(
+    graph: Graph,
+    write: Callable[[Node], None],
+    stand_in: Callable[[str], None],
+    progress: Progress | None,
+) -> None:
+    """Writes all nodes in order. Raises `UnsupportedError` that names each node that cannot be
+    written, with the reason.
+
+    ``stand_in`` names an output of a refused node, so that the nodes that read it are also tried.
+    Nodes of unknown types are not tried.
+    """
+    refusals = [*find_unsupported(graph)]
+    lost = {name for node in _unknown(graph) * bool(refusals) for name in node.outputs}
     for at, node in enumerate(graph.nodes):
         if progress is not None:
             progress("writing", at, len(graph.nodes))
+        outputs = [*filter(None, node.outputs)]
+        if not lost.isdisjoint((*node.inputs, *outputs)):
+            lost.update(outputs)
+            continue
         try:
             write(node)
         except UnsupportedError as error:
-            raise UnsupportedError(
-                f"{graph.name} cannot be written: {node.label}: {error}"
-            ) from error
+            refusals.append(Refusal(str(error), node.label))
+            for name in outputs:
+                stand_in(name)
+    if refusals:
+        raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
 
 
 def declare(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
-    """Returns the graph with dtype and rank of each input, so that those of every value follow.
+    """Returns the graph with the dtype and rank of each input, from which every value's type
+    follows.
 
-    What an input does not declare is that of ``inputs``, a batch. Without one it is float32, of the
-    only rank with which all types are known; where several are such, the one that merges the fewest
-    axes: (N, T, A*B) rather than (N, T, A, B), which the model makes the same of. Raises
-    `UnsupportedError` for unknown operators, and where no ranks fit, or several do.
+    An undeclared dtype or rank is taken from ``inputs``, a batch. Without a batch the dtype is
+    float32, and the rank is the only one with which all types are known. If several ranks fit, the
+    rank that merges the fewest axes is chosen: (N, T, A*B) rather than (N, T, A, B), if the model
+    treats both alike. Raises `UnsupportedError` if no ranks fit, if several fit equally well, or
+    for unknown operators if an input may have several ranks.
     """
-    if refusals := unsupported(graph):
-        raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
-    feed = {} if inputs is None else checked_feed(graph.inputs, inputs)
+    feed = {} if inputs is None else check_feed(graph.inputs, inputs)
     choices = [_choices(value, feed.get(value.name)) for value in graph.inputs]
+    if refusals := find_unsupported(graph):
+        if math.prod(map(len, choices)) == 1:  # `write_nodes` lists all refused nodes
+            return replace(graph, inputs=tuple(value for (value,) in choices))
+        raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
     if math.prod(map(len, choices)) > _MOST:
         raise _refuse_untyped("too many inputs have no declared rank", graph)
     graphs = [replace(graph, inputs=chosen) for chosen in itertools.product(*choices)]
@@ -95,7 +117,7 @@ def _refuse_untyped(reason: str, graph: Graph) -> UnsupportedError:
 
 
 def _unknown(graph: Graph) -> list[Node]:
-    """Returns the nodes that make a value of which dtype, rank or LoD are not known."""
+    """Returns the nodes that compute a value whose dtype, rank or LoD is not known."""
 
     def is_known(name: str) -> bool:
         result = graph.types[name]
@@ -117,24 +139,25 @@ def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
 
 
 def _count_merged(graph: Graph) -> int:
-    """Returns how many products of sizes are the size of an axis."""
+    """Returns the number of axes whose size is a product of sizes."""
     sizes = {size for known in graph.types.values() for size in known.shape or () if size}
     return sum(any(len(names) > 1 for names, _ in size.terms) for size in sizes)
 
 
-# Whether what was written is what the model is: it is read, and its types are inferred, again.
+# The check of a written model: it is read again, and its types are inferred again.
 
 
 def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) -> None:
-    """Raises `UnsupportedError`, that ``path`` is not written, where it would be wrong.
+    """Raises `UnsupportedError`, which says that ``path`` is not written, if the file would be
+    wrong.
 
-    The outputs of what ``read`` gives must be of these types, in order; ragged ones may come
-    padded.
+    The outputs of the graph that ``read`` returns must have these types, in order; ragged outputs
+    may be padded.
     """
     try:
         graph = read()
         result = {value.name: graph.types[value.name] for value in graph.outputs}
-        wrong = [str(refusal) for refusal in unsupported(graph)] or [
+        wrong = [str(refusal) for refusal in find_unsupported(graph)] or [
             f"{name!r} is {given}, not {want}"
             for (name, given), want in zip(result.items(), outputs, strict=False)
             if not _fits(given, want)
@@ -149,7 +172,7 @@ def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) 
 
 def _fits(result: Type, want: Type) -> bool:
     """Returns whether dtype, LoD depth and, as far as they are known, rank and sizes agree."""
-    padded = want.depth > result.depth == 0  # (N, T, ...) for words (W, ...)
+    padded = want.depth > result.depth == 0  # (N, T, ...) for (W, ...)
     sizes, wanted = result.counts[2 * padded :], want.counts[padded:]
     if result.dtype != want.dtype or not padded and result.depth != want.depth:
         return False

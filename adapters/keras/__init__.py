@@ -1,4 +1,7 @@
-"""Keras: models in ``.keras`` and ``.h5`` files, of Keras 2 and 3; no framework is needed."""
+"""Keras: models in ``.keras`` and ``.h5`` files, or in ``.json`` with weights in ``.h5``.
+
+Reads files of Keras 1 to 3 without a framework.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,26 @@ _WEIGHTS = (".h5", ".hdf5")
 _SUFFIXES = (".keras", *_WEIGHTS)
 
 
+_START = 2**16
+
+
 def _reads(path: StrPath) -> bool:
-    return Path(path).suffix.lower() in _SUFFIXES
+    """Returns whether the file holds a Keras model. The ``.json`` of other frameworks name no
+    classes.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix != ".json" or not Path(path).is_file():
+        return suffix in _SUFFIXES
+    with open(path, "rb") as stream:
+        start = stream.read(_START)
+    return b'"class_name"' in start and b'"config"' in start
 
 
 ADAPTER = Adapter(
     name="Keras",
-    files="a .keras or .h5",
+    files="a .keras or .h5, or a .json with weights in .h5",
     reads=_reads,
     load=defer("keras.lower.load_keras"),
-    no_params="the weights of a Keras model are in its file",
     weights=dict.fromkeys(_WEIGHTS, defer("keras.read.read_weights")),
     layers_among=defer("keras.read.layers_among"),
     runtime=Runtime(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.adapters.common.bodies import NEAREST, pool_windows
-from onernn.adapters.common.signatures import OneOf, Signature, refuse
-from onernn.adapters.common.windows import (
+from onernn.adapters.common.bodies import (
+    NEAREST,
     each_axis,
     over_channels,
+    pool_windows,
     same_pads,
 )
+from onernn.adapters.common.signatures import OneOf, Signature, refuse
 from onernn.adapters.keras import rules
 from onernn.adapters.keras.read import group_names
 from onernn.adapters.keras.table import KerasLayer, KerasTensor, Stated, keras
@@ -33,7 +34,7 @@ _LAST = OneOf("channels_last", {"channels_last": True, "channels_first": False})
 
 
 def _axes(x: KerasTensor) -> int:
-    """Returns over how many axes the windows of a layer go, which its name tells."""
+    """Returns the number of axes of the layer's windows, from the layer's name."""
     axes = 1 if "1D" in x.op.at.type else 2
     if x.rank != axes + 2:
         refuse(f"expected {axes + 2} axes, got {x.rank}")
@@ -76,7 +77,7 @@ def _kernel(array: Array, windows: dict[str, Any], last: int, *, each: bool = Fa
 
 
 def _finish(y: KerasTensor, bias: list[Array], last: bool, activation: Any) -> KerasTensor:
-    """Returns the function of windows with its bias, which is one of each channel."""
+    """Adds the bias, one value per channel, and applies the activation."""
     shape = (-1,) if last else (-1, *[1] * (y.rank - 2))
     return rules.finish(y, [array.reshape(shape) for array in bias], activation)
 
@@ -96,8 +97,13 @@ def convolution(
     use_bias=True,
     op,
 ):
-    windows = _windows(_axes(x), padding, kernel_size, strides or 1, dilation_rate or 1)
+    axes = _axes(x)
+    windows = _windows(axes, padding, kernel_size, strides or 1, dilation_rate or 1)
     kernel, *bias = op.weights("kernel", *["bias"] * use_bias)
+    if op.lowering.backend == "theano":  # it computes convolutions, not correlations
+        if padding != "valid" and any(size % 2 == 0 for size in windows["kernel_shape"]):
+            refuse(f"padding={padding!r} of a kernel of even size, trained by Theano")
+        kernel = np.flip(kernel, tuple(range(axes)))
     kernel = _kernel(kernel, windows, filters)
     y = over_channels(
         x.floats, data_format, lambda x: x.Conv(kernel, *bias, group=groups, **windows)
@@ -120,8 +126,12 @@ def depthwise(
     use_bias=True,
     op,
 ):
-    """Windows over each channel; a separable one has products of all channels after them."""
+    """Convolves each channel separately. A separable convolution then multiplies across all
+    channels.
+    """
     axes = _axes(x)
+    if op.lowering.backend == "theano":
+        refuse("trained by Theano, whose kernels for each channel Keras does not turn")
     windows = _windows(axes, padding, kernel_size, strides or 1, dilation_rate or 1)
     points = ["pointwise_kernel"] * op.at.type.startswith("Separable")
     kernel, *others = op.weights("kernel|depthwise_kernel", *points, *["bias"] * use_bias)
@@ -136,48 +146,30 @@ def depthwise(
     return _finish(over_channels(x.floats, data_format, convolve), others, data_format, activation)
 
 
-def _pool(kind: str) -> Callable[..., Any]:
-    def rule(
-        x: Any,
-        *,
-        pool_size: Any = None,
-        strides: Any = None,
-        padding: Any = "valid",
-        data_format: Any = _LAST,
-    ) -> Any:
-        axes = _axes(x)
-        kernel = each_axis(pool_size or 2, axes)
-        strides = each_axis(strides or kernel, axes)
-        if min(kernel + strides) < 1:
-            refuse(f"windows of {kernel} and {strides}")
-        windows = {"strides": strides, **_pads(padding, kernel, [1] * axes)}
-
-        def pool(x: Any) -> Any:
-            return x.new(pool_windows(x.op, x.name, kind, kernel, **windows))
-
-        return over_channels(x.floats, data_format, pool)
-
-    return rule
+@keras("MaxPooling1D MaxPooling2D AveragePooling1D AveragePooling2D")
+def pool(x, *, pool_size=None, strides=None, padding="valid", data_format=_LAST, op):
+    axes, kind = _axes(x), "max" if op.at.type.startswith("Max") else "avg"
+    kernel = each_axis(pool_size or 2, axes)
+    strides = each_axis(strides or kernel, axes)
+    if min(kernel + strides) < 1:
+        refuse(f"windows of {kernel} and {strides}")
+    windows = {"strides": strides, **_pads(padding, kernel, [1] * axes)}
+    return over_channels(x.floats, data_format, lambda x: pool_windows(x, kind, kernel, **windows))
 
 
-def _pool_all(kind: str) -> Callable[..., Any]:
-    def rule(x: Any, *, data_format: Any = _LAST, keepdims: Any = False) -> Any:
-        axes, y, kept = _axes(x), x.floats, int(keepdims)
-        over = [*range(1, axes + 1)] if data_format else [*range(2, axes + 2)]
-        if kind == "Max" or axes > 1 or not x.flags:
-            return getattr(y, f"Reduce{kind}")(over, keepdims=kept)
-        column = x.flags.unsqueeze(2 if data_format else 1)
-        y = column.Where(y, y.scalar(0))
-        total = y.ReduceSum(over, keepdims=kept)
-        return total / column.CastLike(y).ReduceSum(over, keepdims=kept)
-
-    return rule
-
-
-for name, kind in (("Max", "max"), ("Average", "avg")):
-    keras(f"{name}Pooling1D {name}Pooling2D")(_pool(kind))
-    whole = "Max" if name == "Max" else "Mean"
-    keras(f"Global{name}Pooling1D Global{name}Pooling2D")(_pool_all(whole))
+@keras("GlobalMaxPooling1D GlobalMaxPooling2D GlobalAveragePooling1D GlobalAveragePooling2D")
+def pool_all(x, *, data_format=_LAST, keepdims=False, op):
+    """Reduces all axes of the windows. A mean leaves out the steps that a mask hides."""
+    axes, y, kept = _axes(x), x.floats, int(keepdims)
+    over = [*range(1, axes + 1)] if data_format else [*range(2, axes + 2)]
+    if op.at.type.startswith("GlobalMax"):
+        return y.ReduceMax(over, keepdims=kept)
+    if axes > 1 or not x.flags:
+        return y.ReduceMean(over, keepdims=kept)
+    column = x.flags.unsqueeze(2 if data_format else 1)
+    y = column.Where(y, y.scalar(0))
+    total = y.ReduceSum(over, keepdims=kept)
+    return total / column.CastLike(y).ReduceSum(over, keepdims=kept)
 
 
 @keras("UpSampling1D UpSampling2D", interpolation="nearest")
@@ -200,7 +192,7 @@ def cropping(x, *, cropping=None, data_format=_LAST):
 
 
 def _around(x: KerasTensor, name: str, widths: Any, last: bool) -> tuple[list[int], list[int]]:
-    """Returns what is before and after each axis, from ((before, after), ...)."""
+    """Returns the widths before and after each axis, from ((before, after), ...)."""
     axes = _axes(x)
     listed = [widths] if axes == 1 and isinstance(widths, list) else widths
     listed = listed if isinstance(listed, list) else [1 if listed is None else listed] * axes
@@ -217,7 +209,7 @@ def _around(x: KerasTensor, name: str, widths: Any, last: bool) -> tuple[list[in
 # Formulas: documentation of keras.layers of these names.
 
 
-def _normalized_axes(x: KerasTensor, axis: Any) -> list[int]:
+def _axes_of_norm(x: KerasTensor, axis: Any) -> list[int]:
     axes = axis if isinstance(axis, list) else [-1 if axis is None else axis]
     return sorted(rules.one_axis(x, each) for each in axes)
 
@@ -225,7 +217,7 @@ def _normalized_axes(x: KerasTensor, axis: Any) -> list[int]:
 def _scale_and_shift(
     op: KerasLayer, scale: bool, center: bool, *statistics: str
 ) -> tuple[Any, ...]:
-    """Returns gamma and beta, None for one that the norm does not have, and statistics."""
+    """Returns gamma and beta, None for a missing one, and the statistics."""
     names = ["gamma"] * scale + ["beta"] * center
     held = dict(zip([*names, *statistics], op.weights(*names, *statistics), strict=True))
     return tuple(map(held.get, ("gamma", "beta", *statistics)))
@@ -243,7 +235,7 @@ def batch_normalization(
     renorm_momentum=None,
     op,
 ):
-    """By the statistics that training left."""
+    """Normalizes by the mean and variance from training."""
     x, place = x.floats, rules.one_axis(x, -1 if axis is None else axis)
     held = _scale_and_shift(op, scale, center, "moving_mean", "moving_variance")
     gamma, beta, mean, variance = held
@@ -257,7 +249,7 @@ def batch_normalization(
 
 @keras("LayerNormalization", masks=True, rms_scaling=False)
 def layer_normalization(x, *, axis=None, epsilon=1e-3, center=True, scale=True, op):
-    x, axes = x.floats, _normalized_axes(x, axis)
+    x, axes = x.floats, _axes_of_norm(x, axis)
     if axes != [*range(axes[0], x.rank)]:
         refuse(f"attribute axis={axes}: only the last axes, of {x.rank}")
     gamma, beta = _scale_and_shift(op, scale, center)
@@ -269,7 +261,7 @@ def layer_normalization(x, *, axis=None, epsilon=1e-3, center=True, scale=True, 
 
 @keras("RMSNormalization")
 def rms_normalization(x, *, axis=None, epsilon=1e-6, op):
-    x, axes = x.floats, _normalized_axes(x, axis)
+    x, axes = x.floats, _axes_of_norm(x, axis)
     if axes != [x.rank - 1]:
         refuse(f"attribute axis={axes}: only the last one")
     root = (x * x).ReduceMean([-1], keepdims=1).Add(epsilon).Sqrt()
@@ -296,15 +288,16 @@ def group_normalization(x, *, groups=32, axis=None, epsilon=1e-3, center=True, s
     return over_channels(x, place > 1, normalize)
 
 
-# The steps that a recurrent layer goes through: all of a padded batch, or those of a mask.
+# The steps that a recurrent layer processes: all steps of a padded batch, or only the unmasked
+# ones.
 
 
 class Steps:
-    """Every step of (N, T, I). ``given``: what the first cell takes.
+    """All steps of a batch (N, T, I), without a mask. ``given`` is the input of the first cell.
 
-    ``all`` returns the output of every step of what an Rnn returns, in time's order; ``reverse``
-    from the end, ``finish`` in Keras's order of axes. ``last``: the output after the last step.
-    ``zeros``: masked steps give zeros, else what the step before gave.
+    ``all`` returns the outputs of an Rnn for every step in time order. ``reverse`` reverses the
+    time, and ``finish`` returns Keras's order of axes. ``last`` returns the output after the last
+    step. ``zeros``: masked steps output zeros; otherwise they repeat the output of the step before.
     """
 
     def __init__(self, x: KerasTensor, time_major: bool) -> None:
@@ -325,7 +318,12 @@ class Steps:
 
 
 class _Table(NamedTuple):
-    """Of a mask: of each sequence the words and where they begin, of each step those up to it."""
+    """Counts of unmasked steps.
+
+    ``counts`` and ``starts``: for each sequence, the number of unmasked steps and their start in
+    the ragged batch. ``far``: for each step, the unmasked steps up to it. ``some``: the mask as
+    int64.
+    """
 
     flags: KerasTensor
     some: KerasTensor
@@ -336,7 +334,7 @@ class _Table(NamedTuple):
 
 
 class Masked(Steps):
-    """The steps whose mask is true, of each sequence one after the other: a ragged batch."""
+    """The steps whose mask is true, in a ragged batch: sequence after sequence."""
 
     def __init__(self, x: KerasTensor, width: int) -> None:
         tables = x.op.lowering.tables
@@ -350,11 +348,13 @@ class Masked(Steps):
             self.given = rows.SequenceReset(self._table.offsets)
 
     def all(self, y: KerasTensor, backwards: bool, *, zeros: bool) -> KerasTensor:
-        """Row 0 of a table is zeros, the words come after it; each step takes one of them."""
+        """Returns all steps. Each step takes a row of a table, which has zeros in row 0, followed
+        by the outputs of the unmasked steps.
+        """
         table, data = self._table, y.SequenceData()
         rows = data.fill((1, data.shape[-1] or 1), 0).join(data)
         starts = table.starts.unsqueeze(1)
-        if backwards:  # the first word at or after a step, as long as there is one
+        if backwards:  # the first unmasked step at or after a step, if there is one
             before = table.far - table.some
             place = (starts + before).Add([1])
             reached = (table.counts.unsqueeze(1) - before).Greater([0])
@@ -370,7 +370,9 @@ class Masked(Steps):
         return y
 
     def last(self, h: Any, backwards: bool, *, zeros: bool, given: bool) -> Any:
-        """Keras returns zeros for a sequence without words, whatever its initial state is."""
+        """Returns the last output. Keras returns zeros for a sequence without unmasked steps,
+        whatever its initial state is.
+        """
         if zeros:
             kept = self._table.flags.Gather(np.array(0 if backwards else -1), axis=1)
         elif given:
@@ -390,14 +392,14 @@ def _table(mask: Any) -> _Table:
 
 # The rules of SimpleRNN, LSTM, GRU, RNN of their cells, and Bidirectional.
 #
-# Formulas: documentation and source of keras.layers of these names. Where Keras's backends differ,
-# what TensorFlow's does: see design/0056.
+# Formulas: documentation and source of keras.layers of these names. If Keras's backends differ, the
+# rules do what the TensorFlow backend does: see design/0056.
 
 _CELLS = ("SimpleRNNCell", "LSTMCell", "GRUCell")
 
 
 class _Layer(NamedTuple):
-    """A recurrent layer: its cells from the lowest one, and how it goes through the steps."""
+    """A recurrent layer: its cells from the lowest one up, and how it processes the steps."""
 
     cells: tuple[PivotLayer, ...]
     backwards: bool
@@ -407,15 +409,18 @@ class _Layer(NamedTuple):
     zeros: bool
     time_major: bool
     unrolled: bool
+    cudnn: bool
 
     @property
     def widths(self) -> list[int]:
-        """Of each state, in Keras's order."""
+        """The width of each state, in Keras's order."""
         return [cell.spec.hidden_size for cell in self.cells for _ in cell.spec.cell.states]
 
 
 class _Made(NamedTuple):
-    """``y``: of every step, in time's order; ``last`` of those that the layer went through."""
+    """The results of a layer. ``y``: the output of each step in ``Steps.given``, in time order.
+    ``last``: the output of the step that the layer computed last.
+    """
 
     y: Any
     last: Any
@@ -431,13 +436,15 @@ def _read_cell(
     reset_after=None,
     op,
 ):
-    """Returns a cell from its own configuration, or from the configuration of a layer."""
-    kind = op.at.type.removesuffix("Cell")
+    """Returns the cell that its own configuration or a layer's configuration describes."""
+    kind = op.at.type.removesuffix("Cell").removeprefix("CuDNN")
     names = ("kernel", "recurrent_kernel", "bias")[: 2 + use_bias]
     inside = "" if op.at.type in _CELLS else "cell"
-    arrays = dict(zip(names, op.weights(*names, inside=inside), strict=True))
-    if recurrent_activation == "":  # old files do not say
-        recurrent_activation = "hard_sigmoid" if op.major < 3 else "sigmoid"
+    held = dict(zip(names, op.weights(*names, inside=inside), strict=True))
+    arrays = layout.from_cudnn(held)  # also for an LSTM that takes weights of CuDNNLSTM
+    if recurrent_activation == "":  # old files do not say, and CuDNN has one function
+        hard = op.major < 3 and not op.at.type.startswith("CuDNN")
+        recurrent_activation = "hard_sigmoid" if hard else "sigmoid"
     chosen = {"LSTM": [recurrent_activation, activation], "GRU": [recurrent_activation]}
     known = []
     for each in [*chosen.get(kind, []), activation]:
@@ -492,17 +499,18 @@ def _read_layer(
     cell=None,
     op,
 ):
-    """Returns what a recurrent layer says of itself."""
+    """Returns the recurrent layer that a configuration describes."""
     if op.layer.foreign:
         refuse(f"{op.at.type} of {op.layer.module}: a class of its user")
     if op.at.type == "RNN":
         cells = _read_cells(op, cell)
-    elif f"{op.at.type}Cell" in _CELLS:
+    elif f"{op.at.type.removeprefix('CuDNN')}Cell" in _CELLS:
         cells = (_CELL.call(op)[1],)
     else:
         refuse(f"around {op.at.type}: only recurrent layers are known")
     flags = (go_backwards, return_sequences, return_state, stateful)
-    return _Layer(cells, *flags, zero_output_for_mask, time_major, unroll)
+    cudnn = op.at.type.startswith("CuDNN")
+    return _Layer(cells, *flags, zero_output_for_mask, time_major, unroll, cudnn)
 
 
 _LAYER = Signature(_read_layer, {}, KerasTensor)
@@ -554,7 +562,9 @@ def _flat(nested: Any) -> list[Any]:
 
 
 def _begin(op: KerasLayer, layer: _Layer, x: KerasTensor, path: str) -> list[KerasTensor]:
-    """Returns the states of a stateful layer, which come from outside, and go out again."""
+    """Returns the states of a stateful layer, which are inputs of the graph, and outputs after the
+    call.
+    """
     batch, state = x.shape[1 if layer.time_major else 0], op.lowering.state
     widths = layer.widths if layer.stateful else ()
     return [
@@ -563,7 +573,7 @@ def _begin(op: KerasLayer, layer: _Layer, x: KerasTensor, path: str) -> list[Ker
     ]
 
 
-@keras("SimpleRNN LSTM GRU RNN")
+@keras("SimpleRNN LSTM GRU RNN CuDNNLSTM CuDNNGRU")
 def recurrent(*, op):
     return _outputs(op, [_LAYER.call(op)[1]], [op.path], "concat")
 
@@ -587,11 +597,13 @@ def _outputs(
 ) -> list[KerasTensor]:
     """Returns the outputs of a layer or of both directions; ``paths``: names of their states."""
     x, states = _call(op, sides)
+    if x.mask and any(side.cudnn for side in sides):
+        refuse("a mask: Keras has none for layers of CuDNN")
     mask = x.flags  # of the output, too
     if states and op.major > 2 and not op.masked_by_call:
         # Keras 3 looks for the mask of a tensor only if a layer is called with no other tensors.
         x = x.under(None)
-    steps, *_ = [_steps(side, x) for side in sides]  # refuses what either cannot
+    steps, *_ = [_steps(side, x) for side in sides]  # raises if one of them cannot run
     first, half = sides[0], len(sides[0].widths)
     begins = [states[:half], states[half:]]
     if not states:
@@ -605,13 +617,13 @@ def _outputs(
             op.lowering.keep(f"{path}/state{index}", end.name)
         if side.sequences:
             ys.append(steps.all(made.y, side.backwards, zeros=side.zeros))
-        else:  # of the step that the layer came to last
+        else:  # the output of the step that the layer computed last
             last = steps.last(made.last, side.backwards, zeros=side.zeros, given=bool(begin))
             ys.append(last)
     finals = [each for made in mades for each in made.states if first.gives_states]
     if not first.sequences:
         return [*_merge(merge, ys), *finals]
-    # All are in time's order; Keras reverses the output of the second layer.
+    # All outputs are in time order; Keras reverses the output of the second layer.
     ys = [steps.reverse(y) for y in ys] if first.backwards else ys
     plain = x.mask and merge and not first.backwards
     words = _merge(merge, [made.y for made in mades])[0].name if plain else ""
@@ -621,9 +633,9 @@ def _outputs(
 def _run_both(
     sides: Sequence[_Layer], steps: Steps, begins: Sequence[Sequence[Any]]
 ) -> list[_Made]:
-    """Runs both directions as one layer if only last states are asked for; [] if that cannot be.
+    """Runs both directions as one layer if only last states are asked for. Returns [] if it cannot.
 
-    Where all steps are, a pass pairs the directions: they are joined right after.
+    If all steps are asked for, a pass pairs the directions, which are joined right after.
     """
     cells = [cell for side in sides for cell in side.cells]
     (spec, (first,)), (other, (second,)) = cells[0], cells[-1]
@@ -637,7 +649,7 @@ def _run_both(
     y, *ends = steps.given.Rnn(
         *states,
         spec=replace(spec, direction="bidirectional_concat"),
-        weights=RnnWeights.joined([first, second], 1),
+        weights=RnnWeights.join([first, second], 1),
         outputs=1 + len(spec.cell.states),
     )
     mades = []

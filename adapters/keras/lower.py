@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from onernn.adapters.keras import layers, rules
+from onernn.adapters.common.caller_rules import CallerRule, read_callers
+from onernn.adapters.keras import functions, layers, rules
 from onernn.adapters.keras.read import Model, read_model
-from onernn.adapters.keras.table import Lowering, name_of_result
+from onernn.adapters.keras.table import KerasSignature, KerasTensor, Lowering, name_of_result
 from onernn.ir.graph import Graph
 
-__all__ = ["layers", "load_keras", "rules"]
-"""With the modules whose rules fill the table."""
+__all__ = ["functions", "layers", "load_keras", "rules"]
+"""Includes the modules whose rules fill the table."""
 
 
-def load_keras(path: str | Path) -> Graph:
-    """Returns the graph of a saved model; layers that cannot be lowered are in it, with the reason.
+def load_keras(
+    path: str | Path,
+    params: str | Path | None = None,
+    *,
+    rules: Mapping[str, Any] | None = None,
+) -> Graph:
+    """Returns the graph of a saved model. Layers that cannot be lowered are nodes with the reason.
 
-    Raises `ModelFormatError` for a file that is no model.
+    ``params``: the weights of a ``.json``. Raises `ModelFormatError` if the file is not a model.
     """
-    return lower(read_model(path))
+    return lower(read_model(path, params), read_callers(rules, KerasSignature, KerasTensor))
 
 
-def lower(model: Model) -> Graph:
-    """Returns the graph of a model. Raises `ModelFormatError` where the model contradicts
-    itself.
-    """
+def lower(model: Model, callers: Mapping[str, CallerRule] = MappingProxyType({})) -> Graph:
+    """Returns the graph of a model. Raises `ModelFormatError` if the model contradicts itself."""
     lowering = Lowering(model)
     builder, net = lowering.builder, model.network
+    builder.rules = callers
     given = [lowering.input(net.layers[ref.layer]) for ref in net.inputs]
     made = lowering.run(net, given, "", 0)
     names = map(name_of_result, net.outputs)

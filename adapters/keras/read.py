@@ -21,28 +21,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.common.adapter import require
-from onernn.adapters.common.files import open_budgeted, parsed_json
+from onernn.adapters.common.files import open_budgeted, parse_json
+from onernn.adapters.keras import keras1
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
-from onernn.ir.files import member_bytes, opened_member, read_member, unzip
+from onernn.ir.files import member_bytes, open_member, read_member, unzip
 from onernn.ir.records import dataclass
 from onernn.ir.spec import Activation
 from onernn.reorders import keras as layout
 from onernn.reorders.layers import PivotLayer
 
-# The weights of layers, as the two kinds of files order them.
+# The weights of layers, in the order of each of the two file formats.
 #
-# A ``.keras`` file has a tree of groups, one for each layer, and in it one for each layer inside.
-# An ``.h5`` file has one list for each layer of the outermost model: what stands inside of it
-# comes one after the other.
+# A ``.keras`` file has a tree of groups: one for each layer, with a group in it for each inner
+# layer. An ``.h5`` file has one list for each layer of the outermost model. The weights of its
+# inner layers follow each other in this list.
 
 
 class Tree:
-    """A group of a ``.keras`` file: nothing in it is read by its order.
+    """A group of a ``.keras`` file. Readers find its members by name, not by order.
 
-    ``reader`` begins again to give the arrays of one layer, each once. ``inside``: those of a layer
-    that the layer holds under this name; ``finish`` of the outer one counts them, too.
+    ``reader`` returns a new reader, which returns each array of the layer once. ``inside`` returns
+    the group of an inner layer, by the name of the attribute that holds it. ``finish`` of the outer
+    group also checks the arrays of inner groups.
     """
 
     def __init__(
@@ -56,9 +58,10 @@ class Tree:
         return Tree(self._arrays, self._path)
 
     def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
-        """Returns those of a model's layers, given the (class, name) of each, in order.
+        """Returns the weights of each layer of a model, given the (class, name) of each layer in
+        order.
 
-        Groups are called after classes, and numbered.
+        Groups are named after classes, and numbered.
         """
         groups = group_names(kind for kind, _ in named)
         return [Tree(self._arrays, f"{self._path}layers/{group}/") for group in groups]
@@ -66,8 +69,8 @@ class Tree:
     def take(self, names: Sequence[str]) -> list[Array]:
         """Returns the arrays of the layer's own variables, as many as there are names.
 
-        "kernel|depthwise_kernel" is one that is called so or so.
-        Raises `ShapeError` where there are others.
+        "kernel|depthwise_kernel" is one variable that may have either name. Raises `ShapeError` if
+        a variable is missing.
         """
         own = [f"{self._path}vars/{at}" for at in range(len(names))]
         for name, path in zip(names, own, strict=True):
@@ -85,9 +88,9 @@ class Tree:
 
 
 class Flat:
-    """The list of an ``.h5`` file for one layer: (path, array) in the order of the layer.
+    """The weights of one layer in an ``.h5`` file: (path, array) in the order of the layer.
 
-    What the layer holds goes on in the list where the layer is.
+    The weights of its inner layers are in the same list.
     """
 
     def __init__(self, entries: Sequence[tuple[str, Array]]) -> None:
@@ -100,7 +103,9 @@ class Flat:
         return self
 
     def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
-        """Frozen layers stand behind the others, so paths say to which of them an array belongs."""
+        """Returns the weights of each layer. It finds them by their paths, because frozen layers
+        come last.
+        """
         names = [name for _, name in named]
         parts: dict[str, list[tuple[str, Array]]] = {name: [] for name in names}
         for path, array in self.entries:
@@ -116,7 +121,8 @@ class Flat:
             have = [path for path, _ in self.entries]
             raise ShapeError(f"{', '.join(names)}: missing among the weights {have}")
         for name, (path, _) in zip(names, result, strict=True):
-            # Keras 2 writes "kernel:0"; a variable of another name would be another layer's.
+            # Keras 2 writes "kernel:0"; a variable with a different name belongs to a different
+            # layer.
             if path.rpartition("/")[2].partition(":")[0] not in name.split("|"):
                 raise ShapeError(f"{name}: expected among the weights, got {path!r}")
         self._at += len(names)
@@ -127,11 +133,16 @@ class Flat:
 
 
 class Lists(Flat):
-    """Those of the outermost model of an ``.h5`` file, by the names of its layers."""
+    """The weights of the outermost model of an ``.h5`` file, by the names of its layers."""
 
     def __init__(self, lists: Mapping[str, Flat]) -> None:
         super().__init__(())
         self._lists = lists
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the layers that have weights."""
+        return [name for name, each in self._lists.items() if each.entries]
 
     def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
         return [self._lists.get(name, Flat(())) for _, name in named]
@@ -146,7 +157,7 @@ def _nothing(left: Sequence[str]) -> None:
 
 
 def group_names(kinds: Iterable[str]) -> list[str]:
-    """As Keras calls the groups of objects that one holds: after their classes, numbered."""
+    """Returns Keras's names for groups of objects: the class names, numbered."""
     seen: Counter[str] = Counter()
     names = []
     for name in map(_snake_case, kinds):
@@ -160,27 +171,36 @@ def _snake_case(kind: str) -> str:
     return re.sub("([a-z])([A-Z])", r"\1_\2", kind).lower()
 
 
-# What a model's configuration says: its layers, and the calls that connect them.
+# The configuration of a model: its layers, and the calls that connect them.
 #
-# The forms of Keras 2 and 3 become one. Documentation: the functions get_config and from_config of
-# keras.Model, keras.Sequential and of each layer.
+# The forms of Keras 2 and Keras 3 are read into one form. Documentation: the functions get_config
+# and from_config of keras.Model, keras.Sequential and of each layer.
 
 MODELS = ("Functional", "Model", "Sequential")
 _OWN = ("keras", "tf_keras")
-"""Where Keras's own classes are; the layers that users registered are elsewhere."""
+"""The modules of Keras's own classes; layers that users registered are in other modules."""
 _MISFITS = (LookupError, TypeError, ValueError, AttributeError)
 
 
+_TYPED = "Cast ZerosLike OnesLike FullLike OneHot Prod Cumsum Cumprod Arange".split()
+"""Functions of ``keras.ops`` that have an option dtype, as layers have."""
+
+
 class Ref(NamedTuple):
-    """A tensor: the result number ``at`` of the call number ``call`` of a layer."""
+    """A tensor, which is result number ``at`` of call number ``call`` of a layer.
+
+    ``dtype`` and ``shape`` are None if the file does not state them.
+    """
 
     layer: str
     call: int
     at: int
+    dtype: str = "float32"
+    shape: tuple[int | None, ...] | None = None
 
 
 class Call(NamedTuple):
-    """The arguments of one call; tensors are `Ref`s, others as JSON has them."""
+    """The arguments of one call. Tensors are `Ref`s, other arguments are JSON values."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -188,7 +208,10 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer, or a model that is used like one; ``module``: where its class is, "" if untold."""
+    """A layer, or a model that is used as a layer.
+
+    ``module``: the module of its class, "" if the file does not state it.
+    """
 
     kind: str
     module: str
@@ -202,23 +225,29 @@ class Layer:
     def is_operation(self) -> bool:
         """Whether it is a function of ``keras.ops``, which Keras 3 lists among layers.
 
-        An ``.h5`` file does not say where a class is; only layers are trainable, or of a dtype.
+        An ``.h5`` file does not state the module of a class, but only layers have the options
+        ``trainable`` and ``dtype``.
         """
         if self.module:
             return ".ops." in f".{self.module}."
-        return self.kind not in (*MODELS, "InputLayer") and not {"trainable", "dtype"} & {
-            *self.config
-        }
+        own = {"trainable"} if self.kind in _TYPED else {"trainable", "dtype"}
+        return self.kind not in (*MODELS, "InputLayer", "Merge") and not own & {*self.config}
+
+    @property
+    def function(self) -> str:
+        """The name of TensorFlow's function that Keras 2 lists as a layer, "" for other layers."""
+        named = self.kind in ("TFOpLambda", "SlicingOpLambda")
+        return str(self.config.get("function")) if named else ""
 
     @property
     def foreign(self) -> bool:
-        """Whether a class that is not Keras's own is meant."""
+        """Whether the class is not Keras's own."""
         return bool(self.module) and self.module.partition(".")[0] not in _OWN
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Layers by name, and the tensors that go in and come out."""
+    """A Keras model: its layers by name, and its input and output tensors."""
 
     name: str
     layers: Mapping[str, Layer]
@@ -239,7 +268,7 @@ def outermost(config: Any, weights: Weights, major: int, file: Path) -> Network:
 
 
 def inner_layer(config: Any, weights: Weights | None, calls: Any = (), position: int = 0) -> Layer:
-    """Returns a layer from how it is written down."""
+    """Returns the layer that a configuration describes."""
     inside = config["config"]
     kind = config["class_name"]
     if isinstance(inside, list):  # a Sequential of Keras before 2.2.3
@@ -248,14 +277,14 @@ def inner_layer(config: Any, weights: Weights | None, calls: Any = (), position:
     registered, module = config.get("registered_name"), config.get("module")
     if not (isinstance(kind, str) and isinstance(name, str) and isinstance(inside, dict)):
         raise ModelFormatError(f"layer {name!r:.100}: expected class_name, name and config")
-    if "module" in config and module is None:  # a class that only its user has
+    if "module" in config and module is None:  # a user's class
         module = str(registered)
     return Layer(kind, str(module or ""), name, inside, weights, tuple(calls), position)
 
 
 def network(model: Layer, major: int) -> Network:
-    """Returns the network of a model, by its Keras. Raises `UnsupportedError` for classes of
-    users.
+    """Returns the network of a model, for the version of Keras that wrote it. Raises
+    `UnsupportedError` for classes of users.
     """
     if model.kind not in MODELS or model.foreign:
         raise UnsupportedError(
@@ -282,44 +311,46 @@ def _layers(model: Layer, listed: Any, calls: list[tuple[Call, ...]]) -> dict[st
         raise ModelFormatError(f"{model.name}: a layer's name stands there twice")
     held = iter(model.weights.layers(named) if model.weights else [None] * len(named))
     return {
-        each.name: inner_layer(config, None if each.is_operation else next(held), call, at)
-        for at, (each, config, call) in enumerate(zip(bare, listed, calls, strict=True))
+        each.name: replace(
+            each, weights=None if each.is_operation else next(held), calls=call, position=at
+        )
+        for at, (each, call) in enumerate(zip(bare, calls, strict=True))
     }
 
 
 def _chain(model: Layer, listed: Any) -> Network:
-    """Returns a Sequential: each layer takes what the one before gives."""
-    first = inner_layer(listed[0], None)
+    """Returns the network of a Sequential: each layer takes the output of the layer before it."""
+    layers = [*_layers(model, listed, [()] * len(listed)).values()]
+    first = layers[0]
     if first.kind != "InputLayer":
         shape = first.config.get("batch_input_shape") or first.config.get("batch_shape")
         shape = shape or model.config.get("build_input_shape")
-        begin: Any = {"class_name": "InputLayer", "config": {"name": f"{first.name}_input"}}
-        begin["config"]["batch_shape"] = shape
         integers = first.kind == "Embedding"
-        begin["config"]["dtype"] = "int32" if integers else first.config.get("dtype", "float32")
-        held = _layers(model, listed, [()] * len(listed))
-        source = inner_layer(begin, None)
-        layers = [source, *held.values()]
-    else:
-        layers = [*_layers(model, listed, [()] * len(listed)).values()]
+        dtype = "int32" if integers else first.config.get("dtype", "float32")
+        config = {"name": f"{first.name}_input", "batch_shape": shape, "dtype": dtype}
+        begin = {"class_name": "InputLayer", "config": config}
+        layers = [inner_layer(begin, None), *layers]
     chained = {layers[0].name: layers[0]}
+    shapes = {
+        inner_layer(each, None).name: (each.get("build_config") or {}).get("input_shape")
+        for each in listed
+    }
     for at, layer in enumerate(layers[1:], 1):
-        call = Call((Ref(layers[at - 1].name, 0, 0),), {})
-        chained[layer.name] = Layer(
-            layer.kind, layer.module, layer.name, layer.config, layer.weights, (call,), at
-        )
+        shape = _shape(shapes.get(layer.name))
+        call = Call((Ref(layers[at - 1].name, 0, 0, shape=shape),), {})
+        chained[layer.name] = replace(layer, calls=(call,), position=at)
     ends = (Ref(layers[0].name, 0, 0),), (Ref(layers[-1].name, 0, 0),)
     return Network(model.name, chained, *ends)
 
 
 def _functional(model: Layer, listed: Any, major: int) -> Network:
-    made = [_made_with(each, major) for each in listed]
+    made = [_is_made_with_call(each, major) for each in listed]
     calls = [
         (*[Call((), {})] * (major < 3 and counts), *map(_call, each.get("inbound_nodes", ())))
         for each, counts in zip(listed, made, strict=True)
     ]
     layers = _layers(model, listed, calls)
-    # Keras 3 counts the call with which a model inside was made only here, not in later calls.
+    # Keras 3 counts the call that made an inner model only at this point, not in later calls.
     earlier = {name for name, counts in zip(layers, made, strict=True) if major > 2 and counts}
     ends = [
         tuple(
@@ -332,19 +363,18 @@ def _functional(model: Layer, listed: Any, major: int) -> Network:
     return Network(model.name, layers, *ends)
 
 
-def _made_with(config: Any, major: int) -> bool:
-    """Returns whether a layer is a model that was made with a call, which is not written down."""
+def _is_made_with_call(config: Any, major: int) -> bool:
+    """Returns whether a layer is a model that was made by a call that the file does not list."""
     kind = config["class_name"]
     if kind == "Sequential" and major < 3:
-        layers = config["config"]["layers"]
+        inside = config["config"]
+        layers = inside if isinstance(inside, list) else inside["layers"]  # see inner_layer
         return not layers or layers[0]["class_name"] == "InputLayer"
     return kind in ("Functional", "Model")
 
 
 def _refs(argument: Any) -> list[Ref]:
-    """Returns the tensors in a structure, those of a dictionary by its sorted keys, as Keras
-    does.
-    """
+    """Returns the tensors in a structure. Like Keras, sorts a dictionary's tensors by key."""
     if (ref := _ref(argument)) is not None:
         return [ref]
     if isinstance(argument, dict):
@@ -355,25 +385,34 @@ def _refs(argument: Any) -> list[Ref]:
 
 
 def _ref(argument: Any) -> Ref | None:
+    known: Any = {}
     if isinstance(argument, dict) and argument.get("class_name") == "__keras_tensor__":
-        argument = argument["config"]["keras_history"]
+        known = argument["config"]
+        argument = known["keras_history"]
     if isinstance(argument, list) and len(argument) in (3, 4) and isinstance(argument[0], str):
         name, call, index = argument[:3]
         if type(call) is int and type(index) is int and min(call, index) >= 0:
-            return Ref(name, call, index)
+            return Ref(name, call, index, str(known.get("dtype")), _shape(known.get("shape")))
+    return None
+
+
+def _shape(sizes: Any) -> tuple[int | None, ...] | None:
+    """Returns the shape that a file states, None if the entry is not a shape."""
+    if isinstance(sizes, list) and all(each is None or type(each) is int for each in sizes):
+        return tuple(sizes)
     return None
 
 
 def _call(call: Any) -> Call:
     if isinstance(call, dict):  # Keras 3
         return Call(tuple(map(_argument, call["args"])), _arguments(call["kwargs"]))
-    if (one := _ref(call)) is not None:  # a single tensor without the list around
-        call = [call] if len(call) == 4 else [[*one, {}]]
+    if call and isinstance(call[0], str):  # a single tensor, not in a list
+        call = [call]
     tensors, kwargs = list[Any](), dict[str, Any]()
     for each in call:
-        ref = _ref(each)
-        tensors.append(each if ref is None else ref)  # a constant is the layer's business
-        kwargs |= each[3] if ref is not None and len(each) == 4 else {}
+        ref, constant = _ref(each), each[0] == "_CONSTANT_VALUE"
+        tensors.append(each[2] if constant else each if ref is None else ref)
+        kwargs |= each[3] if (constant or ref is not None) and len(each) == 4 else {}
     return Call((tensors if len(tensors) > 1 else tensors[0],), _arguments(kwargs))
 
 
@@ -382,37 +421,63 @@ def _arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _argument(argument: Any) -> Any:
-    """Returns an argument in which tensors are `Ref`s."""
+    """Returns an argument with its tensors as `Ref`s and its slices as Python slices."""
     if (ref := _ref(argument)) is not None:
         return ref
     if isinstance(argument, list):
         return [_argument(each) for each in argument]
-    if isinstance(argument, dict) and "class_name" not in argument:
-        return _arguments(argument)
-    return argument
+    if not isinstance(argument, dict):
+        return argument
+    kind, bounds = argument.get("class_name"), ("start", "stop", "step")
+    if kind == "__slice__" or {*argument} == {*bounds}:  # Keras 3, Keras 2
+        cut = argument.get("config", argument)
+        return slice(*(_argument(cut[name]) for name in bounds))
+    if kind == "__ellipsis__":
+        return Ellipsis
+    if kind == "__tuple__":
+        return _argument(argument["items"])
+    return argument if kind else _arguments(argument)
 
 
-# Arrays and texts of an HDF5 file, by h5py in a process of its own.
+# Reads arrays and texts of an HDF5 file with h5py, in a separate process.
 #
-# The HDF5 library goes around in circles, or crashes, for some damaged files: there it costs
-# seconds and a message. Links to other files, and datasets that lie in other files or are put
-# together from others, are refused: a model could read any file of its user with them.
+# For some damaged files the HDF5 library loops forever or crashes. In a separate process that costs
+# seconds and results in an error message. Links to other files, and datasets that are stored in
+# other files or composed of other datasets, are refused, because a model could read any file of its
+# user with them.
 
 _DEEPEST = 64
 _MOST = 10**5  # objects of a file
 _SECONDS = 5  # of the CPU, and one more for each 20 MB
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_TEXTS = ("model_config", "keras_version", "layer_names", "weight_names")
+_TEXTS = ("model_config", "keras_version", "backend", "layer_names", "weight_names")
 
 
 class Held(NamedTuple):
-    """``arrays`` by their paths; ``texts``: of attributes, by "path@name"."""
+    """The contents of an HDF5 file.
+
+    ``arrays``: by their paths. ``texts``: texts of attributes, by "path@name".
+    """
 
     arrays: dict[str, Array]
     texts: dict[str, list[str]]
 
+    @property
+    def version(self) -> str:
+        """The version of the Keras that wrote the file, "" if it does not say."""
+        return self._text("keras_version")
+
+    @property
+    def backend(self) -> str:
+        """The backend of the Keras that wrote the file, "" if it does not say."""
+        return self._text("backend")
+
+    def _text(self, name: str) -> str:
+        own = self.texts.get(f"@{name}") or self.texts.get(f"model_weights@{name}")
+        return "".join(own or ())
+
     def list_values(self, path: str, name: str) -> list[str]:
-        """Returns an attribute that is a list; a long one is cut into name0, name1, ...."""
+        """Returns an attribute that is a list. A long list is split into name0, name1, ...."""
         result = [*self.texts.get(f"{path}@{name}", ())]
         number = 0
         while f"{path}@{name}{number}" in self.texts:
@@ -422,7 +487,7 @@ class Held(NamedTuple):
 
 
 def read(path: str | Path, file: Path) -> Held:
-    """Returns what is in an HDF5 file; ``file``: the model that it is of. Raises
+    """Returns the contents of an HDF5 file. ``file``: the model that it belongs to. Raises
     `ModelFormatError`.
     """
     with open(path, "rb") as stream:
@@ -462,7 +527,7 @@ def read(path: str | Path, file: Path) -> Held:
 
 
 def _describe_end(done: subprocess.CompletedProcess[str]) -> str:
-    """Returns how a process ended that left no answer."""
+    """Returns how the process ended, if it wrote no answer."""
     if done.returncode == -signal.SIGXCPU:
         return "it goes around in circles"
     if done.returncode < 0:
@@ -471,9 +536,10 @@ def _describe_end(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def main(path: str, folder: str, most: str, seconds: str) -> None:
-    """The process: writes the arrays of a file, or what is wrong with it, to a folder.
+    """Writes the arrays of a file, or the error, to a folder.
 
-    Its memory has a limit: the HDF5 library allocates what chunks, texts and filters ask for.
+    It runs in a process with a memory limit, because the HDF5 library allocates whatever chunks,
+    texts and filters ask for.
     """
     import resource
 
@@ -492,7 +558,7 @@ def main(path: str, folder: str, most: str, seconds: str) -> None:
         np.savez(Path(folder, "arrays.npz"), **arrays)
     except ModelFormatError as error:
         answer = {"error": str(error)}
-    except Exception as error:  # whatever h5py makes of bytes that are no file
+    except Exception as error:  # h5py may raise anything for a damaged file
         answer = {"error": f"not a readable HDF5 file: {str(error)[:200]}"}
     Path(folder, "answer.json").write_text(json.dumps(answer), "utf-8")
 
@@ -531,7 +597,7 @@ def _array(dataset: Any, where: str, most: int) -> Array:
     shape, dtype = dataset.shape, dataset.dtype
     if shape is None or dtype.kind not in "biuf":
         raise ModelFormatError(f"{where}: expected an array of numbers, got {dtype} {shape}")
-    # A chunk is read whole, however few of its numbers are the array's.
+    # h5py reads a whole chunk, even if only a few of its elements belong to the array.
     for what, sizes in ((where, shape), (f"a chunk of {where}", dataset.chunks or ())):
         size = math.prod(max(size, 1) for size in sizes) * dtype.itemsize
         if size > most:
@@ -550,39 +616,50 @@ def _list_texts(value: Any) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A saved model; ``version``: (major, minor) of the Keras that wrote it."""
+    """A saved model; ``version``: (major, minor) of the Keras that wrote it; ``backend``: Keras's,
+    "" if the file does not say.
+    """
 
     file: Path
     network: Network
     version: tuple[int, int]
-
-
-def read_model(path: str | Path) -> Model:
-    """Returns the model in a file. Raises `ModelFormatError` for what is none."""
-    file = Path(path)
-    with open_budgeted(file) as (raw, _):
-        zipped = raw.read(2) == b"PK"
-    return _archive(file) if zipped else _legacy(file)
+    backend: str = ""
 
 
 _NONE = "not a Keras model"
 
 
+def read_model(path: str | Path, params: str | Path | None = None) -> Model:
+    """Returns the model in a file; ``params``: the weights of an architecture in JSON.
+
+    Raises `ModelFormatError` if the file is not a model, and `UnsupportedError` if ``params`` is
+    given for a file that has its own weights.
+    """
+    file = Path(path)
+    if file.suffix.lower() == ".json":
+        return _architecture(file, params)
+    if params is not None:
+        raise UnsupportedError("params: the weights of this Keras model are in its file")
+    with open_budgeted(file) as (raw, _):
+        zipped = raw.read(2) == b"PK"
+    return _archive(file) if zipped else _legacy(file)
+
+
 def _archive(file: Path) -> Model:
     with open_budgeted(file) as (raw, budget), unzip(raw, _NONE, file) as archive:
         said, config = (
-            parsed_json(member_bytes(archive, archive.getinfo(name)), file, _NONE)
+            parse_json(member_bytes(archive, archive.getinfo(name)), file, _NONE)
             for name in ("metadata.json", "config.json")
         )
         weights = archive.getinfo("model.weights.h5")
-        budget.ask(weights.file_size, weights.filename)  # so much lies on the disk
+        budget.ask(weights.file_size, weights.filename)  # the size on disk
         with tempfile.NamedTemporaryFile(suffix=".h5") as stream:
-            with opened_member(archive, weights) as packed:
+            with open_member(archive, weights) as packed:
                 shutil.copyfileobj(packed, stream)
             stream.flush()
             held = read(stream.name, file)
     version = said.get("keras_version") if isinstance(said, dict) else None
-    return _model(file, config, version, Tree(held.arrays))
+    return _model(file, config, _version(version, file), Tree(held.arrays))
 
 
 def _legacy(file: Path) -> Model:
@@ -591,16 +668,85 @@ def _legacy(file: Path) -> Model:
     if not config:
         raise ModelFormatError(
             "weights without a model: give the file that model.save() wrote, not"
-            " model.save_weights(); onernn.read_weights gives its arrays for a graph of your own",
+            " model.save_weights(), or load the model's .json with this file as its params;"
+            " onernn.read_weights gives its arrays for a graph of your own",
             file,
         )
-    lists = {}
-    for name in held.list_values("model_weights", "layer_names"):
-        root = f"model_weights/{name}"
+    written = parse_json(config[0], file, _NONE)
+    version = _version(held.version, file)
+    weights = _lists(held, written, version[0], file)
+    return _model(file, written, version, weights, held.backend)
+
+
+def _architecture(file: Path, params: str | Path | None) -> Model:
+    """Returns the model of ``model.to_json()`` with weights of ``save_weights`` or ``save``."""
+    with open_budgeted(file) as (raw, _):
+        config = parse_json(raw.read(), file, _NONE)
+    if not isinstance(config, dict) or "class_name" not in config:
+        raise ModelFormatError(_NONE, file)
+    weights = weights_of(file, params)
+    with open_budgeted(weights):  # which the budget counts
+        held = read(weights, weights)
+    told = config.get("keras_version") or ("3.0" if "module" in config else held.version)
+    version = _version(told, file)
+    if held.list_values(_root(held), "layer_names"):
+        # Like Keras, take weights without a version as written by Keras 1.
+        written = int((re.match(r"\d+", held.version) or ["1"])[0])
+        lists = _lists(held, config, written, weights)
+        _check_names(lists, config, weights)
+        return _model(file, config, version, lists, held.backend or str(config.get("backend", "")))
+    if not any("vars/" in name for name in held.arrays):
+        raise ModelFormatError("not weights that Keras saved", weights)
+    return _model(file, config, version, Tree(held.arrays))
+
+
+def weights_of(file: Path, params: str | Path | None) -> Path:
+    """Returns the file with the weights of a ``.json``: ``params``, or the one in its folder.
+
+    Raises `ModelFormatError` if there is none, or more than one.
+    """
+    if params:
+        return Path(params)
+    beside = [file.with_suffix(suffix) for suffix in (".h5", ".weights.h5", ".hdf5")]
+    found = [each for each in beside if each.is_file()]
+    if len(found) != 1:
+        names = ", ".join(each.name for each in found or beside)
+        raise ModelFormatError(
+            f"a model without weights, and {'several' if found else 'none'} of {names} in its"
+            " folder: give the file of the weights as params (--params weights.h5)",
+            file,
+        )
+    return found[0]
+
+
+def _root(held: Held) -> str:
+    """Returns the group of a file that lists the layers. It is the outermost one in a file of
+    weights only.
+    """
+    return "model_weights" if held.list_values("model_weights", "layer_names") else ""
+
+
+def _lists(held: Held, config: Any, major: int, file: Path) -> Lists:
+    """Returns the weights of an ``.h5`` file by layers, under Keras 2's names."""
+    kinds = dict(keras1.kinds_of(config)) if major < 2 else {}
+    lists = dict[str, Flat]()
+    for name in held.list_values(_root(held), "layer_names"):
+        root = f"{_root(held)}/{name}".lstrip("/")
         paths = held.list_values(root, "weight_names")
-        lists[name] = Flat([(path, _name(held, f"{root}/{path}", file)) for path in paths])
-    version = "".join(held.texts.get("@keras_version", ()))
-    return _model(file, parsed_json(config[0], file, _NONE), version, Lists(lists))
+        entries = [(path, _name(held, f"{root}/{path}", file)) for path in paths]
+        lists[name] = Flat(keras1.upgrade_weights(entries, kinds) if major < 2 else entries)
+    return Lists(lists)
+
+
+def _check_names(lists: Lists, config: Any, file: Path) -> None:
+    """Raises `ModelFormatError` for weights of layers that the model does not have."""
+    kinds = dict(keras1.kinds_of(config))
+    if unknown := [name for name in lists.names if name not in kinds]:
+        raise ModelFormatError(
+            f"weights of layers {', '.join(unknown)}, which the model does not have: its layers are"
+            f" {', '.join(kinds)}",
+            file,
+        )
 
 
 def _name(held: Held, path: str, file: Path) -> Array:
@@ -609,19 +755,29 @@ def _name(held: Held, path: str, file: Path) -> Array:
     return held.arrays[path]
 
 
-def _model(file: Path, config: Any, version: Any, weights: Weights) -> Model:
-    match = re.match(r"([23])\.(\d{1,4})\b", str(version))
+def _version(version: Any, file: Path) -> tuple[int, int]:
+    match = re.match(r"([123])\.(\d{1,4})\b", str(version))
     if match is None:
-        raise ModelFormatError(f"written by Keras {version}; Keras 2 and 3 are read", file)
-    major, minor = int(match[1]), int(match[2])
-    return Model(file, outermost(config, weights, major, file), (major, minor))
+        told = f"written by Keras {version}" if version else "it does not say which Keras wrote it"
+        raise ModelFormatError(f"{told}; Keras 1, 2 and 3 are read", file)
+    return int(match[1]), int(match[2])
 
 
-# Files of weights alone, as save_weights writes them.
+def _model(
+    file: Path, config: Any, version: tuple[int, int], weights: Weights, backend: str = ""
+) -> Model:
+    config = keras1.upgrade(config) if version[0] < 2 else config
+    return Model(file, outermost(config, weights, version[0], file), version, backend)
+
+
+# Files of weights without a model, written by save_weights.
 
 
 class SavedWeights(dict[str, Array]):
-    """Arrays by their paths in a file; ``version``: of the Keras that wrote it, "" if untold."""
+    """Arrays by their paths in a file.
+
+    ``version``: the version of the Keras that wrote the file, "" if unknown.
+    """
 
     version = ""
 
@@ -634,7 +790,7 @@ def read_weights(path: str | Path) -> SavedWeights | None:
     if "@model_config" in held.texts:
         return None
     result = SavedWeights(held.arrays)
-    result.version = "".join(held.texts.get("@keras_version", ()))
+    result.version = held.version
     return result
 
 
@@ -642,8 +798,9 @@ _LAYER = re.compile(r"(.*?)/?(?:(kernel|recurrent_kernel|bias)(?::0)?|cell/vars/
 
 
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
-    """Returns the layers by their groups in a file: a kernel beside a recurrent_kernel, or a cell's
-    variables. Functions are the defaults of the Keras that wrote it: weights do not say.
+    """Returns the recurrent layers by their groups in a file. Such a group has a kernel and a
+    recurrent_kernel, or a cell's variables. Weights do not name activation functions, so the layers
+    get the defaults of the Keras that wrote the file.
 
     Raises `ShapeError` naming a group whose arrays do not fit.
     """
@@ -659,7 +816,8 @@ def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
         if "recurrent_kernel" in named:
             try:
                 layer = layout.read(named)
-                if old and (gates := layer.spec.gates) > 1:
+                cudnn = layout.is_cudnn(named)  # gates are sigmoid in every version
+                if old and not cudnn and (gates := layer.spec.gates) > 1:
                     hard, tanh = Activation("hardsigmoid", 0.2, 0.5), Activation("tanh")
                     functions = (hard, tanh, tanh)[: 2 + (gates == 4)]
                     layer = PivotLayer.of(replace(layer.spec, activations=functions), layer.weights)

@@ -1,4 +1,4 @@
-"""The rules of Keras's layers that compute element by element, join and reshape; `keras.ops`."""
+"""The rules of Keras's layers that compute element by element, join and reshape."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from onernn.adapters.common.bodies import channels_last
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import refuse
-from onernn.adapters.common.windows import channels_last
-from onernn.adapters.keras.read import inner_layer
-from onernn.adapters.keras.table import PASSING, Held, KerasLayer, KerasTensor, keras, operation
+from onernn.adapters.keras.read import MODELS, Layer, inner_layer
+from onernn.adapters.keras.table import PASSING, Held, KerasTensor, keras
 from onernn.ir.activations import NAMES
 from onernn.ir.arrays import Array
 from onernn.ir.spec import Activation
@@ -26,7 +26,7 @@ _LIKE = {"swish": "silu", "hard_swish": "hard_silu", "keras_relu6": "relu6"}
 
 
 def name_of(activation: Any) -> str:
-    """Returns the name of Keras's own function; raises `UnsupportedError` for one of a user's."""
+    """Returns the name of Keras's own function. Raises `UnsupportedError` for a user's function."""
     if activation is None:
         return "linear"
     if isinstance(activation, dict):
@@ -44,7 +44,7 @@ def name_of(activation: Any) -> str:
 
 
 def of_gates(activation: Any, major: int) -> Activation | None:
-    """Returns the function of a gate in onernn's layers, None if they do not have it."""
+    """Returns the activation function of a gate, None if onernn's layers do not have it."""
     name = name_of(activation)
     known = {
         "linear": Activation("identity"),
@@ -57,7 +57,7 @@ def of_gates(activation: Any, major: int) -> Activation | None:
 
 
 def apply(x: KerasTensor, activation: Any) -> KerasTensor:
-    """Returns a function of a value; raises `UnsupportedError` for one that is not known."""
+    """Applies an activation function. Raises `UnsupportedError` for an unknown function."""
     gate = of_gates(activation, x.op.major)
     if gate is None:
         name = name_of(activation)
@@ -76,7 +76,7 @@ def apply(x: KerasTensor, activation: Any) -> KerasTensor:
 
 
 def finish(y: KerasTensor, bias: Sequence[Array], activation: Any) -> KerasTensor:
-    """Returns the layer's function of a value with its bias, if it has one."""
+    """Adds the bias, if there is one, and applies the layer's activation function."""
     for array in bias:
         y = y.Add(array)
     return apply(y, activation)
@@ -99,7 +99,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# The rules of activations, of layers that rest at inference, and of those that make masks.
+# The rules of activations, of layers that do nothing at inference, and of layers that make masks.
 #
 # Formulas: documentation of keras.layers of these names.
 
@@ -110,7 +110,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     masks=True,
 )
 def rest(x, *, data_format=None):
-    """Training's layers."""
+    """Returns x: these layers have an effect only in training."""
     return x
 
 
@@ -121,7 +121,7 @@ def activation(x, *, activation=None):
 
 @keras("ReLU", masks=True)
 def relu(x, *, max_value=None, negative_slope=0.0, threshold=0.0, op):
-    """max(x, 0), slope * (x - threshold) below the threshold, at most max_value."""
+    """Returns max(x, 0), slope * (x - threshold) below the threshold, at most max_value."""
     x = x.floats
     if threshold:
         low = x.Sub(threshold).Mul(negative_slope)
@@ -133,7 +133,7 @@ def relu(x, *, max_value=None, negative_slope=0.0, threshold=0.0, op):
 
 @keras("LeakyReLU", masks=True)
 def leaky_relu(x, *, alpha=0.3, negative_slope=None, op):
-    """Keras 2 calls the slope alpha."""
+    """Applies a leaky ReLU. Keras 2 calls the slope alpha."""
     slope = alpha if negative_slope is None else op.number("negative_slope", 0.0)
     return x.floats.LeakyRelu(alpha=slope)
 
@@ -172,7 +172,7 @@ def softmax(x, *, axis=None, robust_masking=False):
 
 @keras("Masking")
 def masking(x, *, mask_value=0.0):
-    """Steps in which every number is ``mask_value`` become zeros, and are masked."""
+    """Masks the steps in which every value is ``mask_value``, and sets them to zeros."""
     some = x.Equal(x.scalar(mask_value)).Not().cast("int32").ReduceMax([-1], keepdims=0)
     mask = some.cast(bool)
     return mask.unsqueeze(-1).Where(x, x.scalar(0)).under(mask)
@@ -233,19 +233,36 @@ def repeat_vector(x, *, n):
     return x.unsqueeze(1).Tile([1, n, 1])
 
 
+_MASKED = (
+    "SimpleRNN LSTM GRU RNN Bidirectional TimeDistributed GlobalAveragePooling1D Softmax Attention"
+).split()
+"""Layers whose call takes a mask that changes their results."""
+
+
+def _reads_masks(inner: Layer, major: int) -> bool:
+    """Returns whether a layer inside TimeDistributed depends on the mask of the steps.
+
+    Keras 3 calls the inner layer with a mask, the mask of one step, only if its call takes a mask.
+    Keras 2 raises an error for an inner layer that does not pass on masks.
+    """
+    if inner.kind in (*_MASKED, *MODELS) or inner.foreign:
+        return True
+    return major < 3 and inner.kind not in PASSING
+
+
 @keras("TimeDistributed")
 def time_distributed(x, *, layer=None, op):
-    """A layer for each step: all steps of all samples are a batch of it."""
+    """Applies a layer to each step. All steps of all samples form one batch."""
     held = op.layer.weights
     inner = inner_layer(layer, held and held.inside("layer"), position=op.layer.position)
     op.wraps = True
-    if x.mask and inner.kind not in PASSING:
+    if x.mask and _reads_masks(inner, op.major):
         refuse(f"around {inner.kind} with a mask")
 
     def apply_to(value: KerasTensor) -> KerasTensor:
         path = f"{op.path}/{inner.name}"
         results = op.lowering.apply(inner, [Held(value.name)], {}, path, 0, op.depth)
-        if len(results) != 1 or results[0].mask:
+        if len(results) != 1 or results[0].mask and op.major < 3:
             refuse(f"around {inner.kind}: expected one result without a mask")
         return x.new(results[0].value)
 
@@ -268,13 +285,11 @@ def _list_sizes(sizes: Sequence[int | None]) -> list[Any]:
 #
 # Formulas: documentation of keras.layers of these names.
 
-ARITHMETIC = pairs(
-    "Add=Add Subtract=Sub Multiply=Mul Divide=Div TrueDivide=Div Maximum=Max Minimum=Min"
-)
+ARITHMETIC = pairs("Add=Add Subtract=Sub Multiply=Mul Maximum=Max Minimum=Min")
 
 
 def _operands(tensors: Sequence[KerasTensor]) -> list[KerasTensor]:
-    """Returns the tensors with as many axes each: new axes come after the first one."""
+    """Returns the tensors with equal numbers of axes. New axes come after the first axis."""
     if len({each.dtype for each in tensors}) > 1:
         refuse("called with tensors of several types")
     most = max(each.rank for each in tensors)
@@ -291,7 +306,9 @@ def _chain(kind: str, values: Sequence[KerasTensor]) -> KerasTensor:
 
 
 def _mask(tensors: Sequence[KerasTensor]) -> KerasTensor | None:
-    """Keras 3 joins masks by or, if every tensor has one; Keras 2 joins by and."""
+    """Returns the combined mask. Keras 3 combines masks by or, if every tensor has one; Keras 2 by
+    and.
+    """
     major = tensors[0].op.major
     masks = [each.flags for each in tensors if each.flags]
     if not masks or major > 2 and len(masks) < len(tensors):
@@ -308,7 +325,9 @@ def arithmetic(*tensors, op):
 
 @keras("Multiply Maximum Minimum")
 def arithmetic_of_unmasked(*tensors, op):
-    """Since Keras 3.4 masked steps are left out; Multiply returns 0 if all are masked."""
+    """Leaves masked steps out, like Keras 3.4 and later. Multiply returns 0 if all steps are
+    masked.
+    """
     operands, kind = _operands(tensors), ARITHMETIC[op.at.type]
     masks = [x.flags.unsqueeze(-1) if x.flags and op.major > 2 else None for x in operands]
     if any(masks) and op.version < (3, 4):
@@ -346,20 +365,26 @@ def average(*tensors):
 
 
 @keras("Concatenate")
-def concatenate(*tensors, axis=-1):
+def concatenate(*tensors, axis=-1, op):
     first, *others = tensors
     place = axis % first.rank if -first.rank <= axis < first.rank else axis
     y, masks = first.Concat(*others, axis=axis), [each.flags for each in tensors]
     if not any(masks) or place == first.rank - 1:
         return y.under(_mask(tensors))
-    if place != 1 or not all(masks):
+    if place != 1 or op.major < 3 and not all(masks):
         refuse(f"attribute axis={axis} with masks")
-    return y.under(masks[0].Concat(*masks[1:], axis=1))
+    flags = [each.flags or _every_step(each) for each in tensors]
+    return y.under(flags[0].Concat(*flags[1:], axis=1))
+
+
+def _every_step(x: KerasTensor) -> KerasTensor:
+    """Returns the mask of a tensor that has none: all its steps are true."""
+    return x.constant(np.full(1, True)).Expand(x.Shape().Slice([0], [2], [0]))
 
 
 @keras("Dot")
 def dot(*tensors, axes=None, normalize=False):
-    """Sums over an axis of each, sample by sample."""
+    """Multiplies two tensors and sums over an axis of each, sample by sample."""
     both = list(zip(tensors, axes if isinstance(axes, list) else [axes] * 2, strict=True))
     places = [one_axis(x, axis) for x, axis in both]
     if min(places) < 1:
@@ -373,7 +398,7 @@ def dot(*tensors, axes=None, normalize=False):
 
 
 def _normalize(x: KerasTensor, axis: int) -> Any:
-    """Returns x by its length along an axis, of at least 1e-6."""
+    """Divides x by its norm along an axis, which is at least 1e-6."""
     return x / x.ReduceSumSquare([axis], keepdims=1).Max(1e-12).Sqrt()
 
 
@@ -388,7 +413,7 @@ def unit_normalization(x, *, axis=None):
     **{"use_causal_mask=": False, "return_attention_scores=": False},
 )
 def attention(*tensors, use_scale=False, op):
-    """softmax(query key') value; keys that a mask hides get nothing."""
+    """Returns softmax(query key') value. Masked keys get no weight."""
     query, value, *others = tensors
     if len(others) > 1 or any(each.rank != 3 for each in tensors):
         refuse("expected two or three tensors (N, T, C)")
@@ -402,99 +427,3 @@ def attention(*tensors, use_scale=False, op):
     if query.flags:
         y = query.flags.unsqueeze(2).Where(y, y.scalar(0))
     return y.under(query.flags)
-
-
-# Functions of ``keras.ops`` that Keras 3 lists among a model's layers: arithmetic, and masks.
-#
-# Their results have no mask. Formulas: documentation of keras.ops.
-
-_COMPARED = pairs(
-    """
-    Equal=Equal Less=Less LessEqual=LessOrEqual Greater=Greater GreaterEqual=GreaterOrEqual
-    LogicalOr=Or LogicalAnd=And
-    """
-)
-_FUNCTIONS = pairs(
-    """
-    Relu=relu Sigmoid=sigmoid Tanh=tanh Silu=silu Softplus=softplus Softsign=softsign Selu=selu
-    HardSigmoid=hard_sigmoid Exp=exponential
-    """
-)
-
-
-def _two_operands(op: KerasLayer) -> tuple[Any, Any]:
-    """Returns two values of one type; a number becomes one of the other's."""
-    arguments = op.arguments
-    tensors = [KerasTensor(op, each.value) for each in arguments if isinstance(each, Held)]
-    numbers = [each for each in arguments if isinstance(each, int | float)]
-    if len(arguments) != 2 or not tensors or len(tensors) + len(numbers) != 2:
-        refuse("expected two tensors, or one and a number")
-    like = tensors[0]
-    if any(type(each) is float for each in numbers) and like.dtype.kind != "f":
-        refuse(f"{like.dtype} and {numbers[0]}")
-    a, b = (KerasTensor(op, e.value) if isinstance(e, Held) else like.scalar(e) for e in arguments)
-    return (a, b) if a.dtype == b.dtype else refuse(f"{a.dtype} and {b.dtype}")
-
-
-@operation(" ".join(ARITHMETIC))
-def arithmetic_operation(*, op):
-    a, b = _two_operands(op)
-    kind = ARITHMETIC[op.at.type]
-    if kind == "Div" and a.dtype.kind != "f" or a.dtype == bool:
-        refuse(f"of {a.dtype}")
-    return getattr(a, kind)(b)
-
-
-@operation(" ".join(_COMPARED))
-def comparison(*, op):
-    a, b = _two_operands(op)
-    return getattr(a, _COMPARED[op.at.type])(b)
-
-
-@operation(" ".join(_FUNCTIONS))
-def function(x, *, op):
-    return apply(x.floats, _FUNCTIONS[op.at.type])
-
-
-@operation("NotEqual")
-def not_equal(*, op):
-    a, b = _two_operands(op)
-    return a.Equal(b).Not()
-
-
-@operation("LogicalNot")
-def logical_not(x):
-    return x.Not()
-
-
-def _list_axes(axis: Any) -> list[int]:
-    return axis if isinstance(axis, list) else [axis]
-
-
-@operation("Any")
-def any_(x, *, axis=None, keepdims=False):
-    over = range(x.rank) if axis is None else _list_axes(axis)
-    return x.cast(bool).cast("int32").ReduceMax(over, keepdims=int(keepdims)).cast(bool)
-
-
-@operation("ExpandDims")
-def expand_dims(x, *, axis=None):
-    return x.unsqueeze(*_list_axes(0 if axis is None else axis))
-
-
-@operation("Squeeze")
-def squeeze(x, *, axis=None):
-    return refuse("attribute axis is missing") if axis is None else x.squeeze(*_list_axes(axis))
-
-
-@operation("Concatenate")
-def concatenate_operation(*tensors, axis=0):
-    return tensors[0].Concat(*tensors[1:], axis=axis)
-
-
-@operation("ZerosLike OnesLike")
-def fill_like(x, *, dtype=None, op):
-    """The call or the layer may ask for another dtype."""
-    dtype = dtype or op.option("dtype") or x.dtype
-    fill = x.constant(np.full(1, op.at.type == "OnesLike", str(dtype)))
-    return fill.Expand(x.Shape())

@@ -1,34 +1,43 @@
-"""A model run by Keras itself: tf_keras for files of Keras 2 where it is there, else keras."""
+"""Runs a model with Keras itself. Files of Keras 2 run with tf_keras if it is installed, else with
+keras.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.keras.lower import load_keras
-from onernn.adapters.keras.read import read_model
+from onernn.adapters.keras.read import read_model, weights_of
 from onernn.ir.ragged import Batch, data_of
 
-_BACKENDS = {"tensorflow": "tensorflow", "jax": "jax", "torch": "torch"}
+_BACKENDS = ("tensorflow", "jax", "torch")
 
 
-def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """Returns the outputs, in order, and the states of stateful layers behind them.
+def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
+    """Returns the outputs in order, followed by the states of stateful layers.
+
+    ``params``: the weights of a ``.json``.
 
     Custom code in the file is not run. Raises what Keras raises.
     """
-    old = read_model(path).version < (3, 0) and find_spec("tf_keras") is not None
+    old = read_model(path, params or None).version < (3, 0) and find_spec("tf_keras") is not None
     if not old and "KERAS_BACKEND" not in os.environ:
-        there = [name for name, module in _BACKENDS.items() if find_spec(module)]
+        there = [name for name in _BACKENDS if find_spec(name)]
         os.environ["KERAS_BACKEND"] = (there or ["numpy"])[0]
     keras = require("tf_keras" if old else "keras", "keras-live")
-    model = keras.models.load_model(path, compile=False, safe_mode=True)
-    names = [value.name for value in load_keras(path).inputs]
+    if Path(path).suffix.lower() == ".json":
+        model = keras.models.model_from_json(Path(path).read_text("utf-8"))
+        model.load_weights(weights_of(Path(path), params))
+    else:
+        model = keras.models.load_model(path, compile=False, safe_mode=True)
+    names = [value.name for value in load_keras(path, params or None).inputs]
     given = [np.asarray(data_of(feed[name])) for name in names]
     count = len(model.inputs)
     states = _states(model)

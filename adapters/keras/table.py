@@ -1,7 +1,8 @@
-"""A call of a Keras layer as the rules read it, their table, and the loop over a model's calls."""
+"""A call of a Keras layer for the rules, the table of rules, and the loop over a model's calls."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.adapters.common.caller_rules import CallerRule, find_caller
+from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import (
     FoldingBudget,
     GraphBuilder,
@@ -17,6 +20,7 @@ from onernn.adapters.common.lowering import (
     Output,
     Results,
     Rules,
+    UnknownTypeError,
     lower_steps,
 )
 from onernn.adapters.common.signatures import Signature, Tensor, refuse
@@ -40,29 +44,37 @@ INERT = frozenset(
     unit_forget_bias implementation use_cudnn input_length input_dim autocast batch_input_shape
     batch_shape input_shape activity_regularizer synchronized fused l1 l2""".split()
 )
-"""Options without effect on what is run: training's, and how the same numbers are computed."""
+"""Options without effect on results: options for training, and how the same values are computed."""
+_CODE = "function function_type module output_shape output_shape_type output_shape_module".split()
+"""Options of a Lambda layer that hold its code; a caller's rule replaces the code."""
 _ENDINGS = ("_initializer", "_regularizer", "_constraint")
 
 
 class Held(NamedTuple):
-    """A value and the mask of its steps (N, T), which may be "". ``words``: the unmasked steps as
-    sequences, if the layer before made them."""
+    """A value and the mask of its steps (N, T), which may be "". ``words``: the unmasked steps as a
+    ragged batch, if the layer before made them. ``behind`` names the variable that cannot be
+    computed and that the value depends on, "" without one.
+    """
 
     value: str
     mask: str = ""
     words: str = ""
+    behind: str = ""
 
 
 class KerasTensor(Tensor):
-    """A value as Keras's rules compute with it, under a mask; see `Held`."""
+    """A value, with its mask, for Keras's rules; see `Held`.
+
+    ``settled``: whether its mask is final: it has one, or a rule set it.
+    """
 
     def __init__(self, op: Any, name: str, mask: str = "", words: str = "") -> None:
         super().__init__(op, name)
-        self.mask, self.words = mask, words
+        self.mask, self.words, self.settled = mask, words, bool(mask)
 
     @classmethod
     def of(cls, op: Any, slot: str) -> list[Any]:
-        """Returns what a layer is called with: one tensor, or all in a slot "tensors"."""
+        """Returns the tensors of a layer's call: one tensor, or all for the slot "tensors"."""
         result = op.tensors
         if slot != "tensors" and len(result) != 1:
             refuse(f"expected to be called with one tensor, got {len(result)}")
@@ -75,25 +87,32 @@ class KerasTensor(Tensor):
 
     @property
     def floats(self) -> KerasTensor:
-        """The value, in the layer's float type if it is integers."""
+        """The value, cast to the layer's float type unless it is a float already."""
         return self if self.dtype.kind == "f" else self.cast(self.op.compute)
 
+    @property
+    def held(self) -> Held:
+        return Held(self.name, self.mask, self.words)
+
     def under(self, mask: Tensor | None, words: str = "") -> KerasTensor:
-        """Returns the value under a mask."""
-        return KerasTensor(self.op, self.name, mask.name if mask else "", words)
+        """Returns the value with this mask; None means that it has no mask."""
+        result = KerasTensor(self.op, self.name, mask.name if mask else "", words)
+        result.settled = True
+        return result
 
     def cast(self, dtype: Any) -> Any:
         result = super().cast(dtype)
-        return result if result is self else result.under(self.flags)
+        return result if result is self else KerasTensor(self.op, result.name, self.mask)
 
 
 class KerasLayer(NativeOperator):
     """A layer with the graph it is lowered into.
 
-    ``reader`` gives its weights. ``compute``: the dtype it computes in. ``version``: (major, minor)
-    of the Keras that wrote the file. ``masked_by_call``: whether the call itself names a mask.
-    ``path``: its name with those of the models around it, ``depth`` of these. ``wraps``: another
-    layer checks that all its weights are taken.
+    ``reader`` returns its weights. ``compute``: the dtype it computes in. ``version``: (major,
+    minor) of the Keras that wrote the file. ``masked_by_call``: whether the call itself names a
+    mask. ``path``: its name after the names of the ``depth`` models around it. ``wraps``: whether
+    another layer checks that all its weights are taken. ``masked``: whether an input has a mask.
+    The model reads ``count`` outputs, or fewer than there are.
     """
 
     def __init__(
@@ -105,6 +124,7 @@ class KerasLayer(NativeOperator):
         options: Mapping[str, Any] | None = None,
         path: str = "",
         depth: int = 0,
+        count: int = 1,
     ) -> None:
         config = {k: v for k, v in layer.config.items() if v is not None}
         options = {k: v for k, v in (options or {}).items() if v is not None}
@@ -114,19 +134,21 @@ class KerasLayer(NativeOperator):
         named = {f"{name}=": value for name, value in options.items()}
         inert = INERT | {name for name in config if name.endswith(_ENDINGS)}
         at = NativeOp(layer.position, layer.kind, path or layer.name)
-        super().__init__(lowering.builder, at, {}, {}, {**config, **named}, inert, layer.name)
+        outputs = {str(k): () for k in range(count)}
+        super().__init__(lowering.builder, at, {}, outputs, {**config, **named}, inert, layer.name)
         self.lowering, self.layer, self.config = lowering, layer, layer.config
         self.version, self.major = lowering.version, lowering.version[0]
-        self.masked_by_call = bool(mask)
-        self.path, self.depth, self.wraps = path, depth, False
+        self.masked_by_call, self.options = bool(mask), options
+        self.path, self.depth, self.wraps, self.masked = path, depth, False, False
         self._variables: list[tuple[Array, str]] = []
         self._reader, self.arguments = reader, list(arguments)
-        # A function's dtype is that of its result.
-        self.compute = _compute_dtype(None if layer.is_operation else layer.config.get("dtype"))
+        # The dtype option of a function is the dtype of its result.
+        plain = layer.is_operation or layer.function
+        self.compute = _compute_dtype(None if plain else layer.config.get("dtype"))
         if mask:
             self.arguments[0] = self._under(self.arguments[0], mask)
 
-    # What it is called with.
+    # The arguments of the call.
 
     @cached_property
     def tensors(self) -> list[KerasTensor]:
@@ -140,29 +162,30 @@ class KerasLayer(NativeOperator):
         """Returns tensors; floats are cast to the type that the layer computes in."""
         if not all(isinstance(each, Held) for each in arguments):
             refuse("called with constants, or with tensors in an unknown structure")
-        tensors = [KerasTensor(self, *each) for each in arguments]
+        tensors = [KerasTensor(self, *each[:3]) for each in arguments]
+        self.masked = self.masked or any(each.mask for each in tensors)
         floats = [str(each.type.dtype).startswith("float") for each in tensors]
         return [x.cast(self.compute) if f else x for x, f in zip(tensors, floats, strict=True)]
 
     def _under(self, result: Any, mask: Any) -> Any:
-        """Tensors under the masks that the call names."""
+        """Returns the tensors with the masks that the call names."""
         if isinstance(result, list):
             masks = mask if isinstance(mask, list) else [mask]
-            pairs = zip_longest(result, masks)
-            return [self._under(*pair) if pair[1] else pair[0] for pair in pairs]
+            both = zip_longest(result, masks)
+            return [self._under(*pair) if pair[1] else pair[0] for pair in both]
         if not isinstance(result, Held) or not isinstance(mask, Held):
             refuse("argument mask: expected a tensor for each tensor")
-        flags = self.cast(mask.value, bool)
+        flags = KerasTensor(self, mask.value).cast(bool).name
         return result._replace(mask=flags, words=result.words if flags == result.mask else "")
 
     def option(self, name: str) -> Any:
-        """Returns an argument of the call, None where it is absent."""
+        """Returns an argument of the call, None if it is absent."""
         return self.attribute(f"{name}=", None)
 
-    # What it is.
+    # The layer's options and weights.
 
     def number(self, name: str, default: float) -> float:
-        """Returns a number; Keras 3 may write an array of one."""
+        """Returns a number, which Keras 3 may write as an array of one element."""
         result = self.attribute(name, None)
         if isinstance(result, dict) and isinstance(result.get("config"), dict):
             result = result["config"].get("value")
@@ -178,7 +201,7 @@ class KerasLayer(NativeOperator):
         return self.attribute(name, default)
 
     def inner(self, config: Mapping[str, Any], *path: str) -> KerasLayer:
-        """Returns a layer that this one holds, with its weights; it is not called by itself."""
+        """Returns an inner layer with its weights. It has no call of its own."""
         layer = inner_layer(config, None, position=self.layer.position)
         reader = self._reader
         for name in path:
@@ -188,7 +211,7 @@ class KerasLayer(NativeOperator):
         return made
 
     def weights(self, *names: str, inside: str = "") -> list[Array]:
-        """Returns the layer's own variables, or those of its cell, in the type that it computes
+        """Returns the layer's own variables, or its cell's variables, in the type that it computes
         in.
         """
         if self._reader is None:
@@ -202,22 +225,49 @@ class KerasLayer(NativeOperator):
         return arrays
 
     def constant(self, array: Any, label: str = "constant") -> str:
-        """Returns a constant value; one of the layer's variables has the variable's name."""
+        """Returns a constant value. A constant from a variable of the layer gets the variable's
+        name.
+        """
         label = next(
             (name for each, name in self._variables if np.may_share_memory(each, array)), label
         )
         return super().constant(array, label)
 
-    def read(self, rule: Signature) -> Any:
-        """Returns what a rule returns; raises `UnsupportedError` for what it did not read."""
-        result = self.lowered(lambda op: rule.call(op)[1])
+    def read(self, rule: Signature | CallerRule) -> Any:
+        """Returns the results of a rule. Raises `UnsupportedError` for options that the rule did
+        not read.
+        """
+        result = self.run_rule(lambda op: rule.call(op)[1])
         if self._reader is not None and not self.wraps:
             self._reader.finish()
         return result
 
+    def miscounted(self, count: int) -> str:
+        read = len(self.outputs)
+        return "" if count >= read else f"the model reads {read}"
+
+    def read_callers(self, rule: CallerRule) -> list[KerasTensor]:
+        """Returns the results of a caller's rule.
+
+        Raises the same errors as `read`. Also raises `UnsupportedError` if an input has a mask and
+        the rule does not set the mask of an output, because the file does not state whether the
+        class passes masks on.
+        """
+        if self.layer.kind == "Lambda":
+            self.ignore(*_CODE)
+        with rule.naming():
+            result = self.read(rule)
+            tensors = [*result] if isinstance(result, tuple) else [result]
+            if self.masked and not all(each is None or each.settled for each in tensors):
+                refuse(
+                    "an input has a mask: return y.under(x.flags) to hand it on, or y.under(None)"
+                    " to end it"
+                )
+        return tensors
+
 
 class Stated(NamedTuple):
-    """An option in which None has a meaning of its own, and is not the same as an absent one."""
+    """An option in which None has its own meaning, different from an absent option."""
 
     default: Any
 
@@ -227,8 +277,8 @@ class Stated(NamedTuple):
 
 
 def _compute_dtype(policy: Any) -> str:
-    """Returns what a dtype or a policy computes in. Raises `UnsupportedError` for all but
-    floats.
+    """Returns the dtype that a dtype or a policy computes in. Raises `UnsupportedError` unless it
+    is a float.
     """
     name = policy
     if isinstance(policy, dict) and isinstance(policy.get("config"), dict):
@@ -240,18 +290,86 @@ def _compute_dtype(policy: Any) -> str:
     return str(name)
 
 
+class Function(Signature):
+    """A rule whose parameters come from a function's call and from its configuration.
+
+    Arguments are tensors, numbers, lists and slices from the file. ``names``: the rule's parameters
+    by their names in the file.
+    """
+
+    def __init__(self, rule: Callable[..., Any], names: Mapping[str, str] | None = None) -> None:
+        super().__init__(rule, {}, KerasTensor)
+        self.names = names or {}
+
+    def call(self, op: Any) -> tuple[list[Any], Any]:
+        """Returns the arguments and the results of the rule. Refuses an unknown argument."""
+        op.ignore(*op.attributes)
+        config = {} if op.layer.function else op.config
+        named = {self.names.get(name, name): each for name, each in op.options.items()} | config
+        known = {each.name for each in self.parameters}  # a None for these is kept
+        named = {
+            name: _value(op, each)
+            for name, each in named.items()
+            if name != "name" and (each is not None or name in known)
+        }
+        arguments = [_value(op, each) for each in op.arguments]
+        if any(each.name == "op" for each in self.parameters):
+            named["op"] = op
+        try:
+            bound = inspect.signature(self.rule).bind(*arguments, **named)
+        except TypeError as error:
+            refuse(f"not understood: {error}")
+        return arguments, self.rule(*bound.args, **bound.kwargs)
+
+
+def _value(op: KerasLayer, argument: Any) -> Any:
+    """Returns an argument of a function; constant tensors become constants of the graph."""
+    match argument:
+        case Held():
+            return KerasTensor(op, *argument[:3])
+        case list():
+            return [_value(op, each) for each in argument]
+        case slice():
+            return slice(*(_value(op, getattr(argument, name)) for name in _BOUNDS))
+        case {"class_name": "__tensor__" | "__numpy__", "config": {"value": value, "dtype": dtype}}:
+            if dtype not in _DTYPES:
+                refuse(f"a constant of {dtype!r:.100}")
+            return KerasTensor(op, op.constant(np.asarray(value, dtype)))
+    return argument
+
+
+_BOUNDS = ("start", "stop", "step")
+
+
+class KerasSignature(Signature):
+    """A caller's rule, whose positional parameters are the tensors of a call in order."""
+
+    def bind(self, op: Any) -> tuple[list[Any], dict[str, Any]]:
+        count, most = len(op.tensors), len(self.slots)
+        if count > most and not self.rest:
+            refuse(f"called with {count} tensors, expected {', '.join(self.slots) or 'none'}")
+        return super().bind(op)
+
+    def _values(self, op: Any, slot: str) -> list[Any]:
+        at = (*self.slots, self.rest).index(slot)
+        tensors: list[Any] = op.tensors[at:]
+        return tensors if slot == self.rest else tensors[:1]
+
+
 RULES = Rules[Signature]()
-"""By the name of the class."""
+"""Rules by the name of the class."""
 OPERATIONS = Rules[Signature]()
-"""By the name of the class, of functions that Keras 3 lists among layers."""
+"""Rules of functions that Keras 3 lists among layers, by the name of the class."""
+TENSORFLOW = Rules[Signature]()
+"""Rules of functions that Keras 2 lists as layers of their own class, by TensorFlow's names."""
 PASSING: set[str] = set()
-"""Those that hand on the mask of their first input; the others end it."""
+"""Layers that pass on the mask of their first input; other layers drop it."""
 
 
 def keras(kinds: str, *, masks: bool = False, **only: Any) -> Any:
     """Enters a rule whose keywords are the keys of a layer's configuration; see `Signature`.
 
-    ``masks``: the layer hands on the mask of its input.
+    ``masks``: whether the layer passes on the mask of its input.
     """
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,14 +380,35 @@ def keras(kinds: str, *, masks: bool = False, **only: Any) -> Any:
     return enter
 
 
-def operation(kinds: str) -> Any:
-    """Enters a rule of functions of ``keras.ops``; see `keras`."""
+def function(kinds: str) -> Any:
+    """Enters a rule of functions of ``keras.ops``; see `Function`."""
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
-        OPERATIONS(kinds)(Signature(rule, {}, KerasTensor))
+        OPERATIONS(kinds)(Function(rule))
         return rule
 
     return enter
+
+
+def tensorflow(names: str) -> Any:
+    """Enters a rule of functions of TensorFlow; see `Function`."""
+
+    def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
+        TENSORFLOW(names)(Function(rule))
+        return rule
+
+    return enter
+
+
+def same_in_tensorflow(table: str) -> None:
+    """Enters rules of ``keras.ops`` for TensorFlow's functions, from lines "names: kind x=y ...".
+
+    ``x=y``: TensorFlow's x is the parameter y of the rule.
+    """
+    for line in table.strip().splitlines():
+        names, _, kind_and_renames = line.partition(":")
+        kind, *renames = kind_and_renames.split()
+        TENSORFLOW(names)(Function(OPERATIONS[kind].rule, pairs(" ".join(renames))))
 
 
 _DEEPEST = 32  # models inside models
@@ -278,19 +417,20 @@ _DTYPES = "bool uint8 int8 int16 int32 int64 float32 float64".split()
 
 
 class Lowering:
-    """Goes through a model's calls, and those of the models in it.
+    """The lowering of a model's calls, including the calls of inner models.
 
-    ``states``: the variables of stateful layers' states, by name, as the last call left them.
-    ``tables``: see `steps.Masked`.
+    ``states``: the variables of stateful layers' states after the last call, by name. ``tables``:
+    see `steps.Masked`. ``_behind``: maps each variable that depends on a variable that cannot be
+    computed to the latter. The latter maps to itself.
     """
 
     def __init__(self, model: Model) -> None:
-        self.file, self.version = model.file, model.version
+        self.file, self.version, self.backend = model.file, model.version, model.backend
         self.builder = GraphBuilder(str(model.file), FoldingBudget())
         self.states: dict[str, str] = {}
         self.tables: dict[str, Any] = {}
         self._tensors: dict[str, Held] = {}
-        self._refused: set[str] = set()
+        self._behind: dict[str, str] = {}
         self._given: set[str] = set()  # values that are outputs
         self._calls = 0
 
@@ -308,33 +448,35 @@ class Lowering:
             self.builder.input(Value(name, dtype, tuple(shape)))
         else:
             self.builder.refuse(name, f"an input of {dtype} {shape}: dense numbers are taken")
-            self._refused.add(f"{layer.name}/0/0")
+            self._behind[f"{layer.name}/0/0"] = f"{layer.name}/0/0"
             name = self.builder.value(name)
         return Held(name)
 
     def state(self, name: str, shape: tuple[int | None, ...], dtype: str) -> str:
-        """Returns the state of a stateful layer: an input, until a call leaves another one."""
+        """Returns the state of a stateful layer: an input of the graph, or the state that the last
+        call left.
+        """
         if name not in self.states:
             self.builder.input(Value(name, dtype, shape))
             self.states[name] = name
         return self.builder.value(self.states[name])
 
     def keep(self, name: str, value: str) -> None:
-        """The state behind a call, under a name of its own."""
-        self.states[name] = self.builder.copied(value, f"{name}/next")
+        """Keeps the state after a call, under its own name."""
+        self.states[name] = self.builder.copy(value, f"{name}/next")
 
     def output(self, value: str, name: str) -> Value:
         """Returns an output of the graph under a name of its own."""
         builder = self.builder
         taken = value in self._given or any(each.name == value for each in builder.inputs)
         if value != name or taken:
-            value = builder.copied(value, builder.fresh(name))
+            value = builder.copy(value, builder.fresh(name))
         self._given.add(value)
         return builder.output(value)
 
     def run(self, net: Network, tensors: Sequence[Held], prefix: str, depth: int) -> list[Held]:
-        """Returns what a network makes of these inputs; ``prefix`` begins the names of its
-        values.
+        """Returns the outputs of a network for these inputs. The names of its values begin with
+        ``prefix``.
         """
         if depth > _DEEPEST:
             raise UnsupportedError("models inside models, too deep")
@@ -342,6 +484,8 @@ class Lowering:
             variable = f"{prefix}{ref.layer}/0/0"
             self.builder.give(variable, tensor.value)
             self._tensors[variable] = tensor
+            if tensor.behind:
+                self._behind[variable] = tensor.behind
         wanted = [*net.outputs]
         calls = [*_in_order(net, str(self.file))]
         for layer, at in calls:
@@ -349,8 +493,6 @@ class Lowering:
         steps = [self._step(layer, at, prefix, wanted, depth) for layer, at in calls]
         kept = [f"{prefix}{r.layer}/{r.call}/{r.at}" for r in net.outputs]
         lower_steps(self.builder, steps, kept)
-        if prefix and (gone := self._refused.intersection(kept)):
-            raise UnsupportedError(f"what its layer {min(gone)!r} gives is not computed")
         return [self._tensor(ref, prefix) for ref in net.outputs]
 
     def _step(
@@ -359,21 +501,33 @@ class Lowering:
         call = layer.calls[at]
         own = f"{prefix}{layer.name}/{at}/"
         indices = sorted({r.at for r in wanted if (r.layer, r.call) == (layer.name, at)})
+        reads = tuple(f"{prefix}{r.layer}/{r.call}/{r.at}" for r in _refs(call))
 
         def lower() -> Results:
-            arguments = [self._bound(each, prefix) for each in call.args]
-            options = {name: self._bound(each, prefix) for name, each in call.kwargs.items()}
-            results = self.apply(layer, arguments, options, f"{prefix}{layer.name}", at, depth)
+            arguments = [self._bind(each, prefix) for each in call.args]
+            options = {name: self._bind(each, prefix) for name, each in call.kwargs.items()}
+            behind = next((self._behind[name] for name in reads if name in self._behind), "")
+            count, path = max(indices, default=0) + 1, f"{prefix}{layer.name}"
+            try:
+                results = self.apply(layer, arguments, options, path, at, depth, count)
+            except UnknownTypeError:
+                if not behind:
+                    raise
+                # The reason is an earlier layer, which is reported already.
+                self._behind |= {f"{own}{k}": behind for k in indices}
+                return {str(k): self.builder.value(behind) for k in indices}
             self._tensors |= {f"{own}{k}": each for k, each in enumerate(results)}
+            for k, each in enumerate(results):
+                if behind or each.behind:
+                    self._behind[f"{own}{k}"] = each.behind or behind
             return tuple(each.value for each in results)
 
         def outputs(count: int) -> Iterator[Output]:
             for k in indices:
                 if k >= count:
-                    self._refused.add(f"{own}{k}")
+                    self._behind.setdefault(f"{own}{k}", f"{own}{k}")
                 yield Output(str(k), f"{own}{k}", prefix + name_of_result(Ref(layer.name, at, k)))
 
-        reads = tuple(f"{prefix}{r.layer}/{r.call}/{r.at}" for r in _refs(call))
         return LoweringStep(
             NativeOp(layer.position, layer.kind, f"{prefix}{layer.name}"), reads, lower, outputs
         )
@@ -381,18 +535,33 @@ class Lowering:
     def _tensor(self, ref: Ref, prefix: str) -> Held:
         variable = f"{prefix}{ref.layer}/{ref.call}/{ref.at}"
         known = self._tensors.get(variable, Held(""))
-        return known._replace(value=self.builder.value(variable))
+        value = self.builder.value(variable)
+        return known._replace(value=value, behind=self._behind.get(variable, ""))
 
-    def _bound(self, argument: Any, prefix: str) -> Any:
-        """Returns an argument with tensors in the place of `Ref`s."""
+    def _declare(self, ref: Ref, prefix: str) -> None:
+        """Declares the type of a value that cannot be computed.
+
+        The type is from the file, so that the layers after an unknown layer are read. If the file
+        does not state the shape, the shape stays unknown.
+        """
+        variable = f"{prefix}{ref.layer}/{ref.call}/{ref.at}"
+        value = self.builder.value(variable)
+        refused = self._behind.get(variable) == variable
+        if refused and self.builder.type_of(value).dtype is None:
+            dtype = ref.dtype if ref.dtype in _DTYPES else "float32"
+            self.builder.declare(value, Value(value, dtype, ref.shape).type)
+
+    def _bind(self, argument: Any, prefix: str) -> Any:
+        """Returns an argument with its `Ref`s replaced by tensors."""
         if isinstance(argument, Ref):
-            if f"{prefix}{argument.layer}/{argument.call}/{argument.at}" in self._refused:
-                raise UnsupportedError(f"what layer {argument.layer!r} gives is not computed")
+            self._declare(argument, prefix)
             return self._tensor(argument, prefix)
+        if isinstance(argument, slice):
+            return slice(*(self._bind(getattr(argument, name), prefix) for name in _BOUNDS))
         if isinstance(argument, list):
-            return [self._bound(each, prefix) for each in argument]
+            return [self._bind(each, prefix) for each in argument]
         if isinstance(argument, dict):
-            return {name: self._bound(each, prefix) for name, each in argument.items()}
+            return {name: self._bind(each, prefix) for name, each in argument.items()}
         return argument
 
     def apply(
@@ -403,27 +572,36 @@ class Lowering:
         path: str,
         at: int,
         depth: int,
+        count: int = 1,
     ) -> list[Held]:
-        """Returns what a layer makes of its arguments. Raises `UnsupportedError`."""
+        """Returns the results of a layer for its arguments. The model reads ``count`` results.
+
+        Raises `UnsupportedError`.
+        """
         self._calls += 1
         if self._calls > _MOST_CALLS:
             raise UnsupportedError("models call models too often")
-        if layer.kind in MODELS and not layer.foreign:
+        function = (OPERATIONS if layer.is_operation else RULES).get(layer.kind)
+        is_known = not layer.foreign and (function is not None or layer.kind in MODELS)
+        callers = find_caller(self.builder.rules, [layer.kind], is_known)
+        if layer.kind in MODELS and not layer.foreign and callers is None:
             return self._model(
                 layer, arguments, options, f"{path}/" if not at else f"{path}#{at}/", depth
             )
         reader = layer.weights.reader() if layer.weights else None
-        op = KerasLayer(self, layer, reader, arguments, options, path, depth)
-        function = (OPERATIONS if layer.is_operation else RULES).get(layer.kind)
-        if layer.foreign or function is None:
+        op = KerasLayer(self, layer, reader, arguments, options, path, depth, count)
+        if callers:
+            return [each.held if each else Held("") for each in op.read_callers(callers)]
+        rule = _rule(layer)
+        if layer.foreign or rule is None:
             raise UnsupportedError(_unknown(layer))
-        result = op.read(function)
+        result = op.read(rule)
         if isinstance(result, list):
-            return [Held(each.name, each.mask, each.words) for each in result]
+            return [each.held for each in result]
         if layer.kind in PASSING and not layer.is_operation:
             first = op.tensors[0]
             result = first if result.name == first.name else result.under(first.flags)
-        return [Held(result.name, result.mask, result.words)]
+        return [result.held]
 
     def _model(
         self,
@@ -441,20 +619,27 @@ class Lowering:
         if unread := sorted(k for k, v in options.items() if k not in ("mask", "training") and v):
             raise UnsupportedError(f"a model called with {', '.join(unread)}")
         inner = [net.layers[ref.layer].config.get("dtype") for ref in net.inputs]
-        cast = [x.cast(to) if to else x for x, to in zip(tensors, inner, strict=True)]
-        held = [Held(each.name, each.mask, each.words) for each in cast]
+        held = [(x.cast(to) if to else x).held for x, to in zip(tensors, inner, strict=True)]
         return self.run(net, held, prefix, depth + 1)
 
 
 def name_of_result(ref: Ref) -> str:
-    """Returns what a result is called: as its layer, from the second call and result on with
-    numbers.
+    """Returns the name of a result: the name of its layer, with numbers from the second call or
+    result on.
     """
     return ref.layer + (f"#{ref.call}" if ref.call else "") + (f"/{ref.at}" if ref.at else "")
 
 
+def _rule(layer: Layer) -> Signature | None:
+    if layer.function:
+        return TENSORFLOW.get(layer.function)
+    return (OPERATIONS if layer.is_operation else RULES).get(layer.kind)
+
+
 def _unknown(layer: Layer) -> str:
-    if layer.kind in ("Lambda", "TFOpLambda", "SlicingOpLambda", "TensorFlowOpLayer"):
+    if layer.function:
+        return f"function tf.{layer.function}: not known"
+    if layer.kind in ("Lambda", "TensorFlowOpLayer"):
         return f"{layer.kind}: code in a file is never run; use a layer that says the same"
     if layer.foreign:
         return f"{layer.kind} of {layer.module}: a class of its own; its code is not in the file"
@@ -473,11 +658,13 @@ def _refs(call: Call) -> list[Ref]:
             waiting += each
         elif isinstance(each, dict):
             waiting += each.values()
+        elif isinstance(each, slice):
+            waiting += [each.start, each.stop, each.step]
     return result
 
 
 def _in_order(net: Network, file: str) -> Iterator[tuple[Layer, int]]:
-    """Yields the calls that the outputs need, each behind those that it reads."""
+    """Yields the calls that the outputs need, each one after the calls that it reads."""
     inputs = {(ref.layer, ref.call) for ref in net.inputs}
     done, open_ = set(inputs), set[tuple[str, int]]()
     waiting = [(ref.layer, ref.call) for ref in reversed(net.outputs)]

@@ -8,9 +8,11 @@ from typing import Any
 
 from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, defer
 
+SYMBOL_ENDING = "-symbol.json"
+
 
 def __getattr__(name: str) -> Any:
-    """Imports the plug-in when a name of it is used: the reader does not need it."""
+    """Imports the plug-in when one of its names is used; the reader does not need the plug-in."""
     if name in ("explain", "optimize", "restore", "rnn"):
         from onernn.adapters.mxnet import plugin
 
@@ -51,8 +53,6 @@ def rnn_param_size(
 
 def _reads(path: StrPath) -> bool:
     """Returns whether a path is a symbol's file, a folder with one, or the prefix of its name."""
-    from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
-
     path = Path(path)
     if os.path.isdir(path):
         return any(path.glob(f"*{SYMBOL_ENDING}"))

@@ -1,4 +1,4 @@
-"""MXNet's texts: the ending of its files, and operators' attributes (dmlc's parameter parsers)."""
+"""Parsers of MXNet's names and operator attributes, which follow dmlc's parameter parsers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ def cell_of(weights: Collection[str]) -> str:
     """Returns the common prefix of the names of a cell's weights, up to their last underscore."""
     return commonprefix([*weights]).rpartition("_")[0]
 
-
-SYMBOL_ENDING = "-symbol.json"
 
 INERT = frozenset(
     """
@@ -51,7 +49,7 @@ def is_set(attributes: Mapping[str, str], name: str) -> bool:
 
 
 def integer(text: str) -> int:
-    """Returns an integer, also of "3L", which Python 2 wrote."""
+    """Returns an integer, including "3L", which Python 2 wrote."""
     if not re.fullmatch(r"\s*[+-]?\d{1,18}L?\s*", text):
         raise UnsupportedError(f"expected an integer, got {text!r}")
     return int(text.strip().rstrip("L"))
@@ -83,7 +81,7 @@ def sizes(text: str) -> tuple[int, ...]:
     return tuple(size for size in result if size is not None)
 
 
-def declared_shape(text: str, *, np_shape: bool) -> tuple[int | None, ...] | None:
+def read_shape(text: str, *, np_shape: bool) -> tuple[int | None, ...] | None:
     """Returns a variable's ``__shape__``; None if a size or all of it is unknown."""
     result = sizes(text)
     if not result and not np_shape:
@@ -95,7 +93,7 @@ DTYPES = dict(enumerate("float32 float64 float16 uint8 int32 int8 int64 bool".sp
 DTYPES[12] = "bfloat16"
 
 
-def declared_dtype(text: str) -> str | None:
+def read_dtype(text: str) -> str | None:
     """Returns a variable's dtype from the integer ``__dtype__``, which is -1 if it is unknown."""
     return DTYPES.get(integer(text))
 

@@ -9,23 +9,32 @@ import numpy as np
 
 from onernn.adapters.common.lowering import GraphBuilder
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.read import VARIABLE, Symbol, SymbolNode
-from onernn.adapters.mxnet.table import FIRST, LAST, MxnetOperator, MxnetTensor, lower_nodes, mxnet
+from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
+from onernn.adapters.mxnet.table import (
+    FIRST,
+    LAST,
+    Context,
+    MxnetOperator,
+    MxnetTensor,
+    lower_nodes,
+    mxnet,
+)
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Value
 from onernn.ir.types import Type, dense
 from onernn.ops.control import scan_attributes
 
 Pairs = Sequence[tuple[str, MxnetTensor]]
-"""Variables of a subgraph, and the values outside that they stand for."""
+"""Variables of a subgraph, each with the outer value that it stands for."""
 
 
 @mxnet("_foreach", inferred="none")
 def run_foreach(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
-    """ONNX's Scan over axis 0: the subgraph runs once a step, states go from step to step.
+    """Lowers a loop over steps to ONNX's Scan over axis 0. Each step reads the states of the step
+    before.
 
-    Inputs are sequences, states, and the rest that the subgraph reads. Locations name the variable
-    of the subgraph that each input is.
+    Inputs are sequences, states, and all else that the subgraph reads. The location attributes name
+    the subgraph's variable of each input.
     """
     (body,) = _subgraphs(op, 1)
     op.ignore("num_out_data", *_LOCATIONS)
@@ -40,6 +49,8 @@ def run_foreach(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
         name: dense(value.type.dtype, value.type.shape and value.type.shape[1:])
         for name, value in sequences
     }
+    entries = zip((*scanned, *states, *rest), op.node.inputs, strict=True)
+    _share_sizes(op, body, {names[k]: entry.name for k, entry in entries}, steps, carried, others)
     builder, heads = _lower_loop(op, body, {}, carried, steps, others)
     outputs = len(heads) - len(states)
     graph = _close(builder, [*heads[outputs:], *heads[:outputs]])
@@ -61,7 +72,9 @@ def run_while_loop(
     func_var_locs: tuple[int, ...] = (),
     op: MxnetOperator,
 ) -> tuple[str, ...]:
-    """ONNX's Loop. Collected outputs have ``max_iterations`` rows, zeros after the last turn."""
+    """Lowers to ONNX's Loop. Outputs have ``max_iterations`` rows; the rows after the last
+    iteration are zeros.
+    """
     condition, body = _subgraphs(op, 2)
     inside, tests = _bind(op, body, "func", data), _bind(op, condition, "cond", data)
     if max_iterations < 0:
@@ -77,7 +90,7 @@ def run_while_loop(
         turn, going = f"{turn}#", f"{going}#"
     own = {turn: dense("int64", ()), going: dense("bool", ())}
     builder, heads = _lower_loop(op, body, own, carried, {}, others)
-    # The condition also names a state by its value outside.
+    # The condition may also refer to a state by its outer value.
     names = [value.name for _, value in carried]
     now = dict(zip(names, heads[num_out_data:], strict=True))
     graph, values = _lower_condition(op, condition, tests, now)
@@ -107,7 +120,7 @@ def run_while_loop(
 
 @mxnet("_cond", inferred="none")
 def run_cond(*data: MxnetTensor, num_outputs: int, op: MxnetOperator) -> tuple[str, ...]:
-    """ONNX's If; a number that is not 0 is true."""
+    """Lowers to ONNX's If. A condition is true if it is not 0."""
     condition, *branches = _subgraphs(op, 3)
     tests = _bind(op, condition, "cond", data)
     choice = _add_condition(op, op.builder, *_lower_condition(op, condition, tests, ()))
@@ -124,8 +137,7 @@ def _subgraphs(op: MxnetOperator, count: int) -> tuple[Symbol, ...]:
     op.ignore("num_args", "num_outputs")
     result = op.node.subgraphs
     if len(result) != count:
-        expected = "one" if count == 1 else count
-        raise UnsupportedError(f"{len(result)} subgraphs, expected {expected}")
+        raise UnsupportedError(f"{len(result)} subgraphs, expected {count}")
     return tuple(replace(subgraph, attributes=op.context.symbol.attributes) for subgraph in result)
 
 
@@ -134,7 +146,7 @@ def _variables(body: Symbol) -> list[str]:
 
 
 def _bind(op: MxnetOperator, body: Symbol, kind: str, inputs: Sequence[MxnetTensor]) -> Pairs:
-    """Returns the variables of a subgraph with the inputs that they stand for."""
+    """Returns the variables of a subgraph, each with the input that it stands for."""
     names, places = _variables(body), op.keyword(f"{kind}_input_locs", ())
     if len(places) != len(names) or not set(places) <= set(range(len(inputs))):
         raise UnsupportedError(
@@ -161,8 +173,42 @@ def loop_places(node: SymbolNode, body: Symbol) -> list[tuple[int, ...]]:
     return result
 
 
+def _share_sizes(
+    op: MxnetOperator,
+    body: Symbol,
+    outer: Mapping[str, str],
+    steps: Mapping[str, Type],
+    carried: Pairs,
+    others: Pairs,
+) -> None:
+    """Notes which sizes of zero initial states the operators in a loop need. Also notes which axes
+    of the loop's inputs must have the same size. ``outer`` maps each input to its variable.
+    """
+    known = op.context.inferred
+    if known.keys().isdisjoint(outer[name] for name, _ in carried):
+        return
+    states = {name: replace(value.type, value=None) for name, value in carried}
+    context = _enter(op, body, {**states, **steps}, others)
+    context.unranked, inside = set(), dict[str, str]()
+    for at, node in enumerate(body.nodes):
+        if node.op == VARIABLE:
+            inside[Entry(at).name] = node.name
+    context.inferred = {
+        variable: known[outer[name]]
+        for variable, name in inside.items()
+        if name in states and outer[name] in known
+    }
+    lower_nodes(context)
+    for origin, places in context.equal.items():
+        for variable, axis in places:
+            if name := inside.get(variable, ""):
+                place = (outer[name], axis + (name in steps))
+                op.context.equal.setdefault(origin, []).append(place)
+                op.context.unsized |= context.unsized & {origin[0]}
+
+
 def _check_count(node: SymbolNode, body: Symbol, outputs: int, states: int) -> int:
-    """Returns the number of outputs: collected ones, then the states."""
+    """Returns the number of outputs, which are the collected outputs, then the states."""
     count, told = len(body.heads), parse.integer(node.attributes["num_outputs"])
     if told != count or count != outputs + states or outputs < 0:
         raise UnsupportedError(f"{count} outputs of its subgraph, expected {outputs + states}")
@@ -177,7 +223,7 @@ def _lower_loop(
     steps: Mapping[str, Type],
     others: Pairs,
 ) -> tuple[GraphBuilder, list[str]]:
-    """Lowers a loop's body, again if it finds ranks of states that the symbol lacks.
+    """Lowers a loop's body. Lowers it again if it finds ranks of states that the symbol lacks.
 
     A state keeps its shape.
     """
@@ -202,18 +248,33 @@ class _Body(GraphBuilder):
 def _lower(
     op: MxnetOperator, body: Symbol, own: Mapping[str, Type], others: Pairs
 ) -> tuple[GraphBuilder, list[str]]:
-    """Lowers a subgraph; returns also the values of its heads. It copies constants from outside.
+    """Lowers a subgraph, and returns also the values of its heads. Copies outer constants into it.
 
-    ``own``: inputs that each turn sets, in this order; ``others``: values from outside.
+    ``own``: inputs that each iteration sets, in this order; ``others``: values from outside.
     """
+    context = _enter(op, body, own, others)
+    return context.builder, lower_nodes(context)
+
+
+def _enter(op: MxnetOperator, body: Symbol, own: Mapping[str, Type], others: Pairs) -> Context:
+    """Returns the graph under construction of a subgraph, with its inputs; see `_lower`."""
     builder = _Body(op.node.name, op.builder.budget)
-    builder.origin = op.builder.origin
+    builder.origin, builder.rules = op.builder.origin, op.builder.rules
     for name, known in own.items():
         builder.enter(name, known)
     for name, value in others:
         builder.take(op.builder, value.name, name)
-    context = replace(op.context, builder=builder, symbol=body, inferred=set(), is_body=True)
-    return builder, lower_nodes(context)
+    outer = op.context
+    return Context(
+        builder,
+        outer.semantics,
+        body,
+        unranked=outer.unranked,
+        notes=outer.notes,
+        differing=outer.differing,
+        seed=outer.seed,
+        is_body=True,
+    )
 
 
 def _close(builder: GraphBuilder, outputs: Iterable[str]) -> Graph:
@@ -223,9 +284,9 @@ def _close(builder: GraphBuilder, outputs: Iterable[str]) -> Graph:
 def _lower_condition(
     op: MxnetOperator, condition: Symbol, tests: Pairs, changing: Collection[str]
 ) -> tuple[Graph, list[str]]:
-    """Returns a condition as a graph, and the values outside that it takes.
+    """Returns a condition as a graph, and the outer values that it takes.
 
-    ``changing``: values that each turn replaces.
+    ``changing``: values that each iteration replaces.
     """
     own = {name: value for name, value in tests if value.name in changing}
     types = {name: replace(value.type, value=None) for name, value in own.items()}
@@ -242,7 +303,7 @@ def _add_condition(
 ) -> str:
     """Puts a condition's graph into another graph; returns its value, a boolean scalar.
 
-    It becomes both branches of an If, of which a pass takes one.
+    The graph becomes both branches of an If. A pass later replaces the If by one branch.
     """
     always = into.constant(np.True_, f"{op.node.name}/always")
     (out,) = into.branches(always, (graph, values), (graph, values))
@@ -251,7 +312,7 @@ def _add_condition(
 
 
 def _fill_rows(value: MxnetTensor, rows: int) -> MxnetTensor:
-    """Returns a value with zeros after its rows."""
+    """Returns a value padded with rows of zeros."""
     sizes = value.sizes
     more = value.new(value.op.emit("Sub", [rows], sizes.part(FIRST, 1).name))
     shape = more.join(sizes.part(1, LAST))

@@ -1,4 +1,4 @@
-"""The custom operator by which MXNet calls onernn, and where it would not be faster."""
+"""The custom operator through which MXNet calls onernn, and the cases in which MXNet is faster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import MissingDependencyError, UnsupportedError
 from onernn.ir.spec import Cell
 
-# Our operator in a live MXNet 1.9.1, and the arrays that it reads in place.
+# onernn's operator in a live MXNet 1.9.1, and the arrays that it reads in place.
 #
 # MXNet is imported inside: this package must import without it.
 
@@ -34,11 +34,14 @@ RNN = ("RNN", "_npx_rnn")
 """MXNet's recurrent operator."""
 
 OPERATOR, CELLS = "onernn_rnn", "onernn_cells"
-"""The op_types of our Custom operators: the RNN operator, and cells written out."""
+"""The op_types of onernn's Custom operators: one for the RNN operator, one for cells written
+out.
+"""
 
 INPUTS = "inputs"
-"""The attribute that names an operator's inputs in the order of a symbol, where it is another than
-that of `LiveRnn.arguments`; inputs that it does not name come last."""
+"""The attribute that lists an operator's inputs in the symbol's order, if this order differs from
+`LiveRnn.arguments`. Inputs that are not listed come last.
+"""
 
 _OURS = "onernn_"
 _NAME, _OPTIONS = f"{_OURS}name", f"{_OURS}options"
@@ -49,7 +52,7 @@ def live_mxnet() -> Any:
     try:
         import mxnet
     except (ImportError, AttributeError, OSError) as error:
-        # With a NumPy that is too new, its import fails on names that are gone.
+        # If NumPy is too new, the import of MXNet fails on names that NumPy has removed.
         raise MissingDependencyError(
             f"onernn.adapters.mxnet needs a working 'mxnet' ({error}); run: pip install"
             " 'onernn[mxnet]' (mxnet 1.9.1 and numpy 1.23.5)"
@@ -79,7 +82,9 @@ def view(array: Any, name: str) -> Array:
 def custom_attributes(
     attributes: Mapping[str, Any], name: str, options: Options, operator: str = OPERATOR
 ) -> dict[str, str]:
-    """Returns the attributes of our operator: those of RNN, the node's name, our options."""
+    """Returns the attributes of onernn's operator: RNN's attributes, the node's name, onernn's
+    options.
+    """
     ours = {_NAME: name, _OPTIONS: json.dumps(vars(options)), "op_type": operator}
     return {**{k: str(v) for k, v in attributes.items()}, **ours}
 
@@ -92,7 +97,7 @@ def load_symbol(graph: Any, like: Any) -> Any:
 
 
 def restore_symbol(symbol: Any) -> Any:
-    """Returns the symbol with MXNet's operators in the place of ours; itself where there are
+    """Replaces onernn's operators in a symbol by MXNet's. Returns the symbol itself if it has
     none.
     """
     graph = restore_graph(symbol.tojson(remove_amp_cast=False))
@@ -101,7 +106,9 @@ def restore_symbol(symbol: Any) -> Any:
 
 @cache
 def register() -> None:
-    """Registers our operators with MXNet, once, and saves MXNet's own in their place."""
+    """Registers onernn's operators with MXNet, once. Makes MXNet save its own operators in their
+    place.
+    """
     mx = live_mxnet()
     save = mx.sym.Symbol.save
 
@@ -113,19 +120,19 @@ def register() -> None:
     alive: WeakSet[Any] = WeakSet()
 
     def settle() -> None:
-        """MXNet's threads delete operators behind a call, for which they want Python's lock.
+        """Waits until MXNet has deleted no operator for a tenth of a second.
 
-        A fork and the exit hold that lock, and MXNet joins its threads there: they would wait for
-        each other for good. So both wait until no operator has vanished for a tenth of a second.
+        MXNet's threads delete operators after a call, and need Python's lock to do so. A fork and
+        the exit hold that lock while MXNet joins its threads: without this, both wait forever.
         """
         try:
             mx.nd.waitall()
-        finally:  # it raises what went wrong in earlier calls
+        finally:  # it raises the errors of earlier calls
             count = unchanged = 0
             while unchanged < 10:
                 unchanged = unchanged + 1 if count == len(alive) else 0
                 count = len(alive)
-                time.sleep(0.01)  # without the lock
+                time.sleep(0.01)  # releases Python's lock
 
     atexit.register(settle)
     os.register_at_fork(before=settle)
@@ -138,7 +145,7 @@ def register() -> None:
             self._recorded: Any = None
 
         def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
-            with _logged_errors(self._name):
+            with _log_errors(self._name):
                 arrays, self._recorded = self._views(in_data), None
                 if is_train:
                     if self._live.drops:
@@ -146,20 +153,21 @@ def register() -> None:
                     results, self._recorded = self._live.run_training(arrays)
                 else:
                     results = self._live.run(arrays)
-                _put(results, out_data, req)
+                _write_results(results, out_data, req)
 
         def backward(
             self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any
         ) -> None:
-            with _logged_errors(self._name):
+            with _log_errors(self._name):
                 heads = [view(grad, "output gradient") for grad in out_grad]
                 arrays, recorded, self._recorded = self._views(in_data), self._recorded, None
-                # A second way back; or an executor of symbols ran forward with the ``is_train`` of
-                # the call queued last, a prediction behind the training.
+                # A second backward pass has no record. There is also none if an executor of symbols
+                # ran the forward pass with the ``is_train`` of the call queued last, such as a
+                # prediction after the training call.
                 if recorded is None:
                     _, recorded = self._live.run_training(arrays)
                 grads = self._live.backward(arrays, recorded, heads)
-                _put([grads[name] for name in self._order], in_grad, req)
+                _write_results([grads[name] for name in self._order], in_grad, req)
 
         def _views(self, arrays: Sequence[Any]) -> dict[str, Array]:
             return {name: view(a, name) for name, a in zip(self._order, arrays, strict=True)}
@@ -171,7 +179,7 @@ def register() -> None:
             super().__init__(need_top_grad=True)
             options, self._name, plain = original_attributes(attributes)
             first = plain.pop(INPUTS, "").split()
-            with _logged_errors(self._name):
+            with _log_errors(self._name):
                 self._live = self.kind(plain, options)
             self._order = [*first, *(n for n in self._live.arguments if n not in first)]
 
@@ -199,29 +207,25 @@ def register() -> None:
 
 
 def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, dict[str, str]]:
-    """Returns (options, the node's name, the attributes of RNN) of what `custom_attributes`
-    made.
+    """Returns (options, the node's name, RNN's attributes) from the result of
+    `custom_attributes`.
     """
     told = Options(**json.loads(attributes.get(_OPTIONS, "{}")))
     plain = {k: v for k, v in attributes.items() if not k.startswith((_OURS, "__", "op_type"))}
     return told, attributes.get(_NAME, "rnn"), plain
 
 
-def _put(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -> None:
+def _write_results(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -> None:
     """Writes results into NDArrays as MXNet asks for them."""
     for result, target, how in zip(results, targets, req, strict=True):
-        if how == "null":
-            continue
-        memory = view(target, "output")
-        if how == "add":
-            memory += result
-        else:
-            memory[...] = result
+        if how != "null":
+            memory = view(target, "output")
+            memory[...] = memory + result if how == "add" else result
 
 
 @contextmanager
-def _logged_errors(name: str) -> Iterator[None]:
-    """Logs what is raised, with the node's name: MXNet loses both."""
+def _log_errors(name: str) -> Iterator[None]:
+    """Logs exceptions with the node's name, because MXNet loses both."""
     try:
         yield
     except BaseException as error:
@@ -230,7 +234,7 @@ def _logged_errors(name: str) -> Iterator[None]:
 
 
 DROPS = "dropout between its layers in training, which is not drawn on the CPU"
-"""Why a layer stays MXNet's in training."""
+"""Why a layer stays with MXNet in training."""
 
 
 @cache
@@ -239,19 +243,21 @@ def _warn_of_dropout(name: str) -> None:
 
 
 UNFOUND = "no steps of it were found that follow each other"
-"""Why a cell stays MXNet's of which each step stands by itself, or none is recognized."""
+"""Why a cell stays with MXNet if no two of its steps follow each other, or if none is
+recognized.
+"""
 
-# Where MXNet's own operators are faster.
+# The cases in which MXNet's own operators are faster.
 
 _LARGE = 256
-"""Units of a layer whose steps outweigh a call sooner."""
+"""The number of units from which fewer steps make up for the cost of a call."""
 _UNKNOWN = 64, 16
-"""Steps and sequences, taken where a symbol leaves them open."""
+"""Steps and sequences that are assumed if a symbol does not state them."""
 _INSTEAD = "backend='kernels' replaces it anyway"
 
 
 def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str | None:
-    """Returns why MXNet keeps unrolled cells, None where ours are faster."""
+    """Returns why MXNet keeps unrolled cells, None if onernn is faster."""
     plain = "RNN " * (cell in (Cell.RNN_TANH, Cell.RNN_RELU))
     case = f"mxnet {plain}{'large ' * (hidden >= _LARGE)}cells"
     least = gain.ANYWHERE[case].steps
@@ -270,13 +276,13 @@ def slower_operator(
     folds: bool = False,
     trains: bool | None = None,
 ) -> str | None:
-    """Returns why MXNet keeps an RNN operator; None if ours is faster or computes something else.
+    """Returns why MXNet keeps an RNN operator, None if onernn is faster or computes something else.
 
-    Both run oneDNN or kernels of its speed: ours wins with large layers, whose weights MXNet packs
-    in each call, and where it ``folds`` a FullyConnected. ``data``: the shape (T, N, I) of its
-    input; sizes that are unknown are 0 or -1. ``dtype``: its type, None where that is unknown.
-    MXNet has no float16, and computes float64 without oneDNN. ``trains``: None where it may, as in
-    a symbol; then ours has to be faster in both.
+    Both run oneDNN or kernels of its speed. onernn is faster with large layers, because MXNet packs
+    their weights in each call, and if it ``folds`` a FullyConnected. ``data``: the shape (T, N, I)
+    of its input; unknown sizes are 0 or -1. ``dtype``: its type, None if unknown. MXNet has no
+    float16, and computes float64 without oneDNN. ``trains``: None if it may train, which is the
+    case in a symbol. onernn must then be faster both in training and in prediction.
     """
     if live.only_ours:
         return None

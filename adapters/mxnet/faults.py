@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from onernn.adapters.common.fault import FaultyModel, FrameworkFault, keep_unchanged
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.lower import lower, read_model
+from onernn.adapters.mxnet.lower import lower, read_caller_rules, read_model
 from onernn.adapters.mxnet.read import Symbol, SymbolNode
 from onernn.adapters.mxnet.table import output_name
 from onernn.ir.errors import UnsupportedError
@@ -33,18 +34,24 @@ _NO_LENGTHS = {"use_sequence_length": "False"}
 _NO_CLIPS = dict.fromkeys(parse.CLIPS, "None")
 
 
-def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyModel[Symbol]:
+def find_faults(
+    path: str | Path,
+    params: str | Path | None = None,
+    *,
+    rules: Mapping[str, Any] | None = None,
+) -> FaultyModel[Symbol]:
     """Returns the symbol in a file with its faults; see `load_mxnet`."""
+    callers = read_caller_rules(rules)
     files, symbol, result = read_model(path, params)
     doubles = all(array.dtype == np.float64 for array in result.arrays.values())
     faults: list[MxnetFault] = []
     for position, node in enumerate(symbol.nodes):
         if node.op in ("RNN", "_npx_rnn"):
-            with suppress(UnsupportedError):  # the graph says why it cannot be run
+            with suppress(UnsupportedError):  # the graph holds the reason
                 faults += _find(NativeOp(position, node.op, node.name), node, doubles)
 
     def lower_changed(symbol: Symbol) -> Graph:
-        return lower(symbol, result.arrays, "documented", str(files.symbol))
+        return lower(symbol, result.arrays, "documented", str(files.symbol), callers)
 
     return FaultyModel("MXNet 1.9.1", symbol, lower_changed, PATHS, tuple(faults))
 
@@ -52,7 +59,7 @@ def find_faults(path: str | Path, params: str | Path | None = None) -> FaultyMod
 def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]:
     read, stack = node.attributes, parse.stack_of(node.attributes)
     everywhere, fault = tuple(PATHS), partial(FrameworkFault, at=at, value=output_name(node, 0, 1))
-    native = doubles or stack.projection is not None  # it runs on MXNet's own kernels in any path
+    native = doubles or stack.projection is not None  # these always run on MXNet's own kernels
     has_lengths = parse.is_set(read, "use_sequence_length")
     has_clips = stack.mode == "lstm" and all(read.get(n, "None") != "None" for n in parse.CLIPS[:2])
     hides_states = not parse.is_set(read, "state_outputs")

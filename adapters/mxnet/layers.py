@@ -9,9 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import NEAREST, pool_windows, pooled_whole, recurrent_stack
+from onernn.adapters.common.bodies import (
+    NEAREST,
+    extreme_index,
+    pool_whole,
+    pool_windows,
+    recurrent_stack,
+)
 from onernn.adapters.common.signatures import OneOf, refuse
-from onernn.adapters.common.windows import extreme_index
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.table import Dtype, Parsed, mxnet
 from onernn.ir.spec import RnnSpec
@@ -24,12 +29,12 @@ from onernn.reorders import mxnet as layout
 
 @mxnet("FullyConnected", inferred="first")
 def fully_connected(data, weight, bias=None, *, num_hidden, no_bias=False, flatten=True, op):
-    """x @ weight.T + bias; ``flatten`` makes a matrix of x, else its last axis is projected."""
+    """Computes x @ weight.T + bias, of the last axis of x, or of x as a matrix (``flatten``)."""
     bias = None if no_bias else bias or refuse("input bias is missing")
     _check_rows(weight, num_hidden)
     if flatten:
         return data.matrix.Gemm(weight, bias, transB=1)
-    name = f"{weight.name}/Transpose"  # once for all operators that share the weight
+    name = f"{weight.name}/Transpose"  # one node for all operators that share the weight
     out = data @ (weight.new(name) if name in op.builder.constants else weight.transpose(1, 0))
     return out.Add(bias) if bias else out
 
@@ -41,14 +46,14 @@ def _check_rows(weight: Any, rows: int) -> None:
 
 
 def _clip_index(index: Any, table: Any, axis: int) -> Any:
-    """Returns the indices with those outside moved to the ends, as MXNet's CPU kernels do."""
+    """Clips indices out of range to the first or last index, like MXNet's CPU kernels."""
     size = table.size(axis)
     return index.Max([0]).Min(size.Sub([1]))
 
 
 @mxnet("Embedding")
 def embedding(data, weight, *, input_dim, output_dim, dtype=Dtype()):
-    """Rows of weight; indices are values of any kind, which MXNet truncates."""
+    """Returns rows of weight. Indices may have any dtype; MXNet truncates them."""
     _check_rows(weight, input_dim)
     return weight.Gather(_clip_index(data.cast(np.int64), weight, 0), axis=0)
 
@@ -68,7 +73,7 @@ def take(a, indices, *, axis=0, mode="clip"):
 
 @mxnet("one_hot")
 def one_hot(indices, *, depth, on_value=1.0, off_value=0.0, dtype=Dtype()):
-    """A negative index makes a row of off, although ONNX would count from the end."""
+    """Returns rows of off values for negative indices; ONNX would count them from the end."""
     index = indices.cast(np.int64)
     index = index.Less([0]).Where([depth], index)
     return index.OneHot([depth], np.array([off_value, on_value], dtype), axis=-1)
@@ -76,13 +81,13 @@ def one_hot(indices, *, depth, on_value=1.0, off_value=0.0, dtype=Dtype()):
 
 @mxnet("pick", mode="clip")
 def pick(data, index, *, axis=-1, keepdims=False):
-    """One element along an axis for each of the others; an index outside is clipped."""
+    """Returns one element along an axis for each position of the other axes. Clips the indices."""
     places = index.cast(np.int64).Reshape(data.sizes.resize(axis, 1))  # it may lack the axis
     out = data.GatherElements(_clip_index(places, data, axis), axis=axis)
     return out if keepdims else out.squeeze(axis).at_least_one(axis)
 
 
-@mxnet("Dropout", inferred="first")
+@mxnet("Dropout", inferred="all")
 def dropout(data, *, p=0.5, mode="training", axes=(), op):
     if mode != "training":
         refuse("attribute mode='always' draws random numbers in inference, too")
@@ -110,7 +115,7 @@ def batch_norm(
     use_global_stats=False,
     output_mean_var=False,
 ):
-    """(x - mean) / sqrt(var + eps) * gamma + beta, with the statistics that training left."""
+    """Computes (x - mean) / sqrt(var + eps) * gamma + beta, with the statistics of training."""
     _refuse_statistics(output_mean_var)
     arrays = [each.array for each in (gamma, beta, moving_mean, moving_var)]
     if fix_gamma:
@@ -118,7 +123,7 @@ def batch_norm(
     if axis == 1:
         return data.BatchNormalization(*arrays, epsilon=eps)
     if axis != -1:
-        rank = data.known_rank(f"attribute axis={axis}")
+        rank = data.require_rank(f"attribute axis={axis}")
         if not -rank <= axis < rank:
             refuse(f"attribute axis={axis} of a value of {rank} axes")
         arrays = [array.reshape(-1, *(1,) * (rank - 1 - axis % rank)) for array in arrays]
@@ -131,16 +136,16 @@ def batch_norm(
 @mxnet("LayerNorm")
 def layer_norm(data, gamma, beta, *, axis=-1, eps=1e-5, output_mean_var=False):
     _refuse_statistics(output_mean_var)
-    if axis != -1 and axis + 1 != data.known_rank(f"attribute axis={axis}"):
+    if axis != -1 and axis + 1 != data.require_rank(f"attribute axis={axis}"):
         refuse(f"attribute axis={axis}: not the last one")
     return data.LayerNormalization(gamma, beta, axis=-1, epsilon=eps)
 
 
 @mxnet("L2Normalization")
 def l2_normalization(data, *, mode="instance", eps=1e-10):
-    """x / sqrt(sum of squares + eps): over all axes except the batch, or over axis 1."""
+    """Computes x / sqrt(sum of squares + eps) over all axes except the batch, or over axis 1."""
     why = f"attribute mode={mode!r}"
-    if mode == "spatial" or mode == "instance" and data.known_rank(why) != 2:
+    if mode == "spatial" or mode == "instance" and data.require_rank(why) != 2:
         refuse(why)
     return data.Div(data.ReduceSumSquare([1], keepdims=1).Add(data.scalar(eps)).Sqrt())
 
@@ -168,10 +173,10 @@ def softmax(
 def softmax_output(
     data, label=None, *, mode="instance", multi_output=False, preserve_shape=False, op
 ):
-    """Over axis 1, the last axis, or all axes after the batch; the label is for training.
+    """Computes a softmax over axis 1, the last axis, or all axes after the batch.
 
-    There oneDNN in MXNet's CPU took the last axis: in SoftmaxActivation always, in SoftmaxOutput
-    of four axes.
+    Over all axes after the batch, oneDNN in MXNet's CPU took the last axis: in SoftmaxActivation
+    always, in SoftmaxOutput of four axes. The label is for training.
     """
     if multi_output or mode == "channel":
         return data.Softmax(axis=1)
@@ -192,7 +197,7 @@ def softmax_output(
 
 @mxnet("LinearRegressionOutput MAERegressionOutput")
 def regression_output(data, label=None):
-    """The label is for training."""
+    """Returns the data; the label is for training."""
     return data
 
 
@@ -211,7 +216,7 @@ def reduction(data, *, axis=Parsed("sizes"), keepdims=False, exclude=False, op):
     if op.numpy:
         op.only(dtype="None", initial="None")
     if exclude and axes:
-        known = x.known_rank("attribute exclude")
+        known = x.require_rank("attribute exclude")
         axes = tuple(sorted(set(range(known)) - {each % known for each in axes}))
         if not axes:
             return x
@@ -224,9 +229,26 @@ def reduction(data, *, axis=Parsed("sizes"), keepdims=False, exclude=False, op):
     return out if keepdims else out.at_least_one(*axes)
 
 
+_NORMS = {"1": "ReduceL1", "2": "ReduceL2"}
+
+
+@mxnet("norm")
+def norm(
+    data,
+    *,
+    ord=OneOf("2", _NORMS),  # noqa: A002
+    axis=Parsed("sizes"),
+    out_dtype=Dtype(none=None),
+    keepdims=False,
+):
+    x = data.floats if out_dtype is None else data.floats.cast(out_dtype)
+    out = getattr(x, ord)(*([axis] if axis else []), keepdims=int(keepdims))
+    return out if keepdims else out.at_least_one(*axis or ())
+
+
 @mxnet("argmax argmin _npi_argmax _npi_argmin")
 def extreme(data, *, axis=Parsed("integer"), keepdims=False, op):
-    """The legacy operators return values of the input's dtype; NumPy's return int64."""
+    """Returns indices: int64 in NumPy mode, values of the input's dtype in legacy operators."""
     kind = "ArgMax" if op.name.endswith("max") else "ArgMin"
     if axis == -1 and op.context.symbol.version < 905:  # UpgradeJSON_000904_000905
         axis = None
@@ -241,8 +263,8 @@ def extreme(data, *, axis=Parsed("integer"), keepdims=False, op):
 
 @mxnet("dot _np_dot")
 def dot(lhs, rhs, *, transpose_a=False, transpose_b=False):
-    """The last axis of the left with the first of the right: a matrix product for matrices."""
-    ranks = [each.known_rank("a dot") for each in (lhs, rhs)]
+    """Multiplies the last axis of the left with the first axis of the right."""
+    ranks = [each.require_rank("a dot") for each in (lhs, rhs)]
     if ranks[1] != 2 or ranks[0] < 2 or (transpose_a and ranks[0] != 2):
         refuse(f"of values of {ranks[0]} and {ranks[1]} axes")
     return batch_dot(lhs, rhs, transpose_a=transpose_a, transpose_b=transpose_b)
@@ -288,11 +310,9 @@ def _windows(x: Any, kernel: Any, stride: Any, pad: Any) -> dict[str, Any]:
 def _fit(kernel: Any, missing: int, **attribute: Any) -> tuple[int, ...]:
     ((name, sizes),) = attribute.items()
     result = sizes or (missing,) * len(kernel)
-    return (
-        result
-        if len(result) == len(kernel)
-        else refuse(f"attribute {name}={result} for a kernel of {kernel}")
-    )
+    if len(result) != len(kernel):
+        refuse(f"attribute {name}={result} for a kernel of {kernel}")
+    return result
 
 
 def _check_filters(weight: Any, kernel: Any, axis: int, size: int) -> None:
@@ -319,10 +339,10 @@ def convolution(
     layout=OneOf("None", _LAYOUTS),
     op,
 ):
-    """ONNX's Conv, with weights (num_filter, C / num_group, *kernel), and its ConvTranspose.
+    """Lowers to ONNX's Conv, with weights (num_filter, C / num_group, *kernel), or ConvTranspose.
 
-    The weights of the latter are (C, num_filter / num_group, *kernel). ``target_shape`` is ONNX's
-    output_shape; with it ``pad`` and ``adj`` have no effect.
+    The weights of ConvTranspose are (C, num_filter / num_group, *kernel). ``target_shape`` is
+    ONNX's output_shape; with it ``pad`` and ``adj`` have no effect.
     """
     turned = op.name == "Deconvolution"
     if num_group < 1:
@@ -345,9 +365,10 @@ def convolution(
 
 @mxnet("UpSampling")
 def upsampling(*data, scale, sample_type="nearest", multi_input_mode="concat", num_filter=0):
-    """Images (N, C, H, W) some times as large; bilinear is a Deconvolution with its own weights.
+    """Enlarges images (N, C, H, W) by a factor. Bilinear upsampling is a Deconvolution with
+    weights.
 
-    Of several the first has the size of all, which are put together or added up.
+    All inputs get the size of the first result, and are concatenated or added.
     """
     kind, how = sample_type, multi_input_mode
     if scale < 1:
@@ -376,7 +397,9 @@ def instance_norm(data, gamma, beta, *, eps=1e-3):
 
 @mxnet("Pad")
 def pad_(data, *, mode="constant", pad_width=(), constant_value=0.0):
-    """Pairs of what is added before and after each axis; ONNX lists all that come before first."""
+    """Pads each axis. MXNet lists a pair (before, after) per axis; ONNX lists all pads before the
+    axes first.
+    """
     if mode not in ("constant", "edge", "reflect") or len(pad_width) % 2:
         refuse(f"attributes mode={mode!r}, pad_width={pad_width}")
     widths = [*pad_width[::2], *pad_width[1::2]]
@@ -401,9 +424,11 @@ def pooling(
     layout="None",
     op,
 ):
-    """The largest or the mean of what a window sees; a mean counts the pads, but not beyond."""
+    """Returns the maximum or the mean of each window. A mean counts the pads, but nothing beyond
+    them.
+    """
     if global_pool:
-        return data.new(pooled_whole(op, data.name, pool_type))
+        return pool_whole(data, pool_type)
     op.one_of("layout", "None", _LAYOUTS)
     windows = _windows(data, kernel, stride, pad)
     if pooling_convention not in ("valid", "full"):
@@ -413,10 +438,10 @@ def pooling(
         )
     windows["ceil_mode"] = int(pooling_convention == "full")
     counts, sizes = count_include_pad != "False", windows.pop("kernel_shape")
-    return pool_windows(op, data.name, pool_type, sizes, counts_pads=counts, **windows)
+    return pool_windows(data, pool_type, sizes, counts_pads=counts, **windows)
 
 
-# The rules of MXNet's recurrent operator, and of those that work along sequences.
+# The rules of MXNet's recurrent operator, and of operators along sequences.
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names.
 
@@ -447,41 +472,40 @@ def rnn(
     if flat.dtype.name not in ("float32", "float64"):
         refuse(f"its parameters are {flat.dtype}")
     # Only an LSTM has an input state_cell: in others the lengths come directly after the state.
-    begin, lengths = ([state, state_cell], sequence_length)
-    if stack.mode != "lstm":
-        begin, lengths = [state], state_cell
-    states = [
-        _state(each, slot) for each, slot in zip(begin, ("state", "state_cell"), strict=False)
-    ]
+    for each in op.node.inputs[2:4]:
+        op.context.share(each.name, 1, op.node.inputs[0].name, 1)
+    states, lengths = [_state(state, "state")], state_cell
+    if stack.mode == "lstm":
+        states, lengths = [*states, _state(state_cell, "state_cell")], sequence_length
     spec = _clip(op, stack.spec(stack.input_size(flat.size)))
-    ends = _lengths(op, lengths) if use_sequence_length else ""
+    ends = _lengths(op, lengths) if use_sequence_length else None
     layers = layout.weights(layout.split(flat, stack), stack)
-    results = recurrent_stack(op, data.name, states, spec, layers, ends)
+    results = recurrent_stack(data, states, spec, layers, ends)
     return results if state_outputs else results[:1]
 
 
-def _state(value: Any, slot: str) -> str:
-    """Returns an initial state, "" for a constant of zeros, of any batch."""
+def _state(value: Any, slot: str) -> Any:
+    """Returns an initial state, None if it is a constant of zeros, whatever its batch size."""
     if value is None:
-        return refuse(f"input {slot} is missing")
+        refuse(f"input {slot} is missing")
     if value.known is not None and not value.known.any():
-        return ""
-    return (
+        return None
+    if value.inferred:
         refuse(f"input {slot}: a state of inferred size that is not zero")
-        if value.inferred
-        else (value.name)
-    )
+    return value
 
 
-def _lengths(op: Any, lengths: Any) -> str:
+def _lengths(op: Any, lengths: Any) -> Any:
     if lengths is None:
         refuse("input sequence_length is missing")
     masks = op.as_documented("sequence lengths mask", "sequence lengths are ignored")
-    return lengths.cast(np.int64).name if masks else ""
+    return lengths.cast(np.int64) if masks else None
 
 
 def _clip(op: Any, spec: RnnSpec) -> RnnSpec:
-    """NaN is only stopped if there is a range."""
+    """Returns the specification with the range of the cell state, and whether clipping stops
+    NaN.
+    """
     clip, stops_nan = parse.cell_clip(op.node.attributes), op.keyword(parse.CLIPS[2], False)
     op.ignore(*parse.CLIPS[:2])
     if clip is None:
@@ -493,7 +517,7 @@ def _clip(op: Any, spec: RnnSpec) -> RnnSpec:
 
 
 def _steps_of(lengths: Any, uses: bool, axis: int, axes: Sequence[int] = (0, 1)) -> Any:
-    """Returns the lengths as int64, None without any; data is (T, N, ...) or (N, T, ...)."""
+    """Returns the lengths as int64, None if there are none. Data is (T, N, ...) or (N, T, ...)."""
     if axis not in axes:
         refuse(f"attribute axis={axis}")
     if not uses:
@@ -513,7 +537,7 @@ def sequence_mask(data, sequence_length=None, *, axis=0, use_sequence_length=Fal
 
     if not value:
         return mask(data)
-    # If a mask of ones comes out as zeros, the value is put there.
+    # Put the value at all positions at which a mask of ones becomes zero.
     ones = data.sizes.ConstantOfShape(value=np.ones(1, data.dtype))
     return mask(ones).cast("bool").Where(mask(data), data.scalar(value))
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.live import LiveLayer, LiveOptions, ViewedWeights, place_of, widen
+from onernn.adapters.common.live import (
+    LiveLayer,
+    LiveOptions,
+    ViewedWeights,
+    place_of,
+    widen_float16,
+)
 from onernn.adapters.mxnet import attributes as parse
-from onernn.backend import Stack
+from onernn.backend import Stack, State
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged
@@ -21,81 +27,63 @@ from onernn.ir.spec import Cell, Direction, RnnSpec
 from onernn.ir.weights import PartViews, RnnWeights, shapes_of
 from onernn.reorders import mxnet
 
-# Folds a FullyConnected in front of an RNN operator into the layer, and gradients back.
+# Folds a FullyConnected before an RNN operator into the layer, and splits the gradients again.
 
 
 class FoldedWeights:
-    """Weights over the input of a projection, computed from those of both, for `LiveLayer`."""
+    """The weights of a layer joined with the projection before it, for `LiveLayer`.
+
+    Parameters are the layer's vector, the projection's weight (P, I), and its bias (P,) if it has
+    one.
+    """
 
     def __init__(self, weights: ViewedWeights, stack: mxnet.Stack) -> None:
         self._weights, self._stack = weights, stack
 
     def views(self, parameters: Sequence[Array]) -> None:
-        """Nothing: the product of both matrices is computed once."""
+        """Returns None: each call computes the product of both matrices."""
 
     def pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
-        """See `ViewedWeights.pack`."""
-        flat, *linear = parameters
-        parts = fold(mxnet.split(flat, self._stack), linear, self._stack)
+        """Returns the layer over the projection's input. It is computed in float64, and rounded
+        once.
+        """
+        parts = mxnet.split(parameters[0], self._stack)
+        weight, *bias = (array.astype(np.float64) for array in parameters[1:])
+        for of_x, of_bias in self._names():
+            wide, dtype = parts[of_x].astype(np.float64), parts[of_x].dtype
+            parts[of_x] = (wide @ weight).astype(dtype)
+            for linear_bias in bias:
+                parts[of_bias] = (parts[of_bias] + wide @ linear_bias).astype(dtype)
         return self._weights.pack([mxnet.join(parts, self._stack)])
 
     def unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
-        """See `ViewedWeights.unpack`."""
-        flat, *linear = parameters
-        vector = np.empty(self._stack.elements(linear[0].shape[1]))
-        gradients, parts = (
-            mxnet.split(each, self._stack)
-            for each in (*self._weights.unpack([vector], layers), flat)
-        )
-        own, of_linear = unfold(gradients, parts, linear, self._stack)
-        return [mxnet.join(own, self._stack), *of_linear]
+        """Returns the gradients of the parameters from the gradients of the packed weights."""
+        flat, weight, *bias = parameters
+        (vector,) = self._weights.unpack([np.empty(self._stack.elements(weight.shape[1]))], layers)
+        gradients, parts = (mxnet.split(each, self._stack) for each in (vector, flat))
+        of_linear = [np.zeros_like(array) for array in parameters[1:]]
+        for of_x, of_bias in self._names():
+            product, of_input = gradients[of_x], parts[of_x].T
+            gradients[of_x] = product @ weight.T
+            of_linear[0] += of_input @ product
+            for linear_bias in bias:
+                gradients[of_x] += np.outer(gradients[of_bias], linear_bias)
+                of_linear[1] += of_input @ gradients[of_bias]
+        return [mxnet.join(gradients, self._stack), *of_linear]
+
+    def _names(self) -> list[tuple[str, str]]:
+        """Returns the names of the parts that the layer applies to its input."""
+        sides = "lr"[: self._stack.directions]
+        return [(f"{side}0_i2h_weight", f"{side}0_i2h_bias") for side in sides]
 
 
-def fold(
-    parts: Mapping[str, Array], linear: Sequence[Array], stack: mxnet.Stack
-) -> dict[str, Array]:
-    """Returns the parts of the layer's parameters over what the projection reads.
-
-    ``linear``: weight (P, I), and bias (P,) if there is one. Computed in float64 and rounded once.
-    """
-    weight, *bias = (array.astype(np.float64) for array in linear)
-    result = dict(parts)
-    for side in "lr"[: stack.directions]:
-        of_x, of_bias = (parts[f"{side}0_i2h_{kind}"] for kind in ("weight", "bias"))
-        wide = of_x.astype(np.float64)
-        result[f"{side}0_i2h_weight"] = (wide @ weight).astype(of_x.dtype)
-        for linear_bias in bias:
-            result[f"{side}0_i2h_bias"] = (of_bias + wide @ linear_bias).astype(of_bias.dtype)
-    return result
-
-
-def unfold(
-    gradients: Mapping[str, Array],
-    parts: Mapping[str, Array],
-    linear: Sequence[Array],
-    stack: mxnet.Stack,
-) -> tuple[dict[str, Array], list[Array]]:
-    """Gradients of the layer's own parts and of ``linear``, from those of the parts `fold`."""
-    weight, *bias = linear
-    own, of_linear = dict(gradients), [np.zeros_like(array) for array in linear]
-    for side in "lr"[: stack.directions]:
-        of_x = parts[f"{side}0_i2h_weight"]
-        d_of_x, d_bias = (gradients[f"{side}0_i2h_{kind}"] for kind in ("weight", "bias"))
-        own[f"{side}0_i2h_weight"] = d_of_x @ weight.T
-        of_linear[0] += of_x.T @ d_of_x
-        for linear_bias in bias:
-            own[f"{side}0_i2h_weight"] += np.outer(d_bias, linear_bias)
-            of_linear[1] += of_x.T @ d_bias
-    return own, of_linear
-
-
-# MXNet's RNN operator on arrays in memory: what the plug-in runs, without MXNet.
+# MXNet's RNN operator on arrays in memory. The plug-in runs it; it does not use MXNet.
 
 FLOATS = ("float16", "float32", "float64")
 """Dtypes of a layer's arrays; float16 is computed in float32."""
 
 _LENGTHS = "sequence_length"
-"""The argument that is of another type than the data."""
+"""The argument whose type differs from that of the data."""
 
 _OPEN = (-1, -1, -1)
 """The sizes of data of unknown shape. MXNet crashes if an output has no axes."""
@@ -109,7 +97,7 @@ Sizes = list[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(LiveOptions):
-    """How recurrent operators compute; ``semantics`` as of `onernn.load`."""
+    """How recurrent operators compute. ``semantics`` is an option of `onernn.load`."""
 
     semantics: str = "documented"
 
@@ -134,33 +122,30 @@ class LiveOperator:
     layer: LiveLayer
     drops = False
     x_axis = y_axis = 0
-    """The axes of the time in the data and in the output."""
+    """The time axes of the data and of the output."""
     sides = 1, 1
-    """How many layers and directions there are."""
+    """The number of layers and of directions."""
     widths: tuple[int, int]
     is_stack = True
     """Whether states have an axis of layers and directions."""
 
     def types(self, inputs: Mapping[str, type | None]) -> tuple[dict[str, type], list[type]]:
-        """Returns types of the arguments and the outputs: the data's; lengths have their own."""
+        """Returns the types of arguments and outputs: the type of the data, except for the
+        lengths.
+        """
         dtype = next((kind for kind in inputs.values() if kind is not None), np.float32)
         types: dict[str, type] = {**dict.fromkeys(inputs, dtype)}
         if own := inputs.get(_LENGTHS):
             types[_LENGTHS] = own
         return types, [dtype] * len(self.outputs)
 
-    def shapes(self, inputs: Mapping[str, Sequence[int]]) -> tuple[dict[str, Sizes], list[Sizes]]:
-        """Shapes of the arguments and the outputs from the data's; unknown sizes are 0 or -1."""
-        raise NotImplementedError
-
     def run(self, arrays: Arrays) -> list[Array]:
         """Returns the outputs, in the dtype of the data.
 
-        Raises `UnsupportedError` and `ShapeError` naming the array that cannot run.
+        Raises `UnsupportedError` or `ShapeError` naming an array that cannot run.
         """
-        self._check(arrays)
-        words = self._words(arrays["data"], self.x_axis, self._lengths(arrays))
-        return self._results(arrays, *self.prepare(arrays).run(words, self._begin(arrays)))
+        words, begin = self._inputs(arrays, self._lengths(arrays))
+        return self._results(arrays, *self.prepare(arrays).run(words, begin))
 
     def prepare(self, arrays: Arrays) -> Stack:
         """Returns the stack that runs with these parameters."""
@@ -168,20 +153,21 @@ class LiveOperator:
         return self.layer.stack(tuple(map(place_of, parameters)), lambda: parameters)
 
     def run_training(self, arrays: Arrays) -> tuple[list[Array], Any]:
-        """Returns the results of `run`, and the record for `backward`, or why there is none."""
-        self._check(arrays)
+        """Returns the results of `run`, and the record for `backward` or the reason why there is
+        none.
+        """
         lengths = self._lengths(arrays)
-        words, begin = self._words(arrays["data"], self.x_axis, lengths), self._begin(arrays)
+        words, begin = self._inputs(arrays, lengths)
         try:
             y, ends, recorded = self.layer.run_training(self._parameters(arrays), words, begin)
         except UnsupportedError as error:
             return self.run(arrays), str(error)
-        # Later changes of the lengths do not reach the record.
+        # The record must not see later changes of the lengths.
         kept = None if lengths is None else lengths.copy()
         return self._results(arrays, y, ends), (recorded, kept)
 
     def backward(self, arrays: Arrays, recorded: Any, grads: Sequence[Array]) -> dict[str, Array]:
-        """Returns gradients of the arguments from those of the outputs."""
+        """Returns the gradients of the arguments from the gradients of the outputs."""
         if isinstance(recorded, str):
             raise UnsupportedError(f"no gradients: {recorded}")
         (record, lengths), (dy, *dends) = recorded, grads
@@ -196,7 +182,8 @@ class LiveOperator:
             for name, grad in gradients.items()
         }
 
-    def _check(self, arrays: Arrays) -> None:
+    def _inputs(self, arrays: Arrays, lengths: Array | None) -> tuple[Ragged | Array, State]:
+        """Returns the steps of the data, and the initial states."""
         dtype = arrays["data"].dtype
         for name, array in arrays.items():
             if name == _LENGTHS:
@@ -205,44 +192,45 @@ class LiveOperator:
                 raise UnsupportedError(f"{name}: {array.dtype}, only {', '.join(FLOATS)} are run")
             if array.dtype != dtype:
                 raise ShapeError(f"{name}: expected {dtype} as data, got {array.dtype}")
+        words = self._words(arrays["data"], self.x_axis, lengths)
+        return words, self._split(arrays, [arrays[name] for name in self.states])
 
     def _parameters(self, arrays: Arrays) -> list[Array]:
         return [arrays[name] for name in self.parameters]
 
     def _lengths(self, arrays: Arrays) -> Array | None:
-        """Returns how many steps each sequence has, None if it has all."""
+        """Returns the number of steps of each sequence, None if all sequences have all steps."""
         return None
 
-    def _begin(self, arrays: Arrays) -> tuple[Array, ...]:
-        return self._split(arrays, [arrays[name] for name in self.states])
-
-    def _split(self, arrays: Arrays, states: Sequence[Array]) -> tuple[Array, ...]:
+    def _split(self, arrays: Arrays, states: Sequence[Array]) -> State:
         """Returns states (L*D, N, O), or (N, O) of a cell, as (L, D, N, O)."""
         result, rows = list[Array](), arrays["data"].shape[1 - self.x_axis]
         for name, state, width in zip(self.states, states, self.widths, strict=False):
             expected = (*[math.prod(self.sides)] * self.is_stack, rows, width)
             if state.shape != expected:
                 raise ShapeError(f"{name}: expected {expected}, got {state.shape}")
-            result.append(widen(state).reshape(*self.sides, rows, width))
+            result.append(widen_float16(state).reshape(*self.sides, rows, width))
         return tuple(result)
 
     def _words(self, x: Array, axis: int, lengths: Array | None) -> Ragged | Array:
-        """Returns an array whose time is this axis as (T, N, ...), without steps after lengths."""
+        """Returns an array with this time axis as (T, N, ...), without the steps after the
+        lengths.
+        """
         if not self.is_stack:
             x = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
-        x = widen(x.swapaxes(0, axis))
+        x = widen_float16(x.swapaxes(0, axis))
         if lengths is None:
             return x
         return Ragged.from_padded(x, lengths.astype(np.int64), time_major=True)
 
     def _pad(self, y: Ragged | Array, axis: int, arrays: Arrays) -> Array:
-        """Returns the inverse of `_words`; zeros after the lengths."""
+        """Reverts `_words`. Steps after the lengths are zeros."""
         if isinstance(y, Ragged):
             y = y.to_padded(time=arrays["data"].shape[self.x_axis], time_major=True)
         return y.swapaxes(0, axis).astype(arrays["data"].dtype, copy=False)
 
     def _results(self, arrays: Arrays, y: Ragged | Array, ends: Sequence[Array]) -> list[Array]:
-        """Returns what MXNet's operator outputs."""
+        """Returns the outputs of MXNet's operator."""
         states = [
             end.reshape(arrays[name].shape).astype(arrays[name].dtype, copy=False)
             for name, end in zip(self.states, ends, strict=True)
@@ -251,9 +239,9 @@ class LiveOperator:
 
 
 class LiveRnn(LiveOperator):
-    """One RNN operator, its attributes strings as in a symbol.
+    """One RNN operator. Attributes are strings, the same as in a symbol.
 
-    Where attributes name a projection in front (`LINEAR`), its weight and bias are inputs, too, and
+    If attributes name a projection before it (`LINEAR`), its weight and bias are also inputs and
     part of the layer. Raises `UnsupportedError` for attributes that cannot run.
     """
 
@@ -278,7 +266,7 @@ class LiveRnn(LiveOperator):
         self.drops = documented and dropout > 0 and self.stack.layers > 1
         self._clip = clip = parse.cell_clip(attributes) if documented else None
         self._stops_nan = clip is not None and parse.is_set(attributes, parse.CLIPS[2])
-        # MXNet ignores these or crashes: no speed makes up for that.
+        # MXNet ignores these or crashes, so onernn runs them even if it is slower.
         self.only_ours = bool(self._masks or self.stack.projection or clip)
         lengths = [_LENGTHS] * takes_lengths
         self.arguments = ["data", "parameters", *self.states, *lengths, *self.linear]
@@ -321,8 +309,8 @@ def check_rnn(name: str, attributes: Mapping[str, Any], options: Options) -> Liv
 
 # Runs a recurrent cell that a symbol writes out in its own operators.
 #
-# The weights stay as they are; a formula says where in them the numbers of each gate stand. Works
-# on arrays in memory, without MXNet.
+# The weights stay as they are. A formula says which of their rows belong to each gate. Works on
+# arrays in memory, without MXNet.
 
 Rows = tuple[int, int, int]
 """The index of a weight (G*O, I) or a bias (G*O,), and the start and end of a range of its rows."""
@@ -330,12 +318,13 @@ Rows = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Formula:
-    """A cell, and where its numbers stand; gates in the order of `Cell.gates`.
+    """A cell, and the rows of its weights for each gate, in the order of `Cell.gates`.
 
-    ``rows``: how many each array has. ``biases``: for each row of the pivot those that are added
-    up. ``signs``: -1 where a gate is computed with its sign turned. ``x_axis``, ``y_axis``: where
-    input and output hold the time, 0 or 1. ``backwards``: from the last step to the first.
-    ``projection``: what an LSTM's output is multiplied by, where that is its state.
+    ``rows``: the number of rows of each array. ``biases``: for each bias of the pivot, the rows
+    that are added up. ``signs``: -1 for a gate that is computed with the opposite sign. ``x_axis``,
+    ``y_axis``: the time axis of input and output, 0 or 1. ``backwards``: whether the cell runs from
+    the last step to the first. ``projection``: the matrix that multiplies an LSTM's output, if the
+    product is its state.
     """
 
     cell: str
@@ -351,7 +340,7 @@ class Formula:
 
     @property
     def weights(self) -> list[str]:
-        """The operator's names of the arrays."""
+        """The names of the arrays in the operator."""
         return [f"weight{k}" for k in range(len(self.rows))]
 
     @property
@@ -361,16 +350,12 @@ class Formula:
 
     @property
     def text(self) -> str:
-        return json.dumps(asdict(self))
+        return str(astuple(self))
 
     @classmethod
     def of(cls, text: str) -> Formula:
         """Returns the inverse of `text`."""
-
-        def tuples(value: Any) -> Any:
-            return tuple(map(tuples, value)) if isinstance(value, list) else value
-
-        return cls(**{name: tuples(value) for name, value in json.loads(text).items()})
+        return cls(*literal_eval(text))
 
     @property
     def hidden(self) -> int:
@@ -378,11 +363,11 @@ class Formula:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """The widths of the states; the first is the output's."""
+        """The widths of the states; the first one is also the width of the output."""
         return _count(self.projection) if self.projection else self.hidden, self.hidden
 
     def shape(self, array: int, width: int) -> list[int]:
-        """Returns the shape of a weight or bias, where the input has ``width`` channels."""
+        """Returns the shape of a weight or bias if the input has ``width`` channels."""
         projection = (self.projection,) if self.projection else ()
         columns = ((self.layer, width), (self.iter, self.widths[0]), (projection, self.hidden))
         for parts, count in columns:
@@ -407,18 +392,18 @@ class Formula:
         return spec, [RnnWeights(**parts)]
 
     def views(self, arrays: Sequence[Array]) -> None:
-        """Nothing: summands may have another sign."""
+        """Returns None, because a gate's weights may have a sign different from its sums."""
 
     def unpack(self, arrays: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
-        """Gradients of the arrays, from those of the packed weights."""
+        """Returns the gradients of the arrays from the gradients of the packed weights."""
         result = [np.zeros(array.shape, np.float32) for array in arrays]
         for (array, start, stop), sign, place in self._places(layers[0].arrays):
             result[array][start:stop] += sign * place
         return result
 
     def _places(self, parts: Mapping[str, Array]) -> Iterator[tuple[Rows, int, Array]]:
-        """Yields rows of the arrays, their sign, and where in a layer's weights they are added
-        up.
+        """Yields rows of the arrays, their sign, and the part of a layer's weights to which they
+        are added.
         """
         for name, gates in (("layer", self.layer), ("iter", self.iter)):
             for k, rows in enumerate(gates):
@@ -452,11 +437,10 @@ class LiveCells(LiveOperator):
         sizes = inputs["data"] if len(inputs["data"]) > 2 else _OPEN
         time, batch = sizes[formula.x_axis], sizes[1 - formula.x_axis]
         width = int(np.prod(sizes[2:])) if min(sizes[2:]) > 0 else 0
-        shapes = {"data": list(inputs["data"])}
+        states = [[batch, size] for size, _ in zip(formula.widths, self.states, strict=False)]
+        sizes_of = {"data": list(inputs["data"]), **dict(zip(self.states, states, strict=True))}
         for k, name in enumerate(self.parameters):
             shape = formula.shape(k, width)
-            shapes[name] = list(inputs[name]) if len(shape) > 1 and not shape[1] else shape
-        states = [[batch, size] for size, _ in zip(formula.widths, self.states, strict=False)]
+            sizes_of[name] = shape if all(shape) else list(inputs[name])
         y = [time, batch] if formula.y_axis == 0 else [batch, time]
-        sizes_of = {**shapes, **dict(zip(self.states, states, strict=True))}
         return {name: sizes_of[name] for name in inputs}, [[*y, formula.widths[0]], *states]

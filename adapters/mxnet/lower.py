@@ -7,10 +7,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+from onernn.adapters.common.caller_rules import CallerRule, read_callers
 from onernn.adapters.common.lowering import FoldingBudget, GraphBuilder
+from onernn.adapters.common.signatures import Signature
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet import control, layers, rules
 from onernn.adapters.mxnet.attributes import Shape, input_shapes, stack_of
@@ -29,10 +33,13 @@ from onernn.adapters.mxnet.read import (
 )
 from onernn.adapters.mxnet.table import (
     Context,
+    MxnetTensor,
+    Place,
     find_needed,
     find_rule,
-    known_name,
+    find_sizes,
     lower_nodes,
+    resolve_name,
     slots_of_node,
 )
 from onernn.ir.arrays import Array
@@ -41,13 +48,13 @@ from onernn.ir.graph import Graph, Value
 from onernn.reorders import mxnet
 
 __all__ = ["control", "layers", "load_mxnet", "lower", "read_model", "rules", "trace"]
-"""With the modules whose rules fill the table."""
+"""Includes the modules whose rules fill the table."""
 
 PARAMETERS = frozenset("weight bias gamma beta moving_mean moving_var parameters".split())
-"""Input slots in which a variable without numbers is a parameter that is missing."""
+"""Input slots in which a variable without an array is a missing parameter."""
 
 INDICES = frozenset("sequence_length indices index".split())
-"""Input slots that take numbers of any kind, and cut them to integers."""
+"""Input slots that take numbers of any dtype, and truncate them to integers."""
 
 _log = logging.getLogger("onernn")
 
@@ -55,16 +62,27 @@ KEEPS_RANK = frozenset("SwapAxis Dropout _copy BlockGrad transpose".split())
 """Operators after which an input of an RNN has as many axes as before."""
 
 
+def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
+    """Returns a caller's rules with the signature of MXNet's operators."""
+    return read_callers(rules, Signature, MxnetTensor)
+
+
 def load_mxnet(
-    path: str | Path, params: str | Path | None = None, semantics: str = "documented"
+    path: str | Path,
+    params: str | Path | None = None,
+    semantics: str = "documented",
+    *,
+    rules: Mapping[str, Any] | None = None,
 ) -> Graph:
-    """Returns the graph of a saved symbol; operators that cannot be lowered hold the reason.
+    """Returns the graph of a saved symbol. Operators that cannot be lowered are nodes with the
+    reason.
 
     If the two meanings differ for this model, the logger "onernn" and the graph's notes say how.
     Raises `ModelFormatError` for files that are not a model, or that do not belong together.
     """
     files, symbol, result = read_model(path, params)
-    context, heads = _lower(symbol, result.arrays, semantics, str(files.symbol))
+    callers = read_caller_rules(rules)
+    context, heads = _lower(symbol, result.arrays, semantics, str(files.symbol), callers)
     for text in context.label(text for text in context.notes if text in context.differing):
         _log.warning("%s: %s", files.symbol, printable(text))
     return _finish(context, heads, result.notes)
@@ -94,9 +112,10 @@ def lower(
     arrays: Mapping[str, Array],
     semantics: str = "documented",
     name: str = "symbol",
+    callers: Mapping[str, CallerRule] = MappingProxyType({}),
 ) -> Graph:
-    """Returns the graph of a symbol; variables that are not in ``arrays`` are its inputs."""
-    return _finish(*_lower(symbol, arrays, semantics, name))
+    """Returns the graph of a symbol. Variables that are not in ``arrays`` are its inputs."""
+    return _finish(*_lower(symbol, arrays, semantics, name, callers))
 
 
 def _finish(context: Context, heads: Sequence[str], notes: Iterable[str] = ()) -> Graph:
@@ -106,9 +125,9 @@ def _finish(context: Context, heads: Sequence[str], notes: Iterable[str] = ()) -
 
 
 def trace(symbol: Symbol, arrays: Mapping[str, Array]) -> tuple[Graph, dict[Entry, str]]:
-    """Returns the graph, and the value in it of each output of the symbol's nodes.
+    """Returns the graph, and its value for each output of the symbol's nodes.
 
-    Outputs of several nodes are one value if operators do nothing in inference.
+    Outputs of several nodes share one value if the operators between do nothing in inference.
     """
     context, heads = _lower(symbol, arrays, "documented", "symbol")
     entries = {entry for node in symbol.nodes for entry in node.inputs} | {*symbol.heads}
@@ -122,15 +141,19 @@ def _lower(
     arrays: Mapping[str, Array],
     semantics: str,
     name: str,
+    callers: Mapping[str, CallerRule] = MappingProxyType({}),
     ranked: Mapping[str, Shape] | None = None,
+    sized: Mapping[Place, Place] | None = None,
 ) -> tuple[Context, list[str]]:
     """Returns the graph under construction, and the values of the heads.
 
-    ``ranked``: shapes of inputs, as operators wanted them when it was lowered before.
+    ``ranked``: shapes of inputs that operators needed when the symbol was lowered before.
+    ``sized``: from which places zeros take the sizes that MXNet infers.
     """
     shapes = _shapes(symbol, arrays) | dict(ranked or {})
     builder = GraphBuilder(name, FoldingBudget(arrays.values()))
-    context = Context(builder, semantics, symbol)
+    builder.rules = callers
+    context = Context(builder, semantics, symbol, sized=sized or {})
     for key, array in arrays.items():
         if array.dtype == np.float16:
             context.notes["float16 parameters are computed in float32"] = []
@@ -144,14 +167,16 @@ def _lower(
         if at not in used:
             context.notes[f"{node.name} is a label for training: it is no input here"] = []
             continue
-        shape = _declared_shape(symbol, node) or shapes.get(node.name)
+        shape = _find_shape(symbol, node) or shapes.get(node.name)
         dtype = _input_dtype(node, uses.get(node.name, set()), arrays)
         builder.input(Value(node.name, dtype, shape))
         known.add(node.name)
     heads = lower_nodes(context)
-    if context.unranked and ranked is None:  # a later operator may have given what was lacked
+    if context.unranked and ranked is None:  # a later operator may have found a missing rank
         again = {each.name: each.shape for each in builder.inputs if each.shape}
-        return _lower(symbol, arrays, semantics, name, again)
+        return _lower(symbol, arrays, semantics, name, callers, again, sized)
+    if sizes := find_sizes(context):  # of zeros that have none yet
+        return _lower(symbol, arrays, semantics, name, callers, ranked, {**context.sized, **sizes})
     return context, heads
 
 
@@ -159,11 +184,11 @@ def _variables(symbol: Symbol) -> Iterator[Declared]:
     """Returns the variables, and the auxiliary states that old files leave out."""
     fused: dict[int, mxnet.Stack] = {}
     for node in filter(_is_rnn, symbol.nodes):
-        with suppress(UnsupportedError):  # the rule will say why
+        with suppress(UnsupportedError):  # the rule reports it
             fused[node.inputs[1].node] = stack_of(node.attributes)
     for at, node in enumerate(symbol.nodes):
         if node.op == VARIABLE:
-            yield Declared(node.name, _declared_shape(symbol, node), fused.get(at))
+            yield Declared(node.name, _find_shape(symbol, node), fused.get(at))
         elif (rule := find_rule(node.op)) and symbol.is_old:
             for slot in rule.lower.slots[len(node.inputs) :]:
                 if slot in PARAMETERS:
@@ -171,13 +196,13 @@ def _variables(symbol: Symbol) -> Iterator[Declared]:
 
 
 def _is_rnn(node: SymbolNode) -> bool:
-    return known_name(node.op) == "RNN" and len(node.inputs) > 2
+    return resolve_name(node.op) == "RNN" and len(node.inputs) > 2
 
 
-def _declared_shape(symbol: Symbol, node: SymbolNode) -> Shape | None:
+def _find_shape(symbol: Symbol, node: SymbolNode) -> Shape | None:
     text = node.attributes.get("__shape__")
     try:
-        return None if text is None else parse.declared_shape(text, np_shape=symbol.np_shape)
+        return None if text is None else parse.read_shape(text, np_shape=symbol.np_shape)
     except UnsupportedError as error:
         raise ModelFormatError(f"variable {node.name!r}: __shape__: {error}") from error
 
@@ -187,7 +212,7 @@ def _uses(symbol: Symbol) -> dict[str, set[str]]:
     uses = defaultdict[str, set[str]](set)
     pairs = [(head, "") for head in symbol.heads]
     for node in symbol.nodes:
-        any_numbers = known_name(node.op) in ("Embedding", "Cast")
+        any_numbers = resolve_name(node.op) in ("Embedding", "Cast")
         for entry, slot in zip(node.inputs, slots_of_node(node), strict=True):
             pairs.append((entry, "indices" if any_numbers and slot == "data" else slot))
     for entry, slot in pairs:
@@ -197,8 +222,8 @@ def _uses(symbol: Symbol) -> dict[str, set[str]]:
 
 
 def _input_dtype(node: SymbolNode, slots: set[str], arrays: Mapping[str, Array]) -> str | None:
-    """Returns the declared dtype, None for indices, or the dtype of the parameters."""
-    declared = parse.declared_dtype(node.attributes.get("__dtype__", "-1"))
+    """Returns the declared dtype, None for indices, else the dtype of the parameters."""
+    declared = parse.read_dtype(node.attributes.get("__dtype__", "-1"))
     if declared is not None or slots and slots <= INDICES:
         return declared
     floats = {array.dtype for array in arrays.values() if array.dtype.kind == "f"}
@@ -206,11 +231,13 @@ def _input_dtype(node: SymbolNode, slots: set[str], arrays: Mapping[str, Array])
 
 
 def _shapes(symbol: Symbol, arrays: Mapping[str, Array]) -> dict[str, Shape]:
-    """Returns what RNN operators say of the variables before operators that keep the rank."""
+    """Returns the shapes of variables that RNN operators read, possibly through operators that keep
+    the rank.
+    """
     shapes: dict[str, Shape] = {}
     for rnn in filter(_is_rnn, symbol.nodes):
         known: Collection[Shape] = ()
-        with suppress(UnsupportedError, ShapeError):  # the rule will say why
+        with suppress(UnsupportedError, ShapeError):  # the rule reports it
             stack, flat = (
                 stack_of(rnn.attributes),
                 arrays.get(symbol.nodes[rnn.inputs[1].node].name),
@@ -219,8 +246,8 @@ def _shapes(symbol: Symbol, arrays: Mapping[str, Array]) -> dict[str, Shape]:
             known = input_shapes(stack, None, None, width).values()
         for entry, shape in zip(rnn.inputs, known, strict=False):
             node = symbol.nodes[entry.node]
-            while known_name(node.op) in KEEPS_RANK and node.inputs:
-                if known_name(node.op) != "Dropout":
+            while resolve_name(node.op) in KEEPS_RANK and node.inputs:
+                if resolve_name(node.op) != "Dropout":
                     shape = (None,) * len(shape)
                 node = symbol.nodes[node.inputs[0].node]
             if node.op == VARIABLE:

@@ -1,4 +1,4 @@
-"""Exchanges operators of a symbol, and puts them back: an operator keeps what it replaced.
+"""Replaces operators of a symbol, and restores them: each new operator stores what it replaced.
 
 Works on symbols as JSON, without MXNet.
 """
@@ -16,15 +16,16 @@ from onernn.adapters.mxnet.read import Entry
 ORIGINAL = "onernn_original"
 """The attribute: nodes in JSON, compressed.
 
-In their inputs [-1 - k, 0, 0] is input k of onernn's operator. [-1 - k, t, 1] is what the node
-before input k, a stack, reads as its input t.
+In the inputs of these nodes, [-1 - k, 0, 0] is input k of onernn's operator. [-1 - k, t, 1] is
+input t of the stack that computes input k.
 """
 
 Read = list[int]
 
 
 class Rewriting:
-    """A symbol in which other nodes are read. MXNet drops nodes that have no readers any more.
+    """A symbol in which readers of a node are redirected to another node. MXNet drops nodes without
+    readers.
 
     ``instead``: what is read in place of an output. Positions of nodes do not change.
     """
@@ -58,17 +59,13 @@ class Rewriting:
         return self.graph
 
 
-def keep(
-    nodes: Sequence[Any],
-    heads: Sequence[Entry],
-    leaves: Mapping[Entry, Read],
-    steps: Sequence[Entry] = (),
-) -> str:
-    """Returns `ORIGINAL` of the nodes from ``heads``, an operator's outputs, back to ``leaves``.
+def keep(nodes: Sequence[Any], heads: Sequence[Entry], leaves: Mapping[Entry, Read]) -> str:
+    """Returns the text of `ORIGINAL` for the nodes from ``heads`` back to ``leaves``.
 
-    ``leaves``: how it names each. ``steps``: what a SliceChannel of the first output returns.
+    ``heads``: an operator's outputs, then the outputs of a SliceChannel of the first output.
+    ``leaves``: the stored form of each value that the operator reads.
     """
-    inside, waiting = set[int](), [each.node for each in (*heads, *steps)]
+    inside, waiting = set[int](), [each.node for each in heads]
     while waiting:
         at = waiting.pop()
         if at not in inside:
@@ -82,7 +79,7 @@ def keep(
         return leaves.get(entry) or [order[entry.node], entry.output, 0]
 
     kept = [{**nodes[at], "inputs": [*map(rename, nodes[at]["inputs"])]} for at in order]
-    whole = {"nodes": kept, "heads": [*map(rename, heads)], "steps": [*map(rename, steps)]}
+    whole = {"nodes": kept, "heads": [*map(rename, heads)]}
     return b64encode(zlib.compress(json.dumps(whole).encode())).decode()
 
 
@@ -91,41 +88,40 @@ def name_inputs(reads: Iterable[Sequence[int]]) -> dict[Entry, Read]:
     return {Entry(*read[:2]): [-1 - k, 0, 0] for k, read in enumerate(reads)}
 
 
-def keep_rnn(
-    op: str, attributes: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str]
-) -> str:
-    """Returns `ORIGINAL` of an RNN operator that reads the first inputs of onernn's operator."""
+def keep_rnn(op: str, attributes: Mapping[str, Any], inputs: int, outputs: int) -> str:
+    """Returns the text of `ORIGINAL` for an RNN operator that reads onernn's first inputs."""
     attrs = {name: str(value) for name, value in attributes.items() if value is not None}
-    reads = [[-1 - k, 0, 0] for k in range(len(inputs))]
+    reads = [[-1 - k, 0, 0] for k in range(inputs)]
     node = {"op": op, "name": "", "attrs": attrs, "inputs": reads}
-    return keep([node], [Entry(0, k) for k in range(len(outputs))], name_inputs(reads))
+    return keep([node], [Entry(0, k) for k in range(outputs)], name_inputs(reads))
 
 
 def restore_graph(text: str) -> Any:
     """Returns the graph of a symbol with MXNet's own operators; None if it has no others."""
     rewriting = Rewriting(text)
     nodes, instead = rewriting.nodes, rewriting.instead
-    cuts = dict[tuple[str, int], list[Read]]()
+    originals = dict[int, list[Read]]()
     for at, node in enumerate([*nodes]):
         if ORIGINAL in node.get("attrs", {}):
-            heads, steps = _put_back(nodes, node)
-            instead |= {Entry(at, k): head for k, head in enumerate(heads)}
-            cuts[f"{node['name'].removesuffix('_onernn')}_steps", at] = steps
+            originals[at] = _add_original(nodes, node)
+            instead |= {Entry(at, k): head for k, head in enumerate(originals[at])}
     if not instead:
         return None
     for at, node in enumerate(nodes):
-        if node["op"] == "SliceChannel":
-            steps = cuts.get((node["name"], node["inputs"][0][0]), [])
-            instead |= {Entry(at, k): step for k, step in enumerate(steps)}
+        source = node["inputs"][0][0] if node["inputs"] else at
+        if node["op"] == "SliceChannel" and source in originals:
+            if node["name"] == f"{nodes[source]['name'].removesuffix('_onernn')}_steps":
+                steps = originals[source][-int(node["attrs"]["num_outputs"]) :]
+                instead |= {Entry(at, k): step for k, step in enumerate(steps)}
         elif node["op"] == "_copy":
             read = rewriting.resolve(node["inputs"][0])
-            if nodes[read[0]]["name"] == node["name"]:  # it kept the name of an output
+            if nodes[read[0]]["name"] == node["name"]:  # onernn's node kept the name of an output
                 instead[Entry(at)] = read
     return rewriting.finish()
 
 
-def _put_back(nodes: list[Any], node: Any) -> tuple[list[Read], list[Read]]:
-    """Adds what an operator replaced; returns what are its outputs, and their steps."""
+def _add_original(nodes: list[Any], node: Any) -> list[Read]:
+    """Adds the nodes that an operator replaced. Returns their outputs that other nodes read."""
     whole = json.loads(zlib.decompress(b64decode(node["attrs"][ORIGINAL])))
     first, reads = len(nodes), node["inputs"]
 
@@ -138,4 +134,4 @@ def _put_back(nodes: list[Any], node: Any) -> tuple[list[Read], list[Read]]:
     for each in whole["nodes"]:
         name = each["name"] or node["name"]
         nodes.append({**each, "name": name, "inputs": [*map(rename, each["inputs"])]})
-    return [*map(rename, whole["heads"])], [*map(rename, whole["steps"])]
+    return [*map(rename, whole["heads"])]

@@ -41,17 +41,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("onernn")
 _WARNED: deque[tuple[str, str]] = deque(maxlen=256)
-"""The last warnings: the symbol of each bucket would repeat them."""
+"""The last warnings. They are kept because the symbol of each bucket would repeat them."""
 
+
+_RECURRENT = "_h2h_weight"
 
 Cells = Mapping[str, Collection[str]]
-"""The weights of gluon's cells by the names of the cells; its layers have no weights here."""
+"""The weights of gluon's cells by the names of the cells. Layers of gluon have an entry without
+weights.
+"""
 
 
 def explain(symbol: Any, cells: Cells = MappingProxyType({}), **options: Any) -> Explained:
     """Returns what `optimize` has replaced in an MXNet symbol, and which layers stay in MXNet.
 
-    ``cells``: those that it was traced from. ``options``: the same as for `optimize`.
+    ``cells``: the cells that the symbol was traced from. ``options``: the same as for `optimize`.
     """
     plan = _plan(symbol, {}, Options(**options), cells)
     nodes = filter(_is_replaced, plan.symbol.nodes)
@@ -67,10 +71,12 @@ def optimize_symbol(
     *,
     predicts: bool = False,
 ) -> Any:
-    """Returns the symbol with onernn's operators; itself if there is nothing to replace.
+    """Returns the symbol with onernn's operators, or the symbol itself if there is nothing to
+    replace.
 
-    ``params``: arrays by name. ``cells``: those that it was traced from. ``predicts``: it is never
-    trained. Raises `UnsupportedError`, with its name, for an RNN operator that cannot run.
+    ``params``: arrays by name. ``cells``: the cells that the symbol was traced from. ``predicts``:
+    whether it is never trained. Raises `UnsupportedError`, with its name, for an RNN operator that
+    cannot run.
     """
     register()
     symbol = restore_symbol(symbol)
@@ -95,7 +101,7 @@ def optimize_symbol(
 
 
 def _drop_training(symbol: Any) -> Any:
-    """Returns the symbol without what does nothing in prediction.
+    """Returns the symbol without the operators that do nothing in prediction.
 
     Dropout goes, and so do its masks of ones. Zoneout chooses between a new and an
     old state by such a mask. Dropout that is the same in all steps scales a state by one.
@@ -144,7 +150,7 @@ def _plan(live: Any, params: Mapping[str, Any], options: Options, cells: Cells) 
         linear = _find_linear(symbol, node, layer, sizes)
         data = _infer_data(live, rewriting.graph, node, params)
         if why := slower_operator(options, layer, *data, folds=linear is not None):
-            if node.name.rpartition("_rnn")[0] not in cells:  # gluon's layers warn themselves
+            if node.name.rpartition("_rnn")[0] not in cells:  # gluon's layers log their own warning
                 plan.refusals.append(Slower(why, node.name))
         else:
             plan.operators[at] = linear
@@ -161,22 +167,32 @@ def _plan(live: Any, params: Mapping[str, Any], options: Options, cells: Cells) 
     entries += [entry for region in plan.regions for entry in region.weights]
     read = {nodes[entry.node].name for entry in entries}
     names = {refusal.where for refusal in plan.refusals}
+    if not cells:  # a symbol that its user wrote: cells of mx.rnn and of gluon name their weights
+        products = [node for node in nodes if node.op == "FullyConnected"]
+        matrices = [nodes[node.inputs[1].node].name for node in products]
+        cells = {
+            name.removesuffix(_RECURRENT): [name] for name in matrices if name.endswith(_RECURRENT)
+        }
     for name, weights in cells.items():
-        if weights and read.isdisjoint(weights) and parse.cell_of(weights) not in names:
+        if (
+            weights
+            and read.isdisjoint(weights)
+            and names.isdisjoint([name, parse.cell_of(weights)])
+        ):
             plan.refusals.append(Refusal(UNFOUND, name))
     return plan
 
 
 @lru_cache(maxsize=32)
 def _find_regions(text: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Any, ...]:
-    """`find_regions`, which takes long to import; modules make a bucket's symbol several times."""
+    """Caches `find_regions`, because modules make the symbol of a bucket several times."""
     from onernn.adapters.mxnet.regions import find_regions
 
     return tuple(find_regions(parse_symbol(text), dict(sizes)))
 
 
 def _refuse(symbol: Symbol, region: Region, options: Options) -> Refusal | None:
-    """Returns why a region stays in MXNet, None if it is replaced."""
+    """Returns the reason why a region stays in MXNet, None if it can be replaced."""
     why = slower_cells(options, Cell(region.formula.cell), region.formula.hidden, len(region.h))
     if why and not region.is_loop:  # a step of MXNet's loop costs more
         return Slower(why, region.cell)
@@ -195,8 +211,9 @@ def _refuse(symbol: Symbol, region: Region, options: Options) -> Refusal | None:
 def _order(names: Iterable[str], places: Iterable[int], reads: Iterable[Any]) -> tuple[Any, str]:
     """Returns an operator's inputs in the order of ``places``, and their names for `INPUTS`.
 
-    MXNet lists arguments as a walk from the outputs meets them, which is the order of the nodes in
-    JSON. Modules and their buckets keep the state of an optimizer by the position of its argument.
+    MXNet lists arguments in the order in which a walk from the outputs meets them. This is the
+    order of the nodes in JSON. Modules and their buckets keep the state of an optimizer by the
+    position of its argument.
     """
     rows = sorted(zip(places, names, reads, strict=True), key=itemgetter(0))
     return [read for _, _, read in rows], " ".join(name for _, name, _ in rows)
@@ -205,30 +222,27 @@ def _order(names: Iterable[str], places: Iterable[int], reads: Iterable[Any]) ->
 def _replace_rnn(
     rewriting: Rewriting, at: int, linear: int | None, params: Mapping[str, Any], options: Options
 ) -> None:
-    """Makes an RNN operator onernn's, with the projection before it."""
+    """Replaces an RNN operator, with the projection before it, by onernn's operator."""
     nodes, node = rewriting.nodes, rewriting.nodes[at]
-    name, attributes = node["name"], original_attributes(node["attrs"])[2]
-    live = check_rnn(name, attributes, options)
-    reads = node["inputs"][: len(live.arguments)]
-    before = [*nodes[:at], {**node, "inputs": reads}]
+    name, attributes, reads = node["name"], original_attributes(node["attrs"])[2], node["inputs"]
+    vector = params.get(nodes[reads[1][0]]["name"])
     if linear is not None:
         projection = nodes[linear]
         for key in ("num_hidden", "no_bias"):
             attributes[f"{LINEAR}{key}"] = projection["attrs"].get(key, "False")
-        live = check_rnn(name, attributes, options)
         reads = [projection["inputs"][0], *reads[1:], *projection["inputs"][1:]]
-        reads, attributes[INPUTS] = _order(live.arguments, [read[0] for read in reads], reads)
-    heads = [Entry(at, k) for k in range(len(live.outputs))]
-    kept = keep(before, heads, name_inputs(reads))
-    vector = params.get(nodes[reads[1][0]]["name"])
+    live = check_rnn(name, attributes, options)
     if vector is not None and not live.linear:
         live.prepare({"parameters": view(vector, "parameters")})  # raises now, not at the first run
+    reads, attributes[INPUTS] = _order(live.arguments, [read[0] for read in reads], reads)
+    heads = [Entry(at, k) for k in range(len(live.outputs))]
     attrs = custom_attributes(attributes, name, options)
-    node |= {"op": "Custom", "inputs": reads, "attrs": {**attrs, ORIGINAL: kept}}
+    attrs[ORIGINAL] = keep(nodes, heads, name_inputs(reads))
+    node |= {"op": "Custom", "inputs": reads, "attrs": attrs}
 
 
 def _replace_region(rewriting: Rewriting, region: Region, options: Options) -> None:
-    """Adds an operator, and lets readers of the region's results read it."""
+    """Adds an operator, and redirects readers of the region's results to it."""
     formula, name, count = region.formula, region.name, len(region.h)
     steps = () if region.is_loop else region.h[:: -1 if formula.backwards else 1]
     data = region.whole
@@ -246,7 +260,7 @@ def _replace_region(rewriting: Rewriting, region: Region, options: Options) -> N
     ends = [region.h[-1], *filter(None, [region.c])]
     attributes = {"formula": formula.text, INPUTS: inputs}
     attrs = custom_attributes(attributes, name, options, CELLS)
-    attrs[ORIGINAL] = keep(rewriting.nodes, [merged, *ends], leaves, steps)
+    attrs[ORIGINAL] = keep(rewriting.nodes, [merged, *ends, *steps], leaves)
     operator = rewriting.add("Custom", f"{name}_onernn", reads, **attrs)
     if steps:
         cut = {"num_outputs": count, "axis": axis, "squeeze_axis": True}
@@ -299,5 +313,5 @@ def _infer(infer: Any, arguments: Mapping[str, Any]) -> Any:
     """Infers arguments, outputs and auxiliary states; None if MXNet finds a contradiction."""
     try:
         return infer(**arguments)
-    except live_mxnet().MXNetError:  # it will say so again when it is bound
+    except live_mxnet().MXNetError:  # bind will raise it again
         return None, None, None

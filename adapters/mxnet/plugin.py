@@ -1,4 +1,4 @@
-"""Our recurrent layers inside a live MXNet 1.9.1: in symbols, gluon blocks, and called directly.
+"""onernn's recurrent layers inside a live MXNet 1.9.1: in symbols, gluon blocks, and direct calls.
 
 MXNet is imported inside: this package must import without it.
 """
@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import cache, lru_cache, partial
-from itertools import chain
 from typing import Any
 
 from onernn.adapters.common.live import (
@@ -45,13 +44,13 @@ _log = logging.getLogger("onernn")
 def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """Lets onernn run the recurrent layers of a model that MXNet runs.
 
-    ``target``: a Symbol or a gluon block. Of a Symbol a copy is returned, for Module,
-    BucketingModule, SymbolBlock or bind. In it every RNN operator is replaced, and every cell that
-    is unrolled or the body of a `_foreach`; given ``params``, by name, are checked. A block is
-    changed in place and returned: its recurrent layers and SymbolBlocks of any depth, and cells
-    that are unrolled in hybridized blocks. Weights stay MXNet's variables. `explain` and the logger
-    "onernn" list the cells that stay in MXNet, with the reason. Layers that were measured to be
-    faster in MXNet stay there, unless ``backend`` names a backend.
+    ``target`` is a Symbol or a gluon block. For a Symbol a copy is returned, for Module,
+    BucketingModule, SymbolBlock or bind. In the copy every RNN operator is replaced, and every cell
+    that is unrolled or the body of a `_foreach`. If ``params`` are given, by name, they are
+    checked. A block is changed in place and returned. In it, recurrent layers and SymbolBlocks at
+    any depth are replaced, and cells that are unrolled in hybridized blocks. Weights stay MXNet's
+    variables. `explain` and the logger "onernn" list the cells that stay in MXNet, with the reason.
+    Layers that were measured to be faster in MXNet stay there, unless ``backend`` names a backend.
 
     ``options``: semantics, dtype, backend, threads, like for `onernn.load` and `onernn.Session`,
     and frozen. Parameters may change at any time and in any way: each call reads them.
@@ -60,7 +59,7 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     float16 is computed in float32. Neither MXNet on the CPU nor onernn draws dropout p between
     layers: in training a block's layers stay with MXNet, and a warning names a symbol's layers.
 
-    onernn computes gradients; to ask a backend that has none is an error. Raises
+    onernn computes gradients. It is an error to ask for a backend that has none. Raises
     `UnsupportedError`, and replaces nothing, if there is nothing to replace, or if an RNN operator
     cannot run, and `MissingDependencyError` without MXNet. Errors at run time are logged with the
     node's name: MXNet itself only says that an operator failed.
@@ -73,7 +72,7 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     if isinstance(target, mx.sym.Symbol):
         symbol = optimize_symbol(target, params or {}, chosen)
         if symbol is target:
-            _check(explain_symbol(target, **options), "the symbol")
+            _check([explain_symbol(target, **options)], "the symbol")
         return symbol
     if isinstance(target, mx.gluon.Block):
         return _optimize_block(target, chosen)
@@ -84,7 +83,7 @@ def explain(target: Any, **options: Any) -> Explained:
     """Returns the layers of a Symbol or gluon block that onernn runs, and why others stay in MXNet.
 
     A block shows what was traced of it, and how each layer ran last, in training and elsewhere.
-    ``options``: the same as for `optimize`. Its text has a line for each layer.
+    ``options``: the same as for `optimize`. The text of the result has one line for each layer.
     """
     mx = live_mxnet()
     if not isinstance(target, mx.gluon.Block):
@@ -95,23 +94,19 @@ def explain(target: Any, **options: Any) -> Explained:
     ]
     traced = {id(inner) for child in runs for inner in _blocks(child)}
     for child in blocks:
-        is_layer = isinstance(child, mx.gluon.rnn.rnn_layer._RNNLayer)
         if hasattr(child, "onernn_left"):  # a layer that ran
-            for why in child.onernn_left.values():
-                if why:
-                    refusals.append(Slower(why, child.name))
-                else:
-                    replaced.append(child.name)
+            reasons = child.onernn_left.values()
+            refusals += [Slower(why, child.name) for why in reasons if why]
+            replaced += [child.name] * ("" in reasons)
         elif not hasattr(child, "onernn_options"):
-            if is_layer:
-                refusals.append(Refusal(NOT_SEEN, child.name))
+            refusals += [Refusal(NOT_SEEN, child.name)] * _is_layer(child)
         elif child in runs:
             result = explain_symbol(child._cached_graph[1], _cells(child), **options)
             replaced += result.replaced
             refusals += result.refusals
-        elif is_layer and id(child) not in traced:
+        elif _is_layer(child) and id(child) not in traced:
             refusals.append(Refusal(NOT_CALLED, child.name))
-    refusals += [Refusal(STEPWISE, name) for name in _stepwise(blocks)]
+    refusals += _stepwise(blocks)
     return _Explained(tuple(dict.fromkeys(replaced)), tuple(dict.fromkeys(refusals)))
 
 
@@ -124,13 +119,13 @@ class _Explained(Explained):
 STEPWISE = "a cell runs step by step until hybridize() is called on the block that unrolls it"
 
 
-def _stepwise(blocks: Iterable[Any]) -> list[str]:
-    """Returns the cells that are called step by step, by name."""
+def _stepwise(blocks: Iterable[Any]) -> list[Refusal]:
+    """Returns why cells that are called step by step stay in MXNet."""
     cells = [child for child in blocks if _is_cell(child)]
     inner = {id(child) for cell in cells for child in cell._children.values()}
-    # A SequentialRNNCell is no HybridBlock, and never active.
+    # A SequentialRNNCell is not a HybridBlock, so it is never active.
     active = {id(cell) for cell in cells if getattr(cell, "_active", False)}
-    return [cell.name for cell in cells if id(cell) not in inner | active]
+    return [Refusal(STEPWISE, cell.name) for cell in cells if id(cell) not in inner | active]
 
 
 def rnn(
@@ -157,11 +152,11 @@ def rnn(
     """Runs mx.nd.RNN on NDArrays, whose memory is read in place, or adds mx.sym.RNN to a Symbol.
 
     Arguments are the same as for mx.nd.RNN: data (T, N, I), parameters (P,), states (L*D, N, R).
-    Output (T, N, D*R), or with ``state_outputs`` a list of it and the final states. Where autograd
-    records, gradients go through it. Of Symbols it is a Symbol, called ``name``, with variables in
-    the place of inputs that are missing. ``options`` as of `optimize`. The switches
-    MXNET_CUDA_ALLOW_TENSOR_CORE and MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION of MXNet's
-    documentation are without effect: they choose a precision on GPUs.
+    Returns the output (T, N, D*R), or with ``state_outputs`` a list of it and the final states.
+    While autograd records, gradients go through it. For Symbols the result is a Symbol with the
+    name ``name``, in which variables replace missing inputs. `optimize` describes ``options``. The
+    switches MXNET_CUDA_ALLOW_TENSOR_CORE and MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION of MXNet's
+    documentation have no effect, because they choose a precision on GPUs.
 
     Raises `UnsupportedError` for attributes or arrays that cannot run, `ShapeError` for shapes
     that do not belong together.
@@ -189,72 +184,73 @@ def rnn(
         "state_cell": state_cell,
         "sequence_length": sequence_length,
     }
+    arrays = {slot: array for slot, array in arrays.items() if array is not None}
     symbolic = isinstance(data, mx.sym.Symbol)
     numpy = isinstance(data, mx.np.ndarray | mx.sym.np._Symbol)
     native, custom = _operators(mx.sym if symbolic else mx.nd, numpy)
     drops = live.drops and not symbolic and mx.autograd.is_training() and not live.only_ours
     if drops or not plugins_enabled():
-        arguments = {**arrays, **attributes, "name": name}
-        return native(**{k: v for k, v in arguments.items() if v is not None})
+        named = {k: v for k, v in {**attributes, "name": name}.items() if v is not None}
+        return native(**arrays, **named)
     attrs = custom_attributes(attributes, name or "rnn", chosen)
     if symbolic:
         register()
-        attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, live.arguments, live.outputs)
-        inputs = {slot: arrays[slot] for slot in live.arguments if arrays[slot] is not None}
+        attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, len(live.arguments), len(live.outputs))
+        inputs = {slot: arrays[slot] for slot in live.arguments if slot in arrays}
         return custom(**inputs, **attrs, name=name)
-    missing = [slot for slot in live.arguments if arrays[slot] is None]
-    if missing:
+    if missing := [slot for slot in live.arguments if slot not in arrays]:
         raise ShapeError(f"missing: {', '.join(missing)}; mode={mode!r} takes {live.arguments}")
     if mx.autograd.is_recording():
         register()
         return custom(*map(arrays.get, live.arguments), **attrs)
     results = live.run({slot: view(arrays[slot], slot) for slot in live.arguments})
-    kind = mx.np.array if numpy else mx.nd.array
-    outputs = [kind(result, dtype=result.dtype) for result in results]
+    arrays_of = mx.np if numpy else mx.nd
+    outputs = [arrays_of.array(result, dtype=result.dtype) for result in results]
     return outputs if state_outputs else outputs[0]
 
 
 @lru_cache(maxsize=32)
 def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
-    """Returns the live layer of a call of `rnn`; the cache keeps the last ones' memory for runs."""
+    """Returns the live layer of a call of `rnn`. The cache keeps the last layers, with their
+    memory.
+    """
     return LiveRnn(dict(attributes), options)
 
 
-def _check(done: Explained, where: str) -> None:
-    """Raises `UnsupportedError` unless a layer was replaced, or is just faster in MXNet."""
-    if not done.is_possible:
-        raise UnsupportedError(
-            f"{where} holds no recurrent layer that can be replaced", done.refusals
-        )
+def _check(results: Iterable[Explained], where: str) -> None:
+    """Raises `UnsupportedError` unless a layer was replaced, or stays only because MXNet is
+    faster.
+    """
+    if not any(result.is_possible for result in results):
+        refusals = tuple(refusal for result in results for refusal in result.refusals)
+        raise UnsupportedError(f"{where} holds no recurrent layer that can be replaced", refusals)
 
 
 def _optimize_block(block: Any, options: Options) -> Any:
     mx = live_mxnet()
     register()
     blocks = _blocks(block)
-    layers = [child for child in blocks if isinstance(child, mx.gluon.rnn.rnn_layer._RNNLayer)]
+    layers = [*filter(_is_layer, blocks)]
     imported = [child for child in blocks if isinstance(child, mx.gluon.SymbolBlock)]
     traced = [child for child in blocks if _is_traced(child) and child not in layers + imported]
     for layer in layers:
         sizes = {"state_size": layer._hidden_size, "num_layers": layer._num_layers}
         check_rnn(layer.name, {"mode": layer._mode, "p": layer._dropout, **sizes}, options)
-    graphs = [child._cached_graph for child in imported]
-    symbols = [optimize_symbol(symbol, {}, options) for _, symbol in graphs]
-    done = [explain_symbol(symbol, **vars(options)) for symbol in symbols]
+    symbols = [optimize_symbol(child._cached_graph[1], {}, options) for child in imported]
     if not layers and not any(_is_cell(inner) for child in traced for inner in _blocks(child)):
-        parts = zip(*done, strict=True) if done else ((), ())
-        _check(Explained(*(tuple(chain(*part)) for part in parts)), type(block).__name__)
+        results = [explain_symbol(symbol, **vars(options)) for symbol in symbols]
+        _check(results, type(block).__name__)
     for layer in layers:
         layer.__class__ = _derive_layer(original(type(layer)), options)
     for child in traced:
         child.__class__ = _derive_traced(original(type(child)), options)
-    warn_of_left(HOST, (Refusal(STEPWISE, name) for name in _stepwise(blocks)))
-    for child, (inputs, _), symbol in zip(imported, graphs, symbols, strict=True):
+    warn_of_left(HOST, _stepwise(blocks))
+    for child, symbol in zip(imported, symbols, strict=True):
         child.__class__ = _derive_switching(original(type(child)), options)
-        child._cached_graph = inputs, symbol
+        child._cached_graph = child._cached_graph[0], symbol
     for child in blocks:
         if hasattr(child, "_clear_cached_op"):
-            child._clear_cached_op()  # what was traced before holds MXNet's operators
+            child._clear_cached_op()  # earlier traces hold MXNet's operators
     return block
 
 
@@ -284,16 +280,16 @@ def _blocks(block: Any) -> list[Any]:
 
 
 def _is_traced(block: Any) -> bool:
-    """Returns whether what MXNet traces of a block may hold recurrent layers."""
+    """Returns whether MXNet's trace of a block may hold recurrent layers."""
     gluon = live_mxnet().gluon
-    kinds = gluon.rnn.RecurrentCell, gluon.rnn.rnn_layer._RNNLayer, gluon.SymbolBlock
     return isinstance(block, gluon.HybridBlock) and any(
-        isinstance(child, kinds) for child in _blocks(block)
+        _is_cell(child) or _is_layer(child) or isinstance(child, gluon.SymbolBlock)
+        for child in _blocks(block)
     )
 
 
 def _is_compiled(block: Any) -> bool:
-    """Returns whether calls run a block's trace; other blocks are traced only for their shapes."""
+    """Returns whether calls run the block's trace. Other blocks are traced only to infer shapes."""
     return block._active or isinstance(block, live_mxnet().gluon.SymbolBlock)
 
 
@@ -301,19 +297,24 @@ def _is_cell(block: Any) -> bool:
     return isinstance(block, live_mxnet().gluon.rnn.RecurrentCell)
 
 
+def _is_layer(block: Any) -> bool:
+    return isinstance(block, live_mxnet().gluon.rnn.rnn_layer._RNNLayer)
+
+
 def _cells(block: Any) -> dict[str, list[str]]:
-    """Returns the cells in a block by name, and the names of their weights; and its layers."""
-    layer = live_mxnet().gluon.rnn.rnn_layer._RNNLayer
+    """Returns the names of the cells' weights by cell. Layers of the block have empty entries."""
     return {
         child.name: [each.name for each in child._reg_params.values() if _is_cell(child)]
         for child in _blocks(block)
-        if _is_cell(child) or isinstance(child, layer)
+        if _is_cell(child) or _is_layer(child)
     }
 
 
 @cache
 def _derive_layer(kind: Any, options: Options) -> type:
-    """Returns a gluon layer's class on onernn's operator; parameters, states and layouts stay."""
+    """Returns a class for a gluon layer that runs onernn's operator. Parameters, states and layouts
+    stay.
+    """
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
         functions = _Replaced(F, partial(_run_layer, F, self, options)) if plugins_enabled() else F
@@ -352,17 +353,21 @@ def _derive_traced(kind: Any, options: Options) -> type:
 
 
 _TRAINS: ContextVar[bool | None] = ContextVar("_TRAINS", default=None)
-"""Whether the current trace is for training only, or for all else; None: for both."""
+"""True if the current trace is only for training, False if it is never for training, None for
+both.
+"""
 
 _TRACED = "_cached_graph _cached_op _cached_op_args _in_format _out_format onernn_exported".split()
-"""Attributes in which MXNet keeps a block's trace; and the trace as it was, for files."""
+"""Attributes in which MXNet keeps a block's trace. The last one is the unchanged trace, for
+files.
+"""
 
 
 @cache
 def _derive_switching(kind: Any, options: Options, **members: Any) -> type:
     """Returns a block whose hybridized calls follow `plugins_disabled`.
 
-    Training has its own trace: MXNet may be the faster one there, or elsewhere.
+    Training has its own trace, because MXNet may be faster only in training, or only otherwise.
     """
     is_imported = issubclass(kind, live_mxnet().gluon.SymbolBlock)
 
@@ -373,8 +378,8 @@ def _derive_switching(kind: Any, options: Options, **members: Any) -> type:
         if before != now and is_imported:
             inputs, symbol = self._cached_graph
             self._clear_cached_op()
-            restore = optimize_symbol(symbol, {}, options) if now[0] else restore_symbol(symbol)
-            self._cached_graph = inputs, restore
+            symbol = optimize_symbol(symbol, {}, options) if now[0] else restore_symbol(symbol)
+            self._cached_graph = inputs, symbol
         elif before != now:
             graphs[before] = {name: own[name] for name in _TRACED if name in own}
             self._clear_cached_op()
@@ -420,19 +425,19 @@ def _run_layer(
     trains = _TRAINS.get() if shape is None else _is_training()
     why = slower_operator(options, live, shape, layer._dtype, trains=trains)
     left = vars(layer).setdefault("onernn_left", {})
-    left.pop(None, None)  # of a trace for shapes
+    left.pop(None, None)  # left by a trace for shapes
     left[trains] = why or ""
     if why:
         leave(layer, HOST, why, lambda: str(layer.name))
         return native(*arguments, **attributes)
     attrs = custom_attributes(attributes, layer.name, options)
     if shape is None:
-        attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, live.arguments, live.outputs)
+        attrs[ORIGINAL] = keep_rnn(RNN[numpy], attributes, len(live.arguments), len(live.outputs))
     return custom(*arguments, **attrs)
 
 
 def _operators(functions: Any, numpy: bool) -> tuple[Any, Any]:
-    """Returns MXNet's RNN operator and its Custom operator, of NDArrays or of Symbols."""
+    """Returns MXNet's RNN operator and its Custom operator, for NDArrays or for Symbols."""
     if numpy:
         return functions.npx.rnn, functions.np._internal.Custom
     return functions.RNN, functions.Custom

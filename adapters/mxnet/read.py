@@ -22,11 +22,11 @@ from onernn.adapters.common.files import (
     file_bytes,
     name_malformed,
     numbers_of,
-    parsed_json,
+    parse_json,
 )
 from onernn.adapters.common.native import NativeGraph, NativeNode
+from onernn.adapters.mxnet import SYMBOL_ENDING
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.attributes import SYMBOL_ENDING
 from onernn.ir.arrays import Array, same_array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError
@@ -41,7 +41,7 @@ VARIABLE = "null"
 """The op of a node that is a variable: an input or a parameter."""
 
 _FIRST = 800  # a file without a version: 0.8.0 or older
-_DEEPEST = 16  # subgraphs within subgraphs; no real model nests as deep
+_DEEPEST = 16  # subgraphs within subgraphs; no real model is that deep
 
 
 class Entry(NamedTuple):
@@ -70,9 +70,10 @@ class SymbolNode:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A graph of nodes, each after those it reads; ``heads`` are its outputs.
+    """A graph of nodes, in which each node comes after the nodes that it reads. ``heads`` are its
+    outputs.
 
-    ``attributes``: of the graph, JSON as it is in the file.
+    ``attributes``: the graph's attributes, the same JSON as in the file.
     """
 
     nodes: tuple[SymbolNode, ...]
@@ -81,7 +82,7 @@ class Symbol:
 
     @property
     def version(self) -> int:
-        """Of the MXNet that saved it: 10901 is 1.9.1."""
+        """The version of the MXNet that saved it: 10901 is 1.9.1."""
         return int(self._attribute("mxnet_version", _FIRST))
 
     @property
@@ -91,7 +92,9 @@ class Symbol:
 
     @property
     def np_shape(self) -> bool:
-        """Whether a size of 0 means empty, like in NumPy, and -1 unknown; else 0 is unknown."""
+        """Whether a size of 0 means empty, like in NumPy, and -1 means unknown; otherwise 0 means
+        unknown.
+        """
         return bool(self._attribute("is_np_shape", 0))
 
     @cached_property
@@ -120,7 +123,7 @@ class Files(NamedTuple):
 
 
 def find(path: str | Path, params: str | Path | None = None) -> Files:
-    """Returns the files of a model, by its symbol's file, its folder, or the prefix of its names.
+    """Finds the files of a model by its symbol's file, its folder, or the prefix of its names.
 
     Parameters, unless ``params`` names their file: ``X-0000.params`` next to ``X-symbol.json``,
     any epoch, or ``X.params``. Raises `ModelFormatError` if there are several.
@@ -164,7 +167,7 @@ def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
     """Returns the symbol in a JSON text; ``file`` is its name in errors."""
     what = "not an MXNet symbol"
     with name_malformed(what, file):
-        return _graph(parsed_json(data, file, what), "the symbol", 0)
+        return _graph(parse_json(data, file, what), "the symbol", 0)
 
 
 def _graph(entry: Any, where: str, depth: int) -> Symbol:
@@ -184,7 +187,7 @@ def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
     op, name = (check_kind(whole.get(key), str, f"{where}: {key}") for key in ("op", "name"))
     where = f"{where} ({op} {name!r})"
     attributes: dict[str, str] = {}
-    # 1.0 and later write attrs; 0.11 attr; 0.8 param, and attr for what users attached.
+    # 1.0 and later write attrs, 0.11 writes attr, 0.8 writes param, and attr for users' attributes.
     for key in ("param", "attr", "attrs"):
         for attribute, value in check_kind(whole.get(key) or {}, dict, f"{where}: {key}").items():
             attributes[attribute] = check_kind(value, str, f"{where}: attribute {attribute}")
@@ -199,7 +202,7 @@ def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
 
 
 def _entries(listed: Any, nodes: int, where: str) -> tuple[Entry, ...]:
-    """Returns references to nodes before number ``nodes``, so cycles are impossible."""
+    """Returns references to nodes with numbers below ``nodes``, so that cycles are impossible."""
     entries = []
     for each in check_kind(listed, list, where):
         numbers = check_kind(each, list, where)
@@ -219,18 +222,19 @@ DENSE, ROW_SPARSE, CSR = 0, 1, 2
 _AUXILIARIES = {DENSE: (), ROW_SPARSE: ("indices",), CSR: ("indptr", "indices")}
 BFLOAT16 = 12
 DTYPES = {**parse.DTYPES, 8: "int16", 9: "uint16", 10: "uint32", 11: "uint64"}
-# Bounds that keep a hostile length from costing time or memory before it is found out.
+# Bounds: a hostile length must not cost time or memory before it is detected.
 _MOST_AXES = 32
 _MOST_NAME = 4096
 
 
 def read_params(file: str | Path) -> dict[str, Array]:
-    """Returns the arrays of a file by their keys, read-only and dense; bfloat16 ones as float32.
+    """Returns the arrays of a file by their keys, read-only and dense, with bfloat16 read as
+    float32.
 
     An array that MXNet saved as None is left out; arrays without keys get their positions.
-    Raises `ModelFormatError` with the place for a file that is none.
+    Raises `ModelFormatError` with the position if the file is not valid.
     """
-    with _Stream.opened(file) as stream:
+    with _Stream.open(file) as stream:
         if stream.raw.read(4) == b"PK\x03\x04":
             arrays = _read_npz(stream.raw, file)
         else:
@@ -245,11 +249,11 @@ class _Stream(ByteStream):
     """Layout: NDArray::Save, Load and LegacyLoad in src/ndarray/ndarray.cc."""
 
     def arrays(self) -> dict[str, Array]:
-        """u64 magic, u64 0 | u64 n, n arrays | u64 m, m * (u64 length, bytes)."""
+        """Reads u64 magic, u64 0 | u64 n, n arrays | u64 m, m * (u64 length, bytes)."""
         if (magic := self.integer("<Q", "the file")) != LIST_MAGIC:
             raise self.error(f"expected the magic number 0x112, got {magic:#x}", 0)
         self.integer("<Q", "the file")
-        # Each takes bytes of the file: a count that is too large runs out of them.
+        # Each array takes bytes of the file, so a count that is too large ends in an error.
         arrays = [self._array(f"array {n}") for n in range(self.integer("<Q", "the file"))]
         start = self.at
         count = self.integer("<Q", "the keys")
@@ -276,8 +280,8 @@ class _Stream(ByteStream):
         start = self.at
         magic = self.integer("<I", what)
         if magic in (V2, V3):
-            return self._typed_array(what, numpy=magic == V3)
-        # V1 writes a shape of int64; the oldest form has no magic, it begins with the rank.
+            return self._read_typed_array(what, numpy=magic == V3)
+        # V1 writes a shape of int64. The oldest form has no magic number and begins with the rank.
         rank = self.integer("<I", what) if magic == V1 else magic
         if rank > _MOST_AXES:
             raise self.error(
@@ -289,13 +293,13 @@ class _Stream(ByteStream):
         self.take(8, what)  # the device
         return self.numbers(shape, self._dtype(what), what)
 
-    def _typed_array(self, what: str, *, numpy: bool) -> Array | None:
+    def _read_typed_array(self, what: str, *, numpy: bool) -> Array | None:
         start = self.at
         storage = self.integer("<i", what)
         if storage not in _AUXILIARIES:
             raise self.error(f"{what}: unknown storage type {storage}", start)
         if storage != DENSE:
-            self._shape(what)  # of the stored numbers: wrong where MXNet saved before it was done
+            self._shape(what)  # the stored shape, wrong if MXNet saved before it was done
         shape = self._shape(what)
         if shape is None or (not shape and not numpy):
             return None
@@ -310,7 +314,7 @@ class _Stream(ByteStream):
         auxiliaries = [self.numbers(sizes or (), kind, what) for kind, sizes in kinds]
         if storage == DENSE:
             return data
-        # Of each stored element its row and column may be written as int64, and compared.
+        # The row and the column of each stored element may be written as int64, and compared.
         places = 24 * sum(auxiliary.size for auxiliary in auxiliaries)
         self.budget.take(math.prod(shape) * data.dtype.itemsize, f"{what}, a dense {shape},")
         try:
@@ -320,7 +324,7 @@ class _Stream(ByteStream):
             raise self.error(f"{what}: its sparse parts do not fit: {error}", start) from error
 
     def _shape(self, what: str) -> tuple[int, ...] | None:
-        """i32 rank, i64 sizes; a negative rank: None."""
+        """Reads i32 rank, i64 sizes; returns None for a negative rank."""
         start = self.at
         rank = self.integer("<i", what)
         return None if rank < 0 else self._sizes(rank, "q", what, start)
@@ -328,7 +332,7 @@ class _Stream(ByteStream):
     def _sizes(self, rank: int, form: str, what: str, start: int) -> tuple[int, ...]:
         if rank > _MOST_AXES:
             raise self.error(f"{what}: {rank} axes", start)
-        return self.checked_shape(self.integers(f"<{rank}{form}", what), rank, what, start)
+        return self.check_shape(self.integers(f"<{rank}{form}", what), rank, what, start)
 
     def _dtype(self, what: str) -> str:
         start = self.at
@@ -339,7 +343,9 @@ class _Stream(ByteStream):
 
 
 def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Array) -> Array:
-    """row_sparse: rows at ``indices``. csr: ``data`` at row by ``indptr``, column ``indices``."""
+    """Returns a dense array. ``data`` fills the rows ``indices``; for csr, ``indptr`` holds the
+    offsets of the rows.
+    """
     out = np.zeros(shape, data.dtype)
     if any(a.ndim != 1 or a.dtype.kind not in "iu" or (a < 0).any() for a in auxiliaries):
         raise ValueError("expected lists of positions")
@@ -351,13 +357,13 @@ def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Arra
     indptr, indices = auxiliaries
     if len(indptr) != shape[0] + 1 or data.shape != indices.shape:
         raise ValueError(f"{data.shape} elements, {len(indices)} columns, {len(indptr)} rows")
-    Ragged(data, indptr)  # ascending offsets that end with the data
+    Ragged(data, indptr)  # checks that offsets ascend and end with the data
     out[np.repeat(np.arange(shape[0]), np.diff(indptr)), indices] = data
     return out
 
 
 def _read_npz(raw: BufferedReader, file: str | Path) -> dict[str, Array]:
-    """Dense arrays; stored as they are, so that none can be larger than the file."""
+    """Returns the dense arrays. The file is not compressed, so no array is larger than the file."""
     with unzip(raw, "cannot be read as an npz", file) as archive:
         packed = [info.filename for info in archive.infolist() if info.compress_type]
         if packed:
@@ -388,18 +394,18 @@ class Declared:
 
     name: str
     shape: Sizes | None = None
-    fused: mxnet.Stack | None = None  # where it is the parameter vector of an RNN operator
+    fused: mxnet.Stack | None = None  # for the parameter vector of an RNN operator
 
 
 class Matched(NamedTuple):
-    """The arrays by variable, and what a user should know of how they were found."""
+    """The arrays by variable, and notes for the user about how they were found."""
 
     arrays: dict[str, Array]
     notes: tuple[str, ...]
 
 
 def match(variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path) -> Matched:
-    """Returns the array of each variable that has one; the others are inputs.
+    """Returns the array of each variable that has one. Other variables are inputs.
 
     Raises `ModelFormatError` if a shape differs from the declared one, or if it is not known which
     array belongs to a variable.
@@ -428,20 +434,20 @@ def _plain(variable: Declared, arrays: Mapping[str, Array]) -> Array | None:
         return arrays[variable.name]
     if variable.fused and variable.name.endswith("parameters"):
         prefix = variable.name.removesuffix("parameters")
-        parts = (_gates(f"{prefix}{name}", arrays) for name in mxnet.part_names(variable.fused))
+        parts = [_gates(f"{prefix}{name}", arrays) for name in mxnet.part_names(variable.fused)]
         flat = [part.reshape(-1) for part in parts if part is not None]
-        return np.concatenate(flat) if len(flat) == len(mxnet.part_names(variable.fused)) else None
+        return np.concatenate(flat) if len(flat) == len(parts) else None
     return _gates(variable.name, arrays)
 
 
 def _gates(name: str, arrays: Mapping[str, Array]) -> Array | None:
-    """``lstm_l0_i2h_weight``, or joined from ``lstm_l0_i2h_i_weight`` and the other gates."""
+    """Returns ``lstm_l0_i2h_weight``, or joins it from ``lstm_l0_i2h_i_weight`` and so on."""
     if name in arrays:
         return arrays[name]
     parts = re.fullmatch(r"(.*[ih]2h)_(weight|bias)", name)
     for letters in mxnet.LEGACY_GATES.values() if parts else ():
-        keys = [f"{parts[1]}_{letter}_{parts[2]}" for letter in letters] if parts else []
-        if keys and all(key in arrays for key in keys):
+        keys = [parts.expand(rf"\1_{letter}_\2") for letter in letters] if parts else []
+        if arrays.keys() >= {*keys}:
             return np.concatenate([arrays[key] for key in keys])
     return None
 
@@ -467,9 +473,9 @@ def _block_of(key: str) -> tuple[str, str] | None:
 def _by_structure(
     variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """Blocks of the file and of the symbol by their parameters' names and shapes.
+    """Matches blocks of the file and of the symbol by their parameters' names and shapes.
 
-    Blocks that look alike are taken in order: both sides count them as they were made.
+    Similar blocks are matched in order, because both sides number them in the order of creation.
     """
     saved: dict[str, dict[str, Array]] = {}
     for key, array in arrays.items():
@@ -485,7 +491,7 @@ def _by_structure(
     alike: list[str] = []
     for path, parameters in saved.items():
         fitting = _fitting(blocks, parameters)
-        if not fitting:  # tied weights: the symbol has what two blocks share in one of them
+        if not fitting:  # tied weights: the symbol has shared weights in only one block
             others = [a for p, block in saved.items() if p != path for a in block.values()]
             own = {n: a for n, a in parameters.items() if not any(same_array(a, b) for b in others)}
             if not own:
@@ -525,10 +531,10 @@ def _fitting(
 def _check_counted(prefixes: Sequence[str], path: str, file: Path) -> None:
     """Refuses blocks that run in another order than they were made (dense1 before dense0)."""
 
-    def counted(prefix: str) -> tuple[str, list[int]]:
+    def split_counts(prefix: str) -> tuple[str, list[int]]:
         return re.sub(r"\d+", "#", prefix), [int(n) for n in re.findall(r"\d+", prefix)]
 
-    for (stem, first), (other, second) in pairwise(map(counted, prefixes)):
+    for (stem, first), (other, second) in pairwise(map(split_counts, prefixes)):
         if stem == other and first > second:
             raise ModelFormatError(
                 f"{path!r} may belong to any of {', '.join(prefixes)}; export the block, or save"

@@ -1,13 +1,14 @@
 """Finds the cells that a live symbol writes out: unrolled, or in the body of a `_foreach`.
 
-The passes' own recognition decides (design/0011). It reads weights as constants; a symbol has
-only their names, so placeholders of their shape replace them, and nothing here depends on their
-elements. The operators of the cell are then compared with the symbol: an operator that does
-nothing in inference (dropout, BlockGrad) may do something in training, and keeps its cell in MXNet.
+The passes' own recognition decides (design/0011). It reads weights as constants; a symbol has only
+their names, so placeholders of their shape replace them, and nothing here depends on their
+elements. The operators of the cell are then compared with the symbol. An operator that does nothing
+in inference (dropout, BlockGrad) may do something in training. The cell then stays in MXNet.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,18 +22,18 @@ from onernn.adapters.mxnet.custom_operator import UNFOUND
 from onernn.adapters.mxnet.live_layer import Formula, Rows
 from onernn.adapters.mxnet.lower import trace
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
-from onernn.adapters.mxnet.table import known_name
+from onernn.adapters.mxnet.table import resolve_name
 from onernn.fuse_passes.affine import Columns
 from onernn.fuse_passes.cell_formulas import Reading, Step, step_of
 from onernn.fuse_passes.unrolled_cells import Chain, chains, obstacle
 from onernn.ir.arrays import Array, seal
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.records import dataclass
-from onernn.ir.spec import Cell
 
 Shapes = Mapping[str, tuple[int, ...]]
 T = TypeVar("T")
 _ADDS = frozenset("elemwise_add broadcast_add _npi_add".split())
+_MOST = 2**26  # elements of the placeholder of a weight
 _NO_STATES = _ADDS | frozenset(
     "FullyConnected Concat stack expand_dims ones_like zeros_like _copy".split()
 )
@@ -44,10 +45,10 @@ class Region:
     """Cells that one operator can replace; ``name`` is the name of the node that ends them.
 
     ``cell``: the name in refusals, for any number of steps. ``x``: the input of each step;
-    ``whole``: what these were cut from, if that is one value. ``states``: the initial states.
-    ``h``: the new state of each step; ``merged``: the values that hold all of them. ``c``: the last
-    cell state of an LSTM. The cell of a loop has one ``x`` and one ``h``, the whole input and the
-    last state.
+    ``whole``: the value that these were cut from, if it is one value. ``states``: the initial
+    states. ``h``: the new state of each step; ``merged``: the values that hold all of them. ``c``
+    is the last cell state of an LSTM. The cell of a loop has one ``x`` and one ``h``, which are the
+    whole input and the last state.
     """
 
     name: str
@@ -64,7 +65,8 @@ class Region:
 
 
 def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
-    """Returns the cells of a symbol, in the order in which they run, or why some stay in MXNet.
+    """Returns the cells of a symbol in the order in which they run, or reasons why cells stay in
+    MXNet.
 
     ``shapes``: known shapes of its variables.
     """
@@ -94,7 +96,9 @@ def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
 
 
 def _try(where: str, make: Callable[..., T], *arguments: Any) -> T | Refusal:
-    """Returns what a function returns, or the reason why it raised: MXNet runs any symbol."""
+    """Returns the result of a function, or the reason why it raised, because MXNet can run any
+    symbol.
+    """
     try:
         return make(*arguments)
     except OnernnError as refused:
@@ -118,17 +122,42 @@ class _View:
         self.symbol = symbol
         self.weights = _placeholders(symbol, shapes)
         self.graph, self.values = trace(_declare(symbol, shapes), self.weights)
+        while known := self._find_widths(shapes):
+            shapes = {**shapes, **known}
+            self.weights = _placeholders(symbol, shapes)
+            self.graph, self.values = trace(_declare(symbol, shapes), self.weights)
         self._entries: dict[str, Entry] = {}
         for entry, value in self.values.items():
             self._entries.setdefault(value, entry)
+
+    def _find_widths(self, shapes: Shapes) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes of weights that are not in ``shapes``, if the width of their input is
+        known. A reshape, a convolution or a dense layer before the input may determine this width.
+        """
+        result = dict[str, tuple[int, ...]]()
+        for node in self.symbol.nodes:
+            if resolve_name(node.op) != "FullyConnected":
+                continue
+            name = self.symbol.nodes[node.inputs[1].node].name
+            known = shapes.get(name, ())
+            if name not in self.weights or len(known) == 2 and min(known) > 0:
+                continue
+            value = self.values[Entry(*node.inputs[0][:2])]
+            sizes = self.graph.types[value].counts if value in self.graph.types else ()
+            if not parse.flag(node.attributes.get("flatten", "True")):
+                sizes = sizes[:1] + sizes[-1:]
+            width = math.prod(size or 0 for size in sizes[1:])
+            if len(sizes) > 1 and 0 < width * len(self.weights[name]) <= _MOST:
+                result[name] = len(self.weights[name]), width
+        return result
 
     def entry(self, value: str) -> Entry | None:
         """Returns the first output of a node that is this value, None if there is none."""
         return self._entries.get(value)
 
     def source(self, read: Entry) -> Entry:
-        """Returns what is read, through copies."""
-        while known_name(self.symbol.nodes[read.node].op) == "_copy":
+        """Returns the value that is read, before any copies."""
+        while resolve_name(self.symbol.nodes[read.node].op) == "_copy":
             read = self.symbol.nodes[read.node].inputs[0]
         return Entry(*read[:2])
 
@@ -140,7 +169,7 @@ class _View:
         return tuple(entry for entry in result if entry)
 
     def reads(self, step: Step, reading: Reading) -> _Reads:
-        """Returns what a step reads; everything between must be an operator of the cell."""
+        """Returns the inputs of a step. All operators between must belong to the cell."""
         nodes = {op.position for node in step.nodes for op in node.origin}
         names = [reading.x, reading.h, *([step.c_before] if step.c else [])]
         values = [{name, self._unflatten(name)} for name in names]
@@ -164,7 +193,7 @@ class _View:
         return node.inputs[0] if node else value
 
     def check_readers(self, inside: set[int], shown: Sequence[Entry | None]) -> None:
-        """Refuses a region of which an operator outside reads an inner value."""
+        """Refuses a region if an operator outside reads one of its inner values."""
         nodes = self.symbol.nodes
         names = [entry.name for entry in shown if entry]
         for at, value in self.symbol.native.outside_reads(inside, names):
@@ -172,13 +201,17 @@ class _View:
             node = nodes[int(value.partition(":")[0])]
             raise UnsupportedError(f"{reader} reads {node.name!r}, a value inside of it")
 
-    def formula(self, cell: Cell, reading: Reading) -> tuple[Formula, tuple[Entry, ...]]:
+    def formula(self, step: Step, reading: Reading) -> tuple[Formula, tuple[Entry, ...]]:
         """Returns the formula of a cell, and the variables that are its weights."""
         entries: dict[Entry, int] = {}
+        own = step.activations == step.cell.activations and step.update == "keep"
+        if not own or step.cell_clip or step.attention or reading.peephole:
+            raise UnsupportedError("its functions are not those of a cell of MXNet's")
 
         def rows(columns: Columns, matrix: bool) -> Rows:
             name, entry = columns.constant, self.entry(columns.constant)
-            if columns.transposed != matrix:
+            whole = len(self.weights.get(name, ())) >= columns.stop and columns.rows is None
+            if columns.transposed != matrix or not whole:
                 raise UnsupportedError(f"its weight {name!r} is not one of FullyConnected")
             if entry is None or self.symbol.nodes[entry.node].op != VARIABLE:
                 raise UnsupportedError(f"its weight {name!r} is computed")
@@ -193,7 +226,9 @@ class _View:
         if len({stop - start for _, start, stop in (*layer, *recurrent)}) > 1:
             raise UnsupportedError("its gates are of different sizes")
         count = tuple(len(self.weights[self.symbol.nodes[entry.node].name]) for entry in entries)
-        formula = Formula(cell.value, count, layer, recurrent, biases, reading.signs, projection)
+        formula = Formula(
+            step.cell.value, count, layer, recurrent, biases, reading.signs, projection
+        )
         return formula, tuple(entries)
 
 
@@ -202,7 +237,7 @@ def _find_unrolled(view: _View, chain: Chain, name: str, cell: str) -> Region:
         raise UnsupportedError(_explain_single(view, chain))
     if reason := obstacle(view.graph, chain):
         raise UnsupportedError(reason)
-    formula, weights = view.formula(chain.steps[0].cell, chain.readings[0])
+    formula, weights = view.formula(chain.steps[0], chain.readings[0])
     reads = [*map(view.reads, chain.steps, chain.readings)]
     ends = [*map(view.states, chain.steps)]
     for before, after in zip(ends, reads[1:], strict=False):
@@ -221,31 +256,29 @@ def _find_unrolled(view: _View, chain: Chain, name: str, cell: str) -> Region:
 
 
 def _find_whole(symbol: Symbol, pieces: Sequence[Entry]) -> tuple[Entry | None, int, bool]:
-    """Returns the value that was cut into these pieces, its axis of time, and if they go back."""
-    node, places = symbol.nodes[pieces[0].node], [entry.output for entry in pieces]
-    if node.op == "SliceChannel" and len({entry.node for entry in pieces}) == 1:
+    """Returns the value that was cut into these pieces, its time axis, and whether they run
+    backwards.
+    """
+    at, node = pieces[0].node, symbol.nodes[pieces[0].node]
+    if node.op == "SliceChannel" and parse.is_set(node.attributes, "squeeze_axis"):
         axis = parse.integer(node.attributes.get("axis", "1"))
-        count = parse.integer(node.attributes["num_outputs"])
-        if axis in (0, 1) and parse.is_set(node.attributes, "squeeze_axis"):
-            for order in (range(count), range(count)[::-1]):
-                if places == [*order]:
-                    return Entry(*node.inputs[0][:2]), axis, order[0] > 0
+        steps = [Entry(at, k) for k in range(parse.integer(node.attributes["num_outputs"]))]
+        if axis in (0, 1) and [*pieces] in (steps, steps[::-1]):
+            return Entry(*node.inputs[0][:2]), axis, pieces[0] != steps[0]
     return None, 0, False
 
 
 def _find_merges(symbol: Symbol, steps: Sequence[Entry]) -> dict[Entry, int]:
-    """Returns the outputs that hold these values, and their axis of time."""
+    """Returns the outputs that hold these values, and their time axis."""
     result = {}
     for at, node in enumerate(symbol.nodes):
         reads, axis = node.inputs, node.attributes.get("axis", "0")
-        if node.op == "Concat":  # of steps with a new axis each
-            before, axis = (
-                [symbol.nodes[read.node] for read in reads],
-                node.attributes.get("dim", "1"),
-            )
-            if {(each.op, each.attributes.get("axis")) for each in before} != {
-                ("expand_dims", axis)
-            }:
+        if node.op == "Concat":  # joins steps, each with a new axis
+            before = [symbol.nodes[read.node] for read in reads]
+            axis = node.attributes.get("dim", "1")
+            if any(
+                (each.op, each.attributes.get("axis")) != ("expand_dims", axis) for each in before
+            ):
                 continue
             reads = tuple(each.inputs[0] for each in before)
         elif node.op != "stack":
@@ -256,11 +289,13 @@ def _find_merges(symbol: Symbol, steps: Sequence[Entry]) -> dict[Entry, int]:
 
 
 def _explain_single(view: _View, chain: Chain) -> str:
-    """Returns why no step follows this one: which operator reads its states instead."""
+    """Returns why no step follows this one, and names the operator that reads its states
+    instead.
+    """
     step, symbol = chain.steps[0], view.symbol
     states, own = view.states(step), view.reads(step, chain.readings[0]).nodes
     for at, node in enumerate(symbol.nodes):
-        if at not in own and known_name(node.op) not in _NO_STATES:
+        if at not in own and resolve_name(node.op) not in _NO_STATES:
             if any(view.source(read) in states for read in node.inputs):
                 return _name_between(symbol, at)
     return UNFOUND
@@ -279,69 +314,58 @@ def _find_loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
     (body,) = node.subgraphs
     body = replace(body, attributes=symbol.attributes)
     data, state, rest = loop_places(node, body)
-    variables = [k for k, each in enumerate(body.nodes) if each.op == VARIABLE]
-    outer = {
-        variables[place]: Entry(*entry[:2])
-        for place, entry in zip((*data, *state, *rest), node.inputs, strict=True)
-    }
-    names = {k: symbol.nodes[entry.node] for k, entry in outer.items()}
-    steps, carried = ([variables[place] for place in places] for places in (data, state))
-    inner_shapes = {  # each turn reads one step of a sequence
-        body.nodes[k].name: shapes[each.name][k in steps :]
-        for k, each in names.items()
-        if each.name in shapes
-    }
-    unknown = -1 if symbol.np_shape else 0
-    for k in carried:  # a cell returns (N, O), and a state keeps its shape
-        inner_shapes.setdefault(body.nodes[k].name, (unknown, unknown))
-    view = _View(body, inner_shapes)
-    heads = [view.source(head) for head in body.heads]
-    outputs = len(heads) - len(state)
     if len(data) != 1:
         raise UnsupportedError(f"it runs over {len(data)} sequences, a layer over one")
+    variables = [k for k, each in enumerate(body.nodes) if each.op == VARIABLE]
+    first, *others = (variables[place] for place in (*data, *state, *rest))
+    outer = dict(zip((first, *others), node.inputs, strict=True))
+    carried, unknown = others[: len(state)], -1 if symbol.np_shape else 0
+    # A cell returns (N, O), and a state keeps its shape. Each iteration reads one step of a
+    # sequence.
+    known: dict[str, tuple[int, ...]]
+    known = {body.nodes[k].name: (unknown, unknown) for k in carried}
+    for k, entry in outer.items():
+        if shape := shapes.get(symbol.nodes[entry.node].name):
+            known[body.nodes[k].name] = shape[k == first :]
+    view = _View(body, known)
+    heads = [view.source(head) for head in body.heads]
+    count = len(heads) - len(state)
     for step in filter(None, (step_of(view.graph, each) for each in view.graph.nodes)):
-        new_states = view.states(step)
-        if sorted(heads[outputs:]) != sorted(new_states):
+        ends = view.states(step)
+        if sorted(heads[count:]) != sorted(ends):
             continue
-        order = [heads[outputs:].index(entry) for entry in new_states]
+        order = [heads[count:].index(entry) for entry in ends]
         begin = [carried[k] for k in order]
         for reading in step.readings:
             reads = view.reads(step, reading)
-            if (reads.x, *reads.states) != (*map(Entry, (*steps, *begin)),):
+            if (reads.x, *reads.states) != (*map(Entry, (first, *begin)),):
                 continue
-            if any(head != new_states[0] for head in heads[:outputs]):
+            if any(head != ends[0] for head in heads[:count]):
                 raise UnsupportedError("it collects something else than the state")
-            view.check_readers(reads.nodes, new_states)
-            formula, weights = view.formula(step.cell, reading)
-            if any(names[entry.node].op != VARIABLE for entry in weights):
+            view.check_readers(reads.nodes, ends)
+            formula, weights = view.formula(step, reading)
+            x, *states = (Entry(*outer[k][:2]) for k in (first, *begin))
+            parameters = tuple(Entry(*outer[entry.node][:2]) for entry in weights)
+            if any(symbol.nodes[entry.node].op != VARIABLE for entry in parameters):
                 raise UnsupportedError("its weights are computed")
-            x, h, *c = outer[steps[0]], *(Entry(at, outputs + k) for k in order)
-            return Region(
-                node.name,
-                node.name,
-                formula,
-                tuple(outer[entry.node] for entry in weights),
-                (x,),
-                x,
-                tuple(outer[k] for k in begin),
-                (h,),
-                tuple(Entry(at, k) for k in range(outputs)) or (h,),
-                (*c, None)[0],
-                is_loop=True,
-            )
+            h, c, *_ = *(Entry(at, count + k) for k in order), None
+            merged = tuple(Entry(at, k) for k in range(count)) or (h,)
+            given = formula, parameters, (x,), x, tuple(states), (h,), merged, c
+            return Region(node.name, node.name, *given, is_loop=True)
     raise UnsupportedError("its body is not one recurrent cell")
 
 
 def _placeholders(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:
     """Returns an array in the shape of each weight and bias of a FullyConnected, never 0 or 1.
 
-    Only for operators before gates: a weight after them may be of a whole vocabulary.
+    Only operators before gates get one, because a weight after the gates may have the size of a
+    whole vocabulary.
     """
     result, before = dict[str, Array](), set[int]()
     for at, node in reversed([*enumerate(symbol.nodes)]):
         if at in before or node.op in parse.GATES:
             before.update(entry.node for entry in node.inputs)
-        if at not in before or known_name(node.op) != "FullyConnected":
+        if at not in before or resolve_name(node.op) != "FullyConnected":
             continue
         rows = parse.integer(node.attributes["num_hidden"])
         for entry, rank in zip(node.inputs[1:], (2, 1), strict=False):
@@ -360,9 +384,9 @@ def _count_gates(symbol: Symbol, at: int) -> int:
     after = {at}
     for k, node in enumerate(symbol.nodes):
         if any(entry.node in after for entry in node.inputs):
-            if known_name(node.op) == "SliceChannel":
+            if resolve_name(node.op) == "SliceChannel":
                 return max(1, parse.integer(node.attributes["num_outputs"]))
-            if known_name(node.op) in _ADDS:
+            if resolve_name(node.op) in _ADDS:
                 after.add(k)
     return 1
 

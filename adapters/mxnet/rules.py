@@ -1,4 +1,4 @@
-"""The rules of MXNet's operators on elements, and of those that move them."""
+"""The rules of MXNet's elementwise operators, and of operators that move elements."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common import bodies, windows
+from onernn.adapters.common import bodies
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.mxnet import attributes as parse
+from onernn.adapters.mxnet.read import Entry
 from onernn.adapters.mxnet.table import (
     FIRST,
     LAST,
     Dtype,
+    MxnetTensor,
     Parsed,
     mxnet,
 )
@@ -46,7 +48,9 @@ PLAIN = {
     "Cos": "cos _npi_cos",
     "Erf": "erf",
 }
-"""The operators that are one canonical operator; attributes have its names and defaults."""
+"""The operators that are one canonical operator. Attributes have the canonical names and
+defaults.
+"""
 
 
 def _plain(kind, data, *, op):
@@ -72,6 +76,43 @@ def square(data):
 @mxnet("rsqrt", inferred="all")
 def rsqrt(data):
     return data.floats.Sqrt().Reciprocal()
+
+
+@mxnet("log2", inferred="all")
+def log2(data):
+    return data.floats.Log() * (1 / math.log(2))
+
+
+@mxnet("log10", inferred="all")
+def log10(data):
+    return data.floats.Log() * (1 / math.log(10))
+
+
+@mxnet("round", inferred="all")
+def round_(data):
+    """Rounds to the nearest integer; a value halfway between two integers is rounded away from
+    zero.
+    """
+    size = data.floats.Abs()
+    whole = size.Floor()
+    return data.Sign() * (whole + (size - whole).GreaterOrEqual(0.5).cast(data.dtype))
+
+
+@mxnet("rint _npi_rint", inferred="all")
+def rint(data):
+    """Rounds to the nearest integer; a value halfway between two integers is rounded down."""
+    low, high = data.floats.Floor(), data.Ceil()
+    return (data - low).LessOrEqual(high - data).Where(low, high)
+
+
+@mxnet("_npi_around", decimals="0")
+def around(x):
+    return x.floats.Round()
+
+
+@mxnet("fix trunc _npi_fix _npi_trunc", inferred="all")
+def truncate(data):
+    return bodies.truncate(data.floats)
 
 
 @mxnet("logical_not", inferred="all")
@@ -109,8 +150,8 @@ def leaky_relu(
         case "prelu" if gamma is not None:  # a slope for each channel, which is axis 1
             slopes = gamma.array.reshape(-1)
             if slopes.size > 1:
-                data.known_rank("attribute act_type='prelu'")
-            return windows.slopes(data, slopes)
+                data.require_rank("attribute act_type='prelu'")
+            return bodies.slopes(data, slopes)
     return refuse(f"attribute act_type={act_type!r}")
 
 
@@ -121,13 +162,15 @@ def cast(data, *, dtype=Dtype()):
 
 @mxnet("amp_cast", inferred="all")
 def amp_cast(data, *, dtype=Dtype()):
-    """Integers stay what they are."""
+    """Casts floats only."""
     return data.cast(dtype) if data.dtype.kind == "f" else data
 
 
-@mxnet("where _npi_where", inferred="all")
+@mxnet("where _npi_where", inferred="all", shares="first")
 def where(condition, x, y, *, op):
-    """A legacy condition may be a list, for the rows of x and y, which are alike."""
+    """Chooses elements. The condition of the legacy operator may be a list that chooses rows of x
+    and y.
+    """
     condition = condition.cast(bool)
     if not op.numpy and (x.rank is None or x.rank != condition.rank):
         sizes = condition.sizes
@@ -147,7 +190,8 @@ def fill_like(data, *, op):
 #
 # MXNet has each of them several times: for values of one shape, with broadcasting, with a scalar,
 # with the scalar first, and under NumPy's names. Formulas: documentation of MXNet 1.9.1's
-# operators. Legacy comparisons return numbers of the inputs' dtype, NumPy's (``_npi_``) bools.
+# operators. Legacy comparisons return numbers of the inputs' dtype; the NumPy comparisons
+# (``_npi_``) return bools.
 
 Formula = Callable[[Any, Any], Any]
 
@@ -170,10 +214,10 @@ def _combine(kind: str, x: Any, y: Any) -> Any:
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    """The remainder has the sign of the divisor, and is 0 if the divisor is 0."""
-    rest = bodies.remainder(x.op, x.floats.name, y.floats.name)
+    """Returns a remainder with the sign of the divisor, 0 if the divisor is 0."""
+    rest = bodies.remainder(x.floats, y.floats)
     zero = x.scalar(0.0)
-    return y.Equal(zero).Where(zero, x.new(rest))
+    return y.Equal(zero).Where(zero, rest)
 
 
 def _hypotenuse(x: Any, y: Any) -> Any:
@@ -209,7 +253,7 @@ NUMPY = {
     "div": "true_divide",
     "lesser": "less",
     "lesser_equal": "less_equal",
-    # Other names of the legacy ones (`ALIASES`), or not there at all.
+    # NumPy mode has these names as aliases of legacy operators (`ALIASES`), or lacks them.
     **dict.fromkeys("maximum minimum hypot logical_and logical_or logical_xor".split(), ""),
 }
 """The names of NumPy mode that differ."""
@@ -243,7 +287,7 @@ def _widen(x: Any, divides: bool, is_int: bool) -> Any:
     Integers stay, unless the scalar is not one: then both are float64. Bools become int64.
     """
     if divides:
-        x = x.floats  # NumPy mode's default dtype, whatever the scalar is
+        x = x.floats  # the default dtype of NumPy mode, for any scalar
     if x.dtype.kind == "f" or (is_int and x.dtype.kind != "b"):
         return x
     return x.cast(np.int64 if is_int else np.float64)
@@ -256,7 +300,7 @@ for name, formula in FORMULAS.items():
     two, scalar = f"broadcast_{name}", f"_{legacy}_scalar"
     if numpy:
         two, scalar = f"{two} _npi_{numpy}", f"{scalar} _npi_{numpy}_scalar"
-    mxnet(alike, inferred="all")(partial(_on_alike, formula))
+    mxnet(alike, inferred="all", shares="all")(partial(_on_alike, formula))
     mxnet(two)(partial(_on_two, formula))
     mxnet(scalar, inferred="all")(partial(_with_scalar, formula))
     if name in ("sub", "div", "power", "mod"):
@@ -265,15 +309,15 @@ for name, formula in FORMULAS.items():
 mxnet("_npi_hypot")(partial(_on_two, _hypotenuse))
 
 
-@mxnet("add_n", inferred="all")
+@mxnet("add_n", inferred="all", shares="all")
 def add_n(*args):
     return args[0].Sum(*args[1:])
 
 
 # The rules of operators that move elements.
 #
-# Formulas: documentation of MXNet 1.9.1's operators of the same names. The symbol seldom says how
-# many axes a value has, so these rules do without the rank if ONNX can express that.
+# Formulas: documentation of MXNet 1.9.1's operators of the same names. The symbol seldom states the
+# number of axes of a value, so these rules avoid the rank if ONNX can express that.
 
 _MOST = 2**26  # elements of a constant that is made from attributes
 
@@ -288,7 +332,7 @@ def reshape(data, *, shape=(), target_shape=(), reverse=False, keep_highest=Fals
 
 @mxnet("_npx_reshape", order="C")
 def npx_reshape(data, *, newshape=(), reverse=False):
-    """Codes of NumPy mode: -2 keeps, -3 skips one of size 1, -4 keeps all, -5 joins, -6 splits."""
+    """Reshapes by codes: -2 keeps, -3 skips one of size 1, -4 keeps all, -5 joins, -6 splits."""
     names = {-2: 0, -4: -2, -5: -3, -6: -4}
     if -3 in newshape or 0 in newshape:
         refuse(f"attribute newshape={newshape}")
@@ -303,8 +347,9 @@ def np_reshape(data, *, newshape=()):
 
 
 def _reshape(x: Any, target: tuple[int, ...], *, reverse: bool) -> Any:
-    """Returns a reshape with MXNet's codes: 0 keeps a size, -1 is what is left, -2 keeps all the
-    rest, -3 joins two, -4 splits one into the two that follow. ``reverse`` reads from the right.
+    """Reshapes with MXNet's codes: 0 keeps a size, -1 is the size that is left, -2 keeps all
+    remaining sizes, -3 joins two sizes, -4 splits a size into the two sizes that follow.
+    ``reverse`` reads from the right.
     """
     if not reverse and min(target, default=0) >= -1:
         return x.reshape(*target)
@@ -360,9 +405,9 @@ def reshape_like(lhs, rhs):
 
 
 @mxnet("expand_dims", inferred="first")
-def expand_dims(data, *, axis):
-    if data.inferred and axis != -1:
-        refuse(f"attribute axis={axis} of a value whose size is inferred")
+def expand_dims(data, *, axis, op):
+    if data.inferred and axis < 1 and axis != -1:
+        op.need_sizes()
     return data.unsqueeze(axis)
 
 
@@ -382,14 +427,14 @@ def transpose(data, *, axes=Parsed("sizes")):
     return data.transpose(*(axis % len(axes) for axis in axes)) if axes else data.Transpose()
 
 
-@mxnet("Concat _npi_concatenate _rnn_param_concat")
+@mxnet("Concat _npi_concatenate _rnn_param_concat", inferred="alike", shares="axis")
 def concat(*data, dim=Parsed("integer"), axis=1):
     return data[0].Concat(*data[1:], axis=axis if dim is None else dim)
 
 
 @mxnet("stack _npi_stack")
 def stack(*data, axis=0):
-    return windows.stack(data, axis)
+    return bodies.stack(data, axis)
 
 
 @mxnet("SliceChannel", inferred="first")
@@ -407,11 +452,11 @@ def split_v2(data, *, axis=1, sections=0, indices=(), squeeze_axis=False):
 
 
 def _cut(x: Any, axis: int, count: int, squeeze: bool, starts: tuple[int, ...] = ()) -> Any:
-    """Returns equal pieces, or those from each start to the next."""
+    """Returns equal pieces, or the pieces from each start to the next."""
     if not 0 < count <= 2**16:
         refuse(f"{count} outputs")
     if x.inferred and axis == 0:
-        refuse(f"attribute axis={axis} of a value whose size is inferred")
+        x.op.need_sizes()
     if starts:
         ends = (*starts[1:], LAST)
         parts = tuple(x.part(a, b, axis) for a, b in zip(starts, ends, strict=True))
@@ -442,7 +487,7 @@ def slice_axis(data, *, axis, begin, end=Parsed("integer")):
 
 @mxnet("slice_like")
 def slice_like(data, shape_like, *, axes=()):
-    axes = axes or range(data.known_rank("attribute axes=()"))
+    axes = axes or range(data.require_rank("attribute axes=()"))
     ends = shape_like.sizes.Gather(axes, axis=0)
     return data.Slice([0] * len(axes), ends, axes)
 
@@ -474,12 +519,20 @@ def broadcast_like(lhs, rhs):
 
 
 def _fill(op: Any, shape: tuple[int, ...], dtype: Any, value: float) -> Any:
-    unknown = -1 if op.context.symbol.np_shape else 0
-    sizes = tuple(1 if size == unknown else size for size in shape)
+    unknown = (-1,) if op.context.symbol.np_shape else (0, -1)
+    sizes = tuple(1 if size in unknown else size for size in shape)
     if min(sizes, default=0) < 0 or math.prod(sizes) > _MOST:
         refuse(f"attribute shape={shape}")
-    op.gives_inferred = unknown in shape
-    return op.constant(np.full(sizes, value, dtype), "")
+    axes = tuple(axis for axis, size in enumerate(shape) if size in unknown)
+    sized, variable = op.context.sized, Entry(op.at.position).name
+    places = [sized.get((variable, axis)) for axis in axes]
+    if not axes or None in places:
+        op.unknown = axes
+        return op.constant(np.full(sizes, value, dtype), "")
+    parts: list[Any] = [[size] for size in sizes]
+    for axis, (other, place) in zip(axes, filter(None, places), strict=True):
+        parts[axis] = MxnetTensor(op, op.builder.value(other)).size(place).name
+    return op.emit("ConstantOfShape", op.join(*parts), value=np.full(1, value, dtype))
 
 
 @mxnet("_zeros _ones _npi_zeros _npi_ones")
@@ -503,16 +556,78 @@ def arange(*, start=0.0, stop=Parsed("number"), step=1.0, repeat=1, dtype=Dtype(
     return op.constant(np.repeat(start + np.arange(count) * step, repeat).astype(dtype), "")
 
 
+@mxnet("_np_cumsum")
+def cumsum(a, *, axis=Parsed("integer"), dtype=Dtype(none=None)):
+    x, axis = (a.reshape(-1), 0) if axis is None else (a, axis)
+    return (x if dtype is None else x.cast(dtype)).CumSum(axis)
+
+
+# The rules of operators that sort, and that choose elements by their coordinates.
+
+
+def _sort(data: Any, axis: int | None, k: int, ascends: bool) -> tuple[Any, int, Any, Any]:
+    """Returns the sorted value, its axis, and its first k elements with their places: all if k is
+    0. Equal elements keep their order; MXNet sorts some of them in any order.
+    """
+    x, axis = (data.reshape(-1), 0) if axis is None else (data, axis)
+    count = [k] if k > 0 else x.size(axis)
+    return x, axis, *x.TopK(count, axis=axis, largest=int(not ascends), outputs=2)
+
+
+_RESULTS = {each: each for each in ("indices", "value", "both", "mask")}
+
+
+@mxnet("topk")
+def topk(
+    data,
+    *,
+    axis=Parsed("integer", -1),
+    k=1,
+    ret_typ=OneOf("indices", _RESULTS),
+    is_ascend=False,
+    dtype=Dtype(),
+):
+    x, axis, values, places = _sort(data, axis, k, is_ascend)
+    match ret_typ:
+        case "value" | "both":  # the second output exists, but may be hidden
+            return values, places.cast(dtype)
+        case "mask":
+            ones = places.sizes.ConstantOfShape(value=np.ones(1, data.dtype))
+            zeros = x.sizes.ConstantOfShape(value=np.zeros(1, data.dtype))
+            return zeros.ScatterElements(places, ones, axis=axis).Reshape(data.sizes)
+    return places.cast(dtype)
+
+
+@mxnet("sort")
+def sort(data, *, axis=Parsed("integer", -1), is_ascend=True):
+    """Sorts. Also returns the indices, which MXNet hides."""
+    return _sort(data, axis, 0, is_ascend)[2:]
+
+
+@mxnet("argsort")
+def argsort(data, *, axis=Parsed("integer", -1), is_ascend=True, dtype=Dtype()):
+    return _sort(data, axis, 0, is_ascend)[3].cast(dtype)
+
+
+@mxnet("gather_nd")
+def gather_nd(data, indices):
+    """Gathers by coordinates, which are the first axis of the indices."""
+    index, rank = indices.cast(np.int64), indices.rank
+    if rank is None:
+        return data.GatherND(index.Einsum(equation="a...->...a"))
+    return data.GatherND(index.transpose(*range(1, rank), 0))
+
+
 @mxnet("tile")
 def tile(data, *, reps=()):
-    if data.known_rank("attribute reps") != len(reps):
+    if data.require_rank("attribute reps") != len(reps):
         refuse(f"attribute reps={reps}: another number of axes than the input")
     return data.Tile(reps)
 
 
 @mxnet("repeat")
 def repeat(data, *, repeats, axis=Parsed("integer")):
-    """Each element several times: a new axis of size one, enlarged, and joined with the old one."""
+    """Repeats each element: enlarges a new axis of size one, and joins it with the old axis."""
     x, axis = (data.reshape(-1), 0) if axis is None else (data, axis)
     if axis < 0 or repeats < 0:
         refuse(f"attributes repeats={repeats}, axis={axis}")
@@ -522,7 +637,7 @@ def repeat(data, *, repeats, axis=Parsed("integer")):
     return wide.Reshape(whole.part(0, axis).join([-1], after))
 
 
-# Random numbers. MXNet has one generator; here they are computed from an input of the run.
+# Random numbers. MXNet has one generator. onernn computes random numbers from an input of the run.
 
 _DISTRIBUTIONS = {
     "uniform": {"low": 0.0, "high": 1.0},
@@ -531,7 +646,7 @@ _DISTRIBUTIONS = {
     "exponential": {"lam": 1.0},
     "poisson": {"lam": 1.0},
 }
-"""Parameters, by the names of inputs, and of attributes if they differ; their defaults."""
+"""Parameters by the names of inputs (and of attributes, if these differ), with their defaults."""
 
 
 def _sample(distribution: str, op: Any, shape: Any, dtype: Any, *parameters: str) -> str:

@@ -1,4 +1,4 @@
-"""A model run by MXNet itself, as documented by Symbol.bind."""
+"""Runs a model with MXNet itself, in the way that Symbol.bind documents."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
 def _replace_labels(mx: Any, symbol: Any) -> tuple[Any, set[str]]:
     """Returns the symbol with a variable in place of each label, and these variables' names.
 
-    In inference MXNet reads no label, but requires one. It infers a variable's shape from what it
-    is compared with, which it cannot if the symbol computes the label.
+    In inference MXNet reads no label, but requires one. It infers a label's shape from the value
+    that the label is compared with, but not if the symbol computes the label.
     """
     text, labels = symbol.tojson(), set[str]()
     rewriting = Rewriting(text)

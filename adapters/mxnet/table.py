@@ -1,16 +1,18 @@
-"""One MXNet operator as a rule reads it, the table of rules, and the loop over a symbol's nodes."""
+"""One MXNet operator for its rule, the table of rules, and the loop over a symbol's nodes."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import field, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 
+from onernn.adapters.common.caller_rules import CallerRule, find_caller
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import (
     GraphBuilder,
@@ -21,9 +23,11 @@ from onernn.adapters.common.lowering import (
     Slot,
     lower_steps,
 )
+from onernn.adapters.common.native import sort_positions
 from onernn.adapters.common.signatures import Signature, Tensor, refuse
 from onernn.adapters.mxnet import attributes as parse
 from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
+from onernn.ir.budget import loading, spend
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import NativeOp, Value
 from onernn.ir.records import dataclass
@@ -57,15 +61,18 @@ ALIASES = pairs(
     _npx_embedding=Embedding _npx_erf=erf _npx_fully_connected=FullyConnected
     _npx_layer_norm=LayerNorm _npx_leaky_relu=LeakyReLU _npx_log_softmax=log_softmax
     _npx_one_hot=one_hot _npx_pick=pick _npx_reshape_like=reshape_like _npx_rnn=RNN
+    _npx_topk=topk _npi_argsort=argsort _npi_sort=sort cumsum=_np_cumsum
+    _npx_gather_nd=gather_nd _npi_gather_nd=gather_nd
     _npx_sequence_mask=SequenceMask _npx_slice=slice _npx_softmax=softmax
     """
 )
 
 
 def names_of(name: str) -> list[str]:
-    """Returns an operator's name, and others of the same.
+    """Returns an operator's name, and other names of the same operator.
 
-    ``_sparse_relu`` is ``relu`` on any storage, and ``_PlusScalar`` is ``_plus_scalar`` of old.
+    ``_sparse_relu`` is ``relu`` on any storage, and ``_PlusScalar`` is the old name of
+    ``_plus_scalar``.
     """
     plain = name.removeprefix("_sparse_")
     if re.match("_[A-Z]", name):
@@ -73,31 +80,43 @@ def names_of(name: str) -> list[str]:
     return [name, plain, ALIASES.get(name, ""), ALIASES.get(plain, "")]
 
 
-# One MXNet operator as a rule of the tables reads it, and the graph that it is lowered into.
+# One MXNet operator for a rule of the tables, and the graph that it is lowered into.
 
 DType = np.dtype[Any]
 FIRST, LAST = -(2**62), 2**62
 """Beyond every axis: slices are cut there."""
 COMPUTED = frozenset("bool uint8 int8 int32 int64 float32 float64".split())
-"""What NumPy computes in like MXNet; float16 parameters are read as float32."""
+"""The dtypes in which NumPy computes like MXNet; float16 is computed in float32."""
+
+Place = tuple[str, int]
+"""A variable and an axis of it."""
 
 
 @dataclass
 class Context:
-    """The graph under construction, and what is known of it apart from types.
+    """The graph under construction, and facts about it other than types.
 
-    ``inferred``: variables made from ``_zeros`` of unknown size, which MXNet infers from what they
-    are added to. Here the unknown sizes are 1, and broadcasting computes the same.
-    ``unranked``: values whose rank an operator lacked.
-    ``notes``: texts for the user, with the names of nodes; ``differing``: the notes about places
-    at which the two meanings differ. ``seed``: the input that random numbers are made
-    of, once there are any. ``is_body``: whether this is a part that another graph runs.
+    ``inferred``: variables made from ``_zeros`` of unknown size. MXNet infers this size from the
+    values that they are added to. Each axis of unknown size maps to the axis of the zeros that it
+    comes from. onernn sets the unknown sizes to 1, and broadcasting computes the same results.
+    ``unsized``: zeros that are read by an operator for which the results would differ. ``equal``:
+    places of the same size. ``sized``: the places from which zeros take their sizes when the symbol
+    is lowered again.
+    ``halves`` lists variables that MXNet holds in float16 and onernn in float32.
+    ``unranked``: values whose rank an operator needed but did not know.
+    ``notes``: texts for the user, with the names of nodes; ``differing``: the notes about places at
+    which the two meanings differ. ``seed``: the input from which random numbers are computed, ""
+    without any. ``is_body``: whether another graph runs this graph.
     """
 
     builder: GraphBuilder
     semantics: str
     symbol: Symbol
-    inferred: set[str] = field(default_factory=set)
+    inferred: dict[str, dict[int, Place]] = field(default_factory=dict)
+    unsized: set[str] = field(default_factory=set)
+    equal: dict[Place, list[Place]] = field(default_factory=dict)
+    sized: Mapping[Place, Place] = field(default_factory=dict)
+    halves: set[str] = field(default_factory=set)
     unranked: set[str] = field(default_factory=set)
     notes: dict[str, list[str]] = field(default_factory=dict)
     differing: set[str] = field(default_factory=set)
@@ -109,8 +128,18 @@ class Context:
         if node not in nodes:
             nodes.append(node)
 
+    def share(self, variable: str, axis: int, other: str, other_axis: int) -> None:
+        """Notes that two values have the same size along an axis, if the first one is inferred."""
+        origin = self.inferred.get(variable, {}).get(axis)
+        if origin and other not in self.inferred:
+            self.equal.setdefault(origin, []).append((other, other_axis))
+
+    def zeros_of(self, variable: str) -> set[str]:
+        """Returns the zeros from which a variable has its inferred sizes."""
+        return {zeros for zeros, _ in self.inferred.get(variable, {}).values()}
+
     def label(self, texts: Iterable[str]) -> list[str]:
-        """Returns the notes after the names of their nodes, each once."""
+        """Returns each note once, after the names of its nodes."""
         return [": ".join(filter(None, [", ".join(self.notes[text]), text])) for text in texts]
 
 
@@ -126,8 +155,11 @@ _PARSERS: Mapping[type, Callable[[str], Any]] = {
 class MxnetOperator(NativeOperator):
     """One operator with the graph it is lowered into.
 
-    ``name``: its name in the table. ``numpy``: whether it is one of NumPy mode's. ``inferred``:
-    values of its inputs.
+    ``name``: its name in the table. ``numpy``: whether it is an operator of NumPy mode.
+    ``inferred``: the values of its inputs whose sizes MXNet infers. ``unknown``: the axes of its
+    output whose size MXNet infers. ``states_dtype``: whether an attribute states its dtype.
+    ``gives_half``: whether this dtype is float16. The symbol reads ``count`` outputs, or fewer than
+    there are.
     """
 
     def __init__(
@@ -138,12 +170,21 @@ class MxnetOperator(NativeOperator):
         node: SymbolNode,
         inputs: Mapping[str, Sequence[str]],
         inferred: Collection[str] = (),
+        count: int = 1,
     ) -> None:
         read = {k: v for k, v in node.attributes.items() if not parse.TRAINING.fullmatch(k)}
-        super().__init__(context.builder, at, inputs, {}, read, parse.INERT, node.name)
+        spend(count)
+        loading().ask(100 * count, f"a list of the {count:,} outputs that the model reads")
+        outputs = {str(k): () for k in range(count)}
+        super().__init__(context.builder, at, inputs, outputs, read, parse.INERT, node.name)
         self.context, self.node = context, node
         self.name, self.numpy = name, at.type.startswith("_np")
-        self.inferred, self.gives_inferred = inferred, False
+        self.inferred, self.states_dtype, self.gives_half = inferred, False, False
+        self.unknown: tuple[int, ...] = ()
+
+    def miscounted(self, count: int) -> str:
+        read = len(self.outputs)
+        return "" if count >= read else f"the model reads {read}"
 
     def values(self, slot: Slot) -> list[str]:
         result = self.variables(slot)
@@ -164,7 +205,7 @@ class MxnetOperator(NativeOperator):
             raise UnsupportedError(f"attribute {name}: {error}") from None
 
     def keyword(self, name: str, default: Any) -> Any:
-        """Returns an attribute, parsed as text of the kind of its default."""
+        """Returns an attribute, parsed by the type of its default."""
         if isinstance(default, str):
             return str(self.attribute(name, default))
         result = self.parse(name, default, _PARSERS[type(default)])
@@ -184,7 +225,7 @@ class MxnetOperator(NativeOperator):
         return np.dtype(self.builder.type_of(value).dtype or np.float32)
 
     def declare_rank(self, value: str, rank: int) -> None:
-        """Notes the rank that an operator wants of a value; inputs of the graph declare it."""
+        """Notes the rank that an operator needs of a value; inputs of the graph declare it."""
         declared = Value(value, shape=(None,) * rank)
         known = replace(self.builder.type_of(value), shape=declared.type.shape)
         self.builder.declare(value, known)
@@ -194,11 +235,22 @@ class MxnetOperator(NativeOperator):
         ]
 
     def note(self, text: str) -> None:
-        """Adds what a user should know of this operator."""
+        """Adds a note for the user about this operator."""
         self.context.note(text, f"{self.node.name} ({self.node.op})")
 
+    def need_sizes(self) -> NoReturn:
+        """Refuses inputs of inferred size, and notes the zeros from which they have it."""
+        for entry in self.node.inputs:
+            self.context.unsized |= self.context.zeros_of(entry.name)
+        raise UnsupportedError(_UNSIZED)
+
+    def round_to_half(self, value: str) -> str:
+        return self.emit("Cast", self.emit("Cast", value, to="float16"), to="float32")
+
     def as_documented(self, documented: str, on_cpu: str) -> bool:
-        """Returns whether to compute what is documented, or what MXNet's CPU returned; notes it."""
+        """Returns True to compute what is documented, False to compute what MXNet on the CPU
+        returns. Notes the choice.
+        """
         chosen = self.context.semantics == "documented"
         if chosen:
             text = f"{documented}, as documented; MXNet 1.9.1 on CPU did otherwise: {on_cpu}"
@@ -217,17 +269,24 @@ class MxnetOperator(NativeOperator):
 class Rule(NamedTuple):
     """How an operator is lowered.
 
-    ``name``: its name in the table. ``inferred``: what becomes of inputs whose sizes MXNet infers
-    (`Context.inferred`). Outputs are of inferred size if the "first" input is, or "all" are, or
-    "none"; "" refuses.
+    ``name``: its name in the table. ``inferred``: how the operator treats inputs whose sizes MXNet
+    infers (`Context.inferred`). "first": the output has the inferred size of the first input, which
+    must be along axis 0. "all": the output has an inferred size if all inputs have one. "alike":
+    all inputs must have inferred sizes along the same axes, not including the attribute's. "none":
+    the output has no inferred size. "": the operator needs the sizes. ``shares``: the axes along
+    which all inputs have the same size: "all" axes, all except the attribute's ("axis"), the
+    "first", or none ("").
     """
 
     name: str
-    lower: Signature
+    lower: Signature | CallerRule
     inferred: str
+    shares: str
 
     def slots_of(self, count: int) -> list[str]:
-        """Returns the slot of each of ``count`` inputs; raises `UnsupportedError` for too many."""
+        """Returns the names of the slots of ``count`` inputs. Raises `UnsupportedError` for too
+        many.
+        """
         slots, rest = self.lower.slots, self.lower.rest
         if count > len(slots) and not rest:
             raise UnsupportedError(f"{count} inputs, expected {', '.join(slots)}")
@@ -238,14 +297,14 @@ RULES: dict[str, Rule] = {}
 
 
 class MxnetTensor(Tensor):
-    """A value as MXNet's rules compute with it; the symbol may not say its rank or dtype."""
+    """A value for MXNet's rules. The symbol may not state its rank or dtype."""
 
     @property
     def rank(self) -> Any:
         """The number of axes, None if the symbol does not say."""
         return self.type.rank
 
-    def known_rank(self, why: str) -> int:
+    def require_rank(self, why: str) -> int:
         """Returns the rank; raises `UnsupportedError` if the symbol does not say."""
         if self.rank is None:
             self.op.context.unranked.add(self.name)
@@ -277,7 +336,7 @@ class MxnetTensor(Tensor):
 
     @property
     def matrix(self) -> Self:
-        """The value with all axes after the first as one."""
+        """The value with all axes after the first joined."""
         return self if self.rank == 2 else self.Flatten(axis=1)
 
     def part(self, first: int, end: int, axis: int = 0) -> Self:
@@ -289,9 +348,9 @@ class MxnetTensor(Tensor):
         return self.part(0, axis).join([size], self.part(axis + 1 or LAST, LAST))
 
     def at_least_one(self, *gone: int) -> Self:
-        """Returns a list of one element in place of a scalar, which only NumPy mode knows.
+        """Returns a list of one element in place of a scalar, because only NumPy mode has scalars.
 
-        ``gone``: the axes that the value has lost, if some are left.
+        ``gone``: the axes that the value has lost, if it has some left.
         """
         some_left = gone and not (max(gone) < len(gone) and min(gone) >= -len(gone))
         if self.rank or some_left or self.op.numpy:
@@ -300,7 +359,7 @@ class MxnetTensor(Tensor):
             return self.reshape(1)
         sizes = self.sizes
         skipped = sizes.sizes.Min([1])  # 0 for a scalar
-        whole = self.new(self.op.joined([1], sizes.name))
+        whole = self.new(self.op.join([1], sizes.name))
         return self.Reshape(whole.Slice(skipped, [LAST], [0]))
 
 
@@ -323,18 +382,21 @@ class Dtype(NamedTuple):
         result = str(op.attribute(name, "float32" if self.none == "" else "None"))
         if self.none != "" and result == "None":
             return None if self.none is None else np.dtype(self.none)
+        op.states_dtype = True
+        if result == "float16":
+            op.gives_half, result = True, "float32"
         if result not in COMPUTED:
             refuse(f"attribute {name}={result}: only {', '.join(sorted(COMPUTED))}")
         return np.dtype(result)
 
 
-def mxnet(names: str, *, inferred: str = "", **only: Any) -> Any:
+def mxnet(names: str, *, inferred: str = "", shares: str = "", **only: Any) -> Any:
     """Enters a rule whose signature is the schema of the operators ``names``; see `Signature`."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = Signature(function, only, MxnetTensor)
         for name in names.split():
-            RULES[name] = Rule(name, signature, inferred)
+            RULES[name] = Rule(name, signature, inferred, shares)
         return function
 
     return enter
@@ -345,7 +407,7 @@ def find_rule(name: str) -> Rule | None:
     return next((RULES[each] for each in names_of(name) if each in RULES), None)
 
 
-def known_name(name: str) -> str:
+def resolve_name(name: str) -> str:
     """Returns the operator's name in the table; the same name if it is not known."""
     result = find_rule(name)
     return result.name if result else name
@@ -361,7 +423,9 @@ def slots_of_node(node: SymbolNode) -> list[str]:
 
 
 def find_needed(symbol: Symbol) -> set[int]:
-    """Returns the nodes that the outputs depend on; what makes labels is only for training."""
+    """Returns the nodes that the outputs depend on, without nodes that compute labels for
+    training.
+    """
     result = {entry.node for entry in symbol.heads}
     for at in reversed(range(len(symbol.nodes))):
         if at in result:
@@ -379,11 +443,11 @@ _OUTPUTS = {
     "_npi_matmul": ("out",),
     "_npi_concatenate": ("out",),
 }
-"""What an operator calls its outputs, where it names them (FListOutputNames)."""
+"""The names of an operator's outputs, if it names them (FListOutputNames)."""
 
 
 def lower_nodes(context: Context) -> list[str]:
-    """Returns the value of each head, under MXNet's name of it.
+    """Returns the value of each head, under its name in MXNet.
 
     The builder has the variables already, as inputs or constants. An operator that cannot be
     lowered becomes a node with the reason.
@@ -393,66 +457,183 @@ def lower_nodes(context: Context) -> list[str]:
     read = defaultdict[int, set[int]](set)
     for entry in (*symbol.heads, *(each for at in used for each in symbol.nodes[at].inputs)):
         read[entry.node].add(entry.output)
-    # Nodes may share a name: those whose values are outputs come first.
+    # Nodes may share a name; nodes whose values are outputs get it first.
     taken = {output_name(symbol.nodes[at], out, n) for at, out, _ in symbol.heads for n in (1, 2)}
     counts: dict[int, int] = {}
 
-    def step(position: int, node: SymbolNode) -> LoweringStep:
+    def step(position: int) -> LoweringStep:
+        node = symbol.nodes[position]
+
         def outputs(count: int) -> Iterator[Output]:
             counts[position] = count or len(read[position])  # none if it was refused
             for k in sorted({*range(count), *read[position]}):
                 name, variable = output_name(node, k, counts[position]), Entry(position, k).name
-                unique = name if variable in ends or name not in taken else f"{name}#{position}"
+                last = variable in ends and variable not in context.halves
+                unique = name if last or name not in taken else f"{name}#{position}"
                 yield Output(str(k), variable, unique)
 
         at = NativeOp(position, node.op, node.name)
         reads = tuple(each.name if each.node in used else "" for each in node.inputs)
-        return LoweringStep(at, reads, partial(_lower, context, at, node, reads), outputs)
+        lower = partial(_lower, context, at, node, reads, max(read[position], default=0) + 1)
+        return LoweringStep(at, (*reads, *sources[position]), lower, outputs)
 
-    steps = [step(at, node) for at, node in enumerate(symbol.nodes) if at in used]
-    lower_steps(builder, steps, [head.name for head in symbol.heads])
+    sources = defaultdict[int, list[str]](list)
+    for (zeros, _), (variable, _) in context.sized.items():
+        sources[_node_of(zeros)].append(variable)
+    needs = {
+        at: {entry.node for entry in symbol.nodes[at].inputs} & used | {*map(_node_of, sources[at])}
+        for at in used
+    }
+    steps = map(step, sort_positions(needs))
+    lower_steps(builder, [*steps], [head.name for head in symbol.heads])
     values: list[str] = []
     for head in symbol.heads:
         node, result = symbol.nodes[head.node], builder.value(head.name)
         name = output_name(node, head.output, counts[head.node])
-        if result in values or result.split("#")[0] != name:  # a second time, or another node's
+        if head.name in context.halves and not context.is_body:
             builder.origin = (NativeOp(head.node, node.op, node.name),)
-            result = builder.copied(result, name)
+            builder.give(f"={name}", builder.emit("Cast", (result,), {"to": "float16"}), name)
+            result = builder.value(f"={name}")
+        elif head.name in context.inferred and not context.is_body:
+            context.unsized |= context.zeros_of(head.name)
+            builder.refuse(f"={name}", _UNSIZED, (), name)
+            result = builder.value(f"={name}")
+        if result in values or result.split("#")[0] != name:  # named twice, or by another node
+            builder.origin = (NativeOp(head.node, node.op, node.name),)
+            result = builder.copy(result, name)
         values.append(result)
     return values
 
 
-def _lower(context: Context, at: NativeOp, node: SymbolNode, reads: Sequence[str]) -> Results:
+def _node_of(variable: str) -> int:
+    return int(variable.partition(":")[0])
+
+
+def find_sizes(context: Context) -> dict[Place, Place]:
+    """Returns the places from which zeros can take their true size, if operators need it.
+
+    A value that is computed from such zeros is not such a place.
+    """
+    result = dict[Place, Place]()
+    zeros = {*map(_node_of, context.unsized)}
+    for variable in sorted(context.unsized):
+        for axis in context.inferred[variable]:
+            for other, other_axis in context.equal.get((variable, axis), ()):
+                if zeros.isdisjoint(_find_ancestors(context, _node_of(other))):
+                    result[variable, axis] = other, other_axis
+                    break
+    return result
+
+
+def _find_ancestors(context: Context, at: int) -> set[int]:
+    sources = [
+        (_node_of(zeros), _node_of(other)) for (zeros, _), (other, _) in context.sized.items()
+    ]
+    result, waiting = {at}, [at]
+    while waiting:
+        reader = waiting.pop()
+        more = {entry.node for entry in context.symbol.nodes[reader].inputs}
+        more |= {other for zeros, other in sources if zeros == reader}
+        more -= result
+        result |= more
+        waiting += more
+    return result
+
+
+_UNSIZED = "an input of zeros, whose size MXNet would infer from other inputs"
+
+
+def _find_callers(context: Context, node: SymbolNode) -> CallerRule | None:
+    """Returns the caller's rule of a node. A "Custom" node has the name of its registered class."""
+    names = [node.attributes.get("op_type", "")] if node.op == "Custom" else []
+    is_known = find_rule(node.op) is not None
+    return find_caller(context.builder.rules, [*names, node.op], is_known)
+
+
+def _lower(
+    context: Context, at: NativeOp, node: SymbolNode, reads: Sequence[str], count: int
+) -> Results:
+    """Returns the results of a node. The symbol reads the first ``count`` of them."""
+    builder = context.builder
     if node.op == VARIABLE:
-        return node.name
-    rule = find_rule(node.op)
+        if builder.type_of(node.name).dtype != "float16":
+            return node.name
+        context.halves.add(Entry(at.position).name)
+        return builder.emit("Cast", (node.name,), {"to": "float32"})
+    callers = _find_callers(context, node)
+    rule = Rule(node.op, callers, "", "") if callers else find_rule(node.op)
     if rule is None:
         raise UnsupportedError("this operator is not known")
-    inputs = [each and context.builder.value(each) for each in reads]
-    if context.symbol.is_old:  # it leaves out auxiliary states
+    inputs = [each and builder.value(each) for each in reads]
+    if context.symbol.is_old:  # the file leaves out auxiliary states
         names = [f"{node.name}_{slot}" for slot in rule.lower.slots[len(inputs) :]]
-        inputs += [name for name in names if name in context.builder.constants]
+        inputs += [name for name in names if name in builder.constants]
     slots = defaultdict[str, list[str]](list)
-    for slot, value in zip(rule.slots_of(len(inputs)), inputs, strict=True):
+    with callers.naming() if callers else nullcontext():
+        names_of_slots = rule.slots_of(len(inputs))
+    for slot, value in zip(names_of_slots, inputs, strict=True):
         slots[slot].append(value)
-    unsized = [each in context.inferred for each in reads]
-    if any(unsized) and not rule.inferred:
-        raise UnsupportedError("an input of zeros, whose size MXNet would infer from other inputs")
-    inferred = {value for value, each in zip(inputs, unsized, strict=False) if each}
-    op = MxnetOperator(context, at, rule.name, node, slots, inferred)
-    results = op.lowered(rule.lower)
-    decisive = unsized[:1] if rule.inferred == "first" else unsized
-    if op.gives_inferred or decisive and all(decisive) and rule.inferred != "none":
-        count = 1 if isinstance(results, str) else len(results)
-        context.inferred.update(Entry(at.position, k).name for k in range(count))
-    return results
+    inferred = {value for value, each in zip(inputs, reads, strict=False) if context.zeros_of(each)}
+    op = MxnetOperator(context, at, rule.name, node, slots, inferred, count)
+    if callers:
+        op.ignore("op_type")
+    axes = _infer_axes(op, rule, reads)
+    results = op.run_rule(rule.lower)
+    names = [results] if isinstance(results, str) else [*results]
+    variables = [Entry(at.position, k).name for k in range(len(names))]
+    if op.unknown:
+        axes = {axis: (variables[0], axis) for axis in op.unknown}
+    if axes:
+        context.inferred.update(dict.fromkeys(variables, axes))
+    if op.gives_half or not op.states_dtype and not context.halves.isdisjoint(reads):
+        for k, name in enumerate(names):
+            if builder.type_of(name).dtype == "float32":
+                context.halves.add(variables[k])
+                names[k] = op.round_to_half(name) if op.gives_half else name
+        context.notes[
+            "float16 values are computed in float32, and rounded where they are cast"
+        ] = []
+    return tuple(names)
+
+
+def _infer_axes(op: MxnetOperator, rule: Rule, reads: Sequence[str]) -> dict[int, Place]:
+    """Returns the axes of the outputs whose size MXNet infers, each with the axis of zeros it comes
+    from.
+
+    Notes which other inputs share these sizes. Raises `UnsupportedError` if the operator needs
+    sizes.
+    """
+    known = [op.context.inferred.get(each, {}) for each in reads]
+    if not any(known):
+        return {}
+    apart = op.node.attributes.get("dim", op.node.attributes.get("axis", "1"))
+    for variable, axes in zip(reads, known, strict=True):
+        for axis in axes:
+            equal = {"all": True, "axis": apart != str(axis), "first": axis == 0, "": False}
+            if equal[rule.shares]:
+                for other in reads:
+                    op.context.share(variable, axis, other, axis)
+    fits = {
+        "all": True,
+        "none": True,
+        "first": all(axes.keys() <= {0} for axes in known),
+        "alike": all(known)
+        and len({*map(frozenset, known)}) == 1
+        and apart not in map(str, known[0]),
+        "": False,
+    }
+    if not fits[rule.inferred]:
+        op.need_sizes()
+    if rule.inferred == "none" or not (known[0] if rule.inferred == "first" else all(known)):
+        return {}
+    return known[0]
 
 
 def output_name(node: SymbolNode, output: int, count: int) -> str:
-    """Returns MXNet's name of an output of a node of ``count`` outputs (ListOutputNames)."""
+    """Returns MXNet's name of an output of a node with ``count`` outputs (ListOutputNames)."""
     if node.op == VARIABLE:
         return node.name
-    given = _OUTPUTS.get(known_name(node.op), ())
+    given = _OUTPUTS.get(resolve_name(node.op), ())
     if output < len(given):
         kind = given[output]
     else:

@@ -1,4 +1,6 @@
-"""ONNX: models read and written, an onnx.backend.base.Backend, and a part inside ONNX Runtime."""
+"""ONNX: reads and writes models, provides an onnx.backend.base.Backend, and runs layers inside ONNX
+Runtime.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, Writer, def
 
 
 def __getattr__(name: str) -> Any:
-    """Returns what is imported when it is asked for: the reader does not need what it needs."""
+    """Returns an attribute that is imported on first use, because the reader does not need its
+    imports.
+    """
     if name in ("optimize", "plug", "InferenceSession"):
         from onernn.adapters.onnx import plugin
 
@@ -18,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _plugin(path: str) -> Plugin:
-    from onernn.adapters.onnx.plugin import RECURRENT
+    from onernn.adapters.onnx.read import RECURRENT
 
     return Plugin(call=f"onnx.optimize({path!r})", host="ONNX Runtime", replaces=RECURRENT)
 
@@ -37,11 +41,12 @@ ADAPTER = Adapter(
     load=defer("onnx.lower.load_onnx"),
     no_params="the parameters of an ONNX model are named in the model",
     semantics=("onnxruntime",),
+    asks_sizes=True,
     find_faults=defer("onnx.faults.find_faults"),
     writer=Writer(
         suffix=".onnx",
         write=defer("onnx.write.write_onnx"),
-        options={"opset": 18, "output_dtype": "float32", "names": None, "allow_functions": False},
+        options={"opset": None, "output_dtype": "float32", "names": None, "allow_functions": False},
         pads=defer("onnx.write.pad"),
         runtime=RUNTIME,
     ),

@@ -1,7 +1,7 @@
 """onernn as a backend of ONNX's own interface, `onnx.backend.base.Backend`.
 
-Any tool that takes such a backend takes this module, or the class `OnernnBackend` in it. onnx is
-imported with first use.
+Any tool that takes such a backend takes this module, or its class `OnernnBackend`. onnx is imported
+on first use.
 """
 
 from __future__ import annotations
@@ -17,43 +17,40 @@ from onernn.adapters.common.adapter import require
 from onernn.adapters.common.live import Repacked
 from onernn.adapters.common.lowering import FOLDED
 from onernn.adapters.onnx.lower import lower
-from onernn.adapters.onnx.read import Model, parse_model
+from onernn.adapters.onnx.read import PARAMETERS, RECURRENT, Model, parse_model
 from onernn.engine.session import Session
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 
-_WEIGHTS = {"RNN": (1, 2, 3), "GRU": (1, 2, 3), "LSTM": (1, 2, 3, 7)}
-
 
 class Prepared:
-    """A model made ready to run, again and again.
+    """A model that is prepared for repeated runs.
 
-    Weights that the model takes as inputs are packed at the first run, and again when they
-    have changed.
+    Weights that are inputs of the model are packed in the first run, and again after they have
+    changed.
     """
 
     def __init__(self, model: Model, **options: Any) -> None:
         self._model = model
         self._bound = _weight_inputs(model)
         self._options = options
-        self._session = Repacked(self._made)
+        self._session = Repacked(self._make)
         if not self._bound:
             self._session(None, ())
 
-    def _made(self, _: None, weights: Sequence[Array]) -> Session:
+    def _make(self, _: None, weights: Sequence[Array]) -> Session:
         bound = dict(zip(self._bound, weights, strict=True))
         return Session(lower(self._model, bound), **self._options)
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
-        """Returns the outputs in order, for inputs by name, or in order. Raises `ShapeError`."""
+        """Returns the outputs in order, for inputs by name or in order. Raises `ShapeError`."""
         names = [variable.name for variable in self._model.graph.inputs]
-        if isinstance(inputs, Mapping):
-            feed = dict(inputs)
-        else:
+        if not isinstance(inputs, Mapping):
             listed = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
             if len(listed) > len(names):
                 raise ShapeError(f"inputs: got {len(listed)}, the model takes {names}")
-            feed = dict(zip(names, listed, strict=False))
+            inputs = zip(names, listed, strict=False)
+        feed = dict(inputs)
         if missing := [name for name in names if name not in feed]:
             raise ShapeError(f"inputs: missing {missing}; the model takes {names}")
         weights = [np.ascontiguousarray(feed.pop(name)) for name in self._bound]
@@ -62,13 +59,13 @@ class Prepared:
 
 
 def _weight_inputs(model: Model) -> list[str]:
-    """Returns the inputs that recurrent operators take as weights, as they are or rearranged."""
+    """Returns the inputs that recurrent operators take as weights, directly or rearranged."""
     graph = model.graph
     wanted = {
         op.inputs[at]
         for op in graph.operators
-        for at in _WEIGHTS.get(op.type, ())
-        if at < len(op.inputs)
+        for at in PARAMETERS
+        if op.type in RECURRENT and at < len(op.inputs)
     }
     sources = graph.native.sources(wanted, FOLDED)
     read = wanted.union(*(graph.native.reads[at] for at in sources))
@@ -89,7 +86,7 @@ def is_compatible(model: Any, device: str = "CPU", **_: Any) -> bool:
 
 
 def prepare(model: Any, device: str = "CPU", **options: Any) -> Prepared:
-    """Returns a ModelProto, or the bytes of one, made ready to run; ``options`` go to `Session`.
+    """Prepares a ModelProto, or the bytes of one, for runs; ``options`` go to `Session`.
 
     Raises `UnsupportedError` for operators that cannot be run, and `ModelFormatError`.
     """
@@ -113,8 +110,8 @@ def run_node(
     opset_version: int | None = None,
     **options: Any,
 ) -> tuple[Any, ...]:
-    """Returns the outputs of one NodeProto, of the newest opset that is read unless one is
-    given.
+    """Returns the outputs of one NodeProto, in the newest opset that onernn reads, unless
+    ``opset_version`` is given.
     """
     helper = require("onnx", "onnx").helper
     names = [name for name in dict.fromkeys(node.input) if name]
@@ -131,7 +128,9 @@ def run_node(
 
 @cache
 def _classes() -> tuple[type, type]:
-    """`OnernnBackend` and what it prepares, as subclasses of onnx's."""
+    """Returns `OnernnBackend` and the class of its prepared models, as subclasses of onnx's
+    classes.
+    """
     base = require("onnx.backend.base", "onnx")
 
     class OnernnRep(Prepared, base.BackendRep):  # type: ignore[name-defined, misc]

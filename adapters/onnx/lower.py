@@ -2,41 +2,81 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from onernn.adapters.common.caller_rules import (
+    CallerRule,
+    check_declared,
+    find_caller,
+    read_callers,
+)
 from onernn.adapters.common.lowering import (
     FoldingBudget,
     LoweringStep,
     Output,
     Results,
+    by_slot,
     lower_steps,
 )
-from onernn.adapters.common.native import NativeGraph
 from onernn.adapters.onnx.microsoft import MEANINGS
 from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
-from onernn.adapters.onnx.rules import rule_for
-from onernn.adapters.onnx.table import OnnxBuilder, OnnxOperator, Scope, StoredPrecisions
+from onernn.adapters.onnx.rules import refuse_unknown, rule_for
+from onernn.adapters.onnx.table import (
+    OnnxBuilder,
+    OnnxOperator,
+    OnnxSignature,
+    OnnxTensor,
+    Scope,
+    StoredPrecisions,
+)
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ModelFormatError, UnsupportedError
-from onernn.ir.graph import Graph, NativeOp, Value
+from onernn.ir.graph import (
+    Defaults,
+    Graph,
+    NativeOp,
+    Value,
+    declare_defaults,
+    declare_inputs,
+    with_open_names,
+)
 
-_MOST_CALLS = 10**4  # of functions; each of ten may call ten others
-_DEEPEST = 32  # calls inside calls
+_MOST_CALLS = 10**4  # of functions; nested calls grow exponentially
+_DEEPEST = 32  # nested calls
 
 
-def load_onnx(path: str | Path, semantics: str = "documented") -> Graph:
+def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
+    """Returns a caller's rules, with the signatures of ONNX's operators."""
+    return read_callers(rules, OnnxSignature, OnnxTensor)
+
+
+def load_onnx(
+    path: str | Path,
+    semantics: str = "documented",
+    *,
+    inputs: Mapping[str, Any] = MappingProxyType({}),
+    rules: Mapping[str, Any] | None = None,
+) -> Graph:
     """Returns the graph of a saved model, with refused operators and their reasons.
 
-    If the meanings differ for this model, the logger "onernn" says so, as the graph's notes do.
+    ``inputs``: dtypes, shapes or arrays of inputs that the model does not declare. If the
+    documented and the computed meanings differ for this model, the logger "onernn" and the graph's
+    notes say so.
     Raises `ModelFormatError` for a file that is not a model, `UnsupportedError` for a version of
     the format that is not read.
     """
-    graph = lower(read_model(path), semantics=semantics)
+    model = read_model(path)
+    callers = read_caller_rules(rules)
+    graph = lower(model, semantics=semantics, known=inputs, rules=callers)
+    if model.overridable:
+        declare_defaults(graph, _defaults(path, model, semantics, inputs, callers))
     for text in MEANINGS.values():
         if text in graph.notes:
             import logging  # slow, and rarely needed
@@ -45,39 +85,114 @@ def load_onnx(path: str | Path, semantics: str = "documented") -> Graph:
     return graph
 
 
+def _defaults(
+    path: str | Path,
+    model: Model,
+    semantics: str,
+    known: Mapping[str, Any],
+    rules: Mapping[str, CallerRule],
+) -> Defaults:
+    """Returns the overridable constants of a file. The file must not have changed when they are
+    fed.
+    """
+
+    def stamp() -> tuple[int, int]:
+        status = os.stat(path)
+        return status.st_size, status.st_mtime_ns
+
+    def open_(names: Collection[str], bound: Mapping[str, Array]) -> Graph:
+        fed = {*names, *bound}
+        if stamp() != before:
+            changed = f"it changed since it was loaded; load it again to feed {sorted(fed)}"
+            raise ModelFormatError(changed, Path(path))
+        return lower(read_model(path).fed(fed), bound, semantics, known, rules)
+
+    before = stamp()
+    return Defaults(tuple(map(_declared, model.overridable)), open_)
+
+
 def lower(
     model: Model,
     bound: Mapping[str, Array] = MappingProxyType({}),
     semantics: str = "documented",
+    known: Mapping[str, Any] = MappingProxyType({}),
+    rules: Mapping[str, CallerRule] = MappingProxyType({}),
 ) -> Graph:
-    """Returns the graph of a model. ``bound``: inputs that are constants from now on.
+    """Returns the graph of a model. ``bound``: inputs that become constants. ``known``: facts about
+    other inputs (`declare_inputs`).
 
-    Raises `ModelFormatError` if the model contradicts itself.
+    Raises `ModelFormatError` if the model contradicts itself, `ShapeError` if ``known`` does.
     """
     lowering = _Lowering(model)
     given = (*model.graph.constants.values(), *bound.values())
-    precisions = StoredPrecisions.of(model)
-    builder = OnnxBuilder(str(model.file), FoldingBudget(given), precisions)
-    builder.semantics = semantics
+    precisions = StoredPrecisions(model)
+    builder = OnnxBuilder(str(model.file), FoldingBudget(given), precisions, semantics)
+    builder.native = model.graph
+    builder.rules = rules
     scope = Scope(builder, model.opset)
     for name, array in bound.items():
         builder.constant(array, name)
+    values = list[Value]()
     for variable in model.graph.inputs:
         if variable.refusal:
             builder.refuse(variable.name, variable.refusal)
-        elif variable.name not in bound:
-            builder.input(_value(builder, variable))
+        else:
+            values.append(replace(_value(builder, variable), names=variable.names))
+    for value in declare_inputs(values, known, bound):
+        builder.input(with_open_names(value))
     lowering.run(scope, model.graph)
     outputs = [_output(builder, variable) for variable in model.graph.outputs]
     builder.notes |= dict.fromkeys(precisions.notes())
-    return builder.graph([_complete(builder, output) for output in outputs])
+    found = [builder.output(output.name) for output in outputs]
+    _name_sizes(builder, (*model.graph.outputs, *model.graph.inner))
+    return builder.graph(
+        [
+            replace(
+                declared,
+                dtype=declared.dtype or value.dtype,
+                shape=value.shape if declared.shape is None else declared.shape,
+            )
+            for declared, value in zip(outputs, found, strict=True)
+        ]
+    )
+
+
+def _name_sizes(builder: OnnxBuilder, variables: Iterable[Variable]) -> None:
+    """Names the unnamed sizes of inputs, using the names that the model has for them in other
+    values.
+
+    Exporters copy a user's names for sizes of outputs, and these may be wrong. So a size that has a
+    name among the inputs keeps it.
+    """
+    names = [[*(value.names or ("",) * len(value.shape or ()))] for value in builder.inputs]
+    places = {
+        size.name: (at, axis)
+        for at, value in enumerate(builder.inputs)
+        for axis, size in enumerate(value.type.shape or ())
+        if size is not None and not names[at][axis]
+    }
+    for variable in variables:
+        if not (places and variable.names):
+            continue
+        shape = builder.type_of(builder.value(variable.name)).shape or ()
+        for name, size in zip(variable.names, shape, strict=False):
+            if name and size and size.name in places and len(shape) == len(variable.names):
+                at, axis = places.pop(size.name)
+                names[at][axis] = name
+    builder.inputs = [
+        replace(value, names=tuple(own) if any(own) else ())
+        for value, own in zip(builder.inputs, names, strict=True)
+    ]
 
 
 def _value(builder: OnnxBuilder, variable: Variable) -> Value:
-    dtype = variable.dtype
-    if dtype == "bfloat16":  # NumPy has none
+    if variable.dtype == "bfloat16":
         builder.notes["bfloat16 values are float32 ones, rounded where the model casts"] = None
-        dtype = "float32"
+    return _declared(variable)
+
+
+def _declared(variable: Variable) -> Value:
+    dtype = "float32" if variable.dtype == "bfloat16" else variable.dtype  # NumPy has no bfloat16
     return Value(variable.name, dtype, variable.shape)
 
 
@@ -89,22 +204,17 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
         return Value(builder.value(name))
     if value in builder.constants and value != variable.name:
         builder.constant(builder.constants[value], variable.name)
-    elif value != variable.name:  # what an input or another output is called, too
+    elif value != variable.name:  # the name of an input or of a different output
         builder.give(variable.name, builder.emit("Identity", (value,)))
     return _value(builder, variable)
 
 
-def _complete(builder: OnnxBuilder, output: Value) -> Value:
-    """Returns an output, with the known dtype and shape if the model declares none."""
-    if output.dtype is not None and output.shape is not None:
-        return output
-    known = builder.output(output.name)
-    shape = known.shape if output.shape is None else output.shape
-    return replace(output, dtype=output.dtype or known.dtype, shape=shape)
+def _outputs(scope: Scope, op: Operator, _: int) -> list[Output]:
+    return [Output(str(at), scope.variable(name)) for at, name in enumerate(op.outputs) if name]
 
 
 class _Lowering:
-    """Goes through a model's operators, including those of its functions and bodies."""
+    """The lowering of a model's operators, including operators in functions and bodies."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -119,30 +229,49 @@ class _Lowering:
         made = Counter(name for op in graph.operators for name in op.outputs if name)
         if twice := [name for name, times in made.items() if times > 1]:
             raise ModelFormatError(f"value {twice[0]!r} is made twice", self.model.file)
-        steps = [self._step(scope, op, op.native) for op in graph.operators]
-        lower_steps(scope.builder, steps, [variable.name for variable in graph.outputs])
+        declared = {variable.name: variable for variable in graph.outputs}
+        steps = [self._step(scope, op, op.native, declared) for op in graph.operators]
+        lower_steps(scope.builder, steps, declared)
 
-    def _step(self, scope: Scope, op: Operator, origin: NativeOp) -> LoweringStep:
-        outputs = [
-            Output(str(at), scope.variable(name)) for at, name in enumerate(op.outputs) if name
-        ]
+    def _step(
+        self,
+        scope: Scope,
+        op: Operator,
+        origin: NativeOp,
+        declared: Mapping[str, Variable] = MappingProxyType({}),
+    ) -> LoweringStep:
+        reads = tuple(map(scope.variable, sorted(op.node.all_reads)))
+        lower = partial(self._lower, scope, op, origin, declared)
+        return LoweringStep(origin, reads, lower, partial(_outputs, scope, op))
 
-        def lower() -> Results:
-            attributes = {k: _resolve(v, scope.arguments) for k, v in op.attributes.items()}
-            present = {k: v for k, v in attributes.items() if v is not None}
-            if (op.domain, op.type) in self.model.functions:
-                return self._call(scope, op, origin, present)
-            rule = rule_for(op.domain, op.type)
-            return OnnxOperator(scope, op, present, self._body).lowered(rule)
-
-        (reads,) = NativeGraph([op.node]).reads
-        names = tuple(map(scope.variable, sorted(reads)))
-        return LoweringStep(origin, names, lower, lambda _: outputs)
+    def _lower(
+        self, scope: Scope, op: Operator, origin: NativeOp, declared: Mapping[str, Variable]
+    ) -> Results:
+        """Runs the rule of an operator, or lowers the call of a function."""
+        attributes = {
+            k: scope.arguments.get(v.name) if isinstance(v, Reference) else v
+            for k, v in op.attributes.items()
+        }
+        present = {k: v for k, v in attributes.items() if v is not None}
+        is_function = (op.domain, op.type) in self.model.functions
+        own = rule_for(op.domain, op.type)
+        names = (f"{op.domain or 'ai.onnx'}::{op.type}", op.type)
+        callers = find_caller(scope.builder.rules, names, is_function or own is not None)
+        if is_function and callers is None:
+            return self._call(scope, op, origin, present)
+        rule = callers or own or refuse_unknown(op.domain)
+        results = OnnxOperator(scope, op, present, self._body).run_rule(rule)
+        if callers:
+            values = by_slot(results)
+            with callers.naming():
+                for at, name in enumerate(op.outputs):
+                    check_declared(scope.builder, values.get(str(at), ""), declared.get(name))
+        return results
 
     def _call(
         self, scope: Scope, op: Operator, origin: NativeOp, arguments: Mapping[str, Any]
     ) -> Results:
-        """Lowers what a function's operators compute in the place of a call."""
+        """Lowers the operators of a function in place of its call."""
         function, self._calls = self.model.functions[op.domain, op.type], self._calls + 1
         if scope.depth >= _DEEPEST or self._calls > _MOST_CALLS:
             raise UnsupportedError("functions call functions, too deep or too often")
@@ -163,10 +292,11 @@ class _Lowering:
         return tuple(map(scope.builder.value, made))
 
     def _body(self, graph: Subgraph, op: OnnxOperator) -> tuple[Graph, list[str]]:
-        """Returns the graph inside an operator, and the outer values that it takes."""
+        """Returns the lowered body of an operator, and the outer values that it takes."""
         outer, around = op.scope, op.builder
-        builder = OnnxBuilder(f"body of {op.at.type}", around.budget, around.precisions)
-        builder.semantics, builder.notes = around.semantics, around.notes
+        budget, precisions = around.budget, around.precisions
+        builder = OnnxBuilder(f"body of {op.at.type}", budget, precisions, around.semantics)
+        builder.notes, builder.rules = around.notes, around.rules
         scope = Scope(builder, outer.opset, outer.arguments, body=True)
         free = sorted(graph.native.outer_reads)
         builder.stacked |= {name for name in free if outer.variable(name) in around.stacked}
@@ -179,8 +309,3 @@ class _Lowering:
         self.run(scope, graph)
         outputs = [_output(builder, variable) for variable in graph.outputs]
         return builder.body(outputs, "its body:"), [*builder.taken.values()]
-
-
-def _resolve(value: Any, arguments: Mapping[str, Any]) -> Any:
-    """Returns an attribute's value, inside a function that of the call, None without one."""
-    return arguments.get(value.name) if isinstance(value, Reference) else value

@@ -1,4 +1,4 @@
-"""The rules of ONNX Runtime's own operators, which its optimiser and its quantiser write.
+"""The rules of ONNX Runtime's own operators, which its optimizer and its quantizer write.
 
 Formulas: ONNX Runtime's contrib operators.
 """
@@ -6,8 +6,6 @@ Formulas: ONNX Runtime's contrib operators.
 from __future__ import annotations
 
 from functools import partial
-
-import numpy as np
 
 from onernn.adapters.common.signatures import refuse
 from onernn.adapters.onnx.table import onnx
@@ -56,23 +54,7 @@ def lstm(
     )
 
 
-@microsoft("DynamicQuantizeMatMul")
-def dynamic_matmul(A, B, b_scale, b_zero_point=None, bias=None):
-    """A is quantized first."""
-    a, scale, zero = A.DynamicQuantizeLinear(outputs=3)
-    y = a.MatMulInteger(B, zero, b_zero_point).cast("float32") * (scale * b_scale)
-    return y + bias if bias else y
-
-
-@microsoft("MatMulIntegerToFloat")
-def matmul_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None, bias=None):
-    if a_scale.type.counts not in ((), (1,)):
-        refuse("input a_scale: only one for all rows")
-    y = A.MatMulInteger(B, a_zero_point, b_zero_point).cast("float32") * (a_scale * b_scale)
-    return y + bias if bias else y
-
-
-# Operators that stand for several.
+# Operators that combine several operators.
 
 
 @microsoft("Gelu")
@@ -97,19 +79,28 @@ def quick_gelu(X, *, alpha=1.702):
 
 @microsoft("SkipLayerNormalization")
 def skip_layer_normalization(input, skip, gamma, beta=None, bias=None, *, op, epsilon=1e-12):
-    """The sum of both inputs and a bias is also an output. There are no statistics."""
+    """Normalizes the sum of both inputs and a bias, which is also an output."""
     total = input + skip
     total = total + bias if bias else total
     y = total.LayerNormalization(gamma, beta, epsilon=epsilon)
     return {"0": y, "3": total} if op.wants(3) else y
 
 
-@microsoft("FusedMatMul", transBatchA=0, transBatchB=0)
-def fused_matmul(A, B, *, transA=0, transB=0, alpha=1.0):
-    """A vector is not transposed."""
-    a = A.swap() if transA and A.type.rank != 1 else A
-    b = B.swap() if transB and B.type.rank != 1 else B
+@microsoft("FusedMatMul")
+def fused_matmul(A, B, *, transA=0, transB=0, transBatchA=0, transBatchB=0, alpha=1.0):
+    """Multiplies matrices, transposed on request; a vector is not transposed."""
+    a, b = _transposed(A, transA, transBatchA), _transposed(B, transB, transBatchB)
     return (a @ b) * alpha
+
+
+def _transposed(x, matrix, batch):
+    """Returns the factor of a product; if ``batch``, its first axis is an axis of the matrix."""
+    if batch:
+        last = x.rank - 1
+        if last < 2:
+            refuse(f"attribute transBatch of a factor of {x.rank} axes: expected three or more")
+        x = x.transpose(*range(1, last), 0, last)
+    return x.swap() if matrix and x.type.rank != 1 else x
 
 
 @microsoft("FusedGemm")
@@ -122,8 +113,8 @@ def fused_gemm(A, B, C=None, *, op, transA=0, transB=0, alpha=1.0, beta=1.0, act
 
 @microsoft("FusedConv")
 def fused_conv(X, W, B=None, Z=None, *, op, activation="", activation_params=()):
-    """Z is added to the windows' sums."""
-    y = X.Conv(W, B, **op.given(OPERATORS["Conv"]))
+    """Convolves, adds Z, and applies the activation."""
+    y = X.Conv(W, B, **op.attributes_of(OPERATORS["Conv"]))
     y = y + Z if Z else y
     if activation == "Clip" and len(activation_params) == 2:
         return y.Clip(*map(y.scalar, activation_params))
@@ -141,39 +132,3 @@ def _activate(y, name, **attributes):
         more = f" with {', '.join(attributes)}" if attributes else ""
         refuse(f"attribute activation={name!r}{more}: this is not known")
     return getattr(y, name)(**attributes) if name else y
-
-
-# Operators on quantized values: those of real values, of which the results are quantized.
-
-
-def _dequantize(x, scale, zero=None, *_):
-    return x.DequantizeLinear(scale, zero)
-
-
-def _quantize(y, like, scale, zero=None):
-    """Quantizes y; without a zero point it is 0, in the dtype of ``like``."""
-    return y.QuantizeLinear(scale, zero or like.constant(np.zeros((), like.dtype)))
-
-
-@microsoft("QLinearAdd QLinearMul")
-def quantized_pair(*inputs, op):
-    y = getattr(_dequantize(*inputs[:3]), op.at.type[7:])(_dequantize(*inputs[3:6]))
-    return _quantize(y, inputs[0], *inputs[6:])
-
-
-@microsoft("QLinearSigmoid QLinearLeakyRelu")
-def quantized_function(*inputs, op, alpha=None):
-    attributes = {} if alpha is None else {"alpha": alpha}
-    y = op.emit(op.at.type[7:], _dequantize(*inputs[:3]).name, **attributes)
-    return _quantize(inputs[0].new(y), inputs[0], *inputs[3:])
-
-
-@microsoft("QLinearConcat")
-def quantized_concat(scale, zero, *inputs, axis=0):
-    first, *others = (_dequantize(*inputs[at : at + 3]) for at in range(0, len(inputs), 3))
-    return _quantize(first.Concat(*others, axis=axis), inputs[0], scale, zero)
-
-
-@microsoft("QLinearGlobalAveragePool", channels_last=0)
-def quantized_mean(*inputs):
-    return _quantize(_dequantize(*inputs[:3]).GlobalAveragePool(), inputs[0], *inputs[3:])

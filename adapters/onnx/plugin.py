@@ -1,28 +1,37 @@
-"""Sessions of ONNX Runtime in which onernn runs the recurrent layers."""
+"""Sessions of ONNX Runtime whose recurrent layers onernn runs."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import cache, partial
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from onernn.adapters.common.adapter import require
+from onernn.adapters.common.files import find_stored_dtype
 from onernn.adapters.common.live import Explained, warn_of_left
 from onernn.adapters.common.lowering import FOLDED, Names
 from onernn.adapters.common.native import NativeGraph, Part, weave
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import (
+    MESSAGES,
+    PARAMETERS,
+    RECURRENT,
     SMALL,
+    ExternalData,
+    array_of,
     bodies,
+    dtype_of,
     graphs,
     names_in,
     native_graph,
@@ -31,10 +40,13 @@ from onernn.adapters.onnx.read import (
     parse_model,
     without_values,
 )
-from onernn.backend.compiled.backend import DOMAIN, OperatorLayers, stored_layer
+from onernn.adapters.onnx.whole import Whole, open_whole, read_source
+from onernn.backend.compiled.backend import DOMAIN, OperatorLayers, store_layer
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.onednn.precision import DTYPES, unknown
 from onernn.fuse_passes.views import is_view
+from onernn.ir.arrays import Array
+from onernn.ir.budget import loading, return_freed_memory
 from onernn.ir.errors import (
     ModelFormatError,
     OnernnError,
@@ -42,19 +54,16 @@ from onernn.ir.errors import (
     UnsupportedError,
     guard,
 )
-from onernn.ir.files import replacing
+from onernn.ir.files import check_file, inside, replacing
 from onernn.ir.graph import UNSUPPORTED
 from onernn.ir.rnn import Recurrent
 
-# Recurrent nodes of a ModelProto become nodes that onernn runs, including those in bodies.
+# Recurrent nodes of a ModelProto become nodes that onernn runs, including nodes in bodies.
 
-RECURRENT = ("RNN", "GRU", "LSTM")
-_PARAMETERS = (1, 2, 3, 7)
-"""The inputs W, R, B and P."""
 _MAKERS = {*FOLDED, "Constant", ""}
-"""Operators, and initializers, that parameters may come from."""
+"""The operators that may produce parameters; "" stands for initializers."""
 _RESIZED = ("Expand", "Slice")
-"""Operators that repeat or leave out elements of their first input; views do neither."""
+"""Operators that repeat or drop elements of their first input; views do neither."""
 
 
 def is_recurrent(node: Any) -> bool:
@@ -62,17 +71,16 @@ def is_recurrent(node: Any) -> bool:
 
 
 def describe(node: Any) -> str:
-    """Returns how messages call a node."""
+    """Returns the name of a node for messages."""
     return f"node {node.name or next(filter(None, node.output), '')!r} ({node.op_type})"
 
 
-def fill(onnx: Any, tensor: Any, folder: Path) -> Any:
-    """Puts the elements into a tensor if they are in a file of the folder; returns it."""
+def fill(onnx: Any, tensor: Any, external: ExternalData) -> Any:
+    """Puts the elements into a tensor if they are in another file of the model; returns it."""
     if onnx.external_data_helper.uses_external_data(tensor):
-        try:
-            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
-        except Exception as error:  # of many kinds, and without the tensor's name
-            raise UnsupportedError(f"{tensor.name!r}: cannot be read: {error}") from error
+        size = find_stored_dtype(dtype_of(tensor.data_type)).itemsize * prod(tensor.dims)
+        what = f"initializer {tensor.name!r}"
+        tensor.raw_data = external.bytes_of(what, tensor.external_data, size).tobytes()
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
     return tensor
@@ -84,7 +92,7 @@ def declare_outputs(onnx: Any, model: Any) -> None:
     ONNX Runtime infers all other types itself, except after an operator of this package.
     """
     typed = without_values(model)
-    with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime will report it
+    with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime reports the error
         typed = onnx.shape_inference.infer_shapes(typed)
     for graph, inferred in zip(graphs(model.graph), graphs(typed.graph), strict=True):
         names = {name for node in graph.node if is_recurrent(node) for name in node.output}
@@ -96,24 +104,27 @@ def declare_outputs(onnx: Any, model: Any) -> None:
 
 
 class _Scope(NamedTuple):
-    """What the nodes of a graph may read: initializers and nodes, outer ones first."""
+    """The initializers and nodes whose values the nodes of a graph may read, outer ones first."""
 
     messages: list[Any]
     native: NativeGraph
 
 
 class Replacement:
-    """Puts onernn's operators into a model. ``lines``: those; ``refusals``: why others stay.
+    """A replacement of a model's recurrent nodes by onernn's operators.
 
-    ``folder``: of the model's other files. ``add`` returns the attribute of a new layer's node, the
-    layer or its number, and a line for users.
+    ``lines``: a line for each replaced node; ``refusals``: the reasons for the others.
+    ``external``: the model's other files. ``add`` returns the attribute of a new layer's node (the
+    layer or its number) and a line for users.
     """
 
     def __init__(
-        self, onnx: Any, model: Any, folder: Path, add: Callable[..., tuple[Any, str]]
+        self, onnx: Any, model: Any, external: ExternalData, add: Callable[..., tuple[Any, str]]
     ) -> None:
-        self._onnx, self._model, self._folder, self._add = onnx, model, folder, add
+        self._onnx, self._model, self._external, self._add = onnx, model, external, add
         self._free = overridable(model)
+        names = Counter(each.name for graph in graphs(model.graph) for each in graph.input)
+        self._declared = {each.name: each for each in model.graph.input if names[each.name] == 1}
         self._fresh = Names(dict.fromkeys(names_in(model), 0)).fresh
         self.lines: list[str] = []
         self.refusals = [
@@ -161,7 +172,7 @@ class Replacement:
         return True
 
     def _nodes(self, node: Any, scope: _Scope) -> list[Any]:
-        """Returns the nodes that take a recurrent one's place, and adds its line.
+        """Returns the nodes that replace a recurrent node, and adds a line for it.
 
         Raises an `OnernnError` if there are none.
         """
@@ -191,7 +202,7 @@ class Replacement:
     def _layer(self, node: Any, scope: _Scope) -> tuple[Recurrent, bool, bool]:
         """Returns the layer of a node, and whether it has layout=1 and values of float16.
 
-        The reader lowers the node in a model of its own.
+        The reader lowers the node in a model that contains only this node.
 
         Raises an `OnernnError` if there is none.
         """
@@ -199,30 +210,26 @@ class Replacement:
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         if attributes.get("clip") == 0:
             raise UnsupportedError("clip=0, which ONNX does not define")
-        parameters = [node.input[at] for at in _PARAMETERS if at < len(node.input)]
+        parameters = [node.input[at] for at in PARAMETERS if at < len(node.input)]
         sources = [scope.messages[at] for at in scope.native.sources(parameters, _MAKERS)]
         before = [each for each in sources if hasattr(each, "op_type")]
         read = {name for each in (*before, node) for name in each.input}
         if shared := sorted(self._free.intersection(parameters, read)):
             raise UnsupportedError(f"{shared[0]!r} is an input, too: callers may give other values")
-        constants = []
-        for each in sources:
-            if not hasattr(each, "op_type"):
-                constants.append(self._onnx.TensorProto())
-                constants[-1].CopyFrom(each)
-                fill(self._onnx, constants[-1], self._folder)
-        made = {each.name for each in constants}.union(*(each.output for each in before), [""])
+        arrays = {each.name: self._array(each) for each in sources if not hasattr(each, "op_type")}
+        made = {""}.union(*(each.output for each in before))
+        untyped = helper.make_empty_tensor_value_info
         graph = helper.make_graph(
             [*before, node],
             "alone",
-            [*map(helper.make_empty_tensor_value_info, sorted(read - made))],
-            [helper.make_empty_tensor_value_info(name) for name in node.output if name],
-            constants,
+            [self._declared.get(name) or untyped(name) for name in sorted(read - made)],
+            [untyped(name) for name in node.output if name],
         )
         alone = helper.make_model(
             graph, opset_imports=self._model.opset_import, ir_version=self._model.ir_version
         )
-        nodes = lower(parse_model(alone.SerializeToString(), Path(describe(node)))).nodes
+        model = parse_model(alone.SerializeToString(), Path(describe(node)))
+        nodes = lower(model, arrays).nodes
         if reasons := [each.attributes["reason"] for each in nodes if each.op == UNSUPPORTED]:
             raise UnsupportedError(reasons[-1])
         layers = [Recurrent.of(each) for each in nodes if each.op == "Rnn"]
@@ -231,9 +238,16 @@ class Replacement:
         half = any(each.op == "Cast" and each.attributes["to"] == "float16" for each in nodes)
         return layers[0], bool(attributes.get("layout", 0)), half
 
+    def _array(self, tensor: Any) -> Array:
+        """Returns the elements of an initializer, which are copied once."""
+        self._external.budget.allow(2 * tensor.ByteSize())
+        if tensor.float_data or tensor.double_data:  # onernn's message stores them as bytes
+            tensor = MESSAGES.message("TensorProto").FromString(tensor.SerializeToString())
+        return array_of(tensor, f"initializer {tensor.name!r}", self._external)
+
     def _is_zero(self, name: str, scope: _Scope) -> bool:
-        """Returns whether a value is zeros of a computed size: exporters write no state in this
-        way.
+        """Returns whether a value is zeros of a computed size; exporters write a missing state like
+        this.
         """
         grown, to_array = False, self._onnx.numpy_helper.to_array
         for each, native in zip(
@@ -253,16 +267,22 @@ class Replacement:
         return False
 
 
-# A model for ONNX Runtime, in which our nodes replace recurrent ones.
+# A model for ONNX Runtime in which onernn's nodes replace recurrent nodes.
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
-"""Where ONNX Runtime looks for the data of a model that it gets as bytes."""
+"""The option that names the folder of external data, for a model that ONNX Runtime gets as
+bytes.
+"""
+_BYTES, _ELSEWHERE = 2, 1
+"""TensorProto's type UINT8, and the location of data in another file."""
 _ON_CPU = ("CPUExecutionProvider", "AzureExecutionProvider")
-"""Providers beside which our operators run; Azure's has operators of its own only."""
+"""The providers that can be used together with onernn's operators; Azure's runs only its own
+operators.
+"""
 
 
 class Rewritten(NamedTuple):
-    """A model for ONNX Runtime, and SessionOptions: a copy if something is replaced."""
+    """A model for ONNX Runtime, and its SessionOptions, copied if something is replaced."""
 
     source: Any
     options: Any
@@ -270,19 +290,29 @@ class Rewritten(NamedTuple):
     refusals: tuple[Refusal, ...]
 
 
-def rewritten(
-    source: Any, options: Any, providers: Any, layers: OperatorLayers, dtype: str, backend: str
-) -> Rewritten:
-    """Returns the model in which ``layers`` run the recurrent nodes, and what was replaced.
-
-    Raises `UnsupportedError` for a dtype or backend that is not known here.
-    """
+def _check_names(dtype: str, backend: str) -> None:
+    """Raises `UnsupportedError` for an unknown dtype or backend."""
     if dtype not in DTYPES:
         raise UnsupportedError(unknown(dtype))
     if backend not in ("auto", "kernels"):
         raise UnsupportedError(
             f"backend {backend!r}: expected 'auto' or 'kernels', which run inside ONNX Runtime"
         )
+
+
+def rewritten(
+    source: Any,
+    options: Any,
+    providers: Any,
+    layers: OperatorLayers,
+    dtype: str,
+    read: Callable[[], bytes],
+) -> Rewritten:
+    """Returns the model in which ``layers`` run the recurrent nodes, with the list of replaced
+    nodes.
+
+    ``read`` returns the bytes of ``source``.
+    """
     onnx = require("onnx", "onnx")
 
     def keep_unchanged(error: Exception) -> Rewritten:
@@ -290,34 +320,58 @@ def rewritten(
 
     try:
         _check_free(options, providers)
-        model, folder = _read(onnx, source)
-        names, files = _replaceable(onnx, model)
+        file = Path("model" if isinstance(source, bytes) else source).absolute()
+        model = onnx.load_from_string(read())
+        external = ExternalData(file, loading())
+        uses_file = onnx.external_data_helper.uses_external_data
+        outside = list(filter(uses_file, tensors(model)))
+        files = [onnx.external_data_helper.ExternalDataInfo(each).location for each in outside]
+        names = [each.name for each in tensors(model)]
         for each in tensors(model):
             if prod(each.dims) <= SMALL:  # sizes may depend on it
-                fill(onnx, each, folder)
-    except Exception as error:  # ONNX Runtime reads it all the same, or says why not
+                fill(onnx, each, external)
+    except Exception as error:  # ONNX Runtime may read it or raises an error
         return keep_unchanged(error)
-    result = Replacement(onnx, model, folder, partial(layers.add, dtype=dtype))
+    result = Replacement(onnx, model, external, partial(layers.add, dtype=dtype))
+    return_freed_memory()  # of weights, before the model is written
     lines, refusals = tuple(result.lines), tuple(result.refusals)
     if not lines:
         return Rewritten(source, options, (), refusals)
     try:
-        own = _copy(onnx, options, names, files)
-    except UnsupportedError as error:
+        own = _copy(options, [*dict.fromkeys(names)], [*dict.fromkeys(files)])
+        if not isinstance(source, bytes) and (left := list(filter(uses_file, tensors(model)))):
+            own.add_session_config_entry(_FOLDER, str(_follow_links(file, left)))
+    except OnernnError as error:
         return keep_unchanged(error)
-    outside = any(map(onnx.external_data_helper.uses_external_data, tensors(model)))
-    if outside and not isinstance(source, bytes):
-        own.add_session_config_entry(_FOLDER, str(folder))
     return Rewritten(model.SerializeToString(), own, lines, refusals)
 
 
+def _follow_links(model: Path, outside: Sequence[Any]) -> Path:
+    """Returns the folder of the tensors' data; ONNX Runtime follows no link out of this folder.
+
+    If the files are links into the folder that holds the real model file, the tensors' entries are
+    changed to name the files there.
+    """
+    store, named = model.resolve().parent, list[tuple[Any, str]]()
+    for tensor in outside:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                file = inside(model.parent, entry.value, f"initializer {tensor.name!r}", model)
+                if not file.is_relative_to(store):
+                    return model.parent
+                named.append((entry, str(file.relative_to(store))))
+    for entry, name in named:
+        entry.value = name
+    return store
+
+
 def tensors(model: Any) -> Iterator[Any]:
-    """Yields all initializers, including those of bodies."""
+    """Yields all initializers, including initializers in bodies."""
     return (each for graph in graphs(model.graph) for each in graph.initializer)
 
 
 def _check_free(options: Any, providers: Any) -> None:
-    """Raises `UnsupportedError` if the model must stay as it is."""
+    """Raises `UnsupportedError` if the model must stay unchanged."""
     if not plugins_enabled():
         raise UnsupportedError(DISABLED)
     if options and options.optimized_model_filepath:
@@ -328,41 +382,29 @@ def _check_free(options: Any, providers: Any) -> None:
         raise UnsupportedError("its SessionOptions choose the providers")
     available = require("onnxruntime", "onnx").get_available_providers()
     names = [each if isinstance(each, str) else each[0] for each in providers or available]
-    names = [name for name in names if name in available]  # ONNX Runtime warns of the others
+    names = [name for name in names if name in available]  # ONNX Runtime warns about the others
     if others := [name for name in names if name not in _ON_CPU]:
         raise UnsupportedError(f"it is to run on {others[0]}")
 
 
-def _read(onnx: Any, source: Any) -> tuple[Any, Path]:
-    """Returns the model, and the folder of data that are not in it. Raises what onnx raises."""
-    if isinstance(source, bytes):
-        return onnx.load_from_string(source), Path()
-    file = Path(source).absolute()
-    return onnx.load(file, format="protobuf", load_external_data=False), file.parent
+def _copy(options: Any, names: Sequence[str], files: Sequence[str]) -> Any:
+    """Returns a copy of SessionOptions, so that the caller's options stay unchanged.
 
+    A session returns a copy of its options, without files in memory. There is no way to list the
+    initializers and files that options contain, or to see whether the options name a folder of
+    files. So a session of a small model reads random bytes under each of these names.
 
-def _replaceable(onnx: Any, model: Any) -> tuple[list[str], list[str]]:
-    """Returns what SessionOptions may replace: initializers, and files of data, by name."""
-    beside, initializers = onnx.external_data_helper, list(tensors(model))
-    outside = filter(beside.uses_external_data, initializers)
-    files = (beside.ExternalDataInfo(each).location for each in outside)
-    return [*dict.fromkeys(each.name for each in initializers)], [*dict.fromkeys(files)]
-
-
-def _copy(onnx: Any, options: Any, names: Sequence[str], files: Sequence[str]) -> Any:
-    """Returns a copy of SessionOptions, which the caller keeps unchanged.
-
-    A session gives a copy of its options, without files in memory; and nobody can ask options for
-    the initializers and files that they bring, or tell whether they name a folder of files. So a
-    session of a small model reads random bytes under each of these names.
-
-    Raises `UnsupportedError` if it reads others, which the options then bring.
+    Raises `UnsupportedError` if it reads different bytes, because they come from the options.
     """
     runtime = require("onnxruntime", "onnx")
     if options is None:
         return runtime.SessionOptions()
-    helper, noise, kind = onnx.helper, os.urandom(16), onnx.TensorProto.UINT8
-    probes = [helper.make_tensor(name, kind, [16], noise, raw=True) for name in (DOMAIN, *names)]
+    noise, proto = os.urandom(16), MESSAGES.message("ModelProto")(ir_version=8)
+    proto.opset_import.add(version=13)
+    graph = proto.graph
+    graph.name = "names"
+    for name in (DOMAIN, *names):
+        graph.initializer.add(name=name, data_type=_BYTES, dims=[16], raw_data=noise)
     with TemporaryDirectory() as root:
         folder = Path(root).resolve()
         for at, name in enumerate(files):
@@ -371,17 +413,13 @@ def _copy(onnx: Any, options: Any, names: Sequence[str], files: Sequence[str]) -
                 raise UnsupportedError(f"its data are in {name!r}, which is not beside the model")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(noise)
-            tensor = onnx.TensorProto(name=f"{DOMAIN}/{at}", data_type=kind, dims=[16])
-            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor = graph.initializer.add(name=f"{DOMAIN}/{at}", data_type=_BYTES, dims=[16])
+            tensor.data_location = _ELSEWHERE
             tensor.external_data.add(key="location", value=name)
-            probes.append(tensor)
-        outputs = [helper.make_empty_tensor_value_info(each.name) for each in probes]
-        graph = helper.make_graph([], "names", [], outputs, probes)
-        opset = [helper.make_opsetid("", 13)]
+        for each in graph.initializer:
+            graph.output.add(name=each.name)
         file = folder / f"{noise.hex()}.onnx"
-        file.write_bytes(
-            helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
-        )
+        file.write_bytes(proto.SerializeToString())
         try:
             session = runtime.InferenceSession(file, options, providers=list(_ON_CPU[:1]))
             if options.enable_profiling:
@@ -395,10 +433,10 @@ def _copy(onnx: Any, options: Any, names: Sequence[str], files: Sequence[str]) -
     return session.get_session_options()
 
 
-# onernn inside ONNX Runtime: recurrent nodes become our nodes in the same model.
+# onernn inside ONNX Runtime: onernn's nodes replace the recurrent nodes of a model.
 #
-# ONNX Runtime runs the whole model in one session, our nodes by the kernels' library, which
-# also holds custom operators. See design/0039.
+# ONNX Runtime runs the whole model in one session. The kernels' library contains the custom
+# operators that run onernn's nodes. See design/0039.
 
 HOST = "ONNX Runtime"
 _log = logging.getLogger("onernn")
@@ -414,93 +452,149 @@ def optimize(
 ) -> Any:
     """Returns an `onnxruntime.InferenceSession` of a model whose recurrent nodes onernn runs.
 
-    ``model``: a path, a ModelProto or its bytes. ``dtype`` is that of `Session`. ``backend``:
-    "auto" and "kernels" both replace every node that the kernels run; the others stay where they
-    are. ``threads``: of ONNX Runtime and of ours; ``session_options``,
-    ONNX Runtime's, tell it, too. They are copied; where they bring initializers or data of the
-    model, ONNX Runtime runs it as it is.
+    ``model``: a path, a ModelProto or its bytes. ``dtype``: the same as for `Session`. ``backend``:
+    "auto" and "kernels" both replace every node that the kernels run, and keep the others.
+    ``threads``: the number of threads for ONNX Runtime and onernn; ONNX Runtime's
+    ``session_options`` may also set it. The options are copied; if they contain initializers or
+    data of the model, ONNX Runtime runs the original model.
 
-    The session has ``replaced``, a line for each node that onernn runs, ``refusals``, why others
-    are ONNX Runtime's, and ``explain()``, both.
+    The session has ``replaced``, a line for each node that onernn runs, and ``refusals``, the
+    reasons for all others. ``explain()`` returns both.
 
     Raises `MissingDependencyError` without onnx and onnxruntime, `LibraryError` without kernels,
-    `UnsupportedError` for a dtype or backend that is not known here, and what ONNX Runtime raises
-    for the model.
+    `UnsupportedError` for an unknown dtype or backend, and the errors that ONNX Runtime raises for
+    the model.
     """
-    runtime = require("onnxruntime", "onnx")
-    options = _options(runtime, session_options, threads)
-    if not isinstance(model, str | bytes | os.PathLike):
-        model = model.SerializeToString()
-    providers = ["CPUExecutionProvider"]
-    return inference_session()(model, options, providers, dtype=dtype, backend=backend)
-
-
-def _options(runtime: Any, options: Any, threads: int | None) -> Any:
-    """Returns the options of the session, whose threads also run onernn's layers."""
     if threads is not None and threads < 1:
         raise ValueError(f"threads: expected at least 1, got {threads}")
-    if options is None:
-        if threads is not None:
-            options = runtime.SessionOptions()
-            options.intra_op_num_threads = threads
-    elif threads not in (None, options.intra_op_num_threads):
+    options = session_options
+    if options is None and threads is not None:
+        options = require("onnxruntime", "onnx").SessionOptions()
+        options.intra_op_num_threads = threads
+    elif threads not in (None, options and options.intra_op_num_threads):
         raise UnsupportedError(
             f"threads={threads}, but session_options.intra_op_num_threads is "
             f"{options.intra_op_num_threads}: ours run on as many as ONNX Runtime; give one of them"
         )
-    return options
+    if not isinstance(model, str | bytes | os.PathLike):
+        model = model.SerializeToString()
+    providers = ["CPUExecutionProvider"]
+    made = inference_session()
+    return made(model, options, providers, dtype=dtype, backend=backend, whole=False)
 
 
 def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explained:
     """Writes a model for ONNX Runtime whose recurrent nodes are operators of ``libonernn``.
 
-    Programs in any language run it after one call, ``RegisterCustomOpsLibrary``. The layers stand
-    in the file, and so do all data that lie beside ``model``. ``dtype`` is that of `Session`.
-    Returns ``replaced``, a line for each node, and ``refusals``, why others stay.
+    Programs in any language run it after one call, ``RegisterCustomOpsLibrary``. The file contains
+    the layers and all data of other files of ``model``. ``dtype``: the same as for `Session`.
+    Returns ``replaced``, a line for each node, and ``refusals``, the reasons for the others.
 
-    Raises `UnsupportedError` where no node can be replaced, for a dtype that is not known, and for
-    a model of more than 2 GB; `ModelFormatError` for a file that is none; `MissingDependencyError`
-    without onnx; `LibraryError` without kernels.
+    Raises `UnsupportedError` if no node can be replaced, for an unknown dtype, and for a model of
+    more than 2 GB; `ModelFormatError` if the file is not a model; `MissingDependencyError` without
+    onnx; `LibraryError` without kernels.
     """
     if dtype not in DTYPES:
         raise UnsupportedError(unknown(dtype))
     onnx, kernels = require("onnx", "onnx"), load_kernels()
+    check_file(model)
     content = Path(model).read_bytes()
+    external = ExternalData(Path(model), loading(len(content)))
     try:
         proto = onnx.load_from_string(content)
-        onnx.load_external_data_for_model(proto, str(Path(model).parent))
+        for each in tensors(proto):
+            fill(onnx, each, external)
+        onnx.load_external_data_for_model(proto, str(Path(model).parent))  # in attributes
+    except OnernnError:
+        raise
     except Exception as error:  # of many kinds
         raise ModelFormatError(f"onnx cannot read it: {error}", model) from error
     with guard(lambda: model):
-        stored = partial(stored_layer, kernels, dtype=dtype)
-        result = Replacement(onnx, proto, Path(), lambda *at, **by: stored(*at, **by)[:2])
+        stored = partial(store_layer, kernels, dtype=dtype)
+        result = Replacement(onnx, proto, external, lambda *at, **by: stored(*at, **by)[:2])
     if not result.lines:
         raise UnsupportedError(f"{model}: no recurrent node that onernn runs", result.refusals)
     try:
         content = proto.SerializeToString()
-    except Exception as error:  # of protobuf's versions
+    except Exception as error:  # its class depends on protobuf's version
         raise UnsupportedError(f"{path}: with its weights inside, 2 GB at most: {error}") from error
     with replacing(path) as stream:
         stream.write(content)
     return Explained(tuple(result.lines), tuple(result.refusals))
 
 
+class _Described(NamedTuple):
+    """The type and shape that ONNX Runtime infers for an output, and its text."""
+
+    type: str
+    shape: list[Any]
+    text: str
+
+
+class _Output:
+    """An output of a model, like a NodeArg; ONNX Runtime is asked for everything except the
+    name.
+    """
+
+    def __init__(self, name: str, find: Callable[[], list[_Described]], at: int) -> None:
+        self.name, self._find, self._at = name, find, at
+
+    @property
+    def type(self) -> str:
+        return self._find()[self._at].type
+
+    @property
+    def shape(self) -> list[Any]:
+        return [*self._find()[self._at].shape]
+
+    def __str__(self) -> str:
+        return self._find()[self._at].text
+
+
+_LATER = (
+    *("_sess", "_outputs_meta", "_overridable_initializers", "_input_meminfos"),
+    *("_output_meminfos", "_input_epdevices", "_model_path", "_model_bytes"),
+)
+"""Attributes of ONNX Runtime's session that depend on the loaded model."""
+
+
 @cache
 def inference_session() -> Any:
-    """Returns the class; ONNX Runtime is imported when it is asked for."""
+    """Returns the class `InferenceSession`; imports ONNX Runtime."""
     runtime = require("onnxruntime", "onnx")
 
-    class InferenceSession(runtime.InferenceSession):  # type: ignore[misc, name-defined]
-        """An `onnxruntime.InferenceSession` of a model whose recurrent nodes onernn runs.
+    def value_of(array: Array) -> Any:
+        """Returns an OrtValue that owns its memory; an OrtValue made from an array does not."""
+        value = runtime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, "cpu")
+        value.update_inplace(array)
+        return value
 
-        It takes what ONNX Runtime's takes, as documented by onnxruntime.InferenceSession; methods,
-        outputs and errors are ONNX Runtime's. ``dtype`` and ``backend`` are those of
-        `onernn.adapters.onnx.optimize`, and so are ``replaced``, ``refusals`` and ``explain()``.
-        ``sess_options`` are copied. Nothing is replaced for providers other than the CPU's, nor
-        where ``sess_options`` ask for a file of the optimized model, choose the providers, or bring
+    class InferenceSession(runtime.InferenceSession):  # type: ignore[misc, name-defined]
+        """An `onnxruntime.InferenceSession` of a model that onernn runs whole, or whose recurrent
+        nodes it runs.
+
+        It takes the arguments that onnxruntime.InferenceSession documents; methods, outputs and
+        errors are ONNX Runtime's. ``dtype``, ``backend``, ``replaced`` and ``refusals``: see
+        `onernn.adapters.onnx.optimize`.
+
+        ``whole``: with None a rule chooses whether onernn runs the model as one plan, or ONNX
+        Runtime runs it with onernn's layers. True always uses the plan, and raises
+        `UnsupportedError` if onernn cannot make it; False never uses it. Afterwards the attribute
+        holds the choice, and ``explain()`` contains the reason. ONNX Runtime loads the model at the
+        first call that the plan cannot run: a call with run options, IO binding or ``run_async``,
+        or with inputs that are not arrays of the declared dtypes and sizes.
+
+        ``sess_options`` are copied. Nothing is replaced for providers other than the CPU's, or if
+        ``sess_options`` ask for a file of the optimized model, choose the providers, or contain
         initializers or data of the model. A model that needs custom operators of ``sess_options``
-        also stays as it is: a copy has none.
+        also stays unchanged, because a copy of the options has no custom operators.
         """
+
+        replaced: tuple[str, ...]
+        refusals: tuple[Refusal, ...]
+        _plan: Whole | None = None
+        _content = b""
+        _described: list[_Described] | None = None
 
         def __init__(
             self,
@@ -511,9 +605,12 @@ def inference_session() -> Any:
             *,
             dtype: str = "f32",
             backend: str = "auto",
+            whole: bool | None = None,
             **more: Any,
         ) -> None:
+            _check_names(dtype, backend)
             self._arguments = path_or_bytes, sess_options, dtype, backend, more
+            self._asked, self._lock = whole, Lock()
             self._begin(providers, provider_options)
 
         def set_providers(
@@ -521,38 +618,152 @@ def inference_session() -> Any:
             providers: Sequence[Any] | None = None,
             provider_options: Sequence[dict[Any, Any]] | None = None,
         ) -> None:
-            """See onnxruntime.InferenceSession; a model with nodes of ours is read again."""
-            if self.replaced:
+            """Sets the providers in the same way as ONNX Runtime; a model with onernn's nodes is
+            read again.
+            """
+            if self.replaced or self.whole:
                 self._begin(providers, provider_options)
             else:
                 super().set_providers(providers, provider_options)
 
         def _begin(self, *providers: Any) -> None:
-            """Loads the model with our layers, or as it was where ONNX Runtime refuses that."""
-            source, options, dtype, backend, more = self._arguments
+            """Loads the model as one plan if that is chosen, otherwise in ONNX Runtime."""
+            self._plan, self._providers_given, choice = None, providers, ""
+            if self._asked is not False and plugins_enabled():
+                try:
+                    self._begin_whole(*providers)
+                    choice = "onernn runs it as one plan"
+                except OnernnError as error:
+                    if self._asked:
+                        raise UnsupportedError(f"whole=True: {error}") from error
+                    choice = f"ONNX Runtime runs it: {' '.join(str(error).split())}"
+                except Exception as error:  # ONNX Runtime may read it or raises an error
+                    choice = f"ONNX Runtime runs it: {error}"
+            self.whole = self._plan is not None
+            if self._plan:
+                choice += f": {self._plan.why}"
+            else:
+                self._begin_inside(*providers)
+                return_freed_memory()  # of the model as it was read
+            self._content = b""
+            self._choice = f"model: {choice}" if choice else ""
+            for line in filter(None, (self._choice, *self.replaced)):
+                _log.info("%s", line)
+            warn_of_left(HOST, self.refusals)
+
+        def _load(self, source: Any, options: Any, *providers: Any) -> None:
+            """Loads a model without ONNX Runtime's fallback (a second try), so that the first error
+            is raised.
+            """
+            *_, more = self._arguments
+            super().__init__(source, options, *providers, **{**more, "enable_fallback": 0})
+            if more.get("enable_fallback", 1):
+                self.enable_fallback()
+
+        def _begin_whole(self, *providers: Any) -> None:
+            """Makes the plan, and a session of the model without its operators; this session
+            supplies ONNX Runtime's inputs, metadata, options and providers.
+
+            Raises an `OnernnError` if ONNX Runtime should run the model.
+            """
+            source, options, dtype, *_ = self._arguments
+            _check_free(options, providers[0])
+            if options and options.enable_profiling:
+                raise UnsupportedError("profiling measures ONNX Runtime's nodes")
+            model = read_source(source)
+            self._content = model.content
+            copy = partial(_copy, options, model.names, model.files)
+            plan = open_whole(model, copy, dtype, rule=not self._asked)
+            self._load(model.stub, plan.options, *providers)
+            if [value.shape for value in self.get_inputs()] != model.shapes:
+                raise UnsupportedError("its SessionOptions fix sizes of inputs")
+            for name in _LATER:
+                self.__dict__.pop(name, None)
+            self.replaced, self.refusals, self._plan = plan.lines, (), plan
+
+        def __getattr__(self, name: str) -> Any:
+            if self._plan is None or name not in _LATER:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            with self._lock:
+                if name not in self.__dict__:
+                    source, _, dtype, backend, more = self._arguments
+                    self._plan.check()
+                    full = InferenceSession(
+                        *(source, self._plan.options, *self._providers_given),
+                        **{**more, "dtype": dtype, "backend": backend, "whole": False},
+                    )
+                    self.__dict__.update({n: vars(full)[n] for n in _LATER if n in vars(full)})
+            return object.__getattribute__(self, name)
+
+        def get_outputs(self) -> Any:
+            """Returns the outputs' metadata. ONNX Runtime infers the shapes when they are read."""
+            if self._plan is None:
+                return super().get_outputs()
+            find = partial(self._describe_outputs, self._plan)
+            return [_Output(name, find, at) for at, name in enumerate(self._plan.outputs)]
+
+        def _describe_outputs(self, plan: Whole) -> list[_Described]:
+            """Returns the types that ONNX Runtime infers for the outputs, in a temporary
+            session.
+            """
+            with self._lock:
+                if self._described is None:
+                    plan.check()
+                    given = self._arguments[0], plan.options, *self._providers_given
+                    outputs = runtime.InferenceSession(*given).get_outputs()
+                    self._described = [_Described(v.type, v.shape, str(v)) for v in outputs]
+                return self._described
+
+        def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
+            if self._plan and run_options is None:
+                result = self._plan.run(output_names, input_feed)
+                if result is not None:
+                    return result
+            return super().run(output_names, input_feed, run_options)
+
+        def run_with_ort_values(
+            self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None
+        ) -> Any:
+            values = input_dict_ort_values
+            if self._plan and run_options is None and all(map(_is_on_cpu, values.values())):
+                feed = {name: value.numpy() for name, value in values.items()}
+                result = self._plan.run(output_names, feed)
+                if result is not None:
+                    return list(map(value_of, result))
+            return super().run_with_ort_values(output_names, values, run_options)
+
+        def _read(self) -> bytes:
+            """Returns the bytes of the model, and releases the bytes that `_begin_whole` read."""
+            source, content, self._content = self._arguments[0], self._content, b""
+            return content or (source if isinstance(source, bytes) else Path(source).read_bytes())
+
+        def _begin_inside(self, *providers: Any) -> None:
+            """Loads the model with onernn's layers, or the original model if ONNX Runtime refuses
+            it.
+            """
+            source, options, dtype, _, more = self._arguments
             with closing(OperatorLayers(load_kernels())) as layers:
-                model = rewritten(source, options, providers[0], layers, dtype, backend)
+                model = rewritten(source, options, providers[0], layers, dtype, self._read)
                 if model.replaced:
                     try:
                         model.options.register_custom_ops_library(str(load_kernels().path))
-                        first = {**more, "enable_fallback": 0}
-                        super().__init__(model.source, model.options, *providers, **first)
-                        if more.get("enable_fallback", 1):
-                            self.enable_fallback()
+                        self._load(model.source, model.options, *providers)
                     except Exception as error:
                         why = f"ONNX Runtime refuses the model with our layers: {error}"
                         model = model._replace(replaced=(), refusals=(Refusal(why, "model"),))
             if not model.replaced:
                 super().__init__(source, options, *providers, **more)
             self.replaced, self.refusals = model.replaced, model.refusals
-            for line in self.replaced:
-                _log.info("%s", line)
-            warn_of_left(HOST, self.refusals)
 
         def explain(self) -> str:
-            """Returns a line for each recurrent node: who runs it, and why."""
-            return Explained(self.replaced, self.refusals).text(HOST) or "no recurrent nodes"
+            """Returns what runs the model and why, and a line for each recurrent node."""
+            lines = filter(None, (self._choice, Explained(self.replaced, self.refusals).text(HOST)))
+            return "\n".join(lines) or "no recurrent nodes"
 
     InferenceSession.__module__ = "onernn.adapters.onnx"
     InferenceSession.__qualname__ = "InferenceSession"
     return InferenceSession
+
+
+def _is_on_cpu(value: Any) -> bool:
+    return bool(value.is_tensor()) and value.device_name() == "cpu"

@@ -1,11 +1,11 @@
-"""ONNX files: the fields that are read, tensors, models."""
+"""Reads ONNX files: the protobuf fields, tensors, models."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.common.files import (
+    ByteStream,
     Schema,
     count_of,
     find_stored_dtype,
@@ -20,20 +21,20 @@ from onernn.adapters.common.files import (
     open_budgeted,
     read_all,
 )
-from onernn.adapters.common.native import NativeGraph, NativeNode
+from onernn.adapters.common.native import NativeGraph, NativeNode, sort_positions
 from onernn.ir.arrays import Array
-from onernn.ir.budget import FileBudget, text_size
+from onernn.ir.budget import FileBudget, loading, text_size
 from onernn.ir.errors import ModelFormatError, UnsupportedError
-from onernn.ir.files import ARRAY, inside
+from onernn.ir.files import ARRAY, check_file, inside
 from onernn.ir.graph import NativeOp
 from onernn.ir.records import cached_property, dataclass
 
 # ONNX's model as protobuf messages.
 
-# What a ModelProto is made of, numbers from onnx/onnx.proto of 1.19; what no reader needs is left
-# out (training, quantization, devices, documentation). Packed floats are bytes on the wire, and are
-# declared as bytes: as numbers each of them would become an object of Python's. Old writers may not
-# have packed them, so they are read by another name, too.
+# The messages of a ModelProto, with field numbers from onnx/onnx.proto of 1.19. Fields that no
+# reader needs are left out (training, quantization, devices, documentation). Packed floats are
+# bytes in the wire format and are declared as bytes: as numbers, each of them would become a Python
+# object. Old writers may not have packed them, so they are also read under a different name.
 SCHEMA = """
 ModelProto:         optional int64 ir_version = 1; optional string producer_name = 2;
                     optional string producer_version = 3; optional GraphProto graph = 7;
@@ -83,8 +84,8 @@ MESSAGES = Schema("ONNX", SCHEMA)
 # AttributeProto.AttributeType -> the field that holds the value; the others are not read.
 ATTRIBUTE_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings"}
 
-# TensorProto.DataType -> NumPy's name, and the field of a TensorProto that may hold the numbers.
-# NumPy has no bfloat16: numbers of that type are read as float32.
+# TensorProto.DataType -> NumPy's name, and the field of a TensorProto that may hold the values.
+# NumPy has no bfloat16: values of that type are read as float32.
 DTYPES = {
     **{1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"},
     **{9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"},
@@ -103,8 +104,13 @@ NUMBERS = {name: number for number, name in DTYPES.items()}
 """NumPy's name of a dtype -> ONNX's number."""
 
 
+RECURRENT = ("RNN", "GRU", "LSTM")
+PARAMETERS = (1, 2, 3, 7)
+"""The inputs W, R, B and P of recurrent operators."""
+
+
 def graphs(graph: Any) -> Iterator[Any]:
-    """Yields a GraphProto and those inside it."""
+    """Yields a GraphProto and all graphs inside it."""
     yield graph
     for node in graph.node:
         for body in bodies(node):
@@ -117,7 +123,7 @@ def bodies(node: Any) -> list[Any]:
 
 
 def names_in(model: Any) -> set[str]:
-    """Returns the names of all values of a model, including those in bodies."""
+    """Returns the names of all values of a model, including values in bodies."""
     names = {""}
     for graph in graphs(model.graph):
         names.update(each.name for each in (*graph.input, *graph.output, *graph.initializer))
@@ -126,7 +132,7 @@ def names_in(model: Any) -> set[str]:
 
 
 def native_graph(graph: Any) -> NativeGraph:
-    """Returns the view of a GraphProto; initializers are its first operators.
+    """Returns a GraphProto as a `NativeGraph`; initializers are its first operators.
 
     Initializers that are also inputs are kept.
     """
@@ -146,18 +152,18 @@ def native_node(node: Any) -> NativeNode:
 def overridable(model: Any) -> set[str]:
     """Returns the initializers that callers may override.
 
-    Before version 4 of the format all initializers were inputs, and constants nevertheless.
+    Before version 4 of the format all initializers were also inputs, but they count as constants.
     """
     names = {each.name for each in model.graph.initializer} if model.ir_version >= 4 else set()
     return {value.name for value in model.graph.input if value.name in names}
 
 
 SMALL = 1024
-"""Elements of a constant on which types may depend."""
+"""The largest number of elements of a constant on which types may depend."""
 
 
 def without_values(model: Any) -> Any:
-    """Returns a copy of a ModelProto with large constants as inputs: it has the same types."""
+    """Returns a copy of a ModelProto with large constants as inputs; its types stay the same."""
     out, inputs = type(model)(ir_version=model.ir_version), {v.name for v in model.graph.input}
     out.opset_import.extend(model.opset_import)
     out.functions.extend(model.functions)
@@ -169,24 +175,24 @@ def without_values(model: Any) -> Any:
         if each.name not in variable and prod(each.dims) <= SMALL:
             out.graph.initializer.append(each)
         elif each.name not in inputs:
-            declared = out.graph.input.add(name=each.name).type.tensor_type
-            declared.elem_type = each.data_type
-            for size in each.dims:
-                declared.shape.dim.add(dim_value=size)
+            shape = {"dim": [{"dim_value": size} for size in each.dims]}
+            kind = {"tensor_type": {"elem_type": each.data_type, "shape": shape}}
+            out.graph.input.add(name=each.name, type=kind)
     return out
 
 
-# ONNX's tensors as NumPy arrays, those in files beside the model too.
+# ONNX's tensors as NumPy arrays, including tensors in other files of the model.
 
-_MOST_AXES = 32  # what NumPy 1 can hold
+_MOST_AXES = 32  # the limit of NumPy 1
 
 
 class ExternalData:
-    """The files beside a model; each byte is read once, into our memory.
+    """The other files of a model; each byte is read once and copied.
 
-    Mapped memory would change, or vanish under a running model, when the file is saved again.
-    Paths that leave the model's folder, links included, are refused. Tensors of one region share
-    one array; regions that only overlap could make a small file fill the memory.
+    The files are not mapped: mapped memory would change or disappear if the file were saved again.
+    Paths out of the model's folder, also through links, are refused. Tensors of one region share
+    one array; overlapping regions do not, so each counts: otherwise a small file could fill the
+    memory.
     """
 
     def __init__(self, model: Path, budget: FileBudget) -> None:
@@ -196,18 +202,21 @@ class ExternalData:
         self._read: dict[Path, int] = {}
 
     def array(self, what: str, entries: Any, kind: str, size: int) -> Array:
-        """Returns the numbers of a tensor of so many bytes at the place in the entries."""
-        data = self._bytes_of(what, entries, size)
-        key = (id(data), kind)  # the region stays: its address is not used again
+        """Returns a tensor of ``size`` bytes, read from the place in ``entries``."""
+        data = self.bytes_of(what, entries, size)
+        key = (id(data), kind)  # the region is kept, so its address is not reused
         if key not in self._arrays:
             self._arrays[key] = _from_bytes(data, kind, self.budget, what)
         return self._arrays[key]
 
-    def _bytes_of(self, what: str, entries: Any, expected: int) -> Array:
+    def bytes_of(self, what: str, entries: Any, expected: int) -> Array:
+        """Returns the ``expected`` number of bytes from the place in ``entries``.
+
+        Raises `ModelFormatError` that names the tensor ``what``, or the file.
+        """
         result = {entry.key: entry.value for entry in entries}
         file = inside(self._folder, result.get("location", ""), what, self.model)
-        if not os.path.isfile(file):
-            raise ModelFormatError(f"{what}: no such file beside the model", file)
+        check_file(file)
         numbers = [result.get("offset", "0"), result.get("length", str(expected))]
         if not all(text.isascii() and text.isdigit() and len(text) < 20 for text in numbers):
             raise ModelFormatError(f"{what}: offset and length {numbers} in {file}", self.model)
@@ -223,25 +232,15 @@ class ExternalData:
 
     def _region(self, what: str, file: Path, offset: int, length: int) -> Array:
         try:
-            with file.open("rb") as stream:
-                result = os.fstat(stream.fileno())
-                if offset + length > result.st_size:
-                    raise ModelFormatError(
-                        f"{what}: expected {length} bytes, the file has {result.st_size}",
-                        file,
-                        offset,
-                    )
+            with file.open("rb") as raw:
+                status = os.fstat(raw.fileno())
+                self.budget.reads(status)
+                stream = ByteStream(raw, file, status.st_size, self.budget)
+                stream.skip(offset, what)
                 self._read[file] = self._read.get(file, 0) + length
-                if self._read[file] > result.st_size:
-                    raise ModelFormatError(f"{what}: it overlaps with other tensors", file, offset)
-                self.budget.reads(result)
-                self.budget.take(length, what)
-                data = np.empty(length, np.uint8)
-                stream.seek(offset)
-                if stream.readinto(data.data) != length:
-                    raise ModelFormatError(
-                        f"{what}: the file shrank while it was read", file, offset
-                    )
+                if self._read[file] > stream.size:
+                    raise stream.error(f"{what}: it overlaps with other tensors", offset)
+                data = stream.numbers((length,), "uint8", what)
         except OSError as error:
             raise ModelFormatError(f"cannot be read: {error.strerror}", file) from error
         data.flags.writeable = False
@@ -249,7 +248,7 @@ class ExternalData:
 
 
 def dtype_of(number: int) -> str:
-    """NumPy's name of a TensorProto.DataType, or "bfloat16"."""
+    """Returns NumPy's name of a TensorProto.DataType, or "bfloat16"."""
     if number not in DTYPES:
         name = OTHER_DTYPES.get(number, f"of the unknown type {number}")
         raise UnsupportedError(f"{name} numbers are not supported")
@@ -257,10 +256,10 @@ def dtype_of(number: int) -> str:
 
 
 def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
-    """Returns the read-only array of a TensorProto; bfloat16 comes as float32 of the same values.
+    """Returns the read-only array of a TensorProto; bfloat16 becomes float32.
 
-    Raises `ModelFormatError` where numbers and shape contradict each other, `UnsupportedError`
-    for numbers that NumPy does not have.
+    Raises `ModelFormatError` if values and shape contradict each other, `UnsupportedError`
+    for dtypes that NumPy does not have.
     """
     kind, dims = dtype_of(tensor.data_type), tuple(tensor.dims)
     count = count_of(dims, _MOST_AXES)
@@ -294,7 +293,7 @@ def _from_bytes(data: bytes | Array, kind: str, budget: FileBudget, what: str) -
 
 
 def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalData) -> Array | None:
-    """Packed ones are bytes already. Returns None if a number is cut."""
+    """Returns the floats of a field, whose packed values are bytes; None if a value is cut off."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     pieces = getattr(tensor, field)
@@ -303,7 +302,7 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
     number = tensor.DESCRIPTOR.fields_by_name[field].number
     others: Any = UnknownFieldSet(tensor)
     if any(each.field_number == number for each in others):
-        if packed:  # in which order?
+        if packed:  # the order is not known
             problem = f"{what}: some of its numbers are packed, others are not"
             raise ModelFormatError(problem, external.model)
         unpacked = MESSAGES.message("UnpackedTensor").FromString(tensor.SerializeToString())
@@ -316,7 +315,9 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
 
 
 def _from_numbers(numbers: Any, kind: str, budget: FileBudget, what: str) -> Array | None:
-    """Halves come as the integers of their bits. Returns None if a number does not fit."""
+    """Returns the values as an array; None if a value does not fit. float16 values are integers of
+    their bits.
+    """
     wider = {"int64": np.int64, "uint32": np.uint64, "uint64": np.uint64}
     field = np.dtype(wider.get(kind, np.int32))
     narrow = np.dtype("uint16" if kind in ("bfloat16", "float16") else kind)
@@ -333,38 +334,45 @@ def _from_numbers(numbers: Any, kind: str, budget: FileBudget, what: str) -> Arr
     return flat.view(kind) if kind == "float16" else numbers_of(flat, kind, budget, what)
 
 
-# ONNX's saved models, read with protobuf and NumPy: no onnx package needed.
+# ONNX's saved models, read with protobuf and NumPy, without the onnx package.
 
 IR_VERSIONS = range(3, 15)
 OPSETS = range(7, 28)
 """Versions of ONNX's own operators; a later one may give them another meaning."""
+_NAMELESS = ("", "?", "*", "-1", "None")
+"""The texts that writers use instead of a name for an unknown size."""
 _OPERATOR, _NUMBER = 500, 40
-"""Bytes of an operator, and of a number of a list, as Python has them; two in the file may do."""
+"""The bytes that an operator, and a number in a list, take in Python; two in the file may be
+enough.
+"""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A value as the model declares it: dtype by NumPy's name or bfloat16, sizes None if dynamic.
+    """A value declared by the model: its dtype is a NumPy name or "bfloat16", dynamic sizes are
+    None.
 
+    ``names``: the model's names of dynamic sizes, "" for other sizes; () if it names none.
     ``refusal``: why it cannot be a value of a graph, "" if it can.
     """
 
     name: str
     dtype: str | None = None
     shape: tuple[int | None, ...] | None = None
+    names: tuple[str, ...] = ()
     refusal: str = ""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """An attribute's value inside a function: that of the call's attribute of this name."""
+    """An attribute's value inside a function; the call's attribute of this name supplies it."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Unread:
-    """An attribute's value that is not supported, and why."""
+    """An attribute's value that is not supported, and the reason."""
 
     reason: str
 
@@ -384,7 +392,7 @@ class Operator:
     attributes: Mapping[str, Any]
     name: str = ""
 
-    @property
+    @cached_property
     def native(self) -> NativeOp:
         value = next(filter(None, self.outputs), "")
         return NativeOp(self.position, self.type, self.name, value)
@@ -393,21 +401,39 @@ class Operator:
     def bodies(self) -> list[Subgraph]:
         return [value for value in self.attributes.values() if isinstance(value, Subgraph)]
 
-    @property
+    @cached_property
     def node(self) -> NativeNode:
-        reads, writes = (frozenset(filter(None, names)) for names in (self.inputs, self.outputs))
+        reads, writes = frozenset(filter(None, self.inputs)), frozenset(filter(None, self.outputs))
         return NativeNode(self.type, reads, writes, tuple(body.native for body in self.bodies))
+
+
+def in_order(operators: Sequence[Operator]) -> tuple[Operator, ...]:
+    """Returns the operators sorted so that each follows the operators whose results it reads.
+
+    Otherwise they keep their order. Tools such as quantize_dynamic write unsorted operators, and
+    ONNX Runtime sorts them. Operators in a cycle come last; they cannot run.
+    """
+    makers = {name: at for at, op in enumerate(operators) for name in op.outputs if name}
+    needs = {
+        at: {makers[name] for name in op.node.all_reads if name in makers}
+        for at, op in enumerate(operators)
+    }
+    return tuple(operators[at] for at in sort_positions(needs))
 
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph with its constants; ``unread``: why a constant is not supported."""
+    """A graph with its constants; ``unread``: why a constant is not supported.
+
+    ``inner``: values between operators that have a size with a name.
+    """
 
     operators: tuple[Operator, ...]
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     constants: Mapping[str, Array]
     unread: Mapping[str, str]
+    inner: tuple[Variable, ...] = ()
 
     @cached_property
     def makers(self) -> dict[str, Operator]:
@@ -421,7 +447,7 @@ class Subgraph:
         return NativeGraph(nodes, local, (v.name for v in self.outputs))
 
     def everywhere(self) -> Iterator[tuple[Subgraph, Operator]]:
-        """Yields the operators, including those of bodies, each with its graph."""
+        """Yields the operators, including operators in bodies, each with its graph."""
         for op in self.operators:
             yield self, op
             for body in op.bodies:
@@ -430,7 +456,7 @@ class Subgraph:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A function of the model's own: what its calls stand for."""
+    """A function that the model defines; calls are replaced by its operators."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -441,9 +467,11 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What a file holds; ``opset`` is that of ONNX's own operators, ``producer`` who wrote it.
+    """The content of a file; ``opset`` is the version of ONNX's own operators, ``producer`` the
+    writer.
 
-    ``metadata``: texts of any tool, by their keys; of one that stands there twice the last one.
+    ``metadata``: texts of any tool by their keys; a later text of a key replaces an earlier one.
+    ``overridable``: the constants that callers may override, as inputs.
     """
 
     file: Path
@@ -452,13 +480,21 @@ class Model:
     functions: Mapping[tuple[str, str], Function]
     producer: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    overridable: tuple[Variable, ...] = ()
+
+    def fed(self, names: Collection[str]) -> Model:
+        """Returns the model in which these overridable constants are inputs without a default."""
+        inputs = tuple(each for each in self.overridable if each.name in names)
+        constants = {name: a for name, a in self.graph.constants.items() if name not in names}
+        graph = replace(self.graph, inputs=(*self.graph.inputs, *inputs), constants=constants)
+        return replace(self, graph=graph)
 
 
 def read_model(path: str | Path) -> Model:
     """Returns the model in an ``.onnx`` file, with the data of other files in its folder.
 
-    Raises `ModelFormatError` for files that hold none, `UnsupportedError` for versions of the
-    format that are not read.
+    Raises `ModelFormatError` for files that do not hold a model, `UnsupportedError` for versions of
+    the format that are not read.
     """
     file = Path(path)
     with open_budgeted(file) as (raw, budget):
@@ -468,19 +504,18 @@ def read_model(path: str | Path) -> Model:
 def parse_model(
     data: bytes, file: Path, budget: FileBudget | None = None, *, taken: bool = False
 ) -> Model:
-    """Returns the model in the bytes of a file; data of its own would lie beside ``file``.
+    """Returns the model in the bytes of a file; its other files are searched next to ``file``.
 
-    ``budget``: what reading may take; without one, as much as for a file of these bytes. ``taken``:
-    the budget counts the bytes, which nobody else reads.
+    ``budget``: the memory that reading may take; the default is the budget for a file of this size.
+    ``taken``: the budget already counts the bytes, and no other code reads them.
     """
-    if budget is None:
-        budget = FileBudget(2 * len(data))
+    budget = budget or loading(2 * len(data))
     if not data:
         raise ModelFormatError("the file is empty, expected an ONNX model", file)
     size, before = len(data) if taken else 0, budget.used
     message = MESSAGES.parse("ModelProto", data, file, budget=budget)
     held = budget.used - before
-    del data  # its numbers are in the message, and will be in arrays: twice is enough
+    del data  # its values are in the message and soon in arrays: no third copy
     budget.release(size)
     model = model_of(message, file, budget)
     budget.release(held)
@@ -488,10 +523,11 @@ def parse_model(
 
 
 def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
-    """Returns the model in a ModelProto of ours; ``file`` and ``budget`` as in `parse_model`."""
-    if budget is None:
-        budget = FileBudget(2 * proto.ByteSize())
-    if not proto.HasField("graph") or not proto.opset_import:  # any protobuf may parse, too
+    """Returns the model in a ModelProto of onernn's schema; for ``file`` and ``budget`` see
+    `parse_model`.
+    """
+    budget = budget or loading(2 * proto.ByteSize())
+    if not proto.HasField("graph") or not proto.opset_import:  # any other protobuf may parse
         raise ModelFormatError("not an ONNX model: it has no graph, or no opset", file)
     if proto.ir_version not in IR_VERSIONS:
         raise UnsupportedError(
@@ -506,16 +542,15 @@ def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
         }
         producer = f"{reader.text(proto.producer_name)} {reader.text(proto.producer_version)}"
         metadata = {reader.text(each.key): reader.text(each.value) for each in proto.metadata_props}
-        graph = reader.graph(proto.graph)
-        return Model(file, graph, opset, functions, producer.strip(), metadata)
+        graph, names = reader.graph(proto.graph), overridable(proto)
+        free = tuple(reader.variable(v) for v in proto.graph.input if v.name in names)
+        return Model(file, graph, opset, functions, producer.strip(), metadata, free)
     except RecursionError as error:
         raise ModelFormatError("graphs inside graphs, too deep", file) from error
 
 
 def _opset(imports: Any, file: Path) -> int:
-    """Returns the one version of ONNX's own operators; `onnx.compose` writes it once for each
-    part.
-    """
+    """Returns the one version of ONNX's own operators; `onnx.compose` writes it once per part."""
     versions = {each.version for each in imports if each.domain in ("", "ai.onnx")}
     if not versions:
         raise ModelFormatError("it imports no opset of ONNX's own operators", file)
@@ -539,13 +574,18 @@ class _Reader:
     def __init__(self, file: Path, budget: FileBudget) -> None:
         self._file, self._budget = file, budget
         self._external = ExternalData(file, budget)
+        self._texts: dict[str | bytes, str] = {}
 
     def text(self, value: str | bytes) -> str:
+        """Returns a name; equal names are one object."""
+        if (known := self._texts.get(value)) is not None:
+            return known
         try:
             text = value.decode() if isinstance(value, bytes) else value
         except UnicodeDecodeError as error:
             raise ModelFormatError(f"the name {value!r} is not UTF-8", self._file) from error
-        self._budget.take(sys.getsizeof(text), "the names")
+        self._budget.take(2 * sys.getsizeof(text), "the names")
+        self._texts[value] = text
         return text
 
     def texts(self, values: Any) -> tuple[str, ...]:
@@ -562,16 +602,18 @@ class _Reader:
                 constants[name] = array_of(tensor, f"initializer {name!r}", self._external)
             except UnsupportedError as error:
                 unread[name] = str(error)
-        self._budget.take(_OPERATOR * (len(graph.input) + len(graph.output)), "the signature")
+        values = len(graph.input) + len(graph.output) + len(graph.value_info)
+        self._budget.take(_OPERATOR * values, "the signature")
         for sparse in graph.sparse_initializer:
             unread[self.text(sparse.values.name)] = "a sparse tensor is not read"
         inputs, outputs = (tuple(map(self.variable, v)) for v in (graph.input, graph.output))
         return Subgraph(
-            tuple(self.operator(at, node) for at, node in enumerate(graph.node)),
+            self.operators(graph.node),
             tuple(v for v in inputs if v.name not in constants and v.name not in unread),
             outputs,
             constants,
             unread,
+            tuple(each for each in map(self.variable, graph.value_info) if each.names),
         )
 
     def variable(self, info: Any) -> Variable:
@@ -581,17 +623,22 @@ class _Reader:
                 return Variable(name, refusal=f"values of type {other} are not supported")
         if not kind.HasField("tensor_type"):
             return Variable(name)
-        tensor = kind.tensor_type
-        shape = None
+        tensor, shape, names = kind.tensor_type, None, list[str]()
         if tensor.HasField("shape"):
             sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
             shape = tuple(None if size < 0 else size for size in sizes)
-        if not tensor.elem_type:
-            return Variable(name, None, shape)
-        try:
-            return Variable(name, dtype_of(tensor.elem_type), shape)
-        except UnsupportedError as error:
-            return Variable(name, None, shape, str(error))
+            named = (self.text(d.dim_param) if d.dim_param else "" for d in tensor.shape.dim)
+            names = ["" if name in _NAMELESS else name for name in named]
+        dtype, refusal = None, ""
+        if tensor.elem_type:
+            try:
+                dtype = dtype_of(tensor.elem_type)
+            except UnsupportedError as error:
+                refusal = str(error)
+        return Variable(name, dtype, shape, tuple(names) if any(names) else (), refusal)
+
+    def operators(self, nodes: Any) -> tuple[Operator, ...]:
+        return in_order([self.operator(at, node) for at, node in enumerate(nodes)])
 
     def operator(self, position: int, node: Any) -> Operator:
         self._budget.take(_OPERATOR, f"operator {position}")
@@ -615,7 +662,7 @@ class _Reader:
         if attribute.ref_attr_name:
             return Reference(self.text(attribute.ref_attr_name))
         field = ATTRIBUTE_FIELDS.get(attribute.type, "")
-        if not attribute.type:  # old writers leave it to the field
+        if not attribute.type:  # old writers set only the field
             present = [f.name for f, _ in attribute.ListFields()]
             field = next((f for f in ATTRIBUTE_FIELDS.values() if f in present), "ints")
         if not field:
@@ -646,6 +693,6 @@ class _Reader:
             self.texts(function.input),
             self.texts(function.output),
             attributes,
-            tuple(self.operator(at, node) for at, node in enumerate(function.node)),
+            self.operators(function.node),
             _opset(own, self._file) if own else opset,
         )

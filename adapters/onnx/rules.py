@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+import onernn.adapters.onnx.quantized  # noqa: F401  # its rules fill the table
 from onernn.adapters.common.bodies import NEAREST, recurrent_stack
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.common.signatures import OneOf, refuse
@@ -24,10 +25,10 @@ from onernn.ops import OPERATORS
 from onernn.ops import Operator as CanonicalOperator
 from onernn.reorders import onnx as layout
 
-# The rules of If, Loop and Scan: their graphs are lowered, and run by kernels of their own.
+# The rules of If, Loop and Scan: their graphs are lowered, and special kernels run them.
 
 _FAR = 2**31 - 1
-"""The end of a Slice that takes all the rest."""
+"""The end of a Slice that takes all remaining elements."""
 
 
 @onnx("If")
@@ -40,10 +41,12 @@ def conditional(condition, *, op):
 
 @onnx("Loop")
 def loop(M=None, cond=None, *initial, op):
-    """A sequence that starts empty, and to which every iteration appends, is a scan output."""
+    """Turns a sequence that starts empty, and to which every iteration appends, into a scan
+    output.
+    """
     graph, appended = _without_sequences(op)
     slots = [at for at in range(len(initial)) if at not in appended]
-    graph, unchanged = _unchanged_from_outside(op, graph, slots)
+    graph, unchanged = _read_unchanged_outside(op, graph, slots)
     slots = [at for at in slots if at not in unchanged]
     body, outer = op.body_of(graph)
     carried = [initial[at].name for at in slots]
@@ -55,20 +58,21 @@ def loop(M=None, cond=None, *initial, op):
     )
     for at in appended:
         op.builder.stacked.add(op.result_name(at))
-    # The body's outputs: what is carried, what is collected, what was appended to sequences.
+    # The body's outputs: carried values, collected values, values appended to sequences.
     collected = range(len(initial), len(initial) + count - len(slots) - len(appended))
     values = dict(zip([*slots, *collected, *appended], map(op.tensor, results), strict=True))
     values |= {at: initial[at] for at in unchanged}
     return {str(at): value for at, value in values.items()}
 
 
-def _unchanged_from_outside(
+def _read_unchanged_outside(
     op: OnnxOperator, graph: Subgraph, slots: list[int]
 ) -> tuple[Subgraph, list[int]]:
-    """Returns the body that reads from outside what no iteration changes, and these slots.
+    """Returns the body with unchanged carried values read from outside, and the slots of these
+    values.
 
-    TensorFlow carries weights so: they have to be constants before the body's operators are read.
-    ``slots``: the loop's slot of each value that the body carries.
+    TensorFlow carries weights in this way; they must be constants before the body's operators are
+    read. ``slots``: the loop's slot of each value that the body carries.
     """
     fixed, identities = [], []
     for slot, inside, result in zip(slots, graph.inputs[2:], graph.outputs[1:], strict=False):
@@ -85,14 +89,16 @@ def _unchanged_from_outside(
 
 
 def _without(graph: Subgraph, carried: Collection[int]) -> Subgraph:
-    """Returns the body of a loop without these of the values that it carries."""
+    """Returns the body of a loop without some of the values that it carries."""
     inputs = tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in carried)
     outputs = tuple(v for at, v in enumerate(graph.outputs) if at - 1 not in carried)
     return replace(graph, inputs=inputs, outputs=outputs)
 
 
 def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
-    """Returns the body that outputs what it appends to empty sequences, and their slots."""
+    """Returns the body that outputs the values that it appends to empty sequences, and their
+    slots.
+    """
     graph = op.subgraph("body")
     inserts: dict[int, Operator] = {}
     for slot, (variable, result) in enumerate(
@@ -112,16 +118,16 @@ def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
 
 @onnx("SequenceEmpty")
 def sequence_empty(*, op, dtype=1):
-    """A loop may append to it; any other reader is refused."""
+    """Marks the sequence as empty: a loop may append to it; any other reader is refused."""
     op.builder.empty.add(op.result_name(0))
     return op.emit(UNSUPPORTED, reason="a sequence that no loop fills is not supported")
 
 
 @onnx("SplitToSequence")
 def split_to_sequence(x, split=None, *, op, axis=0, keepdims=1):
-    """A tensor whose first axis is the split one stands for the sequence.
+    """Returns a tensor that represents the sequence; its first axis is the split axis.
 
-    Even if split is 1, keepdims counts, as in ONNX Runtime.
+    keepdims also has an effect if split is 1, the same as in ONNX Runtime.
     """
     if split and (split.array.ndim or split.array != 1):
         refuse("input split: only parts of one element")
@@ -147,7 +153,7 @@ def sequence_length(sequence):
 
 @onnx("ConcatFromSequence")
 def concat_from_sequence(sequence, *, axis=0, new_axis=0):
-    """Joins what a loop appended along a new axis or one that it has."""
+    """Joins the tensors that a loop appended along a new or an existing axis."""
     rank = sequence.sequence.type.rank
     if axis < 0:
         if rank is None:
@@ -203,8 +209,8 @@ def _check_body(body: Graph, outer: list[str], inputs: int, outputs: int) -> Non
 
 # The rules of RNN, GRU and LSTM.
 #
-# Formulas, defaults and layouts: ONNX operator specification. Where implementations differ these
-# are ONNX Runtime's meanings: see design/0008.
+# Formulas, defaults and layouts: ONNX operator specification. If implementations differ, the rules
+# use ONNX Runtime's meanings: see design/0008.
 
 _DIRECTIONS: dict[str, Direction] = {
     "forward": "left2right",
@@ -274,7 +280,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
             raise ShapeError(f"W {wide['W'].shape}, R {wide['R'].shape}: hidden_size={units}")
         if not forgets:
             return spec, weights
-        if chosen[0].name == "sigmoid":  # f = 1 - i is a gate of its own
+        if chosen[0].name == "sigmoid":  # f = 1 - i becomes a separate gate
             return spec, layout.couple(weights)
         return replace(spec, input_forget=True), weights
 
@@ -282,18 +288,13 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
         return value.cast("float32") if half else value
 
     def turn(state):
-        """(D, N, O) from (N, D, O) if batch_major, and back."""
+        """Exchanges (N, D, O) and (D, N, O) if batch_major."""
         return state.transpose(1, 0, 2) if batch_major else state
 
     states = [state and turn(widen(state)) for state in initial]
 
     def stack(x, states, spec, weights, **precision):
-        names = [state.name if state else "" for state in states]
-        steps = lengths.name if lengths else ""
-        results = recurrent_stack(
-            op, x.name, names, spec, [weights], steps, batch_major, **precision
-        )
-        return [*map(x.new, results)]
+        return recurrent_stack(x, states, spec, [weights], lengths, batch_major, **precision)
 
     if len(set(functions)) == 1:
         spec, weights = read(direction, functions[0], slice(None))
@@ -301,7 +302,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
         source, precision = precisions.take(op.builder, name, x.name, spec, weights)
         x = widen(x.new(source))
         y, *ends = stack(x, states, spec, weights, precision=precision)
-    else:  # our nodes have the same functions in both directions
+    else:  # onernn's nodes have the same functions in both directions
         both: tuple[Direction, ...] = ("left2right", "right2left")
         x, sides = widen(x), []
         for d, (side, chosen) in enumerate(zip(both, functions, strict=True)):
@@ -325,7 +326,9 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
 def _activations(
     op: OnnxOperator, default: tuple[str, ...], directions: int
 ) -> list[tuple[Activation, ...]]:
-    """Returns the functions of each direction; alpha and beta go, in order, to those with them."""
+    """Returns the functions of each direction; alpha and beta go, in order, to functions that have
+    them.
+    """
     names = [name.lower() for name in op.attribute("activations", default * directions)]
     count = len(default)
     if len(names) != count * directions:
@@ -333,28 +336,30 @@ def _activations(
     numbers = [list(op.attribute(f"activation_{k}", ())) for k in ("alpha", "beta")]
     result = []
     for name in names:
-        takes = len(DEFAULTS.get(name, ()))
-        chosen = Activation(name, *(n.pop(0) if n else None for n in numbers[:takes]))
-        result.append(complete(chosen))
+        takes = numbers[: len(DEFAULTS.get(name, ()))]
+        result.append(complete(Activation(name, *(n.pop(0) if n else None for n in takes))))
     if any(numbers):
         refuse("attributes activation_alpha and activation_beta: too many numbers")
     return [tuple(result[at : at + count]) for at in range(0, len(result), count)]
 
 
-# The table: ONNX's operators -> canonical ones, which are ONNX's newest.
+# The table: ONNX's operators -> canonical operators, which are ONNX's newest versions.
 #
-# What differs between opsets: ONNX's operator changelog.
+# Differences between opsets: ONNX's operator changelog.
 
 
-def rule_for(domain: str, op_type: str) -> Rule:
-    """Returns the rule of an operator. Raises `UnsupportedError` if there is none."""
-    if domain == f"{DOMAIN}.nchwc":
-        refuse("ONNX Runtime wrote it for one CPU's layout; save the model at ORT_ENABLE_EXTENDED")
+def rule_for(domain: str, op_type: str) -> Rule | None:
+    """Returns the rule of an operator, None if there is none."""
     record, own = OPERATORS.get(op_type), RULES.get(f"{domain} {op_type}".strip())
     plain = record is not None and record.since and record.domain == domain
-    if not own and not plain:
-        refuse("this operator is not known")
-    return own or _plain
+    return own or (_plain if plain else None)
+
+
+def refuse_unknown(domain: str) -> NoReturn:
+    """Raises `UnsupportedError` for an operator without a rule."""
+    if domain == f"{DOMAIN}.nchwc":
+        refuse("ONNX Runtime wrote it for one CPU's layout; save the model at ORT_ENABLE_EXTENDED")
+    raise UnsupportedError("this operator is not known")
 
 
 _BECAME_INPUTS = {
@@ -367,11 +372,11 @@ _BECAME_INPUTS = {
     "Unsqueeze": (13, ("axes",)),
     "ReduceSum": (13, ("axes",)),
 }
-"""Attributes that are inputs from an opset on, in the order of the inputs."""
+"""Attributes that became inputs in an opset, in the order of the inputs."""
 
 
 def became_inputs(op_type: str) -> tuple[int, tuple[str, ...]]:
-    """Returns the first opset in which attributes are inputs, and which; (0, ()) for most
+    """Returns the first opset in which attributes are inputs, and their names; (0, ()) for most
     operators.
     """
     reduces = (18, ("axes",)) if op_type.startswith("Reduce") else (0, ())
@@ -379,14 +384,15 @@ def became_inputs(op_type: str) -> tuple[int, tuple[str, ...]]:
 
 
 def _plain(op: OnnxOperator) -> Results:
-    """Emits an operator with one meaning in every opset, except attributes that became inputs.
+    """Emits an operator with the same meaning in every opset, except for attributes that became
+    inputs.
 
-    Given attributes are passed on; the operator's record knows the defaults.
+    Given attributes are passed on; the operator's record has the defaults.
     """
     operator = OPERATORS[op.at.type]
     values = _values(op, operator)
     count = min(len(op.outputs), operator.outputs[1])
-    return op.emit_many(op.at.type, count, *values, **op.given(operator))
+    return op.emit_many(op.at.type, count, *values, **op.attributes_of(operator))
 
 
 def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
@@ -404,7 +410,7 @@ def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
 
 
 def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
-    """Returns an input that older opsets have as an attribute; numbers get the dtype of x."""
+    """Returns an input that is an attribute in older opsets; numbers get the dtype of x."""
     result = op.attribute(name, None)
     if result is None and not OPERATORS[op.at.type].slot(at).optional:
         raise UnsupportedError(f"attribute {name} is missing")
@@ -421,19 +427,19 @@ def squash(x, *, op):
 
 @onnx("Identity")
 def identity(x, *, op):
-    """A node outside of bodies, so that comparisons of models can name it."""
+    """Adds a node, except in bodies, so that comparisons of models can name it."""
     return x if op.scope.body else x.Identity()
 
 
 @RULES("Constant")
 def _constant(op: OnnxOperator) -> Results:
-    dtypes = {"value_float": "float32", "value_floats": "float32"}
-    dtypes |= {"value_int": "int64", "value_ints": "int64"}
-    values = [(k, op.attribute(k, None)) for k in ("value", *dtypes) if k in op.attributes]
+    kinds = ("value", "value_float", "value_floats", "value_int", "value_ints")
+    values = [(kind, op.attribute(kind, None)) for kind in kinds if kind in op.attributes]
     if len(values) != 1:
         refuse("expected one attribute of numbers")
     ((kind, value),) = values
-    array = np.asarray(value, dtypes.get(kind))
+    dtype = None if kind == "value" else "float32" if "float" in kind else "int64"
+    array = np.asarray(value, dtype)
     if array.dtype.kind not in "biuf":
         refuse(f"attribute {kind}: expected numbers, got {array.dtype}")
     return op.builder.constant(array, op.result_name(0))
@@ -441,7 +447,7 @@ def _constant(op: OnnxOperator) -> Results:
 
 @onnx("Range", stash_type=1)
 def range_(start, limit, delta):
-    """float16 values are counted in float32."""
+    """Counts float16 values in float32."""
     if start.dtype != np.float16:
         return start.Range(limit, delta)
     first, *others = (each.cast("float32") for each in (start, limit, delta))
@@ -461,6 +467,37 @@ def causal_convolution(x, w, bias=None, past=None, *, activation="none"):
     return y, joined.Slice([1 - kernel or _FAR], [_FAR], [2])
 
 
+_RANDOM = "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli"
+
+
+@RULES(_RANDOM)
+def _random(op: OnnxOperator) -> Results:
+    """Refuses the operator, and names the call that turns all random values into inputs."""
+    advice, graph = "export the model in inference mode", op.builder.native
+    if graph and not op.scope.prefix:
+        kinds = _RANDOM.split()
+        drawn = [each.outputs[0] for each in graph.operators if each.type in kinds]
+        names = [[*(v.name for v in graph.inputs), *drawn], [v.name for v in graph.outputs]]
+        call = f"onnx.utils.extract_model({op.builder.name!r}, 'fed.onnx', {names[0]}, {names[1]})"
+        advice += f", or make them inputs and feed them: {call}"
+    return refuse(f"random numbers, which are others in every run: {advice}")
+
+
+@RULES("MaxPool")
+def _max_pool(op: OnnxOperator) -> Results:
+    """Compares 8-bit integers as float32, which is exact; the kernels take only floats."""
+    dtype = op.builder.type_of(op.value()).dtype
+    if dtype not in ("uint8", "int8") or op.wants(1):
+        return _plain(op)
+    pooled = op.emit(
+        "MaxPool",
+        op.emit("Cast", op.value(), to="float32"),
+        **op.attributes_of(OPERATORS["MaxPool"]),
+    )
+    zero = op.constant(np.zeros((), dtype))
+    return op.emit("QuantizeLinear", pooled, op.constant(np.float32(1)), zero)
+
+
 @onnx("Cast")
 def cast(x, *, op, to=0):
     if to == BFLOAT16:
@@ -470,7 +507,7 @@ def cast(x, *, op, to=0):
 
 @onnx("Scatter")
 def scatter(data, indices, updates, *, axis=0):
-    """Opset 11 calls it ScatterElements."""
+    """Emits ScatterElements, its name from opset 11 on."""
     return data.ScatterElements(indices, updates, axis=axis)
 
 
@@ -486,34 +523,20 @@ def _softmax(op: OnnxOperator) -> Results:
 
 @RULES("Slice")
 def _slice(op: OnnxOperator) -> Results:
-    """Leaves out the axes of which it takes all: TensorFlow writes them."""
+    """Leaves out the axes that are taken whole; TensorFlow writes them."""
     x, *inputs = _values(op, OPERATORS["Slice"])
     arrays = [op.builder.constants.get(name) for name in inputs]
     if all(array is not None for array, name in zip(arrays, inputs, strict=True) if name):
-        lists: list[Any] = [None if each is None else each.reshape(-1).tolist() for each in arrays]
+        lists: list[Any] = [
+            array if array is None else array.reshape(-1).tolist() for array in arrays
+        ]
         starts, ends, axes, steps = (*lists, None, None)[:4]
         count = len(starts)
         rows = zip(starts, ends, axes or range(count), steps or [1] * count, strict=True)
-        cuts = [row for row in rows if not (row[0] == 0 and row[1] >= _FAR and row[3] == 1)]
+        cuts = [row for row in rows if row[0] or row[1] < _FAR or row[3] != 1]
         if cuts and len(cuts) < count:
             inputs = [op.ints(*each) for each in zip(*cuts, strict=True)]
     return op.emit("Slice", x, *inputs)
-
-
-@onnx("QuantizeLinear")
-def quantize(x, y_scale, y_zero_point=None, *, op, output_dtype=0):
-    """The dtype of the result is the zero point's, or output_dtype if there is none."""
-    if not output_dtype or y_zero_point:
-        return _plain(op)
-    shape = y_scale.type.counts
-    if None in shape:
-        refuse("attribute output_dtype with a scale of unknown shape")
-    zero = y_scale.constant(np.zeros(shape, dtype_of(output_dtype)))
-    op.only(block_size=0, precision=0)
-    return x.QuantizeLinear(y_scale, zero, axis=op.attribute("axis", 1))
-
-
-onnx("DequantizeLinear", output_dtype=0)(_plain)  # in the dtype of its scale
 
 
 @RULES("Split")
@@ -543,31 +566,31 @@ def _group_normalization(op: OnnxOperator) -> Results:
 
 @RULES("STFT")
 def _stft(op: OnnxOperator) -> Results:
-    """ONNX Runtime also takes a real signal without its last axis."""
+    """Adds the last axis of a real signal, which ONNX Runtime allows to be absent."""
     x, *others = _values(op, OPERATORS["STFT"])
     if op.builder.type_of(x).rank == 2:
-        x = op.unsqueezed(x, -1)
-    return op.emit("STFT", x, *others, **op.given(OPERATORS["STFT"]))
+        x = op.emit("Unsqueeze", x, [-1])
+    return op.emit("STFT", x, *others, **op.attributes_of(OPERATORS["STFT"]))
 
 
 @RULES("DFT")
 def _dft(op: OnnxOperator) -> Results:
-    """The axis is an attribute before opset 20."""
+    """Reads the axis, which is an attribute before opset 20."""
     if op.opset >= 20:
         return _plain(op)
     x, length, axis = op.value(), op.optional(1), [op.attribute("axis", 1)]
-    return op.emit("DFT", x, length, axis, **op.given(OPERATORS["DFT"]))
+    return op.emit("DFT", x, length, axis, **op.attributes_of(OPERATORS["DFT"]))
 
 
 @RULES("Resize Upsample")
 def _resize(op: OnnxOperator) -> Results:
-    """Constant scales become an attribute of our own: types follow from it."""
+    """Turns constant scales into an attribute of onernn, so that types are known."""
     record = OPERATORS["Resize"]
     if op.opset > 10:
         if op.at.type == "Upsample":
             raise UnsupportedError("Upsample is of opsets up to 9")
         x, roi, scales, sizes = op.value(), *(op.optional(at) for at in (1, 2, 3))
-        attributes = op.given(record)
+        attributes = op.attributes_of(record)
     else:
         x, roi, sizes = op.value(), "", ""
         # The scales of an Upsample are at least 1.

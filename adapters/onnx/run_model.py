@@ -1,4 +1,4 @@
-"""A model run by ONNX Runtime itself, as documented by onnxruntime.InferenceSession."""
+"""Runs a model in ONNX Runtime itself; onnxruntime.InferenceSession is the documentation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onernn.ir.ragged import Batch
 
 
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """Returns the outputs, in order. Raises what ONNX Runtime raises."""
+    """Returns the outputs, in order. Raises ONNX Runtime's errors."""
     runtime = require("onnxruntime", "onnx")
     options = runtime.SessionOptions()
     options.log_severity_level = 3  # errors only

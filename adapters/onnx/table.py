@@ -1,11 +1,11 @@
-"""One ONNX operator as a rule reads it, and the precisions of layers in a file."""
+"""One ONNX operator in the form that a rule reads, and the precisions of layers in a file."""
 
 from __future__ import annotations
 
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -21,22 +21,25 @@ from onernn.adapters.common.signatures import Signature, Tensor, refuse
 from onernn.adapters.onnx.read import Model, Operator, Subgraph, Unread
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
-from onernn.ir.graph import Graph
+from onernn.ir.graph import UNSUPPORTED, Graph
 from onernn.ir.operator import REQUIRED
 from onernn.ir.operator import Operator as CanonicalOperator
+from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
+from onernn.ir.types import Size
 from onernn.ir.weights import OWN, LayerPrecision, PartScales, RnnWeights, Scale
 
-# Precisions of layers in an ``.onnx`` file: what its graph has no place for, in `metadata_props`.
+# Precisions of layers in an ``.onnx`` file: `metadata_props` stores the parts that the graph cannot
+# express.
 #
-# The graph itself has the bytes: QuantizeLinear and DequantizeLinear around an operator. Scales of
-# states, and factors to the last bit, stand in one JSON text under `KEY`, by the name of the
-# operator's first output.
+# The graph itself stores the quantized values: QuantizeLinear and DequantizeLinear around an
+# operator. The scales of states, and the exact factors, are in one JSON text under `KEY`, by the
+# name of the operator's first output.
 
 KEY = "onernn.precision"
 VERSION = 1
 DTYPES = ("f32", "bf16", "f16", "u8")
-"""Of layers in a file of this version."""
+"""The dtypes of layers in a file of this version."""
 _SCALES, _COLUMNS = ("data", "state"), ("layer", "iter", "projection")
 
 
@@ -61,9 +64,10 @@ def _part(part: PartScales) -> dict[str, Any]:
 
 
 def decode(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
-    """Returns the precisions by the names of first outputs, and why there are none, else "".
+    """Returns the precisions by the names of first outputs, and the reason if there are none, else
+    "".
 
-    Other versions are not read. Raises `ModelFormatError` for a text not of this version.
+    A text of a different version is not read. Raises `ModelFormatError` for a damaged text.
     """
     import json
 
@@ -71,24 +75,20 @@ def decode(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
         stored = json.loads(text)
         if stored["version"] != VERSION:
             return {}, f"metadata {KEY} of version {stored['version']!r:.20}, {VERSION} is read"
-        layers = {str(name): _precision(each) for name, each in stored["layers"].items()}
-    except OnernnError as error:
-        raise ModelFormatError(f"metadata {KEY}: {error}", file) from error
+        layers = {}
+        for name, each in stored["layers"].items():
+            if each["dtype"] not in DTYPES:
+                raise ValueError(f"dtype {each['dtype']!r:.20}")
+            layers[str(name)] = LayerPrecision(each["dtype"], tuple(map(_part_of, each["parts"])))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
         what = f"{type(error).__name__} {error!s:.200}"
         raise ModelFormatError(f"metadata {KEY}: malformed: {what}", file) from error
-    except ValueError as error:  # of JSON and base64, too
+    except (OnernnError, ValueError) as error:  # also errors of JSON and base64
         raise ModelFormatError(f"metadata {KEY}: {error!s:.200}", file) from error
     return layers, ""
 
 
-def _precision(stored: Mapping[str, Any]) -> LayerPrecision:
-    if stored["dtype"] not in DTYPES:
-        raise ValueError(f"dtype {stored['dtype']!r:.20}")
-    return LayerPrecision(stored["dtype"], tuple(map(_stored_part, stored["parts"])))
-
-
-def _stored_part(stored: Mapping[str, Any]) -> PartScales:
+def _part_of(stored: Mapping[str, Any]) -> PartScales:
     result: dict[str, Any] = {name: Scale(*stored[name]) for name in _SCALES if name in stored}
     result |= {name: _columns(stored[name]) for name in _COLUMNS if name in stored}
     return PartScales(**result)
@@ -99,36 +99,36 @@ def _columns(stored: Mapping[str, Any]) -> Array:
     return flat.reshape(tuple(stored["shape"]))
 
 
-# The precision that a file stores for an RNN, GRU or LSTM, if the values around fit it.
+# The precision that a file stores for an RNN, GRU or LSTM, if the values around it match.
 
 
 class StoredPrecisions:
-    """The precisions in a file's metadata, by the layers' first outputs, and what came of them."""
+    """The precisions in a file's metadata, by the layers' first outputs, with notes about unused
+    ones.
+    """
 
-    def __init__(self, stored: Mapping[str, LayerPrecision], note: str = "") -> None:
-        self._left, self._notes = dict(stored), [note] if note else []
-
-    @classmethod
-    def of(cls, model: Model) -> StoredPrecisions:
-        """Raises `ModelFormatError` for metadata that are damaged."""
+    def __init__(self, model: Model) -> None:
+        """Reads the metadata. Raises `ModelFormatError` if they are damaged."""
         text = model.metadata.get(KEY)
-        return cls({}) if text is None else cls(*decode(text, model.file))
+        self._left, note = ({}, "") if text is None else decode(text, model.file)
+        self._notes = [note] if note else []
 
     def notes(self) -> list[str]:
-        """Returns why layers run in other numbers than the file says."""
+        """Returns the reasons why layers run with a precision different from the file's."""
         none = "there is no such layer, its precision is left aside"
         return self._notes + [f"metadata {KEY}: {name!r:.80}: {none}" for name in self._left]
 
     def take(
         self, builder: GraphBuilder, name: str, x: str, spec: RnnSpec, weights: RnnWeights
     ) -> tuple[str, LayerPrecision]:
-        """Returns what a layer reads and its precision; x itself if it has none of its own.
+        """Returns the value that a layer reads and its precision; x itself if the file stores none.
 
-        The layer quantizes by itself: it reads the input that the file rounds before it.
+        The layer quantizes its input itself, so it reads the value that the file rounds before the
+        layer.
         """
         stored = self._left.pop(name, OWN)
         try:
-            return _rounded_in(builder, x, spec, weights, stored), stored
+            return _source_of(builder, x, spec, weights, stored), stored
         except ShapeError as error:
             self._notes.append(
                 f"metadata {KEY}: {name!r:.80}: {error}; the layer computes as the session says"
@@ -136,13 +136,15 @@ class StoredPrecisions:
             return x, OWN
 
 
-def _rounded_in(
+def _source_of(
     builder: GraphBuilder, x: str, spec: RnnSpec, weights: RnnWeights, stored: LayerPrecision
 ) -> str:
-    """Returns what is rounded before a layer. Raises `ShapeError` if values differ."""
+    """Returns the value that is rounded before a layer. Raises `ShapeError` if values do not
+    match.
+    """
     stored.check(spec)
     if not stored.parts:
-        return x  # the kernel finds what is not stored
+        return x  # the kernel computes the scales that are not stored
     for d, part in enumerate(stored.parts):
         for role in ("layer", "iter"):
             factors, matrix = getattr(part, role), getattr(weights, role)
@@ -151,91 +153,170 @@ def _rounded_in(
     (data, *others) = {part.data for part in stored.parts}
     if others:
         raise ShapeError("one input is rounded in two ways")
-    return x if data is None else _behind(builder, x, data)
+    return x if data is None else _find_rounded(builder, x, data)
 
 
 def _holds(matrix: Array, factors: Array) -> bool:
-    """Returns whether signed bytes hold the numbers of a matrix (K, G, O), to the last bit."""
+    """Returns whether int8 values with these factors equal a matrix (K, G, O) exactly."""
     steps = np.reciprocal(factors, dtype=np.float32)
     whole = np.rint(matrix / steps).clip(-128, 127)
     return np.array_equal(whole * steps, matrix)
 
 
-def _behind(builder: GraphBuilder, x: str, scale: Scale) -> str:
-    """Returns what QuantizeLinear and DequantizeLinear make x of, by this scale."""
-    known: list[Array] = [np.array(1 / scale.factor, np.float32), np.array(scale.shift, np.uint8)]
+def _find_rounded(builder: GraphBuilder, x: str, scale: Scale) -> str:
+    """Returns the value from which QuantizeLinear and DequantizeLinear compute x with this
+    scale.
+    """
+    known = [("float32", float(np.float32(1 / scale.factor))), ("uint8", scale.shift)]
     for kind in ("DequantizeLinear", "QuantizeLinear"):
         node = builder.maker(x)
-        result = [] if node is None else [builder.constants.get(name) for name in node.inputs[1:]]
-        same = len(result) == 2 and all(
-            number is not None and (number.dtype, number.size) == (want.dtype, 1) and number == want
-            for number, want in zip(result, known, strict=True)
-        )
-        if node is None or node.op != kind or not same:
+        if node is None or node.op != kind:
+            raise ShapeError("the input is not rounded by its scale")
+        arrays = [builder.constants.get(name) for name in node.inputs[1:]]
+        values = [(str(a.dtype), *a.reshape(-1).tolist()) for a in arrays if a is not None]
+        if len(arrays) != 2 or values != known:
             raise ShapeError("the input is not rounded by its scale")
         x = node.inputs[0]
     return x
 
 
-# One ONNX operator as a rule of the table reads it.
+# One ONNX operator in the form that a rule of the table reads.
 
 INERT = frozenset({"momentum", "seed", "saturate", "sorted"})
-"""Attributes without effect on what is run: training's, those of eight-bit floats, and leave for
-results in any order.
+"""Attributes without effect on a run: for training, for 8-bit floats, or that allow results in any
+order.
 """
+
+
+_SIZES = ("Shape", "Size")
+"""Operators that read sizes; other operators compute with the sizes."""
 
 
 class OnnxBuilder(GraphBuilder):
     """A graph under construction.
 
-    ``empty``: variables that are sequences without a tensor, ``stacked``: those whose tensor stands
-    for all of a sequence. ``precisions``: those of layers in the file. ``semantics``: as `load`
-    takes them.
+    ``empty``: variables that are sequences without a tensor; ``stacked``: variables whose tensor
+    holds a whole sequence. ``precisions``: the precisions of layers in the file. ``semantics``: see
+    `load`. ``native``: the graph in the file; it is None in a body.
     """
 
     def __init__(
-        self, name: str, budget: FoldingBudget, precisions: StoredPrecisions | None = None
+        self, name: str, budget: FoldingBudget, precisions: StoredPrecisions, semantics: str
     ) -> None:
         super().__init__(name, budget)
         self.empty: set[str] = set()
         self.stacked: set[str] = set()
-        self.precisions = precisions or StoredPrecisions({})
-        self.semantics = "documented"
+        self.precisions, self.semantics = precisions, semantics
+        self.native: Subgraph | None = None
+
+    def emit_many(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        count: int,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> tuple[str, ...]:
+        """Adds a node of ``count`` outputs, or the constants that it computes from known sizes.
+
+        Exporters compute sizes of weights from the declared sizes of inputs.
+        """
+        outs = super().emit_many(op, inputs, count, attributes)
+        is_node = bool(self.nodes) and self.nodes[-1].outputs == outs
+        if is_node and (op in _SIZES or any(map(self._describes_sizes, inputs))):
+            known = [self.type_of(name) for name in outs]
+            numbers = [each.numbers for each in known]
+            if not any(each is None for each in numbers):
+                self.nodes.pop()
+                self._typed = len(self.nodes)
+                for name, type_, array in zip(outs, known, numbers, strict=True):
+                    self.constants[name] = np.asarray(array, type_.dtype)
+        return outs
+
+    def array(self, value: str, role: str) -> Array:
+        """Returns the array of a constant.
+
+        Raises `UnsupportedError` if it is computed at run time; the error names the input sizes
+        that would make it constant.
+        """
+        try:
+            return super().array(value, role)
+        except UnsupportedError as error:
+            options = self._ask_sizes(value)
+            if not options:
+                raise
+            raise UnsupportedError(f"{error}; known sizes suffice: say {options}") from None
+
+    def _ask_sizes(self, value: str) -> str:
+        """Returns options for the inputs whose sizes determine a value; "" if the value depends on
+        more.
+        """
+        from onernn.engine.inferring import write_option  # slow, and rarely needed
+
+        makers = {name: node for node in self.nodes for name in node.outputs}
+        left, seen, sizes, undeclared = [value], {value}, set[str](), set[str]()
+        while left:
+            name = left.pop()
+            known = self.type_of(name).value
+            if name in self.constants:
+                continue
+            if known is not None:
+                parts = (known,) if isinstance(known, Size) else known
+                sizes.update(each for part in parts for each in part.names)
+                continue
+            node = makers.get(name)
+            if node is None or node.op == UNSUPPORTED:
+                return ""
+            if node.op in _SIZES and node.inputs[0] not in makers:
+                undeclared.add(node.inputs[0])
+                continue
+            new = {each for each in node.inputs if each} - seen
+            left, seen = [*left, *new], seen | new
+        options = list[str]()
+        for each in self.inputs:
+            own = [s.names if s else frozenset() for s in each.type.shape or ()]
+            axes = {axis for axis, names in enumerate(own) if names & sizes}
+            sizes.difference_update(*(own[axis] for axis in axes))
+            if axes or each.name in undeclared:
+                options.append(write_option(each, dict.fromkeys(axes, "?")))
+        return "" if sizes else " ".join(options)
+
+    def _describes_sizes(self, value: str) -> bool:
+        """Returns whether a value consists of sizes that are known or have names."""
+        if value in self.constants or value not in self._types:
+            return False
+        return self._types[value].value is not None
 
 
+@dataclass(frozen=True, eq=False)
 class Scope:
-    """A graph that operators are in, or a function's call, whose names differ outside.
+    """A graph of operators, or a function's call, in which names differ from the outer names.
 
-    ``arguments``: the attributes of the call. ``depth``: of calls inside calls. ``body``: whether
-    the graph is that of a loop or branch.
+    ``arguments``: the attributes of the call. ``names``: the outer variables by their inner names;
+    other names get the ``prefix``. ``depth``: the number of nested calls. ``body``: whether the
+    graph is the body of a loop or branch.
     """
 
-    def __init__(
-        self,
-        builder: OnnxBuilder,
-        opset: int,
-        arguments: Mapping[str, Any] = MappingProxyType({}),
-        names: Mapping[str, str] = MappingProxyType({}),
-        prefix: str = "",
-        depth: int = 0,
-        body: bool = False,
-    ) -> None:
-        self.builder, self._names, self._prefix = builder, names, prefix
-        self.opset, self.arguments, self.depth, self.body = opset, arguments, depth, body
+    builder: OnnxBuilder
+    opset: int
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+    depth: int = 0
+    body: bool = False
 
     def variable(self, name: str) -> str:
         """Returns the builder's variable of a name."""
-        return self._names[name] if name in self._names else f"{self._prefix}{name}"
+        return self.names.get(name, f"{self.prefix}{name}")
 
 
-_ONLY = {"block_size": 0, "precision": 0, "spatial": 1, "stash_type": 1, "training_mode": 0}
-"""Attributes of which one value is understood."""
+_ONLY = {"spatial": 1, "stash_type": 1, "training_mode": 0}
+"""Attributes with only one supported value."""
 _LIKE = {"axis": 0, "equation": "", "perm": ()}
-"""What attributes are like of which the operator's record has no default."""
+"""Example values of attributes without a default in the operator's record."""
 
 
 class OnnxOperator(NativeOperator):
-    """One operator; its inputs and outputs by their position."""
+    """One operator; slots of inputs and outputs are positions."""
 
     main = 0
     builder: OnnxBuilder
@@ -258,8 +339,8 @@ class OnnxOperator(NativeOperator):
     def resolve(self, variable: str) -> str:
         return self.builder.value(self.scope.variable(variable))
 
-    def given(self, record: CanonicalOperator) -> dict[str, Any]:
-        """Returns the attributes of a canonical operator that the model has."""
+    def attributes_of(self, record: CanonicalOperator) -> dict[str, Any]:
+        """Returns the attributes of a canonical operator that are in the model."""
         self.only(**_ONLY)
         like = {k: v for k, v in record.attributes.items() if v is not None and v is not REQUIRED}
         like = {**_LIKE, **like}
@@ -274,9 +355,9 @@ class OnnxOperator(NativeOperator):
         return result
 
     def body(self, name: str) -> tuple[Graph, list[str]]:
-        """Returns the graph in an attribute, lowered, and the outer values that it takes.
+        """Returns the lowered graph in an attribute, and the outer values that it takes.
 
-        These come after its own inputs.
+        The outer values come after the graph's own inputs.
         """
         return self.body_of(self.subgraph(name))
 
@@ -296,14 +377,14 @@ class OnnxOperator(NativeOperator):
 
 
 class OnnxTensor(Tensor):
-    """A value as ONNX's rules compute with it."""
+    """A value with which ONNX's rules compute."""
 
     def Sigmoid(self) -> Self:  # noqa: N802
-        """Returns the function in the meaning that `load` was asked for."""
+        """Returns the function with the meaning that `load` was called with."""
         return self._squash("Sigmoid")
 
     def Tanh(self) -> Self:  # noqa: N802
-        """Returns the function in the meaning that `load` was asked for."""
+        """Returns the function with the meaning that `load` was called with."""
         return self._squash("Tanh")
 
     def _squash(self, kind: str) -> Self:
@@ -320,7 +401,7 @@ class OnnxTensor(Tensor):
 
 
 class OnnxSignature(Signature):
-    """A rule whose parameters are inputs in order; an absent one among the last ones is None."""
+    """A rule whose parameters are inputs in order; absent inputs at the end are None."""
 
     def _values(self, op: NativeOperator, slot: str) -> list[Any]:
         first = (*self.slots, self.rest).index(slot)
@@ -332,7 +413,7 @@ class OnnxSignature(Signature):
 
 Rule = Callable[[OnnxOperator], Results]
 RULES = Rules[Rule]()
-"""Rules by the types of operators; other domains than ONNX's own precede the type."""
+"""The rules by the types of operators; a domain other than ONNX's own precedes the type."""
 
 
 def onnx(names: str, *, domain: str = "", **only: Any) -> Any:

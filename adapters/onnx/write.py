@@ -1,4 +1,4 @@
-"""A graph as an ONNX file, checked before it is written."""
+"""Writes a graph as an ONNX file, which is checked before it is written."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ from typing import Any
 
 import numpy as np
 
+from onernn.adapters.common.lowering import Names
 from onernn.adapters.common.writing import Progress, check_again, declare, write_nodes
 from onernn.adapters.onnx.lower import lower
-from onernn.adapters.onnx.read import MESSAGES, graphs, model_of, names_in, without_values
+from onernn.adapters.onnx.opsets import FUNCTIONS, IR_VERSIONS, needs
+from onernn.adapters.onnx.read import DTYPES, MESSAGES, graphs, model_of, names_in, without_values
 from onernn.adapters.onnx.table import KEY, encode
 from onernn.adapters.onnx.write_layers import DOMAIN, has_one_direction
 from onernn.adapters.onnx.write_nodes import write_node
-from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, value_info
+from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, WrittenModel, value_info
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.expand_layers import ExpandLayers
+from onernn.fuse_passes.ragged_inputs import LENGTHS
 from onernn.ir.arrays import Array
-from onernn.ir.errors import UnsupportedError, did_you_mean
+from onernn.ir.errors import Refusal, UnsupportedError, did_you_mean
 from onernn.ir.files import replacing_all
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.types import Type
 
-# A graph of canonical operators as a portable ONNX model: standard operators, unless the graph
-# holds one that only ONNX Runtime's own domain has.
+# A graph of canonical operators as a portable ONNX model. It has only standard operators, unless
+# the graph holds an operator that only ONNX Runtime's own domain has.
 #
 # A ragged value is a padded tensor (N, T, ...) and its lengths (N,): see design/0008.
 
-IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
-"""The opsets that are written, and the version of the format each came with."""
-OPSET = 18
 WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def to_onnx(
     graph: Graph,
-    opset: int = OPSET,
+    opset: int | None = None,
     output_dtype: str = "float32",
     allow_functions: bool = False,
     progress: Progress | None = None,
 ) -> Any:
-    """Returns the ModelProto of a graph that is `declared`.
+    """Returns the ModelProto of a graph with declared types; the default is the lowest opset that
+    supports all operators, also in ONNX Runtime.
 
-    A ragged input NAME becomes NAME (batch, time, ...) and NAME_lengths (batch,) int32; ragged
-    outputs come padded, with zeros after the sequences. Raises `UnsupportedError` naming an
-    operator that ONNX cannot say.
+    A ragged input NAME becomes NAME (batch, time, ...) and NAME_lengths (batch,) int32, with
+    separate names for these sizes if there are several. Other sizes keep their names. Ragged
+    outputs are padded, with zeros after the sequences. Raises `UnsupportedError` that names each
+    operator that ONNX, or the opset, cannot express.
     """
-    if opset not in IR_VERSIONS:
+    if opset is not None and opset not in IR_VERSIONS:
         raise UnsupportedError(
             f"opset {opset}: {min(IR_VERSIONS)} to {max(IR_VERSIONS)} are written"
         )
@@ -57,37 +59,68 @@ def to_onnx(
         names = ", ".join(WEIGHT_DTYPES)
         raise UnsupportedError(f"dtype {output_dtype!r}: expected one of {names}")
     graph = fuse(graph, (ExpandLayers(directions=has_one_direction),)).model
-    model = MESSAGES.message("ModelProto")(ir_version=IR_VERSIONS[opset], producer_name="onernn")
-    model.opset_import.add(domain="", version=opset)
-    functions: dict[str, Any] | None = {} if allow_functions else None
-    w = GraphWriter(model.graph, opset, graph, graph.types, functions)
-    w.narrow = output_dtype
+    chosen = opset or min(IR_VERSIONS)
+    while True:
+        shared = WrittenModel(chosen, output_dtype, {} if allow_functions else None)
+        model, never, lacks = _write(graph, shared, progress, fixed=opset is not None)
+        if never and opset is None:
+            raise UnsupportedError(f"{graph.name} cannot be written:", never)
+        if never or opset and lacks:
+            raise UnsupportedError(
+                f"{graph.name} cannot be written as opset {chosen}:", (*never, *lacks)
+            )
+        if not lacks:
+            return model
+        chosen = max(lacks.values())
+
+
+def _write(
+    graph: Graph, shared: WrittenModel, progress: Progress | None, *, fixed: bool
+) -> tuple[Any, Sequence[Refusal], dict[Refusal, int]]:
+    """Returns the ModelProto, the refusals for all opsets, and the refusals for this opset with the
+    first opset that works. For a ``fixed`` opset, limits of ONNX Runtime do not count.
+    """
+    model = MESSAGES.message("ModelProto")(producer_name="onernn")
+    w = GraphWriter(shared, graph, graph.types, model.graph)
     _inputs(w, graph)
     given = {value.name for value in graph.inputs}
     outputs = [v.name if v.name in given else w.fresh(v.name) for v in graph.outputs]
-    write_nodes(graph, partial(write_node, w), progress)
-    for name, value in zip(outputs, graph.outputs, strict=True):
-        _output(w, name, value)
-    w.prune()
-    if w.precisions:
-        model.metadata_props.add(key=KEY, value=encode(w.precisions))
-    for function in (functions or {}).values():
-        model.functions.append(function)
-    for domain in sorted(w.domains - {""}) + [DOMAIN] * bool(functions):
-        model.opset_import.add(domain=domain, version=1)
-    return model
+    never: Sequence[Refusal] = ()
+    try:
+        write_nodes(graph, partial(write_node, w), w.stand_in, progress)
+    except UnsupportedError as error:
+        never = error.refusals
+    else:
+        for name, value in zip(outputs, graph.outputs, strict=True):
+            _output(w, name, value)
+        w.prune()
+    if shared.precisions:
+        model.metadata_props.add(key=KEY, value=encode(shared.precisions))
+    functions = shared.functions or {}
+    model.functions.extend(functions.values())
+    model.ir_version = max(IR_VERSIONS[shared.opset], FUNCTIONS * bool(functions))
+    versions = {"": shared.opset, **dict.fromkeys(sorted(shared.domains - {""}), 1)}
+    versions |= {DOMAIN: 1} if functions else {}
+    for domain, version in versions.items():
+        model.opset_import.add(domain=domain, version=version)
+    dtypes = {each.name: DTYPES[each.type.tensor_type.elem_type] for each in model.graph.input}
+    lacks = {}
+    for need in (*shared.needs, *needs(model.graph, dtypes, functions)):
+        if need.opset > shared.opset and not (need.runtime and fixed):
+            where = shared.labels.get(need.value, need.value)
+            lacks[Refusal(f"{need.reason} needs opset {need.opset}", where)] = need.opset
+    return model, never, lacks
 
 
 def pad(inputs: Mapping[str, Any]) -> dict[str, Array]:
-    """Returns a batch as a written model takes it: a ragged NAME as NAME, padded, and
-    NAME_lengths.
+    """Returns a batch in the form that a written model takes: a ragged NAME becomes NAME, padded,
+    and NAME_lengths.
     """
-    feed: dict[str, Array] = {}
+    feed: dict[str, Array] = {**inputs}
     for name, value in inputs.items():
-        feed[name] = value
         if isinstance(value, Ragged):
             feed[name] = value.to_padded(time=max(1, int(value.lengths.max(initial=0))))
-            feed[f"{name}_lengths"] = value.lengths.astype(np.int32)
+            feed[name + LENGTHS] = value.lengths.astype(np.int32)
     return feed
 
 
@@ -95,26 +128,28 @@ def _inputs(w: GraphWriter, graph: Graph) -> None:
     for value in graph.inputs:
         w.fresh(value.name)
     several = sum(value.lod_depth > 0 for value in graph.inputs) > 1
+    taken = Names(dict.fromkeys((n for v in graph.inputs for n in v.named.values()), 0))
     for value in graph.inputs:
-        result = w.types[value.name]
-        dtype, sizes = result.dtype or "", value.shape or ()
+        name, sizes, dtype = value.name, value.shape or (), w.types[value.name].dtype or ""
+        shape: list[Any] = [
+            value.named.get(k) or taken.fresh(f"{name}_{k}") if size is None else size
+            for k, size in enumerate(sizes)
+        ]
+        lengths = None
         if value.lod_depth:
-            time = f"{value.name}_time" if several else "time"
-            shape: list[Any] = ["batch", time, *sizes[1:]]
-            lengths = w.fresh(f"{value.name}_lengths")
-            if lengths != f"{value.name}_lengths":
-                raise UnsupportedError(f"input {value.name}: {value.name}_lengths is one, too")
-            w.proto.input.append(value_info(value.name, dtype, shape))
-            w.proto.input.append(value_info(lengths, "int32", ["batch"]))
-            w.bind(value.name, value.name, OnnxValue(w, lengths))
-        else:
-            named = [f"{value.name}_{k}" if size is None else size for k, size in enumerate(sizes)]
-            w.proto.input.append(value_info(value.name, dtype, named))
-            w.bind(value.name, value.name)
+            batch, time = (f"{name}_{part}" if several else part for part in ("batch", "time"))
+            shape = [batch, time, *sizes[1:]]
+            lengths = OnnxValue(w, w.fresh(name + LENGTHS))
+            if lengths.name != name + LENGTHS:
+                raise UnsupportedError(f"input {name}: {name}_lengths is also an input")
+        w.proto.input.append(value_info(name, dtype, shape))
+        if lengths:
+            w.proto.input.append(value_info(lengths.name, "int32", [batch]))
+        w.bind(name, name, lengths)
 
 
 def _output(w: GraphWriter, name: str, output: Value) -> None:
-    result = w.value(output.name)
+    result, w.model.label = w.value(output.name), f"output {name!r}"
     if result.name != name:
         held = result.end_with() if result.lengths else result
         w.add("Identity", held.name, outputs=(name,))
@@ -123,7 +158,7 @@ def _output(w: GraphWriter, name: str, output: Value) -> None:
     w.proto.output.append(value_info(name, result.dtype, shape))
 
 
-# Whether what was written is a model: onernn reads it again, and onnx's own checker examines it.
+# The check of a written model: onernn reads it again, and onnx's own checker examines it.
 
 
 def check_written(
@@ -132,11 +167,11 @@ def check_written(
     outputs: Sequence[Type],
     note: Callable[[str], None],
 ) -> None:
-    """Raises `UnsupportedError` if a ModelProto is not what ``path`` may hold.
+    """Raises `UnsupportedError` if a ModelProto must not be written to ``path``.
 
-    It is read again, see `check_again`, and examined by onnx's checker with its type
-    inference. Without the onnx package, or with one that is older than the opset, ``note`` says
-    that it was not.
+    `check_again` reads it again, and onnx's checker examines it with type inference. Without the
+    onnx package, or if the package is older than the opset, ``note`` says that onnx did not check
+    it.
     """
     check_again(lambda: lower(model_of(model, path)), path, outputs)
     try:
@@ -148,12 +183,12 @@ def check_written(
         return note(f"only onernn checked {path}: onnx {onnx.__version__} is older than the opset")
     try:
         onnx.checker.check_model(without_values(model).SerializeToString(), full_check=True)
-    except Exception as error:  # its own kinds, derived from nothing narrower
+    except Exception as error:  # onnx's errors have no common base class
         said = " ".join(str(error).split())[:1000]
         raise UnsupportedError(f"{path} is not written, onnx's checker says: {said}") from error
 
 
-# An ``.onnx`` file of a graph: written, checked, and then put in its place.
+# An ``.onnx`` file of a graph: written, checked, and then moved to its path.
 
 _MOST = 2**31 - 2**20  # bytes of one protobuf message, with room for everything except tensors
 _ALIGNED = 64
@@ -163,7 +198,7 @@ def write_onnx(
     graph: Graph,
     path: Path,
     *,
-    opset: int,
+    opset: int | None,
     output_dtype: str,
     names: Mapping[str, str] | None,
     allow_functions: bool,
@@ -171,15 +206,16 @@ def write_onnx(
     progress: Progress | None,
     note: Callable[[str], None],
 ) -> None:
-    """Writes a graph that is fused already.
+    """Writes a graph that is already fused.
 
-    ``opset``: that of ONNX's operators. ``output_dtype``: in what weights of two axes or more are
-    stored, float32, float16 or bfloat16; they are computed with in float32. ``names``: new names
-    of inputs and outputs. ``allow_functions``: what ONNX's operators cannot say may become a
-    function of the model's own. ``inputs``: a batch that the graph runs on.
+    ``opset``: the version of ONNX's operators; None: the lowest version that supports the graph.
+    ``output_dtype``: the dtype in which weights of two axes or more are stored, float32, float16 or
+    bfloat16; the model computes with them in float32. ``names``: new names of inputs and outputs.
+    ``allow_functions``: layers that ONNX's operators cannot express may become functions of the
+    model. ``inputs``: a batch for the graph.
 
-    The model is checked before there is a file, see `check_written`. Raises
-    `UnsupportedError` naming what ONNX cannot say.
+    The model is checked before there is a file, see `check_written`. Raises `UnsupportedError` that
+    names what ONNX cannot express.
     """
     graph = declare(graph, inputs)
     written = to_onnx(graph, opset, output_dtype, allow_functions, progress)
@@ -189,19 +225,20 @@ def write_onnx(
 
 
 def rename(model: Any, names: Mapping[str, str]) -> None:
-    """Gives inputs and outputs other names. Raises `UnsupportedError` for those it has not."""
-    faces = {value.name for value in (*model.graph.input, *model.graph.output)}
-    if unknown := sorted(set(names) - faces):
-        hint = did_you_mean(unknown[0], faces)
+    """Renames inputs and outputs. Raises `UnsupportedError` for names that the model does
+    not have.
+    """
+    values = (*model.graph.input, *model.graph.output)
+    known = {value.name for value in values}
+    if unknown := sorted(set(names) - known):
+        hint = did_you_mean(unknown[0], known)
         raise UnsupportedError(
-            f"names: no input or output {unknown}; there are {sorted(faces)}{hint}"
+            f"names: no input or output {unknown}; there are {sorted(known)}{hint}"
         )
-    new = list(names.values())
-    if bad := sorted(
-        {n for n in new if not n or n in names_in(model) - set(names) or new.count(n) > 1}
-    ):
+    new, others = list(names.values()), names_in(model) - set(names)
+    if bad := sorted({n for n in new if not n or n in others or new.count(n) > 1}):
         raise UnsupportedError(f"names: {bad} stand there already, or twice")
-    for value in (*model.graph.input, *model.graph.output):
+    for value in values:
         value.name = names.get(value.name, value.name)
     for graph in graphs(model.graph):
         for node in graph.node:
@@ -212,7 +249,7 @@ def rename(model: Any, names: Mapping[str, str]) -> None:
 def save(model: Any, path: Path, *, most: int = _MOST) -> None:
     """Writes the file; one of more than ``most`` bytes keeps its large tensors in ``path.data``.
 
-    An older file is replaced when all is written.
+    An older file is replaced after everything is written.
     """
     size = sum(len(each.raw_data) for graph in graphs(model.graph) for each in graph.initializer)
     beside = path.with_name(f"{path.name}.data")

@@ -1,4 +1,4 @@
-"""Recurrent layers as ONNX: operators of its own, or a Scan of steps."""
+"""Writes recurrent layers as ONNX: its recurrent operators, or a Scan over the steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from onernn.adapters.common.signatures import refuse
 from onernn.adapters.onnx.table import DTYPES
-from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, ProtoGraph
+from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, ProtoGraph, WrittenModel
 from onernn.ir.activations import NAMES, complete
 from onernn.ir.arrays import Array
 from onernn.ir.cells import step
@@ -19,13 +19,13 @@ from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import LayerPrecision, RnnWeights, own_factors
 from onernn.reorders import onnx
 
-# A recurrent layer of one direction as a Scan: every cell, in any float.
+# A recurrent layer of one direction as a Scan: all cells, all float dtypes.
 #
-# The formula is that of `ir.cells`.
+# The formula is the same as in `ir.cells`.
 
 
 class LayerInputs(NamedTuple):
-    """What a layer is written from: x (T, N, I) or (T, N, G*O), lengths (N,), its states.
+    """The inputs of a layer to be written: x (T, N, I) or (T, N, G*O), lengths (N,), its states.
 
     ``states`` are (D, N, O) each; ``attention`` is (T, N, 1). Absent ones are None.
     """
@@ -37,9 +37,10 @@ class LayerInputs(NamedTuple):
 
 
 class LayerOutputs(NamedTuple):
-    """What a layer outputs: y (T, N, D*O), joined as its direction says, and states (D, N, O).
+    """The outputs of a layer: y (T, N, D*O), joined according to its direction, and states (D, N,
+    O).
 
-    ``cells``: c of every step (T, N, O) if it was asked for.
+    ``cells``: c of every step (T, N, O), if requested.
     """
 
     y: OnnxValue
@@ -50,7 +51,7 @@ class LayerOutputs(NamedTuple):
 def scan_layer(
     w: ProtoGraph, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs, *, cells: bool = False
 ) -> LayerOutputs:
-    """Writes one direction; after the end of a sequence its states stay as they are."""
+    """Writes one direction; after the end of a sequence its states do not change."""
     x, dtype, running = layer.x, str(weights.iter.dtype), None
     if layer.lengths:
         running = layer.lengths.mask(x.size(0)).transpose(1, 0).unsqueeze(2)
@@ -67,7 +68,7 @@ def scan_layer(
         for n, state in zip(spec.cell.states, layer.states, strict=True)
     ]
     scanned = [each for each in (x, running, layer.attention) if each]
-    body = ProtoGraph(around=w)
+    body = ProtoGraph(w.model)
     states = [body.input(name, dtype) for name in spec.cell.states]
     source = body.input("x", dtype)
     inside = body.input("inside", "bool") if running else None
@@ -76,25 +77,15 @@ def scan_layer(
     if inside:
         after = [inside.Where(new, old) for new, old in zip(after, states, strict=True)]
     body.output(*after, *(state.Identity() for state in after[: 1 + cells]))
-    backwards = int(spec.direction == "right2left")
-    names = [w.fresh(name) for name in ("state",) * len(begin) + ("y", "cells")[: 1 + cells]]
-    w.add(
-        "Scan",
-        *(each.name for each in (*begin, *scanned)),
-        outputs=names,
-        body=body,
-        num_scan_inputs=len(scanned),
-        scan_input_directions=(backwards,) * len(scanned),
-        scan_output_directions=(backwards,) * (1 + cells),
-    )
-    ends = [*map(x.new, names)]
+    names = ["state"] * len(begin) + ["y", "cells"][: 1 + cells]
+    ends = w.scan(body, begin, scanned, names, int(spec.direction == "right2left"))
     collected = ends[len(begin) :]
     states = [state.unsqueeze(0) for state in ends[: len(begin)]]
     return LayerOutputs(collected[0], states, collected[1] if cells else None)
 
 
 class _Cell:
-    """What `step` computes with, from a projected input (N, G*O)."""
+    """The values for one step of a cell, from a projected input (N, G*O)."""
 
     def __init__(
         self, spec: RnnSpec, weights: RnnWeights, x: OnnxValue, attention: OnnxValue | None
@@ -134,7 +125,7 @@ class _Cell:
     def clip(self, state: OnnxValue) -> OnnxValue:
         assert self.spec.cell_clip is not None
         low, high = map(state.scalar, self.spec.cell_clip)
-        lost = low if self.spec.cell_clip_nan else state  # what becomes of NaN
+        lost = low if self.spec.cell_clip_nan else state  # the result for NaN
         return state.IsNaN().Where(lost, state.Clip(low, high))
 
     def project(self, h: OnnxValue) -> OnnxValue:
@@ -142,11 +133,11 @@ class _Cell:
         return h.MatMul(self.weights.projection[0, 0])
 
 
-# A layer in bytes, as ONNX says it: QuantizeLinear and DequantizeLinear around the operator.
+# A quantized layer in ONNX: QuantizeLinear and DequantizeLinear around the operator.
 
 
 def has_two_inputs(rnn: Recurrent) -> bool:
-    """Returns whether directions round their common input in two ways: they become two
+    """Returns whether the directions round their common input differently; then they become two
     operators.
     """
     D, parts = rnn.spec.directions, rnn.precision.parts
@@ -155,17 +146,14 @@ def has_two_inputs(rnn: Recurrent) -> bool:
 
 
 def with_factors(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecision:
-    """Returns the precision with the factors of all columns, those that a kernel would find among
-    them.
+    """Returns the precision with the factors of all columns, including factors that a kernel would
+    compute.
     """
     parts = []
     for d, part in enumerate(precision.parts):
-        assert weights.layer is not None  # `refuse_precision`
-        if part.layer is None:
-            part = replace(part, layer=own_factors(weights.layer[0, d], 0))
-        if part.iter is None:
-            part = replace(part, iter=own_factors(weights.iter[0, d], 0))
-        parts.append(part)
+        roles = [role for role in ("layer", "iter") if getattr(part, role) is None]
+        own: dict[str, Any] = {role: own_factors(getattr(weights, role)[0, d], 0) for role in roles}
+        parts.append(replace(part, **own))
     return replace(precision, parts=tuple(parts))
 
 
@@ -180,8 +168,8 @@ def refuse_precision(rnn: Recurrent, reason: str) -> None:
         rnn.precision.refuse(f"an ONNX file{f' ({reason})' * bool(reason)}")
 
 
-def rounded_input(x: OnnxValue, precision: LayerPrecision) -> OnnxValue:
-    """Returns x as its bytes hold it, if it is rounded by one scale."""
+def round_input(x: OnnxValue, precision: LayerPrecision) -> OnnxValue:
+    """Returns x quantized and dequantized if it has one fixed scale, else x."""
     data = precision.parts[0].data if precision.parts else None
     if data is None:
         return x
@@ -189,10 +177,10 @@ def rounded_input(x: OnnxValue, precision: LayerPrecision) -> OnnxValue:
     return x.QuantizeLinear(*scale).DequantizeLinear(*scale)
 
 
-def rounded_matrix(
+def quantize_matrix(
     w: GraphWriter, ldigo: Array, factors: list[Array], cell: Cell, name: str
 ) -> str:
-    """W or R in signed bytes, a scale for each of its rows; ``factors`` (G, O), by direction."""
+    """Returns W or R in int8 with one scale per row; ``factors`` (G, O), by direction."""
     steps = np.reciprocal(np.stack(factors)[None, :, None], dtype=np.float32)
     whole = np.rint(ldigo / steps).clip(-128, 127)
     data = onnx.matrix_back(whole, cell).astype(np.int8)
@@ -200,12 +188,12 @@ def rounded_matrix(
     scales = onnx.matrix_back(steps, cell).reshape(-1)
     flat = w.constant(data.reshape(D * rows, inputs), name=f"{name}/bytes")
     floats = w.emit("DequantizeLinear", flat, w.constant(scales, name=f"{name}/scale"), axis=0)
-    return w.reshaped(floats, D, rows, inputs)
+    return w.emit("Reshape", floats, (D, rows, inputs))
 
 
 # Recurrent layers as RNN, GRU and LSTM of ONNX.
 #
-# What these cannot say becomes a Scan: see `scanned_layer`.
+# Layers that these operators cannot express become a Scan: see `scan_layer`.
 
 DOMAIN = "onernn"
 _DIRECTIONS = {"left2right": "forward", "right2left": "reverse"}
@@ -217,20 +205,20 @@ _LIMITS = Limits(
     replaces=False,
     cell_clip=False,
     projection=False,
-    dtypes=("float32",),  # of what ONNX Runtime runs
+    dtypes=("float32",),  # of ONNX Runtime's operators
 )
-"""What ONNX's RNN, GRU and LSTM can say."""
+"""The features that ONNX's RNN, GRU and LSTM can express."""
 
 
 def has_one_direction(rnn: Recurrent) -> bool:
-    """Returns whether a layer's directions become operators of their own: a Scan has one
+    """Returns whether each direction of a layer becomes its own operator, because a Scan has one
     direction.
     """
     return bool(why_not(rnn.spec, rnn.layers, _LIMITS)) or has_two_inputs(rnn)
 
 
 def rnn(w: GraphWriter) -> list[OnnxValue | None]:
-    """Writes one layer, or one direction: `ExpandLayers` took stacks and Scans apart."""
+    """Writes one layer or one direction; `ExpandLayers` has already split stacks and Scans."""
     rnn = Recurrent.of(w.node)
     spec, (weights,) = rnn.spec, rnn.layers
     x, attention = w.value(rnn.x), w.value(rnn.attention) if rnn.attention else None
@@ -242,16 +230,14 @@ def rnn(w: GraphWriter) -> list[OnnxValue | None]:
     reason, reads_cells = why_not(spec, rnn.layers, _LIMITS), w.graph.is_read(rnn.cells)
     if rnn.precision:
         refuse_precision(rnn, reason or "a cell state of every word" * reads_cells)
-    if reads_cells:
-        written = scan_layer(w, spec, weights, layer, cells=True)
-    elif not reason:
+    if not (reason or reads_cells):
         written = _standard(w, spec, weights, layer, with_factors(rnn.precision, weights))
     elif not spec.cell.has_attention:
-        written = scan_layer(w, spec, weights, layer)
-    elif w.functions is None:
+        written = scan_layer(w, spec, weights, layer, cells=reads_cells)
+    elif w.model.functions is None:
         refuse(f"{reason}; allow functions, and it becomes one")
     else:
-        written = _function_call(w, w.functions, spec, weights, layer)
+        written = _function_call(w, w.model.functions, spec, weights, layer)
     y, cells = (
         each.swap_time(3).under(lengths) if lengths and each else each
         for each in (written.y, written.cells)
@@ -272,19 +258,19 @@ def _function_call(
     weights: RnnWeights,
     layer: LayerInputs,
 ) -> LayerOutputs:
-    """Calls a function of the model's own, whose body is standard ONNX."""
-    inner, initial = ProtoGraph(), [f"initial_{name}" for name in spec.cell.states]
-    given = {"X": layer.x, "lengths": layer.lengths, "attention": layer.attention}
-    given |= dict(zip(initial, layer.states, strict=True))
-    order = ("X", "lengths", *initial, "attention")
-    taken = {name: value for name in order if (value := given[name])}
+    """Calls a function of the model, whose body is standard ONNX."""
+    inner = ProtoGraph(WrittenModel(w.model.opset))
+    initial = [f"initial_{name}" for name in spec.cell.states]
+    given = {"X": layer.x, "lengths": layer.lengths}
+    given |= {**dict(zip(initial, layer.states, strict=True)), "attention": layer.attention}
+    taken = {name: value for name, value in given.items() if value}
     formal = {name: OnnxValue(inner, inner.fresh(name)) for name in taken}
     states = [formal.get(name) for name in initial]
     source = LayerInputs(formal["X"], formal.get("lengths"), states, formal.get("attention"))
     written = scan_layer(inner, spec, weights, source)
     name = f"{spec.cell.name}_{len(functions) + 1}"
     results = [written.y.name, *(state.name for state in written.states)]
-    functions[name] = inner.function(name, DOMAIN, [*formal], results, w.opset)
+    functions[name] = inner.function(name, DOMAIN, [*formal], results)
     outs = [w.fresh(out) for out in results]
     w.add(name, *(value.name for value in taken.values()), outputs=outs, domain=DOMAIN)
     y, *ends = map(layer.x.new, outs)
@@ -301,17 +287,18 @@ def _standard(
     cell, units, d = spec.cell, spec.hidden_size, spec.directions
     op = "LSTM" if cell is Cell.LSTM else "GRU" if cell.is_gru else "RNN"
     source = weights.layer
-    if source is None:  # the input is projected already: a product with the identity
+    if source is None:  # the input is already projected: multiply by the identity
         wide = spec.gates * units
         one = np.eye(wide, dtype=weights.iter.dtype).reshape(1, 1, wide, spec.gates, units)
         source = np.broadcast_to(one, (1, d, *one.shape[2:]))
-    names = [rounded_input(layer.x, precision).name]
+    names = [round_input(layer.x, precision).name]
     for key, role, matrix in (("W", "layer", source), ("R", "iter", weights.iter)):
-        name, factors = f"{op}/{key}", [getattr(part, role) for part in precision.parts]
-        if factors:
-            names.append(rounded_matrix(w, matrix, factors, cell, name))
-        else:
-            names.append(w.constant(onnx.matrix_back(matrix, cell), name=name))
+        factors = [getattr(part, role) for part in precision.parts]
+        names.append(
+            quantize_matrix(w, matrix, factors, cell, f"{op}/{key}")
+            if factors
+            else w.constant(onnx.matrix_back(matrix, cell), name=f"{op}/{key}")
+        )
     names.append("" if weights.bias is None else w.constant(onnx.bias_back(weights.bias, cell)))
     names += [each.name if each else "" for each in (layer.lengths, *layer.states)]
     if spec.peephole and weights.peephole is not None:
@@ -319,7 +306,7 @@ def _standard(
     outs = [w.fresh(f"{op}/{name}") for name in ("Y", "Y_h", "Y_c")[: 1 + len(cell.states)]]
     w.add(op, *names, outputs=outs, **_attributes(spec))
     if precision:
-        w.precisions[outs[0]] = precision
+        w.model.precisions[outs[0]] = precision
     y, *final = map(layer.x.new, outs)
     if spec.direction == "bidirectional_sum":
         y = y.reduce("ReduceSum", 1, keepdims=0)
@@ -341,17 +328,16 @@ def _attributes(spec: RnnSpec) -> dict[str, Any]:
     if spec.input_forget:
         attributes["input_forget"] = 1
     chosen = [_name(each) for each in spec.functions] * d
-    attributes["activations"] = [name for name, _ in chosen]
-    for k, key in enumerate(("activation_alpha", "activation_beta")):
-        numbers = [values[k] for _, values in chosen if len(values) > k]
-        if numbers:
-            attributes[key] = [float(number) for number in numbers]
+    attributes["activations"] = [name for name, *_ in chosen]
+    for k, key in enumerate(("activation_alpha", "activation_beta"), 1):
+        if numbers := [float(values[k]) for values in chosen if len(values) > k]:
+            attributes[key] = numbers
     return attributes
 
 
-def _name(chosen: Activation) -> tuple[str, tuple[float, ...]]:
-    """ONNX's name and numbers; what a function takes is written out, defaults too."""
+def _name(chosen: Activation) -> tuple[Any, ...]:
+    """Returns ONNX's name of a function and all its parameters, including defaults."""
     name, *numbers = complete(chosen)
     if name == "identity":
-        return "Affine", (1.0, 0.0)
-    return NAMES[name], tuple(number for number in numbers if number is not None)
+        return "Affine", 1.0, 0.0
+    return NAMES[name], *(number for number in numbers if number is not None)

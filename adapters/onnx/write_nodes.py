@@ -1,52 +1,46 @@
-"""How each canonical operator is written as ONNX."""
+"""Writes each canonical operator as ONNX."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.lowering import Names, Rules
+from onernn.adapters.common.lowering import Rules
 from onernn.adapters.common.signatures import refuse
 from onernn.adapters.common.writing import Rule
-from onernn.adapters.onnx.rules import became_inputs
 from onernn.adapters.onnx.write_layers import rnn
 from onernn.adapters.onnx.writer import GraphWriter, OnnxValue, ProtoGraph, value_info
 from onernn.fuse_passes.mapping import Mapper
-from onernn.ir.errors import UnsupportedError
+from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ops import OPERATORS
 from onernn.ops.control import types_inside
 
-# Scans that ONNX's cannot say as Loops.
+# Scans that ONNX's Scan cannot express, as Loops.
 
 
 def loop_of_scan(w: GraphWriter) -> None:
-    """Turns from a Scan to a Loop that does what it does: its states may change their shapes."""
+    """Writes a Loop that computes the same as a Scan whose states may change their shapes."""
     node, inputs, at = w.node, w.inputs, w.node.attributes
     states, scanned, body = at["states"], at["scanned"], at["body"]
     if any((*at["input_directions"], *at["output_axes"], *at["output_directions"])):
-        raise UnsupportedError(
-            "its states change their shapes, and it does not go plainly forwards"
-        )
-    known = {*body.constants, *(value.name for value in body.inputs)}
-    known.update(name for each in body.nodes for name in each.outputs)
-    fresh = Names(dict.fromkeys(known, 0)).fresh
-    turn, going = fresh("turn"), fresh("going")
+        refuse("its states change their shapes, and it does not go plainly forwards")
+    turn, going = fresh(body, "turn"), fresh(body, "going")
     elements = [value.name for value in body.inputs[states : states + scanned]]
-    sources = [fresh(name) for name in elements]
+    sources = [fresh(body, f"{name}/all") for name in elements]
     steps = [
         Node("Gather", (source, turn), (name,), {"axis": axis})
         for source, name, axis in zip(sources, elements, at["input_axes"], strict=True)
     ]
     taken = body.inputs[states + scanned :]
-    loop = Graph(
-        body.name,
-        (Value(turn), Value(going), *body.inputs[:states], *map(Value, sources), *taken),
-        (Value(going), *body.outputs),
-        (*steps, *body.nodes),
-        body.constants,
+    loop = replace(
+        body,
+        inputs=(*map(Value, (turn, going)), *body.inputs[:states], *map(Value, sources), *taken),
+        outputs=(Value(going), *body.outputs),
+        nodes=(*steps, *body.nodes),
     )
     turns = inputs[states].dense.Shape().Gather(int(at["input_axes"][0]), axis=0)
     given = ("turns", "", *node.inputs)
@@ -54,11 +48,11 @@ def loop_of_scan(w: GraphWriter) -> None:
     w.inputs = [turns.replace(dtype="int64"), None, *inputs]
 
 
-# Operators of our own domain in ONNX: gates, offsets, tag sequences.
+# Operators of onernn's own domain in ONNX: gates, offsets, tag sequences.
 
 
 class WritingRules(Rules[Callable[[GraphWriter], Any]]):
-    """Rules by canonical operators; they return an output, or all of them."""
+    """The rules by canonical operators; a rule returns one output or all outputs."""
 
     def __call__(self, names: str) -> Any:
         return lambda function: super(WritingRules, self).__call__(names)(Rule(function))
@@ -66,19 +60,19 @@ class WritingRules(Rules[Callable[[GraphWriter], Any]]):
 
 RULES = WritingRules()
 DENSE = WritingRules()
-"""Rules for dense inputs of operators that are not copied then."""
+"""Rules for operators with dense inputs that are not copied unchanged."""
 RAGGED = WritingRules()
-"""Rules for a first ragged input of operators that are not `batched`."""
+"""Rules for operators with a ragged first input that are not `batched`."""
 
 
 @RULES("GateLayout")
 def gate_layout(x, *, layout):
-    """Gathers columns, and negates those of which a sign turns."""
-    if x.padded_rank < 2:
+    """Gathers columns, and negates the columns whose sign changes."""
+    if x.rank < 1:
         refuse("expected columns")
-    sizes = x.Shape()
+    sizes, last = x.Shape(), x.rank - (not x.lengths)
     apart = sizes.Slice([0], [-1]).join([len(layout.permutation), -1])
-    out = x.Reshape(apart).Gather(layout.permutation, axis=-2)
+    out = x.Reshape(apart).Gather(layout.permutation, axis=last)
     if min(layout.signs) < 0:
         out = out.Mul(np.array(layout.signs, x.dtype)[:, None])
     return out.Reshape(sizes).under(x.lengths)
@@ -98,10 +92,21 @@ def sequence_like(x, like):
 
 
 @RULES("SequenceReset")
-def sequence_reset(x, offsets):
+def sequence_reset(x, offsets, *, w):
     words, wide = x.words, offsets.dense.cast("int64")
-    lengths = (wide.Slice([1], [2**31]) - wide.Slice([0], [-1])).cast("int32")
+    lengths = _summed(w) or wide.Slice([1], [2**31]) - wide.Slice([0], [-1])
+    lengths = lengths.cast("int32")
     return words.spread(lengths, lengths.longest)
+
+
+def _summed(w):
+    """Returns the lengths whose sums are the offsets if the graph computes them so, else None."""
+    joined = w.graph.producer(w.node.inputs[1], "Concat")
+    if joined is None or len(joined.inputs) != 2 or w.graph.number(joined.inputs[0]) != 0:
+        return None
+    sums = w.graph.producer(joined.inputs[1], "CumSum")
+    plain = sums is not None and not (sums.attrs.exclusive or sums.attrs.reverse)
+    return w.value(sums.inputs[0]).dense.cast("int64") if plain else None
 
 
 @RULES("SequenceAppend")
@@ -126,7 +131,7 @@ def sequence_pad(x, like=None, *, time_major):
     else:
         time = x.ragged.lengths.longest
     out = x.ragged.with_time(time).end_with()
-    return out.swap_time(x.padded_rank) if time_major else out
+    return out.swap_time(x.rank + 1) if time_major else out
 
 
 # Tag decoding as Scans.
@@ -134,10 +139,10 @@ def sequence_pad(x, like=None, *, time_major):
 
 @RULES("CrfDecode")
 def crf_decode(x, *_, w):
-    """Viterbi decoding by two Scans: best scores forwards, tags backwards.
+    """Decodes by two Scans, as Viterbi: best scores forwards, tags backwards.
 
-    In the first step and after its end a sequence keeps its best scores, and points from every
-    tag to itself. Ties go to the lower tag, as ArgMax has it.
+    In the first step and after its end a sequence keeps its best scores, and every tag points to
+    itself. Ties go to the lower tag, the same as in ArgMax.
     """
     emission, transition = x.ragged, w.array(1, "the transition")
     tags = transition.shape[1] if transition.ndim == 2 else 0
@@ -148,38 +153,26 @@ def crf_decode(x, *_, w):
     begin = scores.Gather(0, axis=0).Add(start)
     second = emission.size(1).steps.unsqueeze(1).Greater([0])
     running = emission.inside.transpose(1, 0).And(second).unsqueeze(2)
-    body = ProtoGraph(around=w)
+    body = ProtoGraph(w.model)
     best, here, on = (body.input(name, x.dtype) for name in ("best", "here", "on"))
     reach = best.unsqueeze(2).Add(between)
     came = reach.ArgMax(axis=1, keepdims=0)
     picked = reach.GatherElements(came.unsqueeze(1), axis=1).squeeze(1)
     body.output(on.Where(picked + here, best), on.Where(came, np.arange(tags)[None]))
-    final, pointers = (w.fresh(name) for name in ("best", "pointers"))
-    taken = (begin.name, scores.name, running.name)
-    w.add("Scan", *taken, outputs=(final, pointers), body=body, num_scan_inputs=2)
-    last = x.new(final).Add(stop).ArgMax(axis=1, keepdims=1)
-    back = ProtoGraph(around=w)
+    final, pointers = w.scan(body, [begin], [scores, running], ["best", "pointers"])
+    last = final.Add(stop).ArgMax(axis=1, keepdims=1)
+    back = ProtoGraph(w.model)
     tag, pointed = (back.input(name, "int64") for name in ("tag", "pointed"))
     back.output(pointed.GatherElements(tag, axis=1), tag.Identity())
-    path = w.fresh("path")
-    w.add(
-        "Scan",
-        last.name,
-        pointers,
-        outputs=(w.fresh("tag"), path),
-        body=back,
-        num_scan_inputs=1,
-        scan_input_directions=(1,),
-        scan_output_directions=(1,),
-    )
-    return x.new(path).transpose(1, 0, 2).under(x.lengths)
+    _, path = w.scan(back, [last], [pointers], ["tag", "path"], 1)
+    return path.transpose(1, 0, 2).under(x.lengths)
 
 
 # Operators over whole sequences in ONNX: pooled, reversed, repeated, joined, padded.
 
 
 def _column(values, x):
-    """(N,) as (N, 1, ...), to broadcast with one row for each sequence."""
+    """Returns (N,) as (N, 1, ...), to broadcast over the rows of each sequence."""
     return values.unsqueeze(*range(1, x.rank)) if x.rank > 1 else values
 
 
@@ -192,7 +185,7 @@ def pool(x, *, w, kind, empty):
 
 
 def _pool(x, kind):
-    """Returns (N, ...); anything for a sequence of length zero."""
+    """Returns (N, ...); the result for a sequence of length zero is undefined."""
     if kind == "max":
         smallest = -np.inf if np.dtype(x.dtype).kind == "f" else np.iinfo(x.dtype).min
         return x.end_with(smallest).reduce("ReduceMax", 1, keepdims=0)
@@ -210,7 +203,7 @@ def _pool(x, kind):
 
 @RULES("SequenceSoftmax")
 def softmax(x):
-    return x.ragged.end_with(-np.inf).Softmax(axis=1).under(x.lengths)
+    return _along(x.ragged.end_with(-np.inf), "Softmax", 1, x.rank + 1).under(x.lengths)
 
 
 @RULES("SequenceReverse")
@@ -242,18 +235,17 @@ def expand(x, like, *, w, level):
 
 @RULES("SequenceConcat")
 def concat(*parts):
-    """Joins in time; a place after the end of one part continues at the start of the next."""
+    """Joins in time; each part starts after the end of the part before it."""
     first, *others = (part.ragged for part in parts)
     whole, lengths = first.Concat(*others, axis=1), first.lengths
     for part in others:
         lengths = lengths + part.lengths
-    steps = lengths.longest.steps.unsqueeze(0)
-    at, ends = steps, None
+    at = steps = lengths.longest.steps.unsqueeze(0)
+    ends = None
     for part in parts:
         wide = part.lengths.cast("int64").unsqueeze(1)
         ends = ends + wide if ends else wide
-        beyond = steps.GreaterOrEqual(ends).cast("int64")
-        at = at + beyond * (part.size(1) - wide)
+        at = at + steps.GreaterOrEqual(ends).cast("int64") * (part.size(1) - wide)
     places = at.Min(whole.size(1).Sub([1])).unsqueeze(2)
     return whole.GatherND(places, batch_dims=1).under(lengths)
 
@@ -270,12 +262,12 @@ def fill(x, value, *, time):
     return x.with_time(longest if time is None else x.constant(np.array([time]))).end_with(value)
 
 
-# Operators on ragged values, over padded batches: the words' axis is batch and time.
+# Operators on ragged values, written for padded batches: the axis W becomes batch and time.
 
 
 @RAGGED("Reshape")
 def reshape(x, _, *, w, allowzero):
-    """(W, ...) -> (W, ...): sizes of 0 stay at their place, which moves by one."""
+    """Reshapes each step; a size of 0 still copies its axis, which moves by one."""
     first, *sizes = w.array(1, "shape").tolist()
     if first not in (0, -1) or allowzero:
         refuse(f"shape {(first, *sizes)} may split or join the words of a LoD")
@@ -300,7 +292,7 @@ def product(x, y, *_, w):
 
 
 def _write_ragged(w: GraphWriter) -> Any:
-    """Writes an operator of which at least one input is ragged."""
+    """Writes an operator with at least one ragged input."""
     like = next(each for each in w.inputs if each and each.lengths)
     if not any(w.types[name].depth for name in w.node.outputs if name):
         refuse("no form over padded batches is known")
@@ -309,41 +301,39 @@ def _write_ragged(w: GraphWriter) -> Any:
 
 
 def _write_rows(w: GraphWriter) -> list[OnnxValue]:
-    """Writes the operator over one more axis, the batch's: `Operator.batched` says how."""
-    node, values = w.node, dict[str, OnnxValue]()
+    """Writes the operator with an added batch axis; `Operator.batched` says how."""
+    node = w.node
     like = next(each for each in w.inputs if each and each.lengths)
-    for index, name in enumerate(node.inputs):
-        if name:
-            values[name] = _operand(w, index, like)
+    values = {name: _operand(w, at, like) for at, name in enumerate(node.inputs) if name}
     mapped = {name for name, value in values.items() if value.lengths}
     known = {k: w.graph.constants[k] for k in values if k in w.graph.constants and k not in mapped}
     inputs = []
-    for name in [each for each in values if each not in known]:
+    for name in values:
         dtype, sizes = w.types[name].dtype, w.types[name].counts
-        inputs.append(Value(name, dtype, (None, *sizes[1:]) if name in mapped else sizes))
+        if name not in known:
+            inputs.append(Value(name, dtype, (None, *sizes[1:]) if name in mapped else sizes))
     outputs = tuple(Value(name) for name in node.outputs if name)
     mapper = Mapper(Graph("a sentence", tuple(inputs), outputs, (node,), known), mapped=mapped)
     mapper.add(node)
     if mapper.mapped.isdisjoint(node.outputs):
         refuse("its result takes nothing from its ragged input")
     whole = mapper.whole()
-    inner = w.inner(whole, whole.types, w.proto)
+    inner = GraphWriter(w.model, whole, whole.types, w.proto)
     for name, array in mapper.constants.items():
-        inner.hold(name, array)
+        inner.bind(name, inner.constant(array))
     for name, value in values.items():
-        inner.bind(name, value.name).rank = value.rank + (name in mapped)
+        inner.bind(name, value.name)
     for each in whole.nodes:
         write_node(inner, each)
     return [OnnxValue(w, name and inner.value(name).name) for name in node.outputs]
 
 
 def _operand(w: GraphWriter, index: int, like: Any) -> OnnxValue:
-    """Returns an input; rows without offsets, one for each word, are padded as ``like``."""
-    value, name, operator = (
-        w.value(w.node.inputs[index]),
-        w.node.inputs[index],
-        OPERATORS[w.node.op],
-    )
+    """Returns an input; an array with one row per step but no offsets is padded in the same way as
+    ``like``.
+    """
+    name, operator = w.node.inputs[index], OPERATORS[w.node.op]
+    value = w.value(name)
     if value.lengths and value.rank == like.rank:  # anything may follow the sequences
         is_index = operator.slot(index).name == "indices"
         return value.replace(name=value.end_with().name) if is_index else value
@@ -356,7 +346,7 @@ def _operand(w: GraphWriter, index: int, like: Any) -> OnnxValue:
     return value.spread(like.lengths, like.size(1))
 
 
-# The node of ONNX that each node of a graph becomes.
+# The function that writes each node of a graph.
 
 RULES["Rnn"] = rnn
 
@@ -366,38 +356,31 @@ def _to_list(results: Any) -> Sequence[Any]:
 
 
 def write_node(w: GraphWriter, node: Node) -> None:
-    """Raises `UnsupportedError` for what ONNX cannot say."""
-    w.begin(node)
-    w.give(_to_list(_rule_of(w)(w)))
+    """Writes a node. Raises `UnsupportedError` if ONNX cannot express it."""
+    outer, w.model.label = w.model.label, node.label
+    w.node, w.inputs = node, [w.value(name) if name else None for name in node.inputs]
+    results = _to_list(_rule_of(w)(w))
+    for name, value in zip(node.outputs, results, strict=False):
+        if name and value and value.name:
+            w.bind(name, value.name, value.lengths)
+    w.model.label = outer
 
 
 def _rule_of(w: GraphWriter) -> Callable[[GraphWriter], Any]:
     op, since = w.node.op, OPERATORS[w.node.op].since
-    if w.opset < since:
-        refuse(f"needs opset {since}, {w.opset} is to be written")
+    w.model.need(since, op)
     if op in RULES:
         return RULES[op]
     if not since:
         refuse(f"ONNX has no {op}")
     if any(value and value.lengths for value in w.inputs):
         return _write_ragged
-    plain = _with_axes_as_attribute if w.opset < became_inputs(op)[0] else _copy
-    return DENSE.get(op, plain)
+    return DENSE.get(op, _copy)
 
 
 def _copy(w: GraphWriter) -> Any:
-    """Writes the operator as it is."""
+    """Writes the operator unchanged."""
     return w.copy(*w.inputs, **w.attributes())
-
-
-def _with_axes_as_attribute(w: GraphWriter) -> Any:
-    """Writes a Reduce operator of opsets before 18."""
-    if w.node.attrs.noop_with_empty_axes:
-        refuse("noop_with_empty_axes needs opset 18")
-    more = {"keepdims": w.node.attrs.keepdims}
-    if w.node.input(1):
-        more["axes"] = w.array(1, "axes").reshape(-1).tolist()
-    return getattr(w.inputs[0].dense, w.node.op)(**more)
 
 
 @RULES("Dropout")
@@ -407,57 +390,54 @@ def dropout(x, *_, w):
 
 @DENSE("Shape")
 def shape(x, *, w, start, end):
-    """A part of a shape is cut before opset 15."""
-    if w.opset >= 15:
+    """Takes a part of a shape with a Slice, because Shape cannot do so before opset 15."""
+    if w.model.opset >= 15:
         return _copy(w)
     return x.Shape().Slice([start], [2**31 if end is None else end])
 
 
 @DENSE("CastLike")
 def cast_like(x, _, *, w):
-    """A Cast if the dtype is known: CastLike came with opset 15."""
+    """Writes a Cast if the dtype is known, because CastLike needs opset 15."""
     dtype = w.types[w.node.outputs[0]].dtype
     return x.cast(dtype) if dtype else _copy(w)
 
 
-@DENSE("Pad")
-def pad(*inputs, w):
-    if len(inputs) > 3 and w.opset < 18:
-        refuse("the input axes needs opset 18")
-    return _copy(w)
+@DENSE("Softmax LogSoftmax")
+def softmax_along(x, *, w, axis):
+    if not x.rank:
+        w.model.need(13, f"{w.node.op} of a value whose rank is not known")
+        return _copy(w)
+    return _along(x, w.node.op, axis % x.rank, x.rank)
 
 
-@DENSE("QuantizeLinear DequantizeLinear")
-def quantize(*_, w):
-    dtypes = {w.types[name].dtype for name in (*w.node.inputs, *w.node.outputs) if name}
-    if w.opset < 21 and dtypes & {"uint16", "int16"}:
-        refuse("numbers of 16 bits need opset 21")
-    return _copy(w)
+def _along(x, op, axis, rank):
+    """Applies a Softmax. Before opset 13 the axis must be the last one."""
+    order, last = [*range(rank)], rank - 1
+    if axis == last or x.op.model.opset >= 13:
+        return getattr(x, op)(axis=axis)
+    order[axis], order[last] = last, axis
+    return getattr(x.transpose(*order), op)(axis=last).transpose(*order)
 
 
 @DENSE("DynamicQuantizeLSTM")
-def quantized_lstm(*inputs, w):
-    """ONNX Runtime refuses clip=0."""
+def dynamic_quantize_lstm(*inputs, w):
+    """Leaves out clip=0, which ONNX Runtime refuses."""
     given = {key: value for key, value in w.attributes().items() if key != "clip" or value}
     return w.copy(*inputs, **given)
 
 
-_REDUCTIONS = {"none": 11, "add": 16, "mul": 16, "max": 18, "min": 18}
-"""The first opset of each way to combine elements with those that are there."""
-
-
 @DENSE("ScatterElements ScatterND")
-def scatter(*inputs, w, reduction):
-    if w.opset < _REDUCTIONS[reduction]:
-        refuse(f"attribute reduction={reduction!r} needs opset {_REDUCTIONS[reduction]}")
-    given = {k: v for k, v in w.node.attributes.items() if (k, v) != ("reduction", "none")}
-    return w.copy(*inputs, **given)
+def scatter(*_, w, reduction):
+    if reduction in ("max", "min"):
+        w.model.need(18, f"attribute {reduction=} of {w.node.op}")
+    return _copy(w)
 
 
 @DENSE("DFT")
 def dft(x, *others, w):
-    """The axis is an attribute before opset 20."""
-    if w.opset >= 20:
+    """Writes the axis as an attribute if the opset is below 20."""
+    if w.model.opset >= 20:
         return _copy(w)
     axis = int(w.array(2, "axis").reshape(-1)[0]) if w.node.input(2) else -2
     return w.copy(x, *others[:1], axis=axis % x.rank, **w.attributes())
@@ -465,14 +445,13 @@ def dft(x, *others, w):
 
 @DENSE("STFT")
 def stft(*inputs, w, onesided):
-    """onnx's checker takes another default of ``onesided`` than ONNX has."""
+    """Always writes ``onesided``: the default of onnx's checker differs from ONNX's."""
     return w.copy(*inputs, onesided=onesided)
 
 
 @DENSE("Resize")
 def resize(x, roi=None, scales=None, sizes=None, *, w):
-    if w.opset < 11:
-        refuse("needs opset 11")
+    w.model.need(11, "Resize with this meaning")
     attributes = w.attributes()
     if factors := attributes.pop("scales", None):
         scales = x.constant(np.asarray(factors, np.float32))
@@ -481,6 +460,8 @@ def resize(x, roi=None, scales=None, sizes=None, *, w):
 
 @DENSE("If")
 def conditional(condition, *taken, w, then_taken):
+    if any(None in w.types[name].counts or w.types[name].shape is None for name in w.node.outputs):
+        w.model.need(11, "If whose branches may differ in sizes")
     branches = {"then_branch": taken[:then_taken], "else_branch": taken[then_taken:]}
     return _nest(w, 1, **{key: _body(w, key, names) for key, names in branches.items()})
 
@@ -502,14 +483,14 @@ def scan(*inputs, w, states, scanned):
 
 
 def _grows(w: GraphWriter) -> bool:
-    """Returns whether a state changes its shape, which ONNX's Scan forbids; unknown ones may."""
+    """Returns whether a state may change its shape, which ONNX's Scan forbids."""
     states = zip(w.node.inputs, w.node.outputs[: w.node.attrs.states], strict=False)
     types = [(w.types[one], w.types[other]) for one, other in states if other]
     return any(one.shape is None or one.shape != other.shape for one, other in types)
 
 
 def _nest(w: GraphWriter, own: int, **attributes: Any) -> Any:
-    """Writes an operator with bodies, of so many inputs of its own."""
+    """Writes an operator with bodies; the first ``own`` inputs are its inputs."""
     outs = [w.fresh(name or "unused") for name in w.node.outputs]
     names = [value.name if value else "" for value in w.inputs[:own]]
     w.add(w.node.op, *names, outputs=outs, **attributes)
@@ -517,20 +498,25 @@ def _nest(w: GraphWriter, own: int, **attributes: Any) -> Any:
 
 
 def _body(w: GraphWriter, key: str, taken: Sequence[OnnxValue]) -> GraphWriter:
-    """Returns the graph in an attribute; it sees what it takes from outside by name."""
+    """Returns the graph in an attribute; it reads outer values by their names."""
     node, body = w.node, w.node.attributes[key]
     types = types_inside(node, key, [w.types.get(name) for name in node.inputs])
     inputs = [value.name for value in body.inputs]
-    inner = w.inner(body, body.typed(dict(zip(inputs, types, strict=True))))
+    inner = GraphWriter(w.model, body, body.infer_types(dict(zip(inputs, types, strict=True))))
     own = len(inputs) - len(taken)
     for at, name in enumerate(inputs):
         inner.bind(name, taken[at - own].name if at >= own else inner.input(name, "").name)
     for each in body.nodes:
         write_node(inner, each)
-    # An output that is an input, or is listed twice, needs a node of its own.
+    # An output that is an input, or is listed twice, needs its own node.
     inner.output(*(inner.value(value.name).Identity() for value in body.outputs))
     inner.prune()
-    if node.op == "Loop":  # ONNX Runtime wants to know what turn and condition are
+    if node.op == "Loop":  # ONNX Runtime needs the types of iteration and condition
         for at, dtype in enumerate(("int64", "bool")):
             inner.proto.input[at].CopyFrom(value_info(inner.proto.input[at].name, dtype, ()))
+    if node.op == "Scan":  # before opset 16 ONNX Runtime needs the ranks of results
+        for proto, output in zip(inner.proto.output, body.outputs, strict=True):
+            known = inner.types[output.name]
+            if known.dtype and known.shape is not None:
+                proto.CopyFrom(value_info(proto.name, known.dtype, known.counts))
     return inner

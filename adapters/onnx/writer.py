@@ -1,19 +1,22 @@
-"""A graph as ONNX under construction: protobuf messages, padding of ragged values."""
+"""ONNX graphs under construction: protobuf messages, padding of ragged values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Self
 
 import numpy as np
 
 from onernn.adapters.common.lowering import Names, Operand, Tape
 from onernn.adapters.common.signatures import Tensor, refuse
-from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, BFLOAT16, MESSAGES, NUMBERS, native_graph
+from onernn.adapters.onnx.opsets import NEGATIVE, Need, later_attribute
+from onernn.adapters.onnx.read import ATTRIBUTE_FIELDS, MESSAGES, NUMBERS, native_graph
 from onernn.adapters.onnx.rules import became_inputs
 from onernn.ir.arrays import Array, bfloat16_bits
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
+from onernn.ir.records import dataclass
 from onernn.ir.types import Type
 from onernn.ir.weights import LayerPrecision
 from onernn.ops import OPERATORS
@@ -22,32 +25,56 @@ from onernn.ops import OPERATORS
 
 _ATTRIBUTE_TYPES = {field: number for number, field in ATTRIBUTE_FIELDS.items()}
 
-_SHARED = 64  # elements of a constant that is looked up before it is written again
+_SHARED = 64  # the largest number of elements of a shared constant
+
+
+@dataclass(eq=False)
+class WrittenModel:
+    """The state that all graphs of a model under construction share.
+
+    ``narrow``: the dtype in which float32 arrays of two axes or more are stored; a Cast widens
+    them. ``functions``: the model's own functions; None if it must not have any. ``domains``: the
+    domains of its operators. ``precisions``: the precisions of layers, by their first outputs.
+    ``fresh`` returns a hint as a name, or a new name made from it if the name is taken. ``arrays``:
+    the constants by name. ``label``: the label of the current node; ``labels``: the labels by the
+    values that nodes compute. ``needs``: features that the opset lacks and that no schema lists.
+    """
+
+    opset: int
+    narrow: str = "float32"
+    functions: dict[str, Any] | None = None
+    domains: set[str] = field(default_factory=set)
+    precisions: dict[str, LayerPrecision] = field(default_factory=dict)
+    fresh: Callable[[str], str] = field(default_factory=lambda: Names({"": 0}).fresh)
+    arrays: dict[str, Array] = field(default_factory=dict)
+    label: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    needs: list[Need] = field(default_factory=list)
+
+    def need(self, opset: int, reason: str) -> None:
+        """Records the opset that a form needs, if no schema lists it."""
+        if self.opset < opset:
+            self.needs.append(Need(opset, self.label, reason))
 
 
 class ProtoGraph(Tape):
-    """A graph, or the body of an operator or a function; each name is made once.
+    """A graph that belongs to ``model``, or the body of an operator or a function.
 
-    A graph ``around`` it lends what is made there, and its names are not made again. ``narrow``:
-    in what float32 arrays of two axes or more are stored, to be widened by a Cast.
-    Masks and exchanged axes are made once for each value.
+    Masks and transposed values are made once per value.
     """
 
-    def __init__(self, proto: Any = None, around: ProtoGraph | None = None) -> None:
+    def __init__(self, model: WrittenModel, proto: Any = None) -> None:
         self.proto = MESSAGES.message("GraphProto")() if proto is None else proto
         self.proto.name = "onernn"
-        self.narrow: str = "float32" if around is None else around.narrow
-        self._names: Names = Names({"": 0}) if around is None else around._names
+        self.model, self.fresh = model, model.fresh
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self.masks: dict[tuple[str, str], Any] = {}
         self.swapped: dict[str, str] = {}
 
-    def fresh(self, hint: str) -> str:
-        """Returns the hint as a name, or one made from it that nothing bears yet."""
-        return self._names.fresh(hint)
-
     def constant(self, array: Any, dtype: str | None = None, name: str = "") -> str:
-        """Returns a constant; small ones of equal numbers are one, unless they have a name."""
+        """Returns a constant; small constants with equal values are shared, unless they have a
+        name.
+        """
         array = np.asarray(array, dtype)
         if name or array.size > _SHARED:
             return self._store(array, self.fresh(name or "constant"))
@@ -57,18 +84,17 @@ class ProtoGraph(Tape):
         return self._constants[key]
 
     def _store(self, array: Array, name: str) -> str:
-        stored = array, name
-        if self.narrow != "float32" and array.dtype == np.float32 and array.ndim > 1:
-            stored = array, self.fresh(f"{name}/{self.narrow}")
-            self.add("Cast", stored[1], outputs=(name,), to=NUMBERS["float32"])
-            if self.narrow == "bfloat16":
-                self.proto.initializer.append(bfloat16_tensor(*stored))
-                return name
+        dtype, stored, narrow = str(array.dtype), name, self.model.narrow
+        self.model.arrays[name] = array
+        if narrow != "float32" == dtype and array.ndim > 1:
+            dtype, stored = narrow, self.fresh(f"{name}/{narrow}")
+            self.add("Cast", stored, outputs=(name,), to=NUMBERS["float32"])
+        if dtype == "float16" and array.dtype == np.float32:
             with np.errstate(over="ignore"):
-                stored = array.astype(np.float16), stored[1]
-            if not np.array_equal(np.isfinite(stored[0]), np.isfinite(array)):
+                array, wide = array.astype(np.float16), array
+            if not np.array_equal(np.isfinite(array), np.isfinite(wide)):
                 refuse(f"weight {name!r} does not fit into float16; use bfloat16")
-        self.proto.initializer.append(tensor(*stored))
+        self.proto.initializer.append(tensor(array, stored, dtype))
         return name
 
     def ints(self, *values: int | None) -> str:
@@ -77,19 +103,46 @@ class ProtoGraph(Tape):
     def add(
         self, op: str, *inputs: str, outputs: Sequence[str], domain: str = "", **attributes: Any
     ) -> None:
-        """A node whose outputs bear the given names; absent inputs at its end are left out."""
+        """Adds a node whose outputs have the given names, without absent inputs at its end.
+
+        In opsets before attributes became inputs, constant inputs are written as attributes. An
+        attribute that is newer than the opset is left out if it has its default.
+        """
+        if not domain:
+            since, names = became_inputs(op)
+            if self.model.opset < since:
+                inputs, attributes = self._as_attributes(names, inputs, attributes)
+            for name, value in [*attributes.items()]:
+                if value in later_attribute(op, name, self.model.opset):
+                    del attributes[name]
         given = inputs[: max((at for at, name in enumerate(inputs, 1) if name), default=0)]
-        node = self.proto.node.add(op_type=op, input=given, output=outputs, domain=domain)
-        for name, value in attributes.items():
-            node.attribute.append(_attribute(name, value))
+        fields = [_attribute(name, value) for name, value in attributes.items()]
+        self.model.labels |= dict.fromkeys(outputs, self.model.label)
+        self.proto.node.add(
+            op_type=op, input=given, output=outputs, domain=domain, attribute=fields
+        )
+
+    def _as_attributes(
+        self, names: Sequence[str], inputs: tuple[str, ...], attributes: dict[str, Any]
+    ) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Returns the inputs and attributes in the older form; nothing changes if one is
+        computed.
+        """
+        arrays, rest = self.model.arrays, inputs[1 + len(names) :]
+        given = {k: v for k, v in zip(names, inputs[1:], strict=False) if v}
+        if any(rest) or not all(each in arrays for each in given.values()):
+            return inputs, attributes
+        lists = {k: arrays[v].reshape(-1).tolist() for k, v in given.items()}
+        single = ("k", "min", "max", "value")
+        more = {k: v[0] if k in single else v for k, v in lists.items() if v}
+        return inputs[:1], {**attributes, **more}
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
-        """Returns a node of one output; its name."""
-        (out,) = self.emit_many(op, 1, *inputs, **attributes)
-        return out
+        """Adds a node with one output and returns the output's name."""
+        return self.emit_many(op, 1, *inputs, **attributes)[0]
 
     def emit_many(self, op: str, count: int, *inputs: Operand, **attributes: Any) -> list[str]:
-        named, outs = self.named(inputs), [self.fresh(op.lower()) for _ in range(count)]
+        named, outs = self.name_operands(inputs), [self.fresh(op.lower()) for _ in range(count)]
         self.add(op, *named, outputs=outs, **attributes)
         return outs
 
@@ -100,7 +153,7 @@ class ProtoGraph(Tape):
         return self.constant(value, dtype)
 
     def input(self, name: str, dtype: str) -> OnnxValue:
-        """Returns a new input of a body, whose type comes from outside."""
+        """Returns a new input of a body; its type comes from the outer graph."""
         chosen = self.fresh(name)
         self.proto.input.add(name=chosen)
         return OnnxValue(self, chosen, dtype)
@@ -109,6 +162,30 @@ class ProtoGraph(Tape):
         """Adds outputs of a body."""
         for value in values:
             self.proto.output.add(name=value.name)
+
+    def scan(
+        self,
+        body: ProtoGraph,
+        states: Sequence[OnnxValue],
+        scanned: Sequence[OnnxValue],
+        outputs: Sequence[str],
+        backwards: int = 0,
+    ) -> list[OnnxValue]:
+        """Adds a Scan and returns its outputs: the last states and the collected values of its
+        steps.
+        """
+        names = [self.fresh(name) for name in outputs]
+        body.prune()
+        self.add(
+            "Scan",
+            *(each.name for each in (*states, *scanned)),
+            outputs=names,
+            body=body,
+            num_scan_inputs=len(scanned),
+            scan_input_directions=[backwards] * len(scanned),
+            scan_output_directions=[backwards] * (len(names) - len(states)),
+        )
+        return [*map(states[0].new, names)]
 
     def prune(self) -> None:
         """Drops the nodes and constants that no output needs."""
@@ -121,84 +198,64 @@ class ProtoGraph(Tape):
                 del self.proto.initializer[at]
 
     def function(
-        self, name: str, domain: str, inputs: Sequence[str], outputs: Sequence[str], opset: int
+        self, name: str, domain: str, inputs: Sequence[str], outputs: Sequence[str]
     ) -> Any:
-        """Returns the graph as a FunctionProto, which has constants as nodes only."""
-        out = MESSAGES.message("FunctionProto")(name=name, domain=domain)
-        out.input.extend(inputs)
-        out.output.extend(outputs)
-        out.opset_import.add(domain="", version=opset)
+        """Returns the graph as a FunctionProto, in which constants must be nodes."""
+        opset = {"domain": "", "version": self.model.opset}
+        out = MESSAGES.message("FunctionProto")(
+            name=name, domain=domain, input=inputs, output=outputs, opset_import=[opset]
+        )
         for each in self.proto.initializer:
-            node = out.node.add(op_type="Constant", output=(each.name,))
-            node.attribute.add(name="value", type=_ATTRIBUTE_TYPES["t"]).t.CopyFrom(each)
+            value = {"name": "value", "type": _ATTRIBUTE_TYPES["t"], "t": each}
+            out.node.add(op_type="Constant", output=(each.name,), attribute=[value])
         out.node.extend(self.proto.node)
         return out
 
 
 def number_of(dtype: str) -> int:
-    """ONNX's number of a dtype by NumPy's name."""
+    """Returns ONNX's number of a dtype, given NumPy's name."""
     if dtype not in NUMBERS:
         raise UnsupportedError(f"ONNX has no {dtype} tensors that we write")
     return NUMBERS[dtype]
 
 
-def tensor(array: Array, name: str = "") -> Any:
-    """Returns a TensorProto."""
-    out = MESSAGES.message("TensorProto")(name=name, dims=array.shape)
-    out.data_type = number_of(str(array.dtype))
-    out.raw_data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
-    return out
+def tensor(array: Array, name: str, dtype: str) -> Any:
+    """Returns a TensorProto; a float32 array may be stored as bfloat16.
 
-
-def bfloat16_tensor(array: Array, name: str) -> Any:
-    """Returns a float32 array rounded to bfloat16, to even; numbers that would overflow are none
-    here.
+    The values must not overflow in bfloat16.
     """
-    out = MESSAGES.message("TensorProto")(name=name, dims=array.shape, data_type=BFLOAT16)
-    out.raw_data = bfloat16_bits(array).astype("<u2").tobytes()
-    return out
+    array = bfloat16_bits(array) if dtype == "bfloat16" else array
+    data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return MESSAGES.message("TensorProto")(
+        name=name, dims=array.shape, data_type=number_of(dtype), raw_data=data
+    )
 
 
-def value_info(name: str, dtype: str, shape: Sequence[int | str | None] | None) -> Any:
+def value_info(name: str, dtype: str, shape: Sequence[int | str | None]) -> Any:
     """Returns a ValueInfoProto; a size is a number, a name, or None."""
-    out = MESSAGES.message("ValueInfoProto")(name=name)
-    out.type.tensor_type.elem_type = number_of(dtype)
-    if shape is not None:
-        out.type.tensor_type.shape.SetInParent()
-        for size in shape:
-            dim = out.type.tensor_type.shape.dim.add()
-            if isinstance(size, str):
-                dim.dim_param = size
-            elif size is not None:
-                dim.dim_value = size
-    return out
+    fields = {int: "dim_value", str: "dim_param"}
+    sizes = [{} if size is None else {fields[type(size)]: size} for size in shape]
+    kind = {"elem_type": number_of(dtype), "shape": {"dim": sizes}}
+    return MESSAGES.message("ValueInfoProto")(name=name, type={"tensor_type": kind})
 
 
 def _attribute(name: str, value: Any) -> Any:
-    out = MESSAGES.message("AttributeProto")(name=name)
+    single = isinstance(value, str) or not hasattr(value, "__len__")
     if isinstance(value, ProtoGraph):
-        field, out.g.name = "g", value.proto.name
-        out.g.CopyFrom(value.proto)
+        field, value = "g", value.proto
     elif isinstance(value, np.ndarray):
-        field = "t"
-        out.t.CopyFrom(tensor(value))
+        field, value = "t", tensor(value, "", str(value.dtype))
     else:
-        single = isinstance(value, str) or not hasattr(value, "__len__")
         values = [value] if single else value
-        kinds = {type(each) for each in values}
-        if kinds == {str}:
+        if values and all(isinstance(each, str) for each in values):
             field, values = "s", [each.encode() for each in values]
-        elif all(issubclass(kind, int | np.integer) for kind in kinds):
+        elif all(isinstance(each, int | np.integer) for each in values):
             field, values = "i", [int(each) for each in values]
         else:
             field, values = "f", [float(each) for each in values]
-        if single:
-            setattr(out, field, values[0])
-        else:
-            field = {"s": "strings", "i": "ints", "f": "floats"}[field]
-            getattr(out, field).extend(values)
-    out.type = _ATTRIBUTE_TYPES[field]
-    return out
+        many = {"s": "strings", "i": "ints", "f": "floats"}[field]
+        field, value = (field, values[0]) if single else (many, values)
+    return {"name": name, "type": _ATTRIBUTE_TYPES[field], field: value}
 
 
 # Ragged values in ONNX: padded tensors (N, T, ...) and their lengths.
@@ -207,8 +264,8 @@ def _attribute(name: str, value: Any) -> Any:
 class OnnxValue(Tensor):
     """A tensor of the graph ``op`` under construction; ONNX's operators are its methods.
 
-    ``rank``: that of a graph's value. With ``lengths`` (N,) int32 such a value is padded,
-    (N, T, ...), and anything may follow the sequences.
+    ``rank`` is the rank of the graph's value. With ``lengths`` (N,) int32 the tensor is padded, (N,
+    T, ...), and the padding after each sequence may hold any values.
     """
 
     dtype: str = ""  # type: ignore[assignment]
@@ -221,18 +278,15 @@ class OnnxValue(Tensor):
         self.dtype, self.rank, self.lengths = dtype, rank, lengths
 
     def new(self, name: str) -> Self:
-        """Returns another tensor of the same graph and dtype."""
+        """Returns the tensor of this name, with the same graph and dtype."""
         return type(self)(self.op, name, self.dtype)
 
     def __rsub__(self, number: float) -> Self:
         return self.scalar(number) - self
 
     def replace(self, **changes: Any) -> Self:
-        return type(self)(**{**self.parts, **changes})
-
-    @property
-    def parts(self) -> dict[str, Any]:
-        return {k: getattr(self, k) for k in ("op", "name", "dtype", "rank", "lengths")}
+        parts = {k: getattr(self, k) for k in ("op", "name", "dtype", "rank", "lengths")}
+        return type(self)(**{**parts, **changes})
 
     def under(self, lengths: OnnxValue | None) -> Self:
         """Returns this tensor as a padded one with these lengths."""
@@ -246,15 +300,11 @@ class OnnxValue(Tensor):
     def dense(self) -> Self:
         return refuse(f"{self.name!r} is ragged") if self.lengths else self
 
-    @property
-    def padded_rank(self) -> int:
-        return self.rank + 1
-
     def cast(self, dtype: str) -> Self:
         return self.Cast(to=number_of(dtype))
 
     def swap_time(self, rank: int) -> Self:
-        """Exchanges batch and time; what was exchanged is taken back."""
+        """Exchanges batch and time; exchanging twice returns the original tensor."""
         swapped = self.op.swapped
         if self.name not in swapped:
             out = self.transpose(1, 0, *range(2, rank)).name
@@ -262,16 +312,13 @@ class OnnxValue(Tensor):
         return self.new(swapped[self.name])
 
     def reduce(self, kind: str, *axes: int, keepdims: int) -> Self:
-        """Reduces axes, which are an attribute before opset 18 for most operators."""
-        if self.op.opset >= became_inputs(kind)[0]:
-            return getattr(self, kind)(axes, keepdims=keepdims)
-        return getattr(self, kind)(axes=axes, keepdims=keepdims)
+        return getattr(self, kind)(axes, keepdims=keepdims)
 
-    # Of lengths (N,), and of a padded size T (1,).
+    # Properties and methods of lengths (N,), and of a padded size T (1,).
 
     @property
     def steps(self) -> Self:
-        """0, 1, ... T-1 as (T,) int64."""
+        """The integers 0, 1, ... T-1 as (T,) int64."""
         return self.new(self.op.emit("Range", 0, self.squeeze(0).name, 1))
 
     def mask(self, time: Self) -> Self:
@@ -280,10 +327,10 @@ class OnnxValue(Tensor):
 
     @property
     def longest(self) -> Self:
-        """The length of the longest sequence, (1,) int64."""
+        """The length of the longest sequence: int64, (1,)."""
         return self.ReduceMax(keepdims=1).cast("int64")
 
-    # Of ragged values.
+    # Properties and methods of ragged values.
 
     @property
     def inside(self) -> Self:
@@ -295,24 +342,23 @@ class OnnxValue(Tensor):
         return self.op.masks[key]
 
     def end_with(self, rest: Any = 0) -> Self:
-        """Puts a number, or a tensor, after each sequence."""
-        mask = self.inside
-        if self.padded_rank > 2:
-            mask = mask.unsqueeze(*range(2, self.padded_rank))
+        """Fills the padding after each sequence with a number or a tensor."""
+        mask, inner = self.inside, range(2, self.rank + 1)
+        mask = mask.unsqueeze(*inner) if inner else mask
         rest = rest if isinstance(rest, Tensor) else self.scalar(rest)
         return self.new(mask.Where(self, rest).name)
 
     @property
     def words(self) -> Self:
-        """The steps of all sequences (W, ...); those of a dense value are its rows."""
+        """The steps of all sequences (W, ...); the steps of a dense value are its rows."""
         if not self.lengths:
             return self
         flat, sizes = self.inside.reshape(-1), self.Shape()
-        shape = sizes.new(self.op.joined([-1], sizes.Slice([2], [2**31]).name))
+        shape = sizes.new(self.op.join([-1], sizes.Slice([2], [2**31]).name))
         return self.Reshape(shape).Compress(flat, axis=0)
 
     def spread(self, lengths: Self, time: Self) -> Self:
-        """Returns steps (W, ...) under lengths (N,), padded to T (1,)."""
+        """Returns steps (W, ...) as sequences of ``lengths`` (N,), padded to T (1,)."""
         starts = lengths.cast("int64").CumSum(0, exclusive=1).unsqueeze(1)
         last = self.size(0).Sub([1])
         rows = self.Gather((starts + time.steps).Min(last))
@@ -321,81 +367,49 @@ class OnnxValue(Tensor):
     def with_time(self, time: Self) -> Self:
         """Pads to T (1,), which is at least as long as the longest sequence."""
         cut = self.Slice([0], time, [1])
-        more, zeros = time - cut.size(1), [0] * (self.padded_rank + 1)
-        after = [[0] * (self.padded_rank - 2)] if self.padded_rank > 2 else []
-        return self.replace(name=cut.Pad(time.new(self.op.joined(zeros, more.name, *after))).name)
+        more, after = time - cut.size(1), [0] * (self.rank - 1)
+        pads = self.op.join([0] * (self.rank + 2), more.name, *([after] if after else []))
+        return self.replace(name=cut.Pad(time.new(pads)).name)
 
 
-# What the rules that write an ONNX model share: values, constants, names, the opset.
-
-_SINCE = {
-    "AveragePool": {"dilations": 19},
-    "BatchNormalization": {"training_mode": 14},
-    "Resize": {"antialias": 18, "axes": 18, "keep_aspect_ratio_policy": 18},
-    "Reshape": {"allowzero": 14},
-}
-"""The first opset of an attribute, which may be 0 before."""
+# The base of all rules that write an ONNX model: values, constants, names, the opset.
 
 
 class GraphWriter(ProtoGraph):
-    """An ONNX graph under construction, and what each value of the graph is called in it.
+    """The ONNX graph of ``graph``, with the ONNX names of its values.
 
-    ``functions`` takes those of the model's own, None: there must be none. ``domains``: those of
-    its operators. ``precisions``: of layers, by their first outputs. ``node`` is written now, and
-    ``inputs`` are its values, None if absent.
+    ``node`` is the current node, and ``inputs`` are its values, None if absent.
     """
 
     node: Node
     inputs: list[Any]
 
     def __init__(
-        self,
-        proto: Any,
-        opset: int,
-        graph: Graph,
-        types: Mapping[str, Type],
-        functions: dict[str, Any] | None = None,
-        around: GraphWriter | None = None,
+        self, model: WrittenModel, graph: Graph, types: Mapping[str, Type], proto: Any = None
     ) -> None:
-        super().__init__(proto, around)
-        self.opset, self.types, self.graph = opset, types, graph
-        self.functions = functions
-        self.precisions: dict[str, LayerPrecision] = {} if around is None else around.precisions
-        self.domains: set[str] = {""} if around is None else around.domains
+        super().__init__(model, proto)
+        self.types, self.graph = types, graph
         self._values: dict[str, OnnxValue] = {}
 
-    def inner(self, graph: Graph, types: Mapping[str, Type], proto: Any = None) -> GraphWriter:
-        """Returns what writes a graph inside this one, or more nodes of its own."""
-        return GraphWriter(proto, self.opset, graph, types, self.functions, self)
-
     def value(self, name: str) -> OnnxValue:
-        """Returns a value's tensor; a constant is written with its first use."""
+        """Returns a value's tensor; a constant is written when it is first used."""
         if name not in self._values:
-            self.hold(name, self.graph.constants[name], name)
+            self.bind(name, self.constant(self.graph.constants[name], name=name))
         return self._values[name]
 
-    def hold(self, name: str, array: Array, hint: str = "") -> None:
-        """Binds a value to a constant."""
-        held = self.constant(array, name=hint)
-        self._values[name] = OnnxValue(self, held, str(array.dtype), array.ndim)
-
     def bind(self, name: str, tensor: str, lengths: OnnxValue | None = None) -> OnnxValue:
-        """Says what a value is called."""
+        """Binds a value to a tensor."""
         known = self.types[name]
         value = OnnxValue(self, tensor, known.dtype or "", len(known.counts), lengths)
         self._values[name] = value
         return value
 
-    def begin(self, node: Node) -> None:
-        """Turns to a node that is to be written."""
-        self.node = node
-        self.inputs = [self.value(name) if name else None for name in node.inputs]
-
-    def give(self, values: Sequence[OnnxValue | None]) -> None:
-        """Binds the outputs of the node that have names."""
-        for name, value in zip(self.node.outputs, values, strict=False):
-            if name and value and value.name:
-                self.bind(name, value.name, value.lengths)
+    def stand_in(self, name: str) -> None:
+        """Names an output of a node that cannot be written, so that the nodes after it can be
+        tried.
+        """
+        lengths = OnnxValue(self, self.fresh("lengths")) if self.types[name].depth else None
+        self.bind(name, self.fresh(name), lengths)
 
     def array(self, index: int, role: str) -> Array:
         """Returns the array of a constant input. Raises `UnsupportedError` if it is computed."""
@@ -405,24 +419,26 @@ class GraphWriter(ProtoGraph):
         return self.graph.constants[name]
 
     def attributes(self) -> dict[str, Any]:
-        """Returns the attributes in ONNX's form. Raises `UnsupportedError` for those it has not."""
+        """Returns the attributes in ONNX's form. Raises `UnsupportedError` for attributes that ONNX
+        does not have.
+        """
         node, attributes = self.node, dict(self.node.attributes)
-        for name in ("non_negative", "rational", "together"):  # a check; how a runtime computes
+        for name in ("non_negative", "rational", "together"):  # a check, or hints for a runtime
             attributes.pop(name, None)
-        if node.op == "Split" and not node.input(1) and self.opset >= 18:
+        if node.op == "Split" and not node.input(1) and self.model.opset >= 18:
             attributes["num_outputs"] = len(node.outputs)
         if node.op in ("Cast", "CastLike") and "to" in attributes:
             attributes["to"] = number_of(attributes["to"])
-        for name, since in _SINCE.get(node.op, {}).items():
-            if name in attributes and self.opset < since and attributes.pop(name) != 0:
-                refuse(f"attribute {name} needs opset {since}")
+        axis, x = attributes.get("axis", 0), self.inputs[0]
+        if self.model.opset < NEGATIVE and axis < 0 and node.op != "OneHot" and x:
+            attributes["axis"] = axis + x.rank
         return attributes
 
     def copy(self, *inputs: Any, **attributes: Any) -> list[OnnxValue]:
-        """Writes the operator as it is, of other inputs; returns its outputs."""
+        """Writes the operator unchanged with other inputs; returns its outputs."""
         outs = [self.fresh(name) if name else "" for name in self.node.outputs]
         domain = OPERATORS[self.node.op].domain
-        self.domains |= {domain}
+        self.model.domains.add(domain)
         names = [value.name if value else "" for value in inputs]
         self.add(self.node.op, *names, outputs=outs, domain=domain, **attributes)
         return [OnnxValue(self, name) for name in outs]

@@ -1,4 +1,4 @@
-"""OpenVINO: it runs its models itself, as a reference; onernn does not read them."""
+"""OpenVINO: it runs its own models as a reference; onernn does not read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A model run by OpenVINO itself, on the CPU: its .xml, an .onnx, or what else it reads."""
+"""Runs a model in OpenVINO itself, on the CPU: its .xml, an .onnx, or any other file that OpenVINO
+reads.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ _ADVICE = (
 )
 
 
-def read_signature(path: StrPath) -> Graph:
+def read_signature(path: StrPath, *, rules: object = None) -> Graph:
     """Returns a graph with a model's inputs and outputs, and one refused node for each output.
+
+    OpenVINO runs all operators: no ``rules`` are needed.
 
     Raises `ModelFormatError` for a file that OpenVINO cannot read.
     """
@@ -45,9 +49,9 @@ def _value(port: Any) -> Value:
 
 
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """Returns the outputs, in order, computed in float32. Raises what OpenVINO raises.
+    """Returns the outputs, in order, computed in float32. Raises OpenVINO's errors.
 
-    On CPUs with bfloat16 OpenVINO computes in that by default.
+    float32 is requested because OpenVINO uses bfloat16 by default on CPUs that support it.
     """
     openvino = require("openvino", "openvino")
     model = openvino.Core().read_model(path)

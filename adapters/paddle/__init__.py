@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Returns what works in a live Paddle, imported when asked for: reading does without."""
+    """Imports the functions for a live Paddle when they are first used; reading does not need
+    them.
+    """
     if name in ("explain", "optimize", "restore"):
         from onernn.adapters.paddle import plugin
 
@@ -19,11 +21,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _find_faults(path: StrPath, params: StrPath | None) -> FaultyModel[Any]:
+def _find_faults(path: StrPath, params: StrPath | None, rules: Any = None) -> FaultyModel[Any]:
     from onernn.adapters.paddle.faults import find_faults
+    from onernn.adapters.paddle.lower import read_caller_rules
     from onernn.adapters.paddle.read import read_program
 
-    return find_faults(read_program(path, params))
+    return find_faults(read_program(path, params), read_caller_rules(rules))
 
 
 def _plugin(path: str) -> Plugin:
@@ -40,7 +43,7 @@ _SAVE_BOTH = (
 
 ADAPTER = Adapter(
     name="Paddle",
-    files="a Paddle folder, .pdmodel or __model__",
+    files="a Paddle folder, .pdmodel, __model__, or .json of Paddle 3",
     reads=lambda path: True,
     load=defer("paddle.lower.load_paddle"),
     no_models={

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -15,24 +16,32 @@ from onernn.adapters.paddle.table import (
     PaddleOperator,
     Part,
     TensorArray,
+    list_places,
     lower_operators,
     paddle,
 )
+from onernn.fuse_passes.row_independence import describe_rows
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.graph import Graph
+from onernn.ir.graph import Graph, Value
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
-from onernn.ops.control import joined_types
+from onernn.ops.control import join_types, scan_attributes
 
 # The rules of Paddle's operators on arrays of tensors.
 
 
-def _array(X: Any) -> TensorArray:
-    return X.op.builder.array_of(X.op.variable(X.slot))
+def _array(X: Any, ranked: bool = False) -> TensorArray:
+    """Returns an array. Raises `UnsupportedError` if Paddle sorts its rows, unless ``ranked``."""
+    array: TensorArray = X.op.builder.array_of(X.op.variable(X.slot))
+    if not ranked and any(part.ranked for part in array.parts):
+        raise UnsupportedError(
+            "input X: steps of sequences, which Paddle sorts by length; give array_to_lod_tensor"
+        )
+    return array
 
 
 def _index(tensor: Any) -> Size | None:
-    """Returns what is known of an index: its shape is () or (1,)."""
+    """Returns the value of an index of shape () or (1,), None if it is unknown."""
     value = tensor.type.value
     if isinstance(value, tuple):
         return value[0] if len(value) == 1 else None
@@ -49,13 +58,16 @@ def create_array(*, dtype=-1, op):
 def write_to_array(X, I, *, op):  # noqa: E741
     (variable,) = op.outputs["Out"]
     array = op.builder.array_of(variable)
-    op.builder.arrays[variable] = array.written(_index(I), X.dense.name)
+    op.builder.arrays[variable] = array.write(_index(I), X.dense.name)
     return ""
 
 
 @paddle("read_from_array")
 def read_from_array(X, I, X_W=None, *, op):  # noqa: E741
-    array = _array(X)
+    (result,), blocks = op.outputs["Out"], op.builder.blocks
+    readers = {each.type for each in blocks.operators(0) if result in each.reads}
+    sizes_only = op.builder.outer is None and readers == {"fill_constant_batch_size_like"}
+    array = _array(X, ranked=sizes_only)
     if value := array.element(_index(I)):
         return op.emit("Identity", value)
     stack = X.new(op.builder.stack(array))
@@ -64,7 +76,7 @@ def read_from_array(X, I, X_W=None, *, op):  # noqa: E741
 
 @paddle("slice_array_dense")
 def slice_array(X, *, starts=(0,), op):
-    """The element at a place, which may count from the end."""
+    """Returns the element at an index, which may count from the end."""
     array, place = _array(X), starts[0]
     at: Size | None = Size.of(place)
     if place < 0:
@@ -76,7 +88,7 @@ def slice_array(X, *, starts=(0,), op):
 
 @paddle("lod_array_length")
 def array_length(X, *, op):
-    """A list of one number, as Paddle gives it."""
+    """Returns a list of one number, like Paddle: the number of elements."""
     array, builder = _array(X), op.builder
     result = array.length
     if result is not None and result.number is not None:
@@ -92,7 +104,7 @@ def array_length(X, *, op):
 
 @paddle("tensor_array_to_tensor")
 def join_array(X, *, axis=0, use_stack=False, op):
-    """Elements along a new axis, or one after the other along one of theirs."""
+    """Stacks the elements along a new axis, or concatenates them along an existing axis."""
     array = _array(X)
     value = X.new(op.builder.stack(array))
     rank = value.rank
@@ -104,14 +116,64 @@ def join_array(X, *, axis=0, use_stack=False, op):
         if axis == 0:
             op.builder.stacked[op.outputs["Out"][0]] = array
         return {"Out": out.Identity()}
-    sizes = op.joined([0] * axis + [-1], out.Shape(start=axis + 2).name)
+    sizes = op.join([0] * axis + [-1], out.Shape(start=axis + 2).name)
     each, count = value.Shape(start=axis + 1, end=axis + 2), value.Shape(start=0, end=1)
     return {"Out": out.Reshape(X.new(sizes)), "OutIndex": each.Expand(count).cast("int32")}
 
 
-# The rules of loops and branches: their blocks become graphs, arrays what a loop collects.
+# The rules of DynamicRNN: sequences become an array of steps, (N, ...) each.
+#
+# Paddle sorts the sequences by their lengths, and drops ended sequences from step to step. In
+# onernn they keep their order, and all run to the end of the longest sequence. A loop is refused if
+# an operator in it combines sequences. Operators and order: lod_rank_table.cc and others of 2.6.
 
-_ROUNDS = 8  # in which the types of what a loop carries settle
+_TO_STEPS, _SHRINK = "lod_tensor_to_array", "shrink_rnn_memory"
+_BY_RANK = "reorder_lod_tensor_by_rank"
+
+
+@paddle("lod_rank_table", level=0)
+def rank_table(X):
+    """Returns the sequences; their lengths are the table."""
+    return X.with_lod(1)
+
+
+@paddle("max_sequence_len")
+def longest_sequence(RankTable):
+    return RankTable.SequenceLengths().ReduceMax([0], keepdims=1)
+
+
+@paddle(_TO_STEPS)
+def split_into_steps(X, RankTable, *, op):
+    if X.with_lod(1).type.lod != RankTable.type.lod:
+        refuse("input X: other sequences than those of the table")
+    steps = X.SequencePad(time_major=1).name
+    part = Part(steps, op.builder.type_of(steps).shape[0], stacked=True, ranked=True)
+    op.builder.arrays[op.outputs["Out"][0]] = TensorArray((part,))
+    return ""
+
+
+@paddle("array_to_lod_tensor")
+def join_steps(X, RankTable):
+    steps = X.new(X.op.builder.stack(_array(X, ranked=True)))
+    return steps.SequenceUnpad(RankTable.SequenceLengths(), time_major=1).dense.under(RankTable)
+
+
+@paddle(_BY_RANK)
+def reorder_by_rank(X, RankTable):
+    """Keeps the order, because onernn does not sort sequences."""
+    return X.dense if not X.ragged else refuse("input X: a LoD")
+
+
+@paddle(_SHRINK)
+def shrink_memory(X, RankTable, I, *, op):  # noqa: E741
+    """Keeps the rows of sequences that have ended. No result contains them."""
+    return X if op.builder.outer else refuse("outside of a loop")
+
+
+# The rules of loops and branches. Their blocks become graphs. Arrays become outputs that a loop
+# collects.
+
+_ROUNDS = 8  # until the types of carried values settle
 
 
 @paddle("if")
@@ -121,12 +183,15 @@ def if_(Cond, *, true_block, false_block, then=("",), otherwise=("",)):
 
 @paddle("conditional_block", is_scalar_condition=True)
 def conditional_block(Cond, Input=(), *, sub_block):
-    """Runs if the condition holds; else variables keep their values."""
+    """Runs the block if the condition holds; otherwise variables keep their values."""
     return _branches(Cond, [sub_block, -1], [[], []])
 
 
 def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str, str]:
-    """``named``: what the blocks call the results; what both leave in other variables follows."""
+    """Returns the results by slot, then the other variables that both blocks assign.
+
+    ``named``: the names of the results in the blocks.
+    """
     builder: PaddleBuilder = Cond.op.builder
     results = dict(builder.blocks.results(Cond.op))
     written = [builder.blocks.graph(n).outer_writes if n >= 0 else set[str]() for n in numbers]
@@ -149,8 +214,8 @@ def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str
 
 
 def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Graph, list[str]]:
-    """Returns the graph of a block, none where ``number`` is negative, and what it takes from
-    outside.
+    """Returns the graph of a block, an empty graph if ``number`` is negative, and the outer values
+    that it takes.
     """
     builder, blocks = outer.inner("branch"), outer.blocks
     used = set(names)
@@ -168,14 +233,14 @@ def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Gr
 
 
 def _truth(builder: PaddleBuilder, value: str) -> str:
-    """Returns a condition without axes."""
+    """Returns a condition as a scalar."""
     if builder.type_of(value).rank == 0:
         return value
     return builder.emit("Reshape", (value, builder.constant(np.zeros(0, np.int64), "scalar")))
 
 
 def _graph(builder: PaddleBuilder, values: Sequence[str]) -> Graph:
-    """Returns the graph of a block that gives these values."""
+    """Returns the graph of a block that outputs these values."""
     assert builder.outer is not None
     builder.outer.notes.update(builder.notes)
     ends = [builder.emit("Identity", (value,)) for value in values]
@@ -184,9 +249,11 @@ def _graph(builder: PaddleBuilder, values: Sequence[str]) -> Graph:
 
 @dataclass(frozen=True)
 class _Carried:
-    """``inside``: what the block calls it, ``after``: what it calls the next turn's.
+    """A value that a loop carries. ``inside``: its name in the block. ``after``: its next value's
+    name.
 
-    ``begin``: its value before the first turn. ``slot``: of the result.
+    ``begin``: its value before the first iteration. ``slot`` and ``result``: slot and variable of
+    its result.
     """
 
     inside: str
@@ -201,8 +268,63 @@ def while_(Condition, X=(), Initial=(), *, sub_block, arguments=("",), given=(""
     return _While(op, sub_block, Condition.name, arguments, given).results()
 
 
+@paddle("rnn_memory_helper")
+def copy_memory(X):
+    return X
+
+
+@paddle("recurrent", is_train=False)
+def recurrent(
+    inputs=(),
+    initial_states=(),
+    parameters=(),
+    *,
+    sub_block,
+    ex_states=("",),
+    states=("",),
+    has_states=True,
+    reverse=False,
+    op,
+):
+    """Runs the block of a StaticRNN for each step (T, ...). Inputs and outputs have the same names
+    in the block. ``states`` become ``ex_states`` of the next step.
+    """
+    outer, blocks = op.builder, op.builder.blocks
+    outputs = list(op.outputs.get("outputs", ()))
+    if not inputs or len(initial_states) != len(states) or len(states) != len(ex_states):
+        refuse(f"{len(inputs)} inputs, {len(initial_states)} states for {list(ex_states)}")
+    known = [replace(each.type, value=None) for each in initial_states]
+    steps = dict(zip(op.inputs["inputs"], inputs, strict=True))
+    for _ in range(_ROUNDS):
+        builder = outer.inner("step")
+        for name, result in zip(ex_states, known, strict=True):
+            builder.enter(name, result)
+        for name, value in steps.items():
+            builder.enter(name, Type(value.dtype.name, value.type.shape[1:], ()))
+        free = blocks.graph(sub_block).outer_reads - steps.keys() - {*ex_states}
+        for name in sorted(free):
+            builder.take_variable(name)
+        ends = [*states, *outputs]
+        lower_operators(builder, blocks.operators(sub_block), ends)
+        values = [builder.value(name) for name in ends]
+        made = [replace(builder.type_of(value), value=None) for value in values[: len(states)]]
+        settled = list(map(join_types, known, made))
+        if settled == known:
+            break
+        known = settled
+    else:
+        refuse("the types of its states do not settle")
+    body = _graph(builder, values)
+    attributes = scan_attributes(body, len(states), len(steps), backwards=int(reverse))
+    operands = [*initial_states, *inputs, *map(inputs[0].new, builder.taken.values())]
+    made = op.emit_many("Scan", len(ends), *(each.name for each in operands), **attributes)
+    return dict(list_places("outputs", made[len(states) :]))
+
+
 class _While:
-    """A loop: what its block assigns to is carried, arrays it appends to are collected."""
+    """A loop. It carries the variables that its block assigns to, and collects the elements that
+    its block appends to arrays.
+    """
 
     def __init__(
         self,
@@ -243,10 +365,10 @@ class _While:
         ends = [builder.value(name) for name in (self.again, *(c.after for c in self.carried))]
         collected = [_append(builder, each) for each in self.arrays]
         body = _graph(builder, [_truth(builder, ends[0]), *ends[1:], *collected])
-        kept = self._kept(body)
+        kept = self._list_kept(body)
         first, behind = len(self.carried), 2 + len(self.carried)
         results = (body.outputs[0], *(body.outputs[1 + at] for at in kept))
-        body = replace(body, outputs=(*results, *body.outputs[1 + first :])).pruned()
+        body = replace(body, outputs=(*results, *body.outputs[1 + first :])).prune()
         used = {name for node in body.nodes for name in node.inputs}
         taken = [value for value in body.inputs[behind:] if value.name in used]
         own = (*body.inputs[:2], *(body.inputs[2 + at] for at in kept))
@@ -257,29 +379,63 @@ class _While:
         attributes = {"body": body, "carried": len(kept)}
         count = len(kept) + len(collected)
         made = self.outer.emit_many("Loop", inputs, count, attributes)
+        if rows := self._find_rows(builder):
+            pairs = zip(made, (self.carried[at] for at in kept), strict=False)
+            alike = [name for name, each in pairs if each.slot != each.inside]
+            _check_rows(self.outer, rows, made[len(kept) :], alike)
         values = {self.carried[at].slot: value for at, value in zip(kept, made, strict=False)}
         values[f"={self.condition}"] = self.outer.constant(False, "ended")
         for array, value in zip(self.arrays, made[len(kept) :], strict=True):
             turns = next(iter(self.outer.type_of(value).shape or ()), None)
-            part = Part(value, turns, values.pop(f"last of {array.inside}", ""), stacked=True)
+            last = values.pop(f"last of {array.inside}", "")
+            part = Part(value, turns, last, stacked=True, ranked=bool(rows))
             before = self.outer.array_of(array.begin).parts
             self.outer.arrays[array.result] = TensorArray((*before, part))
             values[array.slot] = ""
         return values
 
+    def _find_rows(self, builder: PaddleBuilder) -> dict[str, int]:
+        """Maps values that the block takes to their axis with one row per sequence.
+
+        Raises `UnsupportedError` for an initial value whose rows are not in the order of the
+        sequences, because Paddle assigns its rows to the longest sequence, the second longest, ...
+        """
+        taken = {each.inside: each.begin for each in self.carried} | builder.taken
+        rows = dict[str, int]()
+        for node in builder.nodes:
+            if any(each.type == _SHRINK for each in node.origin):
+                name = node.inputs[0]
+                while name not in taken and (maker := builder.maker(name)):
+                    name = maker.inputs[0] if maker.op == "Identity" else ""
+                if name in taken:
+                    rows[taken[name]] = 0
+        for value in rows:
+            made = self.outer.maker(value)
+            ranked = made and {each.type for each in made.origin} & {_BY_RANK}
+            if not ranked and (made is None or made.op != "ConstantOfShape"):
+                raise UnsupportedError(
+                    f"{value!r} has its rows in the order of the lengths; let"
+                    " reorder_lod_tensor_by_rank (need_reorder=True) sort it"
+                )
+        for value in builder.taken.values():
+            made = self.outer.maker(value)
+            if made and any(each.type == _TO_STEPS for each in made.origin):
+                rows[value] = 1
+        return rows
+
     def _last(self, array: str) -> str:
-        """Returns the last element that an array has before the loop, "" where it has none."""
+        """Returns the last element that an array has before the loop, "" if it has none."""
         result = self.outer.array_of(array)
         return result.element(result.length - 1) if result.parts and result.length else ""
 
     def _settle(self) -> PaddleBuilder:
-        """Returns the block lowered with types of what is carried that hold in every turn.
+        """Returns the lowered block. The types of its carried values hold in every iteration.
 
-        A carried integer is followed as one that every turn adds 1 to, until that turns out wrong.
+        A carried integer is assumed to grow by 1 in every iteration, until this proves wrong.
         """
         known = [self._begin(self.outer.type_of(each.begin)) for each in self.carried]
         for _ in range(_ROUNDS):
-            builder = self._lowered(known)
+            builder = self._lower(known)
             made = [builder.type_of(builder.value(each.after)) for each in self.carried]
             settled = list(map(_in_any_turn, known, made))
             if settled == known:
@@ -295,7 +451,7 @@ class _While:
             return replace(first, value=value + self.turn)
         return replace(first, value=tuple(each + self.turn for each in value))
 
-    def _lowered(self, known: Sequence[Type]) -> PaddleBuilder:
+    def _lower(self, known: Sequence[Type]) -> PaddleBuilder:
         builder, blocks = self.outer.inner("body"), self.outer.blocks
         builder.turn = self.turn
         builder.enter(TURN, Type("int64", (), (), self.turn))
@@ -316,8 +472,10 @@ class _While:
             builder.give(f"next last of {array.inside}", _append(builder, array))
         return builder
 
-    def _kept(self, body: Graph) -> list[int]:
-        """Which of the carried values are read for more than to carry them on."""
+    def _list_kept(self, body: Graph) -> list[int]:
+        """Returns the indices of the carried values that are read by more than the next
+        iteration.
+        """
         blocks, count = self.outer.blocks, len(self.carried)
         kept = {
             at
@@ -327,21 +485,43 @@ class _While:
         others = (body.outputs[0], *body.outputs[1 + count :])
         while True:
             wanted = replace(body, outputs=(*others, *(body.outputs[1 + at] for at in kept)))
-            used = {name for node in wanted.pruned().nodes for name in node.inputs}
+            used = {name for node in wanted.prune().nodes for name in node.inputs}
             more = {at for at in range(count) if body.inputs[2 + at].name in used}
             if more <= kept:
                 return sorted(kept)
             kept |= more
 
 
+def _check_rows(
+    builder: PaddleBuilder, rows: Mapping[str, int], steps: Sequence[str], alike: Sequence[str]
+) -> None:
+    """Raises `UnsupportedError` unless each row of the steps depends on one sequence only, and all
+    else is independent of the sequences.
+    """
+    results = [*steps, *alike]
+    node = builder.maker(results[0])
+    assert node is not None
+    names = dict.fromkeys(filter(None, node.inputs))
+    constants = {name: builder.constants[name] for name in names if name in builder.constants}
+    inputs = tuple(builder.output(name) for name in names if name not in constants)
+    graph = Graph("steps", inputs, tuple(map(Value, results)), (node,), constants)
+    found = describe_rows(graph, rows, names.keys() - rows.keys())
+    for name, wanted in [*zip(steps, repeat(1)), *zip(alike, repeat(-1))]:
+        if found[name] != wanted:
+            why = (
+                found[name] if isinstance(found[name], str) else f"{name!r} is read after the loop"
+            )
+            raise UnsupportedError(f"its steps may combine sequences, which Paddle sorts: {why}")
+
+
 def _in_any_turn(before: Type, after: Type) -> Type:
-    """Returns the type of a carried value that holds before a turn and behind it."""
+    """Returns a type of a carried value that is valid both before and after an iteration."""
     value = before.value
     if isinstance(value, tuple):
         again = after.value == tuple(each + 1 for each in value)
     else:
         again = value is not None and after.value == value + 1
-    return replace(joined_types(before, after), value=value if again else None)
+    return replace(join_types(before, after), value=value if again else None)
 
 
 def _append(builder: PaddleBuilder, array: _Carried) -> str:

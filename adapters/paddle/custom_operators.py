@@ -30,8 +30,9 @@ from onernn.reorders.paddle import RNN_CELLS
 
 # The operator ``onernn_rnn``: compiled against Paddle's own headers, once, and kept.
 #
-# What is compiled calls only the kernels' library, no Python. Its file lies in the user's cache
-# folder under the hash of all that it was made from, and ends with the hash of its own bytes.
+# The compiled operator calls only the kernels' library, not Python. The file is in the user's cache
+# folder. The file's name is the hash of all its sources, and the file ends with the hash of its own
+# bytes.
 
 _SOURCES = (
     "custom_operator.cpp",
@@ -48,39 +49,35 @@ _log = logging.getLogger("onernn")
 
 HOST = "Paddle"
 NAME = "onernn_rnn"
-"""Of the operator in programs; ``rnn`` of Paddle computes the same."""
+"""The name of the operator in programs. Paddle's ``rnn`` computes the same."""
 FEW = "batches of so few words are faster in Paddle's own kernel; backend='kernels' takes ours"
-"""The reason of a layer that stays where `is_faster_in_paddle`."""
+"""The reason why a layer stays with Paddle if `is_faster_in_paddle`."""
 
 
 class NoOperators(UnsupportedError):
-    """This process cannot have compiled operators; the message says why."""
+    """An error: this process cannot have compiled operators. The message says why."""
 
 
 @cache
-def live_paddle() -> Any:
-    """Paddle, for calls that `require` would take a part of."""
+def import_paddle() -> Any:
+    """Returns Paddle; raises `MissingDependencyError` without it."""
     return require("paddle", "paddle")
 
 
-def register_operators() -> None:
-    """Paddle knows the operator that `optimize` puts into programs of Paddle 3.
+def register_operators() -> ctypes.CDLL:
+    """Registers the operators that `optimize` puts into programs with Paddle. Returns their
+    library.
 
-    The first call on a machine compiles it, in seconds. Raises `NoOperators` where there is no
-    C++17 compiler, `LibraryError` for a damaged installation.
+    The first call on a machine compiles it, which takes seconds. Raises `NoOperators` if there is
+    no C++17 compiler, `LibraryError` for a damaged installation.
     """
-    library()
-
-
-def library() -> ctypes.CDLL:
-    """Returns the compiled operators, registered; raises as `register_operators`."""
     with _LOCK:
         return _register()
 
 
 @cache
 def missing_operators() -> str:
-    """Returns why this process has no compiled operators, "" where it has."""
+    """Returns why this process has no compiled operators, "" if it has them."""
     try:
         register_operators()
     except (NoOperators, LibraryError) as error:
@@ -89,9 +86,9 @@ def missing_operators() -> str:
 
 
 def is_faster_in_paddle(mode: str, steps: int, sequences: int, units: int, is_test: bool) -> bool:
-    """Returns whether Paddle's own kernel is known to be the faster one for such a batch.
+    """Returns whether Paddle's own kernel is known to be faster for a batch of these sizes.
 
-    A size that a program leaves open is negative: any size may come there.
+    A size that is dynamic in the program is negative.
     """
     return steps > 0 < sequences and not gain.is_faster(
         _case(mode, is_test), steps, sequences, units
@@ -108,9 +105,9 @@ def arguments(
 ) -> tuple[Any, ...]:
     """Returns the operator's attributes, in its order.
 
-    ``fixed``: the weights never change, as in a predictor.
+    ``fixed``: whether the weights never change, for example in a predictor.
 
-    Raises `UnsupportedError` for options that it has not.
+    Raises `UnsupportedError` for options that the operator does not have.
     """
     threads = team_of(chosen.threads or usable_threads())
     return *_attributes(kind, time_major, is_test, chosen, fixed), threads
@@ -120,7 +117,7 @@ def arguments(
 def _attributes(
     kind: LayerKind, time_major: bool, is_test: bool, chosen: Options, fixed: bool
 ) -> tuple[Any, ...]:
-    """`arguments` but for the number of threads, which the environment may change."""
+    """Returns `arguments` without the number of threads, which the environment may change."""
     if chosen.backend not in ("auto", "kernels"):
         raise UnsupportedError(
             f"layers in Paddle run on kernels; take backend='kernels', not {chosen.backend!r}"
@@ -139,10 +136,10 @@ def _attributes(
 
 @cache
 def _register() -> ctypes.CDLL:
-    paddle = require("paddle", "paddle")
+    paddle = import_paddle()
     kernels = load_kernels()
     path = str(_library(paddle))
-    # Not through paddle.utils.cpp_extension, which wants setuptools and warns about ccache.
+    # paddle.utils.cpp_extension is not used: it needs setuptools and warns about ccache.
     paddle.base.core.load_op_meta_info_and_register_op(path)
     result = ctypes.CDLL(path)
     if result.onernn_paddle_open(str(kernels.path).encode()):
@@ -151,7 +148,9 @@ def _register() -> ctypes.CDLL:
 
         @wraps(write)
         def write_own(program: Any, *more: Any) -> None:
-            """Writes Paddle's own operators in the place of ours: a file loads everywhere."""
+            """Writes Paddle's own operators in place of onernn's, so that the file loads
+            everywhere.
+            """
             if _ours(program):
                 program = program.clone()
                 restore_recurrent(program)
@@ -162,7 +161,9 @@ def _register() -> ctypes.CDLL:
 
 
 def _library(paddle: Any) -> Path:
-    """Returns its file, compiled now or before; in memory where the cache folder cannot be used."""
+    """Returns the library's file, and compiles it if needed. The file is in memory if the cache
+    folder cannot be used.
+    """
     folder = files("onernn.adapters.paddle")
     sources = {name: folder.joinpath(name).read_bytes() for name in _SOURCES}
     shared = *build.HEADERS, *(build.HERE / name for name in ("stored.hpp", "isa.hpp"))
@@ -184,7 +185,7 @@ def _library(paddle: Any) -> Path:
 
 
 def _compile(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
-    """Returns the library, with its hash behind what the loader reads."""
+    """Returns the library, followed by its hash, which the loader does not read."""
     try:
         command = build.compiler()
     except build.NoCompiler as error:
@@ -218,10 +219,11 @@ def _compile(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
     return content + hashlib.sha256(content).digest()
 
 
-# Programs of PIR, Paddle 3's own, changed where they stand: ``rnn`` becomes our operator.
+# Programs of PIR, Paddle 3's own format, are changed in place: ``rnn`` becomes onernn's operator.
 #
-# A value of a PIR program has no name; its builder holds it, and fetches by it. So nothing but
-# ``rnn`` and its gradient is replaced, and no ``rnn`` whose results the builder may hold.
+# A value of a PIR program has no name. The code that builds the program holds values, and fetches
+# by them. Only ``rnn`` and its gradient are therefore replaced, and only if the builder cannot hold
+# results of this ``rnn``.
 
 # Operands and results of `rnn` and `rnn_grad` (paddle/phi/ops/yaml/ops.yaml, backward.yaml).
 _X, _STATE, _WEIGHTS, _LENGTHS = range(4)
@@ -231,24 +233,25 @@ _DX, _DSTATE, _DWEIGHTS = range(3)
 _OF_LOD = frozenset(f"pd_op.{name}" for name in ("gru", "lstm", "fusion_gru", "fusion_lstm"))
 
 _OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
-"""What appending gradients puts behind a result."""
+"""Operators that read a result after gradients were appended to the program."""
 
 
 class Replaced(NamedTuple):
-    """The replaced operators of a program, and the values that replaced others."""
+    """The replaced operators of a program, and the new values for old ones."""
 
     explained: Explained
     values: tuple[tuple[Any, Any], ...]
 
     def value(self, old: Any) -> Any:
-        """Returns what stands in the place of this value now."""
+        """Returns the value that has replaced this value."""
         return next((new for before, new in self.values if before.is_same(old)), old)
 
 
 def log_replaced(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained:
-    """Logs what was replaced in a program, and what was not.
+    """Logs the operators of a program that were replaced, and those that were not.
 
-    Raises `UnsupportedError` where nothing can be replaced; what is only faster in Paddle could be.
+    Raises `UnsupportedError` if no operator can be replaced. An operator that is only faster in
+    Paddle counts as replaceable.
     """
     done = Explained(tuple(lines), tuple(refusals))
     warn_of_left(HOST, done.refusals)
@@ -275,8 +278,9 @@ def replace_recurrent(
 ) -> Replaced:
     """Replaces each ``rnn`` that can be replaced, in place, also in inner blocks.
 
-    ``fetched``: values that the caller holds; ``all_known``: there are no others, or they are
-    exchanged by `Replaced.value`; ``fixed``: parameters never change. Raises as `log_replaced`.
+    ``fetched``: values that the caller holds. ``all_known``: whether there are no others, or they
+    are exchanged by `Replaced.value`. ``fixed``: whether parameters never change. Raises the same
+    errors as `log_replaced`.
     """
     block = program.global_block()
     known = all_known or fetched or any(op.name() == "pd_op.fetch" for op in block.ops)
@@ -305,20 +309,20 @@ def replace_recurrent(
 def append_operator(
     inputs: Sequence[Any], lengths: Any, attributes: tuple[Any, ...]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Puts the operator into the program that is being made, or runs it where none is.
+    """Adds the operator to the program under construction, or runs it if there is none.
 
     ``inputs``: x, the initial states, WeightList; ``attributes``: from `arguments`. Results: the
     output and the final states, one by one.
     """
-    paddle = live_paddle()
+    paddle = import_paddle()
     run = getattr(paddle._C_ops, "_run_custom_op", None) or paddle.base.core.eager._run_custom_op
     out, states, _ = run(NAME, [*inputs], lengths, *attributes)
     return out, tuple(paddle._C_ops.unbind(states, 0))
 
 
 def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]:
-    """Yields the recurrent operators of a block, and of inner ones; whether they stand in an inner
-    one.
+    """Yields the recurrent operators of a block and of its inner blocks, each with whether it is in
+    an inner block.
     """
     for op in block.ops:
         if op.name() == "pd_op.rnn" or op.name() in _OF_LOD or op.name().endswith(f".{NAME}"):
@@ -328,10 +332,12 @@ def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]
 
 
 def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
-    """Our operator's attributes. Raises `UnsupportedError` where it cannot replace this one."""
+    """Returns the attributes of onernn's operator. Raises `UnsupportedError` if it cannot replace
+    this one.
+    """
     if op.name() in _OF_LOD:
         raise UnsupportedError("it reads a LoD, which PIR has not; FLAGS_enable_pir_api=0 has")
-    attrs, float32 = op.attrs(), require("paddle", "paddle").float32
+    attrs, float32 = op.attrs(), import_paddle().float32
     mode, layers, two = attrs["mode"], attrs["num_layers"], attrs["is_bidirec"]
     weights = _list_values(op.operand_source(_WEIGHTS))
     read = [op.operand_source(_X), *_list_values(op.operand_source(_STATE)), *weights]
@@ -355,7 +361,7 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
 
 
 def _list_values(vector: Any) -> list[Any]:
-    """Returns the values in an operand. Raises `UnsupportedError` where the program does not list
+    """Returns the values in an operand. Raises `UnsupportedError` if the program does not list
     them.
     """
     maker = vector.get_defining_op()
@@ -365,7 +371,9 @@ def _list_values(vector: Any) -> list[Any]:
 
 
 def _gradients(op: Any) -> list[Any]:
-    """Returns its ``rnn_grad``s. Raises `UnsupportedError` where they stand in another block."""
+    """Returns the ``rnn_grad`` operators of an ``rnn``. Raises `UnsupportedError` if they are in
+    another block.
+    """
     reserve = op.result(_RESERVE)
     result = [
         each
@@ -381,9 +389,9 @@ def _gradients(op: Any) -> list[Any]:
 
 
 def _check_fetched(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequence[Any]) -> None:
-    """Raises `UnsupportedError` where the caller fetches a result of operators that go.
+    """Raises `UnsupportedError` if the caller may fetch a result of the removed operators.
 
-    It cannot where only a batch-first layer's own operators read the result.
+    The caller cannot fetch a result that only the operators of its batch-first layer read.
     """
     layer = op.attrs().get("struct_name")
     for result in (op.result(_OUT), *(each.result(_DX) for each in gradients)):
@@ -410,17 +418,17 @@ def _check_fetched(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequ
 def _replace(
     program: Any, op: Any, gradients: Sequence[Any], attributes: tuple[Any, ...]
 ) -> tuple[Any, Any]:
-    """Replaces it by our operator; gives its old result and the new one."""
-    paddle, pir = require("paddle", "paddle"), require("paddle.base.libpaddle", "paddle").pir
-    ops = require("paddle._C_ops", "paddle")
+    """Replaces an ``rnn`` by onernn's operator. Returns the old and the new result."""
+    paddle = import_paddle()
+    pir, ops = paddle.base.libpaddle.pir, paddle._C_ops
     state, weights = (_list_values(op.operand_source(at)) for at in (_STATE, _WEIGHTS))
     inputs = [op.operand_source(_X), *state, *weights]
     lengths = op.operand_source(_LENGTHS)
     before = op.result(_OUT)
-    with _static(paddle), paddle.static.program_guard(program):
+    with _build(program):
         pir.set_insertion_point(op)
         out, after = append_operator(inputs, lengths if lengths.initialized() else None, attributes)
-        # The list that `unbind` makes, not one made of its parts, through which no gradient goes.
+        # Take the list that `unbind` makes. No gradient goes through a list made of its parts.
         states = after[0].get_defining_op().operand_source(0)
         _exchange([(before, out), (op.result(_AFTER), states)])
         for gradient in gradients:
@@ -452,15 +460,17 @@ def _exchange(pairs: Iterable[tuple[Any, Any]]) -> None:
 
 
 def restore_recurrent(program: Any) -> Replaced:
-    """Each of our operators in a program is Paddle's ``rnn`` again, in place, in inner blocks, too.
+    """Replaces each of onernn's operators by Paddle's ``rnn``, also in inner blocks.
 
-    Raises `UnsupportedError` for one that is trained in an inner block.
+    Raises `UnsupportedError` for an operator that is trained in an inner block.
     """
     return Replaced(Explained((), ()), tuple(_restore(program, *each) for each in _ours(program)))
 
 
 def _ours(program: Any) -> list[tuple[Any, list[Any]]]:
-    """Our operators in a program, and those of their gradients. Raises as `restore_recurrent`."""
+    """Lists onernn's operators in a program, each with its gradient operators. Raises the same
+    errors as `restore_recurrent`.
+    """
     result = []
     for op, _ in _recurrent(program.global_block()):
         if op.name().endswith(f".{NAME}"):
@@ -474,9 +484,9 @@ def _ours(program: Any) -> list[tuple[Any, list[Any]]]:
 
 
 def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]:
-    """Returns the inverse of `_replace`."""
-    paddle, pir = require("paddle", "paddle"), require("paddle.base.libpaddle", "paddle").pir
-    ops = require("paddle._C_ops", "paddle")
+    """Reverts `_replace`."""
+    paddle = import_paddle()
+    pir, ops = paddle.base.libpaddle.pir, paddle._C_ops
     attrs, lengths, (before, ends, _) = op.attrs(), op.operand_source(1), op.results()
 
     def turn(value: Any) -> Any:
@@ -485,10 +495,10 @@ def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]
     mode, x, *others = attrs["mode"], *_list_values(op.operand_source(0))
     count = len(RNN_CELLS[mode][0].states)
     sizes = x.shape[-1], attrs["hidden_size"], attrs["num_layers"], mode
-    with _static(paddle), paddle.static.program_guard(program):
+    with _build(program):
         pir.set_insertion_point(op)
         inputs = [[turn(x)], others[:count], others[count:]]
-        drawn = ops.full([0], 0.0, paddle.uint8, paddle.CPUPlace())  # dropout, which ours has not
+        drawn = ops.full([0], 0.0, paddle.uint8, paddle.CPUPlace())  # dropout, which onernn's lacks
         optional = lengths if lengths.initialized() else None
         more = drawn, 0.0, attrs["is_bidirec"], *sizes, 0, attrs["is_test"]
         y, _, after = ops.rnn(*inputs[0], *inputs[1:], optional, *more)
@@ -513,13 +523,15 @@ def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]
 
 
 @contextmanager
-def _static(paddle: Any) -> Iterator[None]:
-    """Operators go into programs, whatever the caller's mode is."""
-    if not paddle.in_dynamic_mode():
-        yield
-        return
-    paddle.enable_static()
+def _build(program: Any) -> Iterator[None]:
+    """Adds new operators to a program in any mode of the caller."""
+    paddle = import_paddle()
+    is_dynamic = paddle.in_dynamic_mode()
+    if is_dynamic:  # paddle.jit.save has switched modes itself
+        paddle.enable_static()
     try:
-        yield
+        with paddle.static.program_guard(program):
+            yield
     finally:
-        paddle.disable_static()
+        if is_dynamic:
+            paddle.disable_static()

@@ -1,4 +1,4 @@
-"""The known faults of Paddle's own recurrent path that hit a program.
+"""The known faults of Paddle's own recurrent kernels and passes that affect a program.
 
 Measured with 2.6.2 and 3.3.1 under its legacy IR: design/0018,
 tests/frameworks/test_paddle_audit.py.
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.adapters.common.caller_rules import CallerRule
 from onernn.adapters.common.fault import Effect, FaultyModel, FrameworkFault, Values, keep_unchanged
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Operator, Program
@@ -34,7 +36,7 @@ FUNCTIONS = {
         "cell_activation": "tanh",
     },
 }
-"""The activations that oneDNN's kernels take: the defaults."""
+"""The only activations that oneDNN's kernels take, which are the defaults."""
 
 PROJECTIONS = ("mul", "elementwise_add", "fc", "matmul_v2", "lod_reset")
 
@@ -42,17 +44,20 @@ PaddleFault = FrameworkFault[Program]
 
 
 class Fusion(NamedTuple):
-    """An rnn that Paddle's pass makes one with its projection; ``bias``: the projection's or ""."""
+    """An rnn that Paddle's pass joins with its projection. ``bias``: the projection's bias or
+    "".
+    """
 
     rnn: Operator
     bias: str
 
 
-def find_faults(program: Program) -> FaultyModel[Program]:
+def find_faults(
+    program: Program, callers: Mapping[str, CallerRule] = MappingProxyType({})
+) -> FaultyModel[Program]:
     """Returns the program with its faults."""
-    return FaultyModel(
-        "Paddle 2.6.2, 3.3.1", program, lower, PATHS, tuple(_Detector(program).faults())
-    )
+    faults, read = tuple(_Detector(program).faults()), partial(lower, callers=callers)
+    return FaultyModel("Paddle 2.6.2, 3.3.1", program, read, PATHS, faults)
 
 
 class _Detector:
@@ -61,8 +66,8 @@ class _Detector:
         self.makers: dict[str, list[Operator]] = {}
         self.readers: dict[str, list[Operator]] = {}
         for op in program.operators:
-            for uses, slots in ((self.makers, op.outputs), (self.readers, op.inputs)):
-                for name in {name for names in slots.values() for name in names if name}:
+            for uses, names in ((self.makers, op.writes), (self.readers, op.reads)):
+                for name in {*names}:
                     uses.setdefault(name, []).append(op)
         rnns = [op for op in program.operators if op.type in ("gru", "lstm")]
         result = {op.position: self.fusion(op) for op in rnns}
@@ -82,7 +87,7 @@ class _Detector:
                 yield _fault(op, "no_onednn", "slower", ("onednn",), text)
             elif op.type == "concat":
                 yield from self.of_concat(op)
-        yield from self.shared_biases()
+        yield from self.find_shared_biases()
         grus = [op for op in self.program.operators if op.type in ("gru", "fusion_gru")]
         for op in grus[:1]:
             text = (
@@ -91,20 +96,17 @@ class _Detector:
             yield _fault(op, "int8_gru", "unmeasured", ("int8",), text)
 
     def of_fusion(self, op: Operator) -> Iterator[PaddleFault]:
-        """Yields what `fc_gru_fuse_pass`, `mul_gru_fuse_pass` or `mul_lstm_fuse_pass` gets
-        wrong.
-        """
+        """Yields the faults of `fc_gru_fuse_pass`, `mul_gru_fuse_pass` or `mul_lstm_fuse_pass`."""
         states = [slot for slot in ("H0", "C0") if _first(op.inputs, slot)]
         if states:
-            drop = partial(_change, position=op.position, dropped=("H0", "C0"))
+            drop = {"dropped": ("H0", "C0")}
             text = f"the fuse pass drops {' and '.join(states)}: sentences start from zeros"
-            yield _fault(op, "state_dropped", "wrong", ("fused", "onednn"), text, change=drop)
+            yield _fault(op, "state_dropped", "wrong", ("fused", "onednn"), text, edit=drop)
         plain = _has_default_functions(op)
         if op.type == "lstm" and not plain:
             text = "the fuse pass forgets the activations: sigmoid, tanh and tanh are used"
-            reset = partial(_change, position=op.position, attributes=FUNCTIONS["lstm"])
-            paths = ("fused", "onednn")
-            yield _fault(op, "activations_dropped", "wrong", paths, text, change=reset)
+            paths, reset = ("fused", "onednn"), {"attributes": FUNCTIONS["lstm"]}
+            yield _fault(op, "activations_dropped", "wrong", paths, text, edit=reset)
             plain = True
         yield _empty(op, ("fused",) if plain else ("fused", "onednn"), stateless=True)
         if plain:
@@ -112,13 +114,11 @@ class _Detector:
         yield from self.unwritten_cell(op)
 
     def of_fused_operator(self, op: Operator) -> Iterator[PaddleFault]:
-        """Yields what the kernels get wrong where a program holds their operator itself."""
+        """Yields the faults of the kernels if the program itself holds their operator."""
         if op.type == "fusion_gru" and op.attributes.get("origin_mode", False):
             text = "the native kernel ignores origin_mode: its update gate works the other way"
-            other = {"origin_mode": False}
-            change = partial(_change, position=op.position, attributes=other)
-            paths = ("plain", "fused")
-            yield _fault(op, "origin_mode_ignored", "wrong", paths, text, change=change)
+            paths, other = ("plain", "fused"), {"attributes": {"origin_mode": False}}
+            yield _fault(op, "origin_mode_ignored", "wrong", paths, text, edit=other)
         if not _first(op.inputs, "H0"):
             yield _empty(op, ("plain", "fused"), stateless=False)
         if not _has_default_functions(op):
@@ -154,8 +154,10 @@ class _Detector:
             text = "two directions run as two primitives of one direction and a copy"
             yield _fault(op, "directions_apart", "slower", ("onednn",), text)
 
-    def shared_biases(self) -> Iterator[PaddleFault]:
-        """`fc_gru_fuse_pass` adds a projection's bias into the GRU's in place, for all to see."""
+    def find_shared_biases(self) -> Iterator[PaddleFault]:
+        """Yields the biases of GRUs that other operators also read. `fc_gru_fuse_pass` adds the
+        projection's bias to these biases in place.
+        """
         users: dict[str, list[Fusion]] = {}
         for fusion in self.fusions.values():
             if fusion.bias:
@@ -169,7 +171,9 @@ class _Detector:
                 yield _fault(first, "bias_shared", "wrong", paths, text, value=name, change=change)
 
     def fusion(self, op: Operator) -> Fusion | str | None:
-        """Returns what the pass fuses, why it does not, or None where there is no projection."""
+        """Returns the fusion of the pass, or the reason why it does not fuse, or None without a
+        projection.
+        """
         made = self.maker(_first(op.inputs, "Input"))
         if made is None or made.type not in PROJECTIONS:
             return None
@@ -210,7 +214,7 @@ def _empty(op: Operator, paths: tuple[str, ...], *, stateless: bool) -> PaddleFa
         "the native kernel takes a word for a sentence of length zero: those behind it are cut in"
         " other places, and memory behind the last is overwritten (it may crash or hang)"
     )
-    # The passes choose the kernel that goes sentence by sentence.
+    # The passes choose the kernel that runs sequence by sequence.
     by_sentence = stateless or op.attributes.get("use_seq", True)
     change = partial(misread_sentences, at=op.native, by_sentence=by_sentence, stateless=stateless)
     occurs = partial(has_empty_sentences, value=_input(op))
@@ -232,9 +236,15 @@ def _fault(
     *,
     value: str = "",
     change: Any = keep_unchanged,
+    edit: Mapping[str, Any] | None = None,
     **how: Any,
 ) -> PaddleFault:
-    """``change``: of the program; ``how``: what happens to the graph, and for which batches."""
+    """Returns a fault of an operator.
+
+    ``change`` changes the program. ``edit`` holds the arguments of `_change` for the operator.
+    ``how`` holds the change of the graph, and the batches that it affects.
+    """
+    change = partial(_change, position=op.position, **edit) if edit else change
     value = value or _first(op.outputs, "Hidden") or _first(op.outputs, "Out")
     return FrameworkFault(name, text, change, effect, paths, op.native, value, **how)
 
@@ -261,7 +271,9 @@ def _change(
     inputs: Mapping[str, tuple[str, ...]] = {},  # noqa: B006
     attributes: Mapping[str, Any] = {},  # noqa: B006
 ) -> Program:
-    """Returns the program with an operator without some inputs, or with others and attributes."""
+    """Returns the program with an operator changed: without some inputs, or with new inputs and
+    attributes.
+    """
 
     def change(op: Operator) -> Operator:
         if op.position != position:
@@ -273,7 +285,9 @@ def _change(
 
 
 def _sum_readers(program: Program, *, bias: str, fusions: tuple[Fusion, ...]) -> Program:
-    """Every reader of the bias gets the sum; a fused one's own share is added in front of it."""
+    """Returns the program in which every reader of the bias reads the sum. The part of a fused
+    GRU's own projection is added before the GRU.
+    """
     old = program.parameters[bias]
     shares = [program.parameters[fusion.bias].reshape(old.shape) for fusion in fusions]
     total = sum(shares, start=old)
@@ -285,14 +299,14 @@ def _sum_readers(program: Program, *, bias: str, fusions: tuple[Fusion, ...]) ->
     return replace(program, parameters=parameters)
 
 
-# What Paddle's fused kernels compute of a batch that they go wrong on, as a graph.
+# Graphs that compute the same wrong results as Paddle's fused kernels.
 
 Chains = list[list[int]]
-"""Which words follow one another from a state of zeros, as a kernel goes through them."""
+"""The steps that follow each other from a state of zeros, in the order of the kernel."""
 
 
 def padding(values: Values, *, value: str) -> str:
-    """Returns how much more a padded batch is."""
+    """Returns how much larger a padded batch is."""
     x = values.get(value)
     if not isinstance(x, Ragged) or not len(x.data):
         return "unknown for this batch"
@@ -301,13 +315,17 @@ def padding(values: Values, *, value: str) -> str:
 
 
 def has_empty_sentences(values: Values, *, value: str) -> bool:
-    """Also the last one: then outputs are right, and memory behind them is not."""
+    """Returns whether a sequence has no steps. If only the last sequence is empty, outputs are
+    right, although the memory after them is overwritten.
+    """
     x = values.get(value)
     return isinstance(x, Ragged) and not x.lengths.all()
 
 
 def stale_state(graph: Graph, values: Values, *, at: NativeOp) -> Graph:
-    """Returns the graph in which an rnn begins with its neighbour's states, a lone one negated."""
+    """Returns the graph in which each sequence begins with its neighbour's states. A single
+    sequence begins with negated states.
+    """
     for node in _rnns(graph, at):
         rnn = Recurrent.of(node)
         stale = {}
@@ -322,9 +340,10 @@ def stale_state(graph: Graph, values: Values, *, at: NativeOp) -> Graph:
 def misread_sentences(
     graph: Graph, values: Values, *, at: NativeOp, by_sentence: bool, stateless: bool
 ) -> Graph:
-    """The rnn takes at least one word a sentence, as kernels do that have no initial state.
+    """Returns the graph whose rnn takes at least one step for each sequence, like kernels without
+    an initial state.
 
-    ``stateless``: a pass has dropped the state that the graph still has.
+    ``stateless``: whether a pass has dropped the state that the graph still has.
     """
     for node in _rnns(graph, at):
         rnn = Recurrent.of(node)
@@ -343,7 +362,9 @@ def _rnns(graph: Graph, at: NativeOp) -> Iterator[Node]:
 
 
 def _sentence_chains(x: Ragged, reverse: bool) -> Chains:
-    """SeqCompute of fusion_gru_op.cc: it takes a sentence's first word before it counts words."""
+    """Repeats SeqCompute of fusion_gru_op.cc, which takes a sequence's first step before it counts
+    steps.
+    """
     words, begin, chains = len(x.data), 0, []
     for length in x.lengths[::-1] if reverse else x.lengths:
         end = min(words, begin + max(1, int(length)))
@@ -353,10 +374,12 @@ def _sentence_chains(x: Ragged, reverse: bool) -> Chains:
 
 
 def _batch_chains(x: Ragged, reverse: bool) -> Chains:
-    """BatchCompute: one first step for all sentences, then as many a step as are still running."""
+    """Repeats BatchCompute, which runs one first step for all sequences, and then each step for the
+    sequences that have not ended.
+    """
     order = np.argsort(-x.lengths, kind="stable")
     longest = int(x.lengths.max(initial=0))
-    rows: list[int] = []  # words by time, longest sentence first
+    rows: list[int] = []  # steps by time, longest sequence first
     running = [int(np.count_nonzero(x.lengths > t)) for t in range(longest)]
     for t, count in enumerate(running):
         for n in order[:count]:
@@ -373,8 +396,8 @@ def _batch_chains(x: Ragged, reverse: bool) -> Chains:
 
 
 def _regroup(graph: Graph, node: Node, chains: Chains) -> Graph:
-    """Returns the rnn over other sentences, made of the same words; its outputs stay where they
-    were.
+    """Returns the graph with the rnn over different sequences, which consist of the same steps.
+    Each output stays at its step.
     """
     rnn = Recurrent.of(node)
     rows = np.concatenate([np.asarray(chain, np.int64) for chain in chains or [[]]])

@@ -11,12 +11,13 @@ import numpy as np
 from onernn.adapters.common.bodies import (
     NEAREST,
     PAD_MODES,
+    count_up,
+    over_channels,
+    pool_whole,
     pool_windows,
-    pooled_whole,
     recurrent_stack,
 )
 from onernn.adapters.common.signatures import OneOf, refuse
-from onernn.adapters.common.windows import over_channels
 from onernn.adapters.paddle.table import PaddleOperator, ScaleOf, list_places, paddle
 from onernn.ir.arrays import Array
 from onernn.ir.spec import Cell, Direction, RnnSpec
@@ -24,7 +25,7 @@ from onernn.ir.weights import OWN, LayerPrecision, PartScales, RnnWeights, Scale
 from onernn.reorders import paddle as reorders
 from onernn.reorders.gates import GateLayout, input_layer
 
-# Paddle's operators between floats and bytes, and the numbers in which an int8 or bf16 layer runs.
+# Paddle's operators between floats and int8, and the precision in which an int8 or bf16 layer runs.
 #
 # Formulas: quantize_mkldnn_op.cc, dequantize_mkldnn_op.cc, requantize_mkldnn_op.cc and
 # fusion_gru_kernel.cc of 2.6; the order of roundings is measured with 2.6.2.
@@ -37,19 +38,21 @@ def _round(x: Any, scale: Scale, dtype: str) -> Any:
 
 
 def _floats(q: Any, scale: Scale) -> Any:
-    """Returns (q - shift) times the float32 next to 1 / factor."""
+    """Returns (q - shift) times the float32 that is nearest to 1 / factor."""
     factor = float(np.float32(1) / np.float32(scale.factor))
     return q.cast("float32").Sub(scale.shift).Mul(factor)
 
 
 def _is_bfloat16(bfloat16: bool, scale: Scale) -> bool:
-    """Returns whether the other side is bf16; Paddle's passes give that no scale."""
+    """Returns whether the values on the other side are bf16. Paddle's passes set no scale for
+    bf16.
+    """
     if bfloat16 and scale != (1, 0):
         refuse(f"bfloat16 numbers with scale {scale.factor:g}, {scale.shift:g}")
     return bfloat16
 
 
-# Attribute ``output_format`` is of images; the numbers are the same.
+# The attribute ``output_format`` is for images; it does not change values.
 
 
 @paddle("quantize")
@@ -93,17 +96,17 @@ def requantize(Input, *, Scale_in=ScaleOf("Shift_in"), Scale_out=ScaleOf("Shift_
 
 
 class LayerNumbers(NamedTuple):
-    """How a layer computes: from ``x`` in float32, in ``precision``.
+    """The computation of a layer: its input ``x`` in float32, and its ``precision``.
 
-    ``scale``: of hidden states that are bytes.
+    ``scale``: the scale of hidden states that are uint8.
     """
 
     x: Any
     precision: LayerPrecision = OWN
     scale: Scale | None = None
 
-    def hidden(self, y: Any) -> Any:
-        """Returns hidden states in the numbers that Paddle's operator returns."""
+    def round_hidden(self, y: Any) -> Any:
+        """Returns hidden states in the precision that Paddle's operator returns."""
         if not self.precision or y.op.attribute("force_fp32_output", False):
             return y
         y.op.narrow("Hidden")
@@ -111,10 +114,11 @@ class LayerNumbers(NamedTuple):
 
 
 def _layer_numbers(X: Any, spec: RnnSpec, factors: Sequence[Array]) -> LayerNumbers:
-    """Chooses by the numbers in X, as Paddle chooses its kernel, whatever the attributes say.
+    """Chooses the precision by the type of X, not by attributes. Paddle chooses its kernel in this
+    way.
 
-    ``factors``: Scale_weights of each layer and direction, one number or one for each gate and
-    output channel. Paddle hands them to oneDNN as they are, in the order of oneDNN's gates.
+    ``factors``: Scale_weights of each layer and direction, one number or one per gate and output
+    channel. Paddle passes them to oneDNN unchanged, in the order of oneDNN's gates.
     """
     x, dtype = X.with_lod(), X.dtype.name
     if dtype == "float32" and not X.narrow:
@@ -143,7 +147,7 @@ def _weight_factors(spec: RnnSpec, scales: Sequence[Array]) -> list[Array]:
 
 
 def _before_rounding(q: Any, scale: Scale) -> Any:
-    """Returns the input of `_round` if it made the bytes q by this scale, else their floats."""
+    """Returns the input of `_round` if it computed q with this scale, otherwise q as floats."""
     builder, value, numbers = q.op.builder, q.name, dict[str, Array]()
     for kind, role in {"QuantizeLinear": "zero", "Add": "shift", "Mul": "factor"}.items():
         node = builder.maker(value)
@@ -168,7 +172,7 @@ _DIRECTION = OneOf(False, {False: "left2right", True: "right2left"})
 
 
 class CellAttributes(NamedTuple):
-    """What all operators of one cell have: the attributes of its functions, a flag, is_reverse."""
+    """Attributes that all operators of one cell have: its functions, a flag, is_reverse."""
 
     functions: Mapping[str, OneOf]
     flag: str
@@ -176,7 +180,11 @@ class CellAttributes(NamedTuple):
 
     def read(self, op: PaddleOperator, _: str) -> tuple[tuple[str, ...], bool, Direction]:
         functions = tuple(each.read(op, name) for name, each in self.functions.items())
-        return functions, op.flag(self.flag, self.default), _DIRECTION.read(op, "is_reverse")
+        return (
+            functions,
+            bool(op.attribute(self.flag, self.default)),
+            _DIRECTION.read(op, "is_reverse"),
+        )
 
 
 _GRU = CellAttributes({"gate_activation": _SIGMOID, "activation": _TANH}, "origin_mode", False)
@@ -206,7 +214,7 @@ def _run_over_words(
     outputs: int = 1,
     precision: LayerPrecision = OWN,
 ) -> Any:
-    """Returns outputs of a layer with initial states (N, O), all or none."""
+    """Returns the outputs of a layer. All of its initial states (N, O) are given, or none."""
     weights.check(spec)
     if states.count(None) not in (0, len(states)):
         refuse("inputs H0 and C0 go together")
@@ -214,85 +222,87 @@ def _run_over_words(
     return x.Rnn(*begin, spec=spec, weights=weights, precision=precision, outputs=outputs)
 
 
-def _gru_cell(flat: Array, attributes: Any) -> tuple[RnnSpec, GateLayout]:
-    """Returns a GRU whose input is projected already, and the order of its gates."""
+def _gru_cell(
+    attributes: Any, weight_h: Any, bias: Any, weight_x: Any = None
+) -> tuple[RnnSpec, RnnWeights, GateLayout]:
+    """Returns a GRU and the order of its gates. Without ``weight_x``, its input is projected
+    already.
+    """
     functions, origin_mode, direction = attributes
+    flat, projection = weight_h.array, weight_x and weight_x.array
     _check_float32(flat)
     layout, update = reorders.gru_layout(origin_mode=origin_mode, gate_activation=functions[0])
-    cell = RnnSpec(Cell.GRU, 3 * len(flat), len(flat), direction=direction)
-    return replace(cell, activations=functions, update=update), layout
+    inputs = 3 * len(flat) if projection is None else len(projection)
+    cell = RnnSpec(Cell.GRU, inputs, len(flat), direction=direction)
+    weights = reorders.gru_weights(flat, bias and bias.array, layout, projection)
+    return replace(cell, activations=functions, update=update), weights, layout
 
 
 @paddle("gru")
 def gru(Input, Weight, Bias=None, H0=None, *, cell=_GRU):
-    spec, layout = _gru_cell(Weight.array, cell)
-    weights = reorders.gru_weights(Weight.array, Bias and Bias.array, layout)
+    spec, weights, layout = _gru_cell(cell, Weight, Bias)
     return _run_over_words(Input.with_lod().GateLayout(layout=layout), spec, weights, H0)[0]
 
 
 @paddle("gru_unit")
 def gru_unit(Input, HiddenPrev, Weight, Bias=None, *, cell=_GRU_UNIT):
-    """One step of N sequences: a batch of one word each."""
-    spec, layout = _gru_cell(Weight.array, cell)
-    weights = reorders.gru_weights(Weight.array, Bias and Bias.array, layout)
+    """Runs one step of N sequences, in a batch of sequences with one step each."""
+    spec, weights, layout = _gru_cell(cell, Weight, Bias)
     x = Input.dense.GateLayout(layout=layout).unsqueeze(0)
     return _run_over_words(x, spec, weights, HiddenPrev)[0].squeeze(0)
 
 
 @paddle("fusion_gru")
 def fusion_gru(X, WeightX, WeightH, Bias=None, H0=None, *, cell=_GRU, Scale_weights=(1.0,)):
-    projection = WeightX.array
-    spec, layout = _gru_cell(WeightH.array, cell)
-    weights = reorders.gru_weights(WeightH.array, Bias and Bias.array, layout, projection)
-    spec = spec.one_layer(len(projection), spec.direction)
+    spec, weights, _ = _gru_cell(cell, WeightH, Bias, WeightX)
     x, precision, _ = numbers = _layer_numbers(X, spec, [np.asarray(Scale_weights, np.float32)])
-    return numbers.hidden(_run_over_words(x, spec, weights, H0, precision=precision)[0])
+    return numbers.round_hidden(_run_over_words(x, spec, weights, H0, precision=precision)[0])
 
 
 @paddle("multi_gru")
 def multi_gru(X, WeightX=(), WeightH=(), Bias=(), Scale_weights=(), *, layers=1, cell=_GRU):
-    """A stack of bidirectional layers: weights of l0 forward, l0 backward, l1 forward, ..."""
-    projections, flats = ([each.array for each in slot] for slot in (WeightX, WeightH))
-    biases = [each.array for each in Bias] or [None] * 2 * layers
-    counts = [len(projections), len(flats), len(biases)]
+    """Runs a stack of bidirectional layers: weights of l0 forward, l0 backward, l1 forward, ..."""
+    biases = Bias or [None] * 2 * layers
+    counts = [len(WeightX), len(WeightH), len(biases)]
     if layers < 1 or {*counts} != {2 * layers}:
         refuse(f"{layers} layers in two directions of {counts} arrays WeightX, WeightH, Bias")
-    spec, layout = _gru_cell(flats[0], cell)
-    halves = [
-        reorders.gru_weights(h, bias, layout, x)
-        for x, h, bias in zip(projections, flats, biases, strict=True)
-    ]
-    stack = [RnnWeights.joined(halves[at : at + 2], 1) for at in range(0, 2 * layers, 2)]
-    size = len(projections[0])
-    spec = replace(spec, input_size=size, layers=layers, direction="bidirectional_concat")
+    cells = [_gru_cell(cell, *each) for each in zip(WeightH, biases, WeightX, strict=True)]
+    halves = [weights for _, weights, _ in cells]
+    stack = [RnnWeights.join(halves[at : at + 2], 1) for at in range(0, 2 * layers, 2)]
+    spec = replace(cells[0][0], layers=layers, direction="bidirectional_concat")
     layers_of(spec, stack)
     weights = stack if layers > 1 else stack[0]
     x, precision, _ = numbers = _layer_numbers(X, spec, [each.array for each in Scale_weights])
-    return numbers.hidden(x.Rnn(spec=spec, weights=weights, precision=precision))
+    return numbers.round_hidden(x.Rnn(spec=spec, weights=weights, precision=precision))
 
 
 @paddle("lstm")
 def lstm(Input, Weight, Bias, H0=None, C0=None, *, cell=_LSTM):
-    """The input is projected already; its bias is that of the gates."""
+    """Runs a layer whose input is projected already. Bias holds the gates' bias, and peepholes if
+    there are any.
+    """
     layer = _lstm_cell(cell, Weight.array, Bias.array)
     return _run_lstm(Input.with_lod().GateLayout(layout=reorders.LSTM), *layer, H0, C0)
 
 
 @paddle("fusion_lstm")
 def fusion_lstm(X, WeightX, WeightH, Bias, H0=None, C0=None, *, cell=_LSTM, Scale_weights=(1.0,)):
-    """Paddle's passes make Scale_weights for the gates c, i, f, o, but its kernel hands them to
-    oneDNN for i, f, c, o. As for each fusion, its result counts, not its intention (0014)."""
+    """Uses Scale_weights like the kernel. Paddle's passes make them for the gates c, i, f, o. The
+    kernel passes them to oneDNN for i, f, c, o (design/0014).
+    """
     layer = _lstm_cell(cell, WeightH.array, Bias.array, WeightX.array)
     numbers = _layer_numbers(X, layer[0], [np.asarray(Scale_weights, np.float32)])
     results = _run_lstm(numbers.x, *layer, H0, C0, precision=numbers.precision)
     if numbers.precision:
-        return {"Hidden": numbers.hidden(results["Hidden"])}  # Paddle writes no Cell either
+        return {"Hidden": numbers.round_hidden(results["Hidden"])}  # nor does Paddle write Cell
     return results
 
 
 @paddle("fused_embedding_fc_lstm")
 def fused_embedding_fc_lstm(Ids, Embeddings, WeightH, Bias, H0=None, C0=None, *, cell=_LSTM):
-    """Rows of a table that is projected and has the gates' bias added: Bias is for peepholes."""
+    """Runs a layer on rows of a table, which holds projected embeddings plus the gates' bias. Bias
+    holds the peepholes.
+    """
     gates = Ids.constant(reorders.LSTM(Embeddings.array))
     rows = gates.Gather(Ids.with_lod().squeeze(-1), axis=0, non_negative=True)
     bias = Bias.array.copy()
@@ -301,7 +311,7 @@ def fused_embedding_fc_lstm(Ids, Embeddings, WeightH, Bias, H0=None, C0=None, *,
 
 
 def _run_lstm(x: Any, *layer: Any, precision: LayerPrecision = OWN) -> dict[str, Any]:
-    """Paddle returns the cell of each word, and no final states."""
+    """Returns the hidden and the cell state of each step. Like Paddle, returns no final states."""
     y, _, _, cells = _run_over_words(x, *layer, outputs=4, precision=precision)
     return {"Hidden": y, "Cell": cells}
 
@@ -343,7 +353,7 @@ def rnn(
     dropout_prob=0.0,
     op,
 ):
-    """Time-major; steps after the end of a sequence do not run, and give zeros."""
+    """Runs time-major. Steps after the end of a sequence do not run; their outputs are zeros."""
     if dropout_prob:
         op.note_dropout()
     arrays = [each.array for each in WeightList]
@@ -360,15 +370,14 @@ def rnn(
         direction="bidirectional_concat" if is_bidirec else "left2right",
     )
     layers_of(spec, stack)
-    states = [each.name for each in PreState]
-    if len(states) != len(spec.cell.states):
-        refuse(f"input PreState: {len(states)} states for {spec.cell.name}")
-    lengths = SequenceLength.name if SequenceLength else ""
-    y, *finals = recurrent_stack(op, Input.dense.name, states, spec, stack, lengths)
+    if len(PreState) != len(spec.cell.states):
+        refuse(f"input PreState: {len(PreState)} states for {spec.cell.name}")
+    y, *finals = recurrent_stack(Input.dense, PreState, spec, stack, SequenceLength)
     return {"Out": y, **dict(list_places("State", finals))}
 
 
-# The rules of convolutions, pools and what stands around them: (N, C, H, W), or NHWC transposed.
+# The rules of convolutions, pools and operators around them. The rules run on (N, C, H, W), so NHWC
+# is transposed.
 #
 # Slots and defaults: the operators' makers in 2.6; formulas measured with 2.6.2 and 3.3.1.
 
@@ -387,7 +396,9 @@ def _over_images(x: Any, layout: str, compute: Callable[[Any], Any]) -> Any:
 
 
 def _pads(paddings: Sequence[int], algorithm: str, axes: int) -> dict[str, Any]:
-    """Pads of each axis, of both ends, or by an algorithm; ONNX lists all starts, then all ends."""
+    """Returns ONNX's pads, all starts, then all ends. Paddle has one pad per axis, one for each
+    end, or an algorithm.
+    """
     pads = tuple(paddings) or (0,) * axes
     if algorithm == "SAME":
         return {"auto_pad": "SAME_UPPER"}
@@ -418,11 +429,11 @@ def convolution(
     data_format="NCHW",
     op,
 ):
-    """A given ``output_size`` is one that a larger ``output_padding`` would give."""
+    """Convolves. Refuses ``output_size``; a larger ``output_padding`` has the same effect."""
     axes, kind = Input.rank - 2, "Conv"
     windows = {"strides": strides or (1,) * axes, "group": groups}
     windows |= _pads(paddings, padding_algorithm, axes)
-    dilated = dilations and "auto_pad" not in windows  # else Paddle dilates nothing
+    dilated = dilations and "auto_pad" not in windows  # with auto_pad Paddle ignores dilations
     windows["dilations"] = dilations if dilated else (1,) * axes
     if op.at.type.endswith("transpose"):
         if "auto_pad" in windows:
@@ -436,11 +447,10 @@ def convolution(
     return _over_images(Input, data_format, compute)
 
 
-_COMPUTED_KERNEL: dict[str, Any] = {"KernelSize of run time": ""}
 _POOLS = OneOf("max", {"max": "max", "avg": "avg"})
 
 
-@paddle("pool2d pool3d max_pool2d_with_index", **_COMPUTED_KERNEL)
+@paddle("pool2d pool3d max_pool2d_with_index")
 def pool(
     X,
     *,
@@ -456,7 +466,9 @@ def pool(
     data_format="NCHW",
     op,
 ):
-    """``exclusive``: a mean counts no pads. Else it counts the whole window everywhere."""
+    """Pools windows. With ``exclusive``, a mean counts no pads; otherwise it always counts the
+    whole window.
+    """
     axes, kernel = X.rank - 2, tuple(ksize)
     pads = _pads(paddings, padding_algorithm, axes)
     windows = {"strides": strides or (1,) * axes, "ceil_mode": int(ceil_mode), **pads}
@@ -472,14 +484,14 @@ def pool(
 
     def compute(image: Any) -> Any:
         if whole:
-            return image.new(pooled_whole(op, image.name, pooling_type))
-        return image.new(pool_windows(op, image.name, pooling_type, kernel, **windows))
+            return pool_whole(image, pooling_type)
+        return pool_windows(image, pooling_type, kernel, **windows)
 
     return _over_images(X, data_format, compute)
 
 
 def _equal_parts(sizes: Sequence[int | None], counts: Sequence[int]) -> tuple[int, ...]:
-    """Returns the windows of an adaptive pool: equal ones, next to each other."""
+    """Returns the window sizes of an adaptive pool, which must be equal and adjacent."""
     if len(counts) != len(sizes) or any(
         size is None or part < 1 or size % part for size, part in zip(sizes, counts, strict=True)
     ):
@@ -491,7 +503,7 @@ def _equal_parts(sizes: Sequence[int | None], counts: Sequence[int]) -> tuple[in
 
 
 def _affine(X: Any, Scale: Any, Bias: Any) -> tuple[Any, Any]:
-    """Returns Scale and Bias, ones and zeros if they are absent."""
+    """Returns Scale and Bias. If they are absent, they are ones and zeros."""
     channels = X.shape[1]
     if channels is None and not (Scale and Bias):
         refuse("input Scale or Bias is missing, and the channels are not known")
@@ -528,14 +540,54 @@ def batch_norm(
     epsilon=1e-5,
     data_layout=OneOf("NCHW", _LAYOUTS),
 ):
-    """Inference: with the statistics that training left."""
+    """Normalizes by the mean and variance from training. The statistics stay unchanged, because a
+    layer that is called twice reads them again.
+    """
     if not (is_test or use_global_stats):
         refuse("saved in training mode: it normalizes by the statistics of a batch")
     numbers = Scale, Bias, Mean, Variance
     layout = data_layout if X.rank > 2 else "NCHW"
-    return over_channels(
+    out = over_channels(
         X, layout in _LAST, lambda x: x.BatchNormalization(*numbers, epsilon=epsilon)
     )
+    return {"Y": out, "MeanOut": Mean.name, "VarianceOut": Variance.name}
+
+
+@paddle("norm")
+def norm(X, *, axis, epsilon=1e-10):
+    """Divides by the root of the sum of squares along an axis."""
+    x = X.dense
+    return x / ((x * x).ReduceSum([axis], keepdims=1) + epsilon).Sqrt()
+
+
+@paddle("im2sequence", out_stride=(1, 1), Y="")
+def im2sequence(X, *, kernels=(), strides=(1, 1), paddings=(0, 0, 0, 0)):
+    """Turns each image into a sequence whose steps are windows. Returns (N * windows, C *
+    kernel).
+    """
+    if X.ragged:
+        refuse("input X: a LoD over images")
+    steps, kernel = tuple(strides), tuple(kernels)
+    if [len(each) for each in (kernel, steps, paddings)] != [2, 2, 4] or min(*kernel, *steps) < 1:
+        refuse(f"attributes kernels={kernel}, strides={steps}, paddings={tuple(paddings)}")
+    image = X.Pad(paddings, X.scalar(0), [2, 3])
+    counts = []
+    for axis, step, size in zip((2, 4), steps, kernel, strict=True):
+        count = (image.Shape(start=axis, end=axis + 1).Sub([size])).Div([step]).Add([1])
+        begins = count_up(count.squeeze(0)).Mul([step])
+        places = begins.unsqueeze(1).Add(np.arange(size))
+        image = image.Gather(places, axis=axis, non_negative=True)  # (..., windows, size, ...)
+        counts.append(count)
+    rows = image.transpose(0, 2, 4, 1, 3, 5).Reshape(_join_sizes(X, kernel))
+    ends = X.Shape(start=0, end=1).Add([1]).squeeze(0)
+    offsets = count_up(ends).Mul(counts[0]).Mul(counts[1])
+    return rows.SequenceReset(offsets)
+
+
+def _join_sizes(x: Any, kernel: Sequence[int]) -> Any:
+    """Returns the shape (-1, C * kernel) as a list."""
+    width = x.Shape(start=1, end=2).Mul([kernel[0] * kernel[1]])
+    return width.constant(np.asarray([-1])).join(width)
 
 
 @paddle("prelu")
@@ -547,7 +599,7 @@ def prelu(X, Alpha, *, mode="all", data_format="NCHW"):
 
 
 def _pad(X: Any, first: int, pads: Sequence[int], value: float, mode: str = "constant") -> Any:
-    """Pads axes from ``first`` on, two numbers for each."""
+    """Pads axes from ``first`` on. ``pads`` has two numbers per axis."""
     axes = range(first, first + len(pads) // 2)
     mode = {"edge": "replicate"}.get(mode, mode)
     if mode not in PAD_MODES or len(pads) % 2 or len(axes) > X.rank - first:
@@ -558,22 +610,19 @@ def _pad(X: Any, first: int, pads: Sequence[int], value: float, mode: str = "con
     return X.dense.Pad(ends, X.scalar(value), list(axes), mode=PAD_MODES[mode])
 
 
-_COMPUTED: dict[str, Any] = {"Paddings of run time": "", "Paddings": ""}
-
-
-@paddle("pad", **_COMPUTED)
+@paddle("pad")
 def pad(X, *, paddings=(0,), pad_value=0.0):
     return _pad(X, 0, paddings, pad_value)
 
 
-@paddle("pad2d", **_COMPUTED)
+@paddle("pad2d", Paddings="")
 def pad2d(X, *, paddings=(0,), pad_value=0.0, mode="constant", data_format="NCHW"):
     return _pad(X, 1 if data_format in _LAST else 2, paddings, pad_value, mode)
 
 
-@paddle("pad3d", **_COMPUTED)
+@paddle("pad3d", Paddings="")
 def pad3d(X, *, paddings=(0,), value=0.0, mode="constant", data_format="NCHW"):
-    """``paddings`` lists the last axis first."""
+    """Pads; ``paddings`` lists the last axis first."""
     places = reversed(range(0, len(paddings), 2))
     pads = [number for at in places for number in paddings[at : at + 2]]
     return _pad(X, 1 if data_format in _LAST else 2, pads, value, mode)
@@ -600,12 +649,14 @@ def interpolate(
     data_layout="NCHW",
     op,
 ):
-    """Nearest rounds down, as Paddle's kernel does; ``align_mode`` 1 counts from the corner."""
+    """Resizes. Like Paddle's kernel, "nearest" rounds down. ``align_mode`` 1 counts from the
+    corner.
+    """
     axes, scale = X.rank - 2, ()
     sizes = [out_d, out_h, out_w][-axes:]
     if op.at.type.endswith("v2"):
         scale = op.attribute("scale", ())
-    else:  # a factor that rounds sizes means another one there
+    else:  # Paddle uses a different factor if sizes are rounded
         op.only(scale=0.0)
     if interp_method == "nearest":
         attributes = NEAREST
@@ -629,7 +680,7 @@ def interpolate(
 
 @paddle("unstack unbind")
 def unstack(X, *, axis=0, num=0, op):
-    """Each part along an axis, without that axis."""
+    """Returns each part along an axis, without that axis."""
     count = len(op.outputs.get("Y") or op.outputs.get("Out", ()))
     parts = X.dense.Split(axis=axis, outputs=count)
     return tuple(part.squeeze(axis % X.rank) for part in parts)

@@ -29,9 +29,9 @@ from onernn.adapters.paddle.custom_operators import (
     NAME,
     append_operator,
     arguments,
+    import_paddle,
     is_faster_in_paddle,
     is_pir,
-    live_paddle,
     missing_operators,
 )
 from onernn.adapters.paddle.partition import LayerKind, Options
@@ -39,7 +39,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 
-# The memory of Paddle's tensors as arrays, without a copy: Paddle's own way makes one.
+# The memory of Paddle's tensors as arrays. Unlike Paddle's own conversion, this makes no copy.
 
 _OLD_NAMES = pairs(
     """
@@ -50,19 +50,19 @@ _OLD_NAMES = pairs(
 
 
 def view(tensor: Any, name: str) -> Array:
-    """Returns the numbers of a tensor in a scope; valid while it keeps its memory. bfloat16 is
-    copied.
+    """Returns the values of a tensor in a scope, valid while the tensor keeps its memory. bfloat16
+    is copied.
 
-    Raises `UnsupportedError` naming what has none, is on another device, or of another type.
+    Raises `UnsupportedError` naming a tensor without values, on another device, or of another type.
     """
-    if tensor is None:  # what Paddle hands to Python for a variable without memory
+    if tensor is None:  # Paddle returns None for a variable without memory
         raise UnsupportedError(f"{name}: it holds no numbers")
     return _view(tensor, name, tensor._place(), tensor._dtype(), tensor.shape(), tensor._ptr)
 
 
 def view_eager(tensor: Any, name: str) -> Array:
-    """Returns the numbers of a tensor of dygraph, of a copy where it is not contiguous; else as
-    `view`.
+    """Returns the values of a tensor of dygraph, like `view`. Copies the tensor if it is not
+    contiguous.
     """
     whole = tensor if tensor.is_contiguous() else tensor.contiguous()
     return _view(whole, name, whole.place, whole.dtype, whole.shape, whole.data_ptr)
@@ -80,20 +80,22 @@ def _view(
     address = pointer() if math.prod(shape) else 0
     if dtype != "bfloat16":
         return array_at(address, shape, dtype, owner)
-    # NumPy has no bfloat16, the upper half of a float32.
+    # NumPy has no bfloat16, which is the upper half of a float32.
     return (array_at(address, shape, "uint16", owner).astype(np.uint32) << 16).view(np.float32)
 
 
 def batch(tensor: Any, name: str) -> Ragged | Array:
-    """Returns a tensor as an array, or as `Ragged` where it carries a LoD; as `view`."""
+    """Returns a tensor's values like `view`. The result is `Ragged` if the tensor carries a LoD,
+    otherwise an array.
+    """
     data = view(tensor, name)
     lod = tensor.lod()
     return Ragged.from_lod(data, lod) if lod else data
 
 
 def tensor_of(value: Ragged | Array) -> Any:
-    """Returns a tensor of Paddle with the same numbers and LoD."""
-    paddle = require("paddle", "paddle")
+    """Returns a tensor of Paddle with the same values and LoD."""
+    paddle = import_paddle()
     core = paddle.base.core
     result = (getattr(core, "LoDTensor", None) or core.DenseTensor)()
     result.set(np.ascontiguousarray(data_of(value)), paddle.CPUPlace())
@@ -111,7 +113,9 @@ Results = tuple[Any, tuple[Any, ...]]
 
 
 class LayerCall(NamedTuple):
-    """A call of a layer. ``is_drawn``: by dropout; ``must``: Paddle itself would crash."""
+    """A layer's call, with its arguments. ``is_drawn``: whether dropout is active. ``must``:
+    whether Paddle itself would crash.
+    """
 
     kind: LayerKind
     time_major: bool
@@ -128,17 +132,17 @@ class LayerCall(NamedTuple):
         return [self.inputs, *self.states, *self.weights]
 
     def records(self) -> bool:
-        """Returns whether Paddle's autograd wants gradients of it."""
-        paddle = live_paddle()
+        """Returns whether Paddle's autograd needs gradients of this call."""
+        paddle = import_paddle()
         return paddle.is_grad_enabled() and not all(each.stop_gradient for each in self.tensors)
 
 
 def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
-    """Returns what the layer computes; None if it stays with Paddle, for a reason that is logged.
+    """Returns the layer's results. Returns None, and logs the reason, if it stays with Paddle.
 
-    The compiled operator runs it, whose gradients Paddle knows. Raises `ShapeError`.
+    The compiled operator runs the layer, so that Paddle knows the gradients. Raises `ShapeError`.
     """
-    paddle = live_paddle()
+    paddle = import_paddle()
     if not plugins_enabled() and not call.must:
         return None
     in_program = not paddle.in_dynamic_mode()
@@ -153,8 +157,8 @@ def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
 
 
 def _run_operator(layer: Any, call: LayerCall, chosen: Options, in_program: bool) -> Results:
-    """Runs the operator, or puts it into the program that is being made."""
-    paddle, kind = live_paddle(), call.kind
+    """Runs the operator, or adds it to the program under construction."""
+    paddle, kind = import_paddle(), call.kind
     if call.is_drawn:
         raise UnsupportedError("dropout between its layers is drawn in training")
     if in_program and not is_pir(call.inputs):
@@ -170,7 +174,7 @@ def _run_operator(layer: Any, call: LayerCall, chosen: Options, in_program: bool
         _log.info("%s: operator %s in the program that is made", layer.full_name(), NAME)
         return append_operator(call.tensors, call.lengths, attributes)
     _check_shapes(call)
-    if 0 in call.inputs.shape:  # Paddle divides by this
+    if 0 in call.inputs.shape:  # Paddle divides by these sizes
         y = paddle.zeros([*call.inputs.shape[:2], kind.directions * kind.hidden_size])
         return y, tuple(state * 1 for state in call.states)
     with paddle.profiler.RecordEvent(NAME):
@@ -202,17 +206,17 @@ def _check_shapes(call: LayerCall) -> None:
 
 
 def hide_from_tracer(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function for callers whose bytecode `paddle.jit.to_static` may be tracing: it
-    runs as is.
+    """Returns a function that `paddle.jit.to_static` does not trace when it traces the caller's
+    bytecode.
 
-    Otherwise Paddle would trace NumPy and ctypes, too, and fail. Its graphs end before the call and
-    begin anew behind it.
+    Otherwise Paddle would also trace NumPy and ctypes, and fail. Paddle's graph ends before the
+    call, and a new graph begins after it.
     """
     tracer = require("paddle.jit.sot.psdb", "paddle")
-    evaluate_by = require("paddle.base.core", "paddle").set_eval_frame
+    evaluate_by = import_paddle().base.core.set_eval_frame
 
     def call(*arguments: Any) -> Any:
-        tracer.fallback()  # known to the tracer by name; for everybody else it does nothing
+        tracer.fallback()  # the tracer knows this name; otherwise it does nothing
         callback = evaluate_by(None)
         try:
             return function(*arguments)
@@ -233,8 +237,8 @@ _MORE = (
 
 
 def cells_obstacle(layer: Any, kind: Any) -> str:
-    """Returns why a RNN or BiRNN of this class cannot be replaced, "" where it can."""
-    nn = require("paddle.nn", "paddle")
+    """Returns why an RNN or BiRNN of this class cannot be replaced, "" if it can."""
+    nn = import_paddle().nn
     cells = _cells(layer)
     base = nn.BiRNN if len(cells) > 1 else nn.RNN
     if kind.forward is not base.forward:
@@ -253,7 +257,9 @@ def cells_obstacle(layer: Any, kind: Any) -> str:
 
 @cache
 def cells_class(kind: Any, chosen: Options) -> type:
-    """Returns the layer, all steps in one call; parameters, arguments and results stay."""
+    """Returns the layer's class that runs all steps in one call. Parameters, arguments and results
+    stay.
+    """
 
     @hide_from_tracer
     def run(self: Any, inputs: Any, states: Any, lengths: Any, more: dict[str, Any]) -> Any:
@@ -275,15 +281,15 @@ def cells_class(kind: Any, chosen: Options) -> type:
     ) -> Any:
         return run(self, inputs, initial_states, sequence_length, kwargs)
 
-    whole = require("paddle", "paddle").jit.not_to_static  # 2.6 would lose what it closes over
+    whole = import_paddle().jit.not_to_static  # 2.6 would lose the closure
     return derive(kind, chosen, forward=whole(forward))
 
 
 def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, Any] | None:
-    """Returns the outputs and the final states as Paddle gives them; None where it stays with
+    """Returns the outputs and the final states in Paddle's form, None if the layer stays with
     Paddle.
     """
-    paddle = require("paddle", "paddle")
+    paddle = import_paddle()
     cells, time_axis = _cells(layer), 0 if layer.time_major else 1
     first = cells[0]
     kind = LayerKind(_mode(first), first.input_size, first.hidden_size, 1, len(cells))
@@ -318,17 +324,17 @@ def _to_list(states: Any) -> Sequence[Any]:
 
 
 def _mode(cell: Any) -> str:
-    """Of the operator ``rnn``, which computes what this cell does."""
+    """Returns the mode of the operator ``rnn`` that computes what this cell does."""
     name = type(cell).__name__.removesuffix("Cell")
     return f"RNN_{cell.activation.upper()}" if name == "SimpleRNN" else name
 
 
-# Layers of paddle.nn on our kernels: in place, alive, trained by Paddle's autograd.
+# Layers of paddle.nn on onernn's kernels. Replaces layers in place. Paddle's autograd trains them.
 
 
 def optimize_layer(target: Any, chosen: Options) -> Any:
-    """Returns the layer, with all recurrent ones in it replaced; see `plugin.optimize`."""
-    rnn, result = require("paddle.nn.layer.rnn", "paddle"), _recurrent(target)
+    """Returns the layer with all recurrent layers in it replaced; see `plugin.optimize`."""
+    rnn, result = import_paddle().nn.layer.rnn, _recurrent(target)
     reasons = {id(each): _obstacle(each) for each in result}
     left = [Refusal(reasons[id(e)], e.full_name()) for e in result if reasons[id(e)]]
     if len(left) == len(result):
@@ -351,7 +357,7 @@ def optimize_layer(target: Any, chosen: Options) -> Any:
 
 
 def _forget_traces(target: Any) -> None:
-    """The next call of what `paddle.jit.to_static` made a full graph of is traced anew."""
+    """Makes `paddle.jit.to_static` trace its full graphs again at the next call."""
     for each in target.sublayers(include_self=True):
         if cache := getattr(each.forward, "_program_cache", None):
             cache.clear()
@@ -359,7 +365,7 @@ def _forget_traces(target: Any) -> None:
 
 def _recurrent(target: Any) -> list[Any]:
     """Returns the recurrent layers in a layer, without their parts."""
-    rnn = require("paddle.nn.layer.rnn", "paddle")
+    rnn = import_paddle().nn.layer.rnn
     all_layers = target.sublayers(include_self=True)
     bases = [each for each in all_layers if isinstance(each, rnn.RNNBase)]
     inside = {id(part) for each in bases for part in each.sublayers()}
@@ -381,7 +387,7 @@ def explain_layer(target: Any) -> Explained:
 
 
 def restore_layer(target: Any) -> Any:
-    """Returns the layer, with all recurrent ones in it as Paddle made them."""
+    """Returns the layer with all recurrent layers in it restored to Paddle's."""
     for each in target.sublayers(include_self=True):
         if (kind := original(type(each))) is not type(each):
             each.__class__ = kind
@@ -390,7 +396,7 @@ def restore_layer(target: Any) -> Any:
 
 
 def _obstacle(layer: Any) -> str:
-    """Returns why a layer cannot be replaced, "" where it can."""
+    """Returns why a layer cannot be replaced, "" if it can."""
     if not hasattr(layer, "could_use_cudnn"):
         return cells_obstacle(layer, original(type(layer)))
     if getattr(layer, "proj_size", 0):
@@ -401,12 +407,12 @@ def _obstacle(layer: Any) -> str:
 
 
 def _weights(layer: Any, is_short: bool) -> list[Any]:
-    """Returns its WeightList. Where a bias is left out, Paddle's is too short, which crashes its
-    kernel.
+    """Returns the WeightList of a layer. If a bias is left out, Paddle's own list is too short,
+    which crashes its kernel.
     """
     if not is_short:
         return list(layer._all_weights)
-    cells = [each.cell for each in layer]  # with two directions Paddle does not even make one
+    cells = [each.cell for each in layer]  # with two directions Paddle makes no list at all
     matrices = [matrix for cell in cells for matrix in (cell.weight_ih, cell.weight_hh)]
     return [*matrices, *(bias for cell in cells for bias in (cell.bias_ih, cell.bias_hh))]
 
@@ -417,21 +423,21 @@ def _is_short(layer: Any) -> bool:
 
 @cache
 def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
-    """Returns a recurrent layer on our kernels; parameters, arguments and results stay.
+    """Returns a recurrent layer's class on onernn's kernels. Parameters, arguments and results
+    stay.
 
-    ``is_short``: of fewer weights than Paddle's kernel reads.
+    ``is_short``: whether it has fewer weights than Paddle's kernel reads.
     """
-    paddle = require("paddle", "paddle")
+    paddle = import_paddle()
     live, full = paddle.Tensor, paddle._C_ops.full
     place = paddle.framework._current_expected_place
     is_recording = getattr(paddle.base.core, "_has_grad", paddle.is_grad_enabled)
     may_leave, native = chosen.may_leave and not is_short, kind._cudnn_impl
 
     def is_left(layer: Any, inputs: Any) -> bool:
-        """Returns whether Paddle is faster for this call, and right: it crashes over what this
-        excludes.
+        """Returns whether Paddle is faster for this call. False for calls in which Paddle crashes.
 
-        It is most of what a call costs that stays.
+        This check is most of the overhead of a call that stays with Paddle.
         """
         shape, trains = inputs.shape, layer.training
         if len(shape) != 3:
@@ -446,7 +452,7 @@ def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
         return is_faster_in_paddle(layer.mode, steps, sequences, layer.hidden_size, not trains)
 
     def kernel(self: Any, inputs: Any, initial_states: Any, sequence_length: Any) -> Any:
-        """In the place of the call of Paddle's operator ``rnn``."""
+        """Runs in place of Paddle's operator ``rnn``."""
         if may_leave and sequence_length is None and is_left(self, inputs):
             leave(self, HOST, FEW, self.full_name)
             return native(self, inputs, initial_states, sequence_length)
@@ -473,7 +479,7 @@ def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
         shape = inputs.shape if isinstance(inputs, live) and self.could_use_cudnn else ()
         if len(shape) != 3 or initial_states is not None or sequence_length is not None:
             return kind.forward(self, inputs, initial_states, sequence_length)
-        # paddle.full, which kind.forward calls, takes three times as long as what it calls.
+        # kind.forward calls paddle.full, which takes three times as long as the function inside it.
         sequences = shape[1 if self.time_major else 0]
         sizes = [self.num_layers * self.num_directions, sequences, self.hidden_size]
         zeros = sizes, 0.0, inputs.dtype, place()

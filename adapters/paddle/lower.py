@@ -6,32 +6,56 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+from onernn.adapters.common.caller_rules import CallerRule, read_callers
 from onernn.adapters.common.lowering import FoldingBudget
+from onernn.adapters.common.signatures import Signature
 from onernn.adapters.paddle import control, layers, rules, shaping
 from onernn.adapters.paddle.read import Block, Operator, Program, read_program
-from onernn.adapters.paddle.table import RULES, BlockError, Blocks, PaddleBuilder, lower_operators
+from onernn.adapters.paddle.table import (
+    RULES,
+    BlockError,
+    Blocks,
+    PaddleBuilder,
+    PaddleTensor,
+    lower_operators,
+)
 from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import Graph, Value
 
 __all__ = ["RULES", "control", "layers", "load_paddle", "lower", "rules", "shaping"]
-"""With the modules whose rules fill the table."""
+"""Includes the modules whose rules fill the table."""
 
 
-def load_paddle(path: str | Path, params: str | Path | None = None) -> Graph:
-    """Returns the graph of a saved model; operators that cannot be lowered are in it, with the
+def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
+    """Returns a caller's rules with the signature of Paddle's operators."""
+    return read_callers(rules, Signature, PaddleTensor)
+
+
+def load_paddle(
+    path: str | Path,
+    params: str | Path | None = None,
+    *,
+    rules: Mapping[str, Any] | None = None,
+) -> Graph:
+    """Returns the graph of a saved model. Operators that cannot be lowered are nodes with the
     reason.
 
-    Raises `ModelFormatError` for files that are no model.
+    Raises `ModelFormatError` for files that are not a model.
     """
-    return lower(read_program(path, params))
+    return lower(read_program(path, params), read_caller_rules(rules))
 
 
-def lower(program: Program) -> Graph:
-    """Returns the graph of a program. Raises `ModelFormatError` where it contradicts itself."""
+def lower(program: Program, callers: Mapping[str, CallerRule] = MappingProxyType({})) -> Graph:
+    """Returns the graph of a program. Raises `ModelFormatError` if the program contradicts
+    itself.
+    """
     budget = FoldingBudget(program.parameters.values())
     blocks = Blocks({0: Block(program.operators, program.variables), **program.inner})
     builder = PaddleBuilder(str(program.file), budget, blocks, program.version)
+    builder.rules = callers
     for name, array in program.parameters.items():
         builder.constant(array, name)
     feeds = [op for op in program.operators if op.type == "feed"]
@@ -51,7 +75,7 @@ def lower(program: Program) -> Graph:
 def _fetch(builder: PaddleBuilder, program: Program, op: Operator) -> Value:
     variable = _only(program, op.inputs, "X")
     value = builder.value(variable)
-    if value != variable and builder.is_made(variable):  # assigned twice: the last one counts
+    if value != variable and builder.is_made(variable):  # assigned twice: the last value counts
         builder.swap(value, variable)
         value = variable
     return replace(_declare(program, variable), name=value, lod_depth=builder.type_of(value).depth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onernn.adapters.common.files import Schema
 
-# What a ProgramDesc is made of, numbers from paddle/fluid/framework/framework.proto of 2.6.2.
+# The messages of a ProgramDesc. Field numbers: paddle/fluid/framework/framework.proto of 2.6.2.
 SCHEMA = """
 ProgramDesc:   repeated BlockDesc blocks = 1; optional Version version = 4;
                optional OpVersionMap op_version_map = 5
@@ -53,7 +53,7 @@ ATTRIBUTE_FIELDS = """
 SCALAR_FIELDS = {1: "b", 2: "i", 3: "r", 4: "c"}
 
 # VarType.Type: kinds of variables ...
-LOD_TENSOR, FEED, FETCH, ARRAY, READER, RAW = 7, 9, 10, 13, 15, 17
+LOD_TENSOR, FEED, FETCH, SCOPES, TABLE, ARRAY, READER, RAW = 7, 9, 10, 11, 12, 13, 15, 17
 # ... and of elements. NumPy has no bfloat16: a parameter of that type is read as float32.
 DTYPES = {
     **dict(enumerate("bool int16 int32 int64 float16 float32 float64".split())),

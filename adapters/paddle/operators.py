@@ -1,4 +1,6 @@
-"""Paddle's names: of operators that are one canonical operator, of PIR's, of passes."""
+"""Paddle's names of operators that are one canonical operator, of PIR's operators, and of
+passes.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,15 @@ from onernn.ir.records import dataclass
 # The table of Paddle's operators that are one canonical operator each.
 #
 # A row serves all sides: reading (`lower`), Paddle 3's own format (`read.pir_operators`) and
-# writing (`write`). An operator with a row needs no code anywhere, unless one side is more than
-# another name: that side then has a rule of its own. Slots and defaults are those of the
-# operators' makers in 2.6, which are those of 3.x. Which operators hand on a LoD is measured with
-# 2.6.2.
+# writing (`write`). An operator with a row needs no code. If one side needs more than a name, this
+# side has its own rule. Slots and defaults: the operators' makers in 2.6, which are the same in
+# 3.x. Which operators pass on a LoD was measured with 2.6.2.
 
 
 class Named(NamedTuple):
-    """A canonical attribute in Paddle: its name and default there.
+    """A canonical attribute's name and default in Paddle.
 
-    ``values``: what Paddle's False and True become, where it is a truth value.
+    ``values``: the canonical values for Paddle's False and True, if Paddle's attribute is a bool.
     """
 
     name: str
@@ -38,12 +39,12 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """Paddle's ``type`` is the canonical ``op``.
+    """A row of the table: Paddle's operator ``type`` is the canonical operator ``op``.
 
-    ``inputs``: the slots in the canonical order. ``attributes``: by canonical names. ``only``: what
-    is read of attributes that the canonical operator lacks, ``written``: what is written of them.
-    ``pir``: its name in PIR, where that is another one, "-" where it has none; ``renamed``: its
-    attributes there that are called otherwise, and their names here.
+    ``inputs``: the slots in the canonical order. ``attributes``: by canonical names. ``only``: the
+    values that are accepted for attributes that the canonical operator lacks. ``written``: the
+    values that are written for them. ``pir``: its name in PIR if it differs, "-" if PIR lacks it.
+    ``renamed``: PIR's names of attributes that differ, with their names in Paddle 2.
     """
 
     type: str
@@ -58,7 +59,7 @@ class Row:
 
 
 _SCALES = ("Scale_x", "Scale_y", "Scale_out", "scale_x", "scale_y", "scale_out")
-_UNSCALED = dict.fromkeys(_SCALES, 1.0)  # by a program's int8
+_UNSCALED = dict.fromkeys(_SCALES, 1.0)  # set by int8 programs
 
 
 def _binary(type_: str, op: str, pir: str = "") -> Row:
@@ -158,15 +159,18 @@ REDUCTIONS = (
     Row("reduce_all", "ReduceMin", pir="all"),
     Row("mean", "ReduceMean", pir="-"),
 )
-"""They share ``dim``, ``keep_dim`` and ``reduce_all``, which our axes and ``keepdims`` say."""
+"""Reductions. They share ``dim``, ``keep_dim`` and ``reduce_all``, which become axes and
+``keepdims``.
+"""
 
 TYPES = {row.op: row.type for row in reversed((*ROWS, *REDUCTIONS))}
-"""By canonical operator, Paddle's; the first row counts."""
+"""Paddle's operator by canonical operator. The first row counts."""
 
 
-# The table of PIR's operators: which of Paddle 2 means the same, and how operands are called.
+# The table of PIR's operators, each with the equivalent operator of Paddle 2 and the names of its
+# operands.
 #
-# Here stand those that have no row in the table above.
+# The table lists operators that have no row in the table above.
 #
 # From paddle/phi/ops/yaml/ops.yaml (order of operands and results) and op_compat.yaml (names).
 
@@ -175,19 +179,19 @@ Names = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Meaning:
-    """``inputs``: the slot of each operand; ``=name|Slot`` is an attribute where it is a
-    constant, ``-`` counts for nothing in inference.
+    """A PIR operator's equivalent in Paddle 2.
 
-    ``renamed`` and ``coded`` are attributes under other names, the second ones a dtype; ``fixed``
-    are those that PIR has not, ``dropped`` those that Paddle 2 has not. ``lists``: constants are
-    lists even of one number.
+    ``inputs``: the slot of each operand. ``=name|Slot`` is an attribute if the operand is a
+    constant. ``-`` is an operand without effect in inference.
+
+    ``renamed``: attributes with different names. ``fixed``: attributes that PIR lacks. ``dropped``:
+    attributes that Paddle 2 lacks. ``lists``: whether a constant of one number is a list.
     """
 
     type: str
     inputs: tuple[str, ...] = ("X",)
     outputs: tuple[str, ...] = ("Out",)
     renamed: Names = field(default_factory=dict)
-    coded: Names = field(default_factory=dict)
     fixed: Names = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     lists: bool = False
@@ -202,13 +206,17 @@ def _of_row(row: Row) -> Meaning:
 
 
 def _of_reduction(row: Row) -> Meaning:
-    """Their axes are an operand, which is a constant as a rule."""
-    dtypes = {"dtype": "out_dtype"} if row.type == "reduce_sum" else {}
-    return _of(row.type, "X =dim", lists=True, renamed=_KEEPS, coded=dtypes)
+    """Returns the meaning of a reduction in PIR. The axes of a reduction are an operand, usually a
+    constant.
+    """
+    dtypes = _OUT_DTYPE if row.type == "reduce_sum" else {}
+    return _of(row.type, "X =dim", lists=True, renamed={**_KEEPS, **dtypes})
 
 
 _KEEPS = {"axis": "dim", "keepdim": "keep_dim"}
+_OUT_DTYPE = {"dtype": "out_dtype"}
 _XSHAPE = "Out XShape"
+_PLACES = "=starts|StartsTensor =ends|EndsTensor =steps|StepsTensor"
 
 _SAME = {
     **dict.fromkeys(
@@ -230,7 +238,7 @@ _SAME = {
     "split": "X =sections|SectionsTensor =axis|AxisTensor",
     "shape": "Input",
 }
-"""What both call the same, and its slots."""
+"""Operators with the same name in both formats, and their slots."""
 
 OPERATORS: dict[str, Meaning] = {
     **{row.pir or row.type: _of_row(row) for row in ROWS if row.pir != "-"},
@@ -244,9 +252,8 @@ OPERATORS: dict[str, Meaning] = {
     "flatten": _of("flatten_contiguous_range", outputs=_XSHAPE),
     "squeeze": _of("squeeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
     "unsqueeze": _of("unsqueeze2", "X =axes|AxesTensor", _XSHAPE, lists=True),
-    "full": _of("fill_constant", "", coded={"dtype": "dtype"}),
-    "full_with_tensor": _of("fill_constant", "ValueTensor ShapeTensor", coded={"dtype": "dtype"}),
-    "full_int_array": _of("fill_constant", "", coded={"dtype": "dtype"}),
+    **dict.fromkeys(("full", "full_int_array"), _of("fill_constant", "")),
+    "full_with_tensor": _of("fill_constant", "ValueTensor ShapeTensor"),
     "shape64": _of("shape", "Input", fixed={"wide": True}),
     "slice": _of("slice", "Input =starts|StartsTensor =ends|EndsTensor", lists=True),
     "strided_slice": _of(
@@ -256,9 +263,9 @@ OPERATORS: dict[str, Meaning] = {
     ),
     "split_with_num": _of("split", "X =axis|AxisTensor"),
     "stack": _of("stack", outputs="Y"),
-    "cast": _of("cast", coded={"dtype": "out_dtype"}),
+    "cast": _of("cast", renamed=_OUT_DTYPE),
     "topk": _of("top_k_v2", "X =k|K", "Out Indices"),
-    "argmax": _of("arg_max", "X =axis", coded={"dtype": "dtype"}),
+    "argmax": _of("arg_max", "X =axis"),
     "add_n": _of("sum"),
     "dropout": _of(
         "dropout",
@@ -276,9 +283,9 @@ OPERATORS: dict[str, Meaning] = {
             renamed={"data_format": "data_layout"},
         ),
     ),
-    "full_like": _of("fill_any_like", "X =value|ValueTensor", coded={"dtype": "dtype"}),
-    "assign_value_": _of("assign_value", "-", coded={"dtype": "dtype"}),
-    "assign_value": _of("assign_value", "", coded={"dtype": "dtype"}),
+    "full_like": _of("fill_any_like", "X =value|ValueTensor"),
+    "assign_value_": _of("assign_value", "-"),
+    "assign_value": _of("assign_value", ""),
     "arange": _of("range", "Start End Step", dropped=("dtype",)),
     "expand": _of("expand_v2", "X =shape|Shape", lists=True),
     "expand_as": _of("expand_as_v2", "X Y"),
@@ -288,9 +295,7 @@ OPERATORS: dict[str, Meaning] = {
     "pow": _of("pow", renamed={"y": "factor"}),
     "round": _of("round", fixed={"halves_to_even": True}),
     "hardtanh": _of("brelu"),
-    "sequence_mask": _of(
-        "sequence_mask", "X =maxlen|MaxLenTensor", "Y", coded={"out_dtype": "out_dtype"}
-    ),
+    "sequence_mask": _of("sequence_mask", "X =maxlen|MaxLenTensor", "Y"),
     **dict.fromkeys(
         ("conv2d", "depthwise_conv2d", "conv3d"), _of("conv2d", "Input Filter", "Output")
     ),
@@ -314,7 +319,7 @@ OPERATORS: dict[str, Meaning] = {
         for kind in ("nearest", "bilinear", "linear")
     },
     "unstack": _of("unstack", outputs="Y"),
-    "create_array": _of("create_array", "", coded={"dtype": "dtype"}),
+    "create_array": _of("create_array", ""),
     "array_write_": _of("write_to_array", "- X I"),
     "array_read": _of("read_from_array", "X I"),
     "slice_array_dense": _of("slice_array_dense", "X =starts|Starts", lists=True),
@@ -330,7 +335,7 @@ OPERATORS: dict[str, Meaning] = {
     "isinf": _of("isinf_v2"),
     "frobenius_norm": _of("frobenius_norm", "X =dim", lists=True, renamed=_KEEPS),
     "numel": _of("size", "Input"),
-    "argmin": _of("arg_min", "X =axis", coded={"dtype": "dtype"}),
+    "argmin": _of("arg_min", "X =axis"),
     "argsort": _of("argsort", outputs="Out Indices"),
     "index_select": _of("index_select", "X Index", renamed={"axis": "dim"}),
     "take_along_axis": _of("take_along_axis", "Input Index", "Result", renamed={"axis": "Axis"}),
@@ -339,6 +344,12 @@ OPERATORS: dict[str, Meaning] = {
     "one_hot": _of("one_hot_v2", "X =depth|depth_tensor"),
     "roll": _of("roll", "X =shifts|ShiftsTensor", lists=True),
     "viterbi_decode": _of("viterbi_decode", "Input Transition Length", "Scores Path"),
+    **dict.fromkeys(("index_put", "index_put_"), _of("index_put", "x indices value")),
+    **dict.fromkeys(("set_value", "set_value_"), _of("set_value", f"Input {_PLACES}", lists=True)),
+    **dict.fromkeys(
+        ("set_value_with_tensor", "set_value_with_tensor_"),
+        _of("set_value", f"Input ValueTensor {_PLACES}", lists=True),
+    ),
     "rnn": _of(
         "rnn",
         "Input PreState WeightList SequenceLength -",
@@ -347,11 +358,11 @@ OPERATORS: dict[str, Meaning] = {
 }
 
 
-# What Paddle calls our passes.
+# Paddle's names for onernn's passes.
 
 
 def pass_name(applied: Applied) -> str:
-    """Paddle's name of a pass that fired on Paddle operators, "" where it has none."""
+    """Returns Paddle's name of a pass that fired on Paddle operators, "" if it has none."""
     types = {op.type for op in applied.origin}
     fc = "fc" if types & {"elementwise_add", "fc"} else "mul"
     for cell in ("gru", "lstm"):

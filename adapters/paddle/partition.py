@@ -1,4 +1,4 @@
-"""Which parts of a Paddle program onernn runs, and how they are run there."""
+"""Finds the parts of a Paddle program that onernn can run, and runs them in Paddle."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onernn.adapters.common.live import LiveOptions, Repacked
-from onernn.adapters.common.native import NativeGraph, NativeNode
+from onernn.adapters.common.native import NativeGraph, NativeNode, Part, weave
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES, lower
-from onernn.adapters.paddle.read import Operator, Program, Variable, parse_program
+from onernn.adapters.paddle.read import (
+    Operator,
+    Program,
+    Variable,
+    feed_operators,
+    fetch_operators,
+    parse_program,
+)
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.ir.arrays import Array
@@ -20,13 +27,15 @@ from onernn.ir.graph import UNSUPPORTED, Graph
 from onernn.ir.ragged import Ragged, data_of, depth_of
 from onernn.ir.records import dataclass
 
-# Which operators of a Paddle program read what others make.
+# Finds which operators of a Paddle program read the results of others.
 
 _BLOCKS = (8, 10)  # AttrType of attributes that are blocks
 
 
-def _native_graph(desc: Any) -> NativeGraph:
-    """Returns a ProgramDesc's main block; an operator with a block uses what all blocks use."""
+def _native_graph(desc: Any, wanted: Iterable[str]) -> NativeGraph:
+    """Returns a ProgramDesc's main block. An operator with a block uses all variables that any
+    block uses.
+    """
     inner = [op for block in desc.blocks[1:] for op in block.ops]
 
     def node(op: Any) -> NativeNode:
@@ -35,7 +44,7 @@ def _native_graph(desc: Any) -> NativeGraph:
         writes = frozenset(name for each in holds for name in _names_of(each.outputs))
         return NativeNode(op.type, reads, writes)
 
-    return NativeGraph(map(node, desc.blocks[0].ops))
+    return NativeGraph(map(node, desc.blocks[0].ops), outputs=wanted)
 
 
 def find_obstacle(
@@ -44,7 +53,7 @@ def find_obstacle(
     inputs: Collection[str],
     outputs: Collection[str],
 ) -> str:
-    """Returns why these operators cannot all run at the place of their last one, "" if they can."""
+    """Returns why these operators cannot all run in the place of the last one, "" if they can."""
     for name in (*inputs, *outputs):
         if graph.writers[name] > 1:
             return f"variable {name!r} is assigned more than once"
@@ -63,14 +72,15 @@ def _names_of(slots: Any) -> set[str]:
     return {name for slot in slots for name in slot.arguments if name}
 
 
-# Which operators of a Paddle program onernn can run as one, and the program that is left.
+# Finds the operators of a Paddle program that onernn can run as one operator, and rewrites the
+# program.
 #
 # Works on serialized programs, without Paddle.
 
 RECURRENT = frozenset(
     "gru lstm rnn fusion_gru fusion_lstm multi_gru fused_embedding_fc_lstm attention_lstm".split()
 )
-"""Operators that are refused with a reason where they stay with Paddle."""
+"""Operators for which a reason is reported if they stay with Paddle."""
 
 _OUTSIDE = ("feed", "fetch")
 PART = "onernn_part"
@@ -78,10 +88,11 @@ PART = "onernn_part"
 
 @dataclass(frozen=True, eq=False)
 class ReplaceablePart:
-    """Operators that become one, and the variables that go in and out of it.
+    """Operators that become one operator, and its input and output variables.
 
-    ``sources`` make constants of parameters: they run here, too, and stay where others read them.
-    ``depths``: how many LoD levels each of ``data`` has as far as the program says.
+    ``sources`` compute constants from parameters. Sources also run in this part, but stay in the
+    program if others read them. ``depths``: the number of LoD levels of each of ``data``, as
+    declared by the program.
     """
 
     operators: tuple[Operator, ...]
@@ -94,28 +105,29 @@ class ReplaceablePart:
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """The name of the part in messages."""
         types = "+".join(dict.fromkeys(op.type for op in self.operators))
         return f"{', '.join(self.outputs) or 'nothing'} ({types})"
 
     def graph(self, depths: Sequence[int], parameters: Mapping[str, Array]) -> Graph:
-        """Lowers these operators for inputs of so many LoD levels."""
+        """Lowers these operators for inputs with ``depths`` LoD levels."""
         variables = dict(self.program.variables)
         for name, depth in zip(self.data, depths, strict=True):
             variables[name] = replace(variables[name], lod_depth=depth)
         alone = replace(self.program, variables=variables, parameters=parameters)
         graph = _lower(alone, self.data, (*self.sources, *self.operators), self.outputs)
-        # A program's middle is not always of the sizes that it declares; kernels check what comes.
+        # Inner variables of a program do not always have the declared sizes. Kernels check the
+        # actual sizes.
         return replace(graph, inputs=tuple(replace(v, shape=None) for v in graph.inputs))
 
 
 class LiveProgram:
     """A serialized program with its parameters, and which parts of it onernn can run.
 
-    ``parameters`` gives arrays by name, among the variables. ``wanted``: variables that must stay,
-    and those that the program fetches; without any, the results that nothing reads are kept. Raises
-    `ModelFormatError` for bytes that are not a program, and `UnsupportedError` if an operator
-    reads a parameter that has no array.
+    ``parameters`` returns the arrays of variables by name. ``wanted``: variables that must stay, in
+    addition to variables that the program fetches. Without any of these, results without readers
+    are kept. Raises `ModelFormatError` for bytes that are not a program, and `UnsupportedError` if
+    an operator reads a parameter that has no array.
     """
 
     def __init__(
@@ -127,12 +139,12 @@ class LiveProgram:
     ) -> None:
         program = _without_blocks(parse_program(data, file, parameters))
         self._desc = messages.parse("ProgramDesc", data, file)
-        self._graph = graph = _native_graph(self._desc)
-        # What the program itself assigns is no constant.
+        persistent = {n for n, v in program.variables.items() if v.persistable}
+        self._graph = graph = _native_graph(self._desc, {*wanted, *persistent})
+        # A variable that the program itself assigns is not a constant.
         constants = {k: v for k, v in program.parameters.items() if not graph.writers[k]}
         self._program = replace(program, parameters=constants)
         self._inner = tuple(op for op in program.operators if op.type not in _OUTSIDE)
-        persistent = {n for n, v in program.variables.items() if v.persistable}
         read = set[str]().union(*(graph.reads[op.position] for op in self._inner))
         if missing := sorted((read & persistent) - {*constants, *graph.writers}):
             raise UnsupportedError(
@@ -142,7 +154,7 @@ class LiveProgram:
         if unknown := sorted({*wanted} - {*program.variables}):
             raise UnsupportedError(f"{file}: fetch_list: it has no variables {unknown}")
         fetched = set[str]().union(*(node.reads for node in graph.nodes if node.type == "fetch"))
-        self._wanted = fetched | set(wanted) | (persistent & {*graph.writers})
+        self._wanted = fetched | graph.outputs
         self._has_fetches = bool(fetched or wanted)
         self._foreign = {op.position for op in self._inner if op.type not in RULES}
 
@@ -160,7 +172,7 @@ class LiveProgram:
             unread = [writes for writes in self._graph.writes if not writes & read]
             roots = roots | {*names}.intersection(set[str]().union(*unread))
         needed = roots.union(*(reads[at] for at in self._foreign))
-        whole = fuse(self._lowered([name for name in names if name in needed])).model
+        whole = fuse(self._lower_understood([name for name in names if name in needed])).model
 
         layers = [node for node in whole.nodes if node.op == "Rnn"]
         candidates = [self._graph.closure({op.position for op in node.origin}) for node in layers]
@@ -169,7 +181,7 @@ class LiveProgram:
         candidates += [
             {op.position}
             for op in self._inner
-            if op.type in RECURRENT and op.position not in seen  # what it gives, the graph lost
+            if op.type in RECURRENT and op.position not in seen  # the graph lost its results
         ]
         parts: list[ReplaceablePart] = []
         refusals = list(self._refusals(reasons))
@@ -184,36 +196,30 @@ class LiveProgram:
                 parts.append(part)
         return parts, refusals
 
-    def rewritten(self, parts: Mapping[ReplaceablePart, Sequence[Any]]) -> bytes:
-        """Returns the program in which these operators stand for parts."""
+    def rewrite(self, parts: Mapping[ReplaceablePart, Sequence[Any]]) -> bytes:
+        """Returns the program in which these operators replace parts."""
         desc = messages.message("ProgramDesc")()
         desc.CopyFrom(self._desc)
-        block = desc.blocks[0]
-        at_last = {part.operators[-1].position: calls for part, calls in parts.items()}
-        removed = {op.position for part in parts for op in part.operators}
-        sources = {op.position for part in parts for op in part.sources}
-        for at in sorted(sources - removed, reverse=True):
-            # One of which nothing is read would crash Paddle's squared_mat_sub_fuse_pass.
-            reads = [names for k, names in enumerate(self._graph.reads) if k not in removed]
-            if self._graph.writes[at].isdisjoint(self._wanted.union(*reads)):
-                removed.add(at)
-        operators = [
-            each
-            for at, op in enumerate(self._desc.blocks[0].ops)
-            if at in at_last or at not in removed
-            for each in at_last.get(at, [op])
+        block, old = desc.blocks[0], self._desc.blocks[0]
+        woven = [
+            Part([op.position for op in part.operators], calls, (*part.data, *part.parameters))
+            for part, calls in parts.items()
         ]
-        # What is not computed any more cannot be fetched: a scope may hold its value of an old run.
-        dead = {name for at in removed for name in self._graph.writes[at]}
-        dead -= {name for part in parts for name in part.outputs}
-        variables = [v for v in self._desc.blocks[0].vars if v.name not in dead]
+        # An operator without a result that is read would crash Paddle's squared_mat_sub_fuse_pass.
+        operators = weave(self._graph, old.ops, woven)
+        # Remove variables that are no longer computed, so that they cannot be fetched. A scope may
+        # hold their values of an old run.
+        before, after = (
+            {name for op in each for name in _names_of(op.outputs)} for each in (old.ops, operators)
+        )
+        variables = [v for v in old.vars if v.name not in before - after]
         del block.ops[:], block.vars[:]
         block.ops.extend(operators)
         block.vars.extend(variables)
         return bytes(desc.SerializeToString())
 
     def original(self, part: ReplaceablePart) -> bytes:
-        """Returns a block of the operators that a part replaces, and of their variables."""
+        """Returns a block with the operators that a part replaces, and their variables."""
         result, block = messages.message("BlockDesc")(idx=0, parent_idx=-1), self._desc.blocks[0]
         positions = sorted(op.position for op in (*part.sources, *part.operators))
         result.ops.extend(block.ops[at] for at in positions)
@@ -222,13 +228,14 @@ class LiveProgram:
         return bytes(result.SerializeToString())
 
     def _understand(self) -> tuple[dict[str, int], dict[str, str]]:
-        """Returns (LoD levels of what is understood, why the rest of the variables is not).
+        """Returns (LoD levels of variables that can be computed, the reason for each other
+        variable).
 
-        Other operators become foreign: their results are what the program declares.
+        All other operators become foreign: their results have the types that the program declares.
         """
         reasons: dict[str, str] = {}
         while True:
-            graph = self._lowered(self._results())
+            graph = self._lower_understood(self._results())
             lacking = {
                 name: str(node.attributes["reason"])
                 for node in graph.nodes
@@ -241,7 +248,7 @@ class LiveProgram:
                 if op.position not in self._foreign
                 and self._graph.writes[op.position] <= {*lacking}
             ]
-            # Others may be lost only because of what they read.
+            # Others may be lost only because their inputs are lost.
             first = {at for at in lost if not self._graph.reads[at] & {*lacking}}
             for at in first:
                 reasons |= {name: lacking[name] for name in self._graph.writes[at]}
@@ -271,7 +278,7 @@ class LiveProgram:
                     yield Refusal(reason, op.type)
 
     def _results(self) -> list[str]:
-        """Returns the variables with one value that understood operators make."""
+        """Returns the variables that are assigned once, by an operator that is not foreign."""
         variables = self._program.variables
         return [
             name
@@ -283,14 +290,16 @@ class LiveProgram:
             and not variables[name].persistable
         ]
 
-    def _lowered(self, fetches: Sequence[str]) -> Graph:
-        """Lowers the operators that are understood; variables that none of them makes are fed."""
+    def _lower_understood(self, fetches: Sequence[str]) -> Graph:
+        """Lowers the operators that are not foreign. Variables that none of them computes are
+        inputs.
+        """
         operators = [op for op in self._inner if op.position not in self._foreign]
         results: set[str] = set()
         inputs: dict[str, None] = {}
         for op in operators:
-            inputs.update(dict.fromkeys(n for n in _names(op.inputs.values()) if n not in results))
-            results.update(_names(op.outputs.values()))
+            inputs.update(dict.fromkeys(name for name in op.reads if name not in results))
+            results.update(op.writes)
         program = self._program
         feeds = [n for n in inputs if n not in program.parameters and n in program.variables]
         return _lower(program, feeds, operators, fetches)
@@ -300,12 +309,12 @@ class LiveProgram:
     ) -> ReplaceablePart:
         graph, parameters = self._graph, self._program.parameters
         inside = [op for op in self._inner if op.position in positions]
-        fixed = self._sources({name for op in inside for name in _names(op.inputs.values())})
+        fixed = self._sources({name for op in inside for name in op.reads})
         sources = [op for op in fixed if op.position not in positions]
         own = set[str]().union(*(graph.writes[op.position] for op in sources + inside))
-        read = dict.fromkeys(name for op in sources + inside for name in _names(op.inputs.values()))
+        read = dict.fromkeys(name for op in sources + inside for name in op.reads)
         data = tuple(name for name in read if name not in own and name not in parameters)
-        results = dict.fromkeys(name for op in inside for name in _names(op.outputs.values()))
+        results = dict.fromkeys(name for op in inside for name in op.writes)
         seen = roots.union(name for _, name in graph.outside_reads(positions))
         return ReplaceablePart(
             tuple(inside),
@@ -318,7 +327,7 @@ class LiveProgram:
         )
 
     def _sources(self, names: set[str]) -> list[Operator]:
-        """Returns the operators that make these variables, or some, of nothing but parameters."""
+        """Returns the operators that compute any of these variables from parameters only."""
         graph, fixed, candidates = self._graph, {*self._program.parameters}, list[Operator]()
         for op in self._inner:
             writes = graph.writes[op.position]
@@ -340,7 +349,7 @@ class LiveProgram:
         replaced: set[int],
         reasons: Mapping[str, str],
     ) -> str:
-        """Returns why these operators cannot become one, "" if they can."""
+        """Returns why these operators cannot become one operator, "" if they can."""
         if positions & replaced:
             return "it shares operators with a part that is replaced already"
         if not part.outputs:
@@ -352,16 +361,13 @@ class LiveProgram:
 
 
 def _without_blocks(program: Program) -> Program:
-    """Returns the program with loops, branches and arrays as unknown operators: Paddle runs
-    these.
+    """Returns the program with loops, branches and arrays as unknown operators, which Paddle
+    runs.
     """
     arrays = {name for name, each in program.variables.items() if each.kind == messages.ARRAY}
 
     def opaque(op: Operator) -> Operator:
-        used = {
-            name for slots in (op.inputs, op.outputs) for each in slots.values() for name in each
-        }
-        if "sub_block" not in op.attributes and arrays.isdisjoint(used):
+        if "sub_block" not in op.attributes and arrays.isdisjoint((*op.reads, *op.writes)):
             return op
         return replace(op, type=f"{op.type} of Paddle", attributes={})
 
@@ -371,28 +377,27 @@ def _without_blocks(program: Program) -> Program:
 def _lower(
     program: Program, feeds: Iterable[str], operators: Iterable[Operator], fetches: Iterable[str]
 ) -> Graph:
-    feed_ops = [Operator(-1, "feed", {}, {"Out": (n,)}, {"col": k}) for k, n in enumerate(feeds)]
-    fetch_ops = [Operator(-1, "fetch", {"X": (n,)}, {}, {"col": k}) for k, n in enumerate(fetches)]
-    return lower(replace(program, operators=(*feed_ops, *operators, *fetch_ops)))
+    operators = (*feed_operators(feeds), *operators, *fetch_operators(fetches))
+    return lower(replace(program, operators=operators))
 
 
-def python_call(part: ReplaceablePart, forward: int, backward: int) -> list[Any]:
-    """Returns the operator that calls Python functions of these numbers, the second one for
-    gradients.
+def call_python(part: ReplaceablePart, forward: int, backward: int) -> list[Any]:
+    """Returns the operator that calls the Python functions with these numbers. The second function
+    is for gradients.
     """
     numbers = {"forward_callable_id": ("i", forward), "backward_callable_id": ("i", backward)}
     inputs, outputs = {"X": (*part.data, *part.parameters)}, {"Out": part.outputs}
     return [_operator("py_func", inputs, outputs, **numbers, backward_skip_vars=("strings", ()))]
 
 
-def compiled_call(
+def call_compiled(
     part: ReplaceablePart, number: int, lods: Sequence[str], *, fixed: bool
 ) -> list[Any]:
-    """Returns the operator that runs a part by its number, and those that set the LoD of its
-    outputs.
+    """Returns the operator that runs the part with this number, and operators that set the LoD of
+    its outputs.
 
-    ``lods``: for each output the input whose LoD it has, "" for none. ``fixed``: parameters never
-    change.
+    ``lods``: for each output the input whose LoD it has, "" for none. ``fixed``: whether parameters
+    never change.
     """
     inputs = {"Inputs@VECTOR": (*part.data, *part.parameters)}
     more = {"number": ("l", number), "data": ("l", len(part.data)), "fixed": ("b", fixed)}
@@ -413,10 +418,11 @@ def call_key(operator: Any) -> tuple[str, int]:
     return operator.type, numbers.get("number", numbers.get("forward_callable_id", -1))
 
 
-def restored(data: bytes, originals: Mapping[tuple[str, int], bytes]) -> bytes | None:
-    """Returns the program with its own operators, None if no operator in it runs a part.
+def restore_operators(data: bytes, originals: Mapping[tuple[str, int], bytes]) -> bytes | None:
+    """Returns the program with Paddle's operators restored, None if no operator in it runs a part.
 
-    ``originals``: `LiveProgram.original` by `call_key`. Operators that were added since stay.
+    ``originals``: results of `LiveProgram.original` by `call_key`. Operators that were added later
+    stay.
     """
     desc = messages.parse("ProgramDesc", data, Path("program"))
     block = desc.blocks[0]
@@ -442,7 +448,7 @@ def restored(data: bytes, originals: Mapping[tuple[str, int], bytes]) -> bytes |
 def _operator(
     kind: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], **attributes: tuple[str, Any]
 ) -> Any:
-    """``attributes``: the field of OpAttr that holds each, and its value."""
+    """Returns an OpDesc. ``attributes``: for each attribute the field of OpAttr, and the value."""
     result = messages.message("OpDesc")(type=kind)
     for slots, filled in ((result.inputs, inputs), (result.outputs, outputs)):
         for slot, names in filled.items():
@@ -454,28 +460,27 @@ def _operator(
     return result
 
 
-def _names(slots: Iterable[Iterable[str]]) -> Iterable[str]:
-    return (name for names in slots for name in names if name)
-
-
-# Parts of Paddle's programs on arrays in memory, without Paddle.
+# Runs parts of Paddle's programs on arrays in memory, without Paddle.
 
 Batch = Ragged | Array
 
 
 class Options(LiveOptions):
-    """How recurrent layers compute; at run time, what onernn refuses stays with Paddle."""
+    """How recurrent layers compute. Layers that onernn refuses at run time stay with Paddle."""
 
     @property
     def strict(self) -> bool:
-        """Layers that no backend runs stay with Paddle, whose kernels are faster than NumPy."""
+        """Whether layers without a backend stay with Paddle, whose kernels are faster than
+        NumPy.
+        """
         return self.backend != "reference"
 
 
 class LivePart:
-    """A part of a program, made ready to run for parameters as they are at each call.
+    """A part of a program that is ready to run with the current parameters of each call.
 
-    ``constant``: as they are at the first one, as a predictor's stay.
+    ``constant``: whether it uses the parameters of the first call, because a predictor's never
+    change.
     """
 
     def __init__(self, part: ReplaceablePart, options: Options, *, constant: bool = False) -> None:
@@ -485,7 +490,7 @@ class LivePart:
         self._only_python = set[Any]()
 
     def session(self, depths: Sequence[int], parameters: Sequence[Array]) -> Session:
-        """Returns the session for inputs of so many LoD levels.
+        """Returns the session for inputs with ``depths`` LoD levels.
 
         Raises `UnsupportedError` if it cannot run.
         """
@@ -498,7 +503,8 @@ class LivePart:
         return [outputs[value.name] for value in session.graph.outputs]
 
     def lods(self, session: Session) -> tuple[str, ...] | None:
-        """For each output the input whose LoD it has, "" for none; None where Python has to run it.
+        """Returns for each output the input whose LoD it has, "" for none. Returns None if Python
+        must run the part.
 
         A compiled operator cannot set a LoD.
         """
@@ -509,7 +515,7 @@ class LivePart:
         result = [sources.get(graph.types[v.name].lod) for v in graph.outputs]
         return None if None in result else tuple(map(str, result))
 
-    def compiled(self, data: Sequence[Batch], parameters: Sequence[Array]) -> bytes:
+    def compile(self, data: Sequence[Batch], parameters: Sequence[Array]) -> bytes:
         """Returns the compiled file for data of these types, empty if only Python runs the part."""
         from onernn.engine.compiling import content_of  # with C's bindings
 
@@ -527,14 +533,14 @@ class LivePart:
     def _new_session(self, depths: tuple[int, ...], parameters: Sequence[Array]) -> Session:
         named = dict(zip(self.part.parameters, parameters, strict=True))
         graph = self.part.graph(depths, named)
-        if graph.notes:  # that may be said of a file, but this program is right beside it
+        if graph.notes:  # notes suit a file; in a live program Paddle can run the part
             raise UnsupportedError("; ".join(graph.notes))
         options = self._options
         return Session(graph, options.dtype, options.threads, options.backend, options.strict)
 
 
 class LayerKind(NamedTuple):
-    """What a layer of paddle.nn, or an operator ``rnn``, is, but for its numbers."""
+    """The kind of a layer of paddle.nn or of an operator ``rnn``: everything except its weights."""
 
     mode: str
     input_size: int

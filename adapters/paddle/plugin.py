@@ -1,4 +1,5 @@
-"""Our recurrent layers inside a live Paddle: in static programs, in paddle.inference, in paddle.nn.
+"""onernn's recurrent layers inside a live Paddle: in static programs, paddle.inference and
+paddle.nn.
 
 Paddle is imported inside: this package must import without it. See design/0015.
 """
@@ -18,13 +19,13 @@ from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
-from onernn.adapters.common.adapter import require
 from onernn.adapters.common.live import NOT_SEEN, Explained, Slower
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.custom_operators import (
     HOST,
     Replaced,
+    import_paddle,
     is_pir,
     log_replaced,
     replace_recurrent,
@@ -36,14 +37,21 @@ from onernn.adapters.paddle.live_layer import (
     restore_layer,
     view,
 )
-from onernn.adapters.paddle.partition import LivePart, LiveProgram, Options, call_key, restored
+from onernn.adapters.paddle.partition import (
+    LivePart,
+    LiveProgram,
+    Options,
+    call_key,
+    restore_operators,
+)
 from onernn.adapters.paddle.program_parts import REPLACED, calls_of
 from onernn.adapters.paddle.read import Files, Variable, combine, find, read_program
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 
-# Paddle 2.6.2 brings a zlib of its own, and Python's crashes where it is loaded after that. Before
-# Paddle this line prevents it. numpy.random must not be imported here: NumPy 2.4 unpacks by zlib.
+# Paddle 2.6.2 brings its own zlib, and Python's zlib crashes if it is loaded after it. The import
+# of zlib above, before Paddle, prevents this. numpy.random must not be imported here: NumPy 2.4
+# unpacks by zlib.
 
 
 _log = logging.getLogger("onernn")
@@ -57,40 +65,43 @@ def optimize(
     frozen: bool = False,
     **options: Any,
 ) -> Any:
-    """Paddle runs everything but the recurrent layers, which run here.
+    """Makes onernn run the recurrent layers; Paddle runs everything else.
 
     ``target``:
 
-    - a paddle.static.Program of Paddle 3 (PIR), for inference or training, before or behind
-      minimize(). Its operators ``rnn`` are replaced in place, because its builder fetches by the
-      values in it; it is returned. ``fetch_list`` is only asked for where a time-major layer's own
-      result may be fetched.
+    - a paddle.static.Program of Paddle 3 (PIR), for inference or training, before or after
+      minimize(). The operators ``rnn`` are replaced in place, because the caller fetches by the
+      program's values. The same program is returned. ``fetch_list`` is needed only if a time-major
+      layer's own result may be fetched.
     - a paddle.static.Program of Paddle 2 for inference, its parameters in ``scope`` (paddle's
       global one, if None). A copy is returned, in which recurrent operators with the projections
-      around them are one operator each. Where the program has no fetch operators of its own, name
-      in ``fetch_list`` what will be fetched: what stands inside of a replaced part cannot be.
-    - a paddle.inference.Config of a program's and a parameters' file, or of their folder; it is
-      returned.
-    - a paddle.nn.Layer, whose SimpleRNN, LSTM and GRU layers, and RNN and BiRNN of Paddle's cells,
-      at any depth, are replaced in place and keep their parameters; it is returned, too. They
-      train, or stay with Paddle where onernn cannot train them, which is logged.
-    - what paddle.jit.load of Paddle 3 gave; its programs change in place, and it is returned.
+      around them are one operator each. If the program has no fetch operators, ``fetch_list`` must
+      name the variables to fetch. Variables inside a replaced part cannot be fetched.
+    - a paddle.inference.Config of a program's and a parameters' file, or of their folder. The same
+      Config is returned.
+    - a paddle.nn.Layer. All SimpleRNN, LSTM and GRU layers in it, and RNN and BiRNN of Paddle's
+      cells, are replaced in place at any depth and keep their parameters. The same layer is
+      returned. Layers that onernn cannot train stay with Paddle, which is logged.
+    - the result of paddle.jit.load of Paddle 3. The programs in it change in place, and the same
+      object is returned.
 
-    A program's ``replaced`` and ``refusals`` list what onernn runs, and why Paddle runs the rest.
+    A program's ``replaced`` lists the parts that onernn runs, and ``refusals`` says why Paddle runs
+    the rest.
 
     Parameters may change at any time and in any way: each call reads them. The parts of a program
-    of Paddle 2 compute weights of its parameters, so each call compares these with those that were
-    used, which takes longer than a large layer over a few words. ``frozen``: a program's never
-    change, as a predictor's do not; what is written to them later may not be seen.
+    of Paddle 2 compute weights from its parameters. Each call therefore checks whether parameters
+    have changed, which takes longer than a large layer over a few steps. ``frozen``: whether the
+    parameters of a program never change, like a predictor's. Later writes to them may not be seen.
 
-    ``options``: dtype, backend, threads, as of `onernn.Session`; ``threads=None``: as many as the
-    Config sets now, or else OMP_NUM_THREADS, which Paddle sets to 1 where nothing does.
-    What is replaced and what is not is also logged (logger "onernn").
+    ``options``: dtype, backend, threads, which `onernn.Session` describes. With ``threads=None``
+    the number is the one that the Config sets now, or else OMP_NUM_THREADS, which Paddle sets to 1
+    if it is not set.
+    The logger "onernn" also lists the replaced layers and the others.
 
-    Raises `UnsupportedError` where nothing can be replaced; `MissingDependencyError` without
+    Raises `UnsupportedError` if nothing can be replaced, and `MissingDependencyError` without
     Paddle.
     """
-    paddle = require("paddle", "paddle")
+    paddle = import_paddle()
     chosen = Options(**options)
     if frozen and isinstance(target, paddle.nn.Layer):
         raise UnsupportedError("frozen: parameters of a paddle.nn.Layer may change; drop it")
@@ -106,12 +117,12 @@ def optimize(
         target.replaced, target.refusals = done.explained
         return target
     if isinstance(target, paddle.static.Program):
-        return _optimized_program(target, scope, fetch_list, chosen, frozen)
+        return _optimize_program(target, scope, fetch_list, chosen, frozen)
     if isinstance(target, paddle.inference.Config):
         threads = chosen.threads or max(1, target.cpu_math_library_num_threads())
-        return _optimized_config(target, replace(chosen, threads=threads))
+        return _optimize_config(target, replace(chosen, threads=threads))
     if type(target).__name__ in ("PirTranslatedLayer", "TranslatedLayer"):
-        return _optimized_translated(target, chosen, frozen)
+        return _optimize_translated(target, chosen, frozen)
     if isinstance(target, paddle.nn.Layer):
         return optimize_layer(target, chosen)
     raise TypeError(
@@ -121,14 +132,14 @@ def optimize(
 
 
 def explain(target: Any) -> str:
-    """Returns a line for each recurrent layer of what `optimize` gave: what runs it, or why Paddle
-    does.
+    """Returns one line for each recurrent layer of a result of `optimize`: what runs it, or why
+    Paddle does.
 
     ``target``: a paddle.nn.Layer, or a program.
     """
     if hasattr(target, "refusals"):
         done = Explained(target.replaced, target.refusals)
-    elif isinstance(target, require("paddle", "paddle").nn.Layer):
+    elif isinstance(target, import_paddle().nn.Layer):
         done = explain_layer(target)
     else:
         done = Explained((), (Refusal(NOT_SEEN, "program"),))
@@ -136,13 +147,13 @@ def explain(target: Any) -> str:
 
 
 def restore(target: Any) -> Any:
-    """Returns what `optimize` gave, in which Paddle runs all layers again; it is returned. Of a
-    program of Paddle 2, or a clone() of it, a copy with Paddle's own operators.
+    """Makes Paddle run all layers of a result of `optimize` again, and returns it. For a program of
+    Paddle 2, or its clone(), returns a copy with Paddle's own operators.
 
     Raises `UnsupportedError` for a layer of PIR that is trained in an inner block.
     """
-    paddle = require("paddle", "paddle")
-    if (program := _restored_program(target)) is not None:
+    paddle = import_paddle()
+    if (program := _restore_program(target)) is not target:
         return program
     if is_pir(target):
         restore_recurrent(target)
@@ -160,66 +171,69 @@ def restore(target: Any) -> Any:
     return target
 
 
-def _optimized_program(
+def _optimize_program(
     program: Any, scope: Any, fetch_list: Iterable[Any], chosen: Options, frozen: bool
 ) -> Any:
-    paddle = require("paddle", "paddle")
-    parameters = partial(_parameters, scope or paddle.static.global_scope())
+    parameters = partial(_parameters, scope or import_paddle().static.global_scope())
     names = [each if isinstance(each, str) else each.name for each in fetch_list]
     data = program.desc.serialize_to_string()
-    rewritten, done = _rewritten(LiveProgram(data, parameters, names), chosen, constant=frozen)
-    result = paddle.static.Program.parse_from_string(rewritten)
-    result._copy_param_info_from(program)
+    data, done = _rewrite(LiveProgram(data, parameters, names), chosen, constant=frozen)
+    result = _parse(data, program)
     result.replaced, result.refusals = done
     _save_originals()
     return result
 
 
-def _restored_program(program: Any) -> Any:
-    """Returns a copy of the program with Paddle's own operators, None of what holds no part of
-    ours.
+def _restore_program(program: Any) -> Any:
+    """Returns a copy of the program with Paddle's own operators, or the program itself if no
+    operator in it runs a part.
     """
-    paddle = require("paddle", "paddle")
-    if not (isinstance(program, paddle.static.Program) and hasattr(program, "desc")):
-        return None
-    data = restored(program.desc.serialize_to_string(), REPLACED)
-    if data is None:
-        return None
-    result = paddle.static.Program.parse_from_string(data)
-    result._copy_param_info_from(program)
+    if isinstance(program, import_paddle().static.Program) and hasattr(program, "desc"):
+        data = restore_operators(program.desc.serialize_to_string(), REPLACED)
+        if data is not None:
+            return _parse(data, program)
+    return program
+
+
+def _parse(data: bytes, like: Any) -> Any:
+    """Returns a serialized program as a program with the parameters of ``like``."""
+    result = import_paddle().static.Program.parse_from_string(data)
+    result._copy_param_info_from(like)
     return result
 
 
 @cache
 def _save_originals() -> None:
-    """Makes Paddle save its own operators: those that run parts live in this process only."""
-    static: Any = require("paddle.static", "paddle")
-    paddle: Any = require("paddle", "paddle")
+    """Makes Paddle save its own operators, because operators that run parts exist only in this
+    process.
+    """
+    paddle = import_paddle()
+    static = paddle.static
     normalize = static.io.normalize_program
 
     @wraps(normalize)
-    def normalized(program: Any, feeds: Any, fetches: Any, *more: Any, **named: Any) -> Any:
-        if (original := _restored_program(program)) is not None:
-            var, flatten = original.global_block().var, require("paddle.utils", "paddle").flatten
+    def normalize_original(program: Any, feeds: Any, fetches: Any, *more: Any, **named: Any) -> Any:
+        original = _restore_program(program)
+        if original is not program:
+            var, flatten = original.global_block().var, paddle.utils.flatten
             feeds, fetches = (
                 [var(each.name) for each in flatten(values)] for values in (feeds, fetches)
             )
-        return normalize(program if original is None else original, feeds, fetches, *more, **named)
+        return normalize(original, feeds, fetches, *more, **named)
 
-    def restoring(save: Callable[..., Any]) -> Callable[..., Any]:
+    def restore_before(save: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(save)
-        def saved(target: Any, *more: Any, **named: Any) -> Any:
-            original = _restored_program(target)
-            return save(target if original is None else original, *more, **named)
+        def save_original(target: Any, *more: Any, **named: Any) -> Any:
+            return save(_restore_program(target), *more, **named)
 
-        return saved
+        return save_original
 
-    static.normalize_program = static.io.normalize_program = normalized
-    static.save = static.io.save = restoring(static.io.save)
-    paddle.save = paddle.framework.io.save = restoring(paddle.save)
+    static.normalize_program = static.io.normalize_program = normalize_original
+    static.save = static.io.save = restore_before(static.io.save)
+    paddle.save = paddle.framework.io.save = restore_before(paddle.save)
 
 
-def _optimized_translated(target: Any, chosen: Options, frozen: bool) -> Any:
+def _optimize_translated(target: Any, chosen: Options, frozen: bool) -> Any:
     programs = target._program_holder_dict.values()
     if not all(is_pir(getattr(each, "infer_program", None)) for each in programs):
         raise UnsupportedError(
@@ -240,20 +254,20 @@ def _optimized_translated(target: Any, chosen: Options, frozen: bool) -> Any:
     if not replaced and not any(isinstance(each, Slower) for each in refusals):
         raise UnsupportedError("no recurrent operator can be replaced", refusals)
     target.replaced, target.refusals = tuple(replaced), tuple(refusals)
-    target._partial_program_layers.clear()  # made of the programs as they were
+    target._partial_program_layers.clear()  # made from the unchanged programs
     return target
 
 
 def _exchange(holder: Any, done: Replaced) -> None:
-    """Exchanges the values that what paddle.jit.load gave hands out."""
+    """Exchanges the output values of a result of paddle.jit.load."""
     holder._output_vars = [done.value(value) for value in holder._output_vars]
 
 
 _ORIGINALS: dict[Files, Files] = {}
-"""The files that a Config named before `optimize`, by those that it names now."""
+"""The files that a Config named before `optimize`, by the files that it names now."""
 
 
-def _optimized_config(config: Any, chosen: Options) -> Any:
+def _optimize_config(config: Any, chosen: Options) -> Any:
     files = _files(config)
     files = _ORIGINALS.get(files, files)
     changed = Path(tempfile.mkdtemp(dir=_folder()), f"model{files.model.suffix}")
@@ -263,7 +277,7 @@ def _optimized_config(config: Any, chosen: Options) -> Any:
     else:
         parameters = read_program(*files).parameters
         live = LiveProgram(files.model.read_bytes(), lambda _: parameters, file=files.model)
-        changed.write_bytes(_rewritten(live, chosen, constant=True)[0])
+        changed.write_bytes(_rewrite(live, chosen, constant=True)[0])
         if params.is_dir():
             params = changed.with_suffix(".pdiparams")
             params.write_bytes(combine(files))
@@ -273,13 +287,13 @@ def _optimized_config(config: Any, chosen: Options) -> Any:
 
 def _make_config(config: Any, files: Files) -> Any:
     """Returns the Config of these files."""
-    config.set_model("")  # a folder of its own would count more
+    config.set_model("")  # a folder would take precedence
     config.set_model(*map(str, [files.params] if files.params.is_dir() else files))
     return config
 
 
 def _files(config: Any) -> Files:
-    """Returns the model of a Config, as it names it or as it lies in its folder."""
+    """Returns the model's files, which the Config names directly or by their folder."""
     if not config.model_from_memory():
         if folder := config.model_dir():
             return find(folder)
@@ -293,8 +307,8 @@ def _files(config: Any) -> Files:
 
 
 def _write_pir(files: Files, changed: Path, chosen: Options) -> None:
-    """Writes a program of Paddle 3 with our operators."""
-    paddle = require("paddle", "paddle")
+    """Writes a program of Paddle 3 with onernn's operators."""
+    paddle = import_paddle()
     if not paddle.get_flags("FLAGS_enable_pir_api")["FLAGS_enable_pir_api"]:
         raise UnsupportedError(
             f"{files.model}: a program of PIR, which FLAGS_enable_pir_api=0 switches off; unset it"
@@ -307,7 +321,9 @@ def _write_pir(files: Files, changed: Path, chosen: Options) -> None:
 
 @cache
 def _folder() -> str:
-    """Of changed programs; it lives as long as the process, and not as its forked children."""
+    """Returns the folder of changed programs. This process removes it when it ends; forked children
+    do not.
+    """
     folder, process = tempfile.mkdtemp(prefix="onernn-"), os.getpid()
 
     def remove() -> None:
@@ -318,10 +334,12 @@ def _folder() -> str:
     return folder
 
 
-def _rewritten(
+def _rewrite(
     live: LiveProgram, chosen: Options, *, constant: bool = False
 ) -> tuple[bytes, Explained]:
-    """Returns the program, a line for each part that was replaced, and why others were not."""
+    """Returns the program, one line for each replaced part, and the reasons why others were not
+    replaced.
+    """
     candidates, refusals = live.parts()
     parts, replaced = {}, []
     for part in candidates:
@@ -337,7 +355,7 @@ def _rewritten(
         kernels = "; ".join(f"{e.cell} {e.direction}, {e.dtype}, {e.kernel}" for e in layers)
         replaced.append(f"{part.label}: {kernels}")
     done = log_replaced(replaced, refusals)
-    return live.rewritten(parts), done
+    return live.rewrite(parts), done
 
 
 def _parameters(scope: Any, variables: Iterable[Variable]) -> Mapping[str, Array]:
@@ -348,6 +366,6 @@ def _parameters(scope: Any, variables: Iterable[Variable]) -> Mapping[str, Array
             value = scope.find_var(variable.name)
             if value is not None and value.get_tensor()._is_initialized():
                 array = view(value.get_tensor(), variable.name)
-                array.flags.writeable = False  # then reading them does not copy them
+                array.flags.writeable = False  # so that reading does not copy them
                 result[variable.name] = array
     return result

@@ -1,4 +1,4 @@
-"""How Paddle's executor and predictors call parts of programs that run here."""
+"""How Paddle's executor and predictors call the parts of programs that onernn runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import numpy as np
 
 from onernn.adapters.common.adapter import require
 from onernn.adapters.common.live import array_at
-from onernn.adapters.paddle.custom_operators import library, missing_operators
+from onernn.adapters.paddle.custom_operators import missing_operators, register_operators
 from onernn.adapters.paddle.live_layer import batch, tensor_of, view
-from onernn.adapters.paddle.partition import Batch, LivePart, compiled_call, python_call
-from onernn.backend.process import team_of, usable_threads
+from onernn.adapters.paddle.partition import Batch, LivePart, call_compiled, call_python
+from onernn.backend.process import usable_cpus, usable_threads
 from onernn.engine.session import Session
 from onernn.ir.budget import STEPS, usable_memory
 from onernn.ir.errors import UnsupportedError
@@ -26,14 +26,14 @@ from onernn.ir.ragged import Ragged, data_of
 _log = logging.getLogger("onernn")
 
 REPLACED: dict[tuple[str, int], bytes] = {}
-"""What the operators replace that run parts in this process, by `call_key`."""
+"""The original operators of the parts that run in this process, by `call_key`."""
 
 
 def calls_of(runner: LivePart, session: Session) -> list[Any]:
-    """Returns the operators that run a part: the compiled one where it can, or one that enters
-    Python.
+    """Returns the operators that run a part: the compiled operator if it can, otherwise one that
+    enters Python.
 
-    ``session``: the part as its program declares it.
+    ``session``: the session for the part's declared inputs.
     """
     from paddle.static.nn.common import PyFuncRegistry
 
@@ -41,16 +41,16 @@ def calls_of(runner: LivePart, session: Session) -> list[Any]:
     if lods is not None and not (missing := missing_operators()):
         _connect()
         _PARTS.append((runner, lods))
-        return compiled_call(runner.part, len(_PARTS) - 1, lods, fixed=runner.constant)
+        return call_compiled(runner.part, len(_PARTS) - 1, lods, fixed=runner.constant)
     if lods is not None:
         _log.info("%s: runs in Python, 0.1 ms a call: %s", runner.part.label, missing)
     forward, backward = PyFuncRegistry(_callable(runner)), PyFuncRegistry(_no_gradients)
-    return python_call(runner.part, forward.id, backward.id)
+    return call_python(runner.part, forward.id, backward.id)
 
 
 @contextmanager
 def _log_errors(runner: LivePart) -> Iterator[None]:
-    """Logs an error, which Paddle prints between pages of its own."""
+    """Logs an error, because Paddle prints it between many lines of its own."""
     try:
         yield
     except Exception as error:
@@ -59,7 +59,7 @@ def _log_errors(runner: LivePart) -> Iterator[None]:
 
 
 def _callable(runner: LivePart) -> Callable[..., list[Any]]:
-    """Returns the function that ``py_func`` calls, and keeps for as long as the process lives."""
+    """Returns the function that ``py_func`` calls. Paddle keeps it until the process ends."""
     names, count = (*runner.part.data, *runner.part.parameters), len(runner.part.data)
     event = require("paddle.profiler", "paddle").RecordEvent
 
@@ -82,10 +82,10 @@ def _no_gradients(*_: Any) -> None:
 
 
 # The compiled operator ``onernn_part`` (program_part.hpp) calls Python for inputs of a new kind,
-# for parameters that have changed, and for what a compiled model refuses.
+# for changed parameters, and for inputs that a compiled model refuses.
 
 _PARTS: list[tuple[LivePart, Sequence[str]]] = []
-"""By their numbers, for as long as the process lives; and whose LoD their outputs have."""
+"""Parts by number, until the process ends, each with the inputs whose LoD its outputs have."""
 
 _Called = ctypes.CFUNCTYPE(
     *(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32),
@@ -95,8 +95,8 @@ _Called = ctypes.CFUNCTYPE(
 
 @cache
 def _connect() -> Any:
-    """Has the operator call `_run`; what comes back must stay."""
-    operators = library()
+    """Makes the operator call `_run`. The returned function must stay alive."""
+    operators = register_operators()
     call, word, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
     operators.onernn_paddle_result.argtypes = call, word, text, ctypes.POINTER(word), word, call
     operators.onernn_paddle_model.argtypes = call, text, word, word, word, word
@@ -107,8 +107,10 @@ def _connect() -> Any:
 
 
 def _run(call: int, number: int, wants: int, words: Any, count: int) -> None:
-    """Runs a part. ``wants``: a compiled model, too, with which the next call needs no Python."""
-    operators, (runner, lods) = library(), _PARTS[number]
+    """Runs a part. ``wants``: whether the caller also wants a compiled model, with which the next
+    call does not need Python.
+    """
+    operators, (runner, lods) = register_operators(), _PARTS[number]
     try:
         with _log_errors(runner):
             rest, part = iter(words[:count]), runner.part
@@ -126,15 +128,16 @@ def _run(call: int, number: int, wants: int, words: Any, count: int) -> None:
                 dims = (ctypes.c_int64 * array.ndim)(*array.shape)
                 of = array.dtype.name.encode(), dims, array.ndim, array.ctypes.data
                 operators.onernn_paddle_result(call, index, *of)
-            if wants and (content := runner.compiled(data, parameters)):
-                limits = team_of(runner.threads or usable_threads()), usable_memory(), STEPS
+            if wants and (content := runner.compile(data, parameters)):
+                threads = min(runner.threads or usable_threads(), usable_cpus())
+                limits = threads, usable_memory(), STEPS
                 operators.onernn_paddle_model(call, content, len(content), *limits)
-    except BaseException as error:  # none may enter C
+    except BaseException as error:  # must not reach C
         operators.onernn_paddle_failed(call, f"{type(error).__name__}: {error}".encode())
 
 
 def _batch(words: Iterator[int], name: str) -> Batch:
-    """Returns a tensor of a call, from the words that describe it."""
+    """Returns a tensor of a call from the int64 values that describe it."""
     address, kind, rank = islice(words, 3)
     shape = [*islice(words, rank)]
     dtype = ctypes.string_at(kind).decode()

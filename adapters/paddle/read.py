@@ -18,7 +18,7 @@ from onernn.adapters.common.files import (
     file_bytes,
     name_malformed,
     pairs,
-    parsed_json,
+    parse_json,
 )
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.operators import OPERATORS, Meaning
@@ -28,15 +28,16 @@ from onernn.ir.files import check_file, inside, only_file
 from onernn.ir.graph import NativeOp
 from onernn.ir.records import dataclass
 
-# A Paddle program as values: what its files hold, whatever their format is.
+# A Paddle program as values: the contents of its files, in any format.
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of a block. ``kind``: VarType.Type, 7 a tensor, 13 an array of tensors.
+    """A variable of one of the blocks. ``kind``: VarType.Type, 7 for a tensor, 13 for an array of
+    tensors.
 
-    dtype by NumPy's name, or bfloat16. Sizes are None where dynamic; dtype and shape are None where
-    the kind has none.
+    dtype is NumPy's name, or bfloat16. Dynamic sizes are None. dtype and shape are None if the kind
+    has none.
     """
 
     name: str
@@ -49,9 +50,9 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator of a block, variables by the names of its slots.
+    """An operator of a block, with its variables by the names of its slots.
 
-    Attributes are Python values, lists are tuples, a block is its number.
+    Attributes are Python values. Lists are tuples, and blocks are numbers.
     """
 
     position: int
@@ -66,14 +67,44 @@ class Operator:
         names = (name for slot in slots for name in self.outputs[slot] if name)
         return NativeOp(self.position, self.type, value=next(names, ""))
 
+    @property
+    def reads(self) -> list[str]:
+        """The variables in all input slots."""
+        return [name for names in self.inputs.values() for name in names if name]
+
+    @property
+    def writes(self) -> list[str]:
+        """The variables in all output slots."""
+        return [name for names in self.outputs.values() for name in names if name]
+
+
+def feed_operators(names: Iterable[str]) -> list[Operator]:
+    """Returns the operators that feed these variables."""
+    return [
+        Operator(-1, "feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": column})
+        for column, name in enumerate(names)
+    ]
+
+
+def fetch_operators(names: Iterable[str]) -> list[Operator]:
+    """Returns the operators that fetch these variables."""
+    return [
+        Operator(-1, "fetch", {"X": (name,)}, {"Out": ("fetch",)}, {"col": column})
+        for column, name in enumerate(names)
+    ]
+
 
 RESULTS = ("Out", "Hidden", "Output", "Y", "ViterbiPath", "Result")
-"""Slots of main results; others are by-products."""
+"""The slots of main results; other results are by-products."""
+OPERAND, RESULT = "operand 0", "result 0"
+"""The first slots of an unknown operator of Paddle 3, whose file does not name them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The body of a loop or a branch. ``variables``: those that live for one iteration."""
+    """The block of a loop or a branch, with its operators. ``variables`` exist for one
+    iteration.
+    """
 
     operators: tuple[Operator, ...]
     variables: Mapping[str, Variable]
@@ -81,9 +112,10 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What the files hold. Arrays are read-only, bfloat16 ones are float32 of the same values.
+    """The contents of the files. Arrays are read-only. bfloat16 arrays are float32 arrays of the
+    same values.
 
-    ``operators`` and ``variables`` are those of block 0, ``inner`` are the other blocks.
+    ``operators`` and ``variables`` belong to block 0. ``inner`` holds the other blocks.
     """
 
     file: Path
@@ -91,31 +123,31 @@ class Program:
     variables: Mapping[str, Variable]
     parameters: Mapping[str, Array]
     version: int
-    blocks: int
     inner: Mapping[int, Block] = field(default_factory=dict)
 
 
 Parameters = Callable[[Sequence[Variable]], Mapping[str, Array]]
-"""Gives the arrays among variables by name."""
+"""Returns the arrays of variables by name."""
 
 
-# Paddle's tensor stream: what a .pdiparams file, or one file a parameter, holds.
+# Paddle's tensor stream, which is the format of .pdiparams files and of files with one parameter
+# each.
 
 # Bounds: a hostile length field must not cost time or memory before it is refused.
 _MOST_AXES = 9  # DDim::kMaxRank of Paddle
-_MOST_LEVELS = 16  # of LoD; no real batch nests as deep
+_MOST_LEVELS = 16  # of LoD; no real batch has so many
 _MOST_DESCRIPTION = 4096  # bytes of a TensorDesc; 9 axes make 101
 
 
 def read_tensors(file: Path, elements: Mapping[str, int | None]) -> dict[str, Array]:
-    """Returns the tensors by name, read-only, of a file that holds these in this order and nothing
-    else.
+    """Returns the tensors of a file by name, read-only. The file must hold exactly these, in this
+    order.
 
-    ``elements``: how many each must have, None where the program does not say. Each tensor is
-    read straight into an aligned array of its own: mapped memory would be at odd addresses, and
-    would change or vanish under a running model when the file is saved again.
+    ``elements``: the number of elements of each, None if the program does not state it. Each tensor
+    is read into its own aligned array. Mapped memory would be at odd addresses, and would change or
+    vanish under a running model when the file is saved again.
     """
-    with _Stream.opened(file) as stream:
+    with _Stream.open(file) as stream:
         tensors = {name: stream.tensor(name, count) for name, count in elements.items()}
         if stream.left:
             raise stream.error(
@@ -127,7 +159,7 @@ def read_tensors(file: Path, elements: Mapping[str, int | None]) -> dict[str, Ar
 
 class _Stream(ByteStream):
     def tensor(self, name: str, elements: int | None) -> Array:
-        """u32 0 | LoD, ignored | u32 0 | i32 length, TensorDesc | data."""
+        """Reads u32 0 | LoD, ignored | u32 0 | i32 length, TensorDesc | data."""
         what = f"parameter {name!r}"
         self._version(what)
         start = self.at
@@ -156,7 +188,7 @@ class _Stream(ByteStream):
         desc = messages.parse("TensorDesc", self.take(length, what), Path(self.file), start)
         if desc.data_type not in messages.DTYPES:
             raise self.error(f"{what}: unknown data type {desc.data_type}", start)
-        dims = self.checked_shape(desc.dims, _MOST_AXES, what, start)
+        dims = self.check_shape(desc.dims, _MOST_AXES, what, start)
         return dims, messages.DTYPES[desc.data_type]
 
     def _version(self, what: str) -> None:
@@ -167,17 +199,17 @@ class _Stream(ByteStream):
 
 # Paddle 2's own format, a serialized ProgramDesc, read with protobuf and NumPy.
 
-_NOT_READ = "op_callstack"  # where the operator was built: paths of another machine
+_NOT_READ = "op_callstack"  # the code that built the operator, with paths of another machine
 
 
 def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
-    """Returns a serialized ProgramDesc; ``parameters`` gives the arrays among the variables of all
+    """Reads a serialized ProgramDesc. ``parameters`` returns the arrays of the variables of all
     blocks.
 
     Raises `ModelFormatError` naming the file.
     """
     desc = messages.parse("ProgramDesc", data, file)
-    if not desc.blocks:  # any unrelated protobuf may parse, too
+    if not desc.blocks:  # an unrelated protobuf may also parse
         raise ModelFormatError("not a Paddle program: it has no block", file)
     with name_malformed("not a Paddle program", file):
         # Paddle saves the variables of all blocks, each name once.
@@ -190,13 +222,12 @@ def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
         variables=named[0],
         parameters=parameters([each for block in blocks for each in block]),
         version=desc.version.version,
-        blocks=len(blocks),
         inner={at: Block(operators[at], named[at]) for at in range(1, len(blocks))},
     )
 
 
 def _text(value: str | bytes) -> str:
-    if isinstance(value, bytes):  # how protobuf gives a string that is not UTF-8
+    if isinstance(value, bytes):  # protobuf returns bytes if a string is not UTF-8
         raise Malformed(f"the name {value!r} is not UTF-8")
     return value
 
@@ -246,12 +277,14 @@ def _scalar(desc: Any) -> bool | int | float | complex:
 
 # Paddle 3's own format, PIR: a ``.json`` with the program, read with NumPy alone.
 #
-# Read as the operators of Paddle 2 that mean the same, which the table of rules knows. Format:
-# paddle/fluid/pir/serialize_deserialize/ of 3.x; names of operands: paddle/phi/ops/yaml/ops.yaml
-# and op_compat.yaml. Measured with 3.3.1.
+# Operators are read as the equivalent operators of Paddle 2, which the table of rules knows.
+# Format: paddle/fluid/pir/serialize_deserialize/ of 3.x; names of operands:
+# paddle/phi/ops/yaml/ops.yaml and op_compat.yaml. Measured with 3.3.1.
 
 VERSIONS = range(1, 5)
-"""Of the format; 3.3.1 writes 4. Between them no operator of the table changed its meaning."""
+"""Versions of the format; 3.3.1 writes 4. No operator of the table changed its meaning between
+them.
+"""
 _DTYPES = pairs(
     """
     t_bool=bool t_ui8=uint8 t_i8=int8 t_i16=int16 t_i32=int32 t_i64=int64 t_f16=float16
@@ -265,12 +298,12 @@ _DEEPEST = 32  # blocks inside blocks
 
 
 def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
-    """Returns a program from its JSON; ``parameters`` gives the arrays of the variables that are
-    saved.
+    """Reads a program from its JSON. ``parameters`` returns the arrays of the saved variables.
 
-    Raises `ModelFormatError` for what is no PIR program, `UnsupportedError` for a newer version.
+    Raises `ModelFormatError` if it is not a PIR program, and `UnsupportedError` for a newer
+    version.
     """
-    whole = parsed_json(data, file, "not a PIR program")
+    whole = parse_json(data, file, "not a PIR program")
     try:
         base = whole["base_code"]
         if base["magic"] != "pir":
@@ -294,8 +327,8 @@ def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise ModelFormatError(f"operator {at}: malformed: {_reason(error)}", file) from error
     arrays = {**reader.constants, **parameters(list(reader.saved.values()))}
-    outer, inner = tuple(reader.operators), reader.inner
-    return Program(file, outer, reader.variables, arrays, version, 1 + len(inner), inner)
+    outer = tuple(reader.operators)
+    return Program(file, outer, reader.variables, arrays, version, reader.inner)
 
 
 def _reason(error: Exception) -> str:
@@ -303,7 +336,7 @@ def _reason(error: Exception) -> str:
 
 
 def _in_place(name: str) -> int | None:
-    """Returns the operand that an operator writes into; None where it makes a new value."""
+    """Returns the operand that an operator writes into, None if it makes a new value."""
     dialect, _, kind = name.partition(".")
     if dialect != "1" or not kind.endswith("_") or kind == "batch_norm_":  # writes statistics
         return None
@@ -311,8 +344,8 @@ def _in_place(name: str) -> int | None:
 
 
 def _find_changed(operations: Any, depth: int) -> set[int]:
-    """Returns the values that operators write into, those of inner blocks among them: no
-    constants.
+    """Returns the values that operators write into, including operators of inner blocks. Such
+    values are not constants.
     """
     if depth > _DEEPEST:
         raise ValueError(f"blocks inside blocks, deeper than {_DEEPEST}")
@@ -327,10 +360,10 @@ def _find_changed(operations: Any, depth: int) -> set[int]:
 
 
 class _Reader:
-    """Goes through the operations; values are named by their number, ``%7``, or by a user.
+    """A reader of operations. Values are named by their number, ``%7``, or by a user.
 
-    A value that is written into is one variable, that is assigned again, as in Paddle 2.
-    ``changed``: these.
+    A value that an operator writes into is one variable that is assigned again, the same as in
+    Paddle 2. ``changed``: these values.
     """
 
     def __init__(self) -> None:
@@ -372,27 +405,28 @@ class _Reader:
             self._names[int(operation["O"][0]["%"])] = outputs[0][0]
         meaning = OPERATORS.get(kind) or OPERATORS.get(kind.removesuffix("_"))
         if meaning is None or dialect != "1" or operation.get("regions"):
-            return self._unknown(name, operands, outputs, attributes)
+            return self._add_unknown(name, operands, outputs, attributes)
         if kind in ("full", "full_int_array") and self._constant(outputs[0], attributes):
             return None
-        self._known(meaning, [self._operand(at) for at in operands], outputs, attributes)
+        self._add_known(meaning, [self._operand(at) for at in operands], outputs, attributes)
+
+    def _declare(self, name: str, kind: Mapping[str, Any], persistable: bool = False) -> None:
+        dtype, sizes = _tensor(kind)
+        number = messages.ARRAY if "tensor_array" in kind["#"] else messages.LOD_TENSOR
+        self.variables[name] = Variable(name, number, dtype, sizes, 0, persistable)
 
     def _parameter(self, operation: Mapping[str, Any]) -> None:
-        """A: is_distributed, is_parameter, need_clip, name; OA: persistable, ...."""
+        """Reads ``A``: is_distributed, is_parameter, need_clip, name; ``OA``: persistable, ...."""
         name, result = str(operation["A"][3]), operation["O"]
-        dtype, sizes = _tensor(result["TT"])
         self._names[int(result["%"])] = name
-        persistable = bool(operation["OA"][0])
-        variable = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, persistable)
-        self.variables[name] = variable
-        if persistable:
-            self.saved[name] = variable
+        self._declare(name, result["TT"], bool(operation["OA"][0]))
+        if self.variables[name].persistable:
+            self.saved[name] = self.variables[name]
 
     def _feed(self, operation: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         (result,), name = operation["O"], str(attributes["name"])
         self._names[int(result["%"])] = name
-        dtype, sizes = _tensor(result["TT"])
-        self.variables[name] = Variable(name, messages.LOD_TENSOR, dtype, sizes, 0, False)
+        self._declare(name, result["TT"])
         self._add("feed", {"X": ("feed",)}, {"Out": (name,)}, {"col": len(self.operators)})
 
     def _nest(
@@ -402,7 +436,7 @@ class _Reader:
         operands: list[str],
         variables: list[list[str]],
     ) -> None:
-        """A loop or a branch, with names for what goes into its blocks and comes out."""
+        """Reads a loop or a branch, with names for the inputs and outputs of its blocks."""
         outputs = {"Out": tuple(name for names in variables for name in names)}
         regions = operation["regions"]
         if kind == "if":
@@ -441,7 +475,7 @@ class _Reader:
         return (number, tuple(arguments)), results
 
     def _fetch(self, operand: int, attributes: Mapping[str, Any]) -> None:
-        """Under the name that Paddle's predictor gives it."""
+        """Fetches a value under its name in Paddle's predictor."""
         value, name = self._names[operand], str(attributes["name"])
         like = self.variables[value]
         self.variables[name] = Variable(name, like.kind, like.dtype, like.shape, 0, False)
@@ -468,9 +502,7 @@ class _Reader:
         types = kind["D"] if several else [kind]
         names = [f"%{at}.{k}" for k in range(len(types))] if several else [f"%{at}"]
         for name, each in zip(names, types, strict=True):
-            dtype, sizes = _tensor(each)
-            variable_kind = messages.ARRAY if "tensor_array" in each["#"] else messages.LOD_TENSOR
-            self.variables[name] = Variable(name, variable_kind, dtype, sizes, 0, False)
+            self._declare(name, each)
         if several:
             self._lists[at] = names
         else:
@@ -478,18 +510,18 @@ class _Reader:
         return names
 
     def _constant(self, names: list[str], attributes: Mapping[str, Any]) -> bool:
-        value, dtype = attributes["value"], str(attributes["dtype"])
+        value, dtype = attributes["value"], messages.DTYPES.get(attributes["dtype"])
         sizes = attributes.get("shape", (len(value),) if isinstance(value, tuple) else ())
-        if dtype not in messages.CODES or dtype == "bfloat16" or math.prod(sizes) > _MOST:
+        if dtype in (None, "bfloat16") or math.prod(sizes) > _MOST:
             return False
         if any(size < 0 for size in sizes):
             raise ValueError(f"a constant of shape {sizes}")
         array = np.asarray(value, np.float64 if isinstance(value, float) else None)
         self.constants[names[0]] = np.broadcast_to(array.astype(dtype), sizes)
-        del self.variables[names[0]]  # of no block: each may read it
+        del self.variables[names[0]]  # constants belong to no block: each block may read them
         return True
 
-    def _known(
+    def _add_known(
         self,
         meaning: Meaning,
         operands: list[list[str]],
@@ -507,28 +539,28 @@ class _Reader:
             if not attribute.startswith("="):
                 slots[slot] = tuple(filter(None, names))
             elif names[0] in self.constants and names[0] not in self.changed and len(names) == 1:
-                values[attribute[1:]] = _value(self.constants[names[0]], meaning)
+                numbers = tuple(self.constants[names[0]].reshape(-1).tolist())
+                several = meaning.lists or len(numbers) != 1
+                values[attribute[1:]] = numbers if several else numbers[0]
             elif any(names):
                 slots[tensor or f"{attribute[1:]} of run time"] = tuple(names)
         for name, value in attributes.items():
-            if name in meaning.coded:
-                values[meaning.coded[name]] = messages.CODES.get(str(value), -1)
-            elif name not in meaning.dropped:
+            if name not in meaning.dropped:
                 values[meaning.renamed.get(name, name)] = value
         results = {
             s: tuple(names) for s, names in zip(meaning.outputs, outputs, strict=False) if names
         }
         self._add(meaning.type, slots, results, values)
 
-    def _unknown(
+    def _add_unknown(
         self,
         name: str,
         operands: list[int],
         outputs: list[list[str]],
         attributes: Mapping[str, Any],
     ) -> None:
-        inputs = {f"operand {k}": tuple(self._operand(at)) for k, at in enumerate(operands)}
-        results = {f"result {k}": tuple(names) for k, names in enumerate(outputs)}
+        inputs = {f"{OPERAND[:-1]}{k}": tuple(self._operand(at)) for k, at in enumerate(operands)}
+        results = {f"{RESULT[:-1]}{k}": tuple(names) for k, names in enumerate(outputs)}
         self._add(name.replace("1.", "pd_op.", 1), inputs, results, attributes)
 
     def _add(self, type_: str, inputs: Any, outputs: Any, attributes: Mapping[str, Any]) -> None:
@@ -537,14 +569,8 @@ class _Reader:
         )
 
 
-def _value(array: Array, meaning: Meaning) -> Any:
-    """Returns a constant operand as an attribute: a list, or the one number."""
-    numbers = tuple(array.reshape(-1).tolist())
-    return numbers if meaning.lists or array.size != 1 else numbers[0]
-
-
 def _tensor(kind: Mapping[str, Any]) -> tuple[str | None, tuple[int | None, ...]]:
-    """D: dtype, sizes, layout, LoD, offset."""
+    """Returns the dtype and the sizes of a type; ``D``: dtype, sizes, layout, LoD, offset."""
     dtype, sizes = kind["D"][0]["#"], kind["D"][1]
     if len(sizes) > 9 or any(abs(size) >= 2**56 for size in sizes):
         raise ValueError(f"impossible shape {sizes[:9]}")
@@ -553,33 +579,38 @@ def _tensor(kind: Mapping[str, Any]) -> tuple[str | None, tuple[int | None, ...]
 
 
 def _pir_attribute(entry: Mapping[str, Any]) -> Any:
-    if "VD" in entry:  # a number that JSON has not
+    if "VD" in entry:  # a number that JSON does not have
         return _NUMBERS[entry["VD"]]
     kind, value = entry["#"], entry.get("D")
     if kind == "0.a_array":
         return tuple(_pir_attribute(each) for each in value or ())
     if kind == "1.a_scalar":
         return value[1] if value else None
+    if kind == "1.a_dtype":
+        return messages.CODES.get(str(value), -1)
     return tuple(value) if isinstance(value, list) else value
 
 
-# The files of a saved model: which they are, and what they hold together.
+# Finds and reads the files of a saved model.
 
 # Kinds of persistable variables that Paddle does not save (is_persistable, io_utils.py).
 _NOT_SAVED = (messages.FEED, messages.FETCH, messages.READER, messages.RAW)
 
 
 class Files(NamedTuple):
-    """A model, and its parameters: one combined file, or the folder with a file for each."""
+    """A model's file, and its parameters: one combined file, or the folder with one file per
+    parameter.
+    """
 
     model: Path
     params: Path
 
 
 def read_program(path: str | Path, params: str | Path | None = None) -> Program:
-    """Returns a model as Paddle saved it: see `find` for what ``path`` and ``params`` may be.
+    """Reads a model that Paddle saved. `find` describes ``path`` and ``params``.
 
-    Raises `ModelFormatError` for files that are not one, `UnsupportedError` for newer ones of PIR.
+    Raises `ModelFormatError` for files that are not a model, and `UnsupportedError` for newer
+    versions of PIR.
     """
     files = find(path, params)
     parse = parse_pir if files.model.suffix == ".json" else parse_program
@@ -587,12 +618,12 @@ def read_program(path: str | Path, params: str | Path | None = None) -> Program:
 
 
 def find(path: str | Path, params: str | Path | None = None) -> Files:
-    """Returns the files of a model, given by its file, its folder, or its prefix without the
+    """Returns the files of a model. ``path`` is its file, its folder, or its prefix without the
     suffix.
 
-    Parameters, unless ``params`` names their file or folder: ``NAME.pdiparams`` beside
-    ``NAME.pdmodel`` and ``NAME.json`` (of Paddle 3), ``__params__`` or ``params`` beside any other
-    name, else one file for each in the model's folder.
+    ``params`` may name the file or folder of the parameters. The default is ``NAME.pdiparams`` next
+    to ``NAME.pdmodel`` and ``NAME.json`` (of Paddle 3), and ``__params__`` or ``params`` next to
+    any other name. If there is no such file, each parameter has its own file in the model's folder.
     """
     model = _model(Path(path))
     if params is not None:
@@ -610,7 +641,7 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
 
 
 def combine(files: Files) -> bytes:
-    """Returns the parameters of a program as their combined file holds them: sorted, one after
+    """Returns the parameters of a program in the format of a combined file: sorted, one after
     another.
     """
     if files.params.is_file():
@@ -624,7 +655,7 @@ def _model(path: Path) -> Path:
     prefix = Path(f"{path}.pdmodel")
     folder = os.path.isdir(path)
     in_folder = [*sorted(path.glob("*.pdmodel")), path / "__model__"] if folder else []
-    # A .json is one of Paddle 3's programs only where parameters are beside it.
+    # A .json is a program of Paddle 3 only if parameters are next to it.
     pir = [Path(f"{path}.json"), *(sorted(path.glob("*.json")) if folder else [])]
     pir = [file for file in pir if os.path.isfile(file.with_suffix(".pdiparams"))]
     result = path if os.path.isfile(path) else only_file([*in_folder, prefix, *pir], "path")
@@ -653,7 +684,7 @@ def _bytes(file: Path) -> bytes:
 def _parameters(files: Files, variables: Iterable[Variable]) -> dict[str, Array]:
     saved = {v.name: v for v in variables if v.persistable and v.kind not in _NOT_SAVED}
     for each in saved.values():
-        if each.kind != messages.LOD_TENSOR:  # its bytes have another form
+        if each.kind != messages.LOD_TENSOR:  # it has a different format
             raise UnsupportedError(
                 f"{files.model}: variable {each.name!r} of kind {each.kind} is saved with the"
                 f" parameters; only tensors (kind {messages.LOD_TENSOR}) are read"

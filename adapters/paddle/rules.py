@@ -1,4 +1,4 @@
-"""The rules of Paddle's operators that compute element by element, and make tensors."""
+"""The rules of Paddle's operators that compute element by element, or make tensors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from onernn.adapters.common.bodies import count_up
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
 from onernn.adapters.paddle.table import (
     RULES,
     DtypeNumber,
+    Elements,
     Integers,
     PaddleOperator,
     PaddleTensor,
@@ -33,7 +35,9 @@ def _input(op: PaddleOperator, slot: str) -> PaddleTensor:
 
 
 def _unary(row: Row, op: PaddleOperator) -> Results:
-    """Over the words of all sequences if the operator's record says that it mixes axis 0."""
+    """Runs over the steps of all sequences together if the operator's record says that it mixes
+    axis 0.
+    """
     canonical, attributes, x = OPERATORS[row.op], _attributes(row, op), _input(op, "X")
     if canonical.slots[0].ragged:
         x.with_lod()
@@ -47,7 +51,9 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
 
 
 def _binary(row: Row, op: PaddleOperator) -> PaddleTensor:
-    """Returns an output with the LoD of X. ``axis``: where the axes of Y begin among those of X."""
+    """Returns an output with the LoD of X. The attribute ``axis`` is the axis of X at which Y's
+    axes begin.
+    """
     op.attribute("force_cpu", False)
     attributes = _attributes(row, op)
     x, y, axis = _input(op, "X"), _input(op, "Y"), op.attribute("axis", -1)
@@ -58,25 +64,35 @@ def _binary(row: Row, op: PaddleOperator) -> PaddleTensor:
     if missing < 0 or axis < -1:
         raise UnsupportedError(f"attribute axis={axis} for inputs of {rank} and {inner} axes")
     y = y.dense
-    if missing:  # the shorter one stands before axes of the longer one
+    if missing:  # axes of the longer one follow the shorter one's
         new = range(min(rank, inner), min(rank, inner) + missing)
         x, y = (x, y.unsqueeze(*new)) if inner < rank else (x.unsqueeze(*new), y)
     return getattr(x, row.op)(y, **attributes)
 
 
-def _reduction(row: Row, op: PaddleOperator) -> Results:
-    op.attribute("in_dtype", -1)
-    X, keep = _input(op, "X"), op.attribute("keep_dim", False)
-    axes = op.attribute("dim", (0,))
-    axes = [axis % max(X.rank, 1) for axis in ([axes] if isinstance(axes, int) else axes)]
-    if op.attribute("reduce_all", False) or not axes or row.type == "mean":
-        axes = list(range(X.rank))
+_REDUCTIONS = {row.type: row.op for row in REDUCTIONS}
+
+
+@paddle(" ".join(_REDUCTIONS))
+def reduction(
+    X,
+    *,
+    dim=(0,),
+    keep_dim=False,
+    reduce_all=False,
+    in_dtype=-1,
+    out_dtype=DtypeNumber(-1),
+    op,
+):
+    axes = [axis % max(X.rank, 1) for axis in ([dim] if isinstance(dim, int) else dim)]
+    if reduce_all or not axes or op.at.type == "mean":
+        axes = [*range(X.rank)]
     x = X.dense
-    if dtype := DtypeNumber(-1).read(op, "out_dtype"):
-        x = x.cast(dtype)
-    elif row.type == "reduce_sum" and X.dtype in (np.int32, np.bool_):
+    if out_dtype:
+        x = x.cast(out_dtype)
+    elif op.at.type == "reduce_sum" and X.dtype in (np.int32, np.bool_):
         x = x.cast("int64")
-    return x.reduce(row.op, axes, X.rank, keep).name
+    return x.reduce(_REDUCTIONS[op.at.type], axes, X.rank, keep_dim)
 
 
 def _not_equal(op: PaddleOperator) -> Results:
@@ -93,23 +109,19 @@ def _attributes(row: Row, op: PaddleOperator) -> dict[str, Any]:
 
 def _fill(read: Callable[[Row, PaddleOperator], Results], *rows: Row) -> None:
     for row in rows:
-        RULES.setdefault(row.type, partial(read, row))  # unless reading has a rule of its own
-
-
-_fill(_unary, *(row for row in ROWS if len(row.inputs) == 1))
-_fill(lambda row, op: _binary(row, op).name, *(row for row in ROWS if len(row.inputs) == 2))
-_fill(_reduction, *REDUCTIONS)
-RULES["not_equal"] = _not_equal
+        RULES.setdefault(row.type, partial(read, row))  # unless it has its own rule
 
 
 # The rules of Paddle's operators that compute.
 #
-# Slots and defaults: the operators' makers in 2.6. Which LoD an output gets, and where the native
-# kernel differs from its documentation, is measured with 2.6.2.
+# Slots and defaults: the operators' makers in 2.6. The LoD of outputs, and differences between the
+# native kernels and their documentation, were measured with 2.6.2.
 
 
 def _project(x: Any, columns: int, weight: Any) -> Any:
-    """Returns the product of ``weight``, a matrix, and x as a matrix after ``columns`` axes."""
+    """Returns the product of x and the matrix ``weight``. The first ``columns`` axes of x become
+    its rows.
+    """
     rank = x.rank
     if not 0 < columns < rank:
         refuse(f"{columns} leading columns of an input of {rank} axes")
@@ -153,9 +165,16 @@ def fc(Input, W, Bias=None, *, in_num_col_dims=1, activation_type=OneOf("", _ACT
     return getattr(out, activation_type)() if activation_type else out
 
 
+_UNFUSED: dict[str, Any] = {
+    **{f"fused_{kind}_{side}": () for kind in ("reshape", "transpose") for side in ("X", "Y")},
+    **{"fused_reshape_Out": (), "fused_transpose_Out": ()},
+    **{"Scale_x": 1.0, "Scale_y": 1.0, "Scale_out": 1.0},
+}
+
+
 @paddle("matmul_v2")
 def matmul_v2(X, Y, *, trans_x=False, trans_y=False, op):
-    """Paddle 2 drops the LoD of X; 3 hands it on, whatever becomes of its rows."""
+    """Multiplies. Paddle 2 drops the LoD of X. Paddle 3 keeps it, even if the rows change."""
     factors = [
         x.dense.swap() if transposed and x.rank > 1 else x.dense
         for x, transposed in ((X, trans_x), (Y, trans_y))
@@ -167,6 +186,23 @@ def matmul_v2(X, Y, *, trans_x=False, trans_y=False, op):
     return (factors[0] @ factors[1]).under(X)
 
 
+@paddle("matmul", head_number=1, **_UNFUSED)
+def matmul(X, Y, *, transpose_X=False, transpose_Y=False, alpha=1.0, op):
+    """Multiplies, and scales the product. Unlike matmul_v2, it keeps the LoD of X."""
+    if min(X.rank, Y.rank) < 2 and (transpose_X or transpose_Y):
+        refuse(f"attributes transpose_X, transpose_Y of {X.rank} and {Y.rank} axes")
+    x, y = (
+        each.dense.swap() if turned else each.dense
+        for each, turned in ((X, transpose_X), (Y, transpose_Y))
+    )
+    if not X.ragged:
+        out = x @ y * alpha
+        return out.reshape(1) if X.rank == Y.rank == 1 and op.gives_one() else out
+    if X.rank < 2 or Y.rank > X.rank or X.rank == 2 and transpose_X:
+        refuse("input X: Paddle keeps a LoD that does not fit")
+    return (x @ y * alpha).under(X)
+
+
 @paddle("scale")
 def scale(X, *, scale=1.0, bias=0.0, bias_after_scale=True):
     return X * scale + bias if bias_after_scale else (X + bias) * scale
@@ -174,7 +210,7 @@ def scale(X, *, scale=1.0, bias=0.0, bias_after_scale=True):
 
 @paddle("dropout")
 def dropout(X, Seed=None, *, dropout_prob=0.5, dropout_implementation="downgrade_in_infer", op):
-    """Inference draws nothing, so the seed has no effect."""
+    """Scales the input. Inference draws nothing, so the seed has no effect."""
     op.note_dropout()
     if dropout_implementation == "upscale_in_train":
         return X
@@ -196,14 +232,16 @@ def silu(X):
     return X * X.Sigmoid()
 
 
+def check_threshold(threshold: float) -> None:
+    if threshold < 20:
+        refuse("attribute threshold: below 20 the function jumps")
+
+
 @paddle("softplus", beta=1.0)
 def softplus(X, *, threshold=20.0):
-    """Above the threshold it is x itself, which is what rounding gives."""
-    return (
-        X.Softplus()
-        if threshold >= 20
-        else refuse("attribute threshold: below 20 the function jumps")
-    )
+    """Returns x itself above the threshold, where rounding would return the same."""
+    check_threshold(threshold)
+    return X.Softplus()
 
 
 @paddle("clip", Min="", Max="")
@@ -236,14 +274,22 @@ def masked_fill(X, Mask, Value):
     return Mask.dense.Where(Value.dense.CastLike(X.dense), X.dense)
 
 
+def check_floats(x: PaddleTensor) -> None:
+    if x.dtype.kind != "f":
+        refuse(f"{x.dtype} numbers")
+
+
 @paddle("pow", FactorTensor="")
 def pow_(X, *, factor=1.0):
-    return X.Pow(factor) if X.dtype.kind == "f" else refuse(f"{X.dtype} numbers")
+    check_floats(X)
+    return X.Pow(factor)
 
 
 @paddle("round", decimals=0)
 def round_(X, *, op):
-    """Paddle 2 rounds halves away from zero, Paddle 3 to even numbers."""
+    """Rounds to the nearest integer. A value halfway between two integers is rounded away from zero
+    in programs of Paddle 2, and to the even integer in programs of Paddle 3.
+    """
     if op.attribute("halves_to_even", op.version >= 3_000_000):
         return X.Round()
     size = X.Abs()
@@ -271,15 +317,12 @@ _INTEGERS = {-1: "int64", 2: "int32", 3: "int64"}
 
 @paddle("arg_max arg_min")
 def extreme(X, *, axis=-1, dtype=OneOf(-1, _INTEGERS), keepdims=False, flatten=False, op):
-    kind = "ArgMax" if op.at.type == "arg_max" else "ArgMin"
-    if flatten:
-        if keepdims and kind == "ArgMin":
-            refuse("attributes flatten=True, keepdims=True: never measured")
-        out = getattr(X.dense.reshape(-1), kind)(axis=0, keepdims=0)
-        out = out.reshape(*[1] * X.rank) if keepdims else out
-    else:
-        out = getattr(X.dense, kind)(axis=axis, keepdims=int(keepdims))
-    return out.cast(dtype)
+    kind, whole = "ArgMax" if op.at.type == "arg_max" else "ArgMin", flatten and keepdims
+    if whole and kind == "ArgMin":
+        refuse("attributes flatten=True, keepdims=True: never measured")
+    x, axis = (X.dense.reshape(-1), 0) if flatten else (X.dense, axis)
+    out = getattr(x, kind)(axis=axis, keepdims=int(keepdims and not flatten))
+    return (out.reshape(*[1] * X.rank) if whole else out).cast(dtype)
 
 
 @paddle("top_k")
@@ -289,7 +332,7 @@ def top_k(X, K=None, *, k=1):
 
 @paddle("top_k_v2")
 def top_k_v2(X, K=None, *, k=1, axis=-1, largest=True, sorted=True):
-    """Sorted results are right also where any order may be returned."""
+    """Sorts the results, which is also right if any order is allowed."""
     x = X.dense if axis in (0, -X.rank) else X
     count = K.cast("int64") if K else [k]
     values, places = x.TopK(count, axis=axis, largest=int(largest), outputs=2)
@@ -308,10 +351,12 @@ def layer_norm(X, Scale=None, Bias=None, *, begin_norm_axis=1, epsilon=1e-5):
 
 # The rules of Paddle's operators that make values of sizes and numbers, and repeat values.
 #
-# Slots and defaults: the operators' makers in 2.6. Which LoD is handed on is measured with 2.6.2.
+# Slots and defaults: the operators' makers in 2.6. Which LoD is passed on was measured with 2.6.2.
 
 _MOST = 2**16
-"""Most elements of a constant that is made while reading; larger ones are made at run time."""
+"""The maximum number of elements of a constant that is made while reading. Larger ones are made at
+run time.
+"""
 
 
 @paddle("fill_constant")
@@ -325,7 +370,7 @@ def fill_constant(
     force_cpu=False,
     place_type=-1,
 ):
-    """A text comes before a number, also for integers."""
+    """Fills with ``str_value`` if it is set, otherwise with ``value``, also for integers."""
     filled = np.asarray(float(str_value) if str_value else value)
     filled = ValueTensor.array.reshape(()) if ValueTensor else filled
     filled, sizes = filled.astype(dtype), shape.known
@@ -348,14 +393,14 @@ def fill_constant_batch_size_like(
     place_type=-1,
     op,
 ):
-    """One size is that of another value; of a ragged one, the number of its sequences."""
+    """Takes one size from another value. A ragged value contributes the number of its sequences."""
     source, target = input_dim_idx, output_dim_idx
     filled = np.asarray(float(str_value) if str_value else value)
     if not 0 <= target < len(shape) or source < 0:
         refuse(f"attribute output_dim_idx={target} of shape {list(shape)}")
     like = Input.SequenceLengths() if Input.ragged and source == 0 else Input
     size = like.Shape(start=source, end=source + 1)
-    whole = op.joined(shape[:target], size.name, shape[target + 1 :])
+    whole = op.join(shape[:target], size.name, shape[target + 1 :])
     return op.emit("ConstantOfShape", whole, value=filled.astype(dtype).reshape(1))
 
 
@@ -366,29 +411,15 @@ def fill_any_like(X, *, dtype=DtypeNumber(-1), value=0.0):
 
 
 @paddle("assign_value")
-def assign_value(
-    *,
-    shape=(),
-    dtype=DtypeNumber(5),
-    values=(),
-    bool_values=(),
-    fp32_values=(),
-    fp64_values=(),
-    int32_values=(),
-    int64_values=(),
-    op,
-):
-    """Each dtype has an attribute of its own for the elements; ``values`` holds them since 2.6."""
-    lists = (values, bool_values, fp32_values, fp64_values, int32_values, int64_values)
-    elements, *others = [*filter(None, lists), ()]
-    if len(others) > 1 or math.prod(shape) != len(elements):
+def assign_value(*, shape=(), dtype=DtypeNumber(5), values=Elements(), op):
+    if math.prod(shape) != len(values):
         refuse(f"attribute shape={shape}: its values are others")
-    return op.constant(np.asarray(elements, dtype).reshape(shape), "values")
+    return op.constant(np.asarray(values, dtype).reshape(shape), "values")
 
 
 @paddle("range")
 def range_(Start, End, Step):
-    """Start, End and Step have the shape () or (1,)."""
+    """Returns a range. Start, End and Step have the shape () or (1,)."""
     return Start.dense.Reshape([]).Range(End.dense.Reshape([]), Step.dense.Reshape([]))
 
 
@@ -399,27 +430,37 @@ def increment(X, *, step=1.0):
 
 @paddle("expand_v2")
 def expand(X, *, shape=Integers("Shape", "expand_shapes_tensor")):
-    """A size of -1 stays what it is."""
+    """Expands. A size of -1 stays unchanged."""
     return X.dense.Expand(shape.Equal([-1]).Where([1], shape))
 
 
 @paddle("expand_as_v2")
 def expand_as(X, Y=None, *, target_shape=()):
-    """``target_shape`` is the shape of Y, used if Y itself is not an input."""
+    """Expands to the shape of Y, or to ``target_shape`` if Y is not an input."""
     return X.dense.Expand(Y.dense.Shape() if Y else target_shape)
 
 
 @paddle("tile")
 def tile(X, *, repeat_times=Integers("RepeatTimes", "repeat_times_tensor"), op):
-    """If there are fewer repeats or fewer axes, ones are put before them."""
+    """Repeats along each axis. If there are fewer repeats than axes or vice versa, ones are put
+    before them.
+    """
     shape = repeat_times.type.counts
     if len(shape) != 1 or shape[0] is None:
         refuse("the number of axes to repeat is not known")
     if X.ragged:
         refuse("input X carries a LoD, which Paddle keeps though it does not fit")
     more = shape[0] - X.rank
-    repeats = op.joined([1] * -more, repeat_times.name) if more < 0 else repeat_times
+    repeats = op.join([1] * -more, repeat_times.name) if more < 0 else repeat_times
     return (X.unsqueeze(*range(more)) if more > 0 else X).Tile(repeats)
+
+
+@paddle("expand")
+def expand_by_times(X, *, expand_times=Integers("ExpandTimes", "expand_times_tensor"), op):
+    """Repeats along each axis. The LoD stays if the attribute does not repeat rows."""
+    computed = op.variables("ExpandTimes") or op.variables("expand_times_tensor")
+    out = X.dense.Tile(expand_times)
+    return out if computed or expand_times.known[0] != 1 else out.under(X)
 
 
 @paddle("tril_triu")
@@ -429,7 +470,9 @@ def tril_triu(X, *, lower=True, diagonal=0):
 
 @paddle("sequence_mask")
 def sequence_mask(X, MaxLenTensor=None, *, maxlen=-1, out_dtype=DtypeNumber(3)):
-    """Whether a step comes before the end of its sequence; as many steps as the longest has."""
+    """Returns whether each step comes before the end of its sequence, for as many steps as the
+    longest has.
+    """
     lengths = X.dense
     if MaxLenTensor:
         end = MaxLenTensor.dense.reshape().cast("int64")
@@ -437,5 +480,10 @@ def sequence_mask(X, MaxLenTensor=None, *, maxlen=-1, out_dtype=DtypeNumber(3)):
         end = X.constant(np.asarray(maxlen, np.int64))
     else:
         end = lengths.ReduceMax(range(X.rank), keepdims=0).cast("int64")
-    steps = X.constant(np.asarray(0, np.int64)).Range(end, 1)
+    steps = count_up(end)
     return steps.Less(lengths.cast("int64").unsqueeze(-1)).cast(out_dtype)
+
+
+_fill(_unary, *(row for row in ROWS if len(row.inputs) == 1))
+_fill(lambda row, op: _binary(row, op).name, *(row for row in ROWS if len(row.inputs) == 2))
+RULES["not_equal"] = _not_equal

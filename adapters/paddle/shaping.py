@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import remainder
+from onernn.adapters.common.bodies import count_up, remainder
+from onernn.adapters.common.bodies import stack as stack_values
 from onernn.adapters.common.signatures import OneOf, refuse
-from onernn.adapters.paddle.table import DtypeNumber, Integers, dygraph, paddle
+from onernn.adapters.paddle.rules import check_floats, check_threshold
+from onernn.adapters.paddle.table import DtypeNumber, Elements, Integers, dygraph, paddle
 from onernn.ir.budget import loading
 from onernn.ir.types import Size
 
-# The rules of Paddle's operators that shape, join, part and choose.
+# The rules of Paddle's operators that reshape, join, split and select.
 #
 # Slots and defaults: the operators' makers in 2.6. Which LoD is handed on is measured with 2.6.2.
 
 _ALL = 2**31 - 1
-"""The end of an axis, as Paddle's exporters write it."""
+"""The end of an axis in the notation of Paddle's exporters."""
 
 
 @paddle("reshape2")
@@ -49,7 +51,7 @@ def transpose(X, *, axis=()):
 
 @paddle("squeeze2")
 def squeeze(X, *, axes=()):
-    """Axes of another size than one stay; without ``axes`` all of size one go."""
+    """Removes axes of size one; other axes stay. Without ``axes``, removes all axes of size one."""
     sizes = X.shape
     if not axes and None in sizes:
         refuse("attribute axes=(): which axes go shows only at run time")
@@ -62,7 +64,7 @@ def squeeze(X, *, axes=()):
 
 @paddle("flatten_contiguous_range")
 def flatten(X, *, start_axis=1, stop_axis=1):
-    """Axes from start to stop become one; sizes after them must be known."""
+    """Joins the axes from start to stop; sizes after them must be known."""
     sizes = X.shape
     start, stop = start_axis % len(sizes), stop_axis % len(sizes)
     if (X.ragged and not start) or start > stop or None in sizes[stop + 1 :]:
@@ -70,9 +72,21 @@ def flatten(X, *, start_axis=1, stop_axis=1):
     return X.reshape(*[0] * start, -1, *sizes[stop + 1 :])
 
 
+@paddle("flatten2")
+def flatten_to_matrix(X, *, axis=1):
+    """Joins the axes before ``axis`` to rows, and the others to columns. The LoD stays if the rows
+    stay.
+    """
+    repeats = _multiply(X.shape[1:axis]) if axis else None
+    if X.ragged and repeats is None:
+        refuse(f"attribute {axis=}: whether the rows of the LoD stay is not known")
+    out = X.dense.Flatten(axis=axis)
+    return out.under(X) if repeats == 1 else out
+
+
 @paddle("unsqueeze2")
 def unsqueeze(X, *, axes=()):
-    """One axis after the other: each counts those that were put in before it."""
+    """Adds one axis after the other. Each index counts the axes that were added before it."""
     placed = [False] * X.rank
     for axis in axes:
         place = axis if axis >= 0 else axis + len(placed) + 1
@@ -80,7 +94,8 @@ def unsqueeze(X, *, axes=()):
             refuse(f"attribute axes: {axis} for {len(placed)} axes")
         placed.insert(place, True)
     new = [at for at, added in enumerate(placed) if added]
-    # A new first axis has no LoD. Paddle keeps that of a batch of one row, whose first size stays.
+    # A new first axis has no LoD. Paddle keeps the LoD of a batch of one row, whose first size
+    # stays.
     return X.unsqueeze(*new) if new else X
 
 
@@ -99,7 +114,9 @@ def concat(*X, axis=0):
 
 @paddle("stack")
 def stack(*X, axis=0):
-    """Under a new first axis Paddle keeps a LoD that does not fit: the result has none."""
+    """Stacks. For a new first axis, Paddle keeps a LoD that does not fit; onernn's result has no
+    LoD.
+    """
     rank = X[0].rank
     first = X[0].dense if axis in (0, -rank - 1) else X[0]
     axis += rank + 1 if axis < 0 else 0
@@ -109,7 +126,7 @@ def stack(*X, axis=0):
 
 @paddle("split", AxisTensor="", SectionsTensorList="")
 def split(X, *, axis=0, sections=(), num=0, op):
-    if axis < 0:  # Python's paddle.split never saves one
+    if axis < 0:  # paddle.split never saves one
         refuse(f"attribute axis={axis}: Paddle 2.6.2 cuts the memory elsewhere")
     sections, size, count = list(sections), X.shape[axis], len(op.outputs.get("Out", ()))
     if -1 in sections:
@@ -124,13 +141,13 @@ def split(X, *, axis=0, sections=(), num=0, op):
 
 @paddle("shape")
 def shape_(Input, *, wide=False):
-    """Paddle 3 returns int64, Paddle 2 int32."""
+    """Returns the sizes, as int64 in Paddle 3, as int32 in Paddle 2."""
     return Input.Shape().cast("int64" if wide else "int32")
 
 
 @paddle("lookup_table")
 def lookup_table(Ids, W, *, padding_idx=-1):
-    """Ids (..., 1)."""
+    """Takes Ids of the shape (..., 1)."""
     return lookup_table_v2(Ids.squeeze(-1), W, padding_idx=padding_idx)
 
 
@@ -155,7 +172,7 @@ def _keep_rows(x: Any, axes: object, *, rows_change: bool) -> None:
 
 @paddle("gather", Axis="")
 def gather(X, Index, *, axis=0, overwrite=True):
-    """Indices (K,) or (K, 1) count from zero; ``overwrite`` is for the gradient."""
+    """Gathers. The indices (K,) or (K, 1) count from zero. ``overwrite`` is for the gradient."""
     axis %= X.rank
     _keep_rows(X, f"{axis=}", rows_change=axis == 0)
     places = Index.dense.reshape(-1) if Index.rank > 1 else Index.dense
@@ -193,7 +210,8 @@ def slice_(
 def _slice_element(op: Any, x: Any, axis: int, starts: Any, ends: Any) -> Any:
     """Returns the last element of an array, or the element at an index that a loop counts.
 
-    None for other slices. In a list of the integers 0, 1, ... the element is the index itself.
+    Returns None for other slices. In a list of the integers 0, 1, ... the element is the index
+    itself.
     """
     builder, begin, end = op.builder, starts.type, ends.type
     array = builder.stacked.get(op.variable("Input"))
@@ -211,7 +229,7 @@ def _slice_element(op: Any, x: Any, axis: int, starts: Any, ends: Any) -> Any:
     index = starts.squeeze(0)
     if x.name in builder.indices:
         return index.cast(op.dtype("Input"))
-    if turned := builder.turned(x.name, axis, op.rank("Input")):
+    if turned := builder.turn_outside(x.name, axis, x.rank):
         x, axis = x.new(turned), 0
     return x.Gather(index, axis=axis, non_negative=True)
 
@@ -231,25 +249,61 @@ def strided_slice(Input, *, axes=(), starts=(), ends=(), strides=(), infer_flags
     return Input.Slice(starts, ends, axes, strides)
 
 
-# The rules of Paddle's operators that nets of its dynamic mode use around their layers.
+@paddle("set_value")
+def set_value(
+    Input,
+    ValueTensor=None,
+    *,
+    axes=(),
+    starts=Integers("StartsTensor", "StartsTensorList"),
+    ends=Integers("EndsTensor", "EndsTensorList"),
+    steps=Integers("StepsTensor", "StepsTensorList"),
+    decrease_axes=(),
+    none_axes=(),
+    dtype=DtypeNumber(5),
+    shape=(),
+    values=Elements(),
+):
+    """Puts a value into a slice. The indices of all elements of the input are sliced in the same
+    way, which returns the indices to write to.
+    """
+    if ValueTensor:
+        value = ValueTensor.dense
+    else:
+        value = Input.constant(np.asarray(values, Input.dtype).reshape(shape))
+    x = Input.dense
+    sizes = x.sizes
+    count = sizes.ReduceProd([0], keepdims=0)
+    places = count_up(count).Reshape(sizes)
+    places = places.Slice(starts, ends, axes, steps)
+    places = places.squeeze(*decrease_axes) if decrease_axes else places
+    places = places.unsqueeze(*none_axes) if none_axes else places
+    if value.rank > places.rank:
+        refuse(f"input ValueTensor: {value.rank} axes for a slice of {places.rank}")
+    value = value.cast(Input.dtype).Expand(places.sizes).reshape(-1)
+    return x.reshape(-1).ScatterElements(places.reshape(-1), value, axis=0).Reshape(sizes)
+
+
+# The rules of Paddle's operators that models of its dynamic mode use around their layers.
 #
-# There is no LoD in that mode, so one is refused. Slots and defaults: the operators' makers in 2.6.
-# If the native kernel differs from its documentation, that is measured with 2.6.2 and 3.3.1.
+# The dynamic mode has no LoD, so a LoD is refused. Slots and defaults: the operators' makers in
+# 2.6. Differences between the native kernels and their documentation were measured with 2.6.2 and
+# 3.3.1.
 
 
 @dygraph("elementwise_mod", axis=-1)
 def mod(X, Y):
-    """The remainder has the sign of the divisor."""
-    return X.new(remainder(X.op, X.name, Y.name)) if X.dtype.kind == "f" else X.Mod(Y)
+    """Returns the remainder with the sign of the divisor."""
+    return remainder(X, Y) if X.dtype.kind == "f" else X.Mod(Y)
 
 
 @dygraph("elementwise_floordiv", axis=-1)
 def floordiv(X, Y):
-    """The quotient is rounded towards minus infinity."""
+    """Rounds the quotient towards minus infinity."""
     if X.dtype.kind == "f":
         return (X / Y).Floor()
     if X.type.sizes is not None and Y.known is not None and (Y.known > 0).all():
-        return X / Y  # sizes: a plan keeps them as polynomials
+        return X / Y  # X is a size: a plan keeps sizes as polynomials
     return (X - X.Mod(Y)) / Y
 
 
@@ -280,12 +334,9 @@ def log10(X):
 
 @dygraph("mish")
 def mish(X, *, threshold=20.0):
-    """Above the threshold softplus is x itself, which is what rounding gives."""
-    return (
-        X * X.Softplus().Tanh()
-        if threshold >= 20
-        else refuse("attribute threshold: below 20 the function jumps")
-    )
+    """Takes x itself for the softplus above the threshold, where rounding would return the same."""
+    check_threshold(threshold)
+    return X * X.Softplus().Tanh()
 
 
 @dygraph("logsigmoid")
@@ -293,18 +344,16 @@ def log_sigmoid(X):
     return X.Neg().Softplus().Neg()
 
 
-def _size(X: Any) -> Any:
-    return X.Abs() if X.dtype.kind == "f" else refuse(f"{X.dtype} numbers")
-
-
 @dygraph("isfinite_v2")
 def isfinite(X):
-    return _size(X).Less(math.inf)
+    check_floats(X)
+    return X.Abs().Less(math.inf)
 
 
 @dygraph("isinf_v2")
 def isinf(X):
-    return _size(X).Equal(math.inf)
+    check_floats(X)
+    return X.Abs().Equal(math.inf)
 
 
 @dygraph("logsumexp")
@@ -324,7 +373,7 @@ _NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2", math.inf: "ReduceMax", -math.inf: "R
 
 @dygraph("p_norm")
 def p_norm(X, *, porder=OneOf(2.0, _NORMS), axis=-1, epsilon=1e-12, keepdim=False, asvector=False):
-    """Only the gradient uses epsilon."""
+    """Ignores epsilon, which only the gradient uses."""
     x = X.Abs() if porder in ("ReduceMax", "ReduceMin") else X
     return x.reduce(porder, range(X.rank) if asvector else [axis], X.rank, keepdim)
 
@@ -337,7 +386,7 @@ def size_(Input, *, op):
 
 @dygraph("argsort")
 def argsort(X, *, axis=-1, descending=False, stable=False):
-    """If not ``stable``, Paddle returns equal elements in any order."""
+    """Sorts stably. If not ``stable``, Paddle may return equal elements in any order."""
     axis %= max(X.rank, 1)
     count = X.Shape(start=axis, end=axis + 1)
     values, places = X.TopK(count, axis=axis, largest=int(descending), outputs=2)
@@ -345,8 +394,8 @@ def argsort(X, *, axis=-1, descending=False, stable=False):
 
 
 def _counts_from_zero(op: Any) -> bool:
-    """Before Paddle 3 indices count from zero only; what 2.6 makes of negative ones is an error,
-    except for take_along_axis, which reads what lies before a row.
+    """Returns whether indices cannot be negative. 2.6 raises an error for negative indices, except
+    in take_along_axis, which reads the memory before a row.
     """
     return op.version < 3_000_000
 
@@ -378,15 +427,39 @@ def where_index(Condition):
 
 @dygraph("masked_select")
 def masked_select(X, Mask):
-    """Those elements of X for which the mask, of the same shape, is true."""
+    """Returns the elements of X for which the mask, of the same shape, is true."""
     if X.rank != Mask.rank:
         refuse("input Mask: of another rank than X")
     return X.GatherND(Mask.NonZero().transpose(1, 0))
 
 
+@dygraph("index_put")
+def index_put(x, indices=(), value=None, *, accumulate=False, op):
+    """Puts a value at indices along the first axes, one tensor per axis, or at the elements of a
+    mask that are true.
+    """
+    first = indices[0]
+    if first.type.dtype == "bool":
+        if len(indices) > 1:
+            refuse("input indices: a mask among several")
+        places, count = first.NonZero().transpose(1, 0), first.rank
+    else:
+        count, places = len(indices), first
+        for other in indices[1:]:
+            places = places.Add(other.Mul([0]))  # broadcast
+        each = [index.cast("int64").Expand(places.sizes) for index in indices]
+        places = stack_values(each, places.rank)
+    shape = places.sizes.Slice([0], [-1], [0]).join(x.sizes.Slice([count], [_ALL], [0]))
+    updates = value.cast(x.dtype).Expand(shape)
+    reduction = "add" if accumulate else "none"
+    return {[*op.outputs][0]: x.ScatterND(places, updates, reduction=reduction)}
+
+
 @dygraph("one_hot_v2")
 def one_hot(X, *, depth=-1, dtype=DtypeNumber(5), allow_out_of_range=False):
-    """An index out of range becomes zeros if the program allows it."""
+    """Returns one-hot rows. An index out of range becomes a row of zeros if the program allows
+    it.
+    """
     if depth < 1:
         refuse(f"attribute depth={depth}")
     if not allow_out_of_range:
@@ -398,13 +471,13 @@ def one_hot(X, *, depth=-1, dtype=DtypeNumber(5), allow_out_of_range=False):
 
 @dygraph("roll", ShiftsTensor="")
 def roll(X, *, shifts=(), axis=()):
-    """What leaves an axis at its end comes in at its beginning."""
+    """Moves elements along axes. Elements that leave at the end come in at the beginning."""
     out, sizes = X, X.shape
     if not axis:
         out, sizes = X.reshape(-1), (_multiply(sizes),)
     for shift, place in zip(shifts, axis or (0,), strict=True):
         size, place = sizes[place], place % len(sizes)
-        if size is None:  # only a run knows how often it goes round
+        if size is None:  # the number of rounds is known only at run time
             counted = out.Shape(start=place, end=place + 1)
             cut = counted.constant(np.asarray([-shift])).Mod(counted.Max([1])) - counted
         else:
@@ -426,13 +499,15 @@ _POOLS = {each: each.lower() for each in POOLS}
 
 @paddle("sequence_pool")
 def sequence_pool(X, *, pooltype=OneOf("AVERAGE", _POOLS), pad_value=0.0):
-    """One row for each sequence: the levels above stay."""
+    """Returns one row for each sequence. The LoD levels above stay."""
     return X.with_lod().SequencePool(kind=pooltype, empty=pad_value)
 
 
 @paddle("sequence_conv", contextStride=1, paddingTrainable=False, PaddingData="")
 def sequence_conv(X, Filter, *, contextLength=1, contextStart=0):
-    """A window of rows around each one, times the filter; outside the sequence are zeros."""
+    """Multiplies a window of rows around each row by the filter. Rows outside the sequence are
+    zeros.
+    """
     if not 0 < contextLength <= 2**10 or abs(contextStart) > 2**10:
         refuse(f"attributes contextLength={contextLength}, contextStart={contextStart}")
     return X.with_lod().SequenceContext(length=contextLength, start=contextStart) @ Filter
@@ -440,7 +515,7 @@ def sequence_conv(X, Filter, *, contextLength=1, contextStart=0):
 
 @paddle("sequence_expand")
 def sequence_expand(X, Y, *, ref_level=-1):
-    """Sequence n of X as often as element n of a level of Y has parts."""
+    """Repeats sequence n of X once for each part of element n of a LoD level of Y."""
     depth = Y.with_lod().depth
     if not -1 <= ref_level < depth or X.depth > 1:
         refuse(f"attribute ref_level={ref_level}: X has {X.depth} LoD levels, Y {depth}")
@@ -449,13 +524,13 @@ def sequence_expand(X, Y, *, ref_level=-1):
 
 @paddle("sequence_expand_as")
 def sequence_expand_as(X, Y):
-    """Row n of X for each row of sequence n of Y, as ragged as Y."""
+    """Repeats row n of X for each row of sequence n of Y, as ragged as Y."""
     return X.dense.SequenceExpand(Y.with_lod(1), level=0).SequenceLike(Y)
 
 
 @paddle("sequence_concat")
 def sequence_concat(*X):
-    """Sequence n of all inputs, one after the other."""
+    """Joins sequence n of all inputs, one after the other."""
     if any(x.depth != 1 for x in X):
         refuse("inputs X: one LoD level each is supported")
     return X[0].SequenceConcat(*X[1:])
@@ -463,7 +538,7 @@ def sequence_concat(*X):
 
 @paddle("sequence_pad")
 def sequence_pad(X, PadValue, *, padded_length=-1):
-    """(N, T, ...), T the longest sequence or ``padded_length``, and the lengths (N,)."""
+    """Returns (N, T, ...), T the longest sequence or ``padded_length``, and the lengths (N,)."""
     time = {} if padded_length == -1 else {"time": padded_length}
     padded = X.with_lod(1).SequenceFill(PadValue, **time)
     return {"Out": padded, "Length": X.SequenceLengths()}
@@ -472,6 +547,67 @@ def sequence_pad(X, PadValue, *, padded_length=-1):
 @paddle("sequence_unpad")
 def sequence_unpad(X, Length):
     return X.dense.SequenceUnpad(Length.dense)
+
+
+def _offsets(lengths: Any) -> Any:
+    """Returns the offsets of sequences of these lengths."""
+    return lengths.constant(np.asarray([0], np.int64)).join(lengths.CumSum(0))
+
+
+@paddle("sequence_slice")
+def sequence_slice(X, Offset, Length):
+    """Returns Length steps of each sequence from Offset on."""
+    x = X.with_lod(1)
+    first, count = (each.dense.cast("int64").reshape(-1) for each in (Offset, Length))
+    first = _offsets(x.SequenceLengths()).Slice([0], [-1], [0]) + first
+    rows = x.dense.Shape(start=0, end=1).squeeze(0)
+    place = count_up(rows)
+    begin, end = (each.SequenceExpand(x, level=0) for each in (first, first + count))
+    chosen = place.GreaterOrEqual(begin).And(place.Less(end)).NonZero().reshape(-1)
+    return x.dense.Gather(chosen, axis=0, non_negative=True).SequenceReset(_offsets(count))
+
+
+@paddle("sequence_erase")
+def sequence_erase(X, *, tokens=()):
+    """Drops the steps whose value is one of the tokens."""
+    x = X.with_lod(1)
+    same = x.dense.reshape(-1, 1).Equal(x.constant(np.asarray(tokens, X.dtype)))
+    kept = same.cast("int64").ReduceSum([1], keepdims=0).Equal([0])
+    ends = _offsets(kept.cast("int64")).Gather(_offsets(x.SequenceLengths()), axis=0)
+    rows = kept.NonZero().reshape(-1)
+    return x.dense.Gather(rows, axis=0, non_negative=True).SequenceReset(ends)
+
+
+@paddle("sequence_enumerate")
+def sequence_enumerate(X, *, win_size=2, pad_value=0):
+    """Returns each step with the steps after it, and ``pad_value`` after the end of the
+    sequence.
+    """
+    if not 0 < win_size <= 2**10:
+        refuse(f"attribute win_size={win_size}")
+    pad = X.constant(pad_value)
+    return (X.with_lod(1) - pad).SequenceContext(length=win_size, start=0) + pad
+
+
+@paddle("sequence_reshape")
+def sequence_reshape(X, *, new_dim):
+    """Cuts the elements of each sequence into steps of ``new_dim``."""
+    x = X.with_lod(1)
+    width = x.shape[1] if x.rank == 2 else None
+    if width is None or new_dim < 1:
+        refuse(f"attribute {new_dim=} of {x.shape}")
+    lengths = x.SequenceLengths().Mul([width]).Div([new_dim])  # rests: the sum is not the rows
+    return x.dense.reshape(-1, new_dim).SequenceReset(_offsets(lengths))
+
+
+@paddle("sequence_scatter")
+def sequence_scatter(X, Ids, Updates):
+    """Adds sequence n of the updates to row n of X, in the columns Ids."""
+    ids = Ids.with_lod(1)
+    rows = X.dense.Shape(start=0, end=1).squeeze(0)
+    each = count_up(rows).SequenceExpand(ids, level=0)
+    places = each.unsqueeze(1).Concat(ids.dense.cast("int64").reshape(-1, 1), axis=1)
+    return X.dense.ScatterND(places, Updates.dense.reshape(-1), reduction="add")
 
 
 @paddle("lod_reset", append=False)
@@ -487,17 +623,19 @@ def lod_reset(X, Y=None, *, target_lod=()):
 
 @paddle("crf_decoding", Length="")
 def crf_decoding(Emission, Transition, Label=None):
-    """With a label the output says where the path agrees with it."""
+    """Returns the best path. With a label, returns 1 for each step at which the path agrees with
+    it, otherwise 0.
+    """
     path = Emission.with_lod().CrfDecode(Transition)
     return path.Equal(Label.dense.reshape(-1, 1)).cast("int64") if Label else path
 
 
 @paddle("viterbi_decode")
 def viterbi_decode(Input, Transition, Length, *, include_bos_eos_tag=True):
-    """The paths of padded sequences; nothing computes their scores.
+    """Returns the paths of padded sequences. Does not compute scores.
 
-    The last row of the transitions starts a sequence, the one before ends it: Paddle's documents
-    say columns, its kernels take rows.
+    The last row of the transitions starts a sequence, and the row before ends it. Paddle's
+    documents say columns, but its kernels take rows.
     """
     between = Transition.array
     whole = np.concatenate([between[:-3:-1] * include_bos_eos_tag, between])

@@ -1,4 +1,4 @@
-"""One Paddle operator as a rule reads it, its graph under construction, and the table of rules."""
+"""One Paddle operator for its rule, the graph under construction, and the table of rules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from onernn.adapters.common.caller_rules import CallerRule, check_declared, find_caller
 from onernn.adapters.common.lowering import (
     FoldingBudget,
     GraphBuilder,
@@ -23,32 +24,32 @@ from onernn.adapters.common.lowering import (
 from onernn.adapters.common.native import NativeGraph, NativeNode
 from onernn.adapters.common.signatures import Signature, Tensor, refuse
 from onernn.adapters.paddle import messages
-from onernn.adapters.paddle.read import RESULTS, Block, Operator, Variable
+from onernn.adapters.paddle.read import OPERAND, RESULT, RESULTS, Block, Operator, Variable
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import UNSUPPORTED
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
 from onernn.ir.weights import Scale
 
-# Which variables a program's blocks read and write, before any of them is lowered.
+# Finds the variables that a program's blocks read and write, before any block is lowered.
 
 _BLOCKS = ("sub_block", "true_block", "false_block")
 _GIVEN = ("given", "then", "otherwise")
 """Attributes that hold names of variables inside of a block."""
-_LISTED = {"while": "X", "conditional_block": "Input"}
+_LISTED = {"while": "X", "conditional_block": "Input", "recurrent": "parameters"}
 """The slot that lists what a block may read."""
 _DEEPEST = 32  # blocks inside blocks
 
 
 class BlockError(UnsupportedError):
-    """Blocks that no program can have."""
+    """An error in blocks that no program can have."""
 
 
 class Blocks:
-    """The blocks of a program by number, 0 is the outermost.
+    """The blocks of a program by number. Block 0 is the outermost.
 
-    ``declared``: the variables that are assigned once: of the others it is not known which of their
-    values is declared. ``kinds``: those of all variables.
+    ``declared``: the variables that are assigned once. For other variables it is not known which of
+    their values has the declared type. ``kinds``: the kinds of all variables.
     """
 
     def __init__(self, blocks: Mapping[int, Block]) -> None:
@@ -62,7 +63,7 @@ class Blocks:
             declared.update(block.variables.keys())
             variables |= block.variables
             for op in block.operators:
-                written.update({name for names in op.outputs.values() for name in names})
+                written.update({*op.writes})
                 for name in _own_reads(op):
                     self._readers.setdefault(name, set()).add(number)
         written.update(name for name, each in variables.items() if each.persistable)
@@ -79,7 +80,7 @@ class Blocks:
         return self._blocks[number].operators
 
     def graph(self, number: int) -> NativeGraph:
-        """Returns a block as a graph; its own variables are local."""
+        """Returns a block as a graph. The block's own variables are local."""
         if number not in self._graphs:
             if number in self._waiting or len(self._waiting) > _DEEPEST:
                 raise BlockError("blocks inside blocks, too deep or in a circle")
@@ -92,11 +93,13 @@ class Blocks:
         return self._graphs[number]
 
     def reads(self, op: Operator) -> frozenset[str]:
-        """Returns the variables that an operator takes, including those of its blocks."""
-        return NativeGraph([self._node(op)]).reads[0]
+        """Returns the variables that an operator and its blocks take."""
+        return self._node(op).all_reads
 
     def results(self, op: Operator | NativeOperator) -> list[tuple[str, str]]:
-        """Lists what an operator assigns to, by slot; what its blocks assign to, by ``=name``."""
+        """Lists the variables that an operator assigns to, by slot. The slot is ``=name`` for
+        variables that its blocks assign to.
+        """
         named = [each for slot, names in op.outputs.items() for each in list_places(slot, names)]
         written = set[str]().union(*(self.graph(n).outer_writes for n in _inside(op)))
         if any(key in op.attributes for key in _GIVEN):
@@ -128,7 +131,9 @@ def _own_reads(op: Operator) -> frozenset[str]:
 
 
 def list_places(slot: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the places in a slot with their names: the first place is called as the slot."""
+    """Returns the places of a slot with their variables. The first place has the name of the
+    slot.
+    """
     return [(f"{slot}.{at}" if at else slot, name) for at, name in enumerate(names)]
 
 
@@ -142,10 +147,10 @@ def _inside(op: Operator | NativeOperator) -> Iterator[int]:
 def join_branches(operators: Sequence[Operator]) -> list[Operator]:
     """Returns the operators with each `static.nn.cond` as one operator `if`, the form of Paddle 3.
 
-    Paddle 2 has a block that runs if the condition holds, its negation, a block that runs if that
-    holds, and an operator select_input for each result.
+    Paddle 2 has a block for the condition, a block for its negation, and an operator select_input
+    for each result.
     """
-    makers = {name: op for op in operators for names in op.outputs.values() for name in names}
+    makers = {name: op for op in operators for name in op.writes}
     selects: dict[int, list[Operator]] = {}
     for op in operators:
         if op.type == "select_input" and (branch := _branch_of(op, makers)):
@@ -175,7 +180,7 @@ def _are_opposite(then: Operator, negation: Operator, other: Operator) -> bool:
 
 
 def _branch_of(select: Operator, makers: Mapping[str, Operator]) -> Operator | None:
-    """Returns the block that makes one of the values of which an operator chooses."""
+    """Returns the block that makes one of the values between which an operator chooses."""
     makes = [makers.get(name) for name in select.inputs.get("X", ())]
     blocks = [op for op in makes if op is not None and op.type == "conditional_block"]
     return blocks[-1] if blocks and len(makes) == 2 else None
@@ -202,20 +207,23 @@ def _branches(then: Operator, other: Operator, selects: Sequence[Operator]) -> O
 
 # Arrays of tensors, while a program is lowered: a graph has no values of that type.
 #
-# A loop collects the elements that it appends; the element that it appended last is carried.
+# A loop collects the elements that it appends, and carries the element that it appended last.
 
 
 @dataclass(frozen=True)
 class Part:
-    """``value``: one element, or several along a new first axis; ``count`` of them.
+    """One or more elements of an array. ``value``: one element, or ``count`` elements along a new
+    first axis.
 
-    Those that a loop appended in the turns before have no value. ``last``: the last element.
+    Elements that a loop appended in earlier iterations have no value. ``last``: the last element.
+    ``ranked``: whether elements have one row per sequence, which Paddle sorts by length.
     """
 
     value: str
     count: Size | None
     last: str = ""
     stacked: bool = False
+    ranked: bool = False
 
     @classmethod
     def of(cls, element: str) -> Part:
@@ -232,12 +240,12 @@ class TensorArray:
 
     @property
     def length(self) -> Size | None:
-        """The number of elements, None if it is not known."""
+        """The number of elements, None if it is unknown."""
         counts = [part.count for part in self.parts]
         return None if None in counts else sum(filter(None, counts), Size.of(0))
 
-    def written(self, at: Size | None, value: str) -> TensorArray:
-        """Returns the array with an element appended, or put in the place of a known one."""
+    def write(self, at: Size | None, value: str) -> TensorArray:
+        """Returns the array with an element appended, or with a known element replaced."""
         behind = self._behind(at)
         if behind == 0:
             return TensorArray((*self.parts, Part.of(value)))
@@ -249,7 +257,7 @@ class TensorArray:
         return TensorArray((*self.parts[:place], Part.of(value), *self.parts[place + 1 :]))
 
     def element(self, at: Size | None) -> str:
-        """Returns the value of an element, "" if it has to be gathered from all of them."""
+        """Returns the value of an element, "" if it must be gathered from all elements."""
         behind = self._behind(at)
         if behind is not None and behind < 1:
             raise UnsupportedError("it reads an element that was never written")
@@ -263,36 +271,29 @@ class TensorArray:
             )
         return ""
 
-    def all(self, emit: Callable[..., str], axis: str) -> str:
-        """Returns the elements along a new first axis. ``axis``: a constant list of it, [0]."""
-        if not self.parts:
-            raise UnsupportedError("an array without elements")
-        if not all(part.value for part in self.parts):
-            raise UnsupportedError("it reads all elements of an array while a loop fills it")
-        parts = [p.value if p.stacked else emit("Unsqueeze", p.value, axis) for p in self.parts]
-        return parts[0] if len(parts) == 1 else emit("Concat", *parts, axis=0)
-
     def _behind(self, at: Size | None) -> int | None:
-        """Returns how far from the end an index is, None if that is not known."""
+        """Returns the distance of an index from the end, None if it is unknown."""
         length = self.length
         return None if at is None or length is None else (length - at).number
 
 
-# The graph of a program, or of a block inside of another one, under construction.
+# The next class builds the graph of a program or of an inner block.
 
 TURN = "this turn"
-"""The input of a loop's block that counts the turns."""
+"""The input of a loop's block that counts the iterations."""
 _MOST = 10**5
-"""Operators that are lowered in all: a block is lowered anew until its types settle."""
+"""The maximum number of operators that are lowered. A block is lowered again until its types
+settle.
+"""
 
 
 class PaddleBuilder(GraphBuilder):
-    """Collects nodes; variables may be arrays of tensors, too.
+    """A builder of graphs in which variables may also be arrays of tensors.
 
-    ``version``: of the Paddle that saved the program. ``arrays``: by variable; ``stacked``: those
-    that a variable holds along its first axis. ``narrow``: variables that hold bytes for floats,
-    or bf16 numbers. Of a block: ``outer`` is the graph around it, ``indices`` are values whose
-    element i is i, and ``turn`` is what a loop counts.
+    ``version``: the version of the Paddle that saved the program. ``arrays``: arrays by variable.
+    ``stacked``: arrays whose elements a variable holds along its first axis. ``narrow``: variables
+    that hold quantized floats or bf16 values. For a block, ``outer`` is the graph around it,
+    ``indices`` are values whose element i is i, and ``turn`` counts the iterations of a loop.
     """
 
     def __init__(
@@ -304,6 +305,7 @@ class PaddleBuilder(GraphBuilder):
         outer: PaddleBuilder | None = None,
     ) -> None:
         super().__init__(name, budget)
+        self.rules = outer.rules if outer else {}
         self.blocks, self.version, self.outer = blocks or Blocks({}), version, outer
         self.arrays: dict[str, TensorArray] = {}
         self.stacked: dict[str, TensorArray] = {}
@@ -314,11 +316,11 @@ class PaddleBuilder(GraphBuilder):
         self._lowered: list[int] = outer._lowered if outer else [0]
 
     def inner(self, name: str) -> PaddleBuilder:
-        """Returns the builder of a block inside of this one."""
+        """Returns the builder of an inner block."""
         return PaddleBuilder(name, self.budget, self.blocks, self.version, self)
 
     def count(self, operators: int) -> None:
-        """Raises `UnsupportedError` where blocks multiply."""
+        """Raises `UnsupportedError` if nested blocks lead to too many operators."""
         self._lowered[0] += operators
         if self._lowered[0] > _MOST and self.outer:
             raise UnsupportedError(f"its blocks have more than {_MOST:,} operators in all")
@@ -332,7 +334,7 @@ class PaddleBuilder(GraphBuilder):
         return variable in self.arrays or self.blocks.kinds.get(variable) == messages.ARRAY
 
     def array_of(self, variable: str) -> TensorArray:
-        """Returns the array that a variable is; it is empty before the first write."""
+        """Returns the array that a variable holds, which is empty before the first write."""
         result = self.arrays.get(variable)
         if result is None and (self.holds(variable) or not self.is_array(variable)):
             value = self.value(variable)
@@ -344,10 +346,18 @@ class PaddleBuilder(GraphBuilder):
     def stack(self, array: TensorArray) -> str:
         """Returns the elements of an array along a new first axis."""
         zero = self.constant([0], "axes")
-        return array.all(lambda op, *values, **at: self.emit(op, values, at), zero)
+        if not array.parts:
+            raise UnsupportedError("an array without elements")
+        if not all(part.value for part in array.parts):
+            raise UnsupportedError("it reads all elements of an array while a loop fills it")
+        parts = [
+            part.value if part.stacked else self.emit("Unsqueeze", (part.value, zero))
+            for part in array.parts
+        ]
+        return parts[0] if len(parts) == 1 else self.emit("Concat", parts, {"axis": 0})
 
     def take_variable(self, variable: str) -> None:
-        """Makes a variable of outside known in a block; it may be without a value."""
+        """Makes an outer variable known in a block. It may have no value."""
         assert self.outer is not None
         if self.outer.is_array(variable):
             array = self.outer.array_of(variable)
@@ -356,7 +366,7 @@ class PaddleBuilder(GraphBuilder):
                 return
             value = self.outer.stack(array)
             self.arrays[variable] = TensorArray((Part(variable, array.length, stacked=True),))
-        elif self.outer.holds(variable):
+        elif self.outer.holds(variable) and self.blocks.kinds.get(variable) != messages.TABLE:
             value = self.outer.value(variable)
         else:
             return
@@ -371,7 +381,7 @@ class PaddleBuilder(GraphBuilder):
         super().enter(name, known)
 
     def counts_up(self, value: str) -> bool:
-        """Returns whether element i of a value is the number i."""
+        """Returns whether each element of a value is its index."""
         if value in self.indices:
             return True
         made = self.maker(value)
@@ -380,22 +390,22 @@ class PaddleBuilder(GraphBuilder):
         first, _, step = (self.type_of(name).numbers for name in made.inputs)
         return first is not None and step is not None and (int(first), int(step)) == (0, 1)
 
-    def turned(self, value: str, axis: int, rank: int) -> str:
-        """Returns a value of outside with one of its axes first, turned outside of the block:
-        once.
+    def turn_outside(self, value: str, axis: int, rank: int) -> str:
+        """Returns an outer value with one of its axes first. It is transposed once, outside the
+        block.
         """
         if axis == 0 or value not in self.taken or self.outer is None:
             return ""
         perm = [axis, *(at for at in range(rank) if at != axis)]
         made = self.outer.emit("Transpose", (self.taken[value],), {"perm": perm})
         name = self.fresh(f"{value}/turned")
-        del self._names[name]  # `input` names it
+        del self._names[name]  # `input` registers it again
         self.enter(name, self.outer.type_of(made))
         self.taken[name] = made
         return name
 
 
-# One Paddle operator as a rule of the table reads it.
+# One Paddle operator for the table's rules.
 
 INERT = frozenset(
     """
@@ -404,6 +414,7 @@ INERT = frozenset(
     skip_eager_deletion_vars mkldnn_cache_capacity Scale_data Shift_data Scale_weights
     workspace_size_MB force_fp32_output
     @ENABLE_CACHE_RUNTIME_CONTEXT@ @NOT_ALLOW_INFERSHAPE_CACHE@ is_sparse
+    @ALL_KERNELS_MUST_COMPUTE_RUNTIME_SHAPE@
     is_distributed remote_prefetch trainer_id slot epmap table_names height_sections table_class
     entry_config entry x_data_format y_data_format grad_inplace fix_seed seed fuse_alpha fuse_beta
     fuse_brelu_threshold
@@ -412,7 +423,7 @@ INERT = frozenset(
 """Attributes that cannot change the result of a float32 model on CPU."""
 
 COMPUTED = frozenset("bool uint8 int8 int16 int32 int64 float32 float64".split())
-"""What NumPy computes in like Paddle; bfloat16 parameters are read as float32."""
+"""The dtypes in which NumPy computes like Paddle. bfloat16 parameters are read as float32."""
 
 _MOVING = frozenset(
     """
@@ -420,14 +431,16 @@ _MOVING = frozenset(
     stack strided_slice transpose transpose2 unsqueeze unsqueeze2
     """.split()
 )
-"""What parameters of any number type may go through: their numbers stay, or are widened exactly."""
+"""Operators that take parameters of any dtype. Values stay, or are widened exactly."""
 
 _NARROW = _MOVING | {"dequantize", "requantize", "fusion_gru", "fusion_lstm", "multi_gru", "fetch"}
-"""What may read the bytes of an int8 program, or its bf16 numbers: others compute in them."""
+"""Operators that may read the int8 or bf16 values of a program. Other operators would compute with
+them.
+"""
 
 
 class PaddleOperator(NativeOperator):
-    """One operator, and the Paddle ``version`` that saved it."""
+    """One operator, and the ``version`` of the Paddle that saved it."""
 
     builder: PaddleBuilder
 
@@ -455,21 +468,41 @@ class PaddleOperator(NativeOperator):
                 if op.type in _MOVING:
                     builder.narrow.update(*op.outputs.values())
 
-    def lowered(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
-        """Returns the results of a rule by slot and place; the main slot is the default."""
-        results = super().lowered(rule)
+    def run_rule(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
+        """Returns the results of a rule by slot and place. The default is the main slot."""
+        results = super().run_rule(rule)
         if isinstance(results, Mapping):
             return results
-        slot = next((slot for slot in RESULTS if self.outputs.get(slot)), "Out")
-        return dict(list_places(slot, (results,) if isinstance(results, str) else results))
+        results = (results,) if isinstance(results, str) else results
+        (slot, *others) = self._main_slots()
+        if others:
+            return dict(zip(self._main_places(), results, strict=False))
+        return dict(list_places(slot, results))
+
+    def _main_slots(self) -> list[str]:
+        """Returns the output slots for a list of results. In Paddle 3 an unknown operator has one
+        slot per result.
+        """
+        filled = [slot for slot, names in self.outputs.items() if names]
+        if RESULT in filled or len(filled) == 1 and self.at.type not in RULES:
+            return filled
+        return [next((slot for slot in RESULTS if slot in filled), "Out")]
+
+    def _main_places(self) -> list[str]:
+        slots = self._main_slots()
+        return [each for slot in slots for each, _ in list_places(slot, self.outputs.get(slot, ()))]
+
+    def miscounted(self, count: int) -> str:
+        places = self._main_places()
+        return "" if len(places) == count else f"the operator has {len(places)}: {places}"
 
     def narrow(self, slot: str) -> None:
-        """Tells that an output slot holds bytes that stand for floats, or bf16 numbers."""
+        """Notes that an output slot holds quantized floats or bf16 values."""
         self.builder.narrow.update(self.outputs.get(slot, ()))
 
     def shape(self, slot: str, at: int = 0) -> tuple[int | None, ...]:
-        """Returns the sizes of an input as the model declares or computes it, None where
-        dynamic.
+        """Returns the sizes of an input that the model declares or computes, None for a dynamic
+        size.
         """
         variable = self.variables(slot)[at]
         value = self.builder.value(variable)
@@ -483,9 +516,6 @@ class PaddleOperator(NativeOperator):
             raise UnsupportedError(f"input {slot}: the rank of {variable!r} is not known")
         return inferred.counts
 
-    def rank(self, slot: str) -> int:
-        return len(self.shape(slot))
-
     def dtype(self, slot: str) -> np.dtype[Any]:
         variable = self.variable(slot)
         declared = self._variables.get(variable)
@@ -493,14 +523,14 @@ class PaddleOperator(NativeOperator):
         dtype = dtype or self.builder.type_of(self.builder.value(variable)).dtype
         if dtype is None:
             raise UnsupportedError(f"input {slot}: its dtype is not known")
-        return np.dtype("float32" if dtype == "bfloat16" else dtype)  # as it is read
+        return np.dtype("float32" if dtype == "bfloat16" else dtype)  # its dtype after reading
 
     def note_dropout(self) -> None:
         if not self.attributes.get("is_test", False):
             self.builder.notes["dropout saved in training mode runs as in inference"] = None
 
     def gives_one(self) -> bool:
-        """Returns whether the output is declared as one number: before 2.5 Paddle had no
+        """Returns whether the output is declared as a list of one number. Paddle before 2.5 had no
         scalars.
         """
         names = self.outputs.get("Out", ())
@@ -516,7 +546,7 @@ rule = RULES = Rules[Rule]()
 
 
 class PaddleTensor(Tensor):
-    """A value as Paddle's rules compute with it; it may carry a LoD."""
+    """A value for Paddle's rules, which may carry a LoD."""
 
     copied = True
 
@@ -542,21 +572,23 @@ class PaddleTensor(Tensor):
 
     @property
     def dense(self) -> Self:
-        """The value without its LoD, for operators of Paddle that do not hand it on."""
+        """The value without its LoD, for operators of Paddle that do not pass it on."""
         return self.SequenceData() if self.ragged else self
 
     def under(self, like: PaddleTensor) -> Self:
-        """Returns the value with the LoD of another one that has as many rows, if that has one."""
+        """Returns the value with the LoD, if any, of another value with equally many rows."""
         return self.SequenceLike(like) if like.ragged else self
 
     def reduce(self, kind: str, axes: Sequence[int], rank: int, keep: bool) -> Self:
-        """Reduces over axes; before 2.5 Paddle returned (1,) for a reduction of all axes."""
+        """Reduces over axes. Paddle before 2.5 returned (1,) for a reduction of all axes."""
         out: Self = getattr(self, kind)(axes, keepdims=int(keep))
         whole = not keep and len(axes) == rank
         return out.reshape(1) if whole and self.op.gives_one() else out
 
     def with_lod(self, levels: int | None = None) -> Self:
-        """Returns this input; raises `UnsupportedError` unless it has (so many) LoD levels."""
+        """Returns this input. Raises `UnsupportedError` unless it has LoD levels (``levels`` of
+        them, if given).
+        """
         if not self.depth:
             refuse(f"input {self.slot} carries no LoD")
         if levels not in (None, self.depth):
@@ -565,12 +597,12 @@ class PaddleTensor(Tensor):
 
     @property
     def narrow(self) -> bool:
-        """Whether this input holds bytes that stand for floats, or bf16 numbers."""
+        """Whether this input holds quantized floats or bf16 values."""
         return self.op.variables(self.slot)[self.place] in self.op.builder.narrow
 
 
 class DenseTensor(PaddleTensor):
-    """A value of the dynamic mode, which has no LoD: an input with one is refused."""
+    """A value of the dynamic mode, which has no LoD. An input with a LoD is refused."""
 
     def __init__(self, op: Any, name: str, slot: str = "", place: int = 0) -> None:
         super().__init__(op, name, slot, place)
@@ -579,7 +611,7 @@ class DenseTensor(PaddleTensor):
 
 
 class DtypeNumber(NamedTuple):
-    """An attribute that holds Paddle's number of a dtype; -1 as the default may mean none, ""."""
+    """An attribute that holds Paddle's number of a dtype. A default of -1 means none, ""."""
 
     default: int
 
@@ -591,6 +623,21 @@ class DtypeNumber(NamedTuple):
         if dtype not in COMPUTED:
             refuse(f"attribute {name}={number}: {dtype or 'unknown'} numbers")
         return dtype
+
+
+class Elements(NamedTuple):
+    """An attribute that holds a list of elements. Another attribute, named after their dtype, may
+    hold it instead.
+    """
+
+    kinds: tuple[str, ...] = ("bool", "fp32", "fp64", "int32", "int64")
+
+    def read(self, op: PaddleOperator, name: str) -> list[Any]:
+        names = [name, *(f"{kind}_{name}" for kind in self.kinds)]
+        elements, *others = [*filter(None, (op.attribute(each, ()) for each in names)), ()]
+        if len(others) > 1:
+            refuse(f"attribute {name}: two of its lists are set")
+        return list(elements)
 
 
 class Integers(NamedTuple):
@@ -606,7 +653,7 @@ class Integers(NamedTuple):
             for slot in (self.tensors, self.tensor)
         )
         if part:
-            result = PaddleTensor(op, op.joined(*(each.reshape(1).name for each in part)))
+            result = PaddleTensor(op, op.join(*(each.reshape(1).name for each in part)))
         elif whole:
             (result,) = whole
         else:
@@ -617,7 +664,7 @@ class Integers(NamedTuple):
 class ScaleOf(NamedTuple):
     """Two attributes that are one scale: q = x * factor + shift.
 
-    Paddle cuts a shift to a whole number.
+    Paddle truncates a shift to an integer.
     """
 
     shift: str
@@ -646,26 +693,39 @@ dygraph = partial(paddle, tensor=DenseTensor)
 """Enters a rule of an operator whose inputs may not carry a LoD."""
 
 
-# A program's operators as steps of lowering, in block 0 and in inner ones.
+# A program's operators as steps of lowering, in block 0 and in inner blocks.
 
 
 def lower_operators(
     builder: PaddleBuilder, operators: Sequence[Operator], kept: Iterable[str]
 ) -> None:
-    """Lowers the operators of a block; ``kept`` are variables that are read later."""
+    """Lowers the operators of a block. ``kept`` are variables that are read later."""
     builder.count(len(operators))
     lower_steps(builder, [_step(builder, op) for op in join_branches(operators)], kept)
 
 
 def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
     def lower() -> Results:
-        if op.type not in RULES:
+        names = (op.type, op.type.rpartition(".")[2])
+        callers, read = find_caller(builder.rules, names, op.type in RULES), op
+        if callers:
+            read = replace(op, inputs=_name_slots(op.inputs, callers))
+        elif op.type not in RULES:
             raise UnsupportedError("this operator is not known")
-        result = PaddleOperator(builder, builder.blocks.declared, op, builder.version)
-        return result.lowered(RULES[op.type])
+        result = PaddleOperator(builder, builder.blocks.declared, read, builder.version)
+        results = result.run_rule(callers or RULES[op.type])
+        if callers:
+            with callers.naming():
+                for slot, name in builder.blocks.results(op):
+                    check_declared(
+                        builder, results.get(slot, ""), builder.blocks.declared.get(name)
+                    )
+        return results
 
     def outputs(count: int) -> list[Output]:
-        """Returns all but arrays, which have no value; a refused one is not an array any more."""
+        """Returns all outputs except arrays, which have no value. An array of a refused operator is
+        not an array any more.
+        """
         results = [Output(*each) for each in builder.blocks.results(op)]
         if not count:
             for each in results:
@@ -674,3 +734,20 @@ def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
 
     reads = tuple(sorted(builder.blocks.reads(op)))
     return LoweringStep(op.native, reads, lower, outputs)
+
+
+def _name_slots(
+    inputs: Mapping[str, tuple[str, ...]], rule: CallerRule
+) -> Mapping[str, tuple[str, ...]]:
+    """Returns the inputs of an operator by the slots of a caller's rule.
+
+    Paddle 3 does not state the slot names of an unknown operator, so the slots are used in order.
+    Paddle 2 marks the slots of a user's operator, for example "X@VECTOR".
+    """
+    if OPERAND in inputs:
+        count, result = len(rule.slots), dict(zip(rule.slots, inputs.values(), strict=False))
+        more = dict([*inputs.items()][count:])
+        if rule.rest:
+            more = {rule.rest: tuple(name for names in more.values() for name in names)}
+        return result | more
+    return {slot.partition("@")[0]: names for slot, names in inputs.items()}

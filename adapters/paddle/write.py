@@ -1,6 +1,6 @@
-"""A graph of canonical operators as a Paddle program: Paddle's own operators only.
+"""Writes a graph of canonical operators as a Paddle program with Paddle's own operators only.
 
-A ragged value is a tensor with a LoD, as Paddle has it: see design/0014.
+A ragged value becomes a tensor with a LoD: see design/0014.
 """
 
 from __future__ import annotations
@@ -10,15 +10,25 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from onernn.adapters.common.writing import Progress, check_again, declare, write_nodes
-from onernn.adapters.paddle import write_layers, write_rules
+from onernn.adapters.paddle import write_control, write_images, write_layers, write_rules
 from onernn.adapters.paddle.lower import load_paddle
 from onernn.adapters.paddle.writer import RULES, ProgramWriter, VariableNames, Writing, save
-from onernn.ir.errors import Refusal
 from onernn.ir.files import staging
 from onernn.ir.graph import Graph
 
-__all__ = ["RULES", "Place", "save", "to_paddle", "write_layers", "write_paddle", "write_rules"]
-"""With the modules whose rules fill the table."""
+__all__ = [
+    "RULES",
+    "Place",
+    "save",
+    "write_control",
+    "write_images",
+    "write_layers",
+    "write_paddle",
+    "write_rules",
+]
+"""Includes the modules whose rules fill the table."""
+
+write_rules.enter_rows()
 
 Place = Literal["cpu", "onednn"]
 
@@ -35,44 +45,33 @@ def write_paddle(
 ) -> None:
     """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``, which Paddle 2.6 and 3.x load.
 
-    ``fused``: recurrent layers as fusion_gru and fusion_lstm rather than mul and gru or lstm;
-    by default, where ``place`` is "onednn". That sets use_mkldnn on fused recurrent operators and
-    on no others; ``note`` is told where it was not set, and why. ``inputs``: a batch that the
-    graph runs on, where made-up ones do not fit. Give a graph that is fused already.
+    ``fused``: whether recurrent layers become fusion_gru and fusion_lstm rather than mul and gru or
+    lstm. This is the default if ``place`` is "onednn". This place sets use_mkldnn on fused
+    recurrent operators only. ``note`` is called with each operator on which it was not set, and the
+    reason. ``inputs``: a batch for the graph, if made-up batches do not fit. The graph must be
+    fused already.
 
-    What is written is read again before it gets its name. Raises `UnsupportedError` naming
-    an operator that Paddle cannot say.
+    The written files are read again before they get their names. Raises `UnsupportedError` naming
+    each operator that Paddle cannot express.
     """
-    path, graph = Path(path), declare(graph, inputs)
-    program, unplaced = to_paddle(graph, place=place, fused=fused, progress=progress)
-    with staging(path) as (trial, keep):
-        save(program, trial)
-        outputs = [graph.types[name] for name in dict.fromkeys(v.name for v in graph.outputs)]
-        check_again(lambda: load_paddle(trial), path, outputs)
-        keep()
-    for refusal in unplaced:
-        note(f"not placed on oneDNN: {refusal}")
-
-
-def to_paddle(
-    graph: Graph,
-    *,
-    place: Place = "cpu",
-    fused: bool | None = None,
-    progress: Progress | None = None,
-) -> tuple[ProgramWriter, tuple[Refusal, ...]]:
-    """Returns the program of a graph that is `declared`; see `write_paddle`."""
     if place not in get_args(Place):
         raise ValueError(f"place: expected one of {get_args(Place)}, got {place!r}")
     fused = place == "onednn" if fused is None else fused
     if place == "onednn" and not fused:
         raise ValueError("place='onednn' belongs to fused operators, got fused=False")
+    path, graph = Path(path), declare(graph, inputs)
     names = {value.name for value in graph.inputs} | {"feed", "fetch"}
     names.update(*(node.outputs for node in graph.nodes))
     w = Writing(graph, ProgramWriter(VariableNames(dict.fromkeys(names, 0))), fused, place)
     for value in graph.inputs:
         w.feed(value)
-    write_nodes(graph, w.write, progress)
+    write_nodes(graph, w.write, w.stand_in, progress)
     for value in graph.outputs:
         w.fetch(value.name)
-    return w.program, tuple(w.unplaced)
+    with staging(path) as (trial, keep):
+        save(w.program, trial)
+        outputs = [graph.types[name] for name in dict.fromkeys(v.name for v in graph.outputs)]
+        check_again(lambda: load_paddle(trial), path, outputs)
+        keep()
+    for refusal in w.unplaced:
+        note(f"not placed on oneDNN: {refusal}")

@@ -1,4 +1,4 @@
-"""How recurrent layers and operators on sequences are written as Paddle's."""
+"""Writes recurrent layers and operators on sequences as Paddle's operators."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from onernn.ir.weights import RnnWeights
 from onernn.reorders import paddle
 from onernn.reorders.gates import GateLayout, bias_back, input_layer_back
 
-# What sequence operators do, as arithmetic on offsets and rows of lookup_table_v2.
+# Sequence operators, written as arithmetic on offsets and rows of lookup_table_v2.
 #
-# Paddle 3 has no sequence_pad, _unpad, _reverse and _concat any more; both versions run this.
-# Numbers of words and places are int64: (N, 1) for N sequences, (W, 1) for W words, (1,), (1, T).
+# Paddle 3 no longer has sequence_pad, _unpad, _reverse and _concat; both versions run this code.
+# Counts and positions of steps are int64: (N, 1) for N sequences, (W, 1) for W steps in all, (1,),
+# (1, T).
 
 
 def pool(x: Variable, kind: str, empty: float = 0.0) -> Variable:
-    """Returns one row for each sequence, under the LoD levels above."""
+    """Returns one row for each sequence, with the LoD levels above."""
     return x.sequence_pool(pooltype=kind.upper(), pad_value=float(empty), is_test=True)
 
 
 def lengths_of(x: Variable) -> Variable:
-    """Returns (N, 1) of a ragged variable: ones are summed, exact below 2**24."""
+    """Returns the lengths (N, 1) of a ragged variable. The lengths are sums of ones, which are
+    exact below 2**24.
+    """
     w = x.w
     words = w.fill(w.concat([x.size(0), w.number(1)], 0), np.ones((), np.float32))
-    return pool(words.under(x.ragged()), "sum").cast("int64")
+    return pool(words.under(x.check_levels()), "sum").cast("int64")
 
 
 def with_offsets(x: Variable, offsets: Variable) -> Variable:
@@ -41,7 +44,9 @@ def with_offsets(x: Variable, offsets: Variable) -> Variable:
 
 
 def rows(x: Variable, index: Variable) -> Variable:
-    """Returns rows of (R, ...) in floats, by an index of any shape, which takes the row's place."""
+    """Returns rows of a float table (R, ...). The axes of the index, of any shape, replace the axis
+    of rows.
+    """
     table, held = x.dense, x.dtype
     dtype = held if held in ("float32", "float64") else "float64"
     inner = [size or 0 for size in x.sizes[1:]]
@@ -56,9 +61,9 @@ def rows(x: Variable, index: Variable) -> Variable:
 
 
 def reverse_words(x: Variable) -> Variable:
-    """Returns the words of each sequence from its end."""
+    """Returns the steps of each sequence in reverse order."""
     lengths = lengths_of(x)
-    mirrored = _of_words(_before(lengths, 0) * 2 + lengths + -1, x)
+    mirrored = _of_words(lengths.before(0) * 2 + lengths + -1, x)
     return rows(x, (mirrored - _places(x)).reshape(-1)).under(x)
 
 
@@ -67,9 +72,9 @@ def append(x: Variable, y: Variable) -> Variable:
     first, second = lengths_of(x), lengths_of(y)
     both = first + second
     words = _words(both)
-    at = _places(words) - _of_words(_before(both, 0), words)
+    at = _places(words) - _of_words(both.before(0), words)
     own = _of_words(first, words)
-    starts, later = (_of_words(_before(each, 0), words) for each in (first, second))
+    starts, later = (_of_words(each.before(0), words) for each in (first, second))
     index = _choose(at.binary("less_than", own), starts + at, later + (at - own) + x.size(0))
     return rows(x.w.concat([x.dense, y.dense], 0), index.reshape(-1)).under(words)
 
@@ -79,62 +84,42 @@ def pad(
 ) -> tuple[Variable, Variable]:
     """Returns (N, T, ...) and the lengths (N,) of a ragged variable.
 
-    T is the longest, or at least ``time``, (1,). ``value``: one number, or one word, for what
-    follows; zero by default.
+    T is the longest length, or ``time``, (1,), if that is larger. ``value`` is one number or one
+    step for the padding, zero by default.
     """
     w, lengths = x.w, lengths_of(x)
     longest = lengths.reduce_max(dim=[0], keep_dim=False)
     longest = longest.binary("elementwise_max", time) if time else longest
-    at = _before(_ones(w.number(1), longest), 1)
-    padding = x.size(0)  # the row after all words
-    index = _choose(at.binary("less_than", lengths), at + _before(lengths, 0), padding)
+    at = w.ones(w.number(1), longest).before(1)
+    padding = x.size(0)  # the row after all steps
+    index = _choose(at.binary("less_than", lengths), at + lengths.before(0), padding)
     sizes = (x.size(axis) for axis in range(1, x.rank))
-    zeros = (_ones(w.number(1), *sizes) - 1).cast(x.dtype)
+    zeros = (w.ones(w.number(1), *sizes) - 1).cast(x.dtype)
     table = w.concat([x.dense, zeros + value if value else zeros], 0)
     return rows(table, index), lengths.reshape(-1)
 
 
 def unpad(x: Variable, lengths: Variable) -> Variable:
-    """Returns the words of (N, T, ...) and lengths (N,) int64."""
+    """Returns the ragged variable of (N, T, ...) and lengths (N,) int64."""
     w, lengths = x.w, lengths.reshape(-1, 1)
     words = _words(lengths)
-    sequences = _before(_ones(lengths.size(0), w.number(1)), 0)
-    starts = sequences * x.size(1) - _before(lengths, 0)
+    sequences = w.ones(lengths.size(0), w.number(1)).before(0)
+    starts = sequences * x.size(1) - lengths.before(0)
     index = _of_words(starts, words) + _places(words)
-    table = _reshape(x, w.number(-1), *(x.size(axis) for axis in range(2, x.rank)))
+    table = x.resize(-1, *(x.size_or_number(axis) for axis in range(2, x.rank)))
     return rows(table, index.reshape(-1)).under(words)
 
 
 def words_of_steps(x: Variable) -> Variable:
-    """Returns the words of (T, N, I): sequences of one length."""
-    steps, sequences, width = (x.size(axis) for axis in range(3))
-    table = _reshape(x.swap(), x.w.number(-1), width)
-    return with_offsets(table, _before(_ones(sequences + 1), 0) * steps)
+    """Returns (T, N, I) as a ragged variable of sequences of one length."""
+    w, (steps, sequences, width) = x.w, (x.size(axis) for axis in range(3))
+    table = x.swap().resize(-1, width)
+    return with_offsets(table, w.ones(sequences + 1).before(0) * steps)
 
 
 def steps_of_words(words: Variable, x: Variable) -> Variable:
-    """Returns (T, N, ...) of words as `words_of_steps` made them of ``x``."""
-    return _reshape(words.dense, x.size(1), x.size(0), words.size(1)).swap()
-
-
-def _before(x: Variable, axis: int) -> Variable:
-    """Returns the sum of what stands before each element along an axis.
-
-    Not an exclusive cumsum: of a single element Paddle gives the element itself.
-    """
-    x = x.dense
-    return x.cumsum(axis=axis, flatten=False, exclusive=False, reverse=False) - x
-
-
-def _ones(*sizes: Variable) -> Variable:
-    """Returns ones of a shape given by (1,) int64 each."""
-    w = sizes[0].w
-    return w.fill(w.concat(sizes, 0), np.ones((), np.int64))
-
-
-def _reshape(x: Variable, *sizes: Variable) -> Variable:
-    """Reshapes to sizes that are (1,) int64 each."""
-    return x.reshape(*[-1] * len(sizes), computed=x.w.concat(sizes, 0))
+    """Reverts `words_of_steps` of ``x``: returns (T, N, ...)."""
+    return words.dense.resize(x.size(1), x.size(0), words.size(1)).swap()
 
 
 def _choose(truth: Variable, x: Variable, y: Variable) -> Variable:
@@ -144,28 +129,28 @@ def _choose(truth: Variable, x: Variable, y: Variable) -> Variable:
 
 
 def _words(lengths: Variable) -> Variable:
-    """Returns (W, 1) ones under the LoD of these lengths (N, 1)."""
+    """Returns (W, 1) ones with the LoD of these lengths (N, 1)."""
     w = lengths.w
-    ends = (_before(lengths, 0) + lengths).reshape(-1)
-    words = _ones(lengths.reduce_sum(dim=[0], keep_dim=False), w.number(1))
+    ends = (lengths.before(0) + lengths).reshape(-1)
+    words = w.ones(lengths.reduce_sum(dim=[0], keep_dim=False), w.number(1))
     return with_offsets(words, w.concat([w.number(0), ends], 0))
 
 
 def _of_words(x: Variable, words: Variable) -> Variable:
-    """Returns (N, 1) as (W, 1): for each word what its sequence has."""
+    """Returns (N, 1) as (W, 1): each step gets the value of its sequence."""
     return x.sequence_expand(Y=words, ref_level=0)
 
 
 def _places(words: Variable) -> Variable:
     """Returns (W, 1): 0, 1, 2, ...."""
-    return _before(_ones(words.size(0), words.w.number(1)), 0)
+    return words.w.ones(words.size(0), words.w.number(1)).before(0)
 
 
-# Operators of our own domain as Paddle's: gates, offsets, sequences, tags.
+# Operators of onernn's own domain as Paddle's: gates, offsets, sequences, tags.
 
 
 def order_gates(x: Variable, layout: GateLayout) -> Variable:
-    """Returns the columns of x, gate by gate, in another order and with another sign."""
+    """Returns the columns of x with their gates reordered, and some gates negated."""
     gates = len(layout.permutation)
     if layout == GateLayout(tuple(range(gates)), (1,) * gates):
         return x
@@ -195,7 +180,7 @@ def sequence_like(x, like):
 
 @rule("SequenceReset")
 def sequence_reset(x, like):
-    """Offsets as a list, or as int32 in a value."""
+    """Writes offsets as a list, or as int32 in a value."""
     if like.known is None:
         return with_offsets(x, like)
     return x.lod_reset(target_lod=integers(like), append=False)
@@ -203,7 +188,7 @@ def sequence_reset(x, like):
 
 @rule("SequenceAppend")
 def sequence_append(*values, w):
-    """Of values with LoD Paddle's concat along the words joins the LoD, too."""
+    """Concatenates steps. Paddle's concat also joins the LoD of its values."""
     return w.concat(values, 0)
 
 
@@ -219,7 +204,7 @@ def sequence_reverse(x):
 
 @rule("SequenceContext")
 def sequence_context(x, *, length, start, w):
-    """A convolution with the identity; a product after it takes its own matrix instead."""
+    """Writes a convolution with the identity. A product after it uses its own matrix instead."""
     width = x.sizes[-1]
     if width is None:
         raise UnsupportedError("a window of words of unknown width")
@@ -228,9 +213,24 @@ def sequence_context(x, *, length, start, w):
 
 @rule("SequenceExpand")
 def sequence_expand(x, like, *, level, w):
-    if not x.depth and w.graph.types[w.node.outputs[0]].depth:
+    if not x.depth and w.types[w.node.outputs[0]].depth:
         raise UnsupportedError("repeated rows under a LoD")
     return x.sequence_expand(Y=like, ref_level=level)
+
+
+@rule("ReverseSequence")
+def reverse_sequence(x, lengths, *, time_axis, batch_axis):
+    """Reverses the steps of each sequence within its length. The steps after its length stay."""
+    if {time_axis, batch_axis} != {0, 1}:
+        raise UnsupportedError("time and batch are not the first axes; transpose before")
+    w, batch = x.w, x.swap() if time_axis == 0 else x
+    count, time = batch.size(0), batch.size(1)
+    lengths = lengths.cast("int64").reshape(-1, 1)
+    at = w.ones(w.number(1), time).before(1)
+    place = _choose(at.binary("less_than", lengths), lengths - at - 1, at + lengths - lengths)
+    table = batch.resize(-1, *(batch.size_or_number(axis) for axis in range(2, x.rank)))
+    out = rows(table, place + w.ones(count, w.number(1)).before(0) * time)
+    return out.swap() if time_axis == 0 else out
 
 
 @rule("SequenceConcat")
@@ -252,7 +252,7 @@ def sequence_fill(x, value, *, time, w):
 
 @rule("SequenceUnpad")
 def sequence_unpad(x, lengths, *, time_major, w):
-    """What came padded is remembered so, for operators and users that want it padded."""
+    """Removes padding. Keeps the padded value for operators and outputs that need padding."""
     lengths = lengths.reshape(-1).cast("int64")
     steps, sequences = (x, x.swap()) if time_major else (x.swap(), x)
     known = Padded(steps, lengths, w.node.inputs[0], bool(time_major), zeros=False)
@@ -271,10 +271,10 @@ def sequence_pad(x, like=None, *, time_major, w):
 
 @rule("CrfDecode")
 def crf_decode(x, transitions):
-    return x.ragged().crf_decoding(Transition=transitions)
+    return x.check_levels().crf_decoding(Transition=transitions)
 
 
-# Recurrent layers as Paddle's operators: gru and lstm over LoD, or fused, and rnn over padding.
+# Recurrent layers as Paddle's operators: gru and lstm over a LoD (or fused), and rnn over padding.
 
 _MODES = {cell: mode for mode, (cell, _) in paddle.RNN_CELLS.items()}
 """The cells of the operator rnn."""
@@ -322,8 +322,8 @@ def recurrent(x, *_, spec, weights, precision, w):
 
 
 def _came_padded(w: Writing, rnn: Recurrent) -> bool:
-    """Returns whether the layer runs over padding, as the operator rnn does."""
-    is_padded = rnn.x in w.padded or not w.graph.types[rnn.x].depth
+    """Returns whether the layer runs over padding, like the operator rnn."""
+    is_padded = rnn.x in w.padded or not w.types[rnn.x].depth
     return (
         is_padded
         and not w.graph.is_read(rnn.cells)
@@ -331,13 +331,13 @@ def _came_padded(w: Writing, rnn: Recurrent) -> bool:
     )
 
 
-# Over padding: the operator rnn.
+# Layers over padding become the operator rnn.
 
 
 def _over_steps(
     w: Writing, rnn: Recurrent, x: Variable, initial: Sequence[Variable | None]
 ) -> tuple[Variable, list[Variable | None]]:
-    """Returns y, and the final states that are read."""
+    """Returns y, and the final states that other nodes read."""
     spec = rnn.spec
     backwards, total = spec.direction == "right2left", spec.layers * spec.directions
     steps, lengths, known = x, None, None
@@ -353,7 +353,7 @@ def _over_steps(
     states = [each.reshape(*shape) if each else _zeros(steps, shape, 1) for each in initial]
     summed = spec.direction == "bidirectional_sum"
     finals: list[list[Variable]] = [[] for _ in states]
-    for layers in [[each] for each in rnn.layers] if summed else [rnn.layers]:  # added after each
+    for layers in [[each] for each in rnn.layers] if summed else [rnn.layers]:  # summed per layer
         at = len(finals[0]) * spec.directions
         cut = {0: (at, at + spec.directions)}
         own = states if len(layers) == spec.layers else [each.take(cut) for each in states]
@@ -385,7 +385,7 @@ def _rnn(
     """Returns (T, N, D*O) and the final states (L*D, N, O) of one operator over some layers."""
     spec, mode = rnn.spec, _MODES[rnn.spec.cell]
     arrays = paddle.rnn_weights_back([_with_bias(spec, each) for each in layers], mode)
-    assert layers[0].layer is not None  # by the limits
+    assert layers[0].layer is not None  # checked by the limits
     results = w.emit_all(
         "rnn",
         x,
@@ -419,26 +419,26 @@ def _finals(
 
 
 def _with_bias(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
-    """Paddle wants biases."""
+    """Returns the weights with biases, which Paddle needs."""
     shape = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
     zeros = np.zeros(shape, weights.iter.dtype)
     return weights if weights.bias is not None else replace(weights, bias=zeros)
 
 
 def _zeros(like: Variable, shape: list[int], axis: int) -> Variable:
-    """Returns zeros of a shape that has as many sequences along ``axis`` as ``like`` has there."""
+    """Returns zeros of a shape. The number of sequences, along ``axis``, comes from ``like``."""
     return like.fill_constant_batch_size_like(
         shape=shape, input_dim_idx=axis, output_dim_idx=axis, value=0.0, dtype=5
     )
 
 
-# Over words: gru and lstm.
+# Layers over a LoD become the operators gru and lstm.
 
 
 def _over_words(
     w: Writing, rnn: Recurrent, x: Variable, initial: Sequence[Variable | None]
 ) -> tuple[Variable, list[Variable | None], Variable | None]:
-    """Returns y, the final states that are read, and the cells of all words."""
+    """Returns y, the final states that other nodes read, and the cell states of all steps."""
     spec, steps = rnn.spec, None if x.depth else x
     x = source = words_of_steps(steps) if steps else x
     finals: list[list[Variable]] = [[] for _ in initial]
@@ -460,8 +460,10 @@ def _over_words(
             if spec.direction == "bidirectional_sum":
                 x = halves[0] + halves[1]
             halves = []
-    y = steps_of_words(x, steps) if steps else x
-    return y, _finals(w, rnn, finals), cells if w.graph.is_read(rnn.cells) else None
+    cells = cells if w.graph.is_read(rnn.cells) else None
+    if steps:
+        x, cells = steps_of_words(x, steps), cells and steps_of_words(cells, steps)
+    return x, _finals(w, rnn, finals), cells
 
 
 def _direction(
@@ -472,9 +474,9 @@ def _direction(
     states: Sequence[Variable | None],
     source: Variable,
 ) -> tuple[Variable, Any]:
-    """Returns hidden states, and an LSTM's cells, of every word.
+    """Returns the hidden states, and an LSTM's cell states, of every step.
 
-    ``source``: the layer's input, which has the sequences, too.
+    ``source``: the layer's input, which has the same sequences.
     """
     spec, weights = part.spec, rnn.layers[part.layer].part(0, part.direction)
     is_lstm, (layout, origin_mode) = spec.cell is Cell.LSTM, _layout(spec)
@@ -489,7 +491,7 @@ def _direction(
     fused = fused and not origin_mode  # Paddle's fusion_gru does not read it
     placed = fused and _is_placed(w, rnn, states)
     if any(states) or fused and not placed:
-        # Without H0 the native fused kernels go wrong over sequences without words.
+        # Without H0 the native fused kernels are wrong for sequences without steps.
         states = [state or _zeros(source, [-1, spec.hidden_size], 0) for state in states]
     more |= zip(("H0", "C0"), states, strict=False)
     bias = _bias(spec, weights, layout)
@@ -502,18 +504,20 @@ def _direction(
         more["WeightX"] = w.constant(input_layer_back(weights.layer, layout), f"{rnn.y}.wx")
         more["WeightH"] = w.constant(recurrent_weights, f"{rnn.y}.wh")
         more |= {"use_seq": True, "use_mkldnn": placed}
-        x = x.ragged()
+        x = x.check_levels()
     else:
-        # Something between, or paddle.inference fuses the two, and then drops states, cells and
-        # functions, and goes wrong over sequences without words.
-        x = _project(w, rnn, weights, layout, x).copy().ragged()
+        # The copy keeps paddle.inference from fusing the two. The fused operator would lose states,
+        # cells and functions, and would be wrong for sequences without steps.
+        x = _project(w, rnn, weights, layout, x).copy().check_levels()
         more["Weight"] = w.constant(recurrent_weights, f"{rnn.y}.w")
     results = w.emit_all(name, x, {"Hidden": 1, **dict.fromkeys(_SIDE[name], 1)}, **more)
     return results["Hidden"][0], results["Cell"][0] if is_lstm else None
 
 
 def _layout(spec: RnnSpec) -> tuple[GateLayout, bool]:
-    """Returns Paddle's gates, and origin_mode: the default one wherever a sign can say it."""
+    """Returns Paddle's gates, and origin_mode. It is the default mode whenever a sign can express
+    the cell.
+    """
     if spec.cell is Cell.LSTM:
         return paddle.LSTM, False
     is_sigmoid, keeps = spec.functions[0].name == "sigmoid", spec.update == "keep"
@@ -533,7 +537,9 @@ def _bias(spec: RnnSpec, weights: RnnWeights, layout: GateLayout) -> Array | Non
 def _project(
     w: Writing, rnn: Recurrent, weights: RnnWeights, layout: GateLayout, x: Variable
 ) -> Variable:
-    """Returns x times the input weights; puts what is projected already into Paddle's gates."""
+    """Returns x times the input weights. An input that is projected already gets Paddle's order of
+    gates.
+    """
     if weights.layer is not None:
         matrix = w.constant(input_layer_back(weights.layer, layout), f"{rnn.y}.wx")
         return x.mul(Y=matrix, x_num_col_dims=1, y_num_col_dims=1)
@@ -544,7 +550,7 @@ def _project(
 
 
 def _is_placed(w: Writing, rnn: Recurrent, states: Sequence[Variable | None]) -> bool:
-    """Returns whether the operator may ask for oneDNN: where Paddle's kernel for it is right."""
+    """Returns whether the operator may use oneDNN, which requires that Paddle's kernel is right."""
     if w.place != "onednn":
         return False
     reason = ""
@@ -562,7 +568,7 @@ def _is_placed(w: Writing, rnn: Recurrent, states: Sequence[Variable | None]) ->
 def _state(name: str, variable: Variable, part: Part, spec: RnnSpec) -> Variable:
     """Returns (N, O) of a layer and direction from (L, D, N, O).
 
-    It is the value that the state was made of, if that shows.
+    It is the value from which the state was made, if this value can be found.
     """
     w, at, left = variable.w, (part.layer, part.direction), [spec.layers, spec.directions]
     while (maker := w.graph.producer(name)) is not None and maker.op == "Concat":
@@ -579,9 +585,9 @@ def _state(name: str, variable: Variable, part: Part, spec: RnnSpec) -> Variable
 
 
 def _last(words: Variable, start: Variable | None, backwards: bool) -> Variable:
-    """Returns (1, N, O): the state where a direction ends.
+    """Returns the final state (1, N, O) of a direction.
 
-    A sequence without words keeps ``start``.
+    A sequence without steps keeps ``start``.
     """
     end = pool(words, "first" if backwards else "last")
     if start:

@@ -1,8 +1,9 @@
-"""How operators that compute and move elements are written as Paddle's."""
+"""Writes operators that compute and move elements as Paddle's operators."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,12 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Node
 from onernn.ir.operator import OPERATORS
 
-# Canonical operators that a row of the table says in Paddle.
+# Canonical operators for which the table has a row.
 
 
 def _unary(row: Row, x: Variable, *, w: Writing) -> Variable:
     if OPERATORS[w.node.op].slots[0].ragged:
-        x.ragged()
+        x.check_levels()
     if w.node.op == "Relu" and not x.dtype.startswith("float"):
         raise UnsupportedError(f"Paddle has no kernel for {x.dtype} numbers")
     attributes = {
@@ -30,7 +31,7 @@ def _unary(row: Row, x: Variable, *, w: Writing) -> Variable:
 
 
 def _binary(row: Row, out: Variable, *others: Variable, w: Writing) -> Variable:
-    """Of any number of values, one after the other."""
+    """Computes with any number of values, one after the other."""
     for other in others:
         if w.node.op in ("Div", "Pow") and out.dtype != other.dtype:
             raise UnsupportedError("numbers of two types")
@@ -38,18 +39,20 @@ def _binary(row: Row, out: Variable, *others: Variable, w: Writing) -> Variable:
     return out if others else out.copy()
 
 
-for _row in ROWS:
-    write = partial(_unary if len(_row.inputs) == 1 else _binary, _row)
-    RULES.setdefault(_row.op, Rule(write, _row.attributes))
-RULES["Sum"] = RULES["Add"]
+def enter_rows() -> None:
+    """Enters the rows of Paddle's table for which no file has a rule of its own."""
+    for row in ROWS:
+        write = partial(_unary if len(row.inputs) == 1 else _binary, row)
+        RULES.setdefault(row.op, Rule(write, row.attributes))
+    RULES["Sum"] = RULES["Add"]
 
 
-# Operators of ONNX's names as Paddle's: what computes.
+# Operators with ONNX's names that compute, as Paddle's.
 #
-# Slots and attributes: the operators' makers in 2.6, which are those of 3.x.
+# Slots and attributes: the operators' makers in 2.6, which are the same in 3.x.
 
 _COMPUTED = frozenset("bool int32 int64 float32 float64".split())
-"""What Paddle's kernels on CPU compute in."""
+"""The dtypes in which Paddle's kernels on CPU compute."""
 
 
 @rule("Neg")
@@ -80,17 +83,22 @@ def clip(x, low=None, high=None, *, w):
 
 @rule("Where")
 def where(condition, x, y, *, w):
-    """Paddle's takes equal shapes, so all are multiplied by ones of the whole one before."""
+    """Chooses elements. Paddle's operator needs equal shapes, so all values are multiplied by ones
+    of the full shape.
+    """
     condition, x, y = condition.dense, x.dense, y.dense
-    if x.dtype == "bool" or x.dtype != y.dtype:
-        raise UnsupportedError(f"a choice between {x.dtype} and {y.dtype}")
+    if x.dtype != y.dtype:
+        raise UnsupportedError(f"a choice between {x.dtype} and {y.dtype}: cast one")
+    if x.dtype == "bool":
+        chosen, other = condition.binary("logical_and", x), condition.logical_not()
+        return chosen.binary("logical_or", other.binary("logical_and", y))
     truth = condition.cast(x.dtype)
     ones = w.fill((truth + x + y).shape(), np.ones((), x.dtype))
     return (truth * ones).cast("bool").where(X=x * ones, Y=y * ones)
 
 
 def multiply(x: Variable, y: Variable, *, transposed: bool = False) -> Variable:
-    """Returns x times y, both as they are, or y transposed; words keep their LoD."""
+    """Returns x times y, or x times y transposed. A ragged x keeps its LoD."""
     if y.rank == 2 and x.rank >= 2 and not transposed:
         return x.mul(Y=y, x_num_col_dims=x.rank - 1, y_num_col_dims=1)
     out = x.matmul_v2(Y=y, trans_x=False, trans_y=transposed)
@@ -99,7 +107,9 @@ def multiply(x: Variable, y: Variable, *, transposed: bool = False) -> Variable:
 
 @rule("MatMul")
 def matmul(x, y, *, w):
-    """A window of words times a filter is a convolution over sequences."""
+    """Writes a product. The product of a window of steps with a filter becomes a convolution over
+    sequences.
+    """
     maker = w.graph.producer(w.node.inputs[0])
     if maker is not None and maker.op == "SequenceContext" and y.rank == 2:
         return convolve(maker, y)
@@ -107,7 +117,7 @@ def matmul(x, y, *, w):
 
 
 def convolve(window: Node, matrix: Variable) -> Variable:
-    """Returns what `SequenceContext` gives, times a matrix."""
+    """Returns the output of `SequenceContext` times a matrix."""
     return matrix.w.value(window.inputs[0]).sequence_conv(
         Filter=matrix,
         contextLength=window.attrs.length,
@@ -127,19 +137,46 @@ def gemm(x, y, bias=None, *, transA, transB, alpha, beta):
 
 
 _OF_TRUTHS = {"ReduceMax": "reduce_any", "ReduceMin": "reduce_all"}
+_SUMMED: dict[str, tuple[Callable[[Variable], Variable], Callable[[Variable], Variable]]] = {
+    "ReduceL1": (lambda x: x.abs(), lambda out: out),
+    "ReduceL2": (lambda x: x * x, lambda out: out.sqrt()),
+    "ReduceSumSquare": (lambda x: x * x, lambda out: out),
+    "ReduceLogSum": (lambda x: x, lambda out: out.log()),
+}
+"""The function of each element before the sum, and the function of the sum."""
+
+
+@rule(" ".join(_SUMMED))
+def reduce_sums(x, axes=None, *, keepdims, noop_with_empty_axes, w):
+    before, after = _SUMMED[w.node.op]
+    if axes is None and noop_with_empty_axes:
+        raise UnsupportedError("no axes, and noop_with_empty_axes: set axes")
+    return after(_reduce("reduce_sum", before(x.dense), integers(axes), keepdims))
+
+
+@rule("ReduceLogSumExp")
+def reduce_log_sum_exp(x, axes=None, *, keepdims, noop_with_empty_axes):
+    chosen = sorted(axis % x.rank for axis in integers(axes)) or list(range(x.rank))
+    if noop_with_empty_axes and axes is None:
+        return x.copy()
+    whole = len(chosen) == x.rank
+    return x.dense.logsumexp(axis=chosen, keepdim=bool(keepdims), reduce_all=whole)
 
 
 @rule("ReduceSum ReduceMean ReduceProd ReduceMax ReduceMin")
 def reduce(x, axes=None, *, keepdims, noop_with_empty_axes, w):
-    """Paddle sums int32 as int64."""
-    x, kind = x.dense, TYPES[w.node.op]
-    chosen = sorted(axis % x.rank for axis in integers(axes))
-    if not chosen and noop_with_empty_axes:
-        return x.copy()
+    kind, chosen = TYPES[w.node.op], integers(axes)
     if x.dtype == "bool":
         kind = _OF_TRUTHS.get(w.node.op, kind)
-    chosen = chosen or list(range(x.rank))
-    out = w.emit(
+    if not chosen and noop_with_empty_axes:
+        return x.dense.copy()
+    return _reduce(kind, x.dense, chosen, keepdims)
+
+
+def _reduce(kind: str, x: Variable, axes: Sequence[int], keepdims: int) -> Variable:
+    """Reduces, and casts back, because Paddle sums int32 as int64."""
+    chosen = sorted(axis % x.rank for axis in axes) or list(range(x.rank))
+    out = x.w.emit(
         kind,
         x,
         dim=chosen,
@@ -151,24 +188,67 @@ def reduce(x, axes=None, *, keepdims, noop_with_empty_axes, w):
     return out.cast(x.dtype)
 
 
-@rule("ArgMax")
-def arg_max(x, *, axis, keepdims, select_last_index):
+@rule("ArgMax ArgMin")
+def extreme(x, *, axis, keepdims, select_last_index, w):
     if select_last_index:
         raise UnsupportedError("attribute select_last_index: Paddle takes the first of equal ones")
-    return x.arg_max(axis=int(axis), keepdims=bool(keepdims), flatten=False, dtype=3)
+    kind = "arg_max" if w.node.op == "ArgMax" else "arg_min"
+    return w.emit(kind, x, axis=int(axis), keepdims=bool(keepdims), flatten=False, dtype=3)
+
+
+@rule("CumSum")
+def cum_sum(x, axis, *, exclusive, reverse, w):
+    """Writes a cumulative sum. An exclusive sum sums a zero and all elements except the last.
+
+    Paddle's own exclusive cumsum of a single element is the element.
+    """
+    x, (along,) = x.dense, integers(axis)
+    along %= x.rank
+    if exclusive:
+        zero = w.fill(x.take({along: (0, 1)}).shape(), np.zeros((), x.dtype))
+        rest = x.take({along: (1, ALL) if reverse else (0, -1)})
+        x = w.concat([rest, zero] if reverse else [zero, rest], along)
+    return x.cumsum(axis=along, flatten=False, exclusive=False, reverse=bool(reverse))
+
+
+@rule("Mod")
+def mod(x, y, *, fmod):
+    """Computes the remainder of floats from absolute values; it has the dividend's sign."""
+    x, y, floats = x.dense, y.dense, x.dtype.startswith("float")
+    if bool(fmod) != floats:
+        raise UnsupportedError(f"{fmod=} of {x.dtype}: expected 0 of integers, 1 of floats")
+    if not floats:
+        return x.binary("elementwise_mod", y)
+    return x.sign() * x.abs().binary("elementwise_mod", y.abs())
+
+
+@rule("PRelu")
+def prelu(x, slope, *, w):
+    zero = w.constant(np.zeros((), x.dtype))
+    return x.binary("elementwise_max", zero) + x.binary("elementwise_min", zero) * slope
+
+
+@rule("Round")
+def round_(x, *, w):
+    """Rounds .5 to even integers, unlike Paddle's round."""
+    whole = x.floor()
+    rest, half = x - whole, w.constant(np.full((), 0.5, x.dtype))
+    odd = whole.binary("elementwise_mod", w.constant(np.full((), 2, x.dtype))).cast("bool")
+    to_even = rest.binary("equal", half).binary("logical_and", odd)
+    return whole + rest.binary("greater_than", half).binary("logical_or", to_even).cast(x.dtype)
 
 
 @rule("TopK")
 def top_k(x, k, *, axis, largest, sorted, w):
-    (count,) = integers(k)
+    count = {"K": k.cast("int32").reshape(1)} if k.known is None else {"k": integers(k)[0]}
     made = w.emit_all(
         "top_k_v2",
         x,
         {"Out": 1, "Indices": 1},
-        k=count,
         axis=int(axis),
         largest=bool(largest),
         sorted=True,
+        **count,
     )
     return made["Out"] + made["Indices"]
 
@@ -180,7 +260,7 @@ def layer_norm(x, scale, bias=None, *, axis, epsilon, stash_type, w):
     axis, shape = axis % x.rank, scale.sizes
     if len(shape) != x.rank - axis or None in shape:
         raise UnsupportedError(f"scale {shape} of a normalization over axes from {axis} on")
-    if None in x.sizes[axis:]:  # what is normalized is as large as its scale
+    if None in x.sizes[axis:]:  # the normalized axes have the sizes of the scale
         x = x.reshape(*[0] * axis, *shape)
     return x.layer_norm(
         Scale=scale.reshape(-1),
@@ -190,58 +270,116 @@ def layer_norm(x, scale, bias=None, *, axis, epsilon, stash_type, w):
     )
 
 
-@rule("BatchNormalization")
-def batch_norm(x, *numbers, epsilon, momentum, w):
-    """The numbers are the operator's own: it gives two of them back."""
-    names = ("Scale", "Bias", "Mean", "Variance")
-    own = {
-        slot: w.constant(each.array, f"{w.node.outputs[0]}.{slot}")
-        for slot, each in zip(names, numbers, strict=True)
-    }
-    outputs = {"Y": 1, "SavedMean": 1, "SavedVariance": 1}
-    outputs |= {"MeanOut": own["Mean"], "VarianceOut": own["Variance"]}
-    return w.emit_all(
-        "batch_norm",
-        x,
-        outputs,
-        **own,
-        is_test=True,
-        use_global_stats=True,
-        trainable_statistics=False,
-        momentum=0.9,
-        data_layout="NCHW",
-        epsilon=float(epsilon),
-    )["Y"]
-
-
-# Operators of ONNX's names as Paddle's: what moves, joins, counts and fills.
+# Operators with ONNX's names that move, join, count and fill, as Paddle's.
 #
-# Slots and attributes: the operators' makers in 2.6, which are those of 3.x.
+# Slots and attributes: the operators' makers in 2.6, which are the same in 3.x.
 
 
 @rule("Gather")
-def gather(table, index, *, axis, non_negative):
-    """Rows of a table of floats are lookup_table_v2, which keeps the LoD; the rest is gather."""
+def gather(table, index, *, axis, non_negative, w):
+    """Takes rows of a table of floats by lookup_table_v2, which keeps the LoD. Takes other elements
+    by gather, at a list of indices.
+    """
     axis, wide = axis % table.rank, index.cast("int64")
     if not non_negative:
-        wide = _count_from_zero(table.sizes[axis], wide, index.known)
+        wide = _count_from_zero(table, axis, wide)
     if axis == 0 and table.rank == 2 and table.dtype.startswith("float"):
         return wide.lookup_table_v2(W=table, padding_idx=-1)
-    if index.rank > 1:
-        raise UnsupportedError(f"indices of {index.rank} axes into axis {axis} of a value")
-    out = table.dense.gather(Index=wide.dense.reshape(-1), axis=axis)
-    return out if index.rank else out.squeeze2(axes=[axis])
+    table = table.dense
+    out = table.gather(Index=wide.dense.reshape(-1), axis=axis)
+    if index.rank == 1:
+        return out
+    if not index.rank:
+        return out.squeeze2(axes=[axis])
+    sizes = [table.size_or_number(at) for at in range(table.rank)]
+    sizes[axis : axis + 1] = [index.size_or_number(at) for at in range(index.rank)]
+    return out.resize(*_with_rest(sizes))
 
 
-def _count_from_zero(size: int | None, index: Variable, known: Any) -> Variable:
-    """Returns indices that count from the end if they are below zero, all from the beginning."""
-    if known is not None and known.min(initial=0) >= 0:
+def _with_rest(sizes: Sequence[int | Variable]) -> list[int | Variable]:
+    """Returns sizes, with -1 for the size that is known only at run time if there is only one."""
+    if sum(isinstance(size, Variable) for size in sizes) > 1 or 0 in sizes:
+        return list(sizes)
+    return [size if isinstance(size, int) else -1 for size in sizes]
+
+
+def _count_from_zero(table: Variable, axis: int, index: Variable) -> Variable:
+    """Converts indices, which count from the end if they are negative, to indices from the
+    beginning.
+    """
+    if index.known is not None and index.known.min(initial=0) >= 0:
         return index
-    if size is None:
-        raise UnsupportedError("indices may be negative, and the size of the axis is not known")
-    w = index.w
-    below = index.binary("less_than", w.constant(np.int64(0))).cast("int64")
-    return index + below * w.constant(np.int64(size))
+    w, size = index.w, table.sizes[axis]
+    last = table.size(axis).squeeze2(axes=[0]) if size is None else w.constant(np.int64(size))
+    return index + index.binary("less_than", w.constant(np.int64(0))).cast("int64") * last
+
+
+@rule("GatherND")
+def gather_nd(table, index, *, batch_dims, non_negative, w):
+    """Gathers parts at indices. Along the first ``batch_dims`` axes, an index applies to its own
+    position.
+    """
+    table, index = table.dense, index.dense.cast("int64")
+    depth = index.sizes[-1]
+    if not non_negative and (index.known is None or index.known.min(initial=0) < 0):
+        ends = table.shape().take({0: (batch_dims, batch_dims + depth)}).cast("int64")
+        index = index + index.binary("less_than", w.constant(np.int64(0))).cast("int64") * ends
+    first = index.take({index.rank - 1: (0, 1)})
+    places = [w.fill(first.shape(), np.ones((), np.int64)).before(at) for at in range(batch_dims)]
+    whole = w.concat([*places, index], index.rank - 1) if places else index
+    return table.gather_nd(Index=whole)
+
+
+@rule("GatherElements")
+def gather_elements(x, index, *, axis, non_negative):
+    x, axis, wide = x.dense, axis % x.rank, index.dense.cast("int64")
+    if not non_negative:
+        wide = _count_from_zero(x, axis, wide)
+    places = [place.unsqueeze2(axes=[x.rank]) for place in _places(wide, axis)]
+    return x.gather_nd(Index=x.w.concat(places, x.rank))
+
+
+def _places(index: Variable, axis: int) -> list[Variable]:
+    """Returns the indices of elements along all axes: ``index`` along ``axis``, the own position
+    along others.
+    """
+    ones = index.w.fill(index.shape(), np.ones((), np.int64))
+    return [index if at == axis else ones.before(at) for at in range(index.rank)]
+
+
+@rule("ScatterND")
+def scatter_nd(x, index, updates, *, reduction, w):
+    x, index, depth = x.dense, index.dense.cast("int64"), index.sizes[-1]
+    ends = x.shape().take({0: (0, depth)}).cast("int64")
+    index = index + index.binary("less_than", w.constant(np.int64(0))).cast("int64") * ends
+    last = index.rank - 1
+    places = [index.take({last: (at, at + 1)}, [last]) for at in range(depth)]
+    return _put(x, places, updates.dense, reduction)
+
+
+@rule("ScatterElements")
+def scatter_elements(x, index, updates, *, axis, reduction):
+    x, axis = x.dense, axis % x.rank
+    wide = _count_from_zero(x, axis, index.dense.cast("int64"))
+    return _put(x, _places(wide, axis), updates.dense, reduction)
+
+
+def _put(x: Variable, places: Sequence[Variable], updates: Variable, reduction: str) -> Variable:
+    if reduction not in ("none", "add"):
+        raise UnsupportedError(f"attribute {reduction=}: expected none or add")
+    return x.w.emit("index_put", x, indices=places, value=updates, accumulate=reduction == "add")
+
+
+@rule("NonZero")
+def non_zero(x):
+    return x.dense.where_index().transpose(1, 0)
+
+
+@rule("Compress")
+def compress(x, condition, *, axis):
+    x = x.dense.reshape(-1) if axis is None else x.dense
+    places = condition.dense.where_index().reshape(-1)
+    return x.gather(Index=places, axis=(axis or 0) % x.rank)
 
 
 @rule("Concat")
@@ -263,21 +401,24 @@ def split(x, sizes=None, *, axis, num_outputs, w):
 @rule("Reshape")
 def reshape(x, shape, *, allowzero, w):
     if shape.known is None:
-        out_rank = len(w.graph.types[w.node.outputs[0]].counts)
+        out_rank = len(w.types[w.node.outputs[0]].counts)
         return x.reshape(*[-1] * out_rank, computed=shape)
     sizes = integers(shape)
     if 0 in sizes and allowzero:
         raise UnsupportedError("attribute allowzero: Paddle keeps the size where 0 stands")
-    if not sizes:
-        raise UnsupportedError("a value without axes")
+    if not sizes:  # Paddle's reshape takes no empty list of sizes
+        return x.dense.reshape(1).squeeze2(axes=[0])
     return x.reshape(*sizes)
 
 
 @rule("Flatten")
 def flatten(x, *, axis):
-    if axis % x.rank != 1:
-        raise UnsupportedError(f"attribute {axis=} of {x.rank} axes")
-    return x.reshape(0, -1)
+    axis, later = axis + (x.rank if axis < 0 else 0), x.sizes[axis:]
+    if axis == 1:
+        return x.reshape(0, -1)
+    if None in later:
+        raise UnsupportedError(f"attribute {axis=}: the sizes {later} are known at run time only")
+    return x.dense.reshape(-1, math.prod(size or 0 for size in later))
 
 
 @rule("Transpose")
@@ -286,15 +427,41 @@ def transpose(x, *, perm):
 
 
 @rule("Einsum")
-def einsum(x, *others, equation):
-    """Only one that exchanges axes, with or without dots for those that stay."""
-    source, _, target = equation.replace(" ", "").partition("->")
-    rest = x.rank - len(source.replace("...", ""))
-    dots = "".join(chr(ord("A") + at) for at in range(max(rest, 0)))
-    source, target = (each.replace("...", dots) for each in (source, target))
-    if others or sorted(source) != sorted(target) or len(set(source)) < len(source):
-        raise UnsupportedError("only an einsum that moves the axes of one value is written")
-    return x.transpose(*(source.index(letter) for letter in target))
+def einsum(*values, equation, w):
+    """Writes a sum over axes of one value and their permutation, or a product of two values by
+    Paddle's einsum.
+
+    Paddle's einsum takes lower-case letters only; a capital letter ends the process. It has no
+    ellipsis. It does not broadcast, so an axis of one element is removed first.
+    """
+    given, arrow, target = equation.replace(" ", "").partition("->")
+    sources = given.split(",")
+    ranks = [v.rank - len(s.replace("...", "")) for v, s in zip(values, sources, strict=True)]
+    dotted = [rank for rank, source in zip(ranks, sources, strict=True) if "..." in source]
+    dots = "".join(map(str, range(max(dotted, default=0))))
+    pairs = zip(ranks, sources, strict=True)
+    sources = [s.replace("...", dots[len(dots) - rank :] if rank else "") for rank, s in pairs]
+    target = target.replace("...", dots)
+    letters = dict.fromkeys("".join(sources))
+    twice = any(len(set(each)) < len(each) for each in (*sources, target))
+    if not arrow or twice or len(values) > 2 or len(letters) > 26:
+        raise UnsupportedError(f"{equation=}: expected one or two values, -> and no letter twice")
+    if len(values) == 1:
+        (x,), (source,) = values, sources
+        gone = [at for at, letter in enumerate(source) if letter not in target]
+        left = [letter for letter in source if letter in target]
+        out = _reduce("reduce_sum", x.dense, gone, keepdims=0) if gone else x
+        return out.transpose(*map(left.index, target)) if len(left) > 1 else out
+    if not values[0].dtype.startswith("float"):
+        raise UnsupportedError(f"{equation=}: Paddle has no kernel for {values[0].dtype} numbers")
+    operands = []
+    for at, x in enumerate(values):
+        axes = enumerate(zip(sources[at], x.sizes, strict=True))
+        ones = [k for k, (letter, size) in axes if size == 1 and letter in sources[1 - at]]
+        operands.append(x.dense.squeeze2(axes=ones) if ones else x.dense)
+        sources[at] = "".join(s for k, s in enumerate(sources[at]) if k not in ones)
+    small = str.maketrans({letter: chr(ord("a") + at) for at, letter in enumerate(letters)})
+    return w.emit("einsum", operands, equation=f"{','.join(sources)}->{target}".translate(small))
 
 
 @rule("Squeeze")
@@ -326,9 +493,19 @@ def slice_(x, starts, ends, axes=None, steps=None):
     whole = {*numbers["starts"], *strides} == {-1} and {*numbers["ends"]} == {-ALL}
     if whole and not slots:
         return x.flip(axis=chosen)
-    if slots or min(strides) < 1:
-        raise UnsupportedError(f"steps {strides}, backwards or between ends of run time")
-    return x.strided_slice(**numbers, strides=strides)
+    if slots:
+        raise UnsupportedError(f"steps {strides} between ends that are computed at run time")
+    turned = [at for at, step in enumerate(strides) if step < 0]
+    for at in turned:  # cut forwards, and reverse the part
+        first, last = numbers["ends"][at] + 1, numbers["starts"][at] + 1
+        if first == 0:
+            raise UnsupportedError(f"step {strides[at]} back to the last element: nothing is left")
+        numbers["starts"][at], numbers["ends"][at] = max(first, -ALL), min(last, ALL) or ALL
+    if not turned:
+        return x.strided_slice(**numbers, strides=strides)
+    out = x.slice(**numbers, decrease_axis=[]).flip(axis=[chosen[at] for at in turned])
+    numbers |= {"starts": [0] * len(chosen), "ends": [ALL] * len(chosen)}
+    return out.strided_slice(**numbers, strides=[abs(step) for step in strides])
 
 
 @rule("Shape")
@@ -347,16 +524,36 @@ def constant_of_shape(shape, *, value, w):
         if math.prod(sizes) > 2**16:
             raise UnsupportedError(f"a constant of {sizes}")
         return w.constant(np.full(sizes, number)).copy()
-    if number.dtype.kind == "b" or not np.isfinite(number):
-        raise UnsupportedError(f"a constant {number} of a shape that is computed")
+    if number.dtype.kind == "b":
+        return w.fill(shape, number.astype(np.int32)).cast("bool")
     return w.fill(shape, number)
+
+
+@rule("Range")
+def range_(start, limit, delta):
+    return start.range(End=limit, Step=delta)
+
+
+@rule("Size")
+def size(x, *, w):
+    return w.emit("size", x)
+
+
+@rule("Tile")
+def tile(x, repeats):
+    return x.dense.tile(repeat_times=integers(repeats))
+
+
+@rule("Trilu")
+def trilu(x, k=None, *, upper):
+    return x.dense.tril_triu(diagonal=sum(integers(k)), lower=not upper)
 
 
 @rule("Expand")
 def expand(x, shape, *, w):
-    """A product with ones of that shape: it broadcasts both ways, as ONNX does."""
+    """Multiplies by ones of that shape, which broadcasts in both directions, like ONNX."""
     if x.dtype == "bool":
-        raise UnsupportedError("truth values are not expanded")
+        return expand(x.cast("int32"), shape, w=w).cast("bool")
     if shape.known is None:
         return x * w.fill(shape, np.ones((), x.dtype))
     return x * w.constant(np.ones(integers(shape), x.dtype))

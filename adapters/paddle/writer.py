@@ -1,8 +1,9 @@
-"""A Paddle program under construction, and the rules by which nodes are written."""
+"""A Paddle program under construction, and the rules that write its nodes."""
 
 from __future__ import annotations
 
 import struct
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
@@ -19,14 +20,16 @@ from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.lower import RULES as READING
 from onernn.adapters.paddle.messages import CODES
 from onernn.adapters.paddle.operators import OPERATORS
-from onernn.adapters.paddle.read import Operator
+from onernn.adapters.paddle.read import Operator, feed_operators, fetch_operators
 from onernn.adapters.paddle.table import PaddleBuilder, PaddleOperator, list_places
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 from onernn.ir.files import replacing_all
 from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.operator import OPERATORS as CANONICAL
 from onernn.ir.records import dataclass
 from onernn.ir.types import UNKNOWN, Type, type_of
+from onernn.ops.control import types_inside
 
 # A Paddle program under construction: operators, variables, parameters; and its two files.
 #
@@ -34,15 +37,17 @@ from onernn.ir.types import UNKNOWN, Type, type_of
 # lod_tensor.cc (SerializeToStream) of 2.6.
 
 VERSION = 2006002
-"""Of the format: that of Paddle 2.6.2, which 3.x reads, too."""
+"""The version of the format: Paddle 2.6.2, which 3.x can also read."""
 _MOST_DIMS = 2**31 - 1  # attributes are int32
 
 _OUTPUTS = {
     **{meaning.type: meaning.outputs for meaning in OPERATORS.values()},
     "sequence_pool": ("Out", "MaxIndex"),
     "crf_decoding": ("ViterbiPath",),
+    "conv3d": ("Output",),
+    "index_put": ("out",),
 }
-"""The output slots that an operator insists on, the main one first; ``Out`` for all others."""
+"""The output slots that an operator requires, the main slot first. Other operators have ``Out``."""
 
 
 class VariableNames(Names):
@@ -51,39 +56,62 @@ class VariableNames(Names):
 
 @dataclass(eq=False)
 class ProgramWriter:
-    """Block 0, and the names of its variables."""
+    """A block, and the data that all blocks of a program share.
+
+    ``variables``: a map of the block, then of each block around it. ``kinds``: the kinds of
+    variables that are not tensors. ``fetches``: the variables that the block computes for others.
+    """
 
     names: VariableNames
     feeds: list[str] = field(default_factory=list)
     fetches: list[str] = field(default_factory=list)
     operations: list[Operator] = field(default_factory=list)
-    variables: dict[str, Type] = field(default_factory=dict)
+    variables: ChainMap[str, Type] = field(default_factory=ChainMap)
     parameters: dict[str, Array] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    blocks: list[ProgramWriter] = field(default_factory=list)
+    parent: int = -1
+    index: int = 0
+
+    def inner(self) -> ProgramWriter:
+        """Returns a new block inside this one."""
+        self.blocks.append(
+            replace(
+                self,
+                feeds=[],
+                fetches=[],
+                operations=[],
+                variables=self.variables.new_child(),
+                parent=self.index,
+                index=len(self.blocks) + 1,
+            )
+        )
+        return self.blocks[-1]
 
     def parameter(self, array: Array, stem: str) -> str:
         name = self.names.fresh(stem)
         if array.dtype.name not in CODES:
             raise UnsupportedError(f"{name!r}: Paddle has no {array.dtype} parameters")
         self.parameters[name] = np.ascontiguousarray(array).reshape(array.shape)
-        self.variables[name] = type_of(array)
+        self.variables.maps[-1][name] = type_of(array)
         return name
 
-    def pruned(self) -> list[Operator]:
+    def list_needed_operations(self) -> list[Operator]:
         """Returns the operators that a fetched value needs."""
-        needed, operations = set(self.fetches), []
+        needed, operations = set(self.fetches), list[Operator]()
         for each in reversed(self.operations):
-            if any(needed.intersection(names) for names in each.outputs.values()):
-                operations.append(each)
-                needed.update(*each.inputs.values())
-        return operations[::-1]
+            if needed.intersection(each.writes):
+                operations.insert(0, each)
+                needed.update(each.reads)
+        return operations
 
     def files(self) -> tuple[bytes, list[bytes]]:
-        """Returns the bytes of ``.pdmodel``, and those of ``.pdiparams`` tensor by tensor."""
-        operations = self.pruned()
-        used = set(self.feeds) | set(self.fetches)
+        """Returns the bytes of ``.pdmodel``, and the bytes of each tensor of ``.pdiparams``."""
+        operations = self.list_needed_operations()
+        used = {*self.feeds, *self.fetches}
         for each in operations:
-            used.update(*each.inputs.values(), *each.outputs.values())
-        if not self.parameters.keys() & used:  # paddle.inference loads no empty file
+            used.update(each.reads, each.writes)
+        if not self.parameters.keys() & used:  # paddle.inference cannot load an empty file
             used.add(self.parameter(np.zeros(1, np.float32), "none"))
         desc = messages.message("ProgramDesc")()
         desc.version.version = VERSION
@@ -92,27 +120,34 @@ class ProgramWriter:
             block.vars.add(name=name, persistable=True).type.type = kind
         for name in sorted(used):
             self._declare(block, name)
-        for column, name in enumerate(self.feeds):
-            slots = ({"X": ("feed",)}, {"Out": (name,)})
-            _write_operation(block, Operator(column, "feed", *slots, {"col": column}))
-        for each in operations:
+        for each in [*feed_operators(self.feeds), *operations, *fetch_operators(self.fetches)]:
             _write_operation(block, each)
-        for column, name in enumerate(self.fetches):
-            slots = ({"X": (name,)}, {"Out": ("fetch",)})
-            _write_operation(block, Operator(column, "fetch", *slots, {"col": column}))
+        for inner in self.blocks:
+            inner._add_to(desc)
         tensors = [_tensor(self.parameters[name]) for name in sorted(self.parameters.keys() & used)]
         return desc.SerializeToString(deterministic=True), tensors
+
+    def _add_to(self, desc: Any) -> None:
+        block = desc.blocks.add(idx=self.index, parent_idx=self.parent)
+        operations = self.list_needed_operations()
+        used = {name for each in operations for name in (*each.reads, *each.writes)}
+        for name in sorted(used & self.variables.maps[0].keys()):
+            self._declare(block, name)
+        for each in operations:
+            _write_operation(block, each)
 
     def _declare(self, block: Any, name: str) -> None:
         type_ = self.variables[name]
         desc = block.vars.add(name=name, persistable=name in self.parameters)
         desc.need_check_feed = name in self.feeds
         desc.is_parameter = desc.stop_gradient = name in self.parameters
-        desc.type.type = messages.LOD_TENSOR
-        lod_tensor = desc.type.lod_tensor
-        lod_tensor.lod_level = type_.depth
-        lod_tensor.tensor.data_type = CODES[type_.dtype or ""]
-        lod_tensor.tensor.dims.extend(-1 if size is None else size for size in type_.counts)
+        desc.type.type = self.kinds.get(name, messages.LOD_TENSOR)
+        if desc.type.type == messages.SCOPES:
+            return
+        held = desc.type.lod_tensor if name not in self.kinds else desc.type.tensor_array
+        held.lod_level = type_.depth
+        held.tensor.data_type = CODES[type_.dtype or ""]
+        held.tensor.dims.extend(-1 if size is None else size for size in type_.counts)
 
 
 def save(program: ProgramWriter, path: Path) -> None:
@@ -124,7 +159,9 @@ def save(program: ProgramWriter, path: Path) -> None:
 
 
 def _tensor(array: Array) -> bytes:
-    """Returns what `read.read_tensors` reads: no LoD, then the description, then the numbers."""
+    """Returns a tensor in the format of `read.read_tensors`: no LoD, then the description, then the
+    data.
+    """
     desc = messages.message("TensorDesc")(data_type=CODES[array.dtype.name])
     desc.dims.extend(array.shape)
     description = desc.SerializeToString()
@@ -132,7 +169,7 @@ def _tensor(array: Array) -> bytes:
     return head + array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-# The AttrType of a Python value, and the field that holds it; of lists, by their first element.
+# The AttrType of a Python value, and its field. The first element decides for lists.
 _SINGLE = {bool: "b", int: "i", float: "f", str: "s"}
 _LISTS = {bool: "bools", int: "ints", float: "floats", str: "strings"}
 
@@ -150,23 +187,23 @@ def _write_operation(block: Any, operation: Operator) -> None:
                 raise UnsupportedError(
                     f"attribute {name}={value} of {operation.type}: over 32 bits"
                 )
-        member = (_LISTS if several else _SINGLE)[kind]
+        member = "block_idx" if name == "sub_block" else (_LISTS if several else _SINGLE)[kind]
         number = messages.ATTRIBUTE_FIELDS.index(member)
         op.attrs.add(name=name, type=number, **{member: value})
 
 
-# What the rules that write a Paddle program work with: variables, constants, LoDs.
+# The tools of the rules that write a Paddle program: variables, constants, LoDs.
 
 ALL = 2**31 - 1
-"""The end of an axis, as a Slice says it."""
+"""The end of an axis in the notation of a Slice."""
 
 
 class Variable:
-    """A variable of the program under construction; Paddle's operators are its methods.
+    """A variable of the program that is under construction. Paddle's operators are its methods.
 
     ``x.cumsum(axis=0)`` appends an operator with x in its first slot, and returns its main output.
-    A keyword that begins with a capital letter is another slot, other keywords are attributes.
-    Python's arithmetic broadcasts as NumPy does; an integer becomes a constant (1,) of int64.
+    A keyword that holds a variable, a list of variables or None is a slot; others are attributes.
+    Python's arithmetic broadcasts like NumPy. An integer becomes a constant (1,) of int64.
     """
 
     def __init__(self, w: Writing, name: str) -> None:
@@ -231,18 +268,18 @@ class Variable:
         return self.assign()
 
     def under(self, like: Variable) -> Variable:
-        """Returns the rows under the LoD of another variable."""
+        """Returns the rows with the LoD of another variable."""
         return self.lod_reset(Y=like)
 
     @property
     def dense(self) -> Variable:
-        """The variable without its LoD, which a slice of the words drops."""
+        """The variable without its LoD, which a slice of axis 0 drops."""
         if not self.depth:
             return self
         return self.slice(axes=[0], starts=[0], ends=[ALL], infer_flags=[1])
 
-    def ragged(self, levels: int = 1) -> Variable:
-        """Returns this variable; raises `UnsupportedError` unless it has so many LoD levels."""
+    def check_levels(self, levels: int = 1) -> Variable:
+        """Returns this variable. Raises `UnsupportedError` unless it has ``levels`` LoD levels."""
         if self.depth != levels:
             raise UnsupportedError(
                 f"a value of {self.depth} LoD levels, Paddle's operator takes {levels}"
@@ -250,16 +287,36 @@ class Variable:
         return self
 
     def cast(self, dtype: str, *, always: bool = False) -> Variable:
-        """Returns this dtype; the variable itself if it has it, unless ``always``."""
+        """Casts to this dtype. Returns the variable itself if it has the dtype, unless
+        ``always``.
+        """
         if self.dtype == dtype and not always:
             return self
         codes = {"in_dtype": CODES[self.dtype], "out_dtype": CODES[dtype]}
         return self.w.emit("cast", self, **codes)
 
     def reshape(self, *sizes: int, computed: Variable | None = None) -> Variable:
-        """Returns these sizes, 0 for that of the input and -1 for the rest, or computed ones."""
+        """Reshapes to these sizes, 0 for the input's size and -1 for the rest, or to computed
+        sizes.
+        """
         shape = computed and computed.cast("int32")
         return self.reshape2(Shape=shape, shape=sizes)
+
+    def resize(self, *sizes: int | Variable) -> Variable:
+        """Reshapes to these sizes. Computed sizes are (1,) int64 each."""
+        known = [size for size in sizes if isinstance(size, int)]
+        if len(known) == len(sizes):
+            return self.reshape(*known)
+        parts = [self.w.number(size) if isinstance(size, int) else size for size in sizes]
+        return self.reshape(*[-1] * len(sizes), computed=self.w.concat(parts, 0))
+
+    def before(self, axis: int) -> Variable:
+        """Returns the sum of the elements before each element along an axis.
+
+        It is not an exclusive cumsum, which in Paddle returns a single element unchanged.
+        """
+        x = self.dense
+        return x.cumsum(axis=axis, flatten=False, exclusive=False, reverse=False) - x
 
     def transpose(self, *perm: int) -> Variable:
         return self.transpose2(axis=perm)
@@ -269,7 +326,9 @@ class Variable:
         return self.transpose(1, 0, *range(2, self.rank))
 
     def take(self, cuts: Mapping[int, tuple[int, int]], gone: Sequence[int] = ()) -> Variable:
-        """Returns the elements [start, end) of axes; axes ``gone`` have one element, and go."""
+        """Returns the elements [start, end) of axes. Axes ``gone`` have one element, and are
+        removed.
+        """
         starts, ends = zip(*cuts.values(), strict=True)
         flags = [1] * len(cuts)
         return self.slice(
@@ -280,8 +339,13 @@ class Variable:
         """Returns a size as (1,) int64."""
         return self.shape().take({0: (axis, axis + 1)}).cast("int64")
 
+    def size_or_number(self, axis: int) -> int | Variable:
+        """Returns a size, as (1,) int64 if it is known only at run time."""
+        known = self.sizes[axis]
+        return self.size(axis) if known is None else known
+
     def split(self, axis: int, count: int, sections: Sequence[int] = ()) -> Sequence[Variable]:
-        """Returns parts of these sizes, or ``count`` of one size."""
+        """Returns parts of the sizes ``sections``, or ``count`` parts of one size."""
         number = 0 if sections else count
         return self.w.emit_all(
             "split", self, {"Out": count}, axis=axis, num=number, sections=sections
@@ -292,8 +356,8 @@ class Variable:
 class Padded:
     """A ragged value as variables: (T, N, ...) and (N,) int64.
 
-    ``like``: the padded value, of the layout ``time_major``. ``zeros``: whether zeros follow each
-    sequence in ``data``, as operators require; else any numbers may.
+    ``like``: the padded value, in the layout ``time_major``. ``zeros``: whether zeros follow each
+    sequence in ``data``, which operators require. Otherwise any values may follow.
     """
 
     data: Variable
@@ -304,17 +368,18 @@ class Padded:
 
 
 Input = Variable | Sequence[Variable | None] | None
-"""What an operator's slot holds."""
+"""The contents of an operator's slot."""
 
 
 @dataclass(eq=False)
 class Writing:
-    """A program of a graph's nodes under construction; ``node``: the one that is written now.
+    """A program under construction from a graph's nodes. ``node``: the node that is written now.
 
-    ``fused``: recurrent layers as fusion_gru and fusion_lstm; ``place``: "cpu" or "onednn".
+    ``fused``: whether recurrent layers become fusion_gru and fusion_lstm. ``place``: "cpu" or
+    "onednn".
 
-    Each operator is lowered as soon as it is written, as a reader of the file lowers it: dtype,
-    sizes and LoD of its results follow from its rule and the operators' types.
+    Each operator is lowered as soon as it is written, in the same way as by a reader of the file.
+    The dtype, sizes and LoD of its results follow from its rule and the operators' types.
     """
 
     graph: Graph
@@ -324,15 +389,20 @@ class Writing:
     inputs: list[Variable | None] = field(default_factory=list)
     padded: dict[str, Padded] = field(default_factory=dict)
     unplaced: list[Refusal] = field(default_factory=list)
+    types: Mapping[str, Type] = field(default_factory=dict)
     _values: dict[str, str] = field(default_factory=dict)
     _makers: dict[str, int] = field(default_factory=dict)
     _reader: PaddleBuilder = field(default_factory=lambda: PaddleBuilder("written"))
 
+    def __post_init__(self) -> None:
+        self.types = self.types or self.graph.types
+
     def write(self, node: Node) -> None:
         if node.op not in RULES:
-            raise UnsupportedError(f"operator {node.op} has no form in Paddle here")
+            other = "; ONNX has it: write .onnx" if CANONICAL[node.op].since else ""
+            raise UnsupportedError(f"operator {node.op} has no form in Paddle here{other}")
         for name in filter(None, (*node.inputs, *node.outputs)):
-            if name in self.graph.types and (dtype := self.graph.types[name].dtype) not in CODES:
+            if name in self.types and (dtype := self.types[name].dtype) not in CODES:
                 raise UnsupportedError(f"{name!r}: Paddle has no {dtype} numbers")
         self.node = node
         results = RULES[node.op](self)
@@ -343,7 +413,7 @@ class Writing:
                 self._give(name, result)
 
     def value(self, name: str) -> Variable:
-        """Returns what holds a value; a constant becomes a parameter with its first use."""
+        """Returns the variable of a value. A constant becomes a parameter when it is first used."""
         if name not in self._values:
             self._values[name] = self.constant(self.graph.constants[name], name).name
         return Variable(self, self._values[name])
@@ -367,25 +437,86 @@ class Writing:
         self._reader.input(value)
         self._values[value.name] = value.name
 
+    def stand_in(self, name: str) -> None:
+        """Enters a value of the graph that nothing writes."""
+        self._values[name] = self.enter(name, self.types[name]).name
+
+    def enter(self, name: str, known: Type) -> Variable:
+        """Returns a variable that the block reads or assigns to, but does not compute."""
+        self.program.variables.setdefault(name, known)
+        if not self._reader.holds(name):
+            self._reader.input(Value(name, known.dtype, known.counts, known.depth))
+            self._reader.declare(name, known)
+        return Variable(self, name)
+
+    def declare(self, known: Type, stem: str, kind: int = messages.LOD_TENSOR) -> Variable:
+        """Returns a new variable that no operator makes yet."""
+        name = self.program.names.fresh(stem)
+        self.program.variables[name] = known
+        if kind == messages.LOD_TENSOR:
+            return self.enter(name, known)
+        self.program.kinds[name] = kind
+        return Variable(self, name)
+
+    def block(self, key: str, inputs: Sequence[Variable]) -> Writing:
+        """Returns a body of the node as a block inside this one. The variables are the last of its
+        inputs.
+        """
+        graph: Graph = self.node.attributes[key]
+        known = types_inside(self.node, key, [self.types.get(name) for name in self.node.inputs])
+        names = [value.name for value in graph.inputs]
+        types = graph.infer_types(dict(zip(names, known, strict=True)))
+        inner = Writing(graph, self.program.inner(), self.fused, self.place, types=types)
+        for name, value in zip(names[len(names) - len(inputs) :], inputs, strict=True):
+            inner._values[name] = inner.take(value).name
+        return inner
+
+    def bind(self, name: str, variable: Variable) -> None:
+        """Sets the variable that holds an input of the block."""
+        self._values[name] = variable.name
+
+    def take(self, outer: Variable) -> Variable:
+        """Returns a variable of a block around this one."""
+        if outer.known is not None and not self._reader.holds(outer.name):
+            self._reader.give(outer.name, self._reader.constant(outer.known, outer.name))
+        return self.enter(outer.name, outer.type)
+
+    def nest(self, kind: str, inputs: Any, outputs: Any, **attributes: Any) -> None:
+        """Appends an operator with blocks or arrays, which can only be read with the whole
+        program.
+        """
+        slots, results = ({k: _names(v) for k, v in each.items()} for each in (inputs, outputs))
+        at = len(self.program.operations)
+        self.program.operations.append(Operator(at, kind, slots, results, attributes))
+
+    def reads(self) -> list[Variable]:
+        """Returns the variables of the blocks around this one that its operators read."""
+        operations = self.program.list_needed_operations()
+        names = {name for each in operations for name in each.reads}
+        return [
+            Variable(self, name) for name in sorted(names - self.program.variables.maps[0].keys())
+        ]
+
     def fetch(self, name: str) -> None:
         """Adds an output of the graph, under its own name."""
-        if (held := self.value(name)).name != name:  # the same variable as another value
+        if (held := self.value(name)).name != name:  # a second name for the same variable
             self._rename(held.copy(), name)
         self.program.fetches.append(name)
 
     def emit(self, kind: str, x: Input, /, **more: Any) -> Variable:
-        """Appends an operator, as `Variable` says, and returns its main output."""
+        """Appends an operator in the way that `Variable` describes. Returns its main output."""
         outputs = dict.fromkeys(_OUTPUTS.get(kind, ("Out",)), 1)
         return next(iter(self.emit_all(kind, x, outputs, **more).values()))[0]
 
     def emit_all(
         self, kind: str, x: Input, outputs: Mapping[str, int | Variable], /, **more: Any
     ) -> dict[str, tuple[Variable, ...]]:
-        """As `emit`, with so many new variables in each slot, or one that exists.
+        """Appends an operator like `emit`. ``outputs``: the number of new variables in each slot,
+        or an existing variable.
 
         The first slot is the main one.
         """
-        slots = {_first_slot(kind): x, **{k: v for k, v in more.items() if k[0].isupper()}}
+        slots = {_first_slot(kind): x, **{k: v for k, v in more.items() if _is_input(v)}}
         inputs = {slot: names for slot, value in slots.items() if (names := _names(value))}
         attributes = {
             name: tuple(value) if isinstance(value, list | range) else value
@@ -406,8 +537,10 @@ class Writing:
         return {slot: tuple(Variable(self, n) for n in names) for slot, names in results.items()}
 
     def _read(self, op: Operator) -> None:
-        """Infers the types of an operator's outputs; side outputs get the main one's."""
-        results = PaddleOperator(self._reader, {}, op, VERSION).lowered(READING[op.type])
+        """Infers the types of an operator's outputs. Side outputs get the type of the main
+        output.
+        """
+        results = PaddleOperator(self._reader, {}, op, VERSION).run_rule(READING[op.type])
         like = UNKNOWN
         for place, name in (
             e for slot, names in op.outputs.items() for e in list_places(slot, names)
@@ -420,15 +553,16 @@ class Writing:
             self.program.variables.setdefault(name, like)
 
     def _give(self, name: str, variable: Variable) -> None:
-        """Binds an output of the node, with the LoD that it must have."""
-        expected = self.graph.types[name]
+        """Binds an output of the node, and sets the LoD that it must have."""
+        expected = self.types[name]
         if expected.depth and variable.depth != expected.depth:
             variable = variable.under(self._like(expected.depth))
         elif not expected.depth:
             variable = variable.dense
         if (variable.dtype, variable.rank) != (expected.dtype, expected.rank):
             raise UnsupportedError(f"{name!r}: Paddle gives {variable.type}, expected {expected}")
-        self._values[name] = self._rename(variable, name)
+        inside = self.program.index > 0  # two blocks may use the same name
+        self._values[name] = variable.name if inside else self._rename(variable, name)
         if self._values[name] == name:
             self.program.variables[name] = expected
 
@@ -436,7 +570,7 @@ class Writing:
         return self.emit("concat", variables, axis=axis)
 
     def fill(self, shape: Variable, value: Any) -> Variable:
-        """Returns a number in a shape that is computed, int64 or int32."""
+        """Returns a variable of a computed shape (int64 or int32), filled with a number."""
         number = np.asarray(value)
         return self.emit(
             "fill_constant",
@@ -447,6 +581,10 @@ class Writing:
             str_value=str(number),
         )
 
+    def ones(self, *sizes: Variable) -> Variable:
+        """Returns ones of a shape. Each size is (1,) int64."""
+        return self.fill(self.concat(sizes, 0), np.ones((), np.int64))
+
     def _like(self, depth: int) -> Variable:
         for name in self.node.inputs:
             if name in self._values and self.value(name).depth == depth:
@@ -454,7 +592,7 @@ class Writing:
         raise UnsupportedError(f"no input of {depth} LoD levels to take them from")
 
     def _rename(self, variable: Variable, new: str) -> str:
-        """Gives a variable another name if its own is provisional, and returns its name."""
+        """Renames a variable if its own name is provisional. Returns its name."""
         old = variable.name
         place = self._makers.pop(old, None)
         if place is None:
@@ -476,6 +614,12 @@ def _first_slot(kind: str) -> str:
     return next(iter((*rule.slots, rule.rest))) if isinstance(rule, Signature) else "X"
 
 
+def _is_input(value: Any) -> bool:
+    """Returns whether a keyword's value is a variable, variables, or an absent variable."""
+    values = value if isinstance(value, list | tuple) and value else [value]
+    return all(each is None or isinstance(each, Variable) for each in values)
+
+
 def _names(value: Input) -> tuple[str, ...]:
     values = [value] if isinstance(value, Variable) else value or ()
     return tuple(each.name for each in values if each is not None)
@@ -489,14 +633,16 @@ class Rule(WritingRule):
         self.attributes = {*attributes, *self.keywords}
 
     def __call__(self, w: Writing) -> Variable | tuple[Variable | None, ...]:
-        """Returns the variable of the output, or those of all."""
-        if unknown := sorted({*w.node.attributes} - self.attributes):
+        """Returns the variable of the output, or the variables of all outputs."""
+        if unknown := sorted({*w.node.attributes} - self.attributes - _OF_A_RUNTIME):
             raise UnsupportedError(f"attributes {', '.join(unknown)} have no form in Paddle")
         w.inputs = [w.value(name) if name else None for name in w.node.inputs]
         return super().__call__(w)
 
 
 RULES = Rules[Rule]()
+_OF_A_RUNTIME = {"rational", "together"}
+"""Attributes that describe how ONNX Runtime rounds."""
 
 
 def rule(names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -1,15 +1,16 @@
-"""PyTorch: its recurrent modules, alive; its files, read without it."""
+"""PyTorch: runs recurrent modules of a live PyTorch; reads its files without PyTorch."""
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
-from onernn.adapters.common.adapter import Adapter, Runtime, defer, require
+from onernn.adapters.common.adapter import Adapter, Runtime, StrPath, defer, require
 
 
 def __getattr__(name: str) -> Any:
-    """Returns what works in a live PyTorch, imported when it is asked for."""
+    """Returns an attribute that needs PyTorch; imports it on first use."""
     if name in ("explain", "optimize", "refresh", "restore"):
         require("torch", "torch")
         from onernn.adapters.torch import plugin
@@ -18,22 +19,33 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-_WEIGHTS = (".pt", ".pth", ".ckpt", ".torchscript", ".safetensors")
-_ADVICE = (
-    "weights, no model that is read here: onernn weights writes its recurrent layers for others,"
-    " and onernn.read_weights gives its arrays for a graph of your own; to run the model, write it"
-    " where PyTorch is as"
-    " torch.export.save(torch.export.export(model.eval(), inputs), 'model.pt2')"
-)
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".torchscript", ".safetensors", ".index.json")
+
+
+def _suffix_of(path: StrPath) -> str:
+    """Returns the usual suffix of PyTorch's files with this content, "" for other content."""
+    if not os.path.isfile(path):
+        return ""
+    with open(path, "rb") as file:
+        head = file.read(_HEAD)
+    known = head.startswith(_BEGINS) or head[8:9] == b"{" or b'"weight_map"' in head
+    return str(defer("torch.weight_files.find_suffix")(path, head)) if known else ""
+
+
+_HEAD = 4096
+"""The number of bytes of a file that show its possible kind."""
+_BEGINS = (b"PK\x03\x04", b"\x80\x02\x8a\x0a")
+"""The first bytes of archives, and of pickles of a long integer."""
 
 ADAPTER = Adapter(
     name="PyTorch",
     files="a .pt2 that torch.export.save wrote",
-    reads=lambda path: str(path).endswith(".pt2"),
+    reads=lambda path: (_suffix_of(path) or str(path)).endswith(".pt2"),
+    suffix_of=_suffix_of,
     load=defer("torch.lower.load_torch"),
     no_params="the parameters of an exported program are in its file",
     find_faults=defer("torch.faults.find_faults"),
-    no_models=dict.fromkeys(_WEIGHTS, _ADVICE),
+    no_models=dict.fromkeys(_WEIGHTS, defer("torch.weight_files.explain")),
     weights=dict.fromkeys(_WEIGHTS, defer("torch.weight_files.read_arrays")),
     layers_among=defer("torch.weight_files.layers_among"),
     runtime=Runtime(

@@ -1,6 +1,6 @@
-"""Recurrent layers as operators of torch.library, for what traces a model: torch.compile.
+"""Recurrent layers as operators of torch.library, for torch.compile, which traces models.
 
-Eager calls do not come here: an operator costs 14 us a call, 42 us with gradients.
+Eager calls do not use these operators: an operator costs 14 us per call, 42 us with gradients.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.weak import WeakIdKeyDictionary
@@ -31,12 +32,12 @@ from onernn.adapters.torch.live_layer import (
 from onernn.ir.spec import RnnSpec
 
 _LIVE: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""What is packed, by the first parameter of a layer."""
+"""The packed layers, by the first parameter of a layer."""
 _FIRST = "weight_ih_l0"
 
 
 class _Token(np.ndarray[Any, Any]):
-    """A number whose memory a compiled graph keeps from the run forward to that backward."""
+    """A number whose memory a compiled graph keeps from the forward run to the backward run."""
 
     call: Call
 
@@ -44,21 +45,21 @@ class _Token(np.ndarray[Any, Any]):
 _TOKENS: WeakValueDictionary[int, _Token] = WeakValueDictionary()
 
 
-def forget_compiled(module: torch.nn.Module) -> None:
-    """Compiled graphs pack the module's parameters anew."""
+def forget_compiled(module: nn.Module) -> None:
+    """Makes compiled graphs pack the module's parameters again."""
     if (weight := module._parameters.get(_FIRST)) is not None:
         _LIVE.pop(weight, None)
 
 
-def ran_compiled(module: torch.nn.Module) -> str:
-    """Returns the kernel that a compiled graph last ran for the module, "" where none did."""
+def ran_compiled(module: nn.Module) -> str:
+    """Returns the kernel that a compiled graph last ran for the module, "" if none did."""
     weight = module._parameters.get(_FIRST)
     return "" if weight is None or weight not in _LIVE else _LIVE[weight].explain()
 
 
 @cache
 def _spec(layer: str, inputs: int, rows: int, width: int) -> RnnSpec:
-    """Of the text of `run_traced`, for so many input channels and a recurrent matrix."""
+    """Returns the spec that a text of `run_traced` names, for the sizes of the weights."""
     mode, layers, parts, _, *more = layer.split()
     return RnnSpec(
         CELLS[mode],
@@ -70,11 +71,11 @@ def _spec(layer: str, inputs: int, rows: int, width: int) -> RnnSpec:
     )
 
 
-def _spec_of(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> RnnSpec:
+def _spec_of(layer: str, x: Tensor, weights: Sequence[Tensor]) -> RnnSpec:
     return _spec(layer, int(x.shape[-1]), *map(int, weights[1].shape))
 
 
-def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveModule:
+def _live(layer: str, x: Tensor, weights: Sequence[Tensor]) -> LiveModule:
     live, spec, dtype = _LIVE.get(weights[0]), _spec_of(layer, x, weights), layer.split()[3]
     frozen = "frozen" in layer.split()
     if live is None or (live.spec, live.dtype, live.frozen) != (spec, dtype, frozen):
@@ -83,53 +84,57 @@ def _live(layer: str, x: torch.Tensor, weights: Sequence[torch.Tensor]) -> LiveM
     return live
 
 
-def _arguments(
-    live: LiveModule, x: torch.Tensor, sizes: torch.Tensor | None, states: Sequence[torch.Tensor]
-) -> Arguments:
-    """Returns an operator's arguments, checked: a graph may run it with others than were traced."""
+def _check(
+    x: Any, sizes: Any, states: Any, weights: Sequence[Tensor], layer: str
+) -> tuple[LiveModule, Arguments]:
+    """Returns an operator's layer and its checked arguments.
+
+    A graph may call the operator with arguments that differ from the traced ones.
+    """
+    live = _live(layer, x, weights)
     hx = states[0] if len(states) == 1 else tuple(states) or None
     try:
-        return arguments_of(live, x if sizes is None else PackedSequence(x, sizes), hx)
+        return live, arguments_of(live, x if sizes is None else PackedSequence(x, sizes), hx)
     except Left as error:
         raise RuntimeError(f"onernn::recurrent: {error}") from None
 
 
-def _shapes(x: torch.Tensor, sizes: torch.Tensor | None, states: Any, spec: RnnSpec) -> list[Any]:
-    """Of y and of the final states, h first; (0,) for c where there is none."""
+def _results(x: Any, sizes: Any, states: Any, weights: Any, layer: str) -> list[Tensor]:
+    """Returns empty tensors like y and the final states, h first; (0,) for c if there is none."""
+    spec = _spec_of(layer, x, weights)
     sequences = x.shape[1] if sizes is None else states[0].shape[1]
-    return [(*x.shape[:-1], spec.output_size), *state_shapes(spec, sequences), (0,)][:3]
+    shapes = [(*x.shape[:-1], spec.output_size), *state_shapes(spec, sequences), (0,)][:3]
+    return [x.new_empty(shape) for shape in shapes]
 
 
 @torch.library.custom_op("onernn::recurrent", mutates_args=())  # type: ignore[untyped-decorator]
 def recurrent(
-    x: torch.Tensor,
-    batch_sizes: torch.Tensor | None,
-    states: Sequence[torch.Tensor],
-    weights: Sequence[torch.Tensor],
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
     layer: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y, h_n and c_n of a stack without gradients; time comes first."""
-    live = _live(layer, x, weights)
-    batch, begins, shapes, _ = _arguments(live, x, batch_sizes, states)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns y, h_n and c_n of a stack without gradients; time comes first."""
+    live, (batch, begins, shapes, _) = _check(x, batch_sizes, states, weights, layer)
     y, ends = live.run(live.dtype, weights, batch, begins, shapes)
     return (y, *ends) if len(ends) > 1 else (y, *ends, x.new_empty(0))
 
 
 @recurrent.register_fake
-def _(x, batch_sizes, states, weights, layer):  # type: ignore[no-untyped-def]
-    spec = _spec_of(layer, x, weights)
-    return tuple(map(x.new_empty, _shapes(x, batch_sizes, states, spec)))
+def _(*arguments):  # type: ignore[no-untyped-def]
+    return tuple(_results(*arguments))
 
 
 @torch.library.custom_op("onernn::recurrent_recorded", mutates_args=())  # type: ignore[untyped-decorator]
 def recurrent_recorded(
-    x: torch.Tensor,
-    batch_sizes: torch.Tensor | None,
-    states: Sequence[torch.Tensor],
-    weights: Sequence[torch.Tensor],
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
     layer: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y, h_n, c_n, and a token for `recurrent_backward`."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns y, h_n, c_n, and a token for `recurrent_backward`."""
     call, tensors = _call(x, batch_sizes, states, weights, layer)
     y, *ends = call.forward(tensors)
     token = np.zeros(1, np.int64).view(_Token)
@@ -140,37 +145,32 @@ def recurrent_recorded(
 
 
 def _call(
-    x: torch.Tensor,
-    batch_sizes: torch.Tensor | None,
-    states: Sequence[torch.Tensor],
-    weights: Sequence[torch.Tensor],
-    layer: str,
-) -> tuple[Call, list[torch.Tensor]]:
-    live = _live(layer, x, weights)
+    x: Any, batch_sizes: Any, states: Any, weights: Sequence[Tensor], layer: str
+) -> tuple[Call, list[Tensor]]:
+    live, (batch, begins, *_) = _check(x, batch_sizes, states, weights, layer)
     live.check(weights)
-    batch, begins, *_ = _arguments(live, x, batch_sizes, states)
-    call = Call(live, live.spec, batch, len(begins), live.dtype)
+    call = Call(live, None, batch, len(begins), live.dtype)
     return call, [batch.x, *begins, *weights]
 
 
 @recurrent_recorded.register_fake
-def _(x, batch_sizes, states, weights, layer):  # type: ignore[no-untyped-def]
-    spec = _spec_of(layer, x, weights)
-    result = map(x.new_empty, _shapes(x, batch_sizes, states, spec))
-    return (*result, x.new_empty(1, dtype=torch.int64))
+def _(x, *others):  # type: ignore[no-untyped-def]
+    return (*_results(x, *others), x.new_empty(1, dtype=torch.int64))
 
 
 @torch.library.custom_op("onernn::recurrent_backward", mutates_args=())  # type: ignore[untyped-decorator]
 def recurrent_backward(
-    token: torch.Tensor,
-    grads: Sequence[torch.Tensor],
-    x: torch.Tensor,
-    batch_sizes: torch.Tensor | None,
-    states: Sequence[torch.Tensor],
-    weights: Sequence[torch.Tensor],
+    token: Tensor,
+    grads: Sequence[Tensor],
+    x: Tensor,
+    batch_sizes: Tensor | None,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
     layer: str,
-) -> list[torch.Tensor]:
-    """Gradients by x, the states and the weights. Without its token the run forward is repeated."""
+) -> list[Tensor]:
+    """Returns the gradients of x, the states and the weights; without the token it first repeats
+    the forward run.
+    """
     call, tensors = _call(x, batch_sizes, states, weights, layer)
     kept = _TOKENS.get(token.data_ptr())
     return (call if kept is None else kept.call).backward(tensors, grads)
@@ -191,8 +191,9 @@ def _backward(ctx: Any, dy: Any, dh: Any, dc: Any, _: Any) -> Any:
     token, x, *others = ctx.saved_tensors
     states, weights = others[: ctx.states], others[ctx.states :]
     grads = [dy, dh, dc] if ctx.layer.startswith("LSTM") else [dy, dh]
-    # Differentiated again, in batches or forward. A tracer's tensors are of classes of its own.
-    is_batched = any([type(grad) is torch.Tensor and not is_plain(grad) for grad in grads])
+    # The gradient is differentiated again, batched or in forward mode. A tracer's tensors have
+    # their own classes.
+    is_batched = any([type(grad) is Tensor and not is_plain(grad) for grad in grads])
     if torch.is_grad_enabled() or is_batched or forward_ad._current_level >= 0:
         call, tensors = _call(x, ctx.sizes, states, weights, ctx.layer)
         needed = [each.requires_grad for each in tensors]
@@ -208,26 +209,27 @@ recurrent_recorded.register_autograd(_backward, setup_context=_keep)
 
 
 class Tracing:
-    """The graph that torch.compile traces now."""
+    """The graph that torch.compile is tracing."""
 
     is_whole = False
-    """Whether it may not break (fullgraph=True)."""
+    """Whether the graph must not break (fullgraph=True)."""
 
 
 def _is_whole() -> bool:
     return Tracing.is_whole
 
 
-# torch.compiler.assume_constant_result, which takes seconds to import: the tracer calls it.
+# torch.compiler.assume_constant_result, set by hand because its import takes seconds; the tracer
+# calls the function.
 _is_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def may_trace(module: Any) -> bool:
-    """Returns whether a graph may hold a module's calls, as far as all of them are alike.
+    """Returns whether a graph may hold a module's calls, judged by the facts that all calls share.
 
-    The graph asks again if what it has read here changes. No compiled graph can be differentiated
-    twice. Outside of it calls do what they do without torch.compile; a graph that must be whole has
-    no place for them.
+    The graph checks again if a value that this function reads has changed. A compiled graph cannot
+    be differentiated twice. So calls with gradients run outside of the graph, the same as without
+    torch.compile, unless the graph must be whole.
     """
     if not still_enabled() or forward_ad._current_level >= 0 or torch.is_autocast_enabled("cpu"):
         return False
@@ -237,17 +239,15 @@ def may_trace(module: Any) -> bool:
 
 
 def _is_float32(tensor: Any) -> bool:
-    """Returns whether it is a tensor that kernels read, as far as a tracer knows."""
+    """Returns whether kernels can read the tensor, as far as a tracer knows."""
     kind = type(tensor)
-    is_strided = (kind is torch.Tensor or kind is torch.nn.Parameter) and (
-        tensor.layout == torch.strided
-    )
+    is_strided = kind in (Tensor, nn.Parameter) and tensor.layout == torch.strided
     return is_strided and tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
 def run_traced(module: Any, input: Any, hx: Any) -> Any:
-    """Returns a call that is traced, as operators; None if only PyTorch, or an eager call, may run
-    it.
+    """Traces a call as operators and returns its result; None if only PyTorch or an eager call can
+    run it.
     """
     sizes: Any = None
     order = back = None
@@ -276,7 +276,7 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
     shapes = [(D * module.num_layers, *rows, width) for width in widths]
     if states and [tuple(state.shape) for state in states] != shapes:
         return None
-    if is_packed and not states:  # they have the number of sequences
+    if is_packed and not states:  # the states need the number of sequences
         states = [x.new_zeros(shape) for shape in shapes]
     elif order is not None:
         states = [state.index_select(1, order) for state in states]
@@ -286,7 +286,7 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
     records = torch.is_grad_enabled() and any(
         [each.requires_grad for each in (x, *states, *weights)]
     )
-    if (records or is_packed) and not _is_whole():  # none knows the batch sizes that will come
+    if (records or is_packed) and not _is_whole():  # later batch sizes are unknown
         return None
     layers = 1 if drawn else module.num_layers
     layer = f"{module.mode} {layers} {D * layers} {module.onernn_options}"

@@ -1,31 +1,40 @@
-"""Known faults of exported programs: what torch.export could not leave open."""
+"""Known faults of exported programs: sizes that torch.export could not leave open."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from onernn.adapters.common.fault import FaultyModel, FrameworkFault, keep_unchanged
-from onernn.adapters.torch.lower import lower
+from onernn.adapters.torch.lower import lower, read_caller_rules
 from onernn.adapters.torch.read import Program, read_program
+from onernn.ir.graph import Graph
 
 PATHS = {"pytorch": "what torch.export.load gives, which checks its inputs' sizes"}
 
 
-def find_faults(path: str | Path) -> FaultyModel[Program]:
+def find_faults(
+    path: str | Path, *, rules: Mapping[str, Any] | None = None
+) -> FaultyModel[Program]:
     """Returns the program in a file with its faults."""
-    program = read_program(path)
-    faults = tuple(_fixed_times(program))
-    return FaultyModel("PyTorch's exported programs", program, lower, PATHS, faults)
+    program, read = read_program(path), partial(lower, rules=read_caller_rules(rules))
+    faults = tuple(_find_fixed_times(program, read))
+    return FaultyModel("PyTorch's exported programs", program, read, PATHS, faults)
 
 
-def _fixed_times(program: Program) -> Iterator[FrameworkFault[Program]]:
-    """torch.export unrolls a recurrent layer to see its time, and refuses to leave that open:
+def _find_fixed_times(
+    program: Program, read: Callable[..., Graph]
+) -> Iterator[FrameworkFault[Program]]:
+    """Yields the layers whose number of steps the export fixed.
+
+    torch.export unrolls a recurrent layer to read its number of steps, and cannot leave it open:
     "You marked T as dynamic but your code specialized it to be a constant".
     """
-    graph = lower(program)
+    graph = read(program)
     free = {node.origin: node for node in graph.nodes if node.op == "Rnn"}
-    fixed = lower(program, fixed=True)
+    fixed = read(program, fixed=True)
     for node in fixed.nodes:
         if node.op != "Rnn" or (time := (fixed.types[node.inputs[0]].counts or (1,))[0]) in (
             None,
@@ -47,5 +56,5 @@ def _fixed_times(program: Program) -> Iterator[FrameworkFault[Program]]:
 
 
 def _why(notes: tuple[str, ...]) -> str:
-    """Returns what the reader says of sizes that something else holds, too."""
+    """Returns the reader's note on sizes that an operator or constant also fixes."""
     return "; ".join(note for note in notes if "nothing else" in note)

@@ -1,4 +1,4 @@
-"""A recurrent layer of PyTorch that onernn runs: its batch, its parameters, its training."""
+"""Recurrent layers of PyTorch that onernn runs: batches, parameters, training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import ref
 
 import numpy as np
 import torch
-from torch import _VF, Tensor
+from torch import _VF, Tensor, nn
 from torch._C import _dispatch_keys, _get_tracing_state, _len_torch_dispatch_stack
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
@@ -41,7 +41,7 @@ from onernn.reorders.torch import GATES
 
 _log = logging.getLogger("onernn")
 
-# How the kernels read a batch of PyTorch in place: nothing is copied.
+# The kernels read a batch of PyTorch in place, without copies.
 
 
 def _keys_of_new() -> int:
@@ -51,18 +51,20 @@ def _keys_of_new() -> int:
 with torch.inference_mode():
     _KEYS = [_keys_of_new()]
 _KEYS.append(_keys_of_new())
-"""Dispatch keys of plain tensors in this CPU's memory."""
+"""The dispatch keys of plain tensors in CPU memory."""
 
 
 def is_plain(tensor: Any) -> bool:
-    """Returns whether it is a CPU tensor that nothing watches, wraps or lazily changes."""
+    """Returns whether the tensor is a CPU tensor that no mode or subclass watches, wraps or changes
+    lazily.
+    """
     kind = type(tensor)
     return (kind is Tensor or kind is Parameter) and _dispatch_keys(tensor).raw_repr() in _KEYS
 
 
 def follower() -> str:
-    """Returns what has to see each operator of a call, which onernn would hide from it; "" if
-    nothing.
+    """Returns a description of the tool that must see each operator of a call, which onernn would
+    hide; "" if there is none.
     """
     if peek_interpreter_stack() is not None:
         return "a transform of torch.func is at work"
@@ -76,28 +78,30 @@ def follower() -> str:
 
 
 class Left(Exception):
-    """Why PyTorch runs or refuses a call. Each such call makes one, in a microsecond."""
+    """The reason why PyTorch runs or refuses a call. Each such call raises one, in a
+    microsecond.
+    """
 
 
 class Batch(NamedTuple):
-    """The words of a batch in a layout of `kernels.h`: "lod", "tnc" or "packed".
+    """The steps of a batch in a layout of `kernels.h`: "lod", "tnc" or "packed".
 
-    ``begin``: where sequences (lod) or steps (packed) begin. ``order``, ``back``: the permutations
-    of the initial and of the final states of packed sequences, None for none. ``whole(y)``: words
-    like x in the caller's type.
+    ``begin``: the starts of sequences (lod) or of time steps (packed). ``order``, ``back``: the
+    permutations of the initial and of the final states of packed sequences, None if they keep their
+    order. ``whole(y)`` returns y as the caller's type of batch.
     """
 
-    x: torch.Tensor
+    x: Tensor
     layout: str
     steps: int
     sequences: int
     begin: Int64 | None = None
-    order: torch.Tensor | None = None
-    back: torch.Tensor | None = None
-    whole: Callable[[torch.Tensor], Any] = lambda y: y
+    order: Tensor | None = None
+    back: Tensor | None = None
+    whole: Callable[[Tensor], Any] = lambda y: y
 
     def read(self, x: Array) -> Ragged | Array:
-        """Words like those of the batch, as the array level reads them."""
+        """Returns an array in the batch's layout in the form that onernn's array functions read."""
         if self.layout == "lod":
             return Ragged(x, self.begin)  # type: ignore[arg-type]
         if self.layout == "packed":
@@ -105,7 +109,7 @@ class Batch(NamedTuple):
             return Ragged.from_lengths(packing.unpack(x), packing.lengths)
         return x.reshape(self.steps, self.sequences, x.shape[-1])
 
-    def write(self, y: Ragged | Array) -> torch.Tensor:
+    def write(self, y: Ragged | Array) -> Tensor:
         """Returns the inverse of `read`."""
         if isinstance(y, Ragged):
             y = self._packing().pack(y.data) if self.layout == "packed" else y.data
@@ -113,7 +117,7 @@ class Batch(NamedTuple):
         return torch.from_numpy(y.reshape(*self.x.shape[:-1], y.shape[-1]))
 
     def _packing(self) -> Packing:
-        """Returns the positions of the words of packed sequences."""
+        """Returns the positions of the steps of packed sequences."""
         assert self.begin is not None
         sizes = np.diff(self.begin)
         lengths = np.searchsorted(-sizes, -np.arange(self.sequences), side="left")
@@ -122,30 +126,32 @@ class Batch(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _begin(batch_sizes: bytes) -> Int64:
-    """The first word of each step, then the end; empty for invalid batch sizes."""
+    """Returns the offset of each time step, then the end; empty for invalid batch sizes."""
     sizes = np.frombuffer(batch_sizes, np.int64)
-    begin = np.concatenate([[0], np.cumsum(sizes)])  # falls if the sum wraps around
+    begin = np.concatenate([[0], np.cumsum(sizes)])  # decreases if the sum overflows
     if not sizes.size or sizes[-1] < 1 or (sizes[1:] > sizes[:-1]).any() or falls(begin).size:
         return frozen(np.empty(0, np.int64))
     return frozen(begin)
 
 
 class Arguments(NamedTuple):
-    """A call as kernels read it: plain contiguous float32 of the CPU whose shapes fit the layer.
+    """The arguments of a call for the kernels: plain contiguous float32 tensors on the CPU whose
+    shapes fit the layer.
 
-    ``shapes``: of the final states. ``types``: of x and the initial states as the caller has them.
+    ``shapes``: the shapes of the final states. ``types``: the caller's types of x and the initial
+    states.
     """
 
     batch: Batch
-    states: list[torch.Tensor]
+    states: list[Tensor]
     shapes: list[tuple[int, ...]]
     types: tuple[torch.dtype, ...]
 
 
 def arguments_of(live: LiveModule, inputs: Any, hx: Any, batch_first: bool = False) -> Arguments:
-    """Checks the arguments of a module: each call that reaches the kernels has passed through here.
+    """Returns the checked arguments of a module; all calls of the kernels go through this function.
 
-    Raises `Left` for all others: PyTorch's own code runs them, or raises its own error.
+    Raises `Left` for all other calls: PyTorch's own code runs them or raises its own error.
     """
     spec, x = live.spec, inputs
     if live.is_cell:
@@ -161,7 +167,7 @@ def arguments_of(live: LiveModule, inputs: Any, hx: Any, batch_first: bool = Fal
     if x.shape[-1] != spec.input_size or not x.numel():
         raise Left(f"x of shape {(*x.shape,)} has no step, or another width")
     shapes = live.state_shapes(rows)
-    if batch.layout == "tnc" and inputs.dim() == (1 if live.is_cell else 2):  # no axis of sequences
+    if batch.layout == "tnc" and inputs.dim() == (1 if live.is_cell else 2):  # no batch axis
         shapes = [(*parts, width) for *parts, _, width in shapes]
     if hx is None:
         states = []
@@ -184,9 +190,9 @@ def arguments_of(live: LiveModule, inputs: Any, hx: Any, batch_first: bool = Fal
     return Arguments(batch, states, shapes, tuple(types))
 
 
-def _float32(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor as float32, which it is, or which autocast computes in place of its
-    halves.
+def _float32(name: str, tensor: Tensor) -> Tensor:
+    """Returns the tensor as float32: unchanged, or converted from float16 or bfloat16 under
+    autocast.
     """
     if tensor.dtype is torch.float32:
         return tensor
@@ -196,20 +202,20 @@ def _float32(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
-    """Returns the batch that a module is called with; None if only PyTorch might read it."""
+    """Returns the batch of a module's call; None if only PyTorch can read it."""
     if isinstance(inputs, PackedSequence):
-        return _packed_batch(inputs)
+        return _batch_of_packed(inputs)
     if isinstance(inputs, list):
-        return _list_batch(inputs)
-    if isinstance(inputs, torch.Tensor) and inputs.is_nested:
-        return _nested_batch(inputs)
+        return _batch_of_list(inputs)
+    if isinstance(inputs, Tensor) and inputs.is_nested:
+        return _batch_of_nested(inputs)
     if not is_plain(inputs):
         return None
     if inputs.dim() == 2:
         return Batch(inputs.contiguous(), "tnc", len(inputs), 1)
     if inputs.dim() != 3:
         return None
-    if batch_first:  # y is transposed in place, as PyTorch does: it is not a view
+    if batch_first:  # y is transposed in place, not a view, the same as in PyTorch
         steps_first = inputs.transpose(0, 1).contiguous()
         steps, rows, _ = steps_first.shape
         return Batch(steps_first, "tnc", steps, rows, whole=lambda y: y.transpose_(0, 1))
@@ -217,7 +223,7 @@ def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
     return Batch(inputs.contiguous(), "tnc", steps, rows)
 
 
-def _packed_batch(sequences: PackedSequence) -> Batch | None:
+def _batch_of_packed(sequences: PackedSequence) -> Batch | None:
     x, sizes, order, back = sequences
     if not (is_plain(x) and x.dim() == 2 and is_plain(sizes) and sizes.dtype == torch.int64):
         return None
@@ -238,8 +244,8 @@ def _packed_batch(sequences: PackedSequence) -> Batch | None:
     )
 
 
-def _list_batch(sequences: list[Any]) -> Batch | None:
-    """Returns a list of sequences (T_n, I), which PyTorch's own modules refuse."""
+def _batch_of_list(sequences: list[Any]) -> Batch | None:
+    """Returns the batch of a list of sequences (T_n, I), which PyTorch's own modules refuse."""
     if not sequences or not all(is_plain(tensor) and tensor.dim() == 2 for tensor in sequences):
         return None
     if len({(tensor.shape[1], tensor.dtype) for tensor in sequences}) > 1:
@@ -258,8 +264,8 @@ def _list_batch(sequences: list[Any]) -> Batch | None:
     )
 
 
-def _nested_batch(nested: Any) -> Batch | None:
-    """Returns a jagged nested tensor (N, j, I), which PyTorch's own modules refuse."""
+def _batch_of_nested(nested: Any) -> Batch | None:
+    """Returns the batch of a jagged nested tensor (N, j, I), which PyTorch's own modules refuse."""
     if nested.layout is not torch.jagged or nested.dim() != 3 or nested.lengths() is not None:
         return None
     x, offsets = nested.values(), nested.offsets()
@@ -273,11 +279,12 @@ def _nested_batch(nested: Any) -> Batch | None:
 
 
 def as_packed(
-    x: torch.Tensor, begin: Int64, states: Sequence[torch.Tensor], run: Callable[..., Any]
-) -> list[torch.Tensor]:
-    """y and the final states of sequences (W, I) by what runs packed sequences.
+    x: Tensor, begin: Int64, states: Sequence[Tensor], run: Callable[..., Any]
+) -> list[Tensor]:
+    """Returns y and the final states of sequences (W, I), computed by a function for packed
+    sequences.
 
-    ``run(x, batch_sizes, states)`` returns y and the final states. PyTorch packs no sequences
+    ``run(x, batch_sizes, states)`` returns y and the final states. PyTorch cannot pack sequences
     without steps: these keep their initial states.
     """
     packing = Packing.of(begin)
@@ -301,7 +308,7 @@ def as_packed(
     return [y.index_select(0, words), *ends]
 
 
-# Where the weights of a layer are in a module's parameters.
+# The positions of a layer's weights in a module's parameters.
 
 CELLS = {
     "LSTM": Cell.LSTM,
@@ -313,9 +320,9 @@ CELLS = {
 
 def spec_of(module: Any) -> RnnSpec:
     """Returns the spec of a recurrent module of torch.nn."""
-    if not isinstance(module, torch.nn.RNNBase):
-        mode = "LSTM" if isinstance(module, torch.nn.LSTMCell) else "GRU"
-        if isinstance(module, torch.nn.RNNCell):
+    if not isinstance(module, nn.RNNBase):
+        mode = "LSTM" if isinstance(module, nn.LSTMCell) else "GRU"
+        if isinstance(module, nn.RNNCell):
             mode = f"RNN_{module.nonlinearity.upper()}"
         return RnnSpec(CELLS[mode], module.input_size, module.hidden_size)
     return RnnSpec(
@@ -341,7 +348,9 @@ def views_of(spec: RnnSpec, parameters: Sequence[Array]) -> list[PartViews]:
 
 
 def _new(shape: Sequence[int], _: object) -> Array:
-    """Returns memory of PyTorch's, in which transposed copies take two thirds of the time."""
+    """Returns memory from PyTorch's allocator, in which transposed copies take two thirds of the
+    time.
+    """
     return torch.empty(shape).numpy()
 
 
@@ -354,12 +363,12 @@ DTYPES = {
     torch.float16: "f16",
     **dict(zip(KERNELS_ONLY, KERNELS_ONLY, strict=True)),
 }
-"""The type that matrices are rounded to, by the ``dtype`` of `optimize`."""
+"""The dtype to which matrices are rounded, by the ``dtype`` argument of `optimize`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(LiveOptions):
-    """How recurrent layers compute: what onernn's backends lack stays with PyTorch."""
+    """The options of recurrent layers; layers that onernn's backends lack stay with PyTorch."""
 
     strict = True
 
@@ -384,19 +393,19 @@ class LiveModule:
         self.forget()
         self._channels = spec.output_size
         kind = "LSTM" if spec.cell is Cell.LSTM else "GRU" if spec.gates > 1 else "RNN"
-        # PyTorch runs a padded LSTM as one call of oneDNN, others step by step.
+        # PyTorch runs a padded LSTM as one call of oneDNN, and other layers step by step.
         by_steps = f"torch {'GRU' if kind == 'LSTM' else kind} trained"
         self.trained = by_steps if spec.projection_size else f"torch {kind} trained", by_steps
         """The keys of `gain` for training with padded and with packed batches."""
         self.predicted = f"torch {kind}"
         self.is_large = not (frozen or gain.is_faster(self.predicted, 1, 1, spec.hidden_size))
-        """Whether a call of a single word is faster in PyTorch."""
+        """Whether a call with a single step is faster in PyTorch."""
         self._like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
         self.types: dict[Any, list[torch.dtype]] = {}
-        """What `types_of_results` has found."""
+        """The results of `types_of_results`."""
         self.ran: str | Stack = ""
-        """The last call's stack, or what it would explain."""
+        """The last call's stack, or the text of its `explain`."""
 
     def state_shapes(self, sequences: int) -> list[tuple[int, ...]]:
         """Returns the shapes of the states of a batch."""
@@ -405,15 +414,20 @@ class LiveModule:
         return [(parts, sequences, width) for parts, width in self._like]
 
     def forget(self) -> None:
-        """Makes the next call pack anew."""
+        """Makes the next call pack the parameters again."""
         self._layers: dict[Any, LiveLayer] = {}
-        self._checked: Sequence[ref[torch.Tensor]] = ()
+        self._checked: Sequence[ref[Tensor]] = ()
 
-    def layer(self, dtype: str, spec: RnnSpec | None = None) -> LiveLayer:
-        """Returns the layer that computes in this dtype, all of the module's or one of them."""
-        key = dtype, spec, torch.get_num_threads()
+    def part(self, k: int | None) -> RnnSpec:
+        """Returns the specification of layer k, or of the whole stack for None."""
+        spec = self.spec
+        return spec if k is None else spec.one_layer(spec.reads(k), spec.direction)
+
+    def layer(self, dtype: str, k: int | None = None) -> LiveLayer:
+        """Returns the live layer of layer k, or of the whole stack for None, in this dtype."""
+        key = dtype, k, torch.get_num_threads()
         if (layer := self._layers.get(key)) is None:
-            own = spec or self.spec
+            own = self.part(k)
             weights = ViewedWeights(lambda arrays: (own, views_of(own, arrays)), _new)
             options = options_of(dtype=dtype, threads=key[-1], frozen=self.frozen)
             layer = self._layers.setdefault(key, LiveLayer(weights, options))
@@ -423,7 +437,7 @@ class LiveModule:
         """Returns the kernel of the last call, "" if there was none."""
         return self.ran if isinstance(self.ran, str) else self.ran.explain()
 
-    def check(self, weights: Sequence[torch.Tensor]) -> None:
+    def check(self, weights: Sequence[Tensor]) -> None:
         """Raises `UnsupportedError` for parameters that cannot be read."""
         for name, weight in zip(self.names, weights, strict=True):
             if not is_plain(weight):
@@ -434,24 +448,47 @@ class LiveModule:
     def run(
         self,
         dtype: str,
-        weights: Sequence[torch.Tensor],
+        weights: Sequence[Tensor],
         batch: Batch,
-        states: Sequence[torch.Tensor],
+        states: Sequence[Tensor],
         shapes: Sequence[Sequence[int]],
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """y and the final states, for what `arguments_of` returned. A cell's y is its final h."""
-        x, rows = batch.x, batch.sequences
+        dropout: float = 0.0,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Runs the result of `arguments_of`, with dropout between layers. Returns y, a cell's final
+        h, and the final states.
+        """
         known = self._checked
         if not (known and all([old() is w for old, w in zip(known, weights, strict=True)])):
             self.check(weights)
             self._checked = [*map(ref, weights)]
+        if not dropout:
+            return self._run(None, dtype, weights, batch, states, shapes)
+        shapes = [(self.spec.directions, *shape[1:]) for shape in shapes]
+
+        def run(k: int, x: Tensor, begins: Any, own: Any) -> Any:
+            y, ends = self._run(k, dtype, own, batch._replace(x=x), begins, shapes)
+            return y, *ends
+
+        return by_layers(self.spec.layers, dropout, batch.x, states, weights, run)
+
+    def _run(
+        self,
+        k: int | None,
+        dtype: str,
+        weights: Sequence[Tensor],
+        batch: Batch,
+        states: Sequence[Tensor],
+        shapes: Sequence[Sequence[int]],
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Runs layer k, or the whole stack for None."""
+        x, rows = batch.x, batch.sequences
         where: Any = None
         if not self.frozen:
             where = tuple([(w.data_ptr(), w.shape, w.stride(), w.dtype) for w in weights])
-        self.ran = stack = self.layer(dtype).stack(where, partial(arrays_of, weights))
+        self.ran = stack = self.layer(dtype, k).stack(where, partial(arrays_of, weights))
         if (kernel := stack.compiled) is None:
             words = batch.read(x.detach().numpy())
-            y, *ends = _tensors(batch, *stack.run(words, _spread(self.spec, states, rows)))
+            y, *ends = _tensors(batch, *stack.run(words, _spread(self.part(k), states, rows)))
             return y, reshape_batch(ends, shapes)
         ends = [x.new_empty(shape) for shape in shapes]
         y = ends[0] if self.is_cell else x.new_empty((*x.shape[:-1], self._channels))
@@ -467,11 +504,9 @@ class LiveModule:
         return y, ends
 
 
-def reshape_batch(
-    states: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]]
-) -> list[torch.Tensor]:
-    """Returns the states in these shapes. None is a view without need: autograd restricts writes to
-    it.
+def reshape_batch(states: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Returns the states in these shapes. It avoids views if possible, because autograd restricts
+    writes to views.
     """
     return [
         state if state.shape == shape else state.view(shape)
@@ -479,7 +514,7 @@ def reshape_batch(
     ]
 
 
-def arrays_of(tensors: Sequence[torch.Tensor]) -> list[Array]:
+def arrays_of(tensors: Sequence[Tensor]) -> list[Array]:
     """Returns the memory of tensors."""
     return [tensor.detach().numpy() for tensor in tensors]
 
@@ -490,15 +525,13 @@ def state_shapes(spec: RnnSpec, sequences: Any) -> list[tuple[int, Any, int]]:
     return [(spec.layers * spec.directions, sequences, width) for width in widths]
 
 
-def _spread(
-    spec: RnnSpec, states: Sequence[torch.Tensor], sequences: int
-) -> tuple[Array, ...] | None:
+def _spread(spec: RnnSpec, states: Sequence[Tensor], sequences: int) -> tuple[Array, ...] | None:
     """Returns the states as arrays (L, D, N, O); None if there are none."""
     shape = spec.layers, spec.directions, sequences, -1
     return tuple(state.detach().numpy().reshape(shape) for state in states) or None
 
 
-def _tensors(batch: Batch, y: Ragged | Array, states: Sequence[Array]) -> list[torch.Tensor]:
+def _tensors(batch: Batch, y: Ragged | Array, states: Sequence[Array]) -> list[Tensor]:
     return [batch.write(y), *(torch.from_numpy(join_states(state)) for state in states)]
 
 
@@ -508,24 +541,24 @@ def _tensors(batch: Batch, y: Ragged | Array, states: Sequence[Array]) -> list[t
 def run_recorded(
     live: LiveModule,
     dtype: str,
-    weights: Sequence[torch.Tensor],
+    weights: Sequence[Tensor],
     batch: Batch,
-    states: Sequence[torch.Tensor],
+    states: Sequence[Tensor],
     dropout: float,
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """`LiveModule.run` for autograd, with dropout between layers. Raises `UnsupportedError`.
+) -> tuple[Tensor, list[Tensor]]:
+    """Runs a module for autograd, with dropout between layers; `LiveModule.run` runs without
+    autograd.
 
-    It packs the parameters anew.
+    Each call packs the parameters again. Raises `UnsupportedError`.
     """
     live.check(weights)
-    spec = live.spec
 
     def run(k: int, y: Any, begins: Any, layer_weights: Any) -> Any:
-        layer_spec = spec.one_layer(spec.reads(k), spec.direction) if dropout else spec
-        call = Call(live, layer_spec, batch._replace(x=y.detach()), len(states), dtype)
+        part = k if dropout else None
+        call = Call(live, part, batch._replace(x=y.detach()), len(states), dtype)
         return OnernnRecurrent.apply(call, y, *begins, *layer_weights)
 
-    return by_layers(spec.layers, dropout, batch.x, states, weights, run)
+    return by_layers(live.spec.layers, dropout, batch.x, states, weights, run)
 
 
 def by_layers(
@@ -536,7 +569,7 @@ def by_layers(
     weights: Sequence[Any],
     run: Callable[[int, Any, Any, Any], Any],
 ) -> tuple[Any, list[Any]]:
-    """y and the final states of a stack, run whole, or layer by layer with dropout.
+    """Runs a stack whole, or layer by layer with dropout. Returns y and the final states.
 
     Dropout is PyTorch's own. ``run(k, y, states, weights)`` runs layer k, or the whole stack.
     """
@@ -553,20 +586,21 @@ def by_layers(
 
 
 class Call:
-    """A forward run, and the record for its backward run.
+    """A forward run of layer k, or of the whole stack for None, and the record for its backward
+    run.
 
     ``states``: the number of initial states that the caller passed.
     """
 
     def __init__(
-        self, live: LiveModule, spec: RnnSpec, batch: Batch, states: int, dtype: str
+        self, live: LiveModule, k: int | None, batch: Batch, states: int, dtype: str
     ) -> None:
-        self.spec, self._live, self._batch, self._states = spec, live, batch, states
-        self._dtype = trained_in(dtype)
-        self._layer = live.layer(self._dtype, spec)
+        self.spec, self._live, self._batch, self._states = live.part(k), live, batch, states
+        self._dtype = choose_training_dtype(dtype)
+        self._layer = live.layer(self._dtype, k)
         self._recorded: Recorded | None = None
 
-    def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def forward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Returns y and the final states, from x, the initial states and the parameters."""
         x, states, flat = self._split(tensors)
         words = self._batch.read(x.detach().numpy())
@@ -576,11 +610,9 @@ class Call:
         self._live.ran = f"{self.spec.cell.name} {self.spec.direction}, {self._dtype}, {kernel}"
         return _tensors(self._batch, y, ends)
 
-    def backward(
-        self, tensors: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
-    ) -> list[torch.Tensor]:
+    def backward(self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor]:
         """Returns gradients of ``tensors``, in their order."""
-        if self._recorded is None:  # a second time (retain_graph=True): tapes serve one run
+        if self._recorded is None:  # a second time (retain_graph=True): a record serves one run
             self.forward(tensors)
         recorded, self._recorded = self._recorded, None
         assert recorded is not None
@@ -595,21 +627,21 @@ class Call:
         found = _tensors(self._batch, dx, dstates[: self._states])
         return [*found, *map(torch.from_numpy, dweights)]
 
-    def _split(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[Any], list[Any]]:
-        """x, the initial states, and the parameters."""
+    def _split(self, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Any], list[Any]]:
+        """Returns x, the initial states, and the parameters."""
         x, *others = tensors
         return x, others[: self._states], others[self._states :]
 
     def backward_by_torch(
         self,
-        tensors: Sequence[torch.Tensor],
-        grads: Sequence[torch.Tensor | None],
+        tensors: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
         needed: Sequence[bool],
-    ) -> list[torch.Tensor | None]:
+    ) -> list[Tensor | None]:
         """Returns the gradients of the ``needed`` tensors, by operators that can be differentiated
         again.
 
-        PyTorch's own layer runs anew: its backward is differentiable, also in batches.
+        PyTorch's own layer runs again, because its backward is differentiable, also in batches.
         """
         is_recorded = torch.is_grad_enabled()
         with torch.enable_grad(), torch.autocast("cpu", enabled=False):
@@ -626,8 +658,8 @@ class Call:
             )
         return [next(found) if is_needed else None for is_needed in needed]
 
-    def _by_torch(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """`forward` by PyTorch's own operators."""
+    def _by_torch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Returns the same as `forward`, computed with PyTorch's own operators."""
         spec, batch, (x, states, flat) = self.spec, self._batch, self._split(tensors)
         mode = next(name for name, cell in CELLS.items() if cell is spec.cell)
         has_bias = len(flat) >= 4 * spec.layers * spec.directions
@@ -635,7 +667,7 @@ class Call:
         if not states:
             states = [x.new_zeros(shape) for shape in state_shapes(spec, batch.sequences)]
 
-        def run(x: torch.Tensor, sizes: Any, states: Sequence[torch.Tensor]) -> Any:
+        def run(x: Tensor, sizes: Any, states: Sequence[Tensor]) -> Any:
             hx = states if len(states) > 1 else states[0]
             operator = getattr(_VF, mode.lower())
             if sizes is None:
@@ -651,11 +683,11 @@ class Call:
 
 
 @cache
-def trained_in(dtype: str) -> str:
+def choose_training_dtype(dtype: str) -> str:
     """Returns the dtype in which a layer of this dtype trains; the first change is logged."""
     why = "has no gradients" if dtype in KERNELS_ONLY else ""
     with suppress(LibraryError):
-        if dtype == "bf16" and not load_kernels().isa.endswith("bf16"):
+        if dtype == "bf16" and not load_kernels().multiplies_bf16:
             why = "is slower on this CPU"
     if why:
         _log.warning("layers of dtype %s train in f32: %s %s", dtype, dtype, why)
@@ -663,17 +695,17 @@ def trained_in(dtype: str) -> str:
 
 
 class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]
-    """How PyTorch's autograd calls onernn."""
+    """The function through which PyTorch's autograd calls onernn."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
         ctx.call = call
         return tuple(call.forward(tensors))
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
         call, tensors, needed = ctx.call, ctx.saved_tensors, ctx.needs_input_grad[1:]
         if is_followed(grads):
             return None, *call.backward_by_torch(tensors, grads, needed)
@@ -681,8 +713,8 @@ class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]
         return None, *[each if is_needed else None for each, is_needed in pairs]
 
 
-def is_followed(grads: Sequence[torch.Tensor | None]) -> bool:
-    """Returns whether gradients are differentiated again (create_graph), or are no plain tensors
+def is_followed(grads: Sequence[Tensor | None]) -> bool:
+    """Returns whether gradients are differentiated again (create_graph) or are not plain tensors
     (vmap).
     """
     return (

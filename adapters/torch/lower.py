@@ -1,15 +1,18 @@
-"""An exported program as a graph of canonical operators."""
+"""Lowers an exported program to a graph of canonical operators."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+from onernn.adapters.common.caller_rules import CallerRule, find_caller, read_callers
 from onernn.adapters.common.lowering import (
     FoldingBudget,
     LoweringStep,
@@ -17,35 +20,68 @@ from onernn.adapters.common.lowering import (
     Results,
     lower_steps,
 )
-from onernn.adapters.torch import rules, shaping
-from onernn.adapters.torch.read import Input, Node, Open, Program, Ref, read_program
-from onernn.adapters.torch.table import RULES, VIEWS, WEIGHTS, TorchBuilder, TorchOperator
+from onernn.adapters.common.signatures import Signature
+from onernn.adapters.torch import rules, shaping, spectra
+from onernn.adapters.torch.read import (
+    Input,
+    Node,
+    Open,
+    Program,
+    Ref,
+    read_program,
+    refuse_change,
+)
+from onernn.adapters.torch.table import (
+    COMPLEX,
+    LAST,
+    RULES,
+    WEIGHTS,
+    TorchBuilder,
+    TorchOperator,
+    TorchTensor,
+    is_view,
+    resolve,
+)
+from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.graph import Graph, NativeOp, Value
 
-__all__ = ["load_torch", "lower", "rules", "shaping"]
-"""With the modules whose rules fill the table."""
+__all__ = ["load_torch", "lower", "rules", "shaping", "spectra"]
+"""Includes the modules whose rules fill the table."""
 
-_ATEN = "torch.ops.aten."
 _FEW = 64
-"""Numbers of a tensor in the code that may each be a size."""
+"""The largest number of elements of a tensor in the code that may each be a size."""
+_CHANGES = re.compile(r"[a-z0-9]_(\.|$)|\bout$")
+"""The names of operators that change a tensor in place."""
 _PASSES = 5
-"""How often a program is lowered with fewer free sizes before all of them are tied."""
+"""The number of times that a program is lowered with fewer free sizes before all sizes are tied."""
 
 
-def load_torch(path: str | Path, *, fixed: bool = False) -> Graph:
+def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
+    """Returns a caller's rules, with the signatures of PyTorch's operators."""
+    return read_callers(rules, Signature, TorchTensor)
+
+
+def load_torch(
+    path: str | Path, *, fixed: bool = False, rules: Mapping[str, Any] | None = None
+) -> Graph:
     """Returns the graph of an exported program; operators that cannot be lowered are in it, with
-    the reason. A size that the program writes as a number is free where no operator holds it, but
-    where it is to stay ``fixed``, as PyTorch has it.
+    the reason. If no operator depends on a size that the program writes as a number, the size is
+    free. ``fixed`` keeps all such sizes, the same as in PyTorch.
 
-    Raises what `read_program` does.
+    Raises the errors of `read_program`.
     """
-    return lower(read_program(path), fixed=fixed)
+    return lower(read_program(path), fixed=fixed, rules=read_caller_rules(rules))
 
 
-def lower(program: Program, *, fixed: bool = False) -> Graph:
+def lower(
+    program: Program,
+    *,
+    fixed: bool = False,
+    rules: Mapping[str, CallerRule] = MappingProxyType({}),
+) -> Graph:
     """Returns the graph of a program; see `load_torch`."""
-    _check_mutations(program)
+    changed = _find_changed(program)
     tied: dict[str, str] = {}
     if fixed:
         sizes = (
@@ -53,7 +89,7 @@ def lower(program: Program, *, fixed: bool = False) -> Graph:
         )
         tied = dict.fromkeys(sizes, WEIGHTS)
     for left in reversed(range(_PASSES)):
-        builder, outputs = _lower(program, tied)
+        builder, outputs = _lower(program, tied, changed, rules)
         if not builder.tied:
             break
         why = next(iter(builder.tied.values()))
@@ -68,15 +104,21 @@ def lower(program: Program, *, fixed: bool = False) -> Graph:
     return builder.graph(outputs)
 
 
-def _lower(program: Program, tied: Mapping[str, str]) -> tuple[TorchBuilder, list[Value]]:
-    """Returns the graph under construction, with sizes tied that are known to be, and its
+def _lower(
+    program: Program,
+    tied: Mapping[str, str],
+    changed: Mapping[int, list[str]],
+    rules: Mapping[str, CallerRule],
+) -> tuple[TorchBuilder, list[Value]]:
+    """Returns the graph under construction, with the known ``tied`` sizes fixed, and its
     outputs.
     """
     arrays = program.arrays
     builder = TorchBuilder(str(program.file), FoldingBudget(arrays.values()), program.metas)
+    builder.rules = rules
     for given in program.inputs:
         _enter(builder, program, given, tied)
-    steps = [_step(builder, node, at) for at, node in enumerate(program.nodes)]
+    steps = [_step(builder, node, at, changed.get(at, [])) for at, node in enumerate(program.nodes)]
     kept = [each.name for each in program.outputs if isinstance(each, Ref | Open)]
     lower_steps(builder, steps, kept)
     outputs = [_output(builder, program, at) for at in range(len(program.outputs))]
@@ -84,7 +126,7 @@ def _lower(program: Program, tied: Mapping[str, str]) -> tuple[TorchBuilder, lis
 
 
 def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[str, str]) -> None:
-    """An input of the graph: a tensor of the file, the user's, or a number that was fixed."""
+    """Adds an input of the graph: a tensor from the file or from the user, or a fixed number."""
     if entry.target is not None:
         array = program.arrays.get(entry.target)
         if array is None:
@@ -94,10 +136,16 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
             raise ModelFormatError(
                 f"{entry.target!r}: {array.shape} is not its shape", program.file
             )
+        if meta.is_complex:
+            loading().take(array.nbytes, entry.target)
+            array = np.stack([array.real, array.imag], -1)
         held = builder.constant(array, entry.target)
         builder.give(entry.name, held)
-        if entry.lifted:  # its shape and its numbers may be sizes
-            numbers = array.reshape(-1).tolist() if array.size <= _FEW else []
+        if entry.lifted:  # its shape and its values may be sizes
+            numbers = list[float]()
+            if array.size <= _FEW:  # for floats the decimal 0.3, not its float32 value
+                texts = map(str, array.reshape(-1)) if array.dtype.kind == "f" else array.flat
+                numbers = [*map(float, texts)]
             builder.literal[held] = [*(size for size in array.shape if size > 1), *numbers]
         return
     if isinstance(entry.value, Open):
@@ -119,7 +167,7 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
             builder.free[name] = size
         shape.append(size if isinstance(size, int) and fixed else None)
         least, most = program.ranges.get(_symbol(size), (0, None))
-        if (least or 0) > 2 or most is not None:  # PyTorch takes less than 2 for another program
+        if (least or 0) > 2 or most is not None:  # PyTorch specializes sizes 0 and 1
             ranges[axis] = least or 0, math.inf if most is None else most
             bounds = f"{entry.name}: axis {axis} is {ranges[axis][0]} to {ranges[axis][1]}"
             builder.notes[
@@ -131,7 +179,9 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
 
 
 def _symbol(size: int | str) -> str:
-    """Returns the name that an open size is, "" where it is a number, or computed from others."""
+    """Returns the name of an open size, "" if the size is a number or is computed from other
+    sizes.
+    """
     match = re.fullmatch(r"(?:Symbol\('(\w+)'.*\)|(\w+))", f"{size}")
     return (match[1] or match[2]) if match else ""
 
@@ -139,46 +189,73 @@ def _symbol(size: int | str) -> str:
 _COMPUTED = frozenset("bool uint8 int8 int16 int32 int64 float16 float32 float64".split())
 
 
-def _step(builder: TorchBuilder, node: Node, at: int) -> LoweringStep:
-    name = node.target.removeprefix(_ATEN).removesuffix(".default")
-    value = next(filter(None, node.outputs), "")
-    origin = NativeOp(at, name, value=value)
+def _step(builder: TorchBuilder, node: Node, at: int, changed: list[str]) -> LoweringStep:
+    """Returns the step of a node; ``changed``: variables that hold the tensor that the node changes
+    in place.
+    """
+    origin = NativeOp(at, node.name, value=node.result)
 
     def lower() -> Results:
-        plain = re.sub(r"(?<=[a-z0-9])_(?=\.|$)", "", name)
-        result = RULES.get(name) or RULES.get(plain)
-        if result is None:
+        own = RULES.get(resolve(node.name))
+        callers = find_caller(builder.rules, _names(node), own is not None)
+        rule = callers or own
+        if rule is None:
             raise UnsupportedError("this operator is not known")
-        results = TorchOperator(builder, node, origin).lowered(result)
-        _check(builder, node, results)
+        if rule not in COMPLEX:
+            _check_real(builder, node)
+        op = TorchOperator(builder, node, origin)
+        with callers.naming() if callers else nullcontext():
+            if callers:
+                op.tie_all()
+            results = op.run_rule(rule)
+            _check(builder, node, results)
         return results
 
     reads = tuple(each.name for each in _read(node))
     outputs = [Output(str(at), each) for at, each in enumerate(node.outputs) if each]
+    outputs += [Output("0", each) for each in changed]
     return LoweringStep(origin, reads, lower, lambda _: outputs)
 
 
+def _check_real(builder: TorchBuilder, node: Node) -> None:
+    """Raises `UnsupportedError` for complex values if the operator's rule does not support them."""
+    for name in (*(each.name for each in _read(node)), *node.outputs):
+        meta = builder.metas.get(name)
+        if meta is not None and meta.is_complex:
+            raise UnsupportedError(f"{name!r} is {meta.dtype}: expected real numbers")
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    """Returns the names of an operator for callers: PyTorch's registered name "mine::scale",
+    "mine.scale", and the program's name.
+    """
+    whole = node.target.removeprefix("torch.ops.").removesuffix(".default")
+    return whole.replace(".", "::", 1), whole, node.name
+
+
 def _read(node: Node) -> list[Ref | Open]:
-    """Returns the values of the graph among a node's arguments, one or in lists."""
+    """Returns the values of the graph among a node's arguments, including values in lists."""
     values = node.inputs.values()
     flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
     return [each for each in flat if isinstance(each, Ref | Open)]
 
 
 def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
-    """Checks that dtypes and shapes are those that the program states, at its own sizes."""
+    """Checks that dtypes and shapes equal the program's declarations at its example sizes."""
     values = (results,) if isinstance(results, str) else tuple(results)
     for name, value in zip(node.outputs, values, strict=False):
         meta = builder.metas.get(name)
         if meta is None or not value:
             continue
         known = builder.type_of(value)
+        if meta.is_complex:
+            meta = meta.parts
         builder.remember_axes(name, known.shape or ())
         if known.dtype is not None and known.dtype != meta.dtype:
             raise UnsupportedError(f"it would give {known.dtype}, PyTorch gives {meta.dtype}")
         if known.shape is None:
             continue
-        was = [builder.exported(size) for size in known.shape]
+        was = [builder.find_exported_size(size) for size in known.shape]
         if len(was) != len(meta.sizes) or any(
             isinstance(size, int) and mine not in (None, size)
             for mine, size in zip(was, meta.sizes, strict=True)
@@ -186,25 +263,57 @@ def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
             raise UnsupportedError(f"it would give {known}, PyTorch gives {meta.sizes}")
 
 
-def _check_mutations(program: Program) -> None:
-    """Raises `UnsupportedError` where a tensor is changed in its place that others may read."""
+def _find_changed(program: Program) -> dict[int, list[str]]:
+    """Returns, by a node's position, the variables that hold the tensor that the node changes in
+    place.
+
+    Raises `UnsupportedError` if other code may read the tensor's memory: if it is an input or has a
+    view.
+    """
     producers = {name: node for node in program.nodes for name in node.outputs}
-    reads = Counter(each.name for node in program.nodes for each in _read(node))
-    reads.update(each.name for each in program.outputs if isinstance(each, Ref))
-    for node in program.nodes:
-        name = node.target.removeprefix(_ATEN).removesuffix(".default")
-        if name in RULES or not re.search(r"[a-z0-9]_(\.|$)|\bout$", name):
+    entries = {entry.name: entry for entry in program.inputs}
+    same: dict[str, list[str]] = {}
+    viewed: set[str] = set()
+    result: dict[int, list[str]] = {}
+    for at, node in enumerate(program.nodes):
+        first = next(iter(node.inputs.values()), None)
+        if isinstance(first, Ref) and _is_whole(node):
+            names = same.setdefault(first.name, [first.name])
+            names.append(node.result)
+            same[node.result] = names
             continue
-        changed = next(iter(node.inputs.values()), None)
-        source = producers.get(changed.name) if isinstance(changed, Ref) else None
-        kind = source.target.removeprefix(_ATEN).removesuffix(".default") if source else ""
-        fresh = kind in RULES and kind not in VIEWS
-        if source is None or not fresh or any(reads[each] > 1 for each in source.outputs):
-            called = next(filter(None, node.outputs), "")
+        if node.name in RULES or not _CHANGES.search(node.name):
+            viewed.update(each.name for each in _read(node) if _may_alias(node))
+            continue
+        changed = first.name if isinstance(first, Ref) and node.name[-3:] != "out" else ""
+        names = same.setdefault(changed, [changed])
+        source, entry = producers.get(names[0]), entries.get(names[0])
+        if entry is not None:
+            kept = entry.target or entry.name
+            refuse_change(program.file, kept, node.name, is_input=entry.target is None)
+        if source is None or _may_alias(source) or viewed.intersection(names):
             raise UnsupportedError(
-                f"{program.file}: {called!r} ({name}) changes a tensor in its place that others may"
-                " read; save exported.run_decompositions({}), which has none of these"
+                f"{program.file}: {node.result!r} ({node.name}) changes a tensor in its place that"
+                " others may read; save exported.run_decompositions({}), which has none of these"
             )
+        result[at] = [*names]
+        names += filter(None, node.outputs)
+        same.update(dict.fromkeys(node.outputs, names))
+    return result
+
+
+def _is_whole(node: Node) -> bool:
+    """Returns whether a node returns its whole input tensor, such as ``y[:]``."""
+    bounds = [node.inputs.get(name) in (None, default) for name, default in _WHOLE.items()]
+    return node.name in ("alias", "detach") or node.name == "slice.Tensor" and all(bounds)
+
+
+_WHOLE = {"start": 0, "end": LAST, "step": 1}
+
+
+def _may_alias(node: Node) -> bool:
+    """Returns whether a node may return memory that other nodes read."""
+    return resolve(node.name) not in RULES or is_view(node.name)
 
 
 def _output(builder: TorchBuilder, program: Program, at: int) -> Value | None:
@@ -216,9 +325,15 @@ def _output(builder: TorchBuilder, program: Program, at: int) -> Value | None:
             raise UnsupportedError(f"{program.file}: output {at} is no tensor")
         builder.notes[f"output {at} is {output}, as it was exported"] = None
         return Value(builder.constant(np.asarray(output), f"output_{at}"))
+    meta = program.metas.get(output.name)
+    if meta is not None and meta.is_complex:
+        raise UnsupportedError(
+            f"{program.file}: output {at} is {meta.dtype}: expected real numbers; return"
+            " torch.view_as_real(...) of it"
+        )
     value = builder.value(output.name)
     names = [each.name for each in program.outputs[:at] if isinstance(each, Ref | Open)]
     taken = value in [builder.value(name) for name in names]
     if value in builder.constants or taken or any(value == each.name for each in builder.inputs):
-        value = builder.copied(value, f"output_{at}")
+        value = builder.copy(value, f"output_{at}")
     return builder.output(value)

@@ -1,4 +1,4 @@
-"""`optimize`: modules of PyTorch in which onernn runs the recurrent layers."""
+"""`optimize`: makes onernn run the recurrent layers in PyTorch's modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weakref import finalize
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import profiler
 from torch.compiler import is_compiling, is_exporting
@@ -62,7 +62,7 @@ _BUILDER = "torch._dynamo.variables.builder"
 
 
 class _Awaited(MetaPathFinder):
-    """Calls a function once any code has imported a module."""
+    """An import hook that calls a function after a module is imported."""
 
     def __init__(self, name: str, then: Callable[[Any], None]) -> None:
         self._name, self._then = name, then
@@ -71,7 +71,7 @@ class _Awaited(MetaPathFinder):
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = find_spec(fullname)  # by the other finders: another one may wait, too
+        spec = find_spec(fullname)  # by the other finders; several of this class may wait
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -84,11 +84,11 @@ class _Awaited(MetaPathFinder):
 
 
 def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
-    """Lets torch.compile trace recurrent modules if ``may_trace(module, tracer)``.
+    """Lets torch.compile trace recurrent modules if ``may_trace(module, tracer)`` is true.
 
-    It breaks graphs at all nn.RNN, LSTM and GRU, since it would unroll their steps
-    (torch._dynamo.config.allow_rnn); onernn's are one operator each. Importing its tracer takes
-    seconds, so the patch waits for the first torch.compile.
+    By default torch.compile breaks graphs at nn.RNN, LSTM and GRU, because it would unroll their
+    steps (torch._dynamo.config.allow_rnn); onernn's modules are one operator each. Importing its
+    tracer takes seconds, so the patch waits for the first torch.compile.
     """
 
     def patch(builder: Any) -> None:
@@ -112,20 +112,13 @@ def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
 # Under torch.autocast, results have the types that PyTorch's own modules return.
 
 
-def autocast_dtype() -> torch.dtype | None:
-    """Returns the dtype of autocast on the CPU, None if it is off."""
-    if not torch.is_autocast_enabled("cpu"):
-        return None
-    return torch.get_autocast_dtype("cpu")
-
-
 def types_of_results(
     module: Any, live: LiveModule, batch: Batch, given: Sequence[torch.dtype], records: bool
 ) -> list[torch.dtype]:
     """Returns the types of y and of the final states under autocast, [] if PyTorch refuses them.
 
-    PyTorch's own module runs a step: the rules differ by kernel and are not documented. ``given``:
-    the types of x and of the initial states.
+    PyTorch's own module runs a step to find the types, because the rules differ by kernel and are
+    not documented. ``given``: the types of x and of the initial states.
     """
     sizes: tuple[int, ...] = (1,)
     if batch.begin is not None:
@@ -149,7 +142,7 @@ def types_of_results(
     return live.types[key]
 
 
-# PyTorch's recurrent modules with calls that onernn runs: the same class interface.
+# PyTorch's recurrent modules whose calls onernn runs, with the same class interface.
 
 STACKS = (nn.RNN, nn.LSTM, nn.GRU)
 CELLS = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
@@ -163,14 +156,14 @@ _CALLED = (
     *("forward", "__call__", "check_forward_args", "check_input", "check_hidden_size"),
     *("get_expected_hidden_size", "permute_hidden", "_update_flat_weights"),
 )
-"""Methods that must be PyTorch's own in a module that is replaced."""
+"""The methods that a replaced module must inherit from PyTorch unchanged."""
 
 _LIVE: dict[int, LiveModule] = {}
-"""Live layers by the module's id, while the module lives."""
+"""The live layers by the module's id, as long as the module exists."""
 
 
 def theirs(module: nn.Module) -> Any:
-    """The class of a module before it was replaced."""
+    """Returns the class of a module before it was replaced."""
     return original(type(module))
 
 
@@ -190,7 +183,7 @@ _EXPORTED = (
 
 
 def _is_quantized(module: nn.Module) -> bool:
-    """Returns whether it is a recurrent module of torch.ao.nn."""
+    """Returns whether the module is a recurrent module of torch.ao.nn."""
     return any(
         kind.__module__.startswith("torch.ao.nn.") and kind.__name__ in _NAMES
         for kind in type(module).__mro__
@@ -198,7 +191,7 @@ def _is_quantized(module: nn.Module) -> bool:
 
 
 def obstacle(module: nn.Module) -> str:
-    """Returns why a recurrent module stays PyTorch's, "" where it may be replaced."""
+    """Returns the reason why a recurrent module is left to PyTorch, or "" if it can be replaced."""
     if isinstance(module, torch.jit.ScriptModule):
         return (
             "TorchScript has compiled it: optimize the module before torch.jit, or run in"
@@ -220,8 +213,10 @@ def live_of(module: nn.Module) -> LiveModule:
     """Returns a module's live layer; copies of the module get their own."""
     result = _LIVE.get(id(module))
     if result is None:
-        names = tuple(_names(module))
         kind: Any = type(module)
+        names = _CELL_NAMES[: 4 if module.bias else 2]
+        if isinstance(module, nn.RNNBase):
+            names = tuple(module._flat_weights_names)
         is_cell, frozen = isinstance(module, CELLS), kind.onernn_frozen
         result = LiveModule(
             spec_of(module), names, kind.onernn_options, is_cell=is_cell, frozen=frozen
@@ -232,62 +227,42 @@ def live_of(module: nn.Module) -> LiveModule:
 
 
 def why_theirs() -> str:
-    """Returns why calls stay with PyTorch for now, "" if onernn may run them."""
+    """Returns why all calls currently stay with PyTorch, "" if onernn may run them."""
     if not still_enabled():
         return DISABLED
     if reason := follower():
         return reason
-    if (low := autocast_dtype()) is not None and low is not torch.bfloat16:
-        return f"autocast to {low}"
+    if torch.is_autocast_enabled("cpu"):
+        if (low := torch.get_autocast_dtype("cpu")) is not torch.bfloat16:
+            return f"autocast to {low}"
     return ""
 
 
-def _names(module: Any) -> Sequence[str]:
-    if isinstance(module, nn.RNNBase):
-        return module._flat_weights_names
-    return _CELL_NAMES[: 4 if module.bias else 2]
-
-
-def _weights(module: Any, names: Sequence[str]) -> Sequence[torch.Tensor]:
-    """Returns the parameters as they are now, in the order of their names."""
+def _weights(module: Any, names: Sequence[str]) -> Sequence[Tensor]:
+    """Returns the current parameters, in the order of ``names``."""
     own = module._parameters
     try:
         weights = [own[name] for name in names]
-    except KeyError:  # made of others: weight_norm, parametrizations
+    except KeyError:  # computed from other parameters: weight_norm, parametrizations
         weights = [getattr(module, name, None) for name in names]
     for weight in weights:
-        if weight is None:  # PyTorch runs with the one before
+        if weight is None:  # PyTorch runs with the previous weight
             raise Left("a weight was deleted")
     return weights
 
 
-def _records(*tensors: torch.Tensor) -> bool:
-    return torch.is_grad_enabled() and any([each.requires_grad for each in tensors])
-
-
-def _leave(module: Any, live: LiveModule, reason: str) -> None:
-    """Records why a call stays with PyTorch; warns unless the reason is temporary."""
-    if not why_theirs():
-        warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
-    live.reasons[reason] = None
-
-
-_UNSEEN = nullcontext()
-
-
-def _event(module: nn.Module) -> AbstractContextManager[Any]:
-    """Returns the event that PyTorch's profiler shows for a call."""
-    if not profiler._is_profiler_enabled:
-        return _UNSEEN
-    return profiler.record_function(f"onernn::{theirs(module).__name__}")
+_UNSEEN: AbstractContextManager[Any] = nullcontext()
 
 
 def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
-    """Returns the module's result. Raises `Left` and `UnsupportedError` for calls of PyTorch's."""
+    """Returns the module's result. Raises `Left` and `UnsupportedError` for calls that PyTorch must
+    run.
+    """
     first = getattr(module, "batch_first", False)
     batch, states, shapes, given = arguments_of(live, inputs, hx, first)
     weights, dtype, types = _weights(module, live.names), live.dtype, list[torch.dtype]()
-    records, drawn = _records(batch.x, *states, *weights), 0.0
+    records, drawn = torch.is_grad_enabled(), 0.0
+    records = records and any([each.requires_grad for each in (batch.x, *states, *weights)])
     if live.is_cell and records:
         raise Left(STEP)
     if low := torch.is_autocast_enabled("cpu"):
@@ -298,13 +273,16 @@ def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
             raise Left("types that autocast does not mix")
     if not live.is_cell and module.training and module.num_layers > 1:
         drawn = module.dropout
-    with _event(module):
-        if drawn or records:
+    event = _UNSEEN
+    if profiler._is_profiler_enabled:
+        event = profiler.record_function(f"onernn::{theirs(module).__name__}")
+    with event:
+        if records:
             states = reshape_batch(states, live.state_shapes(batch.sequences)[: len(states)])
             y, ends = live_layer.run_recorded(live, dtype, weights, batch, states, drawn)
             ends = reshape_batch(ends, shapes)
         else:
-            y, ends = live.run(dtype, weights, batch, states, shapes)
+            y, ends = live.run(dtype, weights, batch, states, shapes, drawn)
     if low:
         y, *ends = [tensor.to(to) for tensor, to in zip((y, *ends), types, strict=True)]
     if batch.back is not None:
@@ -314,10 +292,10 @@ def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
 
 
 def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
-    """Returns the result, or the error, of PyTorch's module. It refuses sequences: it gets them
-    packed.
+    """Returns the result of PyTorch's module, or raises its error. Ragged batches are packed,
+    because PyTorch refuses them.
     """
-    is_nested = isinstance(input, torch.Tensor) and input.layout is torch.jagged
+    is_nested = isinstance(input, Tensor) and input.layout is torch.jagged
     if isinstance(module, CELLS) or not (is_nested or isinstance(input, list)):
         return kind.forward(module, input, hx)
     sequences = list(input.unbind() if is_nested else input)
@@ -330,7 +308,7 @@ def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
     for state, shape in zip(states, shapes, strict=True):
         module.check_hidden_size(state, shape)
 
-    def run(x: torch.Tensor, sizes: torch.Tensor, states: Any) -> Any:
+    def run(x: Tensor, sizes: Tensor, states: Any) -> Any:
         hx = tuple(states) if len(states) > 1 else states[0]
         y, last = kind.forward(module, PackedSequence(x, sizes), hx)
         return y.data, *(last if isinstance(last, tuple) else (last,))
@@ -350,11 +328,11 @@ LARGE = "few steps of a layer this large, whose weights are read for each; optim
 def _why_left(module: Any, live: LiveModule, input: Any, trains: bool) -> str:
     """Returns why a call is known to be faster in PyTorch, "" if it is not.
 
-    A call that stays costs no more than this: about a microsecond.
+    A call that stays with PyTorch costs only this check: about a microsecond.
     """
     is_packed = type(input) is PackedSequence
     x = input.data if is_packed else input
-    if type(x) is not torch.Tensor:
+    if type(x) is not Tensor:
         return ""
     if x.dtype is not torch.float32 and not torch.is_autocast_enabled("cpu"):
         return f"x is {x.dtype}, which is not faster here"
@@ -379,7 +357,7 @@ def _why_left(module: Any, live: LiveModule, input: Any, trains: bool) -> str:
 
 
 def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
-    """Returns a module's call outside of compiled graphs: onernn runs it, or PyTorch's ``kind``."""
+    """Runs a module's call outside of compiled graphs, in onernn or in PyTorch's class ``kind``."""
     live, trains = live_of(module), torch.is_grad_enabled()
     reason = _why_left(module, live, input, trains) or why_theirs()
     if not reason:
@@ -389,22 +367,25 @@ def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
             reason = str(error)
     result = _run_theirs(kind, module, input, hx)  # raises PyTorch's own errors
     if reason not in live.reasons:
-        _leave(module, live, reason)
+        if not why_theirs():  # else the reason is temporary
+            warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
+        live.reasons[reason] = None
     return result
 
 
 _outside = call
-"""`call`, which torch.compile does not trace once it has been used."""
+"""The function `call`, which torch.compile does not trace after its first use."""
 
 
 def call_any(kind: Any, module: Any, input: Any, hx: Any) -> Any:
-    """Returns a module's call, also in a graph that torch.compile traces or torch.export writes.
+    """Runs a module's call, also in a graph that torch.compile traces or torch.export writes.
 
-    The graph breaks at a call that it cannot hold, as at each call of PyTorch's own modules.
+    The graph breaks at a call that it cannot hold, the same as at each call of PyTorch's own
+    modules.
     """
     if not is_compiling():
         return _outside(kind, module, input, hx)
-    if is_exporting() or isinstance(module, CELLS):  # files load everywhere
+    if is_exporting() or isinstance(module, CELLS):  # so that files load without onernn
         return kind.forward(module, input, hx)
     result = run_traced(module, input, hx)
     return _outside(kind, module, input, hx) if result is None else result
@@ -418,13 +399,13 @@ def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
         return run(kind, self, input, hx)
 
-    # torch.jit.script compiles what a method wraps, with its global names.
+    # torch.jit.script compiles the function that a method wraps, with its global names.
     forward = FunctionType(
         forward.__code__, kind.forward.__globals__, "forward", (None,), forward.__closure__
     )
 
     def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
-        if hasattr(kind, "__deepcopy__"):  # of a parametrization, or a user's
+        if hasattr(kind, "__deepcopy__"):  # of a parametrization or a user's class
             module = kind.__deepcopy__(self, memo)
             _CLASS.__set__(module, own)
         else:
@@ -437,7 +418,7 @@ def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
         _CLASS.__set__(module, own)
         return module
 
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # what is saved opens without onernn
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # so that saved files open without onernn
         return as_theirs(self).__reduce_ex__(protocol)
 
     def set_class(self: Any, new: type) -> None:  # parametrizations insert a class
@@ -465,7 +446,9 @@ _CLASS = vars(object)["__class__"]
 
 
 class _Alike(type):
-    """Makes a class equal to its original in mappings and sets, as for quantize_dynamic."""
+    """A metaclass that makes a class equal to its original in mappings and sets; quantize_dynamic
+    needs it.
+    """
 
     def __eq__(cls, other: object) -> bool:
         return isinstance(other, type) and original(cls) is original(other)
@@ -475,7 +458,7 @@ class _Alike(type):
 
 
 def as_theirs(module: Any) -> Any:
-    """PyTorch's own module of the same parameters."""
+    """Returns PyTorch's own module of the same parameters."""
     kind = theirs(module)
     result = kind.__new__(kind)
     result.__dict__.update(module.__dict__)
@@ -483,21 +466,21 @@ def as_theirs(module: Any) -> Any:
 
 
 def forget(module: nn.Module) -> None:
-    """The next call of the module packs its parameters anew, in compiled graphs, too."""
+    """Makes the next call of the module pack its parameters again, also in compiled graphs."""
     forget_compiled(module)
     if (live := _LIVE.get(id(module))) is not None:
         live.forget()
 
 
-# torch.compile(backend="onernn"): onernn runs recurrent modules, another backend the rest.
+# torch.compile(backend="onernn"): onernn runs the recurrent modules, and a different backend runs
+# the rest.
 
 
 def onernn(
     graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """Returns what runs a traced graph. ``options={"rest": "inductor"}``: which backend runs the
-    operators that are not ours, by its name for torch.compile; PyTorch's own eager ones where none
-    is named.
+    """Returns the function that runs a traced graph. ``options={"rest": "inductor"}`` names the
+    torch.compile backend for all other operators; the default is "eager".
 
     The recurrent modules of the model are replaced in place while it is traced.
     """
@@ -511,7 +494,7 @@ def onernn(
 
 
 def _may_trace(module: Any, tracer: Any) -> bool:
-    """Returns whether a module's calls may be traced; for the onernn backend it replaces the
+    """Returns whether a module's calls may be traced; for the onernn backend, replaces the
     module.
     """
     global _outside
@@ -531,7 +514,8 @@ def _may_trace(module: Any, tracer: Any) -> bool:
 trace_through(_may_trace)
 
 
-# `optimize` and `restore`, `explain` and `refresh`: a module tree with recurrent modules of ours.
+# `optimize` and `restore`, `explain` and `refresh`: a module tree in which onernn's modules replace
+# recurrent modules.
 
 HOST = "PyTorch"
 _log = logging.getLogger("onernn")
@@ -550,37 +534,38 @@ def optimize(
 ) -> Any:
     """Returns the module, or a copy of it, in which onernn runs nn.RNN, LSTM, GRU and their Cells.
 
-    They stay what they are: instances of the same classes, with the same parameters and hooks.
+    The recurrent modules stay instances of the same classes, with the same parameters and hooks.
     Parameters may change at any time and in any way (fused optimizers, ``.data``, NumPy views,
-    other processes): each call reads them. What onernn does not compute exactly as PyTorch does
-    stays PyTorch's, call by call; `explain` lists it.
+    other processes), because each call reads them. PyTorch runs each call that onernn does not
+    compute exactly as PyTorch does; `explain` lists these calls.
 
-    ``frozen``: calls without gradients keep what the first of them packs, which saves some
-    microseconds and takes as much memory as the parameters once more. They see later writes to
-    parameters only after `refresh`.
+    ``frozen``: calls without gradients keep the parameters that the first call packs. This saves
+    some microseconds per call and takes as much memory as the parameters. Later writes to
+    parameters have an effect only after `refresh`.
 
-    ``dtype``: what matrices are rounded to before they are multiplied, a dtype of PyTorch,
-    "int8-dynamic" or "int8-weights"; None: nothing. Parameters, inputs and results keep their
-    types. ``inplace``: of the module itself, not of a
-    copy; `restore` undoes it. ``example_inputs``: a tuple that it is called with once, so that
-    later calls find all prepared. ``optimizer``: of the module's parameters; then the result is a
-    pair, the module and an optimizer of its parameters, as intel_extension_for_pytorch.optimize
-    gave it. Its other arguments are taken, too: ``sample_input`` is ``example_inputs``, a tensor or
-    a tuple; the rest changes nothing here, which is logged once.
+    ``dtype``: the dtype to which matrices are rounded before they are multiplied: a dtype of
+    PyTorch, "int8-dynamic" or "int8-weights"; None: no rounding. Parameters, inputs and results
+    keep their types. ``inplace``: changes the module itself, not a copy; `restore` undoes it.
+    ``example_inputs``: a tuple of arguments; the module is called with it once, so that later calls
+    need no preparation. ``optimizer``: an optimizer of the module's parameters. Then the result is
+    a pair, the module and an optimizer of its parameters, the same as for
+    intel_extension_for_pytorch.optimize. The other arguments of that function are accepted:
+    ``sample_input``, a tensor or a tuple, is the same as ``example_inputs``; all others have no
+    effect, which is logged once.
     """
     if unknown := without_effect.keys() - _OF_IPEX:
         raise TypeError(f"optimize() got an unexpected argument: {', '.join(sorted(unknown))}")
     for name in without_effect:
         _log_without_effect(name)
     if not plugins_enabled():
-        _log.info("%s", DISABLED)  # calls ask again
+        _log.info("%s", DISABLED)  # calls check again
     if not isinstance(module, nn.Module):
         why = f": {_EXPORTED}" * isinstance(module, torch.export.ExportedProgram)
         raise UnsupportedError(f"expected a torch.nn.Module, got {type(module).__name__}{why}")
     if dtype not in DTYPES:
         dtypes = ", ".join(map(str, DTYPES))
         raise UnsupportedError(f"dtype {dtype}: expected one of {dtypes}")
-    try:  # copied together, the optimizer's parameters are those of the copy
+    try:  # copied together, so that the optimizer refers to the copy's parameters
         whole, trainer = (module, optimizer) if inplace else copy.deepcopy((module, optimizer))
     except RuntimeError as error:  # pruned, exported
         error.add_note("optimize(..., inplace=True) makes no copy")
@@ -598,7 +583,7 @@ def optimize(
     inputs = sample_input if example_inputs is None else example_inputs
     if inputs is not None:
         with torch.no_grad():
-            whole(*([inputs] if isinstance(inputs, torch.Tensor) else inputs))
+            whole(*([inputs] if isinstance(inputs, Tensor) else inputs))
     return whole if optimizer is None else (whole, trainer)
 
 
@@ -615,7 +600,7 @@ def _log_without_effect(name: str) -> None:
 
 
 def restore(module: nn.Module) -> nn.Module:
-    """Returns the module, whose recurrent modules PyTorch runs again."""
+    """Returns the module; from now on PyTorch runs its recurrent modules again."""
     for child in module.modules():
         if is_ours(child):
             forget(child)
@@ -624,7 +609,7 @@ def restore(module: nn.Module) -> nn.Module:
 
 
 def explain(module: nn.Module) -> str:
-    """Returns a line for each recurrent module: what runs it, or why it stays PyTorch's."""
+    """Returns a line for each recurrent module: what runs it, or why it is left to PyTorch."""
     lines = list[str]()
     for name, layer in _recurrent(module):
         reasons = [obstacle(layer) or NOT_SEEN]
@@ -638,10 +623,10 @@ def explain(module: nn.Module) -> str:
 
 
 def _recurrent(whole: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the recurrent modules of a tree, those that are compiled or quantized among them, by
-    name.
+    """Yields the names and recurrent modules of a tree, including compiled and quantized modules.
 
-    After torch.jit.freeze or torch.export, which leave only operators: the module that has them.
+    After torch.jit.freeze or torch.export, which leave only operators, it yields the module that
+    holds the operators.
     """
     parts = set[nn.Module]()
     for name, child in whole.named_modules():
@@ -662,9 +647,9 @@ def _recurrent(whole: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def refresh(module: nn.Module) -> None:
-    """Makes frozen modules pack their parameters anew at the next call; see `optimize`.
+    """Makes frozen modules pack their parameters again at the next call; see `optimize`.
 
-    Modules that are not frozen need it never: each call reads their parameters.
+    Modules that are not frozen do not need it, because each call reads their parameters.
     """
     for child in module.modules():
         if is_ours(child):

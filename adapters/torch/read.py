@@ -1,24 +1,25 @@
-"""Exported programs: the graph in a .pt2, and the tensors that stand beside it.
+"""Reads exported programs: the graph in a .pt2 file, and the tensors stored with it.
 
 Fields: torch/_export/serde/schema.py of PyTorch 2.13; a .pt2 has had three layouts since 2.5:
 
 - one JSON text and pickles of tensors, named serialized_...: torch.export.save up to 2.7;
 - models/NAME.json, and data/weights/NAME.pt, a pickle of tensors: 2.8;
-- models/NAME.json, and data/weights/NAME_weights_config.json beside a file for each tensor: 2.9.
+- models/NAME.json, and data/weights/NAME_weights_config.json with a file for each tensor: 2.9.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from onernn.adapters.common.files import (
     Malformed,
     check_kind,
     name_malformed,
     open_budgeted,
-    parsed_json,
+    pairs,
+    parse_json,
 )
 from onernn.adapters.torch.weight_files import (
     DTYPES,
@@ -27,57 +28,78 @@ from onernn.adapters.torch.weight_files import (
     Storage,
     Storages,
     Tensor,
-    nested_arrays,
+    read_nested,
 )
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.records import dataclass
 
 MAJOR = 8
-"""The version of the schema that PyTorch has written since 2.5; its minor ones only add to it."""
+"""The version of the schema that PyTorch has written since 2.5; minor versions only add to it."""
 
 
 class Ref(NamedTuple):
-    """A value of the graph, by its name."""
+    """A value of the graph, given by its name."""
 
     name: str
 
 
 class Open(NamedTuple):
-    """A number that only a run knows, a size for example, by its name."""
+    """A number that only a run knows, for example a size, given by its name."""
 
     name: str
 
 
 class Unread(NamedTuple):
-    """What a node was given that is not read here, a graph for example."""
+    """An argument of a node that onernn does not read, for example a graph."""
 
     kind: str
 
 
 Sizes = tuple[int | str, ...]
+COMPLEX = pairs("complex64=float32 complex128=float64")
+"""The dtypes of complex numbers, with the dtypes of their parts."""
 
 
 class Meta(NamedTuple):
-    """What the program says of a tensor; a size that is left open is an expression."""
+    """The program's declaration of a tensor; an open size is an expression."""
 
     dtype: str
     sizes: Sizes
 
+    @property
+    def is_complex(self) -> bool:
+        return self.dtype in COMPLEX
+
+    @property
+    def parts(self) -> Meta:
+        """The type in which the real and imaginary parts of complex numbers form the last axis."""
+        return Meta(COMPLEX[self.dtype], (*self.sizes, 2))
+
 
 @dataclass(frozen=True)
 class Node:
-    """A call of an operator. Outputs are names, "" where nothing comes."""
+    """A call that runs an operator. Outputs are names, "" if an output is absent."""
 
     target: str
     inputs: Mapping[str, Any]
     outputs: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """The operator's name; operators of aten have their name in aten."""
+        return self.target.removeprefix("torch.ops.aten.").removesuffix(".default")
+
+    @property
+    def result(self) -> str:
+        """The name of the first output that has one, or ""."""
+        return next(filter(None, self.outputs), "")
+
 
 class Input(NamedTuple):
-    """An input of the graph: the user's, or a tensor that the file holds under ``target``.
+    """An input of the graph: a user's input, or a tensor that the file stores under ``target``.
 
-    ``lifted``: a tensor that stood in the code, torch.tensor(x.shape[1]).
+    ``lifted``: a tensor that was written in the code, for example torch.tensor(x.shape[1]).
     """
 
     name: str
@@ -88,7 +110,9 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """``metas``: types of values by name; ``ranges``: least and most of an open size, by name."""
+    """An exported program. ``metas``: types of values by name; ``ranges``: bounds of open sizes by
+    name.
+    """
 
     file: Path
     version: str
@@ -101,12 +125,12 @@ class Program:
 
 
 def read_program(path: str | Path) -> Program:
-    """Returns the program in a .pt2. Raises `ModelFormatError` for a file that is none,
-    `UnsupportedError` for a version of the schema that is not read.
+    """Returns the program in a .pt2. Raises `ModelFormatError` if the file is not a program,
+    `UnsupportedError` for a version of the schema that onernn does not read.
     """
     file = Path(path)
     with name_malformed("not an exported program", file), open_budgeted(file) as (raw, _):
-        with Archive.opened(file, raw) as archive:
+        with Archive.open(file, raw) as archive:
             return _program(archive, file)
 
 
@@ -131,7 +155,7 @@ def _program(archive: Archive, file: Path) -> Program:
 
 
 def _json(archive: Archive, name: str) -> Any:
-    return parsed_json(archive.read(name), archive.file, name)
+    return parse_json(archive.read(name), archive.file, name)
 
 
 def _old_arrays(archive: Archive) -> dict[str, Array]:
@@ -140,21 +164,21 @@ def _old_arrays(archive: Archive) -> dict[str, Array]:
         name = f"serialized_{kind}.pt"
         if name not in archive.names:
             raise UnsupportedError(f"{archive.file}: no {name}: it was saved before PyTorch 2.5")
-        arrays |= nested_arrays(archive.read(name), str(archive.file), name)
+        arrays |= read_nested(archive.read(name), str(archive.file), name)
     return arrays
 
 
 def _arrays(archive: Archive, folder: str, model: str, kind: str) -> dict[str, Array]:
     pickled, config = f"{folder}{model}.pt", f"{folder}{model}_{kind}_config.json"
     if pickled in archive.names:
-        return nested_arrays(archive.read(pickled), str(archive.file), pickled)
+        return read_nested(archive.read(pickled), str(archive.file), pickled)
     if config not in archive.names:
         return {}
     storages, arrays = Storages.of(archive, folder), {}
     for name, each in _get(_json(archive, config), "config", dict).items():
         meta = each.get("tensor_meta") if isinstance(each, dict) else None
         if meta is None or _get(each, "use_pickle", bool):
-            continue  # no tensor: whoever reads it is refused
+            continue  # not a tensor: nodes that read it are refused
         dtype = _dtype(meta)
         path = _get(each, "path_name", str)
         size = DTYPES[dtype].itemsize if dtype in DTYPES else 1
@@ -198,7 +222,7 @@ def _parse(whole: Any, arrays: Mapping[str, Array], file: Path) -> Program:
         file,
         version,
         tuple(map(_input, _get(signature, "input_specs", list))),
-        tuple(map(_output, _get(signature, "output_specs", list))),
+        tuple(_output(spec, file) for spec in _get(signature, "output_specs", list)),
         tuple(map(_node, _get(graph, "nodes", list))),
         metas,
         ranges,
@@ -213,22 +237,32 @@ def _input(spec: Any) -> Input:
         return Input(value.name if isinstance(value, Ref | Open) else "", None, value)
     if kind == "constant_input":
         return Input(_get(spec, "name", str), None, _only(_get(spec, "value", dict), "input")[1])
-    keys = {"parameter": "parameter_name", "buffer": "buffer_name"}
-    keys["tensor_constant"] = "tensor_constant_name"
-    if kind not in keys:
+    if kind not in ("parameter", "buffer", "tensor_constant"):
         raise UnsupportedError(f"an input that is a {kind}: only tensors and numbers are read")
     name = _get(_get(spec, "arg", dict), "name", str)
-    return Input(name, _get(spec, keys[kind], str), Ref(name), kind == "tensor_constant")
+    return Input(name, _get(spec, f"{kind}_name", str), Ref(name), kind == "tensor_constant")
 
 
-def _output(spec: Any) -> Any:
+def refuse_change(file: Path, name: str, how: str, *, is_input: bool) -> NoReturn:
+    """Raises `UnsupportedError` for a program that changes an input or one of its own tensors."""
+    advice = (
+        f"write {name} = {name}.clone() at the begin of forward"
+        if is_input
+        else "call model.eval() before the export; if it changes in that mode as well, export the"
+        " model with its states as inputs and outputs: page PyTorch of the manual,"
+        " 'Models that keep states'"
+    )
+    raise UnsupportedError(
+        f"{file}: each run changes {name!r} ({how}): a model here holds nothing between runs;"
+        f" {advice}"
+    )
+
+
+def _output(spec: Any, file: Path) -> Any:
     kind, spec = _only(spec, "an output")
     if kind.endswith("mutation"):
         changed = next((v for k, v in spec.items() if k.endswith("name")), "")
-        raise UnsupportedError(
-            f"each run changes {str(changed)[:200]!r} ({kind}): a model here holds nothing between"
-            " runs; export it with its states as inputs and outputs, and in eval mode"
-        )
+        refuse_change(file, str(changed)[:200], kind, is_input=kind.startswith("user_input"))
     if kind != "user_output":
         raise UnsupportedError(f"an output that is a {kind}: this is a program for training")
     return _argument(_get(spec, "arg", dict))
@@ -248,10 +282,12 @@ def _node(entry: Any) -> Node:
 
 
 def _argument(entry: Any) -> Any:
-    """Returns a union of one field: numbers and texts as they are, values of the graph as `Ref`."""
+    """Returns the value of a union with one field: numbers and texts unchanged, values of the graph
+    as `Ref`.
+    """
     kind, value = _only(entry, "an argument")
     kind = kind.removeprefix("as_")
-    if kind.startswith(("optional_", "sym_")):  # unions again
+    if kind.startswith(("optional_", "sym_")):  # nested unions
         each = check_kind(value, list, kind) if kind.endswith("s") else [value]
         result = [_argument(one) for one in each]
         return result if kind.endswith("s") else result[0]
@@ -300,7 +336,7 @@ _NONE: Any = object()
 
 
 def _get(entry: Any, name: str, kind: Any, default: Any = _NONE) -> Any:
-    """Returns a field, checked."""
+    """Returns a field after checking its kind."""
     if not isinstance(entry, dict):
         raise Malformed(f"{name}: expected in an object")
     if name not in entry and default is not _NONE:

@@ -1,54 +1,59 @@
-"""The rules of aten's operators that compute: on elements, and whole layers."""
+"""The rules of aten's operators that compute: elementwise operators and whole layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import pool_windows, recurrent_stack
+from onernn.adapters.common.bodies import (
+    each_axis,
+    extreme_index,
+    pool_whole,
+    pool_windows,
+    recurrent_stack,
+    same_pads,
+    slopes,
+    truncate,
+)
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import OneOf, refuse
-from onernn.adapters.common.windows import each_axis, extreme_index, same_pads, slopes
 from onernn.adapters.torch.read import Open
-from onernn.adapters.torch.table import WEIGHTS, Axes, Axis, Number, Scalar, TorchTensor, torch
+from onernn.adapters.torch.spectra import multiply_complex
+from onernn.adapters.torch.table import (
+    WEIGHTS,
+    AnySize,
+    Axes,
+    Axis,
+    Number,
+    Scalar,
+    Sizes,
+    TorchTensor,
+    torch,
+)
+from onernn.ir.graph import Graph, Node, Value
+from onernn.ops import OPERATORS
+from onernn.ops.control import scan_attributes
 from onernn.reorders import torch as layout
 from onernn.reorders.layers import PivotLayer
 
-# The rules of operators on each element of tensors, with a second tensor or a number, and of
-# sizes, which Python computes with.
+# The rules of elementwise operators, with a second tensor or a number, and of Python's arithmetic
+# with sizes.
 #
 # Formulas: documentation of torch.NAME. Results have the dtype that the program states.
 
-_PLAIN = {
-    "Relu": "relu",
-    "Abs": "abs",
-    "Neg": "neg",
-    "Floor": "floor",
-    "Ceil": "ceil",
-    "Round": "round",
-    "Sign": "sign sgn",
-    "Selu": "selu",
-    "Sigmoid": "sigmoid",
-    "Tanh": "tanh",
-    "Exp": "exp",
-    "Log": "log",
-    "Sqrt": "sqrt",
-    "Reciprocal": "reciprocal",
-    "Sin": "sin",
-    "Cos": "cos",
-    "Erf": "erf",
-    "HardSwish": "hardswish",
-}
+_KINDS = {kind.lower(): kind for kind in OPERATORS} | {"sgn": "Sign"}
+"""The canonical operators by PyTorch's names."""
 
 
-def _plain(kind: str) -> Callable[..., Any]:
-    return lambda self: getattr(self.promote(), kind)()
-
-
-for kind, names in _PLAIN.items():
-    torch(names)(_plain(kind))
+@torch("""
+    relu neg floor ceil round sign sgn selu sigmoid tanh exp log sqrt reciprocal sin cos erf
+    hardswish atan
+    """)
+def plain(self, *, op):
+    return getattr(self.promote(), _KINDS[op.name])()
 
 
 @torch("rsqrt")
@@ -59,6 +64,100 @@ def rsqrt(self):
 @torch("square")
 def square(self):
     return self * self
+
+
+@torch("log1p")
+def log1p(self):
+    """Returns log(1 + x), computed as log(u) + (x - (u - 1)) / u, with u = 1 + x rounded.
+
+    If u - 1 equals x, for example at -1 and at infinity, nothing was rounded.
+    """
+    x = self.promote()
+    total = x + 1
+    whole, log = total - 1, total.Log()
+    return whole.Equal(x).Where(log, log + (x - whole) / total)
+
+
+@torch("expm1")
+def expm1(self):
+    """Returns exp(x) - 1, which is tanh(x / 2) * (exp(x) + 1)."""
+    x = self.promote()
+    return (x * 0.5).Tanh() * (x.Exp() + 1)
+
+
+_LOGARITHMS = {"log2": 1 / math.log(2), "log10": 1 / math.log(10)}
+
+
+@torch(" ".join(_LOGARITHMS))
+def logarithm(self, *, op):
+    return self.promote().Log() * _LOGARITHMS[op.name]
+
+
+@torch("exp2")
+def exp2(self):
+    x = self.promote()
+    return x.scalar(2).Pow(x)
+
+
+@torch("log_sigmoid log_sigmoid_forward")
+def log_sigmoid(self):
+    """Returns -log(1 + exp(-x)); a second output is for training only."""
+    return self.Neg().Softplus().Neg()
+
+
+@torch("logaddexp")
+def logaddexp(self, other):
+    """Returns log(exp(x) + exp(y)): the larger one, and log(1 + exp(-|x - y|)) more.
+
+    If both are equal, even infinite, the result is larger by log(2).
+    """
+    x, y = self.promote(), other.promote()
+    high, low = x.Max(y), x.Min(y)
+    more = high.Equal(low).Where(high.scalar(math.log(2)), (low - high).Softplus())
+    return high + more
+
+
+@torch("trunc")
+def trunc(self):
+    x = self.promote()
+    return x if x.dtype.kind != "f" else truncate(x)
+
+
+@torch("isnan")
+def isnan(self):
+    return self.IsNaN()
+
+
+@torch("tan")
+def tan(self):
+    x = self.promote()
+    return x.Sin() / x.Cos()
+
+
+@torch("mish")
+def mish(self):
+    return self * self.Softplus().Tanh()
+
+
+@torch("celu")
+def celu(self, *, alpha=Scalar(1.0)):
+    return self.Celu(alpha=float(alpha))
+
+
+@torch("threshold")
+def threshold(self, *, threshold=Scalar(), value=Scalar()):
+    return self.LessOrEqual(self.scalar(threshold)).Where(self.scalar(value), self)
+
+
+@torch("softshrink")
+def softshrink(self, *, lambd=Scalar(0.5)):
+    return self.Sub(self.Clip(self.scalar(-lambd), self.scalar(lambd)))
+
+
+@torch("hardshrink")
+def hardshrink(self, *, lambd=Scalar(0.5)):
+    inside = self.Abs().LessOrEqual(self.scalar(lambd))
+    return inside.Where(self.scalar(0), self)
 
 
 @torch("silu")
@@ -73,7 +172,7 @@ def gelu(self, *, approximate="none"):
 
 @torch("softplus", beta=1.0)
 def softplus(self, *, threshold=20.0):
-    """The identity above the threshold: the difference is below the resolution of float32."""
+    """Ignores the threshold: above 17 the difference is below the resolution of float32."""
     return self.Softplus() if threshold >= 17 else refuse("argument threshold below 17")
 
 
@@ -130,20 +229,17 @@ def glu(self, *, dim=Axis(-1)):
 
 
 def _usual(x: TorchTensor, *numbers: float) -> tuple[float, ...]:
-    """Returns numbers that do not come from a size in formulas of floats: 1 - z, or a square."""
+    """Returns the numbers that, in formulas of floats such as 1 - z or a square, do not come from a
+    size.
+    """
     return numbers if x.op.result_dtype().kind == "f" else ()
 
 
-@torch("add.Tensor add.Scalar")
-def add(self, other, *, alpha=Scalar(1.0)):
+@torch("add.Tensor add.Scalar sub.Tensor sub.Scalar")
+def add(self, other, *, alpha=Scalar(1.0), op):
     usual = _usual(self, 1, -1)
-    return self.promote(*usual) + other.promote(*usual) * alpha
-
-
-@torch("sub.Tensor sub.Scalar")
-def sub(self, other, *, alpha=Scalar(1.0)):
-    usual = _usual(self, 1, -1)
-    return self.promote(*usual) - other.promote(*usual) * alpha
+    x, scaled = self.promote(*usual), other.promote(*usual) * alpha
+    return x + scaled if op.name == "add" else x - scaled
 
 
 @torch("rsub.Scalar rsub.Tensor", alpha=1.0)
@@ -151,8 +247,10 @@ def rsub(self, other):
     return other.promote(*_usual(self, 1, -1)) - self.promote()
 
 
-@torch("mul.Tensor mul.Scalar")
-def mul(self, other):
+@torch("mul.Tensor mul.Scalar", complex=True)
+def mul(self, other, *, op):
+    if op.is_complex("self") or op.is_complex("other"):
+        return multiply_complex(self, other)
     return self.promote() * other.promote()
 
 
@@ -191,16 +289,18 @@ def lerp(self, end, weight):
     return start + weight.promote() * (end.promote() - start)
 
 
-def _compare(kind: str) -> Callable[..., Any]:
-    def rule(self: Any, other: Any) -> Any:
-        dtype = _common(self, other)
-        return getattr(self.cast(dtype), kind)(other.cast(dtype))
+_COMPARED = pairs("eq=Equal ne=Equal gt=Greater ge=GreaterOrEqual lt=Less le=LessOrEqual")
 
-    return rule
+
+@torch(" ".join(f"{name}.Tensor {name}.Scalar" for name in _COMPARED))
+def compare(self, other, *, op):
+    dtype = _common(self, other)
+    result = getattr(self.cast(dtype), _COMPARED[op.name])(other.cast(dtype))
+    return result.Not() if op.name == "ne" else result
 
 
 def _common(x: Any, other: Any) -> Any:
-    """Returns the dtype of a comparison: a tensor's dtype counts more than a number's."""
+    """Returns the dtype of a comparison: a tensor's dtype takes precedence over a number's."""
     mine = x.dtype
     if isinstance(other, Number) or not other.slot:
         whole = not isinstance(other, Number) or not isinstance(other.value, float)
@@ -213,33 +313,23 @@ def _common(x: Any, other: Any) -> Any:
     return np.promote_types(mine, theirs)
 
 
-for name, kind in pairs("eq=Equal gt=Greater ge=GreaterOrEqual lt=Less le=LessOrEqual").items():
-    torch(f"{name}.Tensor {name}.Scalar")(_compare(kind))
-
-
-@torch("ne.Tensor ne.Scalar")
-def not_equal(self, other):
-    return _compare("Equal")(self, other).Not()
-
-
 @torch("logical_not bitwise_not")
 def logical_not(self, *, op):
-    if op.at.type == "bitwise_not" and self.dtype != np.bool_:
+    if op.name == "bitwise_not" and self.dtype != np.bool_:
         refuse("of bits")
     return self.cast(bool).Not()
 
 
-def _logic(kind: str) -> Callable[..., Any]:
-    def rule(self: Any, other: Any, *, op: Any) -> Any:
-        if not op.at.type.startswith("logical") and {self.dtype.kind, other.dtype.kind} != {"b"}:
-            refuse("of bits")
-        return getattr(self.cast(bool), kind)(other.cast(bool))
-
-    return rule
-
-
-for name in ("and", "or", "xor"):
-    torch(f"logical_{name} bitwise_{name}.Tensor __{name}__.Tensor")(_logic(name.capitalize()))
+@torch(
+    " ".join(
+        f"logical_{name} bitwise_{name}.Tensor __{name}__.Tensor" for name in ("and", "or", "xor")
+    )
+)
+def logic(self, other, *, op):
+    if not op.name.startswith("logical") and {self.dtype.kind, other.dtype.kind} != {"b"}:
+        refuse("of bits")
+    kind = op.name.strip("_").rpartition("_")[2].capitalize()
+    return getattr(self.cast(bool), kind)(other.cast(bool))
 
 
 @torch("where.self where.ScalarOther where.ScalarSelf where.Scalar")
@@ -259,7 +349,7 @@ def to(self, other=None, *, copy=False):
 
 @torch(
     "clone lift_fresh_copy",
-    views="contiguous detach detach_ alias lift_fresh lift requires_grad_ positive",
+    views="contiguous detach alias lift_fresh lift requires_grad_ positive",
 )
 def same(self):
     return self
@@ -275,40 +365,41 @@ def sym_numel(self):
     return self.Size()
 
 
-def _of_sizes(kind: str) -> Callable[..., Any]:
-    """Returns Python's arithmetic with sizes, which are not negative; its reader ties them."""
-
-    def rule(*, a: Any = None, b: Any = None, op: Any) -> Any:
-        builder, values, numbers = op.builder, [], list[int]()
-        for each in (a, b):
-            if isinstance(each, Open):
-                values.append(builder.value(each.name))
-                numbers += builder.computed.get(each.name, ())
-            elif type(each) is int:
-                values.append(op.constant(np.int64(each)))
-                numbers.append(each)
-            else:
-                refuse(f"arguments {a} and {b}: expected sizes and integers")
-        builder.computed[op.node.outputs[0]] = numbers
-        return op.emit(kind, *values)
-
-    return rule
+_OF_SIZES = pairs(
+    """
+    _operator.add=Add _operator.sub=Sub _operator.mul=Mul _operator.floordiv=Div _operator.mod=Mod
+    torch.sym_max=Max torch.sym_min=Min
+    """
+)
 
 
-for name, kind in pairs("add=Add sub=Sub mul=Mul floordiv=Div mod=Mod").items():
-    torch(f"_operator.{name}")(_of_sizes(kind))
-torch("torch.sym_max")(_of_sizes("Max"))
-torch("torch.sym_min")(_of_sizes("Min"))
+@torch(" ".join(_OF_SIZES))
+def compute_size(*, a=None, b=None, op):
+    """Returns the result of Python's arithmetic with sizes, which are not negative; operators that
+    read the result tie the sizes.
+    """
+    builder, values, numbers = op.builder, [], []
+    for each in (a, b):
+        if isinstance(each, Open):
+            values.append(builder.value(each.name))
+            numbers += builder.computed.get(each.name, ())
+        elif type(each) is int:
+            values.append(op.constant(np.int64(each)))
+            numbers.append(each)
+        else:
+            refuse(f"arguments {a} and {b}: expected sizes and integers")
+    builder.computed[op.node.outputs[0]] = numbers
+    return op.emit(_OF_SIZES[op.at.type], *values)
 
 
-# The rules of layers: products, convolutions, norms, softmax; reductions too.
+# The rules of layers: products, convolutions, norms, softmax; reductions.
 #
 # Formulas: documentation of torch.nn.functional, in inference.
 
 
 @torch("linear")
 def linear(input, weight, bias=None):
-    """x @ weight.T + bias."""
+    """Returns x @ weight.T + bias."""
     if weight.rank != 2:
         refuse(f"a weight of {weight.rank} axes")
     input.tie(-1, WEIGHTS)
@@ -323,9 +414,22 @@ def matmul(self, other=None, mat2=None, vec=None, tensor=None):
     return self @ (other or mat2 or vec or tensor)
 
 
-@torch("addmm baddbmm addmv", beta=1.0, alpha=1.0)
-def addmm(self, mat1=None, mat2=None, batch1=None, batch2=None, mat=None, vec=None):
-    return (mat1 or batch1 or mat) @ (mat2 or batch2 or vec) + self
+@torch("addmm baddbmm addmv")
+def addmm(
+    self,
+    mat1=None,
+    mat2=None,
+    batch1=None,
+    batch2=None,
+    mat=None,
+    vec=None,
+    *,
+    beta=Scalar(1, (0, 1)),
+    alpha=Scalar(1, (0, 1)),
+):
+    """Ignores ``self`` if beta is 0, because PyTorch does not propagate its NaNs then."""
+    product = ((mat1 or batch1 or mat) @ (mat2 or batch2 or vec)) * alpha
+    return product + self * beta if beta else product
 
 
 @torch("einsum")
@@ -349,7 +453,7 @@ def layer_norm(input, weight=None, bias=None, *, normalized_shape=(), eps=1e-5, 
     for axis in range(-count, 0):
         input.tie(axis, WEIGHTS)
     if weight is None:
-        sizes = [input.op.builder.exported(size) for size in input.dims[-count:]]
+        sizes = [input.op.builder.find_exported_size(size) for size in input.dims[-count:]]
         if None in sizes:
             refuse("a norm without weights of a size that is open")
         weight = input.fill(sizes, 1)
@@ -377,16 +481,36 @@ def batch_norm(
     return input.BatchNormalization(weight, bias, running_mean, running_var, epsilon=eps)
 
 
+def _per_channel(input: TorchTensor, weight: Any, bias: Any) -> tuple[Any, Any]:
+    """Returns weight and bias (C,), of ones and zeros if the layer has none."""
+    input.tie(1, WEIGHTS)
+    if weight and bias:
+        return weight, bias
+    channels = input.op.builder.find_exported_size(input.dims[1])
+    if channels is None:
+        refuse("a number of channels that is open")
+    return weight or input.fill([channels], 1), bias or input.fill([channels], 0)
+
+
 @torch("group_norm")
-def group_norm(input, weight, bias, *, num_groups, eps=1e-5, cudnn_enabled=False):
-    return input.GroupNormalization(weight, bias, num_groups=num_groups, epsilon=eps)
+def group_norm(input, weight=None, bias=None, *, num_groups, eps=1e-5, cudnn_enabled=False):
+    scale, added = _per_channel(input, weight, bias)
+    return input.GroupNormalization(scale, added, num_groups=num_groups, epsilon=eps)
+
+
+@torch("native_group_norm")
+def native_group_norm(
+    input, weight=None, bias=None, *, N=AnySize(), C=AnySize(), HxW=AnySize(), group, eps=1e-5
+):
+    """Returns the result of `group_norm`; the other outputs, statistics, are for training only."""
+    return group_norm(input, weight, bias, num_groups=group, eps=eps)
 
 
 @torch("instance_norm", use_input_stats=True)
 def instance_norm(
     input,
-    weight,
-    bias,
+    weight=None,
+    bias=None,
     running_mean=None,
     running_var=None,
     *,
@@ -396,10 +520,15 @@ def instance_norm(
 ):
     if running_mean or running_var:
         refuse("statistics that training tracked")
-    return input.InstanceNormalization(weight, bias, epsilon=eps)
+    scale, added = _per_channel(input, weight, bias)
+    return input.InstanceNormalization(scale, added, epsilon=eps)
 
 
-@torch("conv1d conv2d conv1d.padding conv2d.padding convolution")
+@torch(
+    """
+    conv1d conv2d conv1d.padding conv2d.padding convolution conv_transpose1d conv_transpose2d.input
+    """
+)
 def convolution(
     input,
     weight,
@@ -410,23 +539,26 @@ def convolution(
     dilation=(1,),
     groups=1,
     transposed=False,
-    output_padding=(),
+    output_padding=(0,),
+    op,
 ):
     kernel = weight.shape[2:]
     axes = len(kernel)
     if input.rank != axes + 2:
         refuse("an input without batch")
-    if any(output_padding):
-        refuse(f"argument output_padding={output_padding}")
     input.tie(1, WEIGHTS)
     dilations = each_axis(dilation, axes)
     if padding == "same":
         pads = same_pads(kernel, dilations)
     else:
         pads = each_axis(0 if padding in (None, "valid") else padding, axes) * 2
-    layer = input.ConvTranspose if transposed else input.Conv
-    strides = each_axis(stride, axes)
-    return layer(weight, bias, strides=strides, dilations=dilations, group=groups, pads=pads)
+    windows: dict[str, Any] = {"strides": each_axis(stride, axes), "dilations": dilations}
+    windows |= {"group": groups, "pads": pads}
+    if not transposed and "transpose" not in op.name:
+        return input.Conv(weight, bias, **windows)
+    if any(more := each_axis(output_padding or 0, axes)):
+        windows["output_padding"] = more
+    return input.ConvTranspose(weight, bias, **windows)
 
 
 def _pool(
@@ -439,7 +571,7 @@ def _pool(
         "pads": each_axis(padding, axes) * 2,
         "ceil_mode": int(ceil),
     }
-    return pool_windows(x.op, x.read(), kind, kernel, **windows, **more)
+    return pool_windows(x, kind, kernel, **windows, **more)
 
 
 @torch("max_pool1d max_pool2d")
@@ -465,85 +597,158 @@ def avg_pool(
     return _pool(self, "avg", kernel_size, stride, padding, ceil_mode, counts_pads=counts)
 
 
-@torch("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d")
-def adaptive_pool(self, *, output_size=(), op):
-    """Other sizes than 1 take windows of several widths."""
-    if {*output_size} != {1}:
-        refuse(f"argument output_size={output_size}: expected 1")
-    return self.GlobalMaxPool() if "max" in op.at.type else self.GlobalAveragePool()
+@torch(
+    """
+    adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_max_pool1d
+    adaptive_max_pool2d
+    """
+)
+def adaptive_pool(self, *, output_size=Sizes(), op):
+    """Returns the means or maxima of the requested number of windows along each of the last axes.
+
+    The positions of the maxima, a second output, are not computed.
+    """
+    kind = "Max" if "max" in op.name else "Mean"
+    if {*output_size} == {1} and self.rank == len(output_size) + 2:
+        return pool_whole(self, "max" if kind == "Max" else "avg")
+    for axis, count in enumerate(output_size, self.rank - len(output_size)):
+        self = _pool_axis(self, axis, count, kind)
+    return self
 
 
-def _reduce(kind: str) -> Callable[..., Any]:
-    def rule(self: Any, *, dim: Any = Axes(), keepdim: Any = False) -> Any:
-        x = self.promote()
-        return getattr(x, kind)(dim, keepdims=int(keepdim)) if dim else x
-
-    return rule
+_MOST_WINDOWS = 256
 
 
-torch("sum sum.dim_IntList")(_reduce("ReduceSum"))
-torch("mean mean.dim")(_reduce("ReduceMean"))
-torch("amax max")(_reduce("ReduceMax"))
-torch("amin min")(_reduce("ReduceMin"))
-torch("prod prod.dim_int")(_reduce("ReduceProd"))
-torch("logsumexp")(_reduce("ReduceLogSumExp"))
-_NORMS = {order: f"ReduceL{order}" for order in (1, 2)}
+def _pool_axis(x: TorchTensor, axis: int, count: int | Open, kind: str) -> Any:
+    """Returns x with ``count`` windows along an axis: from floor(k * size / count) to
+    ceil((k + 1) * size / count).
+    """
+    builder, size = x.op.builder, x.dims[axis]
+    reduce = f"Reduce{kind}"
+    if count == 1:
+        return getattr(x, reduce)([axis], keepdims=1)
+    if isinstance(count, Open):  # AdaptiveAvgPool2d((None, 1)) keeps the size
+        wanted = builder.type_of(builder.value(count.name)).value
+        return x if size is not None and wanted == size else refuse("sizes of windows are open")
+    x.tie(axis)
+    known = builder.find_exported_size(size)
+    if known == count:
+        return x
+    if known is None or not 0 < count <= _MOST_WINDOWS:
+        refuse(f"argument output_size={count} of axis {axis}, whose size is {known or 'open'}")
+    parts = [
+        getattr(x.Slice([k * known // count], [-(-(k + 1) * known // count)], [axis]), reduce)(
+            [axis], keepdims=1
+        )
+        for k in range(count)
+    ]
+    return parts[0].Concat(*parts[1:], axis=axis)
+
+
+_REDUCTIONS = pairs(
+    "sum=Sum mean=Mean amax=Max max=Max amin=Min min=Min prod=Prod logsumexp=LogSumExp"
+)
+
+
+@torch("sum sum.dim_IntList mean mean.dim amax max amin min prod prod.dim_int logsumexp")
+def reduction(self, *, dim=Axes(), keepdim=False, op):
+    return _reduce(self, _REDUCTIONS[op.name], dim, keepdim)
+
+
+def _reduce(self: Any, kind: str, axes: Sequence[int], keepdims: bool) -> Any:
+    x = self.promote()
+    return getattr(x, f"Reduce{kind}")(axes, keepdims=int(keepdims)) if axes else x
+
+
+_NORMS = {1: "L1", 2: "L2"}
 
 
 @torch("linalg_vector_norm")
 def vector_norm(self, *, ord=OneOf(2, _NORMS), dim=Axes(), keepdim=False):
-    return _reduce(ord)(self, dim=dim, keepdim=keepdim)
+    return _reduce(self, ord, dim, keepdim)
 
 
 @torch("norm.ScalarOpt_dim")
 def norm(self, *, p=OneOf(2, _NORMS), dim=Axes(), keepdim=False):
-    return _reduce(p)(self, dim=dim, keepdim=keepdim)
+    return _reduce(self, p, dim, keepdim)
 
 
 @torch("_weight_norm")
 def weight_norm(v, g, *, dim=0):
-    """``v * g / |v|``, the norm over all axes but one, or with -1 over all."""
+    """Returns ``v * g / |v|``, with the norm over all axes except one, or over all if it is -1."""
     others = [axis for axis in range(v.rank) if axis != dim]
     return v * (g / v.ReduceL2(others, keepdims=1))
 
 
-def _extreme(kind: str) -> Callable[..., Any]:
-    """Returns the rule of the values and of the index of the first of them."""
-
-    def rule(self: Any, *, dim: Any = Axis(), keepdim: Any = False) -> Any:
-        values = getattr(self, f"Reduce{kind}")([dim], keepdims=int(keepdim))
-        return values, extreme_index(self, f"Arg{kind}", dim, keepdim)
-
-    return rule
+@torch("max.dim min.dim")
+def extreme(self, *, dim=Axis(), keepdim=False, op):
+    """Returns the extreme values, and the index of the first one."""
+    kind = op.name.capitalize()
+    values = getattr(self, f"Reduce{kind}")([dim], keepdims=int(keepdim))
+    return values, extreme_index(self, f"Arg{kind}", dim, keepdim)
 
 
-def _argument(kind: str) -> Callable[..., Any]:
-    def rule(self: Any, *, dim: Any = None, keepdim: Any = False, op: Any) -> Any:
-        if dim is None and keepdim:
-            refuse("argument keepdim of all axes")
-        return extreme_index(self, f"Arg{kind}", None if dim is None else op.axis(dim), keepdim)
-
-    return rule
-
-
-for kind in ("Max", "Min"):
-    torch(f"{kind.lower()}.dim")(_extreme(kind))
-    torch(f"arg{kind.lower()}")(_argument(kind))
+@torch("argmax argmin")
+def index_of_extreme(self, *, dim=None, keepdim=False, op):
+    if dim is None and keepdim:
+        refuse("argument keepdim of all axes")
+    kind = "ArgMax" if op.name == "argmax" else "ArgMin"
+    return extreme_index(self, kind, None if dim is None else op.axis(dim), keepdim)
 
 
-@torch("var.correction std.correction var.dim std.dim")
-def variance(self, *, dim=Axes(), keepdim=False, correction=1, unbiased=True, op):
-    """Divides by the number of elements less ``correction``."""
-    apart = self - self.ReduceMean(dim, keepdims=1)
+@torch(
+    """
+    var.correction std.correction var_mean.correction std_mean.correction
+    var.dim std.dim var_mean.dim std_mean.dim var std var_mean std_mean
+    """
+)
+def variance(self, *, dim=Axes(), keepdim=False, correction=Scalar(1, (0, 1)), unbiased=True, op):
+    """Divides by the number of elements minus ``correction``, but by 0 if that is negative."""
+    mean = self.ReduceMean(dim, keepdims=1)
+    apart = self - mean
     total = (apart * apart).ReduceSum(dim, keepdims=int(keepdim))
+    less = correction if unbiased else 0
     count = self.sizes.Gather(dim, axis=0).ReduceProd(keepdims=0).cast(op.result_dtype())
-    out = total / count.Sub(count.scalar(correction if unbiased else 0))
-    return out.Sqrt() if op.at.type.startswith("std") else out
+    count = count.Sub(count.scalar(less))
+    out = total / (count.Max(count.scalar(0)) if less > 1 else count)
+    out = out.Sqrt() if op.name.startswith("std") else out
+    if not op.name.endswith("mean"):
+        return out
+    return out, mean if keepdim else mean.squeeze(*dim)
 
 
 @torch("cumsum")
 def cumsum(self, *, dim=Axis()):
     return self.promote().CumSum(dim)
+
+
+@torch("logcumsumexp _logcumsumexp")
+def logcumsumexp(self, *, dim=Axis()):
+    """Returns the logarithm of the sum of exponentials so far, step by step as in `logaddexp`."""
+    if self.rank == 0:
+        return self
+    dtype, others = self.dtype, [axis for axis in range(self.rank) if axis != dim]
+    nodes = (
+        Node("Max", ("sum", "x"), ("high",)),
+        Node("Min", ("sum", "x"), ("low",)),
+        Node("Equal", ("low", "high"), ("equal",)),
+        Node("Sub", ("low", "high"), ("apart",)),
+        Node("Softplus", ("apart",), ("rest",)),
+        Node("Where", ("equal", "log2", "rest"), ("more",)),
+        Node("Add", ("high", "more"), ("next",)),
+        Node("Identity", ("next",), ("result",)),
+    )
+    step = Graph(
+        "logcumsumexp",
+        (Value("sum", dtype.name), Value("x", dtype.name)),
+        (Value("next"), Value("result")),
+        nodes,
+        {"log2": np.array(math.log(2), dtype)},
+    )
+    first = self.sizes.Gather(others, axis=0).ConstantOfShape(value=np.full(1, -np.inf, dtype))
+    along = {"input_axes": (dim,), "output_axes": (dim,)}
+    _, result = first.Scan(self, outputs=2, **(scan_attributes(step, 1) | along))
+    return result
 
 
 @torch("topk")
@@ -553,7 +758,7 @@ def topk(self, *, k=Scalar(), dim=Axis(-1), largest=True, sorted=True):
 
 @torch("scaled_dot_product_attention", is_causal=False, dropout_p=0.0, enable_gqa=False)
 def attention(query, key, value, attn_mask=None, *, scale=None):
-    """softmax(query @ key.T * scale + mask) @ value."""
+    """Returns softmax(query @ key.T * scale + mask) @ value."""
     scale = (query.shape[-1] or refuse("a width that is open")) ** -0.5 if scale is None else scale
     scores = query.MatMul(key.swap()) * scale
     if attn_mask and attn_mask.dtype.kind == "b":
@@ -580,7 +785,7 @@ def layer(
     batch_first=False,
     op,
 ):
-    """Outputs y (T, N, D*R), h (L*D, N, R) and, of an LSTM, c (L*D, N, O)."""
+    """Returns y (T, N, D*R), h (L*D, N, R) and, of an LSTM, c (L*D, N, O)."""
     arrays = [op.builder.array(value, "params") for value in op.values("params")]
     stacked = _stack(op, arrays, num_layers, ["", "_reverse"][: 1 + bidirectional], has_biases)
     if train and dropout:
@@ -590,7 +795,7 @@ def layer(
 
 @torch("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
 def cell(input, w_ih, w_hh, b_ih=None, b_hh=None, *hx, op):
-    """A step: h (N, O) and, of an LSTM, c (N, O)."""
+    """Returns h (N, O) after a step and, of an LSTM, c (N, O)."""
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     given = zip(names, (w_ih, w_hh, b_ih, b_hh), strict=True)
     arrays = {name: each.array for name, each in given if each is not None}
@@ -606,7 +811,7 @@ def _read_layer(op: Any, arrays: dict[str, Any]) -> PivotLayer:
 def _stack(
     op: Any, arrays: Sequence[Any], layers: int, sides: Sequence[str], biased: bool
 ) -> PivotLayer:
-    """Returns the layers of an operator, whose parameters come layer by layer, side by side."""
+    """Returns the layers of an operator; its parameters are ordered by layer, then by direction."""
     kinds = ["weight_ih", "weight_hh", *["bias_ih", "bias_hh"] * biased]
     if len(arrays) == layers * len(sides) * (len(kinds) + 1):
         kinds.append("weight_hr")
@@ -626,16 +831,13 @@ def _run(
         refuse(f"its weights are {dtype}, its input is {x.dtype}")
     if len(states) not in (0, len(spec.cell.states)):
         refuse(f"{len(states)} initial states of an {spec.cell.name}")
-    given = []
+    given = list[Any]()
     for state in states:
         if x.op.builder.is_zeros(state.name):
-            given.append("")  # of any batch, whatever size the program gives them
+            given.append(None)  # of any batch; the program's size is ignored
             continue
         state.tie(-1, WEIGHTS)
         if state.rank == 3:
             state.tie(0, WEIGHTS)
-            given.append(state.read())
-        else:  # of a cell
-            given.append(state.unsqueeze(0).name)
-    results = recurrent_stack(x.op, x.read(), given, spec, layer.weights, batch_major=batch_major)
-    return tuple(map(x.new, results))
+        given.append(state if state.rank == 3 else state.unsqueeze(0))  # of a layer, of a cell
+    return recurrent_stack(x, given, spec, layer.weights, batch_major=batch_major)

@@ -1,4 +1,4 @@
-"""Models run by PyTorch itself: an exported program, or a module at hand."""
+"""Runs models in PyTorch itself: an exported program or a live module."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RECURRENT = ("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.
 
 
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """Returns the outputs of a .pt2, in order. Raises what PyTorch raises.
+    """Returns the outputs of a .pt2, in order. Raises PyTorch's errors.
 
-    Its operators run without the checks of sizes that the export wrote, and initial states of
-    zeros are of the batch that comes: an export holds those of its example.
+    The operators run without the size checks that the export wrote. Zero initial states get the
+    size of the given batch, because an export holds the states of its example.
     """
     torch = require("torch", "torch")
     program = torch.export.load(path)
@@ -37,8 +37,8 @@ def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
 
 
 def run_module(module: Any, feed: Mapping[str, Batch]) -> list[Batch]:
-    """Returns the outputs of a module that takes the inputs by their names, or in order: what is
-    more than its arguments is part of the last one.
+    """Returns the outputs of a module that takes the inputs by name or in order. If there are more
+    inputs than arguments, the rest becomes part of the last argument.
     """
     torch = require("torch", "torch")
     values = {name: _make_input(torch, feed, name) for name in feed}
@@ -53,7 +53,7 @@ def run_module(module: Any, feed: Mapping[str, Batch]) -> list[Batch]:
 
 
 def list_tensors(torch: Any, outputs: Any) -> list[Batch]:
-    """Returns the tensors and numbers of an output, containers opened."""
+    """Returns the tensors and numbers of an output, including elements of containers."""
     flat, _ = torch.utils._pytree.tree_flatten(outputs)
     return [
         each.detach().cpu().numpy() if isinstance(each, torch.Tensor) else np.asarray(each)
@@ -86,7 +86,9 @@ def _interpreter(torch: Any) -> Any:
 
 
 def _with_states(target: Any, args: Any) -> Any:
-    """Returns the arguments of a layer with zeros for states that are zeros of another batch."""
+    """Returns the arguments of a layer; zero states for a different batch size become zeros for
+    this one.
+    """
     x, states, *rest = args
     batch = x.shape[0 if rest[-1] else 1]
     single = not isinstance(states, list | tuple)

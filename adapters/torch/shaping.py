@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from itertools import product
 from operator import mul
@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from onernn.adapters.common.bodies import PAD_MODES
+from onernn.adapters.common import bodies
 from onernn.adapters.common.signatures import OneOf, refuse
-from onernn.adapters.common.windows import stack as stack_values
 from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.table import (
     END,
@@ -28,21 +27,21 @@ from onernn.adapters.torch.table import (
 )
 from onernn.ir.types import Factor, Size
 
-# The rules of views: sizes that a program writes as numbers are recognized by what they were.
+# The rules of views: sizes that a program writes as numbers are recognized by their original axes.
 #
-# A view of (3, 7, 10) as (21, 10) is one of (N * T, 10) at any N and T; see `builder`.
+# A view of (3, 7, 10) as (21, 10) becomes a view as (N * T, 10) for any N and T; see `table`.
 
 _MOST_WAYS = 100
 
 
 class _Group(NamedTuple):
-    """Axes before and after a view that have the same number of elements, by position."""
+    """The positions of axes before and after a view whose sizes have the same product."""
 
     before: range
     after: range
 
 
-@torch("view_copy", views="view reshape _unsafe_view _reshape_alias")
+@torch(views="view reshape _unsafe_view _reshape_alias")
 def view(self, *, size=Sizes(), shape=Sizes(), stride=(), op):
     wanted, sizes = size or shape, list[_ViewSize]()
     before = [op.builder.standing_for(each) for each in self.dims]
@@ -63,7 +62,7 @@ def view(self, *, size=Sizes(), shape=Sizes(), stride=(), op):
 
 
 def _choose_size(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Open | TorchTensor:
-    """Returns a size after a view of x; one product of several is -1."""
+    """Returns a size after a view of x; if ``is_inferred``, a product of sizes is -1."""
     match size:
         case _ if is_inferred:
             return -1
@@ -75,7 +74,7 @@ def _choose_size(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Op
 
 
 def _stand_for(op: TorchOperator, wanted: int | Open) -> int | None:
-    """Returns a number in place of a size that only a run knows."""
+    """Returns a number that represents a size that only a run knows."""
     if isinstance(wanted, int):
         return wanted
     known = op.builder.type_of(op.builder.value(wanted.name)).value
@@ -83,7 +82,7 @@ def _stand_for(op: TorchOperator, wanted: int | Open) -> int | None:
 
 
 def _complete(wanted: Sequence[int | None], before: Sequence[int | None]) -> list[int] | None:
-    """Returns the shape with the number that -1 stands for; None where it is not known."""
+    """Returns the shape with the number that -1 stands for; None if it is not known."""
     known = [each for each in before if each is not None]
     target = [each for each in wanted if each is not None]
     if len(known) < len(before) or len(target) < len(wanted) or min(target, default=0) < -1:
@@ -97,7 +96,9 @@ def _complete(wanted: Sequence[int | None], before: Sequence[int | None]) -> lis
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[_Group]:
-    """Returns the finest ones, in order; sizes of 1 stand by themselves where they can."""
+    """Returns the smallest possible groups, in order; a size of 1 forms its own group if
+    possible.
+    """
     groups, one, other = [], 0, 0
     while one < len(before) or other < len(after):
         first, second = one, other
@@ -116,13 +117,13 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[_Group]:
 
 
 class _Axis(NamedTuple):
-    """The size of an axis before the view."""
+    """An axis before the view whose size is used."""
 
     axis: int
 
 
 _ViewSize = int | Open | Size | _Axis
-"""A size after a view; a `Size` is a product of those of inputs."""
+"""A size after a view; a `Size` is a product of input sizes."""
 
 
 def _group_sizes(
@@ -132,8 +133,8 @@ def _group_sizes(
     after: Sequence[int],
     wanted: Sequence[int | Open],
 ) -> list[_ViewSize]:
-    """Returns the sizes after a view of a group: as the program has them, where no free ones are in
-    it.
+    """Returns the sizes of a group after a view; if the group has no free sizes, they are the
+    program's sizes.
     """
     mine = reduce(mul, (shape[at] for at in group.before), Size.of(1))
     free = mine.names & op.builder.free.keys()
@@ -148,14 +149,16 @@ def _group_sizes(
             result = _assign(factors, numbers, [after[at] for at in group.after])
             if len(result) == 1:
                 return [*result[0]]
-    op.builder.tie(free, op.why)  # and a size of 1 might have been none at all
+    op.builder.tie(free, op.why)  # a size of 1 might come from no free size
     return [wanted[at] for at in group.after]
 
 
 def _assign(
     factors: Sequence[Factor], numbers: Sequence[int], after: Sequence[int]
 ) -> list[list[Size]]:
-    """Returns the ways to say numbers with the factors of their product, each once."""
+    """Returns the ways to write the sizes in ``numbers`` as products of the factors, each used
+    once.
+    """
     result = []
     if len(after) ** len(factors) > _MOST_WAYS:
         return []
@@ -173,7 +176,7 @@ def _assign(
 
 
 def _product(op: TorchOperator, size: Size) -> TorchTensor:
-    """Returns a list of one size, a product of those of axes."""
+    """Returns a list with one size, the product of the sizes of axes."""
     ((factors, by),) = size.terms
     out = TorchTensor(op, op.ints(by))
     for factor in factors:
@@ -206,11 +209,11 @@ def unsqueeze(self, *, dim):
 
 @torch(views="squeeze squeeze.dim squeeze.dims")
 def squeeze(self, *, dim=Axes(), op):
-    """Only axes of size 1 go, so that the program must say which are."""
+    """Removes the axes of size 1 that the program names."""
     gone = []
     for axis in dim:
         self.tie(axis)
-        size = op.builder.exported(self.dims[axis])
+        size = op.builder.find_exported_size(self.dims[axis])
         if size is None:
             refuse(f"whether axis {axis} has the size 1 is not known")
         if size == 1:
@@ -218,13 +221,13 @@ def squeeze(self, *, dim=Axes(), op):
     return self.squeeze(*gone) if gone else self
 
 
-@torch("expand_copy", views="expand", implicit=False)
+@torch(views="expand", implicit=False)
 def expand(self, *, size=Sizes(), op):
-    """-1, and the size that an axis has, leave it as it is."""
+    """Expands axes; -1 or an axis's own size leaves the axis unchanged."""
     shape = (Size.of(1),) * (len(size) - self.rank) + tuple(self.dims)
     sizes: list[int | Open] = []
     for old, want in zip(shape, size, strict=True):
-        was = op.builder.exported(old)
+        was = op.builder.find_exported_size(old)
         if want == -1 or (isinstance(want, int) and want == was and was != 1):
             sizes.append(1)
             continue
@@ -250,7 +253,7 @@ def t(self):
     return self.transpose(*reversed(range(self.rank)))
 
 
-@torch(views="transpose.int transpose_")
+@torch(views="transpose.int")
 def transpose(self, *, dim0=Axis(), dim1=Axis()):
     return self.swap(dim0, dim1)
 
@@ -265,17 +268,15 @@ def permute(self, *, dims=Axes()):
     return self.transpose(*dims)
 
 
-@torch(views="movedim.int")
-def movedim(self, *, source=Axis(), destination=Axis()):
-    perm = [axis for axis in range(self.rank) if axis != source]
-    perm.insert(destination, source)
-    return self.transpose(*perm)
+@torch(views="movedim.int movedim.intlist")
+def movedim(self, *, source=Axes(), destination=Axes()):
+    return bodies.move_axes(self, source, destination)
 
 
 # The rules that take parts of tensors, put tensors together, and make new ones.
 
 
-@torch("slice_copy.Tensor", views="slice.Tensor")
+@torch(views="slice.Tensor")
 def slice_(self, *, dim=Axis(0), start=Place(), end=Place(LAST), step=1, op):
     if (start, end, step) == (0, END, 1):
         return self
@@ -285,11 +286,11 @@ def slice_(self, *, dim=Axis(0), start=Place(), end=Place(LAST), step=1, op):
 @torch(views="narrow")
 def narrow(self, *, dim=Axis(), start=Place(), length=Place(), op):
     first = op.list_values([start])
-    end = TorchTensor(op, op.named([first])[0]) if isinstance(first, list) else first
+    end = TorchTensor(op, op.name_operands([first])[0]) if isinstance(first, list) else first
     return self.Slice(first, end.Add(op.list_values([length])), [dim])
 
 
-@torch("select_copy.int", views="select.int")
+@torch(views="select.int")
 def select(self, *, dim=Axis(), index=Place(), op):
     if isinstance(index, int):
         return self.Gather(index, axis=dim)
@@ -302,12 +303,9 @@ def unbind(self, *, dim=Axis(0), op):
     return tuple(self.Gather(at, axis=dim) for at in range(len(op.node.outputs)))
 
 
-@torch(
-    "split_with_sizes_copy",
-    views="split.Tensor split_with_sizes chunk unsafe_chunk tensor_split.sections",
-)
+@torch(views="split.Tensor split_with_sizes chunk unsafe_chunk tensor_split.sections")
 def split(self, *, dim=Axis(0), split_size=None, split_sizes=None, chunks=None, sections=None, op):
-    """Parts of the sizes that the program gives its outputs."""
+    """Splits into parts with the sizes of the program's outputs."""
     self.tie(dim)
     metas = [op.builder.metas.get(name) for name in op.node.outputs]
     sizes = [meta.sizes[dim] if meta and dim < len(meta.sizes) else None for meta in metas]
@@ -316,16 +314,16 @@ def split(self, *, dim=Axis(0), split_size=None, split_sizes=None, chunks=None, 
     return self.Split(sizes, axis=dim, outputs=len(sizes))
 
 
-@torch("cat concat concatenate")
+@torch("cat")
 def cat(*tensors, dim=0, op):
     values = [each.cast(op.result_dtype()) for each in tensors]
-    first, *others = (each for each in values if each.type.counts != (0,))  # as old code has
+    first, *others = (each for each in values if each.type.counts != (0,))  # old code has empties
     return first.Concat(*others, axis=op.axis(dim, first.name))
 
 
 @torch("stack")
 def stack(*tensors, dim=0):
-    return stack_values(tensors, dim + (tensors[0].rank + 1) * (dim < 0))
+    return bodies.stack(tensors, dim + (tensors[0].rank + 1) * (dim < 0))
 
 
 @torch("flip")
@@ -357,7 +355,7 @@ def index_select(self, index, *, dim=Axis()):
 
 @torch("embedding")
 def embedding(weight, indices, *, padding_idx=None, scale_grad_by_freq=False, sparse=False):
-    """The arguments are of training."""
+    """Ignores the arguments that only training uses."""
     return weight.Gather(indices, axis=0)
 
 
@@ -366,9 +364,55 @@ def gather(self, index, *, dim=Axis(), sparse_grad=False):
     return self.GatherElements(index, axis=dim)
 
 
-@torch("index.Tensor")
+@torch("select_scatter")
+def select_scatter(self, src, *, dim=Axis(), index=Place()):
+    """Returns self with src, which lacks the axis, at one position along it."""
+    if not isinstance(index, int):
+        refuse("a place that is open")
+    return _replace_part(self, src.unsqueeze(dim), dim, index, index + 1 if index != -1 else END)
+
+
+@torch("slice_scatter")
+def slice_scatter(self, src, *, dim=Axis(0), start=Place(), end=Place(LAST), step=1, op):
+    """Returns self with src at the positions from start to end along an axis."""
+    if step != 1 or not (isinstance(start, int) and isinstance(end, int)):
+        refuse(f"argument step={step}, start={start}, end={end}: expected numbers, and step 1")
+    if start != 0 and end < END and (start < 0) != (end < 0):
+        self.tie(dim)  # which of start and end is smaller depends on the size
+        size = op.builder.find_exported_size(self.dims[dim])
+        if size is None:
+            refuse(f"a part from {start} to {end} of a size that is open")
+        start, end = (each + size * (each < 0) for each in (start, end))
+    if (start < 0) == (end < 0) and start > end:
+        return self
+    return _replace_part(self, src, dim, start, end)
+
+
+def _replace_part(x: Any, part: Any, axis: int, start: int, end: int) -> Any:
+    """Returns x with the elements from start to end along an axis replaced by ``part``."""
+    parts = [x.Slice([0], [start], [axis])] if start else []
+    parts += [part, x.Slice([end], [END], [axis])] if end < END else [part]
+    return parts[0].Concat(*parts[1:], axis=axis) if len(parts) > 1 else part
+
+
+@torch("copy")
+def copy(self, src, *, non_blocking=False):
+    """Returns src with the dtype and shape of self."""
+    return src.cast(self.dtype).Expand(self.sizes)
+
+
+@torch("fill.Scalar fill.Tensor")
+def fill_whole(self, value):
+    return value.promote().Expand(self.sizes)
+
+
+@torch("index.Tensor _unsafe_index.Tensor")
 def index(self, *indices, op):
-    """One list of places, for one axis, or lists for the first axes, which stand together."""
+    """Takes one index list for one axis, index lists for the first axes, or a mask over the first
+    axes.
+    """
+    if op.inputs["indices"][0] and len(indices) == 1 and indices[0].dtype.kind == "b":
+        return self.GatherND(indices[0].NonZero().transpose(1, 0))
     if any(each.dtype.kind != "i" for each in indices):
         refuse("places that are not integers")
     axes = [axis for axis, name in enumerate(op.inputs["indices"]) if name]
@@ -382,6 +426,51 @@ def index(self, *indices, op):
     return self.GatherND(first.Concat(*others, axis=1))
 
 
+@torch("index_put _unsafe_index_put")
+def index_put(self, values, *indices, accumulate=False, op):
+    """Returns self with values at the positions of a mask, of an index list for one axis, or of
+    index lists for the first axes. ``accumulate``: the values are added to the elements.
+    """
+    axes = [axis for axis, name in enumerate(op.inputs["indices"]) if name]
+    if any(each.dtype.kind == "b" for each in indices):
+        if len(indices) > 1:
+            refuse("a mask besides other places")
+        return _put_masked(self, values, indices[0], axes[0], accumulate)
+    if {each.rank for each in indices} != {1} or (len(axes) > 1 and axes != [*range(len(axes))]):
+        refuse("places for axes that are not the first ones, or not in lists")
+    if len({str(each.dims[0]) for each in indices}) > 1:
+        refuse("lists of places of several lengths")
+    sizes = [self.size(axis) for axis in range(self.rank)]
+    sizes[axes[0] : axes[-1] + 1] = [indices[0].size(0)]
+    x, values, axis = self, values.Expand(sizes[0].join(*sizes[1:])), axes[0]
+    if axis:
+        x, values = x.swap(0, axis), values.swap(0, axis)
+    first, *others = (each.cast(np.int64).unsqueeze(1) for each in indices)
+    places = first.Concat(*others, axis=1) if others else first
+    out = x.ScatterND(places, values, reduction="add" if accumulate else "none")
+    return out.swap(0, axis) if axis else out
+
+
+def _put_masked(x: Any, values: Any, mask: Any, axis: int, accumulate: bool) -> Any:
+    """Returns x with values at the true elements of a mask over the axes from ``axis`` on.
+
+    ``values`` is one value for all these elements, or one value per element in order.
+    """
+    after = x.rank - axis - mask.rank
+    if after < 0:
+        refuse(f"a mask of {mask.rank} axes from axis {axis} on, of {x.rank}")
+    listed = values.rank > after and {*values.shape[: values.rank - after]} != {1}
+    if listed:
+        if axis or values.rank != after + 1:
+            refuse("values in a list for a mask over axes that are not the first ones")
+        places = mask.NonZero().transpose(1, 0)
+        return x.ScatterND(places, values, reduction="add" if accumulate else "none")
+    spread = mask.unsqueeze(*range(mask.rank, mask.rank + after)) if after else mask
+    if values.rank > after:
+        values = values.squeeze(*range(values.rank - after))
+    return spread.Where(x + values if accumulate else values, x)
+
+
 @torch("one_hot")
 def one_hot(self, *, num_classes=-1, op):
     if num_classes < 1:
@@ -390,7 +479,9 @@ def one_hot(self, *, num_classes=-1, op):
 
 
 def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
-    """Returns a tensor of one number; a shape that the program writes as numbers is a constant."""
+    """Returns a tensor filled with one number; it is a constant if the program writes its shape as
+    numbers.
+    """
     dtype = op.result_dtype()
     counts = [each for each in sizes if isinstance(each, int)]
     if len(counts) < len(sizes):
@@ -399,28 +490,19 @@ def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
         )
     if min(counts, default=0) < 0:
         refuse(f"a shape {counts}")
-    filled = op.filled(counts, number, dtype, "filled")
+    filled = op.fill(counts, number, dtype, "filled")
     op.builder.literal[filled] = counts
     return filled
 
 
-def _fill_shape(number: float) -> Callable[..., Any]:
-    def rule(self: Any = None, *, size: Any = Sizes(), op: Any) -> Any:
-        return _fill(op, size, number)
-
-    return rule
+@torch("zeros new_zeros ones new_ones")
+def fill(self=None, *, size=Sizes(), op):
+    return _fill(op, size, "ones" in op.name)
 
 
-def _like(number: float) -> Callable[..., Any]:
-    def rule(self: Any, *, op: Any) -> Any:
-        return self.sizes.ConstantOfShape(value=np.full(1, number, op.result_dtype()))
-
-    return rule
-
-
-for number, name in enumerate(("zeros", "ones")):
-    torch(f"{name} new_{name}")(_fill_shape(number))
-    torch(f"{name}_like")(_like(number))
+@torch("zeros_like ones_like")
+def fill_like(self, *, op):
+    return full_like(self, fill_value=op.name == "ones_like", op=op)
 
 
 @torch("full new_full")
@@ -430,7 +512,7 @@ def full(self=None, *, size=Sizes(), fill_value=Scalar(), op):
 
 @torch("full_like")
 def full_like(self, *, fill_value=Scalar(), op):
-    return _like(fill_value)(self, op=op)
+    return self.sizes.ConstantOfShape(value=np.full(1, fill_value, op.result_dtype()))
 
 
 @torch("scalar_tensor")
@@ -447,17 +529,14 @@ def arange(end, start=None, step=None, *, op):
     return first.Range(end.promote(), by)
 
 
-def _triangle(upper: int) -> Callable[..., Any]:
-    return lambda self, *, diagonal=0: self.Trilu(diagonal, upper=upper)
-
-
-torch("tril")(_triangle(0))
-torch("triu")(_triangle(1))
+@torch("tril triu")
+def triangle(self, *, diagonal=0, op):
+    return self.Trilu(diagonal, upper=int(op.name == "triu"))
 
 
 @torch("constant_pad_nd pad")
-def pad(self, *, pad=(), mode=OneOf("constant", PAD_MODES), value=Scalar(0.0), op):
-    """Pairs of what is added before and after each axis, from the last one."""
+def pad(self, *, pad=(), mode=OneOf("constant", bodies.PAD_MODES), value=Scalar(0.0), op):
+    """Pads axes; ``pad`` holds pairs, before and after each axis, starting with the last axis."""
     rank, pairs = self.rank, list(zip(pad[::2], pad[1::2], strict=True))
     for at, pair in enumerate(pairs):
         if op.builder.free_in(self.name, rank - 1 - at):

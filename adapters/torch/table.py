@@ -1,4 +1,6 @@
-"""The graph under construction, and one operator of an exported program as a rule reads it."""
+"""The graph under construction, and one operator of an exported program in the form that a rule
+reads.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import (
     FoldingBudget,
     GraphBuilder,
@@ -20,24 +23,25 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import NativeOp
 from onernn.ir.types import Factor, Size
 
-# The graph under construction, and which sizes of an export are free.
+# The graph under construction, and the free sizes of an export.
 #
-# torch.export writes the sizes of its example unless they are declared open, and it
-# cannot leave the time of a recurrent layer open at all: it unrolls the layer to see. aten.lstm
-# itself holds no size, so a size that no operator holds is free. A number that may have
-# come from a size, x.shape[1] or a half of it, ties the size to what it was.
+# torch.export writes the sizes of its example unless they are declared open, and it cannot leave
+# the time of a recurrent layer open at all: it unrolls the layer to find the number of steps.
+# aten.lstm itself holds no size, so a size that no operator holds is free. If a number may come
+# from a size, such as x.shape[1] or half of it, the number ties the size to its example value.
 
 WEIGHTS = "weights"
-"""Why a size is tied: weights have it."""
+"""The reason for a size that is tied by weights."""
 _PRIMES = (100_003, 100_019, 100_043, 100_049, 100_057, 100_069, 100_103, 100_109)
 
 
 class TorchBuilder(GraphBuilder):
-    """``metas``: types of variables. ``free``: sizes of inputs that the program writes as numbers,
-    by onernn's names; ``tied``: why some of them are fixed. ``literal``: constants whose shape the
-    program writes as numbers, with these numbers: an initial state of zeros ties nothing, as it may
-    be left out. ``computed``: by variable, the numbers in Python's arithmetic of open sizes.
-    ``axes``: where a run finds a size.
+    """A graph under construction. ``metas``: types of variables. ``free``: sizes of inputs that the
+    program writes as numbers, by onernn's names; ``tied``: the reasons why some of them are fixed.
+    ``literal``: constants whose shape the program writes as numbers, with these numbers; they tie
+    sizes only when a node reads them, because an initial state of zeros may be left out.
+    ``computed``: by variable, the operands of Python's arithmetic with open sizes. ``axes``: the
+    variable and axis from which a run reads each size.
     """
 
     def __init__(self, name: str, budget: FoldingBudget, metas: Mapping[str, Meta]) -> None:
@@ -56,19 +60,19 @@ class TorchBuilder(GraphBuilder):
                 self.tied.setdefault(size, why)
 
     def tie_numbers(self, numbers: Iterable[float], why: str) -> None:
-        """Ties the sizes from which numbers in arithmetic, or counts, may be computed."""
+        """Ties the sizes from which numbers in arithmetic, or counts, may have been computed."""
         for number in filter(math.isfinite, numbers):
             self.tie([name for name, size in self.free.items() if _came_of(number, size)], why)
             if number != round(number, 4) and not self._came_of_weights(number):
                 self.tie(self.free, why)  # 1.4142, or 0.0714, may come from any size
 
     def _came_of_weights(self, number: float) -> bool:
-        """Returns whether it may come from a width of weights: 1 / sqrt(64)."""
+        """Returns whether the number may come from a width of weights, such as 1 / sqrt(64)."""
         widths = {size for array in self.constants.values() for size in array.shape}
         return any(_came_of(number, width) for width in widths)
 
     def remember_axes(self, variable: str, shape: Sequence[Size | None]) -> None:
-        """Records an axis for each size that others are products of."""
+        """Records an axis for each size that is a factor of other sizes."""
         for axis, size in enumerate(shape):
             if size is not None and len(size.terms) == 1 and size.terms[0][1] == 1:
                 factors = size.terms[0][0]
@@ -76,26 +80,28 @@ class TorchBuilder(GraphBuilder):
                     self.axes.setdefault(factors[0], (variable, axis))
 
     def is_zeros(self, value: str) -> bool:
-        """Returns whether it is zeros, of a shape that the program states or a run computes."""
+        """Returns whether a value is zeros, of a declared shape or a shape that a run computes."""
         if value in self.constants:
             return value in self.literal and not self.constants[value].any()
         maker = self.maker(value)
         return maker is not None and maker.op == "ConstantOfShape" and not maker.attrs.value.any()
 
-    def exported(self, size: Size | None) -> int | None:
-        """Returns a size's number in the program; None if it is open."""
-        return None if size is None else size.put(self.free).number
+    def find_exported_size(self, size: Size | None) -> int | None:
+        """Returns the number that the program has for a size; None if the size is open."""
+        return None if size is None else size.substitute(self.free).number
 
     def standing_for(self, size: Size | None) -> int | None:
-        """Returns a number in place of a size: the program's, with a prime for each open size."""
+        """Returns a number that represents a size: the program's number, with a prime for each open
+        size.
+        """
         if size is None:
             return None
         for name in sorted(size.names - self.free.keys()):
             self.hints.setdefault(name, _PRIMES[len(self.hints) % len(_PRIMES)])
-        return size.put({**self.hints, **self.free}).number
+        return size.substitute({**self.hints, **self.free}).number
 
     def free_in(self, value: str, axis: int) -> frozenset[str]:
-        """Returns the free sizes that the size of an axis is made of."""
+        """Returns the free sizes from which the size of an axis is computed."""
         shape = self.type_of(value).shape
         size = None if shape is None else shape[axis]
         return frozenset() if size is None else size.names & self.free.keys()
@@ -112,10 +118,12 @@ def _came_of(number: float, size: int) -> bool:
     return any(math.isclose(abs(number), value, rel_tol=1e-6) for value in numbers)
 
 
-# One operator of an exported program as a rule of the table reads it.
+# One operator of an exported program in the form that a rule of the table reads.
 
 INERT = frozenset("device layout dtype pin_memory non_blocking memory_format generator".split())
-"""Arguments that cannot change a result on CPU, or that the types of the results tell."""
+"""The arguments that cannot change a result on CPU, or that follow from the types of the
+results.
+"""
 LAST, END = 2**63 - 1, 2**31 - 1
 
 DType = np.dtype[Any]
@@ -124,7 +132,7 @@ DType = np.dtype[Any]
 class TorchOperator(NativeOperator):
     """One operator.
 
-    Arguments that are tensors are inputs, all others attributes; sizes may be of either kind.
+    Arguments that are tensors are inputs, all other arguments are attributes; sizes may be either.
     """
 
     builder: TorchBuilder
@@ -135,23 +143,31 @@ class TorchOperator(NativeOperator):
         for name, value in node.inputs.items():
             if isinstance(value, Ref):
                 inputs[name] = [value.name]
-            elif _are_tensors(value):
+            elif (
+                isinstance(value, list) and value and all(isinstance(e, Ref | None) for e in value)
+            ):
                 inputs[name] = [ref.name if ref else "" for ref in value]
             elif isinstance(value, Unread) and name not in INERT:
                 raise UnsupportedError(f"argument {name} is a {value.kind}")
             elif value is not None:
                 attributes[name] = value
         results = {str(at): (name,) for at, name in enumerate(node.outputs)}
-        label = next(filter(None, node.outputs), "")
-        super().__init__(builder, at, inputs, results, attributes, INERT, label)
+        super().__init__(builder, at, inputs, results, attributes, INERT, node.result)
         self.node = node
+
+    @property
+    def name(self) -> str:
+        """The name of its rule, without the overload."""
+        return resolve(self.at.type).partition(".")[0]
 
     @property
     def why(self) -> str:
         return f"{self.label!r} ({self.at.type}) may hold that number"
 
     def number(self, name: str, plain: Sequence[float] = ()) -> float:
-        """Returns a number in arithmetic; it may come from a size unless ``plain`` has it."""
+        """Returns a number used in arithmetic; unless it is in ``plain``, it may come from a
+        size.
+        """
         result = self.attribute(name, None)
         if not isinstance(result, int | float):
             raise UnsupportedError(f"argument {name} is missing, or not a number")
@@ -159,21 +175,35 @@ class TorchOperator(NativeOperator):
             self.builder.tie_numbers([float(result)], self.why)
         return result
 
+    def tie_all(self) -> None:
+        """Ties the sizes from which any number among the arguments may come."""
+        for value in self.attributes.values():
+            numbers = value if isinstance(value, list) else [value]
+            kinds = (int, float)
+            self.builder.tie_numbers([n for n in numbers if type(n) in kinds], self.why)
+
     @property
     def first(self) -> str:
-        """The value of the first input."""
+        """The value that is the first input."""
         names = (name for names in self.inputs.values() for name in names if name)
         return self.builder.value(next(names))
 
     def axis(self, axis: Any, value: str = "") -> int:
         """Returns an axis, counted from the first one, of a value or of the first input."""
-        rank = max(self.rank_of(value or self.first), 1)
+        rank = max(len(self.shape_of(value or self.first)), 1)
         if type(axis) is not int or not -rank <= axis < rank:
             raise UnsupportedError(f"argument dim={axis}: expected an axis of a value of {rank}")
         return axis % rank
 
+    def is_complex(self, slot: str) -> bool:
+        """Returns whether the program declares the input in a slot as complex; onernn's value is
+        (..., 2).
+        """
+        metas = self.builder.metas
+        return any(name in metas and metas[name].is_complex for name in self.inputs.get(slot, ()))
+
     def result_dtype(self) -> DType:
-        """Returns the dtype that the program gives to the first output."""
+        """Returns the program's dtype of the first output."""
         meta = self.builder.metas.get(self.node.outputs[0])
         if meta is None:
             return np.dtype(np.int64)  # a size
@@ -181,8 +211,8 @@ class TorchOperator(NativeOperator):
             raise UnsupportedError(f"{meta.dtype} numbers are not supported")
         return np.dtype(meta.dtype)
 
-    def opened(self, number: Open) -> TorchTensor:
-        """Returns the scalar of a number that only a run knows."""
+    def open_number(self, number: Open) -> TorchTensor:
+        """Returns a scalar for a number that only a run knows."""
         self.builder.tie_numbers(self.builder.computed.get(number.name, ()), self.why)
         return TorchTensor(self, self.builder.value(number.name))
 
@@ -190,23 +220,17 @@ class TorchOperator(NativeOperator):
         """Returns a list of sizes, some of which may be values of the graph."""
         if all(isinstance(size, int) for size in sizes):
             return sizes
-        parts = [self.opened(each).reshape(1) if isinstance(each, Open) else each for each in sizes]
+        parts = [
+            self.open_number(each).reshape(1) if isinstance(each, Open) else each for each in sizes
+        ]
         first, *others = (
             TorchTensor(self, self.ints(each)) if isinstance(each, int) else each for each in parts
         )
         return first.join(*others) if others else first
 
 
-def _are_tensors(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(each, Ref | None) for each in value)
-    )
-
-
 class TorchTensor(Tensor):
-    """A value as PyTorch's rules compute with it.
+    """A value with which PyTorch's rules compute.
 
     A constant whose shape the program writes as numbers ties sizes as soon as a node reads it.
     """
@@ -216,7 +240,7 @@ class TorchTensor(Tensor):
         number = op.attribute(slot, None)
         if not isinstance(number, int | float | Open):
             return super().of(op, slot)
-        return [op.opened(number) if isinstance(number, Open) else Number(op, "", slot)]
+        return [op.open_number(number) if isinstance(number, Open) else Number(op, "", slot)]
 
     def read(self) -> str:
         self.op.builder.tie_numbers(self.op.builder.literal.get(self.name, ()), self.op.why)
@@ -228,7 +252,7 @@ class TorchTensor(Tensor):
         return self.type.shape or () if self.rank else ()
 
     def tie(self, axis: int, why: str = "") -> None:
-        """Ties the free sizes that the size of an axis is made of."""
+        """Ties the free sizes from which the size of an axis is computed."""
         self.op.builder.tie(self.op.builder.free_in(self.name, axis), why or self.op.why)
 
     def promote(self, *plain: float) -> Any:
@@ -264,6 +288,13 @@ class Scalar(NamedTuple):
         return op.number(name, self.plain) if name in op.attributes else self.default
 
 
+class AnySize(NamedTuple):
+    """A size that the inputs also have, so that the rule does not need it."""
+
+    def read(self, op: TorchOperator, name: str) -> None:
+        op.ignore(name)
+
+
 class Axis(NamedTuple):
     """An axis of the first input, counted from its first one."""
 
@@ -279,12 +310,12 @@ class Axes(NamedTuple):
     def read(self, op: TorchOperator, name: str) -> list[int]:
         axes = op.attribute(name, None)
         if axes is None or axes == []:
-            return [*range(op.rank_of(op.first))]
+            return [*range(len(op.shape_of(op.first)))]
         return [op.axis(axis) for axis in (axes if isinstance(axes, list) else [axes])]
 
 
 class Sizes(NamedTuple):
-    """Sizes: numbers, or open until a run. They tie nothing."""
+    """A list of sizes, which are numbers or known only in a run. They tie no sizes."""
 
     def read(self, op: TorchOperator, name: str) -> list[int | Open]:
         sizes = op.attribute(name, None) or []
@@ -294,8 +325,8 @@ class Sizes(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A number along the axis ``dim``. Numbers such as 0, 1 and those that count from the end do
-    not depend on its size unless that is small; all others may.
+    """A position along the axis ``dim``. 0, 1 and positions counted from the end do not depend on
+    the size of the axis unless it is small; all other positions may.
     """
 
     default: int = 0
@@ -309,7 +340,7 @@ class Place(NamedTuple):
         axis, builder = op.axis(op.attribute("dim", 0)), op.builder
         free = builder.free_in(op.first, axis)
         if free and 0 <= result < END:
-            size = builder.exported((builder.type_of(op.first).shape or ())[axis])
+            size = builder.find_exported_size((builder.type_of(op.first).shape or ())[axis])
             if result > 1 or size is None or result in (size, size - 1, size // 2, -(-size // 2)):
                 builder.tie(free, op.why)
         if 1 < result < END:
@@ -318,20 +349,56 @@ class Place(NamedTuple):
 
 
 RULES = Rules[Signature]()
-"""By the names of aten's operators, "add.Tensor", and by whole names of others."""
+"""The rules by the names of aten's operators, "add.Tensor", and by the full names of other
+operators.
+"""
 VIEWS: set[str] = set()
-"""Operators whose result may be another name of the same memory."""
+"""Operators whose result may share the memory of an input."""
+COMPLEX: set[Signature] = set()
+"""Rules that support complex numbers, which are values (..., 2) of real and imaginary parts."""
+
+ALIASES = pairs(
+    """
+    absolute=abs arctan=atan clip=clamp concat=cat concatenate=cat divide=div fix=trunc
+    greater=gt greater_equal=ge less=lt less_equal=le linalg_matmul=matmul moveaxis=movedim
+    multiply=mul negative=neg not_equal=ne numpy_T.a=numpy_T pow.Tensor=pow.Tensor_Tensor
+    special_erf=erf special_exp2=exp2 special_expit=sigmoid special_expm1=expm1
+    special_log1p=log1p special_log_softmax=log_softmax.int special_logsumexp=logsumexp
+    special_round=round special_softmax=softmax.int subtract=sub swapdims=transpose.int
+    transpose=transpose.int
+    """
+)
+"""Other names of operators with the same arguments, with or without an overload."""
 
 
-def torch(names: str = "", *, views: str = "", **only: Any) -> Any:
-    """Enters a rule whose signature is the schema of operators; see `Signature`.
+def resolve(name: str) -> str:
+    """Returns an operator's name in `RULES`. Resolves aliases, in-place names such as
+    "add_.Tensor", and copies of views such as "slice_copy.Tensor".
+    """
+    base, dot, overload = name.partition(".")
+    base = base.removesuffix("_copy").removesuffix("_")
+    plain = base + dot + overload
+    names = (name, plain, ALIASES.get(plain, plain), ALIASES.get(base, base) + dot + overload)
+    return next((each for each in names if each in RULES), name)
 
-    ``views``: operators whose result may be another name of the same memory.
+
+def is_view(name: str) -> bool:
+    """Returns whether an operator's result may share the memory of an input."""
+    return resolve(name) in VIEWS and not name.partition(".")[0].endswith("_copy")
+
+
+def torch(names: str = "", *, views: str = "", complex: bool = False, **only: Any) -> Any:
+    """Adds a rule whose signature is the schema of operators; see `Signature`.
+
+    ``views``: operators whose result may share the memory of an input. ``complex``: see `COMPLEX`.
     """
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
         VIEWS.update(views.split())
-        RULES(f"{names} {views}")(Signature(rule, only, TorchTensor))
+        signature = Signature(rule, only, TorchTensor)
+        RULES(f"{names} {views}")(signature)
+        if complex:
+            COMPLEX.add(signature)
         return rule
 
     return enter

@@ -1,14 +1,16 @@
-"""Arrays in PyTorch's files: archives, pickles that are read without running them, safetensors."""
+"""Reads arrays in PyTorch's files: archives, pickles (without running them), safetensors."""
 
 from __future__ import annotations
 
 import io
 import math
 import re
+import shlex
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 from zipfile import ZipFile, ZipInfo
@@ -21,67 +23,64 @@ from onernn.adapters.common.files import (
     numbers_of,
     open_budgeted,
     pairs,
-    parsed_json,
+    parse_json,
     read_all,
 )
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
-from onernn.ir.files import ARRAY, member_bytes, unzip
+from onernn.ir.files import ARRAY, inside, member_bytes, unzip
 from onernn.reorders import torch
 from onernn.reorders.layers import PivotLayer
 
-# What PyTorch's files call the data types of tensors, by NumPy's names.
-
-DTYPES = {
-    name: find_stored_dtype(name)
-    for name in (
-        *("uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64", "bfloat16", "bool"),
-    )
-}
-"""torch.NAME, and how its numbers lie in a file; bfloat16 becomes float32 of the same values."""
+# The names of tensors' dtypes in PyTorch's files, and NumPy's names.
 
 STORAGES = pairs(
     """
     ByteStorage=uint8 CharStorage=int8 ShortStorage=int16 IntStorage=int32 LongStorage=int64
     HalfStorage=float16 FloatStorage=float32 DoubleStorage=float64 BFloat16Storage=bfloat16
-    BoolStorage=bool
+    BoolStorage=bool ComplexFloatStorage=complex64 ComplexDoubleStorage=complex128
     """
 )
 """The classes of storages that pickles name."""
 
 SCALAR_TYPES = {
     **{1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32"},
-    **{8: "float64", 12: "bool", 13: "bfloat16", 28: "uint16", 34: "uint32", 35: "uint64"},
+    **{8: "float64", 10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16"},
+    **{28: "uint16", 34: "uint32", 35: "uint64"},
 }
-"""The numbers of an exported program: ScalarType of torch/_export/serde/schema.py."""
+"""The dtype numbers of an exported program: ScalarType of torch/_export/serde/schema.py."""
+
+DTYPES = {name: find_stored_dtype(name) for name in SCALAR_TYPES.values()}
+"""The stored NumPy dtype for each torch.NAME; bfloat16 becomes float32 with the same values."""
 
 SAFETENSORS = pairs(
     """
     F64=float64 F32=float32 F16=float16 BF16=bfloat16 I64=int64 I32=int32 I16=int16 I8=int8 U8=uint8
-    U16=uint16 U32=uint32 U64=uint64 BOOL=bool
+    U16=uint16 U32=uint32 U64=uint64 BOOL=bool C64=complex64
     """
 )
 
 
-# Pickles of PyTorch's tensors, read without pickle: nothing that stands in them is run.
+# Pickles of PyTorch's tensors, read without pickle: no code in them is run.
 #
-# A pickle is a program for a stack machine. This one knows numbers, texts, containers, and the few
-# names with which torch.save writes tensors; every other name is refused. These names stand in
-# torch/_utils.py and torch/_weights_only_unpickler.py of PyTorch 2.13.
+# A pickle is a program for a stack machine. This machine supports numbers, texts, containers, and
+# the few names that torch.save uses to write tensors; every other name is refused. The names are
+# defined in torch/_utils.py and torch/_weights_only_unpickler.py of PyTorch 2.13.
 
 _OBJECT = 128
-"""Bytes that each operation of a pickle takes: an object, and its places in containers."""
+"""The bytes that each operation of a pickle takes: an object and its entries in containers."""
 
 
 _LARGER = {"EMPTY_SET": 256, "EMPTY_DICT": 256, "ADDITEMS": 256}
 _LONG, _WIDE = 4096, 10
-"""Bytes of a text, and how many times as many it may take: decoded, encoded and decoded."""
+"""The size in bytes from which a text is long, and the memory that it may take per byte: it is
+decoded, encoded and decoded again.
+"""
 
 
 class Storage(NamedTuple):
-    """The numbers behind tensors, by the key under which the file has them."""
+    """The stored elements of tensors, identified by their key in the file."""
 
     key: str
     dtype: str
@@ -89,7 +88,7 @@ class Storage(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A view of a storage, in elements."""
+    """A view of a storage; offset, sizes and strides count elements."""
 
     storage: Storage
     offset: int
@@ -98,7 +97,7 @@ class Tensor(NamedTuple):
 
 
 class Record:
-    """An object of a TorchScript module: the name of its class, and its attributes."""
+    """An object of a TorchScript module: its class name and its attributes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -106,17 +105,15 @@ class Record:
 
 
 class _Dtype(NamedTuple):
-    """What a pickle calls torch.float32, or torch.FloatStorage; "" is an UntypedStorage's."""
+    """A pickle's name of a dtype or storage class, such as torch.float32 or torch.FloatStorage; ""
+    for an UntypedStorage.
+    """
 
     name: str
 
 
-class _Mark:
-    """What stands on the stack where a container's items begin."""
-
-
-_MARK = _Mark()
-
+_MARK = object()
+"""The mark on the stack before the items of a container."""
 
 _Function = Callable[..., Any]
 
@@ -124,21 +121,21 @@ _Function = Callable[..., Any]
 def _tensor(
     storage: Any, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...], *rest: Any
 ) -> Tensor:
-    """``rest``: requires_grad, hooks and, of version 3, the dtype, and metadata."""
+    """Makes a tensor. ``rest``: requires_grad, hooks and, of version 3, the dtype and metadata."""
     typed = next((each for each in rest if isinstance(each, _Dtype)), None)
     if not isinstance(storage, Storage):
         raise TypeError("a tensor without storage")
-    if typed is not None and not storage.dtype:  # version 3: counts are bytes
+    if typed is not None and not storage.dtype:  # version 3 counts bytes
         size = DTYPES[typed.name].itemsize
         storage = Storage(storage.key, typed.name, storage.numbers // size)
-    numbers = (offset, *sizes, *strides)  # not for messages: the pickle chose what these are
+    numbers = (offset, *sizes, *strides)  # not for messages: the pickle chose the types
     if len(sizes) != len(strides) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
         raise ValueError("a tensor of impossible shape, strides or offset")
     return Tensor(storage, offset, tuple(sizes), tuple(strides))
 
 
 def _first(value: Any, *_: Any) -> Any:
-    """Of a parameter, or of a value with its type: the value."""
+    """Returns the value without the extra data that a parameter or a type adds."""
     return value
 
 
@@ -167,7 +164,9 @@ _NAMES: dict[str, Any] = {
 
 
 def _key(key: Any) -> Any:
-    """Returns a key of a dict. Not a tuple: Python hashes what is nested in one without end."""
+    """Returns a key of a dict. Refuses a tuple, because Python hashes nested tuples without a
+    limit.
+    """
     if not isinstance(key, str | int | float | bytes | None):
         raise TypeError(f"a key that is {type(key).__name__}")
     return key
@@ -181,12 +180,13 @@ class Unpickled(NamedTuple):
 def unpickle(
     data: bytes, file: str | Path, what: str, start: int = 0, *, scripted: bool = False
 ) -> Unpickled:
-    """Returns the value of a pickle in ``data``, and where it ends. ``what``: how errors call it.
+    """Returns the value of a pickle in ``data``, and the position of its end. ``what``: its name in
+    errors.
 
-    ``scripted``: objects of TorchScript's classes are there, too. Raises `ModelFormatError` with
-    the place, `UnsupportedError` for a name that is not known.
+    ``scripted``: it may also contain objects of TorchScript's classes. Raises `ModelFormatError`
+    with the place of an error, `UnsupportedError` for an unknown name.
     """
-    from pickletools import genops  # decodes opcodes, and runs none
+    from pickletools import genops  # decodes opcodes, but runs none
 
     stream, machine, budget = _Texts(data), _Machine(scripted), loading(2 * len(data))
     stream.seek(start)
@@ -199,23 +199,53 @@ def unpickle(
                 raise ValueError(f"opcode {opcode.name}")
             operation(machine, argument)
         (value,) = machine.last(1)
-        if isinstance(value, _Mark):
+        if value is _MARK:
             raise ValueError("no value")
         return Unpickled(value, stream.tell())
     except _Refused as refused:
+        is_part = bool(machine.stack) and isinstance(machine.stack[0], dict)
+        advice = _advise(str(refused), str(file), is_part=is_part)
         raise UnsupportedError(
             f"{file}: {what} names {refused}, which is not run here: only tensors and containers"
-            " are read; where PyTorch is, torch.save(model.state_dict(), ...) writes only these"
+            f" are read; {advice}"
         ) from None
     except (
-        *(struct.error, IndexError, KeyError, TypeError, ValueError),
-        *(ArithmeticError, AttributeError),
+        struct.error,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
     ) as error:
         raise ModelFormatError(f"{what}: no such pickle: {error}", file, stream.tell()) from error
 
 
+_QUANTIZED = re.compile(r"torch\.(ScriptObject|q\w+|Q\w+|per_\w+|_utils\._rebuild_qtensor)")
+"""The names in the state dict of quantized layers."""
+
+
+def _advise(name: str, file: str, *, is_part: bool) -> str:
+    """Returns advice on saving only tensors; ``is_part``: a dict holds the object that the name
+    makes.
+    """
+    if _QUANTIZED.fullmatch(name):
+        return (
+            "it is of quantized layers: torch.save(model.state_dict(), ...) before the model is"
+            " quantized, or see the page PyTorch of the manual, 'Weights of quantized layers';"
+            " onernn quantize makes 8-bit layers of the float model"
+        )
+    part = "['state_dict']" if is_part else ".state_dict()"
+    key = ", with the key under which it holds them" if is_part else ""
+    return (
+        f"where PyTorch and the classes are, torch.save(torch.load({file!r}, weights_only=False)"
+        f"{part}, 'state.pt') writes only these{key}"
+    )
+
+
 class _Texts(io.BytesIO):
-    """The bytes of a pickle; long texts, which may be wide, are asked for before they are read."""
+    """The bytes of a pickle; long texts may need much memory, so the budget is checked before they
+    are read.
+    """
 
     def read(self, size: int | None = -1) -> bytes:
         if size and size > _LONG:
@@ -224,7 +254,7 @@ class _Texts(io.BytesIO):
 
 
 class _Refused(Exception):
-    """A name that is not known."""
+    """The error that an unknown name raises."""
 
 
 class _Machine:
@@ -238,16 +268,16 @@ class _Machine:
         self.stack.append(value)
 
     def text(self, text: str, encoding: str = "utf-8") -> None:
-        """What bytes say in UTF-8, where genops takes half characters, or other bytes, too."""
+        """Pushes a text in UTF-8: genops also accepts surrogates and other bytes."""
         self.push(text.encode(encoding).decode())
 
-    def put(self, at: int) -> None:
+    def remember(self, at: int) -> None:
         self.memo[at] = self.stack[-1]
 
     def items(self) -> list[Any]:
-        """Returns what stands behind the last mark, which goes, too."""
+        """Removes the last mark and the items after it from the stack, and returns the items."""
         at = len(self.stack) - 1
-        while not isinstance(self.stack[at], _Mark):
+        while self.stack[at] is not _MARK:
             at -= 1
             if at < 0:
                 raise ValueError("no mark")
@@ -283,7 +313,7 @@ class _Machine:
         self.push(function(*arguments))
 
     def build(self) -> None:
-        """Attributes of an OrderedDict are versions of modules: they are not read."""
+        """Skips the attributes of an OrderedDict: they are only versions of modules."""
         (state,) = self.last(1)
         owner = self.stack[-1]
         if isinstance(owner, Record) and isinstance(state, dict):
@@ -307,7 +337,7 @@ class _Machine:
         owner.update((_key(key), value) for key, value in zip(items[::2], items[1::2], strict=True))
 
     def persistent(self) -> None:
-        """("storage", its type, key, location, count), and, of old files, a view of it."""
+        """Pushes ("storage", its type, key, location, count); old files add a view of it."""
         (description,) = self.last(1)
         kind, dtype, key, _, count, *view = description
         if kind != "storage" or not isinstance(dtype, _Dtype) or not isinstance(key, str):
@@ -315,6 +345,14 @@ class _Machine:
         if type(count) is not int or count < 0 or (view and view[0] is not None):
             raise UnsupportedError("a view of a storage, as PyTorch wrote it before 0.4")
         self.push(Storage(key, dtype.name, count))
+
+
+def _push_empty(kind: Callable[[], Any], machine: _Machine, _: Any) -> None:
+    machine.push(kind())
+
+
+def _push_tuple(count: int, machine: _Machine, _: Any) -> None:
+    machine.push(machine.last(count))
 
 
 _Operation = Callable[[_Machine, Any], Any]
@@ -328,29 +366,27 @@ _OPERATIONS: dict[str, _Operation] = {
     **_each("PROTO FRAME STOP", lambda m, _: None),
     **_each("BININT BININT1 BININT2 LONG1 BINFLOAT BINBYTES SHORT_BINBYTES", _Machine.push),
     **_each("BINUNICODE SHORT_BINUNICODE", _Machine.text),
-    **_each("BINSTRING SHORT_BINSTRING", lambda m, text: m.text(text, "latin-1")),  # of Python 2
-    **_each("BINPUT LONG_BINPUT", _Machine.put),
+    **_each("BINSTRING SHORT_BINSTRING", lambda m, text: m.text(text, "latin-1")),  # from Python 2
+    **_each("BINPUT LONG_BINPUT", _Machine.remember),
     **_each("BINGET LONG_BINGET", lambda m, at: m.push(m.memo[at])),
     **_each("APPENDS ADDITEMS", lambda m, _: m.extend(m.items())),
     **_each("REDUCE NEWOBJ", lambda m, _: m.call()),
     "MARK": lambda m, _: m.push(_MARK),
     "POP": lambda m, _: m.last(1),
     "POP_MARK": lambda m, _: m.items(),
-    "EMPTY_DICT": lambda m, _: m.push({}),
-    "EMPTY_LIST": lambda m, _: m.push([]),
-    "EMPTY_TUPLE": lambda m, _: m.push(()),
-    "EMPTY_SET": lambda m, _: m.push(set()),
+    **{
+        f"EMPTY_{kind.__name__.upper()}": partial(_push_empty, kind)
+        for kind in (dict, list, set, tuple)
+    },
     "NONE": lambda m, _: m.push(None),
     "NEWTRUE": lambda m, _: m.push(True),
     "NEWFALSE": lambda m, _: m.push(False),
     "TUPLE": lambda m, _: m.push(tuple(m.items())),
-    "TUPLE1": lambda m, _: m.push(m.last(1)),
-    "TUPLE2": lambda m, _: m.push(m.last(2)),
-    "TUPLE3": lambda m, _: m.push(m.last(3)),
+    **{f"TUPLE{count}": partial(_push_tuple, count) for count in (1, 2, 3)},
     "APPEND": lambda m, _: m.extend([*m.last(1)]),
     "SETITEM": lambda m, _: m.set([*m.last(2)]),
     "SETITEMS": lambda m, _: m.set(m.items()),
-    "MEMOIZE": lambda m, _: m.put(len(m.memo)),
+    "MEMOIZE": lambda m, _: m.remember(len(m.memo)),
     "GLOBAL": lambda m, names: m.name(names.replace(" ", ".")),
     "STACK_GLOBAL": lambda m, _: m.name(".".join(m.last(2))),
     "BUILD": lambda m, _: m.build(),
@@ -358,13 +394,13 @@ _OPERATIONS: dict[str, _Operation] = {
 }
 
 
-# The zip archives that PyTorch writes: members stored as they are, below one folder.
+# The zip archives that PyTorch writes: members are stored uncompressed, below one folder.
 
 _MOST_AXES = 32
 
 
 class Archive:
-    """The members by their names below the archive's folder."""
+    """The members of an archive, by their names below the archive's folder."""
 
     def __init__(self, file: str | Path, zipped: ZipFile) -> None:
         self.file, self._zip = file, zipped
@@ -381,8 +417,10 @@ class Archive:
 
     @classmethod
     @contextmanager
-    def opened(cls, file: str | Path, raw: IO[bytes]) -> Iterator[Self]:
-        """Raises `ModelFormatError` for what is no archive, or has damaged members."""
+    def open(cls, file: str | Path, raw: IO[bytes]) -> Iterator[Self]:
+        """Yields an archive. Raises `ModelFormatError` if the file is not an archive or has damaged
+        members.
+        """
         with unzip(raw, "cannot be read as an archive", file) as zipped:
             yield cls(file, zipped)
 
@@ -391,7 +429,7 @@ class Archive:
         return [*self._members]
 
     def read(self, name: str) -> bytes:
-        """Returns a member's bytes. Raises `ModelFormatError` where there is none."""
+        """Returns a member's bytes. Raises `ModelFormatError` if there is no such member."""
         info = self._members.get(name)
         if info is None:
             raise ModelFormatError(f"{name!r} is not in the archive", self.file)
@@ -400,7 +438,7 @@ class Archive:
         return member_bytes(self._zip, info)
 
     def size(self, name: str) -> int:
-        """Returns how many bytes a member has, 0 where there is none: reading it will fail."""
+        """Returns the number of bytes of a member, 0 if it does not exist: reading it will fail."""
         return self._members[name].file_size if name in self._members else 0
 
     def check_order(self) -> None:
@@ -409,7 +447,7 @@ class Archive:
 
 
 class Storages:
-    """Tensors from the bytes of their storages, by key; each storage becomes an array once."""
+    """The tensors in storages, which are read by key; each storage becomes an array once."""
 
     def __init__(self, file: str | Path, bytes_of: Callable[[str], bytes]) -> None:
         self.file, self.bytes_of = file, bytes_of
@@ -417,11 +455,13 @@ class Storages:
 
     @classmethod
     def of(cls, archive: Archive, folder: str = "data/") -> Self:
-        """Returns those of an archive: ``data/KEY``, or below another folder."""
+        """Returns the storages of an archive: ``data/KEY``, or KEY below ``folder``."""
         return cls(archive.file, lambda key: archive.read(f"{folder}{key}"))
 
     def array(self, tensor: Tensor, what: str) -> Array:
-        """Returns a read-only array, a view where that is dense. bfloat16 comes as float32."""
+        """Returns a read-only array, which is a view if the tensor is dense. bfloat16 becomes
+        float32.
+        """
         storage, offset, sizes, strides = tensor
         loading().take(ARRAY, what)
         flat = self._flat(storage, what)
@@ -458,43 +498,132 @@ class Storages:
         return ModelFormatError(f"{what}: {reason}", self.file)
 
 
-# What torch.save and torch.jit.save wrote, safetensors too: arrays by name.
+# Arrays by name, from files of torch.save and torch.jit.save and from safetensors.
 
 ZIP = b"PK\x03\x04"
 _OLD = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-"""How files begin that torch.save wrote before 1.6: a pickle of its magic number."""
+"""The first bytes of files that torch.save wrote before 1.6: a pickle of its magic number."""
+_HEAD = 4096
+"""The number of bytes of a file that show its kind."""
 _PROTOCOL = 1001
 _MOST = 10**6
-"""Values of a pickle that are looked through for tensors."""
+"""The largest number of values of a pickle that are searched for tensors."""
 _STATES = ("state_dict", "model_state_dict", "model")
-"""Under which names checkpoints hold a model's tensors among other things."""
+"""The keys under which checkpoints hold a model's tensors."""
+_ADVICE = (
+    "weights, no model that is read here: onernn weights writes its recurrent layers for others,"
+    " and onernn.read_weights gives its arrays for a graph of your own; to run the model, write it"
+    " where PyTorch is as"
+    " torch.export.save(torch.export.export(model.eval(), inputs), 'model.pt2')"
+)
 
 
-def read_arrays(path: str | Path) -> dict[str, Array]:
-    """Returns the tensors of a file by their names; bfloat16 as float32 of the same values.
+def find_suffix(path: str | Path, head: bytes) -> str:
+    """Returns the suffix that files of this content usually have, "" if the content is not
+    PyTorch's.
 
-    ``path``: what torch.save wrote, a state dict or a checkpoint that holds one; a TorchScript
-    archive, whose code is not run; or a .safetensors. Raises `ModelFormatError` for a file that is
-    none, `UnsupportedError` for a pickle that names more than tensors and containers.
+    ``head``: the first bytes of the file.
+    """
+    file = Path(path)
+    if head.startswith(_OLD):
+        return ".pt"
+    if head.startswith(ZIP):
+        try:
+            with open_budgeted(file) as (raw, _), Archive.open(file, raw) as archive:
+                return _suffix_of_members(archive.names)
+        except OnernnError:  # the code that reads it raises the error
+            return ""
+    if b'"weight_map"' in head and head.lstrip().startswith(b"{"):
+        return ".index.json"
+    length = int.from_bytes(head[:8], "little")
+    fits = 2 <= length <= file.stat().st_size - 8
+    return ".safetensors" if fits and head[8:9] == b"{" else ""
+
+
+def _suffix_of_members(names: Collection[str]) -> str:
+    if "data.pkl" in names:
+        return ".torchscript" if "constants.pkl" in names else ".pt"
+    models = [name for name in names if name.startswith("models/") and name.endswith(".json")]
+    return ".pt2" if models or "serialized_exported_program.json" in names else ""
+
+
+def explain(path: str | Path) -> str:
+    """Returns advice for a file that onernn cannot read as a model.
+
+    Raises `UnsupportedError`, the same as `read_arrays`, for a pickle of more than tensors.
+    """
+    file = Path(path)
+    try:
+        with open_budgeted(file) as (raw, budget):
+            if raw.peek(len(_OLD)).startswith(_OLD):
+                _read_old(read_all(raw, budget), file)
+            elif raw.peek(len(ZIP)).startswith(ZIP):
+                with Archive.open(file, raw) as archive:
+                    if "constants.pkl" in archive.names:
+                        return _advise_script(file)
+                    unpickle(archive.read("data.pkl"), file, "data.pkl")
+    except ModelFormatError:  # `read_arrays` raises the error
+        pass
+    return _ADVICE
+
+
+def _advise_script(file: Path) -> str:
+    program = (
+        f"import torch; torch.onnx.export(torch.jit.load({str(file)!r}).eval(),"
+        " (torch.zeros(2, 5, 8),), 'model.onnx', dynamo=False, input_names=['x'],"
+        " dynamic_axes={'x': [0, 1]})"
+    )
+    return (
+        "a TorchScript archive, whose code is not run here; where PyTorch and onnx are, write the"
+        f" model as ONNX: python -c {shlex.quote(program)}, with your inputs in place of"
+        " torch.zeros(2, 5, 8), and their open axes; onernn.read_weights gives its arrays"
+    )
+
+
+def read_arrays(path: str | Path, *, alone: bool = False) -> dict[str, Array]:
+    """Returns the tensors of a file by their names; bfloat16 becomes float32 with the same values.
+
+    ``path``: a file of torch.save with a state dict, or with a checkpoint that holds a state dict;
+    a TorchScript archive (its code is not run); a .safetensors; or, unless ``alone``, the
+    .index.json of several files with parts of one state dict. Raises `ModelFormatError` if the file
+    is none of these, `UnsupportedError` for a pickle that names more than tensors and containers.
     """
     file = Path(path)
     with open_budgeted(file) as (raw, budget):
-        head = raw.read(len(_OLD))
-        raw.seek(0)
+        head = raw.peek(_HEAD)[:_HEAD]
         if head.startswith(ZIP):
-            with Archive.opened(file, raw) as archive:
-                return saved_arrays(archive)
+            with Archive.open(file, raw) as archive:
+                return read_archive(archive)
         data = read_all(raw, budget)
-    if head == _OLD:
+    if head.startswith(_OLD):
         return _old(data, file)
-    if file.suffix == ".safetensors":
+    if b'"weight_map"' in head and not alone:
+        return _read_parts(data, file)
+    if file.suffix == ".safetensors" or head[8:9] == b"{":
         return _safetensors(data, file)
     raise ModelFormatError(
         "expected an archive or a pickle that torch.save wrote, or a .safetensors", file, 0
     )
 
 
-def saved_arrays(archive: Archive) -> dict[str, Array]:
+def _read_parts(data: bytes, file: Path) -> dict[str, Array]:
+    """Returns the tensors of all files that an index names, in its order."""
+    index = _dict(parse_json(data, file, "the index"), "the index", file)
+    places = _dict(index.get("weight_map"), "weight_map", file)
+    if not all(isinstance(place, str) for place in places.values()):
+        raise ModelFormatError("weight_map: expected the name of a file for each tensor", file)
+    arrays: dict[str, Array] = {}
+    for part in dict.fromkeys(places.values()):
+        held = read_arrays(inside(file.parent, part, "the index", file), alone=True)
+        wanted = {name for name, place in places.items() if place == part}
+        if apart := sorted(wanted ^ held.keys()):
+            where = f"{part!r} lacks it" if apart[0] in wanted else f"only {part!r} has it"
+            raise ModelFormatError(f"weight_map: {apart[0]!r}: {where}", file)
+        arrays |= held
+    return {name: arrays[name] for name in places}
+
+
+def read_archive(archive: Archive) -> dict[str, Array]:
     """Returns the tensors of an archive that torch.save or torch.jit.save wrote."""
     archive.check_order()
     scripted = "constants.pkl" in archive.names
@@ -517,8 +646,8 @@ def _arrays(tree: Any, storages: Storages) -> dict[str, Array]:
 
 
 def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yields those of a value by the way to them, "layer.weight"; a container met again is passed
-    over.
+    """Yields the tensors in a value with their paths, such as "layer.weight"; a container is
+    visited only once.
     """
     waiting: list[tuple[str, Any]] = [("", tree)]
     seen: set[int] = set()
@@ -532,7 +661,7 @@ def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
             continue
         seen.add(id(inside))
         items = [*inside.items()] if isinstance(inside, dict) else [*enumerate(inside)]
-        if isinstance(value, Record):  # _flat_weights are the weights once more
+        if isinstance(value, Record):  # _flat_weights repeat the weights
             items = [(key, each) for key, each in items if not f"{key}".startswith("_")]
         if len(waiting) + len(items) > _MOST:
             raise UnsupportedError("a pickle of more values than a model has")
@@ -541,15 +670,22 @@ def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
         waiting += [(f"{name}.{key}" if name else f"{key}", each) for key, each in reversed(items)]
 
 
-def _old(data: bytes, file: Path) -> dict[str, Array]:
-    """Pickles one behind the other: a magic number, the protocol, the machine, the value and the
-    keys of its storages; then each storage, behind the count of its numbers.
+def _read_old(data: bytes, file: Path) -> tuple[list[Any], int]:
+    """Returns the pickles after the magic number (the protocol, the machine, the value and the keys
+    of its storages), and the position of their end.
     """
     at, result = len(_OLD), []
     for what in ("the protocol", "the machine", "the value", "the keys of storages"):
         value, at = unpickle(data, file, what, at)
         result.append(value)
-    protocol, machine, tree, keys = result
+    return result, at
+
+
+def _old(data: bytes, file: Path) -> dict[str, Array]:
+    """Returns the tensors of a file of pickles; each storage comes after the number of its
+    elements.
+    """
+    (protocol, machine, tree, keys), at = _read_old(data, file)
     if protocol != _PROTOCOL or not (isinstance(machine, dict) and machine.get("little_endian")):
         raise UnsupportedError(f"{file}: torch.save's protocol {_PROTOCOL} of a little-endian one")
     types = {each.storage.key: each.storage.dtype for _, each in _tensors(tree)}
@@ -570,32 +706,26 @@ def _old(data: bytes, file: Path) -> dict[str, Array]:
     return _arrays(tree, Storages(file, held.__getitem__))
 
 
-class _Entry(NamedTuple):
-    """A tensor of a .safetensors: its numbers lie between two places behind the header."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    first: int
-    end: int
-
-
 def _safetensors(data: bytes, file: Path) -> dict[str, Array]:
-    """Returns a length of 8 bytes, a header in JSON, and the numbers of each tensor."""
+    """Returns the tensors of a safetensors file: a length of 8 bytes, a header in JSON, and the
+    values.
+    """
     if len(data) < 8:
         raise ModelFormatError("a .safetensors begins with a length of 8 bytes", file, 0)
     (length,) = struct.unpack_from("<Q", data)
     if length > len(data) - 8:
         raise ModelFormatError(f"a header of {length} bytes, {len(data) - 8} are left", file, 0)
-    header = parsed_json(data[8 : 8 + length], file, "the header")
+    header = parse_json(data[8 : 8 + length], file, "the header")
     body = memoryview(data)[8 + length :]
     return {
-        name: _safe_array(_entry(entry, name, len(body), file), body, name, file)
+        name: _read_entry(entry, body, name, file)
         for name, entry in _dict(header, "the header", file).items()
         if name != "__metadata__"
     }
 
 
-def _entry(entry: Any, name: str, size: int, file: Path) -> _Entry:
+def _read_entry(entry: Any, body: memoryview, name: str, file: Path) -> Array:
+    """Returns a tensor, whose values are between two offsets after the header."""
     entry = _dict(entry, name, file)
     dtype, shape, places = map(entry.get, ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in SAFETENSORS:
@@ -603,22 +733,17 @@ def _entry(entry: Any, name: str, size: int, file: Path) -> _Entry:
     whole = [shape, places]
     if not all(isinstance(w, list) and all(type(n) is int and n >= 0 for n in w) for w in whole):
         raise ModelFormatError(f"{name}: expected lists of sizes and places", file)
-    kind = DTYPES[SAFETENSORS[dtype]]
-    if len(places) != 2 or not places[0] <= places[1] <= size:
+    stored = SAFETENSORS[dtype]
+    if len(places) != 2 or not places[0] <= places[1] <= len(body):
         raise ModelFormatError(f"{name}: its numbers lie outside of the file", file)
+    first, end = places
     elements = count_of(shape, _MOST_AXES)
-    if elements is None or elements * kind.itemsize != places[1] - places[0]:
-        raise ModelFormatError(
-            f"{name}: {tuple(shape)} of {dtype} in {places[1] - places[0]} bytes", file
-        )
-    return _Entry(SAFETENSORS[dtype], tuple(shape), *places)
-
-
-def _safe_array(entry: _Entry, body: memoryview, name: str, file: Path) -> Array:
-    # A copy: places in the file are aligned to nothing.
-    loading().take(ARRAY + entry.end - entry.first, name)
-    flat = np.frombuffer(bytes(body[entry.first : entry.end]), DTYPES[entry.dtype])
-    return numbers_of(flat, entry.dtype, loading(), name).reshape(entry.shape)
+    if elements is None or elements * DTYPES[stored].itemsize != end - first:
+        raise ModelFormatError(f"{name}: {tuple(shape)} of {dtype} in {end - first} bytes", file)
+    # A copy, because offsets in the file are not aligned.
+    loading().take(ARRAY + end - first, name)
+    flat = np.frombuffer(bytes(body[first:end]), DTYPES[stored])
+    return numbers_of(flat, stored, loading(), name).reshape(shape)
 
 
 def _dict(value: Any, what: str, file: Path) -> dict[str, Any]:
@@ -627,24 +752,24 @@ def _dict(value: Any, what: str, file: Path) -> dict[str, Any]:
     return value
 
 
-def nested_arrays(data: bytes, file: str, what: str) -> dict[str, Array]:
-    """Returns the tensors of an archive inside of another one; none where it is empty."""
+def read_nested(data: bytes, file: str, what: str) -> dict[str, Array]:
+    """Returns the tensors of an archive inside of an archive; none if it is empty."""
     if not data:
         return {}
-    with Archive.opened(f"{file}, {what}", io.BytesIO(data)) as archive:
-        return saved_arrays(archive)
+    with Archive.open(f"{file}, {what}", io.BytesIO(data)) as archive:
+        return read_archive(archive)
 
 
-# The recurrent layers among the tensors of a file, by their names.
+# The recurrent layers among the tensors of a file, found by their names.
 
 _NAME = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)")
 
 
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
     """Returns the stacks by the names of their modules, "encoder.lstm"; "" is the file's own. A
-    plain RNN counts as one with tanh: weights do not say.
+    plain RNN is assumed to use tanh, because weights do not show the activation.
 
-    Raises `ShapeError` naming a module whose arrays do not fit.
+    Raises `ShapeError` that names a module whose arrays do not fit.
     """
     modules: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():

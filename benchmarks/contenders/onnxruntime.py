@@ -1,6 +1,7 @@
 """ONNX Runtime: padded batches with sequence_lens, one GRU or LSTM operator a layer; whole models.
 
-onernn: a model with ours plugged in. onernn converted: a model that ours has written anew.
+onernn: a model with our layers inside. onernn drop-in: whole or inside, as the drop-in chooses.
+onernn converted: a model that ours has written anew.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ PACKAGES = ("onnxruntime", "onnx")
 MODES = {
     "": Takes("ragged dense stream onnx"),
     "onernn": Takes("onnx"),
+    "onernn drop-in": Takes("onnx"),
     "onernn converted": Takes("converted"),
 }
 ORDER = {"lbr_gru": (0, 1, 2), "gru": (0, 1, 2), "lstm": (0, 3, 1, 2)}  # z r h; i o f c
@@ -65,6 +67,11 @@ def _whole(model: Model, mode: str, options: Any) -> Prepared:
 
         session = optimize(model.path, threads=model.threads, session_options=options)
         return in_turn(model, lambda feed: session.run(None, feed), session.explain())
+    if mode == "onernn drop-in":
+        from onernn.adapters.onnx import InferenceSession as DropIn
+
+        chosen = DropIn(model.path, options, ["CPUExecutionProvider"])
+        return in_turn(model, lambda feed: chosen.run(None, feed), chosen.explain())
     from onnxruntime import InferenceSession
 
     if mode:

@@ -23,7 +23,8 @@ int main(int count, char **arguments) {
   if (onernn_stream_open(model, &stream)) return failed("stream");
 
   float frame[CONTEXT + STEP] = {0}, probability;
-  if (onernn_give(stream, 0, frame, NULL) ||
+  const int64_t dims[] = {1, CONTEXT + STEP};
+  if (onernn_give(stream, 0, frame, dims) ||
       onernn_take(stream, onernn_inputs(model), &probability, sizeof probability))
     return failed("memory");
   while (fread(frame + CONTEXT, sizeof *frame, STEP, samples) == STEP) {

@@ -15,7 +15,7 @@ int main(int count, char** arguments) try {
   const int output = model.value("output");
 
   std::vector<float> frame(kContext + kStep);
-  stream.give(model.value("input"), frame.data());
+  stream.give(model.value("input"), frame.data(), {1, kContext + kStep});
   std::ifstream samples(arguments[2], std::ios::binary);
   while (samples.read(reinterpret_cast<char*>(frame.data() + kContext), kStep * sizeof(float))) {
     stream.run();

@@ -24,6 +24,10 @@ const close = library.func('void onernn_close(onernn_model *model)');
 
 const CONTEXT = 64, STEP = 512;
 const [path, recording] = process.argv.slice(2);
+if (!recording) {
+  console.error('usage: speech.js silero.onernn samples.f32');
+  process.exit(2);
+}
 const made = [null];
 open(path, 1, made);
 const model = made[0];
@@ -34,7 +38,7 @@ const stream = made[0];
 const memory = koffi.alloc('float', CONTEXT + STEP + 1);
 const numbers = new Float32Array(koffi.view(memory, 4 * (CONTEXT + STEP + 1)));
 const frame = numbers.subarray(0, CONTEXT + STEP);
-give(stream, 0, memory, null);
+give(stream, 0, memory, [1, CONTEXT + STEP]);
 const probability = koffi.alloc('float', 1);
 take(stream, inputs(model), probability, 4);
 const bytes = fs.readFileSync(recording);

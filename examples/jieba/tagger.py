@@ -16,7 +16,7 @@ from onernn.adapters.paddle.read import read_tensors
 from onernn.ir.graph import Node, Value
 from onernn.ir.spec import Cell
 from onernn.reorders import paddle
-from onernn.reorders.gates import input_layer, summed_bias
+from onernn.reorders.gates import input_layer, split_bias
 
 inference.install()  # jieba imports paddle before it looks for its network
 
@@ -38,11 +38,11 @@ def layer(number):
         RnnWeights(
             input_layer(parameter(f"fc_{k}.w_0"), layout),
             paddle.weight_h(parameter(f"gru_{k}.w_0"), layout),
-            summed_bias(layout, parameter(f"fc_{k}.b_0"), parameter(f"gru_{k}.b_0")),
+            split_bias(parameter(f"fc_{k}.b_0") + parameter(f"gru_{k}.b_0"), layout),
         )
         for k in (2 * number, 2 * number + 1)
     ]
-    return RnnWeights.joined(directions, 1)
+    return RnnWeights.join(directions, 1)
 
 
 def network():

@@ -51,7 +51,7 @@ class TestAgainstFormulas(Conformance):
         return stack
 
     def outputs(self, layer: list[LayerArrays], case: Case):
-        x, after = case.padded(), []
+        x, after = case.pad(), []
         for k, each in enumerate(layer):
             x, states = self.run(each, x, case, self.states_of(case, k))
             after.append(states)

@@ -281,7 +281,7 @@ class Streams:
         if value.dtype and not is_number(value):
             raise ValueError(f"{value}: frames are numbers")
         self.dtype = np.dtype(value.dtype or "float32")
-        sized = replace(value.declared(self.shape), dtype=self.dtype.name)
+        sized = replace(value.declare(self.shape), dtype=self.dtype.name)
         sizes = {value.name: sized} if frame else None
         self.streams = session.streams(capacity, states, given=alike, inputs=sizes)
         self.opened: dict[str, Open] = {}  # the one that was used last is the last one

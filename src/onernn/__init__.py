@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from onernn.ir.errors import (
     BudgetError,
+    FrameError,
     LibraryError,
     MissingDependencyError,
     ModelFormatError,
@@ -16,22 +17,24 @@ from onernn.ir.errors import (
 )
 from onernn.ir.graph import Graph, Node, Value, register_reader
 from onernn.ir.ragged import Ragged
+from onernn.ir.records import warn_renamed
 
 if TYPE_CHECKING:
     from onernn import recording
+    from onernn.adapters.common.caller_rules import Replacing
     from onernn.adapters.common.plugins import plugins_disabled
     from onernn.adapters.loading import load, read_weights
     from onernn.adapters.weight_conversion import convert_weights, read_layer
     from onernn.engine.compiled_model import CompiledModel
     from onernn.engine.compiling import compile_model
     from onernn.engine.session import Session
-    from onernn.engine.sharing import Shared, shared
+    from onernn.engine.sharing import Shared, share
     from onernn.fuse_passes import FuseResult, fuse
     from onernn.fuse_passes.joined_models import join
     from onernn.ir.spec import Activation, Cell, RnnSpec
     from onernn.ir.weights import RnnWeights
     from onernn.verification.auditing import AuditReport, audit
-    from onernn.verification.conversion import convert, over_time
+    from onernn.verification.conversion import Repair, convert, over_time, repair
     from onernn.verification.quantizing import quantize
     from onernn.verification.verifying import Report, verify
 
@@ -41,6 +44,8 @@ _WHEN_ASKED_FOR = {
     "Cell": "onernn.ir.spec",
     "CompiledModel": "onernn.engine.compiled_model",
     "FuseResult": "onernn.fuse_passes",
+    "Replacing": "onernn.adapters.common.caller_rules",
+    "Repair": "onernn.verification.conversion",
     "Report": "onernn.verification.verifying",
     "RnnSpec": "onernn.ir.spec",
     "RnnWeights": "onernn.ir.weights",
@@ -58,16 +63,17 @@ _WHEN_ASKED_FOR = {
     "read_layer": "onernn.adapters.weight_conversion",
     "read_weights": "onernn.adapters.loading",
     "quantize": "onernn.verification.quantizing",
-    "shared": "onernn.engine.sharing",
+    "repair": "onernn.verification.conversion",
+    "share": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",
 }
 """Names that are imported at first use: a compiled model needs no reader and no pass."""
 
 
-def _read(path: Any) -> Graph:
+def _read(path: Any, rules: Any) -> Graph:
     from onernn.adapters.loading import load
 
-    return load(path)
+    return load(path, rules=rules)
 
 
 register_reader(_read)
@@ -79,11 +85,14 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # slow, and rarely asked for
+        from importlib.metadata import version  # slow to import, and rarely needed
 
         return version("onernn")
     if name == "recording":
         return import_module("onernn.recording")
+    if name == "shared":
+        warn_renamed("onernn.shared", "onernn.share")
+        name = "share"
     if name not in _WHEN_ASKED_FOR:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     result = getattr(import_module(_WHEN_ASKED_FOR[name]), name)
@@ -97,6 +106,7 @@ __all__ = [
     "BudgetError",
     "Cell",
     "CompiledModel",
+    "FrameError",
     "FuseResult",
     "Graph",
     "LibraryError",
@@ -106,6 +116,8 @@ __all__ = [
     "OnernnError",
     "Ragged",
     "Refusal",
+    "Repair",
+    "Replacing",
     "Report",
     "RnnSpec",
     "RnnWeights",
@@ -128,6 +140,7 @@ __all__ = [
     "read_layer",
     "read_weights",
     "recording",
-    "shared",
+    "repair",
+    "share",
     "verify",
 ]

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -26,22 +27,27 @@ from onernn.commands import (
     Dtype,
     Inputs,
     Json,
+    Mapped,
     MaxBytes,
     MaxSteps,
     Model,
     Params,
     Quiet,
     Rtol,
+    Rules,
     Seconds,
     Semantics,
     Threads,
     one_of,
+    open_pair,
+    pairs,
 )
 from onernn.engine.session import Session
 from onernn.ir.arrays import Array
-from onernn.ir.budget import STEPS
+from onernn.ir.budget import STEPS, TimeLimit, limited_to
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError, unforeseen
 from onernn.ir.files import is_compiled
+from onernn.ir.graph import feed_defaults
 from onernn.model_commands import (
     compile_command,
     convert_command,
@@ -50,6 +56,7 @@ from onernn.model_commands import (
     plug_command,
     quantize_command,
     repair_command,
+    repair_line,
 )
 from onernn.reorders.layouts import FRAMEWORKS, framework
 from onernn.score_command import score
@@ -66,11 +73,16 @@ from onernn.showing import (
 )
 from onernn.verification import recording
 from onernn.verification.auditing import audit
-from onernn.verification.doctor import examine, manual_tables
-from onernn.verification.recording import INPUTS, read_arrays, read_inputs, write_outputs
-from onernn.verification.references import open_against
+from onernn.verification.doctor import examine, manual_tables, survey
+from onernn.verification.recording import (
+    INPUTS,
+    input_names,
+    read_arrays,
+    read_inputs,
+    write_outputs,
+)
 from onernn.verification.report import check_report, explanation, write_report
-from onernn.verification.verifying import SECONDS, error_json, verify
+from onernn.verification.verifying import error_json, verify
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """Click's error for wrong usage; recent versions of typer bring their own copy of click."""
@@ -134,15 +146,17 @@ def run(
     max_steps: MaxSteps = STEPS,
     params: Params = None,
     semantics: Semantics = "documented",
+    rules: Rules = None,
 ) -> None:
     """Runs MODEL on recorded inputs and writes its outputs."""
     limits: dict[str, Any] = {"max_bytes": max_bytes, "max_steps": max_steps}
     if is_compiled(model):
-        session = Session(model, threads=threads, **limits)
+        session, arrays = Session(model, threads=threads, **limits), read_arrays(input, INPUTS)
     else:
-        graph = load(model, params, semantics)
+        graph, arrays = load(model, params, semantics, rules=rules), read_arrays(input, INPUTS)
+        graph = feed_defaults(graph, input_names(arrays))
         session = Session(graph, dtype=dtype, threads=threads, backend=backend, **limits)
-    inputs = read_inputs(read_arrays(input, INPUTS), session.inputs, str(input))
+    inputs = read_inputs(arrays, session.inputs, str(input))
     write_outputs(output, session.run(inputs))
 
 
@@ -190,18 +204,22 @@ def verify_command(
     params: Params = None,
     against_params: AgainstParams = None,
     semantics: Semantics = "documented",
-    seconds: Seconds = SECONDS,
+    rules: Rules = None,
+    seconds: Seconds = None,
+    names: Mapped = None,
 ) -> None:
     """Compares MODEL's outputs with a reference and names the fault. Exit 1: they differ."""
     if report is not None:
         check_report(report)
-    graph = load(model, params, semantics)
-    reference = None if against is None else open_against(against, against_params, semantics)
-    with progress() as tell:
+    with progress() as tell, limited_to(TimeLimit.after(seconds or None)):
+        graph, reference = open_pair(
+            model, params, against, against_params, semantics=semantics, rules=rules
+        )
         result = verify(
             graph,
             data,
             against=reference,
+            names=pairs("--map", "MINE=THEIRS", names),
             dtype=dtype,
             atol=atol,
             rtol=rtol,
@@ -212,13 +230,28 @@ def verify_command(
             max_bytes=max_bytes,
             max_steps=max_steps,
         )
+        repairs = ""
+        if result.is_repairable:
+            repairs = repair_line(
+                model,
+                against=against,
+                data=data,
+                map=names,
+                params=params,
+                against_params=against_params,
+                semantics=semantics if semantics != "documented" else None,
+                rules=_typed("--rules"),
+                atol=atol,
+                rtol=rtol,
+            )
         if report is not None:
             tell("writing the report", 0, 0)
-            write_report(result, report, shlex.join(["onernn", *sys.argv[1:]]))
+            write_report(result, report, shlex.join(["onernn", *sys.argv[1:]]), repairs)
     show_report(result, json)
     if not json:
         for title, lines in explanation(result):
             section(stdout(), title, lines)
+        section(stdout(), "to repair it", [repairs])
     raise typer.Exit(0 if result.passed else 1)
 
 
@@ -275,6 +308,7 @@ def weights(
     ] = None,
     params: Params = None,
     semantics: Semantics = "documented",
+    rules: Rules = None,
 ) -> None:
     """Writes MODEL's recurrent layers in another framework's layout.
 
@@ -283,8 +317,8 @@ def weights(
     prefix. Consecutive layers become one stack; weights that several layers share are written once.
     Exit 1: some recurrent layers are not written; each is named with the reason.
     """
-    framework(to)  # refuse before all else
-    chosen = read_stacks(model, params, semantics, node, recurrent_activation)
+    framework(to)  # refuses an unknown framework before any other work
+    chosen = read_stacks(model, params, semantics, node, recurrent_activation, rules)
     omitted = [*chosen.omitted]
     several = len(chosen) + len(omitted) > 1
     arrays: dict[str, Array] = {}
@@ -312,6 +346,7 @@ app.command(
     examples=[
         "onernn repair converted.onnx --against paddle:original_model -o fixed.onnx",
         "onernn repair broken.onnx --against right.onnx -o fixed.onnx --json",
+        "onernn repair broken.onnx --data recording.npz -o fixed.onnx",
     ],
 )(repair_command)
 
@@ -324,9 +359,10 @@ def audit_command(
     data: Inputs = None,
     json: Json = False,
     params: Params = None,
+    rules: Rules = None,
 ) -> None:
     """Names known faults of frameworks and exporters that hit MODEL. Exit 1: at least one does."""
-    result = audit(model, data, params=params)
+    result = audit(model, data, params=params, rules=rules)
     if json:
         print(result.to_json())
     else:
@@ -381,6 +417,7 @@ def emit(
     ] = False,
     params: Params = None,
     semantics: Semantics = "documented",
+    rules: Rules = None,
 ) -> None:
     """Writes MODEL as C++17 without dependencies.
 
@@ -388,14 +425,15 @@ def emit(
     """
     from onernn.engine.emit.pipeline import read_declared, read_static, write_cpp
 
-    graph = load(model, params, semantics)
+    declared = read_declared(input or [])
+    graph = load(model, params, semantics, inputs=declared, rules=rules)
     written = write_cpp(
         graph,
         output,
         name=name,
         weights=weights,
         static=read_static(static),
-        declared=read_declared(input or []),
+        declared=declared,
         like=read_inputs(read_arrays(data), graph.inputs, str(data)) if data else None,
         embed=embed,
         threads=threads,
@@ -445,36 +483,54 @@ def paddle_run(
 
     onernn runs its predictors and executors.
     """
-    from onernn.paddle import run_program  # no other command's
+    from onernn.paddle import run_program  # no other command needs it
 
     run_program(["--replace", *program] if replace else program)
 
 
-@app.command(examples=["onernn doctor", "onernn doctor --full", "onernn doctor --threads 1 --json"])
+@app.command(
+    examples=["onernn doctor", "onernn doctor --full", "onernn doctor --full --backend kernels"]
+)
 def doctor(
     json: Json = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the manual's tables.")
+        bool, typer.Option("--markdown", help="Check, and print the manual's tables.")
     ] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="List every combination, its kernel and its error.")
+        bool, typer.Option("--full", help="Check every combination, and list kernels and errors.")
     ] = False,
     threads: Threads = None,
     backend: Backend = "auto",
 ) -> None:
-    """Checks every kind of layer on this machine.
+    """Shows versions, kernels and extras of this installation; --full checks it.
 
-    It compares each supported combination of cell, direction and dtype with a float64 reference.
-    Exit 1: a number is wrong. Exit 2: the backend to check is missing.
+    --full compares each supported combination of cell, direction and dtype with a float64
+    reference, in about a minute. Exit 1: a number is wrong, or a needed package or all kernels are
+    missing. Exit 2: the backend to check is missing.
     """
-    examination = examine(threads, lambda every: watch("examining", every), backend)
+    if full or markdown:
+        examination = examine(threads, lambda every: watch("examining", every), backend)
+    elif backend == "auto":
+        examination = survey(threads)
+    else:
+        raise UnsupportedError(f"--backend {backend} belongs to --full, which runs the backend")
     if json:
         print(examination.to_json())
     elif markdown:
         print(manual_tables(examination))
     else:
-        show_examination(stdout(), examination, full)
+        show_examination(stdout(), examination)
     raise typer.Exit(0 if examination.passed else 1)
+
+
+def _typed(option: str) -> str | None:
+    """Returns the value of an option in the form that the user typed, None if it was not typed."""
+    for word, after in pairwise([*sys.argv, ""]):
+        if word == option:
+            return after
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
+    return None
 
 
 def main() -> None:
@@ -495,7 +551,7 @@ def main() -> None:
 
 
 def _refuse(error: Exception, complaint: Callable[[], None]) -> NoReturn:
-    if "--json" in sys.argv:  # not parsed: what is wrong may be the options
+    if "--json" in sys.argv:  # not parsed: the options themselves may be wrong
         print(error_json(error))
     complaint()
     sys.exit(2)

@@ -1,4 +1,4 @@
-"""The common parts of commands: arguments, options, --quiet, --json, a bar, examples."""
+"""The common parts of commands: arguments, options, --quiet, --json, a progress bar, examples."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from onernn.adapters.common.caller_rules import read_rules
+from onernn.adapters.loading import load
 from onernn.adapters.registry import ADAPTERS, SEMANTICS, WRITERS
 from onernn.backend import BACKENDS
 from onernn.backend.onednn.precision import DTYPES
@@ -20,6 +22,8 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph
 from onernn.showing import show_json, working
+from onernn.verification.references import Against, open_against
+from onernn.verification.verifying import SECONDS
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
@@ -45,6 +49,15 @@ Semantics = Annotated[
         autocompletion=one_of(SEMANTICS),
     ),
 ]
+Rules = Annotated[
+    Any,
+    typer.Option(
+        parser=read_rules,
+        metavar="FILE.py",
+        help="A Python file, which is run: its dict RULES has a function for each operator that"
+        " onernn does not know.",
+    ),
+]
 Dtype = Annotated[
     str,
     typer.Option(
@@ -56,7 +69,8 @@ Threads = Annotated[int | None, typer.Option(min=1, help="The number of threads 
 Backend = Annotated[
     str,
     typer.Option(
-        help="auto (the faster of the next two), kernels, onednn, or reference.",
+        help="auto (kernels for each layer that they have, oneDNN for the rest), kernels, onednn,"
+        " or reference (NumPy).",
         autocompletion=one_of(BACKENDS),
     ),
 ]
@@ -101,13 +115,26 @@ Inputs = Annotated[
     typer.Option(help="A recording to take inputs from; without it, inputs are made."),
 ]
 Seconds = Annotated[
-    float, typer.Option(min=0, help="Seconds to search for the causes of a difference.")
+    float | None,
+    typer.Option(
+        min=0,
+        show_default=f"no limit, and {SECONDS:g} for the search of causes",
+        help="The limit of the whole command; 0 compares without a search of causes.",
+    ),
+]
+Mapped = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        help="MINE=THEIRS: the model's input or output, and its name in --against or --data if it"
+        " differs; repeatable.",
+    ),
 ]
 Typed = Annotated[
     list[str] | None,
     typer.Option(
         "--input",
-        help="A type that the model lacks, or sizes to fix: 'x=float32(1, 576)'; repeatable.",
+        help="A type or sizes that the model leaves open: 'x=float32(1, 576)'; repeatable.",
     ),
 ]
 Written = Annotated[
@@ -118,56 +145,75 @@ Written = Annotated[
         help=f"The file to write; its suffix sets the format: {', '.join(WRITERS)}.",
     ),
 ]
-Opset = Annotated[int, typer.Option(help="The version of ONNX's operators.")]
+Opset = Annotated[
+    int | None,
+    typer.Option(help="The version of ONNX's operators; by default the lowest that has all."),
+]
 
 
 def pairs(option: str, form: str, texts: Iterable[str] | None) -> dict[str, str]:
-    """``OLD=NEW`` for each, as a dict. Raises `UnsupportedError` naming the option."""
+    """Returns a dict of texts ``OLD=NEW``. Raises `UnsupportedError` naming the option."""
     parts = [each.partition("=") for each in texts or ()]
     if wrong := [before for before, _, after in parts if not (before and after)]:
         raise UnsupportedError(f"{option}: expected {form}, got {wrong}")
     return {before: after for before, _, after in parts}
 
 
-def numbers(graph: Graph, texts: dict[str, str]) -> dict[str, Array]:
-    """Returns a number for each of these inputs, of the input's dtype. Raises
-    `UnsupportedError`.
+def open_pair(
+    model: str,
+    params: str | None,
+    against: str | None,
+    against_params: str | None,
+    semantics: str,
+    rules: Any,
+) -> tuple[Graph, Against | None]:
+    """Returns a model and its reference, if there is one. Raises the errors of `load`."""
+    graph = load(model, params, semantics, rules=rules)
+    if against is None:
+        return graph, None
+    return graph, open_against(against, against_params, semantics, rules)
+
+
+def numbers(graph: Graph, given: Iterable[str] | None) -> dict[str, Array]:
+    """Returns a number for each input of ``--given``, of the input's dtype.
+
+    Raises `UnsupportedError`.
     """
-    result = {}
-    for value in graph.inputs:
-        if value.name not in texts:
-            continue
-        text = texts[value.name]
+    texts, result = pairs("--given", "NAME=NUMBER", given), {}
+    dtypes = {value.name: value.dtype for value in graph.inputs}
+    if unknown := sorted(texts.keys() - dtypes.keys()):
+        hint = did_you_mean(unknown[0], dtypes)
+        raise UnsupportedError(f"--given {unknown}: the model takes {', '.join(dtypes)}{hint}")
+    for name, text in texts.items():
         try:
-            result[value.name] = np.array(float(text) if "." in text else int(text), value.dtype)
+            result[name] = np.array(float(text) if "." in text else int(text), dtypes[name])
         except (ValueError, OverflowError) as error:
-            raise UnsupportedError(f"--given {value.name}={text}: {error}") from error
-    if unknown := sorted(texts.keys() - result.keys()):
-        names = [value.name for value in graph.inputs]
-        hint = did_you_mean(unknown[0], names)
-        raise UnsupportedError(f"--given {unknown}: the model takes {', '.join(names)}{hint}")
+            raise UnsupportedError(f"--given {name}={text}: {error}") from error
     return result
 
 
-# --- what every command has without asking: --quiet, --json, a bar while it works, its examples
+# --- the common options of all commands: --quiet, --json, a progress bar, examples
 
 
 FORWARDED = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""Context of a command that runs another program: what stands behind its name is the program's."""
+"""Context of a command that runs another program: the arguments after the program's name are its
+own.
+"""
 
 Function = Callable[..., None]
 
 
 class Commands(typer.Typer):
-    """Commands, each of which gets what is the same for all of them."""
+    """Commands, each of which gets the common options."""
 
     def command(  # type: ignore[override]
         self, name: str | None = None, *, examples: Sequence[str] = (), **options: Any
     ) -> Callable[[Function], Function]:
-        """As `typer.Typer.command`. ``examples``: lines as one types them, for ``--help``.
+        """Registers a command in the same way as `typer.Typer.command`. ``examples``: lines for
+        ``--help``.
 
-        The function gets ``--quiet``, and ``--json`` where it does not take ``json`` itself: the
-        lines that it prints are JSON's ``lines`` then.
+        The function gets ``--quiet``, and ``--json`` if it does not take ``json`` itself: its
+        output then becomes ``lines`` of a JSON object.
         """
         if examples:
             options["epilog"] = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples)
@@ -204,7 +250,7 @@ def _with_common_options(function: Function) -> Function:
 
 
 def _run_for_json(function: Function, arguments: dict[str, Any]) -> None:
-    """Runs a command that knows nothing of JSON, and prints its lines as JSON."""
+    """Runs a command without support for JSON, and prints its lines as JSON."""
     code, printed = 0, io.StringIO()
     try:
         with redirect_stdout(printed):

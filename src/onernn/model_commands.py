@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import webbrowser
 from pathlib import Path
 from tempfile import mkdtemp
@@ -20,22 +21,25 @@ from onernn.commands import (
     Dtype,
     ExposeStates,
     Given,
-    Inputs,
     Json,
+    Mapped,
     Model,
     Opset,
     Params,
     Rtol,
+    Rules,
     Seconds,
     Semantics,
     Threads,
     Typed,
     Written,
     numbers,
+    open_pair,
     pairs,
 )
 from onernn.engine.chunks import expose
 from onernn.fuse_passes.joined_models import join
+from onernn.ir.budget import TimeLimit, limited_to
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.files import COMPILED
 from onernn.ir.graph import Graph
@@ -48,10 +52,15 @@ from onernn.showing import (
     show_report,
     stdout,
 )
-from onernn.verification.conversion import Repair, WrongFileError, convert, over_time, repair
+from onernn.verification.conversion import (
+    UndecidedError,
+    WrongFileError,
+    convert,
+    over_time,
+    repair,
+)
 from onernn.verification.inspecting import inspect_model, write_graph_page
-from onernn.verification.references import open_against
-from onernn.verification.verifying import SECONDS, Report, verify
+from onernn.verification.verifying import Report
 
 
 def convert_command(
@@ -66,7 +75,7 @@ def convert_command(
     check: Annotated[
         Path | None, typer.Option(help="A recording that the written file must reproduce.")
     ] = None,
-    opset: Opset = WRITERS[".onnx"].options["opset"],
+    opset: Opset = None,
     output_dtype: Annotated[
         str,
         typer.Option(help="The dtype in which weights are stored: float32, float16 or bfloat16."),
@@ -99,24 +108,40 @@ def convert_command(
     rtol: Rtol = None,
     params: Params = None,
     semantics: Semantics = "documented",
+    rules: Rules = None,
 ) -> None:
     """Writes MODEL as another framework's file.
 
     The file gets its name only if its outputs match those of MODEL, on generated inputs or the
     inputs of --check. Exit 1: they differ, and nothing is written.
     """
-    graph = load(model, params, semantics)
-    if states:
-        from onernn.engine.emit.pipeline import read_declared  # with all of emit
+    declared: dict[str, Any] = {}
+    if inputs:
+        from onernn.engine.emit.pipeline import read_declared  # imports all of emit
 
-        graph = over_time(
-            graph,
-            pairs("--over-time", "STATE=NEXT", states),
-            given=numbers(graph, pairs("--given", "NAME=NUMBER", given)),
-            inputs=read_declared(inputs or []),
-        )
-    elif given or inputs:
-        raise UnsupportedError("--given and --input belong to --over-time")
+        declared = dict(read_declared(inputs))
+    graph = load(model, params, semantics, inputs=declared, rules=rules)
+    if states:
+        taken = pairs("--over-time", "STATE=NEXT", states)
+        step = graph
+        try:
+            graph = over_time(graph, taken, given=numbers(graph, given), inputs=declared)
+        except UndecidedError as error:
+            if not error.options:
+                raise
+            asked = {text.partition("=")[0] for _, text in error.options}
+            typed = [("--given", text) for text in given or []]
+            typed += [("--input", text) for text in inputs or []]
+            said = [("--over-time", f"{name}={after}") for name, after in taken.items()]
+            said += [each for each in typed if each[1].partition("=")[0] not in asked]
+            words = ["onernn", "convert", str(model), str(out)]
+            words += [word for pair in (*said, *error.options) for word in pair]
+            error.args = (f"{str(error).rpartition(chr(10))[0]}\n  type: {shlex.join(words)}",)
+            raise
+        for note in graph.notes[len(step.notes) :]:
+            complain(note)
+    elif given:
+        raise UnsupportedError("--given belongs to --over-time")
     if expose_states:
         stepped = expose(graph)
         graph = stepped.graph
@@ -140,7 +165,7 @@ def convert_command(
 
 
 def _convert(model: Graph, out: Path, **options: Any) -> Report:
-    """Writes a model, and says why it is not written or not verified."""
+    """Writes a model, and prints why it is not written or not verified."""
     with progress() as tell:
         try:
             report = convert(model, out, progress=tell, note=complain, **options)
@@ -169,32 +194,42 @@ def compile_command(
         ),
     ] = None,
     expose_states: ExposeStates = False,
+    streams: Annotated[
+        bool,
+        typer.Option(
+            "--streams",
+            help="Let one run take a frame of each of many clients (onernn_clients_open).",
+        ),
+    ] = False,
     given: Given = None,
     inputs: Typed = None,
     params: Params = None,
     semantics: Semantics = "documented",
+    rules: Rules = None,
 ) -> None:
     """Writes MODEL as a file that programs in any language run with libonernn, without Python."""
-    from onernn.engine.compiling import compile_model  # no other command's
+    from onernn.engine.compiling import compile_model  # no other command needs it
     from onernn.engine.emit.pipeline import read_declared
 
     if output.suffix != COMPILED:
         raise UnsupportedError(f"{output}: the name of a compiled file ends in {COMPILED}")
-    graph = load(model, params, semantics)
+    declared = read_declared(inputs or [])
+    graph = load(model, params, semantics, inputs=declared, rules=rules)
     notes = compile_model(
         graph,
         output,
         dtype=dtype,
         states=pairs("--state", "STATE=NEXT", states),
         expose_states=expose_states,
-        given=numbers(graph, pairs("--given", "NAME=NUMBER", given)),
-        inputs=read_declared(inputs or []),
+        given=numbers(graph, given),
+        inputs=declared,
+        streams=streams,
     )
     for note in notes:
         complain(note)
 
 
-# --- the command that puts this package's layers into a model for ONNX Runtime
+# --- the command that puts onernn's layers into a model for ONNX Runtime
 
 
 def plug_command(
@@ -204,7 +239,7 @@ def plug_command(
 ) -> None:
     """Writes MODEL for ONNX Runtime of any language, with recurrent layers of libonernn inside."""
     from onernn.adapters.common.live import stays
-    from onernn.adapters.onnx.plugin import HOST, plug  # no other command's
+    from onernn.adapters.onnx.plugin import HOST, plug  # no other command needs it
 
     result = plug(model, output, dtype=dtype)
     for line in result.replaced:
@@ -221,11 +256,12 @@ def join_command(
         list[str], typer.Argument(metavar="MODEL...", help="The models, in any order.")
     ],
     output: Written,
-    opset: Opset = WRITERS[".onnx"].options["opset"],
+    opset: Opset = None,
     json: Json = False,
+    rules: Rules = None,
 ) -> None:
     """Writes models that feed each other as one: an output feeds the inputs of its name."""
-    whole = join(*map(load, models))
+    whole = join(*(load(model, rules=rules) for model in models))
     report = _convert(whole, output, opset=opset)
     if not report.passed:
         show_report(report, json)
@@ -235,7 +271,7 @@ def join_command(
         show_json("pass", inputs=inputs, outputs=outputs)
 
 
-# --- the command that shows what a model is, and what becomes of it
+# --- the command that shows a model, and the result of fusion
 
 
 def inspect_command(
@@ -252,9 +288,10 @@ def inspect_command(
     backend: Backend = "auto",
     params: Params = None,
     semantics: Semantics = "documented",
+    rules: Rules = None,
 ) -> None:
     """Shows MODEL before and after fusion, and why layers did not fuse."""
-    graph = load(model, params, semantics)
+    graph = load(model, params, semantics, rules=rules)
     result = inspect_model(graph, dtype=dtype, threads=threads, backend=backend)
     if open_page and html is None:
         html = Path(mkdtemp(prefix="onernn-")) / "graph.html"
@@ -301,18 +338,19 @@ def quantize_command(
         ),
     ] = "",
     json: Json = False,
-    opset: Opset = WRITERS[".onnx"].options["opset"],
+    opset: Opset = None,
     allow_functions: AllowFunctions = False,
     threads: Threads = 1,
     backend: Backend = "auto",
     params: Params = None,
     semantics: Semantics = "documented",
+    rules: Rules = None,
 ) -> None:
     """Writes MODEL with layers in u8, bf16 or f32, within a budget."""
-    from onernn.verification.quantizing import quantize  # no other command's
+    from onernn.verification.quantizing import quantize  # no other command needs it
 
     writer_for(out)
-    graph = load(model, params, semantics)
+    graph = load(model, params, semantics, rules=rules)
     result = quantize(
         graph,
         data,
@@ -322,8 +360,14 @@ def quantize_command(
         backend=backend,
         threads=threads,
     )
-    options: dict[str, Any] = {"opset": opset, "allow_functions": allow_functions}
-    write_model(result.model, out, inputs=result.example, note=complain, **options)
+    write_model(
+        result.model,
+        out,
+        inputs=result.example,
+        note=complain,
+        opset=opset,
+        allow_functions=allow_functions,
+    )
     for note in result.notes:
         complain(note)
     if json:
@@ -338,45 +382,61 @@ def quantize_command(
 
 def repair_command(
     model: Model,
-    against: Annotated[
-        str,
-        typer.Option(help=f"A correct model, or FRAMEWORK:PATH of one: {', '.join(RUNTIMES)}."),
-    ],
     output: Written,
-    data: Inputs = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help=f"A correct model, or FRAMEWORK:PATH of one: {', '.join(RUNTIMES)}. Without it,"
+            " the outputs in --data are correct."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A recording to take inputs from, and outputs unless --against is given."
+        ),
+    ] = None,
+    names: Mapped = None,
     json: Json = False,
     atol: Atol = None,
     rtol: Rtol = None,
     params: Params = None,
     against_params: AgainstParams = None,
     semantics: Semantics = "documented",
-    seconds: Seconds = SECONDS,
+    rules: Rules = None,
+    seconds: Seconds = None,
 ) -> None:
-    """Writes MODEL without its proved faults and shows the diff.
+    """Writes MODEL without its faults and shows the diff.
 
-    The new file is verified on fresh inputs before it gets its name. Exit 1, and no file: a
-    cause is only a candidate, or no cause is known.
+    The new file is verified before it gets its name: with --against on fresh inputs, else with the
+    recording. Exit 1, and no file: no cause is known, --against does not prove it, or the recording
+    allows several.
     """
-    graph = load(model, params, semantics)
-    reference = open_against(against, against_params, semantics)
-    with progress() as tell:
-        result = verify(
-            graph, data, against=reference, atol=atol, rtol=rtol, seconds=seconds, progress=tell
+    with progress() as tell, limited_to(TimeLimit.after(seconds or None)):
+        graph, reference = open_pair(
+            model, params, against, against_params, semantics=semantics, rules=rules
         )
-        outcome = Repair(refused="nothing to repair: the outputs agree")
-        if not result.passed:
-            outcome = repair(
-                result, output, reference, progress=tell, note=complain, atol=atol, rtol=rtol
-            )
-    causes = [cause.as_json() for cause in result.causes]
+        outcome = repair(
+            graph,
+            output,
+            reference,
+            recording=data,
+            names=pairs("--map", "MINE=THEIRS", names),
+            atol=atol,
+            rtol=rtol,
+            seconds=seconds,
+            progress=tell,
+            note=complain,
+        )
+    result = outcome.found
+    assert result is not None
     if json:
-        outputs = [each.as_json() for each in (outcome.after or result).outputs]
         show_json(
             bool(outcome) or result.passed,
-            outputs=outputs,
+            outputs=(outcome.after or result).outputs,
             cause=result.cause_json(),
-            causes=causes,
-            changes=list(outcome.changes),
+            causes=result.causes,
+            changes=outcome.changes,
             written=str(output) if outcome else None,
             refused=outcome.refused,
         )
@@ -384,7 +444,24 @@ def repair_command(
         section(stdout(), "causes", [f"{cause.text} [{cause.id}]" for cause in result.causes])
         section(stdout(), "diff", outcome.changes)
         if outcome:
-            section(stdout(), "written", [f"{output}, which agrees with {against} on fresh inputs"])
+            how = f"agrees with {against} on fresh inputs" if against else f"agrees with {data}"
+            section(stdout(), "written", [f"{output}, which {how}"])
+    if outcome and against is None:
+        complain("a recording proves no cause: compare the new file with the original, if you can")
     if not outcome:
         complain(outcome.refused)
     raise typer.Exit(0 if outcome or result.passed else 1)
+
+
+def repair_line(model: str, **options: Any) -> str:
+    """Returns the command that writes a model without its faults, next to it.
+
+    ``options``: by name; None and empty ones are left out.
+    """
+    path = Path(model)
+    suffix = path.suffix if path.suffix in WRITERS else ".onnx"
+    parts = ["onernn", "repair", model]
+    for name, value in options.items():
+        for each in value if isinstance(value, list) else [value]:
+            parts += [] if each is None else [f"--{name.replace('_', '-')}", str(each)]
+    return shlex.join([*parts, "-o", str(path.with_name(f"{path.stem}-fixed{suffix}"))])

@@ -1,7 +1,7 @@
-"""``python -m onernn.paddle script.py args``: a Paddle program, without Paddle.
+"""``python -m onernn.paddle script.py args``: runs a Paddle program without Paddle.
 
-``-m package.module args`` runs a module; ``--replace`` before them runs on onernn where Paddle is
-installed, too.
+``-m package.module args`` runs a module; ``--replace`` before them uses onernn even if Paddle is
+installed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ USAGE = "[--replace] script.py args, or [--replace] -m module args"
 
 
 def run_program(arguments: Sequence[str]) -> None:
-    """Runs a program as Python would, ``import paddle`` finding `onernn.adapters.paddle.inference`.
+    """Runs a program as Python would, but ``import paddle`` finds
+    `onernn.adapters.paddle.inference`.
 
-    Raises `UnsupportedError` if there is none, or where Paddle is installed; errors of the
-    program itself end the process with their traceback, and 1.
+    Raises `UnsupportedError` if the program does not exist, or if Paddle is installed. An error of
+    the program itself ends the process with a traceback and exit code 1.
     """
     replace, rest = arguments[:1] == ["--replace"], list(arguments)
     rest = rest[1:] if replace else rest

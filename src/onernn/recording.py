@@ -1,4 +1,4 @@
-"""Recordings of what a framework was given and gave, for `onernn.verify` and ``--data``."""
+"""Recordings of a framework's inputs and outputs, for `onernn.verify` and ``--data``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.ragged import Batch, Ragged, as_array
-from onernn.verification.recording import keyed_inputs, keyed_outputs, write_arrays
+from onernn.ir.ragged import Batch, Ragged, as_array, offsets_of
+from onernn.verification.recording import INPUTS, OUTPUTS, key_arrays, write_arrays
 
 
 def save(
@@ -20,12 +20,15 @@ def save(
     """Writes an ``.npz`` of inputs by name, and of outputs by name or in the model's order.
 
     Values: NumPy arrays, `onernn.Ragged`; Paddle's tensors, LoDTensors, PaddleTensors and handles
-    of predictors; MXNet's NDArrays; PyTorch's tensors and PackedSequences. What has a LoD, or is
-    packed, is written with its offsets. Raises `UnsupportedError` naming what is none of these.
+    of predictors; MXNet's NDArrays; PyTorch's tensors and PackedSequences. Values with a LoD, and
+    packed values, are written with their offsets. Raises `UnsupportedError` naming a value of
+    another type.
     """
     named = outputs if isinstance(outputs, Mapping) else dict(enumerate(outputs))
-    arrays = keyed_inputs({name: _batch(name, value) for name, value in inputs.items()})
-    arrays |= keyed_outputs({str(name): _batch(str(name), value) for name, value in named.items()})
+    arrays: dict[str, Array] = {}
+    for prefixes, values in ((INPUTS, inputs), (OUTPUTS, named)):
+        batches = {str(name): _batch(str(name), value) for name, value in values.items()}
+        arrays |= key_arrays(prefixes, batches)
     write_arrays(file, arrays)
 
 
@@ -46,7 +49,7 @@ def _batch(name: str, value: Any) -> Batch:
 
 
 def _array(value: Any) -> Array:
-    """Returns a copy of a tensor's numbers; bfloat16, which NumPy lacks, as float32."""
+    """Returns a copy of a tensor's values; bfloat16, which NumPy lacks, as float32."""
     if "bfloat16" in str(getattr(value, "dtype", "")):
         value = value.float() if hasattr(value, "float") else value.astype("float32")
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # of PyTorch, and of Paddle
@@ -58,9 +61,9 @@ def _array(value: Any) -> Array:
 
 
 def _unpack(packed: Any) -> Ragged:
-    """PyTorch's packed words in the caller's order of sentences."""
+    """Returns PyTorch's packed steps in the caller's order of sequences."""
     words, sizes = _array(packed.data), _array(packed.batch_sizes)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
+    starts = offsets_of(sizes)
     count = int(sizes[0]) if len(sizes) else 0
     order = packed.unsorted_indices
     order = range(count) if order is None else _array(order).tolist()

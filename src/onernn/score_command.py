@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from onernn.commands import (
     Model,
     Params,
     Quiet,
+    Rules,
     Semantics,
     pairs,
 )
@@ -35,7 +37,7 @@ def score(
     ],
     output: Annotated[
         str,
-        typer.Argument(metavar="OUTPUT", help="The folder for the Parquet files."),
+        typer.Argument(metavar="OUTPUT", help="A folder or URI for the Parquet files."),
     ],
     input: Annotated[
         list[str] | None,
@@ -70,6 +72,16 @@ def score(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at a row that is rejected.")
     ] = False,
+    rejected: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="A folder for the file, line, reason and text of rejected rows."
+        ),
+    ] = None,
+    accept_input: Annotated[
+        bool,
+        typer.Option("--accept-input", help="Score windows again whose rows changed in INPUT."),
+    ] = False,
     quiet: Quiet = False,
     json: Json = False,
     dtype: Dtype = "f32",
@@ -78,17 +90,20 @@ def score(
     max_steps: MaxSteps = STEPS,
     params: Params = None,
     semantics: Semantics = "documented",
+    rules: Rules = None,
 ) -> None:
     """Scores the rows of INPUT with MODEL into the folder OUTPUT.
 
-    Rows keep their order; outputs are further columns. Killed and started again, it goes on. Rows
-    that cannot be scored have no outputs, and the column "rejected" says why.
+    Rows keep their order; outputs are further columns. A run that was killed continues when it is
+    started again. Rows that cannot be scored have no outputs, and the column "rejected" says why.
     """
     from onernn.scoring import score
+    from onernn.scoring.runner import stop
+    from onernn.scoring.systems import shown
 
-    with _stopped_by_signals(), progress() as tell:
+    with _stop_on_signals(stop), progress() as tell:
         result = score(
-            load(model, params, semantics),
+            load(model, params, semantics, rules=rules),
             corpus,
             output,
             inputs=pairs("--input", "NAME=COLUMN", input),
@@ -101,16 +116,17 @@ def score(
             batch_axis=batch_axis,
             engine=engine,
             strict=strict,
+            rejected=rejected,
+            accept_input=accept_input,
             dtype=dtype,
             backend=backend,
             max_bytes=max_bytes,
             max_steps=max_steps,
-            progress=lambda rows, rejected, total: tell(
-                f"{rows:,} rows, {rejected:,} rejected", rows, total
-            ),
+            progress=_Rate(tell),
         )
     for each in result.repaired:
         complain(f"scored anew: {each}")
+    output = shown(output)
     if json:
         show_json("pass", **result._asdict(), output=output)
     elif not quiet:
@@ -120,15 +136,34 @@ def score(
             f" {result.seconds:,.1f} s"
         )
         if result.rejected:
-            stdout().print(f"rows rejected: {result.rejected:,}, see the column 'rejected'")
+            where = shown(rejected) if rejected else "the column 'rejected'"
+            stdout().print(f"rows rejected: {result.rejected:,}, see {where}")
+
+
+class _Rate:
+    """Shows rows, their rate in this run, and the share that is done, from which the bar estimates
+    the remaining time.
+    """
+
+    def __init__(self, tell: Callable[[str, float, float], None]) -> None:
+        self._tell, self._begun = tell, (0, 0.0)
+
+    def __call__(self, rows: int, rejected: int, total: int) -> None:
+        now = time.monotonic()
+        if not self._begun[1]:  # called before the first window is scored
+            self._begun = rows, now
+        rate = (rows - self._begun[0]) / max(now - self._begun[1], 1e-3)
+        text = f"{rows:,} rows, {rejected:,} rejected, {rate:,.0f} rows/s"
+        self._tell(text, rows / total if total else 0, 1)
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the process in the midst of windows, which are scored again."""
+def _stop_on_signals(tell: Callable[[], None]) -> Iterator[None]:
+    """Makes Ctrl-C and SIGTERM end the process; the same command scores open windows again."""
 
     def stop(number: int, _: object) -> None:
         hide_bar()
+        tell()
         complain("stopped; the same command continues from here")
         os._exit(128 + number)
 

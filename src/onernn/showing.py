@@ -1,12 +1,15 @@
-"""Output of the command line: tables, sections, a bar for long work."""
+"""Output of the command line: tables, sections, a progress bar."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from itertools import starmap
 from threading import Lock, Timer
 from typing import Any, TextIO, TypeVar, cast
 
@@ -17,7 +20,6 @@ from rich.progress import (
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.table import Table
 from rich.text import Text
@@ -34,7 +36,7 @@ T = TypeVar("T")
 
 
 class _Plain(Console):
-    """Shows text as it is: no markup, no emoji names, nothing that a terminal would obey."""
+    """A console that shows text unchanged: no markup, no emoji names, no terminal control codes."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         plain = {"markup": False, "emoji": False, "highlight": False}
@@ -42,14 +44,16 @@ class _Plain(Console):
 
 
 def complain(what: object) -> None:
-    """Prints a message on stderr. Only an `OnernnError` has more lines: its list."""
+    """Prints a message on stderr. Line breaks are kept only in an `OnernnError`, which may hold a
+    list.
+    """
     text = message_of(what) if isinstance(what, Exception) else what
     text = printable(text, keep="\n" if isinstance(what, OnernnError) else "")
     print(f"onernn: {text}", file=sys.stderr)
 
 
 def show_report(report: Report, json: bool) -> None:
-    """A comparison: as JSON, or as a table of its outputs."""
+    """Prints a comparison as JSON, or as a table of its outputs."""
     if json:
         print(report.to_json())
     elif report.outputs:
@@ -63,7 +67,7 @@ def show_report(report: Report, json: bool) -> None:
 
 
 def show_json(status: bool | str, **more: Any) -> None:
-    """A result as JSON: the keys that all commands have, and more of this one."""
+    """Prints a result as JSON: the keys of all commands, and this command's own."""
     print(json_text(status, **more))
 
 
@@ -71,8 +75,26 @@ PATIENCE = 1.0
 """Seconds without a bar: shorter work ends before a user could read it."""
 
 
+class _Left:
+    """Estimates the remaining time from all progress since the first report: steps may take
+    minutes, or several may end at once.
+    """
+
+    def __init__(self) -> None:
+        self._begun = (0.0, 0.0, 0.0)
+
+    def __call__(self, now: float, done: float, of: float) -> str:
+        """Returns the remaining time, "" if it is not known."""
+        start, first, total = self._begun
+        if of != total or done < first:
+            start, first, _ = self._begun = (now, done, of)
+        if not of or done <= first:
+            return ""
+        return str(timedelta(seconds=round((now - start) * (of - done) / (done - first))))
+
+
 class _Bar:
-    """A bar on a terminal's stderr, for what takes longer than `PATIENCE`."""
+    """A bar on a terminal's stderr, for work that takes longer than `PATIENCE`."""
 
     def __init__(self, title: str) -> None:
         self._progress = Progress(
@@ -81,12 +103,13 @@ class _Bar:
             TaskProgressColumn(),  # empty while the total is unknown
             TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=_console(stderr=True),
             transient=True,
             redirect_stdout=False,  # it would write results to stderr
         )
-        self._task = self._progress.add_task(title, total=None)
+        self._task = self._progress.add_task(title, total=None, left="")
+        self._left = _Left()
         self._over, self._lock = False, Lock()
         self._timer = Timer(PATIENCE, self._start)
         self._timer.daemon = True
@@ -106,11 +129,14 @@ class _Bar:
 
     def tell(self, stage: str, done: float, of: float) -> None:
         text = printable(stage)
-        self._progress.update(self._task, description=text, completed=done, total=of or None)
+        left = self._left(time.monotonic(), done, of)
+        self._progress.update(
+            self._task, description=text, completed=done, total=of or None, left=left
+        )
 
 
 class _Results:
-    """Stdout that takes the bar away before the first result is written."""
+    """Stdout that removes the bar before the first result is written."""
 
     def __init__(self, stream: TextIO, bar: _Bar) -> None:
         self._stream, self._bar = stream, bar
@@ -129,7 +155,7 @@ _bar: _Bar | None = None
 
 @contextmanager
 def working(title: str, hidden: bool) -> Iterator[None]:
-    """Shows a bar for what takes long, where stderr is a terminal and nothing is ``hidden``."""
+    """Shows a bar for long work if stderr is a terminal and ``hidden`` is false."""
     global _bar
     if hidden or not _console(stderr=True).is_interactive:
         yield
@@ -144,19 +170,19 @@ def working(title: str, hidden: bool) -> Iterator[None]:
 
 
 def hide_bar() -> None:
-    """Takes the bar away, where the process ends at once."""
+    """Removes the bar if the process ends at once."""
     if _bar:
         _bar.stop()
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, float, float], None]]:
-    """A function that moves the command's bar: stage, amount done, total or 0 if unknown."""
+    """Yields a function that moves the command's bar: stage, amount done, total or 0 if unknown."""
     yield _bar.tell if _bar else lambda stage, done, of: None
 
 
 def watch(what: str, items: Sequence[T]) -> Iterator[T]:
-    """Yields the items, one after the other, while the command's bar moves."""
+    """Yields the items in order while the command's bar moves."""
     with progress() as tell:
         for done, item in enumerate(items):
             tell(what, done, len(items))
@@ -164,31 +190,30 @@ def watch(what: str, items: Sequence[T]) -> Iterator[T]:
 
 
 def _console(**options: Any) -> Console:
-    """Returns a console that shows no colours where NO_COLOR is set, bold ones among them."""
+    """Returns a console that shows no colours, not even bold text, if NO_COLOR is set."""
     return _Plain(color_system=None if os.environ.get("NO_COLOR") else "auto", **options)
 
 
 def stdout() -> Console:
-    """Returns the console that results go to."""
-    # In a pipe nothing is wrapped: lines stay whole for grep.
+    """Returns the console for results."""
+    # In a pipe no line is wrapped: lines stay whole for grep.
     console = _console(soft_wrap=True)
     return console if console.is_terminal else _console(soft_wrap=True, width=200)
 
 
-def section(console: Console, title: str, lines: object) -> None:
-    """Lines under a title; nothing if there are none."""
-    listed = list(lines)  # type: ignore[call-overload]
-    if listed:
-        console.print(title, style="bold")
-        for line in listed:
-            console.print(f"  {line}")
+def section(console: Console, title: str, lines: Iterable[object]) -> None:
+    """Prints lines under a title; nothing if there are none."""
+    for index, line in enumerate(filter(None, lines)):
+        if not index:
+            console.print(title, style="bold")
+        console.print(f"  {line}")
 
 
 def show_inspection(console: Console, inspection: Inspection, plugin: str) -> None:
-    """A model before and after fusion. ``plugin``: what runs it where onernn alone cannot."""
+    """Prints a model before and after fusion. ``plugin``: the way to run it inside a framework."""
     console.print(inspection.model.name, style="bold")
-    section(console, "inputs", map(str, inspection.model.inputs))
-    section(console, "outputs", map(str, inspection.model.outputs))
+    section(console, "inputs", inspection.model.inputs)
+    section(console, "outputs", inspection.model.outputs)
     table = Table("operator", "before", "after", title="operators", title_justify="left")
     for op, (before, after) in inspection.operators.items():
         table.add_row(op, str(before), str(after))
@@ -199,13 +224,13 @@ def show_inspection(console: Console, inspection: Inspection, plugin: str) -> No
         for each in inspection.fused
     ]
     section(console, "fused", fired)
-    section(console, "not fused", map(str, inspection.result.refusals))
-    section(console, "unsupported", map(str, inspection.unsupported))
-    section(console, "runs anyway", filter(None, [plugin]))
-    section(console, "kernels", map(str, inspection.kernels))
-    section(
-        console, "kernels", filter(None, [inspection.missing and f"unknown: {inspection.missing}"])
-    )
+    section(console, "not fused", inspection.result.refusals)
+    section(console, "unsupported", inspection.unsupported)
+    advice = "--rules FILE.py: functions that say what these operators compute"
+    section(console, "runs anyway", [plugin, advice if inspection.unsupported else ""])
+    section(console, "kernels", [*inspection.kernels, inspection.slower_kernels])
+    section(console, "kernels", [inspection.missing and f"unknown: {inspection.missing}"])
+    section(console, "in Python", [inspection.interpreted])
     section(console, "notes", inspection.model.notes)
 
 
@@ -234,36 +259,40 @@ def show_audit(console: Console, report: AuditReport) -> None:
     console.print(f"{counted} of {report.framework} would hit a run on one of these paths")
 
 
-def show_examination(console: Console, examination: Examination, full: bool) -> None:
-    """A verdict in at most ten lines; with ``full`` each combination: its error, kernel, reason."""
+def show_examination(console: Console, examination: Examination) -> None:
+    """Prints the machine and the packages; or, if it was checked, a verdict and all findings."""
     result = examination
-    verdicts = Counter(finding.verdict for finding in result.findings)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-    lines = [
-        f"verdict: {'pass' if result.passed else 'FAIL'}: {counts or 'nothing ran'}",
-        f"kernels: {result.kernels}",
-        f"oneDNN: {result.version}{f' ({result.isa})' if result.isa else ''}, {result.path}",
-        f"threads: {result.threads or 'as the library chooses'}",
-    ]
+    if result.findings:
+        verdicts = Counter(finding.verdict for finding in result.findings)
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        console.print(f"verdict: {'pass' if result.passed else 'FAIL'}: {counts}")
+    else:
+        console.print(f"onernn {result.onernn}, {result.machine}")
+    console.print(f"kernels: {result.kernels}")
+    isa = f" ({result.isa})" if result.isa else ""
+    console.print(f"oneDNN: {result.version}{isa}, {result.path}")
+    console.print(f"threads: {result.threads or 'as the library chooses'}")
     if result.other_copies:
-        lines.append(f"other copies of libdnnl here: {', '.join(result.other_copies)}")
-    if not full:
-        lines += doctor.wrong(result)
-        lines.append("onernn doctor --full lists every combination, its kernel and its error")
-    for line in lines:
-        console.print(line)
-    if not full:
+        console.print(f"other copies of libdnnl here: {', '.join(result.other_copies)}")
+    console.print(f"packages: {', '.join(map(str, result.packages)) or 'not installed by pip'}")
+    if not result.findings:
+        section(console, "extras", starmap(_describe_extra, result.extras.items()))
+        console.print("onernn doctor --full compares every kind of layer with a reference")
         return
-    table = Table(
-        "cell",
-        "direction",
-        *doctor.columns(result),
-        title="max error",
-        title_justify="left",
-    )
+    for line in doctor.wrong(result):
+        console.print(line)
+    columns = ("cell", "direction", *doctor.columns(result))
+    table = Table(*columns, title="max error", title_justify="left")
     for row in doctor.rows(result):
         table.add_row(*row)
     console.print(table)
     console.print(doctor.LEGEND)
     section(console, "kernels", doctor.kernels(result))
     section(console, "reasons", doctor.reasons(result))
+
+
+def _describe_extra(extra: str, packages: Sequence[doctor.Package]) -> str:
+    """Returns a line with the versions, and the command that installs what is missing."""
+    text = f"{extra}: {', '.join(map(str, packages))}"
+    whole = all(each.fits for each in packages)
+    return text if whole else f"{text}; pip install 'onernn[{extra}]'"

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
+from support.counting import memory_peak
 from support.mxnet_files import symbol_text, var, write_params
 from support.onnx_models import parsed
 
@@ -25,10 +25,9 @@ MB = 10**6
 
 
 def onnx_gru(hidden: int) -> onnx.ModelProto:
-    shape = (1, 3 * hidden, hidden)
     return parsed(
         f"(float[T, N, {hidden}] x) => (y) {{ y = GRU <hidden_size = {hidden}> (x, W, R) }}",
-        {name: np.zeros(shape, np.float32) for name in "WR"},
+        {name: np.zeros((1, 3 * hidden, hidden), np.float32) for name in "WR"},
     )
 
 
@@ -129,7 +128,7 @@ def test_links_that_leave_the_folder_are_refused(kind: str, data: Path, tmp_path
     load(path)  # as it is, it can be read
     shutil.move(moved, outside)
     moved.symlink_to(outside / moved.name)
-    with pytest.raises(ModelFormatError, match="would lie outside of the model's folder"):
+    with pytest.raises(ModelFormatError, match=moved.name):
         load(path)
     moved.unlink()
     (inside / "kept").mkdir()
@@ -153,14 +152,15 @@ def separate(folder: Path) -> Path:
 
 def refused(path: Path) -> str:
     """What refuses a model that would take more than its promise."""
-    tracemalloc.start()
-    try:
+    reasons = []
+
+    def attempt() -> None:
         with pytest.raises(OnernnError) as error:
             load(path)
-        assert tracemalloc.get_traced_memory()[1] < 250 * MB
-    finally:
-        tracemalloc.stop()
-    return str(error.value)
+        reasons.append(str(error.value))
+
+    assert memory_peak(attempt) < 250 * MB
+    return reasons[0]
 
 
 def constants(folder: Path, count: int, size: int, offset: int = 0) -> Path:
@@ -189,10 +189,8 @@ def test_sizes_without_bytes_are_refused(tmp_path: Path) -> None:
 
 def test_400_tensors_of_one_region_are_one(tmp_path: Path) -> None:
     sparse_file(tmp_path / "w", 40 * MB)
-    tracemalloc.start()
-    load(constants(tmp_path, 400, 40 * MB))
-    assert tracemalloc.get_traced_memory()[1] < 80 * MB
-    tracemalloc.stop()
+    path = constants(tmp_path, 400, 40 * MB)
+    assert memory_peak(lambda: load(path)) < 80 * MB
     assert "overlaps" in refused(constants(tmp_path, 400, 39 * MB, 1000))
 
 
@@ -242,17 +240,15 @@ def test_npz_bombs_are_refused_and_what_nobody_asks_for_is_not_read(
     file = tmp_path / "io.npz"
     bomb = npy((6 * MB,), 6 * MB)
     file.write_bytes(npz(in__x=npy((2,), 2), bomb=bomb))
-    tracemalloc.start()
+    assert memory_peak(lambda: read_arrays(file)) < 10 * MB
     assert list(read_arrays(file)) == ["in__x"]
-    assert tracemalloc.get_traced_memory()[1] < 10 * MB
     file.write_bytes(npz(in__x=bomb))
-    tracemalloc.reset_peak()
-    with pytest.raises(
-        BudgetError, match="in__x.npy, which np.savez stores uncompressed, .* 24,000"
-    ):
-        read_arrays(file)
-    assert tracemalloc.get_traced_memory()[1] < 10 * MB
-    tracemalloc.stop()
+
+    def attempt() -> None:
+        with pytest.raises(BudgetError, match=r"in__x\.npy.* 24,000"):
+            read_arrays(file)
+
+    assert memory_peak(attempt) < 10 * MB
 
 
 def test_members_that_share_their_bytes_count_each(
@@ -280,7 +276,7 @@ def test_pipes_in_a_folder_are_no_files_of_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".keras", ".onnx", ".pt2", ".xml", ".npz"])
 def test_a_pipe_is_no_file_of_a_model_or_of_arrays(suffix: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"model{suffix}")
-    with pytest.raises(ModelFormatError, match="a folder, pipe or device"):
+    with pytest.raises(ModelFormatError, match=f"model{suffix}"):
         (read_weights if suffix == ".npz" else load)(tmp_path / f"model{suffix}")
 
 
@@ -296,7 +292,7 @@ def test_half_a_character_is_no_name(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "a" * 70_000, "\ud800"])
 def test_a_name_that_a_zip_would_cut_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="cannot be the name of an array"):
+    with pytest.raises(UnsupportedError, match="of an array"):
         write_outputs(tmp_path / "o.npz", {name: np.zeros(1)})
     assert not list(tmp_path.iterdir())
     whole = {"词" * 20_000: np.ones(1, np.float32)}

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onernn.adapters.common.native import NativeGraph, NativeNode, Part, weave
+from onernn.adapters.common.native import NativeGraph, NativeNode, Part, sort_positions, weave
 
 NAMES = st.frozensets(st.sampled_from("abcdefgh"), max_size=3)
 NODES = st.lists(
@@ -117,3 +117,20 @@ def test_weaving_drops_what_only_replaced_operators_read(
         assert node.writes <= {f"v{at}" for at in replaced} or node.writes <= unread - read
     for node in woven:
         assert node.type == "new" or not node.writes <= unread - read
+
+
+@given(st.permutations(range(8)), st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7))))
+def test_sorted_positions_are_the_first_order_that_follows_the_needs(
+    names: list[int], pairs: set[tuple[int, int]]
+) -> None:
+    needs = {at: {a for a, b in pairs if b == at and names[a] < names[b]} for at in range(8)}
+    allowed = (
+        order
+        for order in itertools.permutations(range(8))
+        if all(set(needs[at]) <= {*order[:place]} for place, at in enumerate(order))
+    )
+    assert tuple(sort_positions(needs)) == next(allowed)
+
+
+def test_positions_in_a_cycle_come_last() -> None:
+    assert sort_positions({0: {2}, 1: {3}, 2: {0}, 3: set()}) == [3, 1, 0, 2]

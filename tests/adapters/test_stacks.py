@@ -9,6 +9,7 @@ import onnx
 import pytest
 from support.graphs import new_node
 from support.layers import random_weights
+from support.onnx_models import parameters, parsed, small
 from typer.testing import CliRunner
 
 import onernn
@@ -74,15 +75,10 @@ def written(tmp_path: Path, *arguments: object) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("model", ["onnx/torch_tagger/model.onnx", "torch/tagger/model.pt2"])
-def test_the_command_gives_the_names_of_one_module(model: str, tmp_path: Path) -> None:
-    found = written(tmp_path, DATA / model, "--to", "torch")
-    assert sorted(found) == sorted(NAMES)
-
-
-def test_a_prefix_stands_in_front_of_all_names(tmp_path: Path) -> None:
-    model = DATA / "onnx/torch_tagger/model.onnx"
-    found = written(tmp_path, model, "--to", "torch", "--prefix", "encoder.lstm.")
-    assert sorted(found) == sorted(f"encoder.lstm.{name}" for name in NAMES)
+@pytest.mark.parametrize("prefix", ["", "encoder.lstm."])
+def test_the_command_gives_the_names_of_one_module(model: str, prefix: str, tmp_path: Path) -> None:
+    found = written(tmp_path, DATA / model, "--to", "torch", "--prefix", prefix)
+    assert sorted(found) == sorted(f"{prefix}{name}" for name in NAMES)
 
 
 def test_a_file_of_weights_is_converted_module_by_module(tmp_path: Path) -> None:
@@ -97,12 +93,14 @@ def test_a_file_of_weights_is_converted_module_by_module(tmp_path: Path) -> None
     np.testing.assert_array_equal(one["recurrent_kernel"], recurrent[order].T)
 
 
-def test_layers_whose_values_are_ours_bear_the_names_of_the_file(tmp_path: Path) -> None:
-    model = DATA / "keras/text_classifier/model.keras"
-    assert [*read_stacks(model)] == ["bidirectional", "bidirectional_1"]
-    assert [*read_stacks(model, node="bidirectional_1")] == ["bidirectional_1"]
-    assert [*read_stacks(DATA / "keras/cells/model.keras")] == ["rnn", "rnn#2", "rnn#3"]
-    assert [*read_stacks(DATA / "keras/cells/model.keras", node="rnn#2")] == ["rnn#2"]
+def test_layers_whose_values_are_ours_bear_the_names_of_the_file() -> None:
+    layers, cells = DATA / "keras/text_classifier/model.keras", DATA / "keras/cells/model.keras"
+    for model, names in (
+        (layers, ["bidirectional", "bidirectional_1"]),
+        (cells, ["rnn", "rnn#2", "rnn#3"]),
+    ):
+        assert [*read_stacks(model)] == names
+        assert [*read_stacks(model, node=names[1])] == names[1:2]
 
 
 def test_a_layer_is_found_by_its_name_and_by_the_value_that_it_makes(tmp_path: Path) -> None:
@@ -118,28 +116,25 @@ def test_a_layer_is_found_by_its_name_and_by_the_value_that_it_makes(tmp_path: P
         read_stacks(tmp_path / "m.onnx", node="/r")
 
 
-def _several(path: Path, *nodes: onnx.NodeProto) -> Path:
-    """A model whose nodes all read x (T, N, 3), with the weights of a GRU of 4 units."""
-    value, wide = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
-    rng = np.random.default_rng(0)
-    arrays = {"W": rng.normal(size=(1, 12, 3)), "R": rng.normal(size=(1, 12, 4))}
-    made = [onnx.numpy_helper.from_array(a.astype("float32"), n) for n, a in arrays.items()]
-    ends = [value(node.output[0], wide, None) for node in nodes]
-    graph = onnx.helper.make_graph(nodes, "g", [value("x", wide, ["T", "N", 3])], ends, made)
-    opset = onnx.helper.make_opsetid("", 17)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+def _several(path: Path, *layers: str) -> Path:
+    """A model of GRUs, each NAME or NAME with attributes, which all read x (T, N, 3)."""
+    names = [each.split(",")[0] for each in layers]
+    nodes = (
+        f"[{name}] {name} = GRU <hidden_size = 4{each.removeprefix(name)}> (x, W, R)"
+        for name, each in zip(names, layers, strict=True)
+    )
+    text = f"(float[T, N, 3] x) => ({', '.join(names)}) {{ {' '.join(nodes)} }}"
+    onnx.save(parsed(text, small(parameters("GRU", 3, 4), "W", "R")), path)
     return path
 
 
-def _gru(name: str, **more: object) -> onnx.NodeProto:
-    return onnx.helper.make_node("GRU", ["x", "W", "R"], [name], name, hidden_size=4, **more)
+WRONG = 'wrong, activations = ["Sine", "Tanh"]'
 
 
 def test_layers_that_cannot_be_written_are_named_and_the_command_exits_with_1(
     tmp_path: Path,
 ) -> None:
-    right, wrong = _gru("right"), _gru("wrong", activations=["Sine", "Tanh"])
-    file = _several(tmp_path / "m.onnx", right, wrong)
+    file = _several(tmp_path / "m.onnx", "right", WRONG)
     arguments = ["weights", str(file), "--output", str(tmp_path / "w.npz"), "--to"]
     run = CliRunner().invoke(app, [*arguments, "onnx"])
     assert run.exit_code == 1 and "'wrong'" in run.stderr and "'right'" not in run.stderr
@@ -149,17 +144,16 @@ def test_layers_that_cannot_be_written_are_named_and_the_command_exits_with_1(
     with pytest.raises(UnsupportedError, match="'wrong'"):
         onernn.convert_weights(onernn.load(file), to="onnx")
     # Another kind: a layer that the layout cannot express.
-    after = _gru("after", linear_before_reset=1)
-    file = _several(tmp_path / "m.onnx", right, after)
+    file = _several(tmp_path / "m.onnx", "right", "after, linear_before_reset = 1")
     run = CliRunner().invoke(app, [*arguments, "torch"])
     assert run.exit_code == 1 and "'right'" in run.stderr and "PyTorch has no GRU" in run.stderr
     assert all(name.startswith("after.") for name in np.load(tmp_path / "w.npz"))
 
 
 def test_a_model_of_which_no_layer_is_read_is_not_called_one_without_layers(tmp_path: Path) -> None:
-    file = _several(tmp_path / "m.onnx", _gru("wrong", activations=["Sine", "Tanh"]))
+    file = _several(tmp_path / "m.onnx", WRONG)
     for path in (file, DATA / "onnx/onnxruntime_quantized_signed/model.onnx"):
-        with pytest.raises(UnsupportedError, match="none of its recurrent layers can be read") as e:
+        with pytest.raises(UnsupportedError, match=path.name) as e:
             read_stacks(path)
         assert len(e.value.refusals) == 1
 

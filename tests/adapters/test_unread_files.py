@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from support.onnx_models import model, theirs
+from support.onnx_models import model, parameters, small, theirs
 
 import onernn
 import onernn.adapters.onnx
@@ -23,10 +27,9 @@ X = np.random.default_rng(1).normal(size=(5, 2, 3)).astype(np.float32)
 @pytest.fixture
 def half_known(tmp_path: Path) -> Path:
     """Relu and GRU in front of an operator that ONNX Runtime knows and ours does not."""
-    rng = np.random.default_rng(0)
-    weights = {k: rng.normal(size=(1, 12, n)).astype(np.float32) for k, n in (("W", 3), ("R", 4))}
+    arrays = small(parameters("GRU", 3, 4), "W", "R")
     nodes = "r = Relu (x) h = GRU <hidden_size = 4> (r, W, R) y = Hardmax (h)"
-    onnx.save(model(nodes, {"x": X}, ["y"], constants=weights), tmp_path / "half.onnx")
+    onnx.save(model(nodes, {"x": X}, ["y"], constants=arrays), tmp_path / "half.onnx")
     return tmp_path / "half.onnx"
 
 
@@ -76,6 +79,100 @@ def test_a_file_of_another_kind_is_told_what_to_do(name: str, advice: str, tmp_p
     for read in (onernn.load, onernn.Session, find_faults):
         with pytest.raises(UnsupportedError, match=advice):
             read(path)
+
+
+TENSORFLOW = ["pip", "install", "tensorflow-cpu", "tf2onnx", "&&"]
+TENSORFLOW += ["python", "-m", "tf2onnx.convert"]
+TO_ONNX = ["--output", "model.onnx"]
+CORE_ML = ["pip", "install", "coremltools", "&&", "python", "-c"]
+UNREAD = [
+    ("saved", "SavedModel", lambda path: [*TENSORFLOW, "--saved-model", path, *TO_ONNX]),
+    (
+        "frozen.pb",
+        "GraphDef",
+        lambda path: [
+            *(*TENSORFLOW, "--graphdef", path, "--inputs", "x:0", "--outputs", "Identity:0"),
+            *TO_ONNX,
+        ],
+    ),
+    ("m.tflite", "TensorFlow Lite", lambda path: [*TENSORFLOW, "--tflite", path, *TO_ONNX]),
+    ("m.mlmodel", "CoreML", lambda path: [*CORE_ML, path]),
+    ("m.mlpackage", "CoreML", lambda path: [*CORE_ML, path]),
+    ("dynet.model", "DyNet", lambda path: ["python", "-c", path]),
+]
+
+
+@pytest.fixture(params=["it's a model", "-m", "new\nline"])
+def renamed(request: pytest.FixtureRequest, data: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Copies a recorded file of `frameworks.record_unread` under a name that tells nothing."""
+
+    def copy(name: str) -> Path:
+        source, new = data / "unread" / name, tmp_path / request.param
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, new)
+        return new
+
+    return copy
+
+
+def words_of_command(path: str | Path) -> tuple[str, list[str]]:
+    """The message, and the words that bash makes of the command at its end."""
+    with pytest.raises(UnsupportedError) as refused:
+        onernn.load(path)
+    message = str(refused.value)
+    first = re.search(r"pip install|python -c", message)
+    assert first is not None and message.isprintable()
+    command = message[first.start() :].replace("&&", "'&&'", 1)
+    done = subprocess.run(
+        ["bash", "-c", rf"printf '%s\0' {command}"], capture_output=True, text=True, check=True
+    )
+    return message, done.stdout.split("\0")[:-1]
+
+
+@pytest.mark.parametrize(("name", "kind", "command"), UNREAD, ids=[each[0] for each in UNREAD])
+def test_a_file_that_is_not_read_is_known_by_its_content_and_its_command_is_printed(
+    name: str, kind: str, command: Callable[[str], list[str]], renamed: Callable[[str], Path]
+) -> None:
+    path = renamed(name)
+    message, words = words_of_command(path)
+    assert kind in message
+    if "-c" in words:
+        program = words.pop(words.index("-c") + 1)
+        compile(program, "printed", "exec")
+        assert "model.npz" in program and "model.npz" in message
+    assert words == command(str(path))
+
+
+def test_the_command_for_dynet_writes_its_arrays(renamed: Callable[[str], Path]) -> None:
+    path = renamed("dynet.model")
+    with contextlib.chdir(path.parent):
+        _, (_, *arguments) = words_of_command(path.name)
+        subprocess.run([sys.executable, *arguments], check=True)
+    arrays = onernn.read_weights(path.parent / "model.npz")
+    matrix = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
+    expected = {"/W": matrix, "/b": np.full(3, 0.5, np.float32), "/E": matrix.T}
+    assert {*arrays} == {*expected}
+    for key, array in expected.items():
+        np.testing.assert_array_equal(arrays[key], array)
+        assert arrays[key].dtype == np.float32
+
+
+def test_a_graph_without_its_variables_needs_another_file_first(data: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"'.*'; save .* tf\.saved_model\.save"):
+        onernn.load(data / "unread" / "variables.pb")
+
+
+@pytest.mark.parametrize("head", [b"\0\0\0\0ORTM", b"ftrt\0\0", b"ptrt\0\0"])
+def test_files_of_one_runtime_are_known_by_their_first_bytes(head: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(head)
+    with pytest.raises(UnsupportedError, match="one runtime only; .*ONNX file"):
+        onernn.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("head", [b"", b"\n", b"\x08\x01\x12", b"\n\xff\xff\xff\xff\x0f\n\x01x"])
+def test_a_damaged_head_is_no_known_kind(head: bytes, tmp_path: Path) -> None:
+    (tmp_path / "m.pb").write_bytes(head)
+    with pytest.raises(UnsupportedError, match=r"m\.pb: no GraphDef or SavedModel"):
+        onernn.load(tmp_path / "m.pb")
 
 
 def test_a_file_that_is_not_there_is_told_first(tmp_path: Path) -> None:

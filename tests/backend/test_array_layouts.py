@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from support.layers import random_ragged, random_state, random_weights, words
+from support.arrays import uniform
+from support.checking import assert_same
+from support.layers import prepare_on, random_ragged, random_state, random_weights
 
 from onernn import Cell, RnnSpec, RnnWeights, ShapeError
-from onernn.backend import open_backend
 from onernn.backend.onednn.kernels import Executable
 
 both = pytest.mark.parametrize("backend", ["onednn", "reference", "kernels"])
@@ -20,35 +21,34 @@ LSTM = RnnSpec(Cell.LSTM, 3, 4, layers=2, direction="bidirectional_concat")
 @both
 @pytest.mark.parametrize("threads", [1, 2])
 def test_ntc_is_tnc_with_the_first_axes_exchanged(backend: str, threads: int) -> None:
-    layer = open_backend(backend, threads=threads).prepare(LSTM, random_weights(LSTM, 0))
-    x = np.random.default_rng(0).uniform(-1, 1, (5, 20, 3)).astype(np.float32)
+    layer = prepare_on(backend, LSTM, threads=threads)
+    x = uniform(5, 20, 3)
     state = random_state(LSTM, 20, 1)
     y, final = layer.run(x, state)
     batch_major, ends = layer.run(np.ascontiguousarray(x.swapaxes(0, 1)), state, layout="ntc")
     assert batch_major.shape == (20, 5, 8) and batch_major.flags.c_contiguous
-    np.testing.assert_array_equal(batch_major, y.swapaxes(0, 1))
-    for end, want in zip(ends, final, strict=True):
-        np.testing.assert_array_equal(end, want)
+    assert_same(batch_major, y.swapaxes(0, 1))
+    assert_same(ends, final)
 
 
 @both
 def test_attention_has_the_layout_of_x(backend: str) -> None:
     spec = RnnSpec(Cell.AUGRU, 3, 4)
-    layer = open_backend(backend).prepare(spec, random_weights(spec, 0))
+    layer = prepare_on(backend, spec)
     rng = np.random.default_rng(0)
     x, a = (rng.uniform(0, 1, (5, 2, size)).astype(np.float32) for size in (3, 1))
     y, _ = layer.run(x, None, a)
     z, _ = layer.run(x.swapaxes(0, 1), None, a.swapaxes(0, 1), "ntc")
-    np.testing.assert_array_equal(z, y.swapaxes(0, 1))
+    assert_same(z, y.swapaxes(0, 1))
     with pytest.raises(ShapeError, match=r"attention: expected \(2, 5, 1\)"):
         layer.run(x.swapaxes(0, 1), None, a, "ntc")
 
 
 @both
 def test_ragged_batches_have_no_such_axes(backend: str) -> None:
-    layer = open_backend(backend).prepare(LSTM, random_weights(LSTM, 0))
+    layer = prepare_on(backend, LSTM)
     x = random_ragged([3, 0, 2], 3, 0)
-    np.testing.assert_array_equal(words(layer.run(x, layout="ntc")[0]), words(layer.run(x)[0]))
+    assert_same(layer.run(x, layout="ntc")[0], layer.run(x)[0])
 
 
 def test_weights_that_begin_with_the_same_numbers_stay_apart() -> None:
@@ -59,10 +59,8 @@ def test_weights_that_begin_with_the_same_numbers_stay_apart() -> None:
     twice = [np.repeat(part[:, :1], 2, axis=1) for part in (one.layer, one.iter, one.bias)]
     for part in twice:
         part[:, 1, -1] *= -1
-    got, want = (
-        open_backend(name).prepare(spec, [RnnWeights(*twice)]) for name in ("kernels", "reference")
-    )
-    x = np.random.default_rng(1).uniform(-1, 1, (5, 4, 6)).astype(np.float32)
+    got, want = (prepare_on(name, spec, [RnnWeights(*twice)]) for name in ("kernels", "reference"))
+    x = uniform(5, 4, 6, seed=1)
     np.testing.assert_allclose(got.run(x)[0], want.run(x)[0], rtol=0, atol=1e-5)
 
 
@@ -78,7 +76,7 @@ def test_weights_may_come_output_major() -> None:
         np.swapaxes(given.projection, 2, 3),  # (L, D, R, O)
     )
     for name in ("layer", "iter", "bias", "peephole", "projection"):
-        np.testing.assert_array_equal(getattr(turned, name), getattr(given, name))
+        assert_same(getattr(turned, name), getattr(given, name))
     # Scalar by scalar: gate 2 of unit 4 from input 1.
     memory = np.arange(2 * 4 * 5 * 3, dtype=np.float32).reshape(1, 2, 4, 5, 3)
     turned = RnnWeights.from_ldgoi(memory, np.zeros((1, 2, 4, 5, 5), np.float32))
@@ -91,7 +89,7 @@ def test_weights_may_come_output_major() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
 def test_the_layer_says_what_runs_it_and_what_is_copied(dtype: str) -> None:
-    layer = open_backend("onednn").prepare(LSTM, random_weights(LSTM, 0), dtype=dtype)
+    layer = prepare_on("onednn", LSTM, dtype=dtype)
     line = layer.explain()
     assert line.startswith(f"LSTM bidirectional_concat, {layer.dtype}, {layer.kernel}")
     assert "\n" not in line
@@ -103,7 +101,7 @@ def test_the_layer_says_what_runs_it_and_what_is_copied(dtype: str) -> None:
 def test_what_is_read_in_place_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The address that the primitive gets is that of the caller's array."""
     spec = RnnSpec(Cell.LSTM, 3, 4)
-    layer = open_backend("onednn", threads=1).prepare(spec, random_weights(spec, 0))
+    layer = prepare_on("onednn", spec, threads=1)
     read: list[int] = []
     execute = Executable.execute
 
@@ -121,5 +119,5 @@ def test_what_is_read_in_place_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_layer_on_the_reference_says_why() -> None:
     spec = RnnSpec(Cell.GRU, 3, 4, gate_clip=1.0)
-    line = open_backend("onednn").prepare(spec, random_weights(spec, 0)).explain()
+    line = prepare_on("onednn", spec).explain()
     assert "NumPy reference (oneDNN has no GRU with clipped gates)" in line and "copied" in line

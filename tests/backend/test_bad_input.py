@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from dataclasses import fields, replace
-from textwrap import dedent
 from typing import Any
 
 import numpy as np
 import pytest
-from support.checking import assert_close, check_layer
+from support.arrays import uniform
+from support.checking import assert_close, assert_same, check_layer
 from support.gradients import by_name
+from support.interpreters import printed
 from support.layers import (
     CELLS,
     attention_for,
+    prepare_on,
     random_ragged,
     random_state,
     random_weights,
@@ -34,11 +34,11 @@ DTYPES = [
 ]
 everywhere = pytest.mark.parametrize(("backend", "dtype"), DTYPES)
 SPEC = RnnSpec(Cell.LSTM, 3, 4, direction="bidirectional_concat")
-X = np.random.default_rng(0).uniform(-1, 1, (5, 2, 3)).astype(np.float32)
+X = uniform(5, 2, 3)
 
 
 def prepared(backend: str, spec: RnnSpec = SPEC, **more: Any) -> Any:
-    return open_backend(backend).prepare(spec, random_weights(spec, 0), **more)
+    return prepare_on(backend, spec, **more)
 
 
 def with_values(weights: RnnWeights, name: str, value: float) -> RnnWeights:
@@ -60,7 +60,7 @@ def test_not_a_number_stays_in_its_sentence(backend: str) -> None:
         with np.errstate(invalid="ignore", over="ignore"):
             y, _ = layer.run(broken, None, attention)
             want, _ = exact.run(broken, None, attention)
-        np.testing.assert_array_equal(np.isnan(words(y)), np.isnan(words(want)))
+        assert_same(np.isnan(words(y)), np.isnan(words(want)))
         assert np.isnan(words(y)[6:9]).any() and np.isfinite(words(y)[[0, 1, 2, 3, 9]]).all()
 
 
@@ -145,7 +145,7 @@ ADDED = replace(TWO, direction="bidirectional_sum")
 APART = replace(TWO, stacking="onednn")
 EVERY = RnnSpec(Cell.LSTM, 3, 4, peephole=True, projection_size=2)
 ARRAYS = random_weights(EVERY, 0)[0].arrays
-WIDER, DOUBLE = np.zeros((1, 1, 8, 3, 4), np.float32), random_weights(TWO, 0)[1].mapped(np.float64)
+WIDER, DOUBLE = np.zeros((1, 1, 8, 3, 4), np.float32), random_weights(TWO, 0)[1].map(np.float64)
 # The guide's conditions on channels that weights can break: a layer reads what the one below gives.
 LAYERS: list[tuple[RnnSpec, Any, str, str]] = [
     (TWO, changed(TWO, 1, layer=WIDER), "weights layer", "(1, 1, 8, 3, 4)"),
@@ -172,7 +172,7 @@ LAYERS: list[tuple[RnnSpec, Any, str, str]] = [
 def test_weights_that_do_not_fit_are_named(backend: str) -> None:
     for spec, weights, place, value in LAYERS:
         with pytest.raises(ShapeError) as error:
-            open_backend(backend).prepare(spec, weights)
+            prepare_on(backend, spec, weights)
         assert str(error.value).startswith(f"{place}: ") and value in str(error.value)
 
 
@@ -182,7 +182,7 @@ def test_weights_that_are_not_finite_are_refused(backend: str, name: str) -> Non
     for value in (np.nan, np.inf, -np.inf):
         bad = with_values(random_weights(EVERY, 0)[0], name, value)
         with pytest.raises(UnsupportedError, match=rf"weights {name}: .*, 1 of "):
-            open_backend(backend).prepare(EVERY, bad)
+            prepare_on(backend, EVERY, bad)
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,12 @@ def test_what_is_not_finite_goes_through_a_projected_input(
         x = random_ragged([4, 5, 3], spec.input_size, 0)
         x.data[6, [1, -2]] = value
         attention = attention_for(spec, x, 0)
-        layer = open_backend(backend).prepare(spec, weights, dtype=dtype)
+        layer = prepare_on(backend, spec, weights, dtype=dtype)
         exact = reference_stack(spec, weights, "f64")
         with np.errstate(invalid="ignore", over="ignore"):
             (y, ends), (want, last) = (each.run(x, None, attention) for each in (layer, exact))
         for got, expected in zip((words(y), *ends), (words(want), *last), strict=True):
-            np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+            assert_same(np.isnan(got), np.isnan(expected))
             with np.errstate(invalid="ignore"):
                 known = np.abs(expected) < 1e30
             np.testing.assert_allclose(got[known], expected[known], rtol=0, atol=3e-2)
@@ -222,7 +222,7 @@ def test_infinity_in_the_last_channel_saturates_gates(dtype: str, value: float) 
         with np.errstate(invalid="ignore"):
             y, _ = prepared("onednn", spec, dtype=dtype).run(x, None, attention)
             want, _ = prepared("reference", spec, dtype="f64").run(x, None, attention)
-        np.testing.assert_array_equal(np.isnan(y), np.isnan(want))
+        assert_same(np.isnan(y), np.isnan(want))
 
 
 class Untouchable:
@@ -236,15 +236,9 @@ def test_everything_is_checked_before_any_call_of_c() -> None:
     broken = replace(backend.library, lib=Untouchable(), ffi=Untouchable())
     backend.library, layer._stack_kernel._within = broken, broken.threads
     h, c = random_state(SPEC, 2, 0)
-    for arguments in [
-        (X[..., :2],),
-        (X[0],),
-        (X, (h[..., :3], c)),
-        (X, (h, c[..., :3])),
-        (X, (h,)),
-    ]:
+    for x, *state in ((X[..., :2],), (X[0],), (X, h[..., :3], c), (X, h, c[..., :3]), (X, h)):
         with pytest.raises(ShapeError):
-            layer.run(*arguments)
+            layer.run(x, tuple(state) or None)
     (good,) = random_weights(SPEC, 0)
     for name in ("layer", "iter", "bias"):
         with pytest.raises(ShapeError):
@@ -285,20 +279,17 @@ def test_arrays_may_have_any_strides(backend: str, dtype: str, kind: str) -> Non
     odd = strided(X)[kind]
     odd_state = tuple(strided(s)[kind] for s in state)
     z, ends = layer.run(odd, odd_state)
-    np.testing.assert_array_equal(z, y)
-    for got, want in zip(ends, final, strict=True):
-        np.testing.assert_array_equal(got, want)
+    assert_same(z, y)
+    assert_same(ends, final)
     ragged = Ragged(X.reshape(10, 3), [0, 4, 4, 10])
     flat = strided(ragged.data[None])[kind][0]
     again, _ = layer.run(ragged.with_data(flat))
-    np.testing.assert_array_equal(words(again), words(layer.run(ragged)[0]))
+    assert_same(again, layer.run(ragged)[0])
     if dtype == "f32":
         tapes = (layer.run_training(*given)[-1] for given in ((X, state), (odd, odd_state)))
         diffs = ((y, final), (strided(y)[kind], tuple(strided(s)[kind] for s in final)))
         pairs = zip(tapes, diffs, strict=True)
-        plain, other = (by_name(layer.backward(tape, *diff)) for tape, diff in pairs)
-        for name, array in plain.items():
-            np.testing.assert_array_equal(other[name], array)
+        assert_same(*(by_name(layer.backward(tape, *diff)) for tape, diff in pairs))
 
 
 @both
@@ -308,8 +299,8 @@ def test_weights_may_have_any_strides(backend: str) -> None:
         odd = RnnWeights(
             *(strided(a)[kind] for a in (good.layer, good.iter, good.bias) if a is not None)
         )
-        layer = open_backend(backend).prepare(SPEC, odd)
-        np.testing.assert_array_equal(layer.run(X)[0], prepared(backend).run(X)[0])
+        layer = prepare_on(backend, SPEC, odd)
+        assert_same(layer.run(X)[0], prepared(backend).run(X)[0])
 
 
 @both
@@ -317,8 +308,8 @@ def test_float64_input_is_taken_and_lists_too(backend: str) -> None:
     layer, state = prepared(backend), random_state(SPEC, 2, 1)
     y, _ = layer.run(X, state)
     mixed = (state[0].astype(np.float64), state[1])
-    np.testing.assert_array_equal(layer.run(X.astype(np.float64), mixed)[0], y)
-    np.testing.assert_array_equal(layer.run(X.tolist(), state)[0], y)
+    assert_same(layer.run(X.astype(np.float64), mixed)[0], y)
+    assert_same(layer.run(X.tolist(), state)[0], y)
 
 
 @everywhere
@@ -339,7 +330,7 @@ def test_nothing_gives_nothing_and_keeps_the_state(backend: str, dtype: str, x: 
     y, final = prepared(backend, dtype=dtype).run(x, state)
     assert words(y).shape == (*words(x).shape[:-1], 8) and words(y).dtype == np.float32
     for end, begin in zip(final, state, strict=True):
-        np.testing.assert_array_equal(end, begin)
+        assert_same(end, begin)
         assert not np.shares_memory(end, begin)
 
 
@@ -352,7 +343,7 @@ def test_nothing_is_written_into_the_callers_arrays_nor_shared_with_them(
     weights = random_weights(spec, 0)
     kept = [getattr(w, f.name) for w in weights for f in fields(w)]
     before = [None if a is None else a.copy() for a in kept]
-    layer = open_backend(backend).prepare(spec, weights)
+    layer = prepare_on(backend, spec, weights)
     for lengths in ([1], [3, 0, 2]):
         x = random_ragged(lengths, 3, 0)
         state = random_state(spec, len(lengths), 1)
@@ -364,8 +355,7 @@ def test_nothing_is_written_into_the_callers_arrays_nor_shared_with_them(
         for r in results:
             r[...] = np.nan  # the results are the caller's: nobody else reads them
         check_layer(layer, spec, weights, x, state, attention)
-    for array, old in zip(kept, before, strict=True):
-        np.testing.assert_array_equal(array, old)
+    assert_same(kept, before)
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "auto"])
@@ -374,7 +364,7 @@ def test_weights_written_to_afterwards_change_nothing_of_a_prepared_layer(backen
     arrays = [{k: a.copy() for k, a in w.arrays.items()} for w in random_weights(spec, 0)]
     weights = [RnnWeights(**each) for each in arrays]
     kept = random_weights(spec, 0)
-    layer = open_backend(backend).prepare(spec, weights)
+    layer = prepare_on(backend, spec, weights)
     for each in arrays:
         for array in each.values():
             array[...] = 7.0
@@ -415,15 +405,12 @@ def test_a_request_for_eight_gigabytes_on_four_is_an_error(dtype: str) -> None:
         attempt(1, 2000, ragged)
         attempt(2000, 1, ragged)
     """
-    done = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    told = done.stdout.splitlines()
-    assert len(told) == 4 and all("Unable to allocate" in line for line in told)
+    assert printed(code).count("Unable") == 4
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda", "GPU"])
 def test_other_devices_are_refused_with_the_guides_limits(device: str) -> None:
-    with pytest.raises(UnsupportedError, match="no GRU, no peephole and no projection"):
+    with pytest.raises(UnsupportedError, match=f"device '{device}': .*GRU"):
         open_backend("onednn", device=device)
     open_backend("onednn", device="cpu")
 
@@ -431,7 +418,7 @@ def test_other_devices_are_refused_with_the_guides_limits(device: str) -> None:
 def test_the_comparison_of_this_file_can_fail() -> None:
     spec = RnnSpec(Cell.GRU, 3, 4)
     weights, x = random_weights(spec, 0), random_ragged([3, 2], 3, 0)
-    layer = open_backend("onednn").prepare(spec, random_weights(spec, 1))
+    layer = prepare_on("onednn", spec, 1)
     with pytest.raises(AssertionError, match="apart"):
         check_layer(layer, spec, weights, x, random_state(spec, 2, 0))
     with pytest.raises(AssertionError, match="apart"):

@@ -5,6 +5,7 @@ Each start is a process of its own, as a damaged library ends the one that loads
 
 from __future__ import annotations
 
+import _ctypes
 import os
 import shutil
 import subprocess
@@ -46,82 +47,40 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
-def truncated(file: Path) -> None:
-    os.truncate(file, file.stat().st_size // 2)
-
-
-def lengthened(file: Path) -> None:
-    os.truncate(file, file.stat().st_size + 1)
-
-
-def tampered_with(file: Path) -> None:
+def overwrite(file: Path, place: int, content: bytes) -> None:
     with open(file, "r+b") as stream:
-        stream.seek(20_000_000)
-        stream.write(b"\xcc" * 16)
+        stream.seek(place)
+        stream.write(content)
     os.utime(file, ns=(0, 0))
 
 
-def with_a_zeroed_page(file: Path) -> None:
-    with open(file, "r+b") as stream:
-        stream.seek(4096)
-        stream.write(bytes(4096))
-
-
-def with_another_header(file: Path) -> None:
-    with open(file, "r+b") as stream:
-        stream.seek(32)
-        stream.write(b"\xff" * 24)
-
-
-def as_text(file: Path) -> None:
-    file.write_text("not a library\n")
-
-
-def as_another_library(file: Path) -> None:
-    import _ctypes
-
-    shutil.copyfile(_ctypes.__file__, file)
-
-
-def as_a_folder(file: Path) -> None:
+def replace(file: Path, put: Callable[[Path], object]) -> None:
     file.unlink()
-    file.mkdir()
+    put(file)
 
 
-def as_a_pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def as_a_broken_link(file: Path) -> None:
-    file.unlink()
-    file.symlink_to(file.with_name("nowhere") / "at all")
-
-
-HARMS = [
-    *(
-        truncated,
-        lengthened,
-        tampered_with,
-        with_a_zeroed_page,
-        with_another_header,
-        as_text,
-        as_another_library,
-    ),
-    *(as_a_folder, as_a_pipe, as_a_broken_link),
-]
+HARMS: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda file: os.truncate(file, file.stat().st_size // 2),
+    "lengthened": lambda file: os.truncate(file, file.stat().st_size + 1),
+    "tampered with": lambda file: overwrite(file, 20_000_000, b"\xcc" * 16),
+    "with a zeroed page": lambda file: overwrite(file, 4096, bytes(4096)),
+    "with another header": lambda file: overwrite(file, 32, b"\xff" * 24),
+    "as text": lambda file: file.write_text("not a library\n"),
+    "as another library": lambda file: shutil.copyfile(_ctypes.__file__, file),
+    "as a folder": lambda file: replace(file, Path.mkdir),
+    "as a pipe": lambda file: replace(file, os.mkfifo),
+    "as a broken link": lambda file: replace(file, lambda at: at.symlink_to("nowhere/at all")),
+}
 
 
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.long
-def test_what_is_damaged_is_made_anew_or_left_alone(
-    harm: Callable[[Path], None], full: Path, tmp_path: Path
-) -> None:
+def test_what_is_damaged_is_made_anew_or_left_alone(harm: str, full: Path, tmp_path: Path) -> None:
     shutil.copytree(full, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "onernn"
     (file,) = folder.glob("libdnnP-*.so")
     good = file.read_bytes()
-    harm(file)
+    HARMS[harm](file)
     assert start(tmp_path) == GOOD
     assert not file.is_file() or file.read_bytes() == good
     shutil.rmtree(folder)  # 54 MB, which pytest would keep

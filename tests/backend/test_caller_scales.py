@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.checking import assert_close, sentences_of
-from support.layers import random_ragged, random_state, random_weights, words
+from support.checking import assert_close, assert_same, sentences_of
+from support.layers import prepare_on, random_ragged, random_state, random_weights, words
 from support.machine import needs_vnni
 from support.oracle import run_oracle
 
 from onernn import Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
-from onernn.backend import open_backend
 from onernn.ir.weights import PartScales, Scale
 
 BACKENDS = ["onednn", "kernels"]
@@ -22,7 +21,7 @@ DATA = {"data_scale": 110.0}
 
 
 def prepare(name: str, spec: RnnSpec, weights: Any, **options: Any) -> Any:
-    return open_backend(name).prepare(spec, weights, dtype="u8", strict=True, **options)
+    return prepare_on(name, spec, weights, dtype="u8", strict=True, **options)
 
 
 def on_grid(weights: RnnWeights, factors: Any, projection: Any = None) -> RnnWeights:
@@ -59,7 +58,7 @@ def test_weights_are_rounded_by_the_callers_scales(cell: Cell, name: str) -> Non
         prepare(name, spec, w, weights_scales=scales, **DATA).run(x, state)
         for w in (weights, moved)
     )
-    np.testing.assert_array_equal(words(given[0]), words(exact[0]))
+    assert_same(given[0], exact[0])
     want, _ = run_oracle(spec, [moved], sentences_of(x), state)
     for got, oracle in zip(sentences_of(given[0]), want, strict=True):
         # x and h are off by half a step of 1 / 110, through columns of these weights.
@@ -80,7 +79,7 @@ def test_scales_of_the_largest_weights_are_the_ones_that_are_found(cell: Cell) -
         scales = 127 / np.abs(both).max(axis=axes)
         own = words(prepare("onednn", spec, weights, **DATA, **options).run(x)[0])
         given = prepare("onednn", spec, weights, weights_scales=scales, **DATA).run(x)[0]
-        np.testing.assert_array_equal(words(given), own)
+        assert_same(words(given), own)
     assert (own != found).any()
 
 
@@ -95,7 +94,7 @@ def test_a_projection_has_scales_of_its_own(name: str) -> None:
         prepare(name, spec, w, **options).run(x)[0]
         for w in (weights, on_grid(weights, scales, of_r))
     ]
-    np.testing.assert_array_equal(*map(words, made))
+    assert_same(*map(words, made))
     fine = prepare(name, spec, weights, weights_scales=scales, **DATA).run(x)[0]
     assert (words(fine) != words(made[0])).any()
 
@@ -107,7 +106,7 @@ def test_one_number_a_row_and_one_for_each_layer_and_direction_say_the_same(name
     forms = [50.0, [50.0], np.full(24, 50.0), np.full((3, 8), 50.0), np.full((2, 2, 3, 8), 50.0)]
     made = [prepare(name, spec, weights, weights_scales=each, **DATA).run(x)[0] for each in forms]
     for each in made[1:]:
-        np.testing.assert_array_equal(words(each), words(made[0]))
+        assert_same(each, made[0])
     apart = np.full((2, 2, 3, 8), 50.0)
     apart[1, 1] = 20.0
     other = prepare(name, spec, weights, weights_scales=apart, **DATA).run(x)[0]
@@ -123,7 +122,7 @@ def test_kernels_take_any_whole_shift_of_the_input() -> None:
     held = (np.clip(np.rint(x.data * 100) + 30, 0, 255) - 30) / 100
     assert held.min() == -0.3 and held.max() == 2.25
     same = layer.run(x.with_data(held.astype(np.float32)))[0]
-    np.testing.assert_array_equal(words(layer.run(x)[0]), words(same))
+    assert_same(layer.run(x)[0], same)
     symmetric = prepare("kernels", spec, weights, data_scale=100.0)
     assert (words(symmetric.run(x)[0]) != words(same)).any()
 
@@ -133,44 +132,54 @@ def test_scales_of_a_program_of_onednn_run_there_whatever_the_batch() -> None:
     """Its states are bytes, and saturate: kernels keep those of a GRU in float32."""
     spec = RnnSpec(Cell.GRU, 8, 8)
     weights, scale, columns = random_weights(spec, 0), Scale(250.0, 128.0), np.full((3, 8), 60.0)
-    auto = open_backend("auto")
-    of_onednn = auto.prepare(
-        spec, weights, dtype="u8", scales=[PartScales(scale, scale, columns, columns)]
+    scales, x = [PartScales(scale, scale, columns, columns)], random_ragged([9, 4], 8, 1)
+    auto, kernels = (
+        prepare_on(name, spec, weights, dtype="u8", scales=scales) for name in ("auto", "kernels")
     )
-    assert of_onednn.backend == "onednn"
-    y = words(of_onednn.run(random_ragged([9, 4], 8, 1))[0])
-    assert y.max() == np.float32(127 / 250)
-    kernels = prepare("kernels", spec, weights, scales=[PartScales(scale, scale, columns, columns)])
-    assert words(kernels.run(random_ragged([9, 4], 8, 1))[0]).max() > np.float32(127 / 250)
+    assert auto.backend == "onednn"
+    largest, free = (words(layer.run(x)[0]).max() for layer in (auto, kernels))
+    assert largest == np.float32(127 / 250) < free
+
+
+LSTM = RnnSpec(Cell.LSTM, 4, 5)
+REFUSED: list[tuple[type[Exception], str, RnnSpec, dict[str, Any]]] = [
+    *(
+        (ShapeError, "weights_scales: .* 20 or", LSTM, {"weights_scales": bad})
+        for bad in (np.ones(4), np.ones((5, 4)), np.ones((1, 4, 5)), np.ones(0))
+    ),
+    (
+        ShapeError,
+        "projection_scales: .* 3 or",
+        replace(LSTM, projection_size=3),
+        {"projection_scales": np.ones(4)},
+    ),
+    (ShapeError, "projection_scales", LSTM, {"projection_scales": 1.0}),
+    *(
+        (ShapeError, "scales of weights layer", LSTM, {"weights_scales": bad})
+        for bad in (0.0, -1.0, np.inf, np.nan)
+    ),
+    (
+        ValueError,
+        "weights_scales: .*per_channel",
+        LSTM,
+        {"weights_scales": np.ones(20), "per_channel": False},
+    ),
+]
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_what_does_not_fit_is_refused_by_name(name: str) -> None:
-    spec = RnnSpec(Cell.LSTM, 4, 5)
-    weights, projected = random_weights(spec, 0), replace(spec, projection_size=3)
-    backend, narrow = open_backend(name), random_weights(projected, 0)
-    for bad in (np.ones(4), np.ones((5, 4)), np.ones((1, 4, 5)), np.ones(0)):
-        with pytest.raises(ShapeError, match=r"weights_scales: expected one number, 20 or"):
-            backend.prepare(spec, weights, dtype="u8", weights_scales=bad, **DATA)
-    with pytest.raises(ShapeError, match="projection_scales: expected one number, 3"):
-        backend.prepare(projected, narrow, dtype="u8", projection_scales=np.ones(4), **DATA)
-    with pytest.raises(ShapeError, match="projection_scales: the layer has no projection"):
-        backend.prepare(spec, weights, dtype="u8", projection_scales=1.0, **DATA)
-    for bad in (0.0, -1.0, np.inf, np.nan):
-        with pytest.raises(ShapeError, match="expected positive, finite numbers"):
-            backend.prepare(spec, weights, dtype="u8", weights_scales=bad, **DATA)
-    with pytest.raises(UnsupportedError, match="weights_scales: belongs to dtype='u8'"):
-        backend.prepare(spec, weights, weights_scales=1.0)
-    with pytest.raises(ValueError, match="one number beside per_channel=False"):
-        backend.prepare(
-            spec, weights, dtype="u8", weights_scales=np.ones(20), per_channel=False, **DATA
-        )
-    with pytest.raises(ValueError, match="weights_scales: the scales of each layer"):
-        backend.prepare(spec, weights, dtype="u8", weights_scales=1.0, scales=[PartScales()])
+    for error, reason, spec, options in REFUSED:
+        with pytest.raises(error, match=reason):
+            prepare_on(name, spec, dtype="u8", **options, **DATA)
+    with pytest.raises(UnsupportedError, match="weights_scales: .*dtype='u8'"):
+        prepare_on(name, LSTM, weights_scales=1.0)
+    with pytest.raises(ValueError, match="weights_scales"):
+        prepare_on(name, LSTM, dtype="u8", weights_scales=1.0, scales=[PartScales()])
 
 
 @needs_vnni
 def test_onednn_takes_scales_of_weights_beside_a_data_scale_only() -> None:
     spec = RnnSpec(Cell.GRU, 4, 5)
-    with pytest.raises(UnsupportedError, match="oneDNN takes them beside a data_scale"):
+    with pytest.raises(UnsupportedError, match="weights_scales: .*data_scale"):
         prepare("onednn", spec, random_weights(spec, 0), weights_scales=20.0)

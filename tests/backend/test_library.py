@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +13,7 @@ from textwrap import dedent
 
 import numpy as np
 import pytest
+from support.interpreters import run_python
 
 from onernn.backend.onednn import library
 from onernn.backend.process import DNNL_LIBRARY, MAX_ISA, ONEDNN, WISHES
@@ -31,15 +31,8 @@ def run(code: str, **environment: object) -> str:
     """What a new interpreter prints; it must end well."""
     given = {name: str(value) for name, value in environment.items()}
     kept = {k: v for k, v in os.environ.items() if k not in (*WISHES, MAX_ISA)}
-    done = subprocess.run(
-        [sys.executable, "-c", "import onernn\n" + LOAD + dedent(code)],
-        env=kept | given,
-        text=True,
-        capture_output=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    script = "import onernn\n" + LOAD + dedent(code)
+    return run_python("-c", script, env=kept | given, timeout=600).stdout.strip()
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.checking import assert_close, sentences_of
-from support.layers import random_ragged, random_state, random_weights, words
+from support.checking import assert_close, assert_same, check_step, sentences_of
+from support.layers import prepare_on, random_ragged, random_state, random_weights, words
 from support.machine import needs_vnni
 from support.oracle import run_oracle
 
 from onernn import Cell, RnnSpec, RnnWeights, ShapeError, UnsupportedError
-from onernn.backend import open_backend
 from onernn.ir.weights import PartScales, Scale
 
 pytestmark = pytest.mark.usefixtures("built")
@@ -34,8 +33,7 @@ OF_X, OF_H = Scale(40.0, 30.0), Scale(100.0, 140.0)  # x from -0.75 to 5.6
 
 
 def prepare(spec: RnnSpec, weights: Any, scales: Any, threads: int = 1, name: str = "kernels"):
-    backend = open_backend(name, threads=threads)
-    return backend.prepare(spec, weights, dtype="u8", strict=True, scales=scales)
+    return prepare_on(name, spec, weights, threads=threads, dtype="u8", strict=True, scales=scales)
 
 
 def held(array: np.ndarray, scale: Scale) -> np.ndarray:
@@ -74,19 +72,15 @@ def test_a_step_is_that_of_the_numbers_which_bytes_hold(isa: str, name: str, giv
         },
     )
     scales = [PartScales(OF_X, OF_H, **of)]
-    y, final = prepare(spec, [weights], scales).run(x, (h, *c))
-    want, ends = run_oracle(spec, [rounded], sentences_of(held(x, OF_X)), (held(h, OF_H), *c))
+    run, state = prepare(spec, [weights], scales).run(x, (h, *c)), (held(h, OF_H), *c)
     atol = 2e-5
     if spec.cell is Cell.GRU:  # r * h is rounded to steps of h
         atol += 0.5 / OF_H.factor * np.abs(rounded.iter[0, 0, :, 2]).sum(axis=0).max()
     if spec.projection_size:  # what is projected is at most 1, and rounded to its row's steps
         assert rounded.projection is not None
         atol += 0.5 / 127 * np.abs(rounded.projection[0, 0]).sum(axis=0).max()
-    for got, exact in zip(sentences_of(y), want, strict=True):
-        assert_close(got, exact, 0, atol)
-    for got, exact in zip(final[1:], ends[1:], strict=True):
-        assert_close(got, exact, 0, 2e-5)
-    wide, _ = run_oracle(spec, [rounded], sentences_of(np.float64(x)), (held(h, OF_H), *c))
+    want, _ = check_step(run, spec, rounded, held(x, OF_X), state, atol, 2e-5)
+    wide, _ = run_oracle(spec, [rounded], sentences_of(np.float64(x)), state)
     assert np.abs(np.stack(wide) - np.stack(want)).max() > 2 * atol  # saturation shows
 
 
@@ -114,7 +108,7 @@ def test_each_layer_and_direction_has_its_own(cell: Cell, direction: Any) -> Non
         if direction == "bidirectional_concat":
             joined = np.concatenate(sides, axis=1)
         below = x.with_data(joined)
-    np.testing.assert_array_equal(words(y), words(below))
+    assert_same(y, below)
 
 
 @pytest.mark.parametrize("shift", [0.0, 128.0, 255.0])
@@ -125,11 +119,11 @@ def test_what_is_not_a_number_comes_out_in_its_sequence(isa: str, shift: float) 
     clean = layer.run(x)[0].to_list()
     x.data[1, 5] = np.nan
     one, other = layer.run(x)[0].to_list()
-    np.testing.assert_array_equal(other, clean[1])
-    np.testing.assert_array_equal(one[:1], clean[0][:1])
+    assert_same(other, clean[1])
+    assert_same(one[:1], clean[0][:1])
     assert np.isnan(one[1:]).all()
     x.data[1, 5] = np.inf
-    with pytest.raises(UnsupportedError, match="x: u8 holds finite numbers, got inf"):
+    with pytest.raises(UnsupportedError, match="x: u8 .*inf"):
         layer.run(x)
 
 
@@ -147,26 +141,24 @@ def test_weights_that_do_not_fit_their_factors_saturate() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     spec = RnnSpec(Cell.LSTM, 4, 4, layers=2)
     weights = random_weights(spec, 0)
-    with pytest.raises(ShapeError, match="expected scales of 2 layers in 1 directions, 2 parts"):
+    with pytest.raises(ShapeError, match="2 parts"):
         prepare(spec, weights, scales_of(spec)[:1])
     wrong = [PartScales(), PartScales(iter=np.ones((3, 4)))]
-    with pytest.raises(ShapeError, match=r"layer 1, direction 0: scales of weights iter: expected"):
+    with pytest.raises(ShapeError, match="layer 1, direction 0: .* iter"):
         prepare(spec, weights, wrong)
     if os.environ.get("ONERNN_TEST_BACKEND") != "onednn":  # which is the default one then
         assert prepare(spec, weights, scales_of(spec), name="auto").backend == "kernels"
     for name in ("kernels", "onednn"):
-        with pytest.raises(UnsupportedError, match="scales: belongs to dtype='u8', not to 'bf16'"):
-            open_backend(name).prepare(spec, weights, dtype="bf16", scales=scales_of(spec))
-    with pytest.raises(ValueError, match="data_scale: the scales of each layer"):
-        open_backend("kernels").prepare(
-            spec, weights, dtype="u8", scales=scales_of(spec), data_scale=1.0
-        )
+        with pytest.raises(UnsupportedError, match="scales: .*'bf16'"):
+            prepare_on(name, spec, weights, dtype="bf16", scales=scales_of(spec))
+    with pytest.raises(ValueError, match="data_scale"):
+        prepare_on("kernels", spec, weights, dtype="u8", scales=scales_of(spec), data_scale=1.0)
 
 
 @needs_vnni
 def test_onednn_refuses_scales_of_states_apart_from_those_of_inputs() -> None:
     spec = RnnSpec(Cell.LSTM, 4, 4, layers=2)
-    with pytest.raises(UnsupportedError, match="oneDNN has one scale for x and h"):
+    with pytest.raises(UnsupportedError, match="x and h"):
         prepare(spec, random_weights(spec, 0), scales_of(spec), name="onednn")
 
 
@@ -174,7 +166,7 @@ def test_onednn_refuses_scales_of_states_apart_from_those_of_inputs() -> None:
     "scale", [(0, 0), (-1, 0), (np.nan, 0), (np.inf, 0), (1, -1), (1, 256), (1, 0.5)]
 )
 def test_a_scale_that_is_none_is_refused(scale: tuple[float, float]) -> None:
-    with pytest.raises(ShapeError, match="scale of data: expected a positive factor"):
+    with pytest.raises(ShapeError, match="scale of data"):
         PartScales(Scale(*scale))
-    with pytest.raises(ShapeError, match="scales of weights layer: expected positive"):
+    with pytest.raises(ShapeError, match="weights layer"):
         PartScales(layer=np.array([[1.0, 0.0]]))

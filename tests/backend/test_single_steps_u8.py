@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from support.checking import assert_close, check_layer, sentences_of
-from support.layers import random_state, random_weights
+from support.arrays import uniform
+from support.checking import (
+    assert_close,
+    assert_same,
+    check_layer,
+    check_step,
+    grid,
+)
+from support.layers import prepare_on, random_state, random_weights
 from support.machine import needs_vnni
-from support.oracle import run_oracle
 
 from onernn import Cell, RnnSpec, RnnWeights, UnsupportedError
-from onernn.backend import open_backend
 from onernn.backend.onednn.memory import narrow, widen
 from onernn.ir.weights import Scale
 
@@ -21,20 +25,13 @@ U8 = [Cell.LSTM, Cell.GRU]
 
 
 def prepare(spec: RnnSpec, weights: Any, dtype: str = "u8", **more: Any) -> Any:
-    backend = open_backend("onednn", threads=1)
-    return backend.prepare(spec, weights, dtype=dtype, strict=True, **more)
+    return prepare_on("onednn", spec, weights, threads=1, dtype=dtype, strict=True, **more)
 
 
 def step_of(spec: RnnSpec, batch: int, seed: int, largest: float = 1.0) -> np.ndarray:
     """One step (1, N, I) whose largest magnitude is this one."""
     x = np.random.default_rng(seed).uniform(-1, 1, (1, batch, spec.input_size))
     return (x * (largest / np.abs(x).max())).astype(np.float32)
-
-
-def grid(array: np.ndarray, largest: Any) -> np.ndarray:
-    """float64, to the nearest of the 255 numbers that 8 bits have in [-largest, largest]."""
-    step = np.asarray(largest, np.float64) / 127
-    return np.rint(array / step) * step
 
 
 def quantized(weights: RnnWeights, scaled: float) -> RnnWeights:
@@ -63,22 +60,12 @@ def test_a_step_is_that_of_the_numbers_which_8_bits_hold(
     layer = prepare(spec, [weights])
     x, state = step_of(spec, batch, 1, largest), random_state(spec, batch, 2)
     power = 2.0 ** max(0, np.ceil(np.log2(largest)))
-    held = (grid(state[0], 1), *state[1:])
-    rounded = [quantized(weights, power)]
-    outputs, ends = run_oracle(spec, rounded, sentences_of(grid(x, power)), held)
-    y, final = layer.run(x, state)
-    float32 = 1e-5
-    atol = float32 + 0.5 / 127  # the new state is rounded
+    atol = 1e-5 + 0.5 / 127  # the new state is rounded
     if cell is Cell.GRU:  # so is r * h, and multiplied by these
         atol += 0.5 / 127 * np.abs(weights.iter[0, 0, :, 2]).sum(axis=0).max()
-    for got, want in zip(sentences_of(y), outputs, strict=True):
-        assert_close(got, want, 0, atol)
-    assert_close(final[0], ends[0], 0, atol)
-    for got, want in zip(final[1:], ends[1:], strict=True):
-        assert_close(got, want, 0, float32)
-    turned = [replace(rounded[0], iter=-rounded[0].iter)]
-    other, _ = run_oracle(spec, turned, sentences_of(grid(x, power)), held)
-    assert np.abs(np.stack(other) - np.stack(outputs)).max() > 2 * atol  # a difference would show
+    run, held = layer.run(x, state), (grid(state[0], 1), *state[1:])
+    _, ends = check_step(run, spec, quantized(weights, power), grid(x, power), held, atol, 1e-5)
+    assert_close(run[1][0], ends[0], 0, atol)
 
 
 @needs_vnni
@@ -102,8 +89,7 @@ def test_what_8_bits_cannot_hold_is_refused_as_ever_and_leaves_nothing_behind(ce
             with pytest.raises(UnsupportedError, match=f"state h: u8 holds .*, got {told}"):
                 layer.run(x, (h, *state[1:]))
         again, ends = layer.run(x, state)
-        for array, same in zip((y, *end), (again, *ends), strict=True):
-            np.testing.assert_array_equal(array, same)
+        assert_same((y, *end), (again, *ends))
 
 
 @needs_vnni
@@ -120,7 +106,7 @@ def test_a_shift_between_two_integers_is_kept(shift: float) -> None:
 class TestConversions:
     @pytest.mark.parametrize("scale", [Scale(127, 128), Scale(63.5, 128), Scale(40, 100.5)])
     def test_u8_is_rounded_to_the_nearest_and_saturates(self, scale: Scale) -> None:
-        x = np.random.default_rng(0).uniform(-5, 5, 5000).astype(np.float32)
+        x = uniform(5000, bound=5)
         x[::7] = (np.arange(len(x[::7])) % 300 - 20 - scale.shift) / scale.factor
         x[-1], x[-2] = 1e30, -np.inf
         product = np.float32(scale.factor) * x + np.float32(scale.shift)  # rounds as float32 does
@@ -137,26 +123,26 @@ class TestConversions:
         q = np.arange(256, dtype=np.uint8)
         result = widen(q, "u8", Scale(100, 128))
         want = (q.astype(np.float32) - np.float32(128)) * np.float32(0.01)
-        np.testing.assert_array_equal(result, want)
-        np.testing.assert_array_equal(narrow(result, "u8", Scale(100, 128)), q)
+        assert_same(result, want)
+        assert_same(narrow(result, "u8", Scale(100, 128)), q)
 
     def test_bf16_is_the_nearest_number_of_16_bits(self) -> None:
-        x = np.random.default_rng(0).uniform(-2, 2, 5000).astype(np.float32)
+        x = uniform(5000, bound=2)
         x[:4] = 1.00390625, 1.01171875, 3.4e38, -np.inf  # halves between two numbers, the ends
         bits = x.view(np.uint32).astype(np.uint64)
         want = (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
         result = narrow(x, "bf16")
-        np.testing.assert_array_equal(result, want)
+        assert_same(result, want)
         back = widen(result, "bf16")
-        np.testing.assert_array_equal(back.view(np.uint32), want.astype(np.uint32) << 16)
+        assert_same(back.view(np.uint32), want.astype(np.uint32) << 16)
 
     def test_bf16_keeps_every_nan(self) -> None:
         bits = np.array([0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001], np.uint32)
         assert np.isnan(widen(narrow(bits.view(np.float32), "bf16"), "bf16")).all()
 
     def test_strided_and_read_only_arrays_are_read(self) -> None:
-        wide = np.random.default_rng(0).uniform(-1, 1, (90, 100)).astype(np.float32)
+        wide = uniform(90, 100)
         wide.flags.writeable = False
         for dtype in ("bf16", "u8"):
             result = narrow(wide[:, ::2], dtype)
-            np.testing.assert_array_equal(result, narrow(wide, dtype)[:, ::2])
+            assert_same(result, narrow(wide, dtype)[:, ::2])

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.checking import assert_same
 from support.gradients import by_name, ragged_problem
 from support.interpreters import printed
-from support.layers import random_ragged, random_weights
+from support.layers import prepare_on, random_ragged, random_weights
 
 from onernn import Cell, LibraryError, Ragged, RnnSpec
 from onernn.backend import open_backend, process
@@ -48,8 +49,7 @@ def assert_same_bits(outputs: Callable[[], list[Array]], monkeypatch: pytest.Mon
     expected = outputs()
     for threads in TEAMS:
         monkeypatch.setenv(TEAM, str(threads))
-        for array, one in zip(outputs(), expected, strict=True):
-            np.testing.assert_array_equal(array, one)
+        assert_same(outputs(), expected)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8", "int8-weights"])
@@ -61,7 +61,7 @@ def test_every_team_gives_the_bits_of_one_thread(
     weights = random_weights(spec, 1)
 
     def outputs() -> list[Array]:
-        layer = open_backend("kernels").prepare(spec, weights, dtype=dtype, strict=True)
+        layer = prepare_on("kernels", spec, weights, dtype=dtype, strict=True)
         results = [layer.run(random_ragged(each, spec.input_size, 2)) for each in LENGTHS.values()]
         return [array for y, state in results for array in (y.data, *state)]
 
@@ -75,7 +75,7 @@ def test_shares_of_ragged_sequences_are_nearly_the_same(seed: int) -> None:
     lengths = np.random.default_rng(seed).lognormal(3, 0.7, 64).astype(int).clip(1)
     lengths = np.minimum(lengths, lengths.sum() // 40)
     assert lengths.max() <= lengths.sum() / 16 / 2
-    stack = open_backend("kernels").prepare(spec, random_weights(spec, 1)).compiled
+    stack = prepare_on("kernels", spec, 1).compiled
     (account,) = stack.with_threads(16).account(lengths.tolist())
     products = [share.products for share in account.shares]
     assert len(products) == account.groups == 16
@@ -85,7 +85,7 @@ def test_shares_of_ragged_sequences_are_nearly_the_same(seed: int) -> None:
 
 def test_a_layer_says_how_many_threads_it_uses_and_why() -> None:
     def said(threads: int, spec: RnnSpec) -> str:
-        stack = open_backend("kernels").prepare(spec, random_weights(spec, 1)).compiled
+        stack = prepare_on("kernels", spec, 1).compiled
         return stack.with_threads(threads).threads
 
     assert said(1, RnnSpec(Cell.LSTM, 512, 512)) == "1"
@@ -112,7 +112,7 @@ def test_every_team_trains_to_the_bits_of_one_thread(
         return np.stack(x.to_list(), axis=1)
 
     def outputs() -> list[Array]:
-        layer = open_backend("kernels").prepare(spec, ragged.weights, dtype=dtype, strict=True)
+        layer = prepare_on("kernels", spec, ragged.weights, dtype=dtype, strict=True)
         results = list[Array]()
         for p, batch in ((ragged, lambda x: x), (dense, arrays)):
             scale = batch(p.attention) if spec.cell.has_attention else None
@@ -128,12 +128,12 @@ def test_callers_beside_each_other_get_the_same_bits(monkeypatch: pytest.MonkeyP
     """One of them leads the team, the others run on their own threads."""
     monkeypatch.setenv(TEAM, "4")
     spec = SPECS["gru"]
-    layer = open_backend("kernels").prepare(spec, random_weights(spec, 1))
+    layer = prepare_on("kernels", spec, 1)
     x = random_ragged(LENGTHS["ragged"], spec.input_size, 2)
     expected, _ = layer.run(x)
     with ThreadPoolExecutor(8) as pool:
         for y, _ in pool.map(lambda _: layer.run(x), range(64)):
-            np.testing.assert_array_equal(y.data, expected.data)
+            assert_same(y.data, expected.data)
 
 
 def test_a_team_has_no_more_threads_than_there_are_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ STARTED = """
     import os
     from onernn import Cell, RnnSpec
     from onernn.backend import open_backend
-    from support.layers import random_ragged, random_weights
+    from support.layers import prepare_on, random_ragged, random_weights
 
     def started(units):
         spec = RnnSpec(Cell.LSTM, units, units)

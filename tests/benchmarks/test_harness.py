@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.interpreters import run_python
 
 HEAD = """
 from benchmarks.tasks import LeftOut, Numbers, Prepared, Takes
@@ -41,8 +41,7 @@ BROKEN = HEAD + "    pass\n\ndef versions():\n    raise ImportError('libfoo.so.1
 
 
 def call(repo: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.run", *map(str, options)]
-    return subprocess.run(command, cwd=repo, capture_output=True, text=True, check=False)
+    return run_python("-m", "benchmarks.run", *options, cwd=repo, status=None)
 
 
 def run(
@@ -202,17 +201,20 @@ def test_the_report_is_made_from_the_file(
 ) -> None:
     file = tmp_path / "results.json"
     file.write_text(json.dumps(results))
-    command = [sys.executable, "-m", "benchmarks.report", str(file)]
-    done = subprocess.run(command, cwd=repo, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    command = "-m", "benchmarks.report", file
+    done = run_python(*command, cwd=repo)
     assert file.with_suffix(".md").read_text() == results["table"]
     if find_spec("matplotlib"):
         assert "<svg" in file.with_suffix(".svg").read_text()
     else:
         assert "pip install matplotlib" in done.stderr
     file.write_text("{}")
-    done = subprocess.run(command, cwd=repo, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "results.json" in done.stderr
+    assert "results.json" in run_python(*command, cwd=repo, status=2).stderr
+
+
+def operations(dtype: str, threads: int, m: int, k: int, n: int) -> float:
+    """Of a product: at one second each, its time."""
+    return 2.0 * m * k * n
 
 
 class TestWithoutProcesses:
@@ -266,13 +268,12 @@ class TestWithoutProcesses:
     ) -> None:
         """At one second an operation the roof counts operations, sentence by sentence."""
         task = module("tasks").Task(kind, "lstm", 3, 5, (4, 1, 7), 2, 2)
-        operations = 0
+        count = 0
         for length in task.lengths:
             for inputs in (3, 10):  # 2 layers, 2 directions of 4 gates
-                operations += 2 * 2 * 4 * 5 * (inputs + 5) * length
-        of = lambda dtype, threads, m, k, n: 2.0 * m * k * n  # noqa: E731
-        assert module("roof").roof(task, of) == pytest.approx(forwards * operations)
-        assert task.flops == forwards * operations
+                count += 2 * 2 * 4 * 5 * (inputs + 5) * length
+        assert module("roof").roof(task, operations) == pytest.approx(forwards * count)
+        assert task.flops == forwards * count
 
     def test_two_threads_may_run_two_directions_at_once(self, module: Any) -> None:
         task = module("tasks").Task("dense", "gru", 1, 64, (9,), 1, 2, threads=2)
@@ -287,14 +288,14 @@ class TestWithoutProcesses:
         matrix = 4 * 5 * 5 * 2  # of one layer and direction, in bytes
         weights = 2 * (4 * 5 * 3 * 2) + 2 * (4 * 5 * 10 * 2)  # of both layers' inputs
         words = 12 * (3 + 2 * 5) * 4
-        fast = lambda dtype, threads, m, k, n: 2e-30 * m * k * n  # noqa: E731
-        found = module("limits").limit(task, fast, lambda size, threads: 1.0)
+        found = module("limits").limit(
+            task, lambda *product: 1e-30 * operations(*product), lambda size, threads: 1.0
+        )
         assert found == (pytest.approx(7 * 4 * matrix + weights + words), "bytes")
 
     def test_the_limit_of_a_machine_that_computes_slowly_is_its_work(self, module: Any) -> None:
         task = module("tasks").Task("training", "gru", 3, 5, (4, 1, 7))
-        slow = lambda dtype, threads, m, k, n: 2.0 * m * k * n  # noqa: E731
-        found = module("limits").limit(task, slow, lambda size, threads: 1e30)
+        found = module("limits").limit(task, operations, lambda size, threads: 1e30)
         assert found == (pytest.approx(task.flops), "operations")
 
     def test_what_is_nearer_is_read_no_slower(self, module: Any) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.interpreters import run_python
 
 HEAD = """
 from benchmarks.models import in_turn
@@ -38,9 +38,9 @@ ROW = "segmenter, 2 x 50"
 
 def run(repo: Path, out: Path, *contenders: str | Path) -> subprocess.CompletedProcess[str]:
     listed = ",".join(map(str, contenders))
-    command = [sys.executable, "-m", "benchmarks.run", "--workloads", "models", "--only", ROW]
-    command += ["--turns", "3", "--turn", "0.01", "--out", str(out), "--contenders", listed]
-    return subprocess.run(command, cwd=repo, capture_output=True, text=True, check=False)
+    options = ["--turns", "3", "--turn", "0.01", "--out", out, "--contenders", listed]
+    command = ("-m", "benchmarks.run", "--workloads", "models", "--only", ROW, *options)
+    return run_python(*command, cwd=repo, status=None)
 
 
 def written(folder: Path, name: str) -> Path:
@@ -121,7 +121,7 @@ class TestWithoutProcesses:
             )
             for model in m.rows(name):
                 assert m.Model.from_json(json.loads(json.dumps(model.to_json()))) == model
-                assert model.wanted.keys() <= {"alone", "inside", "walk"}
+                assert model.wanted.keys() <= {"alone", "inside", "drop-in", "walk"}
 
     def test_rounds_cut_the_same_words_into_other_sentences(
         self, module: Any, tmp_path: Path

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.layers import random_weights
+from support.interpreters import run_python
+from support.layers import prepare_on
 
 from onernn import Cell, RnnSpec
-from onernn.backend import open_backend
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -74,7 +72,7 @@ def test_an_account_is_that_of_a_count_by_hand(
     module: Any, layer: RnnSpec, lengths: list[int], threads: int, expected: dict[str, Any]
 ) -> None:
     scaling = module("scaling")
-    stack = open_backend("kernels").prepare(layer, random_weights(layer, 1))
+    stack = prepare_on("kernels", layer, 1)
     result = scaling.account(scaling.Row("", stack, lengths), threads)
     assert result == result | expected
     assert result["foretold_two_sockets"] - result["foretold"] == pytest.approx(
@@ -84,7 +82,7 @@ def test_an_account_is_that_of_a_count_by_hand(
 
 def test_multiplications_are_those_of_the_matrices_on_any_number_of_threads() -> None:
     layer = spec(512)
-    stack = open_backend("kernels").prepare(layer, random_weights(layer, 1)).compiled
+    stack = prepare_on("kernels", layer, 1).compiled
     for threads in (1, 2, 4, 8, 16, 32):
         for lengths in ([25], [9, 4, 4, 1]):
             (account,) = stack.with_threads(threads).account(lengths)
@@ -95,7 +93,7 @@ def test_multiplications_are_those_of_the_matrices_on_any_number_of_threads() ->
 def test_more_threads_are_never_foretold_to_take_longer() -> None:
     """Nor less than their part of the work."""
     for layer in (spec(64), spec(256), spec(1024), spec(256, "bidirectional_concat")):
-        stack = open_backend("kernels").prepare(layer, random_weights(layer, 1)).compiled
+        stack = prepare_on("kernels", layer, 1).compiled
         for lengths in ([25], [25] * 4, np.arange(1, 65).tolist()):
             times = [
                 stack.with_threads(threads).account(lengths)[0].seconds for threads in range(1, 65)
@@ -105,15 +103,9 @@ def test_more_threads_are_never_foretold_to_take_longer() -> None:
 
 @pytest.mark.long
 def test_the_program_shows_each_row_and_number_of_threads(repo: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.scaling", "--workloads", "smoke,examples"]
-    options = ["--only", "LSTM|segmenter", "--threads", "2,16", "--measure", "1", "--seconds", "0"]
-    done, tables = (
-        subprocess.run(
-            [*command, *options, *more], cwd=repo, capture_output=True, text=True, check=False
-        )
-        for more in (["--json"], [])
-    )
-    assert (done.returncode, tables.returncode) == (0, 0), done.stderr + tables.stderr
+    command = ["-m", "benchmarks.scaling", "--workloads", "smoke,examples", "--measure", "1"]
+    command += ["--only", "LSTM|segmenter", "--threads", "2,16", "--seconds", "0"]
+    done, tables = (run_python(*command, *more, cwd=repo) for more in (["--json"], []))
     rows = json.loads(done.stdout)["rows"]
     assert rows[0]["row"] == "LSTM 8->16" and len(rows) > 2
     for row in rows:

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
 from support.checking import assert_close
 from support.compiling import CHECKED, EMULATOR
 from support.emitting import build
-from support.graphs import new_node
+from support.graphs import new_node, small
 from support.layers import random_ragged, random_state, random_weights
 
 from onernn import Cell, Graph, Ragged, RnnSpec, RnnWeights
 from onernn.backend import reference_stack
 from onernn.backend.compiled.packing import narrow_numbers
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Node
 
 TARGETS = {
     "plain": ("-O1",),
@@ -47,12 +48,10 @@ def graph_of(spec: RnnSpec, weights: list[RnnWeights]) -> Graph:
     """x ragged, states in; y and states out."""
     names = spec.cell.states
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
-    stack = (spec.layers, spec.directions, None)
-    states = [Value(s, "float32", (*stack, widths[s])) for s in names]
+    states = {s: (spec.layers, spec.directions, None, widths[s]) for s in names}
     outputs = ("y", *(f"{s}_n" for s in names))
     node = Node("Rnn", ("x", *names), outputs, {"spec": spec, "weights": weights})
-    x = Value("x", "float32", (None, spec.input_size), 1)
-    return Graph("layer", (x, *states), tuple(map(Value, outputs)), (node,), {})
+    return small((node,), {"x": [None, spec.input_size], **states}, " ".join(outputs))
 
 
 def as_stored(weights: RnnWeights, stored: str) -> RnnWeights:
@@ -151,21 +150,15 @@ def test_pairs_of_bf16_are_multiplied_exactly_and_rounded_to_nearest(tmp_path: P
         pytest.skip("this CPU has no AVX512_BF16")
     numbers = {name: random_weights(spec, 3) for name, spec in ODD.items()}
     models = {name: graph_of(spec, numbers[name]) for name, spec in ODD.items()}
-    matrix = np.random.default_rng(0).uniform(-0.1, 0.1, (301, 70)).astype(np.float32)
-    models["product"] = Graph(
-        "product",
-        (Value("x", "float32", (None, 301)),),
-        (Value("y"),),
-        (new_node("MatMul", "x matrix", "y"),),
-        {"matrix": matrix},
-    )
+    matrix = uniform(301, 70, bound=0.1)
+    models["product"] = small((new_node("y = MatMul x matrix"),), {"x": (None, 301)}, matrix=matrix)
     flags = (*CHECKED, "-march=skylake-avx512", "-mavx512bf16")
     emitted = build(models, tmp_path, flags, weights="bf16")
     for name, spec in ODD.items():
         check(emitted[name], spec, numbers[name], "BrainPair", rtol=2e-2)
         lengths = [1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1]
         check(emitted[name], spec, numbers[name], "BrainPair", lengths=lengths, rounded=True)
-    x = np.random.default_rng(1).uniform(-2, 2, (13, 301)).astype(np.float32)
+    x = uniform(13, 301, seed=1, bound=2)
     exact = brain(x).astype(np.float64) @ brain(matrix)
     status, got = emitted["product"].run({"x": x}, {"y": exact})
     assert status == 0

@@ -23,7 +23,7 @@ from support.fusing import departure
 from support.random_models import Trial, random_trial
 
 from onernn import OnernnError, Ragged, Session
-from onernn.engine.emit.pipeline import resolved_inputs
+from onernn.engine.emit.pipeline import resolve_inputs
 from onernn.ir.ragged import data_of
 
 GRAPHS = int(os.environ.get("ONERNN_EMITTED_GRAPHS", "9"))
@@ -41,7 +41,7 @@ def generate(name: str, trial: Trial, **options: Any) -> Emitted | OnernnError:
     partial: Emitted | None = None
     inputs, feed = trial.graph.inputs, trial.feeds[0]
     fixed = {each.name: replace(each, shape=data_of(feed[each.name]).shape) for each in inputs}
-    for declared in (resolved_inputs(inputs, feed, sizes_open=True), fixed):
+    for declared in (resolve_inputs(inputs, feed, sizes_open=True), fixed):
         try:
             made = generated(name, trial.graph, declared=declared, **options)
         except OnernnError as error:

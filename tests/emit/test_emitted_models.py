@@ -17,20 +17,17 @@ import pytest
 from support.checking import assert_close
 from support.compiling import CHECKED, PLAIN
 from support.emitting import Emitted, assert_computes, build
+from support.graphs import reference
 from support.onnx_models import read
 from support.onnx_rnn import Case, array_of, ort_case, random_case, run_oracle
 
-from onernn import Graph, Ragged, Session, UnsupportedError, load
+from onernn import Ragged, UnsupportedError, load
 from onernn.engine.emit.pipeline import read_declared
 
 MODELS = int(os.environ.get("ONERNN_EMIT_MODELS", "4"))
 FLAGS = CHECKED if MODELS >= 100 else PLAIN
 
 STATUSES = ["ok", "no_weights", "bad_sizes", "bad_index", "bad_lengths"]
-
-
-def by_reference(model: Graph, feed: dict[str, Any]) -> dict[str, Any]:
-    return Session(model, backend="reference").run(feed)
 
 
 @pytest.mark.long
@@ -68,8 +65,7 @@ def test_cases_of_onnx_runtime_are_right_or_end_with_a_status(
         emitted = build({name: models[name] for name in names}, tmp_path / str(begin))
         for name in names:
             feed = ort_case(valid[name]).feed()
-            assert_computes(emitted[name], feed, by_reference(models[name], feed))
-            status, got = emitted[name].run(feed, by_reference(models[name], feed))
+            got = assert_computes(emitted[name], feed, reference(models[name], feed))
             for tensor in filter(None, valid[name]["outputs"]):
                 theirs = 2e-5 + valid[name]["ort_1_31_max_abs_err"]  # printed with six digits
                 assert_close(got[tensor["name"]], array_of(tensor).reshape(-1), atol=theirs)
@@ -102,9 +98,8 @@ def test_models_of_sofie_are_right_as_their_authors_saved_them(
         for file in {case["model"], case["original"]} & set(files):
             model = models[Path(file).stem.lower()]
             feed = {model.inputs[0].name: x}
-            want = by_reference(model, feed)
-            assert_computes(emitted[Path(file).stem.lower()], feed, want)
-            status, got = emitted[Path(file).stem.lower()].run(feed, want)
+            made = emitted[Path(file).stem.lower()]
+            got = assert_computes(made, feed, reference(model, feed))
             for name, numbers in case["reference"].items():
                 own = list(got.values())[case["outputs"].index(name)]
                 error = 1e-6 + case["oracle_max_abs_err"][name]
@@ -131,9 +126,9 @@ def test_the_segmenter_tags_as_the_reference_does(examples: dict[str, Emitted]) 
     emitted = examples["segmenter"]
     letters = np.random.default_rng(0).integers(0, 26, 40)
     feed = {"letters": Ragged(letters, np.array([0, 5, 5, 17, 18, 40]))}
-    assert_computes(emitted, feed, by_reference(emitted.program.graph, feed))
+    assert_computes(emitted, feed, reference(emitted.program.graph, feed))
     empty = {"letters": Ragged(letters[:0], np.array([0, 0]))}
-    assert_computes(emitted, empty, by_reference(emitted.program.graph, empty))
+    assert_computes(emitted, empty, reference(emitted.program.graph, empty))
 
 
 def test_the_language_model_goes_word_by_word_as_over_the_whole_text(
@@ -145,7 +140,7 @@ def test_the_language_model_goes_word_by_word_as_over_the_whole_text(
         "data1": rng.uniform(-1, 1, (2, 3, 128)).astype(np.float32),
         "data2": rng.uniform(-1, 1, (2, 3, 128)).astype(np.float32),
     }
-    want = by_reference(load(repo / "examples" / "mxnet_language_model"), feed)
+    want = reference(load(repo / "examples" / "mxnet_language_model"), feed)
     assert_computes(emitted, feed, want)
     assert_computes(emitted, feed, want, "step")  # twice in one object, with a reset between
 

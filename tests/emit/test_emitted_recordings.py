@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from onernn import Graph, Session, UnsupportedError, load
 from onernn.cli import app
 from onernn.engine.emit import write_cpp
-from onernn.engine.emit.pipeline import resolved_inputs
+from onernn.engine.emit.pipeline import resolve_inputs
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
 RECORDED = {
@@ -48,7 +48,7 @@ def test_recordings_are_reproduced_and_open_sizes_are_open(tmp_path: Path) -> No
     for name in RECORDED:
         model, feed, want = recorded(data, name)
         grown = RECORDED[name] is not None
-        inputs = resolved_inputs(model.inputs, feed, sizes_open=grown)
+        inputs = resolve_inputs(model.inputs, feed, sizes_open=grown)
         made = tuple(inputs.get(value.name, value) for value in model.inputs)
         short = name.partition("/")[2]
         models[short], feeds[short] = replace(model, inputs=made), (feed, want, RECORDED[name])

@@ -12,34 +12,50 @@ import numpy as np
 import pytest
 from support.compiling import CHECKED, PLAIN, compile_program
 from support.emitting import Emitted, assert_computes, build
-from support.graphs import new_node
+from support.graphs import new_node, reference, small
 from support.taggers import documents, of_documents, padder, unpadded
 
-from onernn import Graph, Ragged, Session
+from onernn import Ragged
 from onernn.engine.emit import write_cpp
-from onernn.ir.graph import Value
 
 NODES = (
-    new_node("NonZero", "x", "where"),
-    new_node("Concat", "where where", "twice", axis=1),
-    new_node("Compress", "x rows", "some", axis=0),
-    new_node("Neg", "some", "negative"),
-    new_node("Compress", "negative columns", "fewer", axis=1),
-    new_node("SequenceUnpad", "padded lengths", "words"),
-    new_node("Tanh", "words", "tanh"),
-    new_node("SequencePool", "tanh", "pooled", kind="sum"),
-    new_node("SequenceConcat", "words words", "joined"),
-    new_node("Shape", "twice", "shape"),
+    new_node("where = NonZero x"),
+    new_node("twice = Concat where where", axis=1),
+    new_node("some = Compress x rows", axis=0),
+    new_node("negative = Neg some"),
+    new_node("fewer = Compress negative columns", axis=1),
+    new_node("words = SequenceUnpad padded lengths"),
+    new_node("tanh = Tanh words"),
+    new_node("pooled = SequencePool tanh", kind="sum"),
+    new_node("joined = SequenceConcat words words"),
+    new_node("shape = Shape twice"),
+    new_node("longest = ReduceMax lengths", keepdims=0),
+    new_node("steps = Range nothing longest one"),
+    new_node("tail = Unsqueeze longest axis"),
+    new_node("begun = Slice padded axis tail first"),
+    new_node("twofold = SequencePad joined"),
+    new_node("divisors = Add lengths three"),
+    new_node("rest = Mod lengths divisors"),
+    new_node("waves = STFT signal hop window"),
 )
-INPUTS = (
-    Value("x", "float32", (None, 3)),
-    Value("rows", "bool", (None,)),
-    Value("columns", "bool", (3,)),
-    Value("padded", "float32", (None, None, 2)),
-    Value("lengths", "int64", (None,)),
-)
-OUTPUTS = "where twice fewer negative words tanh pooled joined shape"
-MODEL = Graph("found", INPUTS, tuple(map(Value, OUTPUTS.split())), NODES, {})
+INPUTS = {
+    "x": (None, 3),
+    "rows": ("bool", None),
+    "columns": ("bool", 3),
+    "padded": (None, None, 2),
+    "lengths": ("int64", None),
+    "signal": (None, None, 1),
+}
+CONSTANTS = {
+    "nothing": np.int64(0),
+    "one": np.int64(1),
+    "three": np.int64(3),
+    "axis": [0],
+    "first": [1],
+}
+CONSTANTS |= {"hop": np.int64(2), "window": np.float32([1, 2, 3, 2, 1])}
+FOUND = "where twice fewer negative words tanh pooled joined shape"
+MODEL = small(NODES, INPUTS, f"{FOUND} steps begun twofold rest waves", **CONSTANTS)
 
 
 MODELS = {"found": MODEL, "padding": padder(), "documents": documents()}
@@ -64,8 +80,9 @@ def test_they_are_what_numpy_finds(emitted: dict[str, Emitted], seed: int) -> No
         "columns": rng.random(3) > 0.5,
         "padded": rng.normal(size=(batch, time, 2)).astype(np.float32),
         "lengths": rng.integers(0, time + 1, batch),
+        "signal": rng.normal(size=(batch, 5 + time, 1)).astype(np.float32),
     }
-    want = Session(MODEL, backend="reference").run(feed)
+    want = reference(MODEL, feed)
     assert isinstance(want["joined"], Ragged)
     assert_computes(emitted["found"], feed, want)
 
@@ -86,7 +103,7 @@ def test_sentences_and_documents_of_all_sizes_run(
 ) -> None:
     """Callers tell how long the longest sentence is."""
     feed = FEEDS[name](np.random.default_rng(count), count)
-    assert_computes(emitted[name], feed, Session(MODELS[name], backend="reference").run(feed))
+    assert_computes(emitted[name], feed, reference(MODELS[name], feed))
 
 
 @pytest.mark.parametrize("by", [-1, 1])
@@ -94,7 +111,7 @@ def test_another_length_than_that_is_a_status(
     by: int, emitted: dict[str, Emitted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     padding, feed = emitted["padding"], unpadded(np.random.default_rng(0), 4)
-    want = Session(MODELS["padding"], backend="reference").run(feed)
+    want = reference(MODELS["padding"], feed)
     sizes = padding.sizes(feed)
     monkeypatch.setattr(padding, "sizes", lambda _: {**sizes, "T": sizes["T"] + by})
     assert padding.run(feed, want)[0] == 84  # bad_lengths
@@ -106,7 +123,7 @@ def test_offsets_of_documents_that_are_none_are_a_status(
 ) -> None:
     """They begin elsewhere than at 0, fall, or end elsewhere than at the last sentence."""
     feed = of_documents(np.random.default_rng(0), 3)
-    want = Session(MODELS["documents"], backend="reference").run(feed)
+    want = reference(MODELS["documents"], feed)
     object.__setattr__(feed["x"], "outer", (feed["x"].outer[0] + by,))
     assert emitted["documents"].run(feed, want)[0] == 84  # bad_lengths
 

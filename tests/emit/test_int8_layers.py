@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.emitting import build
-from support.graphs import new_node
-from support.layers import random_ragged, random_weights
+from support.graphs import reference, rnn_node, small
+from support.layers import random_ragged
+from support.tiles import TILES
 
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError
+from onernn.backend.compiled.library import load_kernels
 from onernn.engine.emit import write_cpp
-from onernn.ir.graph import Node, Value
 from onernn.ir.ragged import data_of
 from onernn.ir.weights import OWN, LayerPrecision, PartScales, Scale
 
@@ -38,21 +39,16 @@ def calibrated(spec: RnnSpec, seed: int = 0) -> LayerPrecision:
 
 
 def graph_of(spec: RnnSpec, precision: LayerPrecision = OWN) -> Graph:
-    at = {"spec": spec, "weights": random_weights(spec, 0), "precision": precision}
-    x = Value("x", "float32", (None, spec.input_size), 1)
-    return Graph("model", (x,), (Value("y"),), (new_node("Rnn", "x", "y", **at),), {})
+    return small(
+        (rnn_node("y = Rnn x", spec, precision=precision),), {"x": [None, spec.input_size]}
+    )
 
 
 def mixed() -> Graph:
     """Three layers in three kinds of numbers; the middle one in those of the whole model."""
     first, upper = RnnSpec(Cell.LBR_GRU, 12, 20), RnnSpec(Cell.LBR_GRU, 20, 20)
     nodes = [
-        Node(
-            "Rnn",
-            (read,),
-            (made,),
-            {"spec": spec, "weights": random_weights(spec, seed), "precision": precision},
-        )
+        rnn_node(f"{made} = Rnn {read}", spec, seed, precision=precision)
         for seed, (read, made, spec, precision) in enumerate(
             [
                 ("x", "a", first, calibrated(first)),
@@ -61,7 +57,7 @@ def mixed() -> Graph:
             ]
         )
     ]
-    return Graph("model", (Value("x", "float32", (None, 12), 1),), (Value("y"),), nodes, {})
+    return small(nodes, {"x": [None, 12]})
 
 
 MODELS = {
@@ -80,8 +76,12 @@ def test_generated_code_gives_the_bits_of_a_session(tmp_path: Path) -> None:
         want = Session(model, dtype="u8", backend="kernels").run({"x": x})
         status, got = emitted[name].run({"x": x}, want)
         assert status == 0, got
-        np.testing.assert_array_equal(got["y"], data_of(want["y"]).reshape(-1), err_msg=name)
-        wide = Session(model, backend="reference").run({"x": x})
+        # Tiles add the products of bf16 in another order, and emitted code has none: a layer of 8
+        # units is apart by some roundings of float32. Sums of bytes are exact.
+        has_tiles = name == "mixed" and load_kernels().isa == TILES
+        apart = np.abs(got["y"] - data_of(want["y"]).reshape(-1)).max()
+        assert apart <= (1e-6 if has_tiles else 0), name
+        wide = reference(model, {"x": x})
         assert 1e-5 < np.abs(data_of(wide["y"]) - data_of(want["y"])).max() < 0.1
 
 
@@ -99,9 +99,9 @@ def test_a_layers_own_precision_goes_before_that_of_the_model(tmp_path: Path) ->
 def test_layers_that_bytes_get_wrong_are_refused_by_name(tmp_path: Path) -> None:
     hidden = ("sigmoid", ("thresholdedrelu", 1.0), "tanh")
     model = graph_of(RnnSpec(Cell.LSTM, 4, 4, activations=hidden))
-    with pytest.raises(UnsupportedError, match="thresholdedrelu hides what was not finite"):
+    with pytest.raises(UnsupportedError, match="'y'.*thresholdedrelu"):
         write_cpp(model, tmp_path, weights="int8")
     other = graph_of(RnnSpec(Cell.LSTM, 4, 4), LayerPrecision("int3"))
-    with pytest.raises(UnsupportedError, match="generated code cannot say .* computes in int3"):
+    with pytest.raises(UnsupportedError, match="int3"):
         write_cpp(other, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.counting import calls_of
-from support.graphs import new_node
+from support.graphs import new_node, small
 
 from onernn import Graph, UnsupportedError
 from onernn.engine.emit import write_cpp
@@ -47,10 +47,12 @@ def computed(tree: Any) -> tuple[Size, int]:
 @given(SIZES)
 def test_sizes_compute_as_numbers_and_say_so_in_c(tree: Any) -> None:
     size, number = computed(tree)
-    assert size.put(NUMBERS).number == number
-    assert size.put({"T": "N", "N": "T"}).put({"N": 7, "T": 3, "W": 11}).number == number
+    assert size.substitute(NUMBERS).number == number
+    assert (
+        size.substitute({"T": "N", "N": "T"}).substitute({"N": 7, "T": 3, "W": 11}).number == number
+    )
     assert eval(str(size).replace("/", "//"), dict(NUMBERS)) == number
-    assert size.most().put(NUMBERS).number >= number
+    assert size.most().substitute(NUMBERS).number >= number
 
 
 @given(SIZES)
@@ -90,7 +92,7 @@ def test_equal_quotients_are_equal(tree: Any, more: Any, by: int, factor: int) -
 def test_sizes_are_equal_if_they_are_the_same_numbers(one: Size, other: Size) -> None:
     for t, n in np.ndindex(60, 60):  # more than a period of each
         numbers = {"T": t, "N": n}
-        assert one.put(numbers) == other.put(numbers)
+        assert one.substitute(numbers) == other.substitute(numbers)
     assert one == other and hash(one) == hash(other)
     assert one + 1 != other
     assert len({one, other}) == 1
@@ -122,10 +124,10 @@ def test_a_quotient_is_whole_or_refused(tree: Any, name: str, count: int) -> Non
     try:
         quotient = size // by
     except ValueError as error:
-        assert "not known to be whole" in str(error)
+        assert str(by) in str(error)
     else:
         assert quotient * by == size
-    with pytest.raises(ValueError, match="not known to be whole"):
+    with pytest.raises(ValueError, match=r"T \+ 1"):
         size // (Size.of("T") + 1)
 
 
@@ -144,14 +146,14 @@ def _squared(count: int) -> Graph:
     """(a,) -> (a, 1) x (1, a): as many names in a size as numbers of two to that power."""
     nodes = []
     for k in range(count):
-        nodes += [Node("Reshape", (f"v{k}", side), (f"{side}{k}",)) for side in ("column", "row")]
-        nodes.append(Node("MatMul", (f"column{k}", f"row{k}"), (f"v{k + 1}",)))
+        nodes += [new_node(f"{side}{k} = Reshape v{k} {side}") for side in ("column", "row")]
+        nodes.append(new_node(f"v{k + 1} = MatMul column{k} row{k}"))
     return _graph(nodes, [Value("v0", "float32", (None, None))], f"v{count}")
 
 
 def _equal(count: int) -> Graph:
     """Every input is as long as the next one, which turns out one after the other."""
-    nodes = [Node("Add", (f"v{k}", f"v{k + 1}"), (f"sum{k}",)) for k in range(count)]
+    nodes = [new_node(f"sum{k} = Add v{k} v{k + 1}") for k in range(count)]
     inputs = [Value(f"v{k}", "float32", (None, 1)) for k in range(count + 1)]
     return _graph(nodes, inputs, *(f"sum{k}" for k in range(count)))
 
@@ -159,13 +161,13 @@ def _equal(count: int) -> Graph:
 def _graph(nodes: list[Node], inputs: list[Value], *outputs: str) -> Graph:
     constants = {"column": np.array([-1, 1]), "row": np.array([1, -1]), "years": np.array(2**50)}
     made = tuple(map(Value, outputs))
-    return Graph("m", tuple(inputs), made, tuple(nodes), constants).pruned()
+    return Graph("m", tuple(inputs), made, tuple(nodes), constants).prune()
 
 
 @pytest.mark.parametrize("made", [_joined(63), _squared(34)], ids=["joined", "squared"])
 def test_sizes_that_nobody_computes_with_are_refused_at_once(made: Graph, tmp_path: Path) -> None:
     def refused() -> None:
-        with pytest.raises(UnsupportedError, match="a size with too many names"):
+        with pytest.raises(UnsupportedError, match="too many names"):
             write_cpp(made, tmp_path)
 
     assert calls_of(refused) < 2_000_000  # 2**34 names, or 2**63
@@ -187,18 +189,17 @@ def test_two_thousand_sizes_turn_out_to_be_one(tmp_path: Path) -> None:
 def _doubled(count: int) -> Graph:
     """A constant that is joined with itself, again and again."""
     names = ["row", *(f"twice{k}" for k in range(count))]
-    nodes = [Node("Concat", (a, a), (b,), {"axis": 0}) for a, b in pairwise(names)]
+    nodes = [new_node(f"{b} = Concat {a} {a}", axis=0) for a, b in pairwise(names)]
     nodes.append(Node("Add", ("x", names[-1]), ("y",)))
     return _graph(nodes, [Value("x", "float32", (1,))], "y")
 
 
 def _turning() -> Graph:
     """A loop over constants that ends in years."""
-    values = [Value("turn", "int64", ()), Value("on", "bool", ()), Value("v")]
-    inside = [new_node("Identity", "on", "still"), new_node("Neg", "v", "w")]
-    body = Graph("b", tuple(values), (Value("still"), Value("w")), tuple(inside), {})
-    nodes = [new_node("Loop", "years  row", "v", body=body, carried=1)]
-    nodes.append(new_node("Add", "x v", "y"))
+    inside = [new_node("still = Identity on"), new_node("w = Neg v")]
+    body = small(inside, {"turn": ("int64",), "on": ("bool",), "v": None}, "still w")
+    nodes = [new_node("v = Loop years  row", body=body, carried=1)]
+    nodes.append(new_node("y = Add x v"))
     return _graph(nodes, [Value("x", "float32", (2,))], "y")
 
 
@@ -215,10 +216,12 @@ def test_sizes_that_grow_a_little_are_generated(made: Graph, tmp_path: Path) -> 
 
 def test_a_size_that_an_export_fixed_is_said_by_its_name(tmp_path: Path) -> None:
     """Exporters write the T of their example into a Reshape although the input leaves it open."""
-    nodes = (new_node("Reshape", "x s", "flat"), new_node("Tanh", "flat", "y"))
-    x = Value("x", "float32", (None, None, 5))
-    graph = Graph("g", (x,), (Value("y"),), nodes, {"s": np.array([7, -1, 5])})
-    with pytest.raises(UnsupportedError, match="--static x_0=") as error:
+    graph = small(
+        (new_node("flat = Reshape x s"), new_node("y = Tanh flat")),
+        {"x": (None, None, 5)},
+        s=np.array([7, -1, 5]),
+    )
+    with pytest.raises(UnsupportedError, match="these sizes suffice: say --static x_0=7$") as error:
         write_cpp(graph, tmp_path)
     assert str(error.value).count("node 'flat'") == 1
     assert write_cpp(graph, tmp_path, static={"x_0": 7})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
+from support.causal import TO_ROWS, conv, from_rows
 from support.emitting import assert_computes, build
-from support.graphs import new_node
-from support.layers import random_weights
+from support.graphs import new_node, rnn_node, small
 
 from onernn import Cell, Graph, RnnSpec, Session
 from onernn.engine.emit.pipeline import infer_shapes, initialize, parse
@@ -38,32 +38,19 @@ CONSTANTS = {
     "around1": np.array([0, 0, 1, 0, 0, 1]),
     "words2": np.array([2, 0, 0, 0, 0, 0]),
 }
-TO_ROWS = new_node("Transpose", "x", "rows", perm=(1, 2, 0))  # (T, N, C) -> (N, C, T)
-
-
-def from_rows(name: str, out: str = "p") -> Node:
-    return Node("Transpose", (name,), (out,), {"perm": (2, 0, 1)})
-
-
-def conv(x: str, y: str, pads: tuple[int, int] = (0, 0), kernel: str = "k", **more: Any) -> Node:
-    return Node("Conv", (x, kernel), (y,), {"pads": pads, **more})
 
 
 def rnn(x: str) -> Node:
-    return Node("Rnn", (x,), ("y",), {"spec": SPEC, "weights": random_weights(SPEC, 0)})
-
-
-def op(name: str, inputs: str, out: str, **attributes: Any) -> Node:
-    return Node(name, tuple(inputs.split()), (out,), attributes)
+    return rnn_node(f"y = Rnn {x}", SPEC)
 
 
 CASES: dict[str, list[Node]] = {
     "causal": [TO_ROWS, conv("rows", "c", (2, 0)), from_rows("c"), rnn("p")],
     "dilated behind a Pad, beside a skip connection": [
         TO_ROWS,
-        op("Pad", "rows front4", "padded"),
+        new_node("padded = Pad rows front4"),
         conv("padded", "c", dilations=(2,)),
-        op("Add", "c rows", "sum"),
+        new_node("sum = Add c rows"),
         conv("sum", "d", (2, 0)),
         from_rows("d"),
         rnn("p"),
@@ -71,16 +58,16 @@ CASES: dict[str, list[Node]] = {
     "cut behind": [
         TO_ROWS,
         conv("rows", "c", (2, 2)),
-        op("Relu", "c", "r"),
+        new_node("r = Relu c"),
         conv("r", "d", (2, 2)),
-        op("Slice", "d 0 -4 2", "cut"),
+        new_node("cut = Slice d 0 -4 2"),
         from_rows("cut"),
         rnn("p"),
     ],
     "padded before it is turned, by another number": [
-        op("Pad", "x words2 low", "padded"),
-        op("Transpose", "padded", "t", perm=(1, 2, 0)),
-        op("Tanh", "t", "tanh"),
+        new_node("padded = Pad x words2 low"),
+        new_node("t = Transpose padded", perm=(1, 2, 0)),
+        new_node("tanh = Tanh t"),
         conv("tanh", "c"),
         from_rows("c"),
         rnn("p"),
@@ -88,51 +75,51 @@ CASES: dict[str, list[Node]] = {
     "of one word": [TO_ROWS, conv("rows", "c", kernel="k1"), from_rows("c"), rnn("p")],
     "a word late": [
         TO_ROWS,
-        op("Pad", "rows around1", "padded"),
-        op("Slice", "padded 0 -2 2", "late"),
-        op("Add", "late rows", "sum"),
+        new_node("padded = Pad rows around1"),
+        new_node("late = Slice padded 0 -2 2"),
+        new_node("sum = Add late rows"),
         from_rows("sum"),
         rnn("p"),
     ],
     "looked ahead, and late": [
         TO_ROWS,
-        op("Pad", "rows front4", "padded"),
+        new_node("padded = Pad rows front4"),
         conv("padded", "c"),
-        op("Slice", "c 0 -2 2", "late"),
+        new_node("late = Slice c 0 -2 2"),
         from_rows("late"),
         rnn("p"),
     ],
     "cut before": [
         TO_ROWS,
-        op("Pad", "rows front2", "padded"),
-        op("Slice", "padded 2 far 2", "same"),
+        new_node("padded = Pad rows front2"),
+        new_node("same = Slice padded 2 far 2"),
         from_rows("same"),
         rnn("p"),
     ],
     "pooled": [
         TO_ROWS,
-        op("Pad", "rows front2 low", "padded"),
-        op("MaxPool", "padded", "m", kernel_shape=(3,)),
-        op("Pad", "m front2", "zeros"),
-        op("AveragePool", "zeros", "a", kernel_shape=(3,)),
+        new_node("padded = Pad rows front2 low"),
+        new_node("m = MaxPool padded", kernel_shape=(3,)),
+        new_node("zeros = Pad m front2"),
+        new_node("a = AveragePool zeros", kernel_shape=(3,)),
         from_rows("a"),
         rnn("p"),
     ],
     "over words and channels": [
-        op("Transpose", "x", "turned", perm=(1, 0, 2)),
-        op("Unsqueeze", "turned one", "plane_in"),
-        conv("plane_in", "c", (2, 1, 0, 1), "plane"),  # type: ignore[arg-type]
-        op("Relu", "c", "r"),
-        conv("r", "d", (1, 0, 0, 0), "back"),  # type: ignore[arg-type]
-        op("Squeeze", "d one", "s"),
-        op("Transpose", "s", "p", perm=(1, 0, 2)),
+        new_node("turned = Transpose x", perm=(1, 0, 2)),
+        new_node("plane_in = Unsqueeze turned one"),
+        conv("plane_in", "c", (2, 1, 0, 1), "plane"),
+        new_node("r = Relu c"),
+        conv("r", "d", (1, 0, 0, 0), "back"),
+        new_node("s = Squeeze d one"),
+        new_node("p = Transpose s", perm=(1, 0, 2)),
         rnn("p"),
     ],
     "behind a layer": [
-        op("Identity", "x", "same"),
-        new_node("Rnn", "same", "h", spec=SPEC, weights=random_weights(SPEC, 1)),
-        op("Slice", "h 0 -1 2", "narrow"),
-        op("Transpose", "narrow", "t", perm=(1, 2, 0)),
+        new_node("same = Identity x"),
+        rnn_node("h = Rnn same", SPEC, 1),
+        new_node("narrow = Slice h 0 -1 2"),
+        new_node("t = Transpose narrow", perm=(1, 2, 0)),
         conv("t", "c", (2, 0)),
         from_rows("c", "y"),
     ],
@@ -141,8 +128,7 @@ CASES: dict[str, list[Node]] = {
 
 
 def model(nodes: list[Node]) -> Graph:
-    x = Value("x", "float32", ("T", "N", WIDTH))
-    return Graph("model", (x,), (Value("y"),), tuple(nodes), CONSTANTS).pruned()
+    return small(nodes, {"x": ("T", "N", WIDTH)}, **CONSTANTS).prune()
 
 
 def one_graph(cases: dict[str, list[Node]], x: Value) -> Graph:
@@ -154,7 +140,7 @@ def one_graph(cases: dict[str, list[Node]], x: Value) -> Graph:
             outputs = (f"{case}/{name}" for name in node.outputs)
             nodes.append(replace(node, inputs=tuple(inputs), outputs=tuple(outputs)))
     outputs = tuple(Value(f"{case}/y") for case in cases)
-    return Graph("model", (x,), outputs, tuple(nodes), CONSTANTS).pruned()
+    return Graph("model", (x,), outputs, tuple(nodes), CONSTANTS).prune()
 
 
 def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
@@ -164,7 +150,7 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
     given = Value("x", "float32", ("T", "N", WIDTH))
     graphs = {name: one_graph(cases, given) for name, cases in models.items()}
     emitted = build(graphs, tmp_path)
-    feed = {"x": np.random.default_rng(1).uniform(-2, 2, (T, N, WIDTH)).astype("f4")}
+    feed = {"x": uniform(T, N, WIDTH, seed=1, bound=2)}
     for name, cases in models.items():
         plain = Session(one_graph(cases, Value("x")), backend="reference", passes=())
         want = plain.run(feed)
@@ -182,7 +168,7 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
         (
             [
                 TO_ROWS,
-                op("Pad", "rows front2", "padded"),
+                new_node("padded = Pad rows front2"),
                 conv("padded", "c", strides=(2,)),
                 from_rows("c"),
                 rnn("p"),
@@ -190,14 +176,14 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
             "'c' (Conv) looks at all steps",
         ),
         (
-            [TO_ROWS, op("Pad", "rows front2", "padded"), from_rows("padded"), rnn("p")],
+            [TO_ROWS, new_node("padded = Pad rows front2"), from_rows("padded"), rnn("p")],
             "'y' (Rnn) reads words that are not there at the same time",
         ),
         (
             [
                 TO_ROWS,
-                op("Pad", "rows front2", "a"),
-                op("Pad", "a front2", "b"),
+                new_node("a = Pad rows front2"),
+                new_node("b = Pad a front2"),
                 conv("b", "c", dilations=(2,)),
                 from_rows("c"),
                 rnn("p"),
@@ -205,20 +191,20 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
             "'b' (Pad) looks at all steps",
         ),
         (
-            [TO_ROWS, op("Pad", "rows front2", "padded", mode="edge"), conv("padded", "c")]
+            [TO_ROWS, new_node("padded = Pad rows front2", mode="edge"), conv("padded", "c")]
             + [from_rows("c"), rnn("p")],
             "'padded' (Pad) looks at all steps",
         ),
         (
-            [TO_ROWS, op("Slice", "rows -2 far 2", "end"), from_rows("end"), rnn("p")],
+            [TO_ROWS, new_node("end = Slice rows -2 far 2"), from_rows("end"), rnn("p")],
             "'end' (Slice) looks at all steps",
         ),
         (
-            [TO_ROWS, op("Slice", "rows 2 far 2", "end"), from_rows("end"), rnn("p")],
+            [TO_ROWS, new_node("end = Slice rows 2 far 2"), from_rows("end"), rnn("p")],
             "'end' (Slice) looks at all steps",
         ),
-        ([op("Pad", "x words2", "y")], "'y' has more words than there are"),
-        ([op("Relu", "x", "y")], "has no recurrent layer, and looks at no step before"),
+        ([new_node("y = Pad x words2")], "'y' has more words than there are"),
+        ([new_node("y = Relu x")], "has no recurrent layer, and looks at no step before"),
     ],
 )
 def test_what_looks_ahead_has_no_step_and_says_why(nodes: list[Node], told: str) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.branching import branch
+from support.graphs import new_node, small
 from support.looping import scan
 
 from onernn import BudgetError, Graph, Ragged, Session, UnsupportedError, load
@@ -117,36 +118,35 @@ def test_doubling_34_times_is_refused_early() -> None:
 
 def test_a_view_of_one_number_is_counted_where_it_grows() -> None:
     """Expand gives a view without memory of its own; what copies it would not."""
-    shape = new_node("ConstantOfShape", "n", "s", value=ints(10**4))
-    nodes = [shape, new_node("Expand", "x s", "w"), new_node("Neg", "w", "y")]
+    shape = new_node("s = ConstantOfShape n", value=ints(10**4))
+    nodes = [shape, new_node("w = Expand x s"), new_node("y = Neg w")]
     refused(nodes, {"x": np.ones(1, np.float32), "n": ints(2)})
 
 
 def loop(body: list[Node], outputs: str, collected: int = 0, **constants: np.ndarray) -> list[Node]:
     """A loop of a carried x over a body that makes the named outputs of k, go and x."""
-    faces = tuple(map(Value, ("k", "go", "x")))
-    inside = Graph("body", faces, tuple(map(Value, outputs.split())), tuple(body), constants)
+    inside = branch(*body, takes="k go x", gives=outputs, **constants)
     made = ("y", *(f"c{k}" for k in range(collected)))
     return [Node("Loop", ("n", "", "i"), made, {"body": inside, "carried": 1})]
 
 
 def test_a_loop_that_doubles_is_refused() -> None:
-    body = [new_node("Concat", "x x", "z", axis=0), new_node("Identity", "go", "on")]
+    body = [new_node("z = Concat x x", axis=0), new_node("on = Identity go")]
     said = refused(loop(body, "on z"), {"n": np.int64(100), "i": np.ones(1, np.float32)})
     assert "node 'y' (Loop)" in said
 
 
 @pytest.mark.parametrize("size, most", [(1, 10**5), (10**4, MOST)])
 def test_a_loop_that_collects_is_refused(size: int, most: int) -> None:
-    body = [new_node("Neg", "x", "z"), new_node("Identity", "go", "on")]
+    body = [new_node("z = Neg x"), new_node("on = Identity go")]
     feed = {"n": np.int64(10**6), "i": np.ones(size, np.float32)}
     refused(loop(body, "on z z", 1), feed, most=most)
 
 
 def test_a_loop_that_collects_parts_of_large_values_keeps_the_parts_only() -> None:
     """A view of one number would keep its whole array alive, turn by turn."""
-    cut = new_node("Slice", "w zero one", "part")
-    body = [new_node("Neg", "x", "w"), cut, new_node("Identity", "go", "on")]
+    cut = new_node("part = Slice w zero one")
+    body = [new_node("w = Neg x"), cut, new_node("on = Identity go")]
     (node,) = loop(body, "on x part", 1, zero=ints(0), one=ints(1))
     feed = {"n": np.int64(100), "i": np.ones(10**6, np.float32)}
     session = Session(model_of([node], feed, "c0"), backend="reference", max_bytes=2 * MOST)
@@ -157,31 +157,29 @@ def test_a_loop_that_collects_parts_of_large_values_keeps_the_parts_only() -> No
 
 def test_what_a_turn_leaves_behind_is_free_again() -> None:
     """A thousand turns make a hundred times the budget, and hold a hundredth of it."""
-    body = [new_node("Neg", "x", "z"), new_node("Identity", "go", "on")]
+    body = [new_node("z = Neg x"), new_node("on = Identity go")]
     feed = {"n": np.int64(1000), "i": np.ones(10**6 // 4, np.float32)}
     session = Session(model_of(loop(body, "on z"), feed, "y"), backend="reference", max_bytes=MOST)
     np.testing.assert_array_equal(session.run(feed)["y"], feed["i"])
 
 
 def test_a_scan_that_collects_is_refused() -> None:
-    faces = (Value("state"), Value("e"))
-    add = new_node("Add", "state e", "z")
-    inside = Graph("body", faces, (Value("z"), Value("z")), (add,), {})
+    inside = branch(new_node("z = Add state e"), takes="state e", gives="z z")
     feed = {"s": np.ones(10**5, np.float32), "x": LONG}
     refused([scan(inside, "s x", "y all")], feed)
 
 
 def test_branches_ask_too() -> None:
     shape = ints(10**9)
-    big = Graph("b", (), (Value("z"),), (new_node("ConstantOfShape", "n", "z"),), {"n": shape})
+    big = small((new_node("z = ConstantOfShape n"),), {}, "z", n=shape)
     branches = {"then_branch": big, "else_branch": big, "then_taken": 0}
-    refused([new_node("If", "c", "y", **branches)], {"c": np.array(True)})
+    refused([new_node("y = If c", **branches)], {"c": np.array(True)})
 
 
 def test_views_of_large_values_take_nothing() -> None:
     x = np.ones((1000, 1000), np.float32)
     names = [f"x{k}" for k in range(101)]
-    nodes = [Node("Transpose", (a,), (b,), {"perm": (1, 0)}) for a, b in pairwise(names)]
+    nodes = [new_node(f"{b} = Transpose {a}", perm=(1, 0)) for a, b in pairwise(names)]
     session = Session(
         model_of(nodes, {"x0": x}, "x100"), backend="reference", passes=(), max_bytes=MOST
     )
@@ -189,7 +187,7 @@ def test_views_of_large_values_take_nothing() -> None:
 
 
 def test_runs_after_a_refused_one_have_the_whole_budget() -> None:
-    nodes = [new_node("Tile", "x n", "y")]
+    nodes = [new_node("y = Tile x n")]
     feed = {"x": LONG, "n": ints(200)}
     session = Session(model_of(nodes, feed, "y"), backend="reference", max_bytes=MOST)
     for _ in range(3):
@@ -249,7 +247,7 @@ def test_inputs_that_make_a_model_grow_without_end_are_tried_once(
 ) -> None:
     monkeypatch.setattr("onernn.verification.input_generation._BYTES", 10**7)
     names = ["x", *(f"twice{k}" for k in range(60))]
-    nodes = [Node("Concat", (a, a), (b,), {"axis": 0}) for a, b in pairwise(names)]
-    made = Graph("m", (Value("x", "float32", (None, None)),), (Value("twice59"),), tuple(nodes), {})
-    with pytest.raises(UnsupportedError, match="no inputs could be made .* of at most 10,000,000"):
+    nodes = [new_node(f"{b} = Concat {a} {a}", axis=0) for a, b in pairwise(names)]
+    made = small(nodes, {"x": (None, None)}, "twice59")
+    with pytest.raises(UnsupportedError, match="10,000,000"):
         make_inputs(made)

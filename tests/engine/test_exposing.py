@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from support.graphs import new_node
+from support.arrays import uniform
+from support.causal import TO_ROWS, conv, from_rows
+from support.graphs import new_node, unfused
 from support.layers import random_weights
 from typer.testing import CliRunner
 
@@ -32,11 +34,6 @@ def rnn(x: str, outputs: list[str], *states: str, width: int = WIDTH, **more: An
     return Node("Rnn", (x, *states), tuple(outputs), at)
 
 
-def conv(x: str, y: str, pads: tuple[int, int], dilation: int = 1) -> Node:
-    at = {"kernel_shape": (3,), "pads": pads, "dilations": (dilation,)}
-    return Node("Conv", (x, "k"), (y,), at)
-
-
 def model(nodes: list[Node], output: str = "y", **constants: Any) -> Graph:
     known = {
         "k": RNG.uniform(-0.5, 0.5, (WIDTH, WIDTH, 3)).astype("f4"),
@@ -51,14 +48,7 @@ def model(nodes: list[Node], output: str = "y", **constants: Any) -> Graph:
     }
     x = Value("x", "float32", (None, None, WIDTH))
     graph = Graph("model", (x,), (Value(output, "float32"),), tuple(nodes), known)
-    return graph.pruned()
-
-
-TO_ROWS = new_node("Transpose", "x", "rows", perm=(1, 2, 0))  # (T, N, C) -> (N, C, T)
-
-
-def from_rows(name: str, out: str) -> Node:
-    return Node("Transpose", (name,), (out,), {"perm": (2, 0, 1)})
+    return graph.prune()
 
 
 def in_chunks(graph: Graph, x: np.ndarray, cuts: tuple[int, ...]) -> np.ndarray:
@@ -71,19 +61,17 @@ def in_chunks(graph: Graph, x: np.ndarray, cuts: tuple[int, ...]) -> np.ndarray:
     return np.concatenate(found, made.time["y"])
 
 
-LAYERS = model(
-    [new_node("MatMul", "x w", "p"), rnn("p", ["a"], layers=2), rnn("a", ["y"], width=H)]
-)
-GRU = model([rnn("x", ["a", "h"], cell=Cell.LBR_GRU), new_node("Softmax", "a", "y")])
+LAYERS = model([new_node("p = MatMul x w"), rnn("p", ["a"], layers=2), rnn("a", ["y"], width=H)])
+GRU = model([rnn("x", ["a", "h"], cell=Cell.LBR_GRU), new_node("y = Softmax a")])
 CAUSAL = model(
     [
         TO_ROWS,
         conv("rows", "one", (2, 0)),
-        new_node("Relu", "one", "r"),
-        new_node("Pad", "r front", "padded"),
-        conv("padded", "two_", (0, 0), dilation=2),
-        new_node("Add", "two_ rows", "sum"),
-        from_rows("sum", "p"),
+        new_node("r = Relu one"),
+        new_node("padded = Pad r front"),
+        conv("padded", "two_", (0, 0), dilations=(2,)),
+        new_node("sum = Add two_ rows"),
+        from_rows("sum"),
         rnn("p", ["y"]),
     ]
 )
@@ -91,46 +79,46 @@ CHOMPED = model(
     [
         TO_ROWS,
         conv("rows", "long", (2, 2)),
-        new_node("Slice", "long none two channel", "c"),
-        from_rows("c", "p"),
+        new_node("c = Slice long none two channel"),
+        from_rows("c"),
         rnn("p", ["y"]),
     ]
 )
 SHIFT = {"shift": np.array([0, 0, -2, 0, 0, 2]), "shorter": np.array([0, 0, 0, 0, 0, -3])}
-AHEAD = [TO_ROWS, conv("rows", "c", (1, 1)), new_node("Relu", "c", "c1"), conv("c1", "c2", (0, 2))]
+AHEAD = [TO_ROWS, conv("rows", "c", (1, 1)), new_node("c1 = Relu c"), conv("c1", "c2", (0, 2))]
 AROUND = model(  # a skip connection, two reaches ahead, and a layer that counts its steps
     [
         *AHEAD,
-        new_node("Add", "c2 rows", "sum"),
-        new_node("Concat", "sum c1", "both", axis=1),
-        from_rows("both", "p"),
+        new_node("sum = Add c2 rows"),
+        new_node("both = Concat sum c1", axis=1),
+        from_rows("both"),
         rnn("p", ["y"], width=2 * WIDTH),
     ]
 )
 SHIFTED = model(  # x[2:], zeros behind
     [
         TO_ROWS,
-        new_node("Pad", "rows shift", "moved"),
-        new_node("Sub", "moved rows", "change"),
-        from_rows("change", "p"),
+        new_node("moved = Pad rows shift"),
+        new_node("change = Sub moved rows"),
+        from_rows("change"),
         rnn("p", ["y"]),
     ],
     **SHIFT,
 )
 DIFFERENCES = model(  # x[1:] - x[:-1], and a pool over three of them
     [
-        new_node("Slice", "x one end time", "later"),
-        new_node("Slice", "x none last time", "earlier"),
-        new_node("Sub", "later earlier", "d"),
-        new_node("Transpose", "d", "rows", perm=(1, 2, 0)),
-        Node("MaxPool", ("rows",), ("pooled",), {"kernel_shape": (3,)}),
-        from_rows("pooled", "p"),
+        new_node("later = Slice x one end time"),
+        new_node("earlier = Slice x none last time"),
+        new_node("d = Sub later earlier"),
+        new_node("rows = Transpose d", perm=(1, 2, 0)),
+        new_node("pooled = MaxPool rows", kernel_shape=(3,)),
+        from_rows("pooled"),
         rnn("p", ["y"]),
     ],
     one=np.array([1]),
     end=np.array([2**62]),
 )
-LATE = model([TO_ROWS, conv("rows", "c", (1, 1)), from_rows("c", "p"), rnn("p", ["y"])])
+LATE = model([TO_ROWS, conv("rows", "c", (1, 1)), from_rows("c"), rnn("p", ["y"])])
 
 
 @pytest.mark.parametrize("name", ["h0", "h1", "h0'"])
@@ -152,8 +140,8 @@ def test_states_have_names_of_their_own(name: str) -> None:
 def test_chunks_give_what_the_whole_gives(graph: Graph, late: int) -> None:
     """What a convolution looks ahead comes later, and not at the end."""
     assert expose(graph).delay["y"] == late
-    x = np.random.default_rng(5).uniform(-2, 2, (T, 1, WIDTH)).astype("f4")
-    whole = Session(graph, backend="reference", passes=()).run({"x": x})["y"]
+    x = uniform(T, 1, WIDTH, seed=5, bound=2)
+    whole = unfused(graph, {"x": x})["y"]
     for cuts in (CUTS, (0, 5, *range(6, T + 1)), (0, 11, T), (0, T)):
         got = in_chunks(graph, x, cuts)
         np.testing.assert_allclose(got, whole[: len(whole) - late], atol=1e-6, rtol=1e-5)
@@ -167,29 +155,29 @@ def test_chunks_give_what_the_whole_gives(graph: Graph, late: int) -> None:
         (
             [
                 rnn("x", ["a"]),
-                new_node("ReduceMean", "a time", "m"),
-                new_node("Sub", "a m", "y"),
+                new_node("m = ReduceMean a time"),
+                new_node("y = Sub a m"),
             ],
             "needs other steps than those so far",
         ),
         (
-            [rnn("x", ["a"]), new_node("CumSum", "a zero", "y")],
+            [rnn("x", ["a"]), new_node("y = CumSum a zero")],
             "needs other steps than those so far",
         ),
         (
             [
-                new_node("ReduceSum", "x time", "s", keepdims=0),
-                new_node("MatMul", "s wide", "i"),
-                new_node("Unsqueeze", "i both", "h0"),
+                new_node("s = ReduceSum x time", keepdims=0),
+                new_node("i = MatMul s wide"),
+                new_node("h0 = Unsqueeze i both"),
                 rnn("x", ["y"], "h0", cell=Cell.GRU),
             ],
             "its initial state 'h0' is computed",
         ),
         (
-            [TO_ROWS, new_node("Softmax", "rows", "q"), from_rows("q", "p"), rnn("p", ["y"])],
+            [TO_ROWS, new_node("q = Softmax rows"), from_rows("q"), rnn("p", ["y"])],
             "Softmax",
         ),
-        ([new_node("Relu", "x", "y")], "no layer goes along an open number of steps"),
+        ([new_node("y = Relu x")], "no layer goes along an open number of steps"),
     ],
 )
 def test_what_needs_other_steps_is_refused_by_name(nodes: list[Node], told: str) -> None:
@@ -207,7 +195,7 @@ def test_streams_of_a_model_of_sequences_go_on(batch: int | None) -> None:
     """What is padded before the first step is gone behind it: that state changes its size."""
     sizes = replace(CAUSAL.inputs[0], shape=(None, batch, WIDTH))
     streams = Session(replace(CAUSAL, inputs=(sizes,))).streams(3)
-    x = np.random.default_rng(6).uniform(-2, 2, (T, 1, WIDTH)).astype("f4")
+    x = uniform(T, 1, WIDTH, seed=6, bound=2)
     opened = [streams.open() for _ in range(3)]
     for begin, end in zip(CUTS, CUTS[1:], strict=False):
         for at, stream in enumerate(opened):
@@ -224,7 +212,7 @@ def test_the_written_file_goes_on_in_onnx_runtime(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["convert", str(before), str(out), "--expose-states"])
     assert done.exit_code == 0, done.exception
     session = onnxruntime.InferenceSession(out)
-    x = np.random.default_rng(7).uniform(-2, 2, (T, 3, WIDTH)).astype("f4")
+    x = uniform(T, 3, WIDTH, seed=7, bound=2)
     states = [value for value in session.get_inputs() if value.name != "x"]
     state = {v.name: np.zeros([n if isinstance(n, int) else 3 for n in v.shape]) for v in states}
     found, names = [], [value.name for value in session.get_outputs()]
@@ -246,7 +234,7 @@ FAR = {
     "zero": np.array(0),
     "scale": np.float32(1e-3),
 }
-STEPS = new_node("Shape", "x", "steps", start=0, end=1)
+STEPS = new_node("steps = Shape x", start=0, end=1)
 
 
 @pytest.mark.parametrize(
@@ -255,56 +243,56 @@ STEPS = new_node("Shape", "x", "steps", start=0, end=1)
         (
             [
                 STEPS,
-                new_node("Greater", "steps thousand", "long"),
-                new_node("Where", "long x doubled", "p"),
+                new_node("long = Greater steps thousand"),
+                new_node("p = Where long x doubled"),
             ],
             r"'long' \(Greater\): it computes with the number of steps",
         ),
         (
             [
                 STEPS,
-                new_node("Min", "steps thousand", "most"),
-                new_node("Slice", "x none most time", "p"),
+                new_node("most = Min steps thousand"),
+                new_node("p = Slice x none most time"),
             ],
             r"'p' \(Slice\): it makes steps that are no input's",
         ),
         (
             [
                 STEPS,
-                new_node("Div", "steps thousand", "thousands"),
-                new_node("Cast", "thousands", "f", to="float32"),
-                new_node("Add", "x f", "p"),
+                new_node("thousands = Div steps thousand"),
+                new_node("f = Cast thousands", to="float32"),
+                new_node("p = Add x f"),
             ],
             r"'thousands' \(Div\): it (divides|computes with) the number of steps",
         ),
         (
             [
                 STEPS,
-                new_node("Squeeze", "steps", "count"),
-                new_node("Range", "zero count step", "places"),
-                new_node("Less", "places limit", "near"),
-                new_node("Unsqueeze", "near behind", "mask"),
-                new_node("Where", "mask x doubled", "p"),
+                new_node("count = Squeeze steps"),
+                new_node("places = Range zero count step"),
+                new_node("near = Less places limit"),
+                new_node("mask = Unsqueeze near behind"),
+                new_node("p = Where mask x doubled"),
             ],
             r"'places' \(Range\): it computes with the number of steps",
         ),
         (
-            [new_node("Slice", "x none thousand time", "p")],
+            [new_node("p = Slice x none thousand time")],
             r"no layer goes along an open number of steps",
         ),
         (
-            [rnn("x", ["a"]), new_node("Slice", "a none thousand time", "y")],
+            [rnn("x", ["a"]), new_node("y = Slice a none thousand time")],
             r"'y' \(Slice\): it takes steps \[0:1000\]",
         ),
         (
-            [rnn("x", ["a"]), new_node("Slice", "a minus_thousand far time", "y")],
+            [rnn("x", ["a"]), new_node("y = Slice a minus_thousand far time")],
             r"'y' \(Slice\): it takes steps \[-1000:",
         ),
         (
             [
-                new_node("CumSum", "x zero", "sums"),
-                new_node("Greater", "sums limit_f", "long"),
-                new_node("Where", "long x doubled", "p"),
+                new_node("sums = CumSum x zero"),
+                new_node("long = Greater sums limit_f"),
+                new_node("p = Where long x doubled"),
             ],
             r"'sums' \(CumSum\): it needs other steps",
         ),
@@ -313,7 +301,7 @@ STEPS = new_node("Shape", "x", "steps", start=0, end=1)
 def test_what_no_chunk_of_the_proof_shows_is_refused(nodes: list[Node], told: str) -> None:
     """A threshold of 1,000 steps, which chunks of a few do not reach."""
     more = {**FAR, "two_f": np.float32(2), "limit_f": np.float32(1e6), "behind": np.array([1, 2])}
-    nodes = [new_node("Mul", "x two_f", "doubled"), *nodes]
+    nodes = [new_node("doubled = Mul x two_f"), *nodes]
     nodes += [rnn("p", ["y"])] if nodes[-1].outputs == ("p",) else []
     with pytest.raises(UnsupportedError, match=told):
         expose(model(nodes, **more))
@@ -321,16 +309,16 @@ def test_what_no_chunk_of_the_proof_shows_is_refused(nodes: list[Node], told: st
 
 def test_sizes_made_of_the_number_of_steps_are_none_of_its_uses() -> None:
     nodes = [
-        new_node("Shape", "x", "shape"),
+        new_node("shape = Shape x"),
         *(
-            Node("Gather", ("shape", at), (name,))
+            new_node(f"{name} = Gather shape {at}")
             for at, name in zip(("at0", "at1", "at2"), "tnc", strict=True)
         ),
-        new_node("Mul", "t n", "rows"),
-        new_node("Concat", "rows c", "flat_shape", axis=0),
-        new_node("Reshape", "x flat_shape", "flat"),
-        new_node("MatMul", "flat w", "q"),
-        new_node("Reshape", "q shape", "p"),
+        new_node("rows = Mul t n"),
+        new_node("flat_shape = Concat rows c", axis=0),
+        new_node("flat = Reshape x flat_shape"),
+        new_node("q = MatMul flat w"),
+        new_node("p = Reshape q shape"),
         rnn("p", ["y"]),
     ]
     places = {f"at{at}": np.array([at]) for at in range(3)}
@@ -349,26 +337,26 @@ def test_random_models_that_look_ahead_and_meet_again(seed: int) -> None:
         if kind == 0:
             reach = 2 * int(rng.integers(1, 3))
             left = int(rng.integers(reach + 1))
-            nodes.append(conv(x, out, (left, reach - left), dilation=reach // 2))
+            nodes.append(conv(x, out, (left, reach - left), dilations=(reach // 2,)))
         elif kind == 1:
             by = int(rng.integers(-2, 3))
             constants[f"by{index}"] = np.array([0, 0, by, 0, 0, -by])
-            nodes.append(new_node("Pad", f"{x} by{index}", out))
+            nodes.append(new_node(f"{out} = Pad {x} by{index}"))
         elif kind == 2:
-            nodes.append(new_node("Tanh", x, out))
+            nodes.append(new_node(f"{out} = Tanh {x}"))
         elif kind == 3:
             nodes += [from_rows(x, f"{out}i"), rnn(f"{out}i", [f"{out}s"], width=WIDTH)]
-            nodes.append(Node("Transpose", (f"{out}s",), (f"{out}t",), {"perm": (1, 2, 0)}))
-            nodes.append(new_node("Slice", f"{out}t none four channels", out))
+            nodes.append(new_node(f"{out}t = Transpose {out}s", perm=(1, 2, 0)))
+            nodes.append(new_node(f"{out} = Slice {out}t none four channels"))
         else:
             nodes.append(Node("Add", (x, made[int(rng.integers(len(made)))]), (out,)))
         made.append(out)
-    nodes += [Node("Sum", tuple(made), ("all",)), from_rows("all", "p"), rnn("p", ["y"])]
+    nodes += [Node("Sum", tuple(made), ("all",)), from_rows("all"), rnn("p", ["y"])]
     known = {"four": np.array([WIDTH]), "channels": np.array([1]), **constants}
     graph = model(nodes, **known)
     exposed_ = expose(graph)
     x = rng.uniform(-2, 2, (40, 1, WIDTH)).astype("f4")
-    whole = Session(graph, backend="reference", passes=()).run({"x": x})["y"]
+    whole = unfused(graph, {"x": x})["y"]
     first = exposed_.least + int(rng.integers(3))
     for cuts in ((0, *range(first, 41)), (0, *sorted({*rng.integers(first, 40, 5).tolist()}), 40)):
         got = in_chunks(graph, x, cuts)
@@ -379,7 +367,7 @@ def test_random_models_that_look_ahead_and_meet_again(seed: int) -> None:
 def test_inputs_whose_steps_meet_have_one_number_of_steps() -> None:
     """Each has a name of its own for it; another input has a batch that stays open."""
     nodes = [
-        new_node("Concat", "x other", "p", axis=2),
+        new_node("p = Concat x other", axis=2),
         rnn("p", ["y"], "h0", width=WIDTH + 2, cell=Cell.GRU),
     ]
     inputs = (
@@ -389,13 +377,13 @@ def test_inputs_whose_steps_meet_have_one_number_of_steps() -> None:
     )
     graph = replace(model([rnn("x", ["y"])]), inputs=inputs, nodes=tuple(nodes))
     graph = replace(graph, inputs=inputs[:2], nodes=(nodes[0], replace(nodes[1], inputs=("p",))))
-    made = expose(graph.pruned())
+    made = expose(graph.prune())
     assert made.time == {"x": 0, "other": 0, "y": 0}
 
 
 def test_a_first_frame_of_a_stream_brings_what_is_looked_ahead() -> None:
     streams = Session(AROUND).streams(2)
-    x = np.random.default_rng(8).uniform(-2, 2, (T, 1, WIDTH)).astype("f4")
+    x = uniform(T, 1, WIDTH, seed=8, bound=2)
     whole = Session(AROUND).run({"x": x})["y"]
     one, two = streams.open(), streams.open()
     for stream, ends in ((one, (0, 4, *range(5, T + 1))), (two, (0, 9, 10, T))):
@@ -409,20 +397,20 @@ def test_a_first_frame_of_a_stream_brings_what_is_looked_ahead() -> None:
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
-        ([TO_ROWS, Node("Conv", ("rows", "k"), ("c",), {"strides": (2,)})], "strides along time"),
+        ([TO_ROWS, new_node("c = Conv rows k", strides=(2,))], "strides along time"),
         ([TO_ROWS, conv("rows", "c", (3, 0))], "pads more steps than it looks back"),
         (
-            [TO_ROWS, new_node("Pad", "rows front", "c", mode="reflect")],
+            [TO_ROWS, new_node("c = Pad rows front", mode="reflect")],
             "something else than zeros",
         ),
         (
-            [TO_ROWS, new_node("Slice", "rows far5k end channel", "c")],
+            [TO_ROWS, new_node("c = Slice rows far5k end channel")],
             "more than 4096 steps ahead",
         ),
     ],
 )
 def test_windows_and_ends_that_no_chunk_has_are_refused(nodes: list[Node], reason: str) -> None:
     known = {"far5k": np.array([5000]), "end": np.array([2**62])}
-    nodes = [*nodes, from_rows("c", "p"), rnn("p", ["y"])]
+    nodes = [*nodes, from_rows("c"), rnn("p", ["y"])]
     with pytest.raises(UnsupportedError, match=f"'c'.*{reason}"):
         expose(model(nodes, **known))

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.branching import branch, chosen
+from support.graphs import new_node, small
+from support.planning import agrees as same
+from support.planning import as_it_is, check_shared
 from support.random_models import random_trial
-from support.sharing import check_shared
 
-from onernn import Graph, OnernnError, Ragged, Session, ShapeError
-from onernn.ir.graph import Node, Value
+from onernn import OnernnError, Ragged, Session, ShapeError
+from onernn.ir.graph import Node
 from onernn.ir.ragged import data_of
 
 pytestmark = pytest.mark.usefixtures("built")
@@ -20,10 +22,8 @@ F32 = np.float32
 
 def sessions(op: str, feed: dict[str, Any], at: dict[str, Any], **constants: Any) -> Session:
     """A session of one operator, of inputs with open sizes, then constants."""
-    inputs = tuple(Value(k, str(v.dtype), (None,) * v.ndim) for k, v in feed.items())
     node = Node(op, (*feed, *constants), ("y",), at)
-    arrays = {name: np.asarray(value) for name, value in constants.items()}
-    return Session(Graph("one", inputs, (Value("y"),), (node,), arrays), backend="kernels")
+    return Session(small((node,), feed, **constants), backend="kernels")
 
 
 def agrees(op: str, feeds: Any, at: Any = None, rtol: float = 0, **constants: Any) -> None:
@@ -32,7 +32,7 @@ def agrees(op: str, feeds: Any, at: Any = None, rtol: float = 0, **constants: An
     session = sessions(op, feeds[0], at or {}, **constants)
     for feed in feeds:
         try:
-            want = session._walked(feed, None)["y"]
+            want = session._walk(feed, None)["y"]
         except OnernnError as error:
             with pytest.raises(type(error)):
                 session.run(feed)
@@ -74,13 +74,12 @@ def test_every_half_as_another_type(to: str) -> None:
 
 
 def test_halves_in_a_row_of_operators_are_rounded_behind_each() -> None:
-    nodes = [new_node("Mul", "x x", "v0"), new_node("Sub", "v0 x", "v1")]
-    nodes += [new_node("Mul", "v1 three", "v2"), new_node("Add", "v2 v0", "y")]
-    inputs, constants = (Value("x", "float16", (None,)),), {"three": np.float16(3.1)[None]}
-    graph = Graph("row", inputs, (Value("y"),), tuple(nodes), constants)
-    session, feed = Session(graph, backend="kernels"), {"x": HALVES}
+    nodes = [new_node("v0 = Mul x x"), new_node("v1 = Sub v0 x")]
+    nodes += [new_node("v2 = Mul v1 three"), new_node("y = Add v2 v0")]
+    feed = {"x": HALVES}
+    session = Session(small(nodes, feed, three=np.float16(3.1)[None]), backend="kernels")
     with np.errstate(all="ignore"):
-        want = session._walked(feed, None)["y"]
+        want = session._walk(feed, None)["y"]
     np.testing.assert_array_equal(session.run(feed)["y"], want)
     assert len(session._plan(feed).encoded.steps) < 4  # type: ignore[union-attr]
 
@@ -107,7 +106,7 @@ def test_functions_of_extremes(op: str) -> None:
     x = np.concatenate([EXTREMES, -EXTREMES])
     session = sessions(op, {"x": x}, {})
     with np.errstate(all="ignore"):
-        want = session._walked({"x": x}, None)["y"]
+        want = session._walk({"x": x}, None)["y"]
     np.testing.assert_allclose(
         session.run({"x": x})["y"], want, rtol=2e-6, atol=np.finfo(np.float32).tiny
     )
@@ -185,7 +184,7 @@ def test_offsets_that_are_none_are_told_as_the_walk_tells_it() -> None:
     session = sessions("SequenceReset", feeds[0], {})
     for feed in feeds:
         with pytest.raises(ShapeError):
-            session._walked(feed, None)
+            session._walk(feed, None)
         with pytest.raises(ShapeError):
             session.run(feed)
 
@@ -205,12 +204,10 @@ def test_types_that_do_not_fit_are_not_misread() -> None:
 
 def test_what_python_gives_back_is_no_memory_of_the_run() -> None:
     """A branch that gives what it was given: the result stays when other runs follow."""
-    inner = Graph("then", (Value("t"),), (Value("t"),), (), {})
-    branches = {"then_branch": inner, "else_branch": inner, "then_taken": 1}
-    nodes = (new_node("Neg", "x", "n"), new_node("If", "going n n", "y", **branches))
-    inputs = (Value("x", "float32", (None,)), Value("going", "bool", ()))
-    graph = Graph("if", inputs, (Value("y"),), nodes, {})
-    session = Session(graph, backend="kernels", passes=())
+    inner = branch(takes="t", gives="t")
+    nodes = (new_node("n = Neg x"), chosen("going", inner, inner, "n|n", "y"))
+    graph = small(nodes, {"x": (None,), "going": ("bool",)})
+    session = as_it_is(graph)
     x = np.arange(5, dtype=F32)
     for going in (True, False):
         first = session.run({"x": x, "going": np.array(going)})["y"]
@@ -220,53 +217,50 @@ def test_what_python_gives_back_is_no_memory_of_the_run() -> None:
 
 def test_tags_of_scores_that_are_no_numbers() -> None:
     rng = np.random.default_rng(1)
-    inputs = (Value("x", "float32", (None, 5), 1),)
-    node = new_node("CrfDecode", "x t", "y")
-    constants = {"t": rng.normal(size=(7, 5)).astype(F32)}
-    graph = Graph("tags", inputs, (Value("y"),), (node,), constants)
+    node = new_node("y = CrfDecode x t")
+    graph = small((node,), {"x": [None, 5]}, t=rng.normal(size=(7, 5)).astype(F32))
     session = Session(graph, backend="kernels")
     for strange in (np.nan, np.inf, -np.inf):
         x = rng.normal(size=(40, 5)).astype(F32)
         x[rng.random(x.shape) < 0.1] = strange
         feed = {"x": Ragged(x, [0, 3, 3, 20, 21, 40])}
         with np.errstate(invalid="ignore"):
-            want = session._walked(feed, None)["y"]
+            want = session._walk(feed, None)["y"]
         np.testing.assert_array_equal(session.run(feed)["y"].data, want.data)
 
 
 def test_a_number_that_a_run_tells_is_not_what_others_expect() -> None:
     """As many as are not zero, times a matrix of 27 rows: only 27 of them fit."""
     nodes = (
-        new_node("NonZero", "x", "n"),
-        new_node("Cast", "n", "f", to="float32"),
-        new_node("MatMul", "f w", "y"),
+        new_node("n = NonZero x"),
+        new_node("f = Cast n", to="float32"),
+        new_node("y = MatMul f w"),
     )
-    inputs = (Value("x", "float32", (None, None)),)
-    constants = {"w": np.ones((27, 3), F32)}
-    graph = Graph("some", inputs, (Value("y"),), nodes, constants)
+    graph = small(nodes, {"x": (None, None)}, w=np.ones((27, 3), F32))
     session = Session(graph, backend="kernels")
     x = {"x": np.ones((9, 3), F32)}
-    np.testing.assert_allclose(session.run(x)["y"], session._walked(x, None)["y"])
+    np.testing.assert_allclose(session.run(x)["y"], session._walk(x, None)["y"])
     for shape in ((9, 4), (1, 1), (0, 3)):
         with pytest.raises(ShapeError, match="MatMul"):
             session.run({"x": np.ones(shape, F32)})
 
 
 def test_numbers_that_a_run_tells_bound_each_other() -> None:
-    nodes = [new_node("NonZero", "x", "n0")]
-    nodes += [Node("NonZero", (f"n{at}",), (f"n{at + 1}",)) for at in range(4)]
-    inputs, outputs = (Value("x", "float32", (None, None)),), (Value("n2"), Value("n4"))
-    session = Session(Graph("chain", inputs, outputs, tuple(nodes), {}), backend="kernels")
-    for shape in ((4, 5), (30, 20), (1, 1), (0, 3), (7, 3)):
-        feed = {"x": np.ones(shape, F32)}
-        want, got = session._walked(feed, None), session.run(feed)
-        assert all(np.array_equal(got[name], want[name]) for name in want), shape
+    nodes = [new_node("n0 = NonZero x")]
+    nodes += [new_node(f"n{at + 1} = NonZero n{at}") for at in range(4)]
+    session = Session(small(nodes, {"x": (None, None)}, "n2 n4"), backend="kernels")
+    shapes = ((4, 5), (30, 20), (1, 1), (0, 3), (7, 3))
+    same(session, *({"x": np.ones(shape, F32)} for shape in shapes), rtol=0)
 
 
 def test_one_session_takes_arrays_of_all_kinds() -> None:
-    nodes = (new_node("Add", "x z", "s"), new_node("Tanh", "s", "y"))
-    inputs = (Value("x", "float32", (None, None)), Value("z", "float32", (None, None)))
-    session = Session(Graph("two", inputs, (Value("y"),), nodes, {}), backend="kernels")
+    session = Session(
+        small(
+            (new_node("s = Add x z"), new_node("y = Tanh s")),
+            {"x": (None, None), "z": (None, None)},
+        ),
+        backend="kernels",
+    )
     x = np.linspace(-1, 1, 24, dtype=F32).reshape(4, 6)
     frozen = x.copy()
     frozen.flags.writeable = False
@@ -284,9 +278,7 @@ def test_one_session_takes_arrays_of_all_kinds() -> None:
 
 
 def test_no_bound_of_memory_is_too_large() -> None:
-    graph = Graph(
-        "one", (Value("x", "float32", (None,)),), (Value("y"),), (new_node("Neg", "x", "y"),), {}
-    )
+    graph = small((new_node("y = Neg x"),), {"x": (None,)})
     session = Session(graph, backend="kernels", max_bytes=10**30)
     np.testing.assert_array_equal(session.run({"x": np.ones(3, F32)})["y"], -np.ones(3, F32))
 
@@ -301,6 +293,6 @@ def test_a_graph_whose_inputs_have_no_sizes_is_walked() -> None:
     trial = random_trial(1842)
     session = Session(trial.graph, backend="kernels")
     for feed in trial.feeds:
-        want = session._walked(feed, None)
+        want = session._walk(feed, None)
         got = session.run(feed)
         assert all(np.array_equal(data_of(got[n]), data_of(want[n])) for n in want)

@@ -1,4 +1,4 @@
-"""Loops are parts of a plan: the library jumps back."""
+"""Loops are parts of a plan: the library jumps back. Branches and loops take the same ways."""
 
 from __future__ import annotations
 
@@ -8,75 +8,63 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import branching
 from support.branching import branch
-from support.checking import assert_close
 from support.graphs import new_node
 from support.looping import EARLY, GRAPHS, ROW, TURN, feeds, graph, loop, scan
-from support.sharing import check_shared
+from support.planning import agrees, as_it_is, check_shared, planned
 
 from onernn import Session
-from onernn.engine.plan import Plan
 from onernn.ir.errors import BudgetError
 
 pytestmark = pytest.mark.usefixtures("built")
 
 
-def planned(session: Session) -> Plan:
-    (found,) = session._plans.values()
-    assert found is not None, "the graph is walked"
-    return found
+CONTROL = {name: (graph, feeds()) for name, graph in GRAPHS.items()}
+CONTROL |= {name: (graph, branching.feeds()) for name, graph in branching.GRAPHS.items()}
 
 
-def agrees(session: Session, feed: Any) -> None:
-    want, got = session._walked(feed, None), session.run(feed)
-    for each, value in want.items():
-        assert got[each].shape == np.shape(value) and got[each].dtype == value.dtype, each
-        assert_close(got[each], np.asarray(value))
-
-
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", CONTROL)
 @pytest.mark.parametrize("passes", [(), None], ids=["as it is", "fused"])
-def test_a_plan_runs_the_turns_that_the_walk_runs(name: str, passes: Any) -> None:
-    session = Session(GRAPHS[name], backend="kernels", passes=passes)
-    for feed in feeds():
-        agrees(session, feed)
+def test_a_plan_takes_the_branches_and_turns_of_the_walk(name: str, passes: Any) -> None:
+    made, given = CONTROL[name]
+    session = Session(made, backend="kernels", passes=passes)
+    agrees(session, *given)
     assert not planned(session).outside
 
 
 def test_values_whose_sizes_grow_stay_in_python() -> None:
-    body = branch(new_node("Concat", "s e", "t", axis=0), takes=TURN + "s e", gives="going t")
+    body = branch(new_node("t = Concat s e", axis=0), takes=TURN + "s e", gives="going t")
     nodes = (
-        new_node("Neg", "row", "r"),
+        new_node("r = Neg row"),
         loop(body, "n - r row", "y"),
-        new_node("Abs", "y", "z"),
+        new_node("z = Abs y"),
     )
-    session = Session(graph(*nodes, gives="z", row=ROW), backend="kernels", passes=())
-    for feed in feeds()[:8]:
-        agrees(session, feed)
+    session = as_it_is(graph(*nodes, gives="z", row=ROW))
+    agrees(session, *feeds()[:8])
     assert [node.op for node in planned(session).outside] == ["Loop", "Abs"]
 
 
 def test_what_is_gathered_in_turns_that_nobody_bounds_stays_in_python() -> None:
-    nodes = (new_node("Neg", "row", "r"), loop(EARLY, "n c r k limit", "last ys olds"))
+    nodes = (new_node("r = Neg row"), loop(EARLY, "n c r k limit", "last ys olds"))
     made = graph(*nodes, gives="r last ys olds", row=ROW, k=np.abs(ROW))
-    session = Session(made, backend="kernels", passes=())
-    for feed in feeds():
-        agrees(session, feed)
+    session = as_it_is(made)
+    agrees(session, *feeds())
 
 
-ENDLESS = branch(new_node("Add", "s e", "t"), takes=TURN + "s e", gives="going t")
+ENDLESS = branch(new_node("t = Add s e"), takes=TURN + "s e", gives="going t")
 
 
 @pytest.mark.long
 def test_loops_have_a_budget_of_operators() -> None:
     endless = graph(loop(ENDLESS, "- - row row", "y"), gives="y", row=ROW)
     assert inspect.signature(Session.__init__).parameters["max_steps"].default == 500_000
-    session = Session(endless, backend="kernels", passes=(), max_steps=50_000)
+    session = as_it_is(endless, max_steps=50_000)
     with pytest.raises(BudgetError, match="more than 50,000 operators"):
         session.run(feeds()[0])
     some = graph(loop(ENDLESS, "n - row row", "y"), gives="y", row=ROW)
     for most, fits in ((2 * 2000, True), (2 * 2000 - 1, False)):
-        session = Session(some, backend="kernels", passes=(), max_steps=most)
+        session = as_it_is(some, max_steps=most)
         if fits:
             agrees(session, feeds()[-1])
         else:
@@ -86,7 +74,7 @@ def test_loops_have_a_budget_of_operators() -> None:
 
 def test_a_loop_is_interrupted() -> None:
     endless = graph(loop(ENDLESS, "- - row row", "y"), gives="y", row=ROW)
-    session = Session(endless, backend="kernels", passes=(), max_steps=2**60)
+    session = as_it_is(endless, max_steps=2**60)
     # What an interrupt's handler does, by a signal that whoever runs the tests leaves alone.
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
@@ -100,9 +88,9 @@ def test_a_loop_is_interrupted() -> None:
 
 
 def test_what_is_gathered_is_memory() -> None:
-    body = branch(new_node("Identity", "s", "t"), takes=TURN + "s", gives="going t t")
+    body = branch(new_node("t = Identity s"), takes=TURN + "s", gives="going t t")
     made = graph(loop(body, "most - row", "y ys"), gives="ys", row=ROW, most=np.int64(10**6))
-    session = Session(made, backend="kernels", passes=(), max_bytes=10**7)
+    session = as_it_is(made, max_bytes=10**7)
     with pytest.raises(BudgetError):
         session.run(feeds()[0])
 
@@ -112,6 +100,6 @@ def test_two_threads_share_a_session() -> None:
 
 
 def test_scans_of_values_that_are_not_as_long() -> None:
-    body = branch(new_node("Add", "e f", "y"), takes="e f", gives="y")
-    nodes = (new_node("Neg", "x", "m"), scan(body, "x m", "y", states=0, scanned=2))
-    agrees(Session(graph(*nodes, gives="y"), backend="kernels", passes=()), feeds()[0])
+    body = branch(new_node("y = Add e f"), takes="e f", gives="y")
+    nodes = (new_node("m = Neg x"), scan(body, "x m", "y", states=0, scanned=2))
+    agrees(as_it_is(graph(*nodes, gives="y")), feeds()[0])

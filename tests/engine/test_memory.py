@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
     weights = RnnWeights(*(rng.normal(0, 0.01, shape).astype(np.float32) for shape in shapes))
     matrix = rng.normal(0, 0.01, (SIZE, 4 * SIZE)).astype(np.float32)
     x, z = Value("x", "float32", (None, 1, SIZE)), Value("z", "float32", (None, 1, 4 * SIZE))
-    nodes = (Recurrent(spec, weights, x="x", y="y").node(), new_node("MatMul", "y m", "z"))
+    nodes = (Recurrent(spec, weights, x="x", y="y").node(), new_node("z = MatMul y m"))
     write_model(Graph("m", (x,), (z,), nodes, {"m": matrix}), tmp_path / "m.onnx")
     return tmp_path / "m.onnx"
 

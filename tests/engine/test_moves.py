@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import new_node, small
+from support.planning import as_it_is
 
-from onernn import Graph, Session
-from onernn.ir.graph import Node, Value
+from onernn import Session
+from onernn.ir.graph import Node
 
 pytestmark = pytest.mark.usefixtures("built")
 FAR = 2**62
@@ -20,14 +22,8 @@ DTYPES = [np.float32, np.int64, np.bool_]
 def run(op: str, arrays: list[Any], at: dict[str, Any], **constants: Any) -> Any:
     """The output of one operator, of inputs with open sizes; a plan runs it."""
     feed = {f"x{k}": array for k, array in enumerate(arrays)}
-    inputs = tuple(Value(k, str(v.dtype), (None,) * v.ndim) for k, v in feed.items())
-    graph = Graph(
-        "one",
-        inputs,
-        (Value("y"),),
-        (Node(op, (*feed, *constants), ("y",), at),),
-        {name: np.asarray(value) for name, value in constants.items()},
-    )
+    node = Node(op, (*feed, *constants), ("y",), at)
+    graph = small((node,), feed, **constants)
     session = Session(graph, backend="kernels")
     plan = session._plan(feed)
     assert plan is not None and not plan.outside
@@ -80,14 +76,14 @@ def test_a_whole_axis_has_its_size_whatever_that_is() -> None:
     """Places of a window, of which a call may have none: their number is a quotient."""
     whole = {"first": np.array([0]), "last": np.array([FAR]), "axis": np.array([2])}
     nodes = (
-        Node("MaxPool", ("x",), ("p",), {"kernel_shape": (3,), "strides": (2,)}),
+        new_node("p = MaxPool x", kernel_shape=(3,), strides=(2,)),
         Node("Slice", ("p", *whole), ("a",)),
-        Node("Neg", ("p",), ("n",)),
+        new_node("n = Neg p"),
         Node("Slice", ("n", *whole), ("b",)),
-        Node("Add", ("a", "b"), ("y",)),
+        new_node("y = Add a b"),
     )
-    graph = Graph("m", (Value("x", "float32", (1, 2, None)),), (Value("y"),), nodes, whole)
-    session = Session(graph, backend="kernels", passes=())
+    graph = small(nodes, {"x": (1, 2, None)}, **whole)
+    session = as_it_is(graph)
     for size in (3, 9, 10):
         y = session.run({"x": numbered((1, 2, size), np.float32)})["y"]
         np.testing.assert_array_equal(y, np.zeros((1, 2, (size - 1) // 2)))

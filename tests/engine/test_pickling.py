@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.checking import assert_same_bits
+from support.graphs import new_node, small
 from support.layers import attention_for, random_ragged, random_weights
 from support.processes import large, run_of, run_shared
 from support.random_models import random_trial
@@ -27,20 +28,9 @@ from onernn.engine.sharing import SharedFileError
 from onernn.fuse_passes import PASSES
 from onernn.ir import errors
 from onernn.ir.arrays import seal
-from onernn.ir.graph import Value
 from onernn.ir.ragged import data_of
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
-
-
-def same(one: Any, other: Any) -> None:
-    """Values of equal bits and offsets, by name."""
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert type(value) is type(other[name])
-        assert data_of(value).dtype == data_of(other[name]).dtype
-        assert data_of(value).tobytes() == data_of(other[name]).tobytes()
-        assert getattr(value, "lod", None) == getattr(other[name], "lod", None)
 
 
 def arrays_of(graph: Graph) -> list[np.ndarray]:
@@ -67,8 +57,8 @@ def test_a_graph_and_its_session_give_the_same_bits_on_arrival(seed: int, protoc
     again = Session(pickle.loads(pickle.dumps(trial.graph, protocol)), threads=1)
     for feed in trial.feeds:
         want = session.run(feed)
-        same(arrived.run(feed), want)
-        same(again.run(feed), want)
+        assert_same_bits(arrived.run(feed), want)
+        assert_same_bits(again.run(feed), want)
     assert arrived.explain() == session.explain()
 
 
@@ -93,8 +83,8 @@ def test_what_nobody_may_change_stays_so(protocol: int) -> None:
 def test_numbers_travel_as_buffers_once_and_are_not_copied_on_arrival() -> None:
     table = seal(np.zeros((1000, 100), np.float32))
     both = {"a": table, "b": table}
-    nodes = (new_node("Add", "a b", "c"),)
-    graph = Graph("twice", (), (Value("c"),), nodes, both)
+    nodes = (new_node("c = Add a b"),)
+    graph = small(nodes, {}, "c", **both)
     stream, buffers = out_of_band(graph)
     assert len(stream) < 2000 and [buffer.raw().nbytes for buffer in buffers] == [table.nbytes]
     content = bytes(buffers[0].raw())
@@ -111,7 +101,7 @@ def test_copies_of_what_nobody_changes_are_itself_and_those_of_sessions_run() ->
         assert copied(graph.nodes[0]) is graph.nodes[0]
         made = copied(session)
         assert made is not session
-        same(made.run(feed), session.run(feed))
+        assert_same_bits(made.run(feed), session.run(feed))
     ragged = feed["words"]
     copied_words = copy.deepcopy(ragged)
     copied_words.data[:] = 7
@@ -207,7 +197,7 @@ def test_sessions_run_in_pools_of_processes(how: str) -> None:
     want = session.run(feed)
     with ProcessPoolExecutor(2, multiprocessing.get_context(how)) as pool:
         for got in pool.map(run_of, [session] * 4, [feed] * 4):
-            same(got, want)
+            assert_same_bits(got, want)
 
 
 def test_processes_share_the_pages_of_weights(tmp_path: Path) -> None:
@@ -219,7 +209,7 @@ def test_processes_share_the_pages_of_weights(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     count = 4
     barrier, results = context.Barrier(count), context.Queue()
-    with onernn.shared(session, tmp_path) as shared:
+    with onernn.share(session, tmp_path) as shared:
         assert len(pickle.dumps(shared)) < 10_000
         given = (shared, feed, barrier, results)
         workers = [context.Process(target=run_shared, args=given) for _ in range(count)]
@@ -229,7 +219,7 @@ def test_processes_share_the_pages_of_weights(tmp_path: Path) -> None:
         for worker in workers:
             worker.join()
     for made, proportional, resident in found:
-        same(made, want)
+        assert_same_bits(made, want)
         # Table and packed weights are read, those that were given are not: two thirds of the file.
         shared_pages = 2 / 3 * bytes_in_all / 2**20
         assert resident - proportional > 0.9 * shared_pages * (count - 1) / count
@@ -238,20 +228,20 @@ def test_processes_share_the_pages_of_weights(tmp_path: Path) -> None:
 
 def test_the_file_is_gone_afterwards_and_who_has_it_keeps_it(tmp_path: Path) -> None:
     session, feed = Session(tagger(), threads=1), sentences(np.random.default_rng(0), 9)
-    with onernn.shared(session, tmp_path) as shared:
+    with onernn.share(session, tmp_path) as shared:
         (file,) = tmp_path.iterdir()
         assert file.stat().st_mode & 0o777 == 0o600
         opened = shared.open()
-    same(opened.run(feed), session.run(feed))
-    with pytest.raises(SharedFileError, match="as long as its block lasts"):
+    assert_same_bits(opened.run(feed), session.run(feed))
+    with pytest.raises(SharedFileError, match=file.name):
         shared.open()
-    with pytest.raises(OSError), onernn.shared(session, tmp_path / "nowhere"):
+    with pytest.raises(OSError), onernn.share(session, tmp_path / "nowhere"):
         pass
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "other"])
 def test_another_file_is_refused(tmp_path: Path, damage: str) -> None:
-    with onernn.shared(tagger(), tmp_path) as shared:
+    with onernn.share(tagger(), tmp_path) as shared:
         (file,) = tmp_path.iterdir()
         if damage == "other":
             file.write_bytes(b"?" * file.stat().st_size)

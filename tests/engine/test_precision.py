@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.graphs import new_node, reference, rnn_node, small
 from support.layers import random_ragged, random_weights, words
+from support.planning import as_it_is
 
 from onernn import Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError, fuse
 from onernn.adapters.converting import write_model
@@ -36,11 +37,10 @@ def u8(count: int = 1, first: int = 0) -> LayerPrecision:
 def layers(*names: str, spec: RnnSpec = SPEC) -> Graph:
     """One layer on the other."""
     nodes = [
-        Node("Rnn", (x,), (y,), {"spec": spec, "weights": random_weights(spec, at)})
+        rnn_node(f"{y} = Rnn {x}", spec, at)
         for at, (x, y) in enumerate(zip(("x", *names), names, strict=False))
     ]
-    inputs = (Value("x", "float32", (None, spec.input_size), 1),)
-    return Graph("g", inputs, (Value(names[-1]),), tuple(nodes), {})
+    return small(nodes, {"x": [None, spec.input_size]}, names[-1])
 
 
 def precisions(graph: Graph) -> dict[str, LayerPrecision]:
@@ -70,8 +70,7 @@ def test_one_layer_of_the_same_weights_runs_in_two_precisions() -> None:
         Node("Rnn", ("x",), (y,), {"spec": spec, "weights": weights} | more)
         for y, more in (("a", {}), ("b", {"precision": u8()}), ("c", {"precision": u8(2, 1)}))
     ]
-    inputs = (Value("x", "float32", (None, 8), 1),)
-    graph = Graph("g", inputs, tuple(map(Value, "abc")), tuple(nodes), {})
+    graph = small(nodes, {"x": [None, 8]}, "a b c")
     made = Session(graph, backend="kernels").run({"x": random_ragged(LENGTHS, 8, 1)})
     assert len({words(value).tobytes() for value in made.values()}) == 3
 
@@ -112,7 +111,7 @@ def test_the_reference_is_float32() -> None:
     model = layers("a", "y")
     x = random_ragged(LENGTHS, 8, 1)
     session = Session(with_precision(model, {"a": u8()}), backend="reference")
-    want = Session(model, backend="reference").run({"x": x})
+    want = reference(model, {"x": x})
     np.testing.assert_array_equal(words(session.run({"x": x})["y"]), words(want["y"]))
     assert {each.dtype for each in pickle.loads(pickle.dumps(session)).explained} == {"f32"}
 
@@ -124,7 +123,7 @@ def test_stacks_are_made_of_equal_precisions_only() -> None:
     assert rnn.spec.layers == 2
     assert [part.data.factor for part in rnn.precision.parts] == [60, 61]
     x = random_ragged(LENGTHS, 8, 1)
-    apart = Session(both, backend="kernels", passes=()).run({"x": x})["y"]
+    apart = as_it_is(both).run({"x": x})["y"]
     stacked = Session(both, backend="kernels").run({"x": x})["y"]
     np.testing.assert_array_equal(words(apart), words(stacked))
     for other in ({"a": u8()}, {"a": u8(), "y": LayerPrecision("u8")}):
@@ -135,13 +134,9 @@ def test_stacks_are_made_of_equal_precisions_only() -> None:
 
 def test_directions_are_paired_of_equal_precisions_only() -> None:
     sides = [replace(SPEC, direction=side) for side in ("left2right", "right2left")]
-    nodes = [
-        Node("Rnn", ("x",), (y,), {"spec": spec, "weights": random_weights(spec, 0)})
-        for y, spec in zip("ab", sides, strict=True)
-    ]
-    nodes.append(new_node("Concat", "a b", "y", axis=-1))
-    inputs = (Value("x", "float32", (None, 8), 1),)
-    model = Graph("g", inputs, (Value("y"),), tuple(nodes), {})
+    nodes = [rnn_node(f"{y} = Rnn x", spec) for y, spec in zip("ab", sides, strict=True)]
+    nodes.append(new_node("y = Concat a b", axis=-1))
+    model = small(nodes, {"x": [None, 8]})
     (pair,) = fuse(with_precision(model, {"a": u8(1), "b": u8(2, 1)})).model.nodes
     parts = Recurrent.of(pair).precision.parts
     assert [part.data.factor for part in parts] == [60, 61]
@@ -156,10 +151,7 @@ def test_stacks_taken_apart_have_the_scales_of_their_parts(apart: bool) -> None:
     found = [part.data.factor for each in precisions(expanded).values() for part in each.parts]
     assert found == [60, 61, 62, 63, 64, 65]
     x = random_ragged(LENGTHS, 8, 1)
-    want, got = (
-        words(Session(each, backend="kernels", passes=()).run({"x": x})["y"])
-        for each in (model, expanded)
-    )
+    want, got = (words(as_it_is(each).run({"x": x})["y"]) for each in (model, expanded))
     np.testing.assert_array_equal(got, want)
 
 
@@ -168,8 +160,8 @@ def test_what_changes_the_input_leaves_a_layer_with_a_precision_alone() -> None:
     (rnn,) = model.nodes
     table = np.zeros((5, 600), np.float32)
     before = {
-        "MatMul": (new_node("MatMul", "w m", "x"), np.zeros((2, 8), np.float32)),
-        "Gather": (new_node("Gather", "m w", "x", axis=0), table),
+        "MatMul": (new_node("x = MatMul w m"), np.zeros((2, 8), np.float32)),
+        "Gather": (new_node("x = Gather m w", axis=0), table),
     }
     for node, constant in before.values():
         wide = constant.shape[1]
@@ -193,13 +185,13 @@ def test_what_changes_the_input_leaves_a_layer_with_a_precision_alone() -> None:
 
 def test_files_that_cannot_say_it_are_refused(tmp_path: Path) -> None:
     model = with_precision(layers("a", "y"), {"a": LayerPrecision("bf16")})
-    with pytest.raises(UnsupportedError, match="cannot say that this layer computes in bf16"):
+    with pytest.raises(UnsupportedError, match="bf16"):
         write_model(model, tmp_path / "m.pdmodel")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_record_that_contradicts_itself_is_refused() -> None:
-    with pytest.raises(ShapeError, match="scales belong to dtype 'u8', not to 'bf16'"):
+    with pytest.raises(ShapeError, match="'u8'.* 'bf16'"):
         LayerPrecision("bf16", u8().parts)
     model = with_precision(layers("y"), {"y": u8(3)})
     with pytest.raises(ShapeError, match="expected scales of 1 layers in 1 directions, 1 parts"):

@@ -6,16 +6,16 @@ import itertools
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.graphs import new_node, small
 
-from onernn import Graph, Session, ShapeError
-from onernn.ir.graph import Node, Value
+from onernn import Session, ShapeError
+from onernn.ir.graph import Node
 
 
 def session_of(node: Node, inputs: dict, constants: dict, backend: str = "kernels") -> Session:
-    given = tuple(Value(name, a.dtype.name, a.shape) for name, a in inputs.items())
-    outputs = tuple(map(Value, node.outputs))
-    return Session(Graph("m", given, outputs, (node,), constants), backend=backend, threads=1)
+    given = {name: (a.dtype.name, *a.shape) for name, a in inputs.items()}
+    graph = small((node,), given, " ".join(node.outputs), **constants)
+    return Session(graph, backend=backend, threads=1)
 
 
 def extremes(rng: np.random.Generator, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_convolutions_of_bytes_are_exact(channels: int, backend: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(250, 256, (2, channels, 19, 18), np.uint8)
     w = rng.integers(-128, -120, (4, channels, 3, 3), np.int8)
-    node = new_node("ConvInteger", "x w zero", "y", pads=(1, 1, 1, 1))
+    node = new_node("y = ConvInteger x w zero", pads=(1, 1, 1, 1))
     feed = {"x": x, "zero": np.array(3, np.uint8)}
     got = session_of(node, feed, {"w": w}, backend).run(feed)["y"]
     wide = np.pad(x.astype(np.int64) - 3, ((0, 0), (0, 0), (1, 1), (1, 1)))
@@ -92,7 +92,7 @@ def test_random_convolutions_of_bytes_give_what_the_walk_gives(dtype: type) -> N
         session = session_of(Node("ConvInteger", names, ("y",), at), feed, constants)
         got = session.run(feed)["y"]
         assert "one call of the library" in session.explain()
-        np.testing.assert_array_equal(got, session._walked(feed, None)["y"])
+        np.testing.assert_array_equal(got, session._walk(feed, None)["y"])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -100,11 +100,11 @@ def test_random_convolutions_of_bytes_give_what_the_walk_gives(dtype: type) -> N
 def test_what_no_byte_stands_for_is_refused(bad: float, at: int) -> None:
     x = np.linspace(-1, 1, 41, dtype=np.float32)
     x[at] = bad
-    session = session_of(new_node("DynamicQuantizeLinear", "x", "q s z"), {"x": x}, {})
+    session = session_of(new_node("q s z = DynamicQuantizeLinear x"), {"x": x}, {})
     with pytest.raises(ShapeError, match="NaN or infinity"):
         session.run({"x": x})
     scale = {"scale": np.array(0.1, np.float32)}
-    session = session_of(new_node("QuantizeLinear", "x scale", "q"), {"x": x}, scale)
+    session = session_of(new_node("q = QuantizeLinear x scale"), {"x": x}, scale)
     if np.isinf(bad):
         assert session.run({"x": x})["q"][at] == (255 if bad > 0 else 0)
     else:
@@ -115,11 +115,11 @@ def test_what_no_byte_stands_for_is_refused(bad: float, at: int) -> None:
 @pytest.mark.parametrize("scale", [0, np.nan, np.inf])
 def test_scales_that_are_none_are_refused(scale: float) -> None:
     feed = {"x": np.ones(5, np.float32), "scale": np.array(scale, np.float32)}
-    with pytest.raises(ShapeError, match="expected finite floats other than 0"):
-        session_of(new_node("QuantizeLinear", "x scale", "q"), feed, {}).run(feed)
+    with pytest.raises(ShapeError, match="scale"):
+        session_of(new_node("q = QuantizeLinear x scale"), feed, {}).run(feed)
     feed["x"] = np.ones(5, np.uint8)
-    with pytest.raises(ShapeError, match="expected finite floats other than 0"):
-        session_of(new_node("DequantizeLinear", "x scale", "y"), feed, {}).run(feed)
+    with pytest.raises(ShapeError, match="scale"):
+        session_of(new_node("y = DequantizeLinear x scale"), feed, {}).run(feed)
 
 
 @pytest.mark.parametrize("index", [-5, 4, 2**40])
@@ -127,7 +127,7 @@ def test_scales_that_are_none_are_refused(scale: float) -> None:
 def test_places_that_are_none_are_refused(op: str, index: int) -> None:
     feed = {"x": np.ones(4, np.float32), "at": np.array([0]), "new": np.zeros(1, np.float32)}
     feed["at"] = feed["at"].reshape(1, 1) if op == "ScatterND" else feed["at"]
-    session = session_of(new_node(op, "x at new", "y"), feed, {})
+    session = session_of(new_node(f"y = {op} x at new"), feed, {})
     assert session.run(feed)["y"].tolist() == [0, 1, 1, 1]
     with pytest.raises(ShapeError, match=f"index {index} is outside"):
         session.run({**feed, "at": np.full_like(feed["at"], index)})

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
@@ -98,6 +99,17 @@ def assert_same(got: list[Any], wanted: list[Any], moved: list[Any] | None = Non
         assert verdict.passed, verdict.reason
 
 
+def check_rows(harness: Any, rows: list[Any], run: Callable[[Any], list[Any]]) -> None:
+    """``run`` gives ONNX Runtime's numbers for all feeds of the rows, each twice."""
+    theirs = runtime_of(rows[0].path)
+    for row in rows:
+        one = harness.in_turn(row, run)
+        other = harness.in_turn(row, lambda feed: theirs.run(None, feed))
+        near = harness.in_turn(row, lambda feed: theirs.run(None, an_eps_off(feed)))
+        for _ in range(2):
+            assert_same(one.call(), other.call(), near.call())
+
+
 @pytest.mark.parametrize("name", ONNX)
 def test_ours_gives_onnxruntimes_numbers_for_clips_of_changing_lengths(
     harness: Any, rows: Any, name: str
@@ -105,13 +117,8 @@ def test_ours_gives_onnxruntimes_numbers_for_clips_of_changing_lengths(
     listed = rows(name)
     if known := import_module("benchmarks.real_models").known_faults(Path(listed[0].path)):
         pytest.skip(f"ONNX Runtime computes something else: {known}")
-    ours, theirs = session_of(listed[0].path), runtime_of(listed[0].path)
-    for row in listed:
-        one = harness.in_turn(row, lambda feed: [*ours.run(feed).values()])
-        other = harness.in_turn(row, lambda feed: theirs.run(None, feed))
-        near = harness.in_turn(row, lambda feed: theirs.run(None, an_eps_off(feed)))
-        for _ in range(2):
-            assert_same(one.call(), other.call(), near.call())
+    ours = session_of(listed[0].path)
+    check_rows(harness, listed, lambda feed: [*ours.run(feed).values()])
 
 
 @pytest.mark.parametrize("name", ONNX)
@@ -120,13 +127,8 @@ def test_ours_inside_of_onnxruntime_gives_its_numbers(harness: Any, rows: Any, n
 
     pytest.importorskip("onnxruntime")
     listed = rows(name)
-    both, theirs = optimize(listed[0].path, threads=1), runtime_of(listed[0].path)
-    for row in listed:
-        one = harness.in_turn(row, lambda feed: both.run(None, feed))
-        other = harness.in_turn(row, lambda feed: theirs.run(None, feed))
-        near = harness.in_turn(row, lambda feed: theirs.run(None, an_eps_off(feed)))
-        for _ in range(2):
-            assert_same(one.call(), other.call(), near.call())
+    both = optimize(listed[0].path, threads=1)
+    check_rows(harness, listed, lambda feed: both.run(None, feed))
 
 
 @pytest.mark.parametrize("name", PADDLE)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.graphs import ADD, MATMUL, constants, graph, new_node, projected_gru
+from support.graphs import ADD, MATMUL, constants, graph, new_node, projected_gru, small
 
-from onernn import Graph, Ragged, Session, ShapeError, UnsupportedError
-from onernn.ir.graph import UNSUPPORTED, Node, Value
+from onernn import Ragged, Session, ShapeError, UnsupportedError
+from onernn.ir.graph import UNSUPPORTED, Node
 
 WORDS = np.ones((3, 4), np.float32)
 H0 = np.zeros((1, 1, 2, 3), np.float32)
@@ -53,8 +53,7 @@ def test_inputs_are_not_changed_and_results_do_not_alias_them(session: Session) 
 
 
 def test_wider_numbers_are_narrowed_and_integers_must_fit() -> None:
-    value = Value("x", "int32", (None,))
-    model = Graph("m", (value,), (Value("y"),), (new_node("Identity", "x", "y"),), {})
+    model = small((new_node("y = Identity x"),), {"x": ("int32", None)})
     run = Session(model, backend="reference").run
     assert run({"x": np.array([5, 7])})["y"].dtype == np.int32
     with pytest.raises(ShapeError, match="which int32 cannot hold"):
@@ -66,7 +65,7 @@ def test_all_unsupported_operators_are_named_at_once() -> None:
         Node(UNSUPPORTED, (), ("a",), {"reason": "because one"}),
         Node("NoSuchOp", (), ("b",)),
     )
-    model = Graph("m", (), (Value("a"), Value("b")), nodes, {})
+    model = small(nodes, {}, "a b")
     with pytest.raises(UnsupportedError) as caught:
         Session(model)
     assert "because one" in str(caught.value) and "NoSuchOp" in str(caught.value)
@@ -87,7 +86,7 @@ def test_explain_names_what_runs_and_why(session: Session) -> None:
 
 
 def test_an_unknown_backend_or_thread_count_is_refused() -> None:
-    model = Graph("m", (), (), (), {})
+    model = small((), {}, "")
     with pytest.raises(UnsupportedError, match="'auto' or 'kernels' or 'onednn' or 'reference'"):
         Session(model, backend="cuda")
     with pytest.raises(ValueError, match="at least 1"):

@@ -6,20 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import new_node
-from support.layers import random_weights
+from support.graphs import new_node, rnn_node, small
 from support.looping import GRAPHS, feeds
 
 from onernn import BudgetError, Cell, Graph, RnnSpec, Session
 from onernn.ir.budget import Recurrence
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Node
 
 pytestmark = pytest.mark.usefixtures("built")
 
 RNG = np.random.default_rng(0)
 BACKENDS = ("reference", "kernels")
 SPEC = RnnSpec(Cell.LSTM, 3, 2, direction="bidirectional_concat")
-RNN = new_node("Rnn", "x", "y", spec=SPEC, weights=random_weights(SPEC, 0))
+RNN = rnn_node("y = Rnn x", SPEC)
 BYTES = {
     "w": RNG.integers(-9, 9, (2, 3, 8)).astype(np.int8),
     "r": RNG.integers(-9, 9, (2, 2, 8)).astype(np.int8),
@@ -27,9 +26,7 @@ BYTES = {
     "zero": np.zeros(2, np.int8),
 }
 QUANTIZED = new_node(
-    "DynamicQuantizeLSTM",
-    "x w r      one zero one zero",
-    "y",
+    "y = DynamicQuantizeLSTM x w r      one zero one zero",
     direction="bidirectional",
     hidden_size=2,
 )
@@ -37,11 +34,10 @@ QUANTIZED = new_node(
 
 def stretched(layer: Node, steps: int) -> Graph:
     """A file of some bytes, whose layer runs over so many steps, and an input of one."""
-    stretch = new_node("Expand", "one_step shape", "x")
+    stretch = new_node("x = Expand one_step shape")
     constants = {"shape": np.array([steps, 1, 3]), **BYTES}
     constants = {n: a for n, a in constants.items() if n in (*stretch.inputs, *layer.inputs)}
-    given = Value("one_step", "float32", (1, 1, 3))
-    return Graph("stretched", (given,), (Value("y"),), (stretch, layer), constants)
+    return small((stretch, layer), {"one_step": (1, 1, 3)}, **constants)
 
 
 ONE = {"one_step": np.ones((1, 1, 3), np.float32)}
@@ -70,7 +66,7 @@ def test_every_step_of_each_direction_counts(layer: Node, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_data_of_a_caller_may_have_any_number_of_steps(backend: str) -> None:
-    long = Graph("long", (Value("x", "float32", (None, None, 3)),), (Value("y"),), (RNN,), {})
+    long = small((RNN,), {"x": (None, None, 3)})
     session = Session(long, backend=backend, max_steps=1)
     for shape in ((4000, 1, 3), (1, 4000, 3), (0, 5, 3)):
         assert session.run({"x": np.zeros(shape, np.float32)})["y"].shape[:2] == shape[:2]

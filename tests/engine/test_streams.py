@@ -6,22 +6,37 @@ ONERNN_STREAM_SECONDS tells how long streams open and close at random; make stre
 from __future__ import annotations
 
 import os
+import pickle
 import sys
+import threading
 import time
 import tracemalloc
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from hashlib import sha256
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
 from support.branching import DOUBLE, branch, chosen
-from support.graphs import new_node
+from support.graphs import new_node, rnn_node, small
 from support.interpreters import resident
-from support.layers import random_weights
 
-from onernn import BudgetError, Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError
+from onernn import (
+    BudgetError,
+    Cell,
+    FrameError,
+    Graph,
+    ModelFormatError,
+    RnnSpec,
+    Session,
+    ShapeError,
+    UnsupportedError,
+)
+from onernn.engine.streams import Streams
 from onernn.ir.graph import Value
 from onernn.ir.rnn import with_precision
 from onernn.ir.weights import UNIT, LayerPrecision, PartScales, Scale
@@ -34,26 +49,18 @@ MANY, QUEUE, FRAMES, RECORDINGS = 1000, 4, 30, 60
 def step_model(words: int = 0) -> Graph:
     """One frame of an LSTM; with ``words``, a frame is the number of a row of a table."""
     spec = RnnSpec(Cell.LSTM, WIDTH, H)
-    at = {"spec": spec, "weights": random_weights(spec, 0)[0]}
-    rng = np.random.default_rng(1)
-    constants = {
-        "axes": np.array([0, 1]),
-        "w": rng.uniform(-1, 1, (H, 3)).astype("f4"),
-        "table": rng.uniform(-1, 1, (WORDS, WIDTH)).astype("f4"),
-    }
-    x = Value("x", "int64", (1,)) if words else Value("x", "float32", (1, WIDTH))
+    x = ("int64", 1) if words else (1, WIDTH)
     nodes = [
-        new_node("Gather", "table x", "row") if words else new_node("Identity", "x", "row"),
-        new_node("Unsqueeze", "row first", "steps"),
-        new_node("Rnn", "steps h c", "ys hN cN", **at),
-        new_node("Squeeze", "ys first", "out"),
-        new_node("MatMul", "out w", "scores"),
-        new_node("Softmax", "scores", "y"),
+        new_node("row = Gather table x") if words else new_node("row = Identity x"),
+        new_node("steps = Unsqueeze row first"),
+        rnn_node("ys hN cN = Rnn steps h c", spec),
+        new_node("out = Squeeze ys first"),
+        new_node("scores = MatMul out w"),
+        new_node("y = Softmax scores"),
     ]
-    constants["first"] = np.array([0])
-    states = tuple(Value(name, "float32", (1, 1, 1, H)) for name in "hc")
-    outputs = tuple(Value(name, "float32") for name in ("y", "hN", "cN"))
-    return Graph("step", (x, *states), outputs, tuple(nodes), constants)
+    inputs = {"x": x, "h": (1, 1, 1, H), "c": (1, 1, 1, H)}
+    arrays = {"w": uniform(H, 3, seed=1), "table": uniform(WORDS, WIDTH, seed=2)}
+    return small(nodes, inputs, "y hN cN", first=[0], **arrays)
 
 
 STATES = {"h": "hN", "c": "cN"}
@@ -71,9 +78,29 @@ def alone(
     return found
 
 
+def pull(streams: Streams, stream: int) -> list[np.ndarray]:
+    return [made["y"] for made in streams.pull(stream)]
+
+
 def frames_of(stream: int, count: int) -> list[np.ndarray]:
     rng = np.random.default_rng(stream)
     return [rng.uniform(-2, 2, (1, WIDTH)).astype("f4") for _ in range(count)]
+
+
+@pytest.mark.usefixtures("built")
+def test_a_model_of_states_only_gives_the_states_of_each_frame() -> None:
+    model = step_model()
+    model = replace(model, outputs=model.outputs[1:]).prune()
+    session, streams = Session(model), Session(model).streams(2, STATES)
+    stream, state = streams.open(), dict.fromkeys(STATES, np.zeros((1, 1, 1, H), np.float32))
+    for frame in frames_of(0, 3):
+        streams.push(stream, frame)
+        want = session.run({"x": frame, **state})
+        (got,) = streams.pull(stream)
+        assert got.keys() == want.keys()
+        for name, array in want.items():
+            np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-6)
+        state = {name: want[after] for name, after in STATES.items()}
 
 
 @pytest.mark.usefixtures("built")
@@ -160,7 +187,7 @@ def test_a_stream_of_nan_spoils_no_other() -> None:
         for frame in frames_of(at, 5):
             streams.push(stream, frame * np.nan if at == 3 else frame)
     for at, stream in enumerate(opened):
-        got = np.stack([each["y"] for each in streams.pull(stream)])
+        got = np.stack(pull(streams, stream))
         if at == 3:
             assert np.isnan(got).all()
         else:
@@ -191,7 +218,7 @@ def test_a_stream_begins_with_the_first_state_where_another_has_ended() -> None:
         stream = streams.open()
         for frame in frames_of(0, 3):
             streams.push(stream, frame)
-        results.append([each["y"] for each in streams.pull(stream)])
+        results.append(pull(streams, stream))
         streams.close(stream)
     assert np.array_equal(*results)
     assert not np.allclose(results[0], alone(step_model(), frames_of(0, 3)))
@@ -283,7 +310,7 @@ def test_threads_share_streams() -> None:
         stream, found = streams.open(), []
         for frame in frames_of(at, 40):
             streams.push(stream, frame)
-            found += [each["y"] for each in streams.pull(stream)]
+            found += pull(streams, stream)
         streams.close(stream)
         return found
 
@@ -305,7 +332,7 @@ def test_an_interrupted_tick_loses_no_frame_and_runs_none_twice() -> None:
             nonlocal left
             if not frame.f_code.co_filename.endswith("streams.py"):
                 return None
-            if event == "line" and frame.f_code.co_name in ("_tick", "_run", "_put"):
+            if event == "line" and frame.f_code.co_name in ("_tick", "_run", "_store", "_kind"):
                 left -= 1
                 if left == -1:
                     raise KeyboardInterrupt
@@ -320,19 +347,18 @@ def test_an_interrupted_tick_loses_no_frame_and_runs_none_twice() -> None:
             pass
         finally:
             sys.settrace(None)
-        got = streams.pull(stream)
+        got = pull(streams, stream)
         if left >= 0:
             break
-        np.testing.assert_allclose([each["y"] for each in got], alone(model, frames), atol=1e-6)
+        np.testing.assert_allclose(got, alone(model, frames), atol=1e-6)
         streams.close(stream)
         at += 1
     assert at > 20
 
 
 def summing(x: tuple[int | None, int], state: tuple[int | None, int]) -> Graph:
-    inputs = (Value("x", "float32", x), Value("s", "float32", state))
-    nodes = (new_node("Add", "x s", "sN"), new_node("Relu", "sN", "y"))
-    return Graph("sum", inputs, (Value("y"), Value("sN")), nodes, {})
+    nodes = (new_node("sN = Add x s"), new_node("y = Relu sN"))
+    return small(nodes, {"x": x, "s": state}, "y sN")
 
 
 def test_a_frame_whose_state_does_not_fit_is_told_to_its_stream_only() -> None:
@@ -352,8 +378,8 @@ def test_a_state_of_fewer_rows_or_another_dtype_is_no_next_state() -> None:
     narrow = replace(
         step,
         nodes=(
-            new_node("ReduceSum", "s axes", "t"),
-            new_node("Add", "x t", "sN"),
+            new_node("t = ReduceSum s axes"),
+            new_node("sN = Add x t"),
             step.nodes[1],
         ),
         constants={"axes": np.array([0])},
@@ -363,8 +389,8 @@ def test_a_state_of_fewer_rows_or_another_dtype_is_no_next_state() -> None:
         step,
         inputs=(step.inputs[0], Value("s", "int64", (1, 3))),
         nodes=(
-            new_node("CastLike", "s x", "t"),
-            new_node("Add", "x t", "sN"),
+            new_node("t = CastLike s x"),
+            new_node("sN = Add x t"),
             step.nodes[1],
         ),
     )
@@ -409,7 +435,7 @@ def test_streams_in_bytes_have_the_bits_of_each_alone_in_any_company(name: str) 
                 streams.push(stream, left[stream].pop(0))
         streams.tick()
         for stream, each in got.items():
-            each += [made["y"] for made in streams.pull(stream)]
+            each += pull(streams, stream)
     one = "auto" if parts else "kernels"
     for stream, each in frames.items():
         np.testing.assert_array_equal(got[stream], alone(model, each, dtype, one))
@@ -421,15 +447,15 @@ def test_streams_that_would_share_a_scale_are_refused() -> None:
     session = Session(step_model(), "u8", backend="onednn")
     if session.explained[0].dtype == "f32":
         pytest.skip(session.explained[0].why)
-    with pytest.raises(UnsupportedError, match="takes the scale of u8 from a whole batch"):
+    with pytest.raises(UnsupportedError, match="u8"):
         session.streams(2, STATES)
 
 
 def test_capacities_beyond_memory_and_unknown_first_states_are_told() -> None:
     session = Session(step_model())
-    with pytest.raises(BudgetError, match="no memory for the states of 1000000000000000 streams"):
+    with pytest.raises(BudgetError, match="1000000000000000"):
         session.streams(10**15, STATES)
-    with pytest.raises(ShapeError, match="first: 'hidden' is no state; there are h, c"):
+    with pytest.raises(ShapeError, match="first: 'hidden' is not a state; there are h, c"):
         session.streams(1, STATES, first={"hidden": np.ones((1, 1, 1, H), np.float32)})
 
 
@@ -445,15 +471,14 @@ def test_what_all_streams_give_has_to_fit_the_model() -> None:
 def rated_model() -> Graph:
     """sN = s + the sum of x, which counts twice at a rate of 16000; x has no declared shape."""
     nodes = (
-        new_node("ReduceSum", "x", "total", keepdims=1),
-        new_node("Equal", "rate high", "fast"),
-        chosen("fast", DOUBLE, branch(new_node("Identity", "a", "y")), "total|total", "part"),
-        new_node("Add", "s part", "sN"),
-        new_node("Identity", "sN", "y"),
+        new_node("total = ReduceSum x", keepdims=1),
+        new_node("fast = Equal rate high"),
+        chosen("fast", DOUBLE, branch(new_node("y = Identity a")), "total|total", "part"),
+        new_node("sN = Add s part"),
+        new_node("y = Identity sN"),
     )
-    inputs = (Value("x", "float32"), Value("s", "float32", (1, 1)), Value("rate", "int64", ()))
-    constants = {"high": np.array(16000)}
-    return Graph("rated", inputs, (Value("y"), Value("sN")), nodes, constants)
+    inputs = {"x": None, "s": (1, 1), "rate": ("int64",)}
+    return small(nodes, inputs, "y sN", high=16000)
 
 
 def test_streams_of_several_rates_and_sizes_take_their_own_branch() -> None:
@@ -494,3 +519,334 @@ def test_an_input_that_is_declared_otherwise_is_refused() -> None:
     for known, reason in (((1, 7), "got the shape"), ("three", "expected an array, a dtype")):
         with pytest.raises(ShapeError, match=f"input x: float32.*{reason}"):
             session.streams(1, STATES, inputs={"x": known})
+
+
+# --- many ids in one call
+
+
+def test_frames_of_one_call_are_as_those_of_many_calls() -> None:
+    streams = Session(step_model()).streams(20, STATES)
+    opened = np.array([streams.open() for _ in range(20)])
+    rng = np.random.default_rng(0)
+    frames = {int(stream): frames_of(int(stream), 12) for stream in opened}
+    got: dict[int, list[np.ndarray]] = {stream: [] for stream in frames}
+    at = dict.fromkeys(frames, 0)
+    for _ in range(40):  # any ids in any order, and single ones in between
+        some = rng.permutation(opened)[: rng.integers(1, 21)]
+        some = np.array([each for each in some.tolist() if at[each] < 12], np.int32)
+        if not some.size:
+            continue
+        streams.push(some, np.stack([frames[each][at[each]] for each in some.tolist()]))
+        for each in some.tolist():
+            at[each] += 1
+        half = rng.permutation(some).tolist()
+        for each in half[::2]:
+            got[each] += pull(streams, each)
+        for each, y in zip(half[1::2], streams.pull(half[1::2]).get("y", ()), strict=True):
+            got[each].append(y)
+    for stream, each in frames.items():
+        assert len(got[stream]) == at[stream] > 3
+        want = alone(step_model(), each[: at[stream]])
+        np.testing.assert_allclose(got[stream], want, atol=1e-6)
+
+
+def test_an_id_that_comes_twice_has_two_frames_in_this_order() -> None:
+    streams = Session(step_model()).streams(2, STATES)
+    one, other = streams.open(), streams.open()
+    frames = frames_of(0, 4)
+    streams.push([one, other, one, one], np.stack([frames[k] for k in (0, 3, 1, 2)]))
+    y = streams.pull([one, one, other])["y"]
+    want = alone(step_model(), frames[:3])
+    np.testing.assert_allclose(y, [*want[:2], *alone(step_model(), frames[3:])], atol=1e-6)
+    np.testing.assert_allclose(streams.pull(one)[0]["y"], want[2], atol=1e-6)
+
+
+def test_what_all_frames_of_a_call_have_alike_needs_no_axis() -> None:
+    streams = Session(rated_model()).streams(3, {"s": "sN"})
+    opened = [streams.open() for _ in range(3)]
+    x = np.arange(6, dtype=np.float32).reshape(3, 1, 2)
+    streams.push(opened, {"x": x, "rate": 16000})
+    assert streams.pull(opened)["y"].reshape(-1).tolist() == [2, 10, 18]
+    streams.push(opened, {"x": x, "rate": np.array([16000, 8000, 8000])})
+    assert streams.pull(opened)["y"].reshape(-1).tolist() == [4, 15, 27]
+
+
+@pytest.mark.parametrize(
+    ("ids", "frames", "error"),
+    [
+        ([0, 1, 7], np.zeros((3, 1, WIDTH)), ShapeError),  # not open
+        ([0, 1], np.zeros((3, 1, WIDTH)), ShapeError),
+        ([0, 1], np.zeros((2, 1, WIDTH + 1)), ShapeError),
+        ([0, 1], {"q": np.zeros((2, 1, WIDTH))}, ShapeError),
+        ([0, 1, 1, 1], np.zeros((4, 1, WIDTH)), BudgetError),  # its queue is 2
+        ([[0, 1]], np.zeros((2, 1, WIDTH)), ShapeError),
+        ([0.0, 1.0], np.zeros((2, 1, WIDTH)), ShapeError),
+        (np.array([True, False]), np.zeros((2, 1, WIDTH)), ShapeError),
+        ("01", np.zeros((2, 1, WIDTH)), ShapeError),
+        (None, np.zeros((2, 1, WIDTH)), ShapeError),
+    ],
+)
+def test_a_call_that_is_refused_takes_no_frame(ids: Any, frames: Any, error: Any) -> None:
+    streams = Session(step_model()).streams(2, STATES, queue=2)
+    opened = [streams.open(), streams.open()]
+    with pytest.raises(error):
+        streams.push(ids, frames)
+    assert streams.tick() == 0
+    assert streams.pull([]) == {}
+    streams.push(opened, np.stack(frames_of(0, 2)))
+    for wrong in ([0, 0], [0, 5], [[0]]):
+        with pytest.raises(ShapeError):
+            streams.pull(wrong)
+    want = [alone(step_model(), [each])[0] for each in frames_of(0, 2)]
+    np.testing.assert_allclose(streams.pull(opened)["y"], want, atol=1e-6)
+
+
+def test_refused_frames_of_a_call_are_named_and_no_other_is_lost() -> None:
+    streams = Session(step_model(WORDS)).streams(5, STATES)
+    opened = [streams.open() for _ in range(5)]
+    words = np.array([[1], [WORDS], [3], [-WORDS - 1], [5]])
+    streams.push(opened, words)
+    with pytest.raises(FrameError) as caught:
+        streams.pull(opened)
+    assert {*caught.value.errors} == {opened[1], opened[3]}
+    assert all(isinstance(each, ShapeError) for each in caught.value.errors.values())
+    assert {*pickle.loads(pickle.dumps(caught.value)).errors} == {opened[1], opened[3]}
+    right = [each for each in opened if each not in caught.value.errors]
+    got = streams.pull(right)["y"]
+    want = [alone(step_model(WORDS), [np.array([word])])[0] for word in (1, 3, 5)]
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    assert [streams.pull(each) for each in opened] == [[]] * 5
+    streams.push(opened[1], np.array([2]))  # its state is as before the refused frame
+    (after,) = streams.pull(opened[1])
+    np.testing.assert_allclose(after["y"], alone(step_model(WORDS), [np.array([2])])[0], atol=1e-6)
+
+
+def test_results_of_other_shapes_are_pulled_in_calls_of_their_own() -> None:
+    nodes = [new_node("t = ReduceSum x"), new_node("sN = Add s t"), new_node("y = Neg x")]
+    step = small(nodes, {"x": (None, 3), "s": (1, 1)}, "y sN")
+    streams = Session(step).streams(2, {"s": "sN"})
+    one, other = streams.open(), streams.open()
+    for stream, rows in ((one, 2), (other, 1)):
+        streams.push(stream, np.ones((rows, 3), np.float32))
+    with pytest.raises(ShapeError):
+        streams.pull([one, other])
+    assert streams.pull([one])["y"].shape == (1, 2, 3)
+    assert streams.pull([other])["y"].shape == (1, 1, 3)
+
+
+def test_threads_push_and_pull_at_once() -> None:
+    """One thread pushes to all, two others pull what is theirs, one opens and closes streams."""
+    model, count = step_model(), 24
+    streams = Session(model).streams(count + 4, STATES)
+    opened = [streams.open() for _ in range(count)]
+    frames = [frames_of(stream, count) for stream in opened]
+    done = threading.Event()
+    got: dict[int, list[np.ndarray]] = {stream: [] for stream in opened}
+
+    def push_all() -> None:
+        for at in range(count):
+            streams.push(opened, np.stack([each[at] for each in frames]))
+
+    def pull_some(some: list[int]) -> None:
+        while any(len(got[stream]) < count for stream in some):
+            for stream in some:
+                got[stream] += pull(streams, stream)
+
+    def churn() -> None:
+        while not done.is_set():
+            stream = streams.open()
+            streams.push([stream], np.stack(frames_of(0, 1)))
+            np.testing.assert_allclose(
+                streams.pull([stream])["y"], alone(model, frames_of(0, 1)), atol=1e-6
+            )
+            streams.close(stream)
+
+    with ThreadPoolExecutor(4) as pool:
+        churning = pool.submit(churn)
+        work = [pool.submit(push_all), pool.submit(pull_some, opened[::2])]
+        work.append(pool.submit(pull_some, opened[1::2]))
+        try:
+            for each in work:
+                each.result(60)
+        finally:
+            done.set()
+        churning.result(60)
+    for stream, each in zip(opened, frames, strict=True):
+        np.testing.assert_allclose(got[stream], alone(model, each), atol=1e-6)
+
+
+def test_interrupted_calls_of_many_ids_leave_all_frames() -> None:
+    """Control-C arrives at every line of a push, an open and a pull in turn; the caller goes on."""
+    model, frames = step_model(), np.stack(frames_of(0, 3))
+    streams = Session(model).streams(4, STATES)
+    want = np.stack([alone(model, [each])[0] for each in frames])
+
+    def interrupt(at: int, work: Callable[[], object]) -> object:
+        """Runs until the line of this number in streams.py; None if it was not reached."""
+        left = at
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if not frame.f_code.co_filename.endswith("streams.py"):
+                return None
+            holds = ("push", "pull", "open", "__init__")  # Python leaves a with by no such line
+            if event == "line" and frame.f_code.co_name not in holds:
+                left -= 1
+                if left == -1:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            return work()
+        except KeyboardInterrupt:
+            return KeyboardInterrupt
+        finally:
+            sys.settrace(None)
+
+    at, ended = 0, 0
+    while ended < 3:
+        ended = 0
+        opened = [streams.open() for _ in range(3)]
+        result = interrupt(at, streams.open)
+        ended += result is not KeyboardInterrupt
+        result = interrupt(at, lambda ids=opened: streams.push(ids, frames))
+        ended += result is not KeyboardInterrupt
+        if result is KeyboardInterrupt:
+            taken = streams.tick()
+            assert taken in (0, 3)  # all, or none
+            if not taken:
+                streams.push(opened, frames)
+        result = interrupt(at, lambda ids=opened: streams.pull(ids))
+        ended += result is not KeyboardInterrupt
+        if result is KeyboardInterrupt:  # after the results were taken, or before
+            rest = [pull(streams, each) for each in opened]
+            assert [*map(len, rest)] in ([0] * 3, [1] * 3)
+            result = {"y": [each[0] for each in rest] if rest[0] else want}
+        np.testing.assert_allclose(result["y"], want, atol=1e-6)  # type: ignore[index]
+        for each in [*streams._rows]:
+            streams.close(each)
+        at += 1
+    assert at > 40
+
+
+# --- states as bytes
+
+
+def test_a_saved_state_goes_on_in_other_streams() -> None:
+    model = step_model()
+    streams = Session(model).streams(3, STATES)
+    one, other = streams.open(), streams.open()
+    for at in range(3):
+        streams.push([one, other], np.stack([frames_of(0, 5)[at], frames_of(1, 5)[at]]))
+    saved, every = streams.save(one), streams.save()  # runs what waits
+    assert len(streams.pull(one)) == len(streams.pull(other)) == 3
+    later = Session(model, threads=1).streams(4, STATES)
+    alone_again = later.open(state=saved)
+    again = later.restore(every)
+    assert {*again} == {one, other} and len(later) == 3
+    wanted = {seed: alone(model, frames_of(seed, 5))[3:] for seed in (0, 1)}
+    for stream, seed in ((alone_again, 0), (again[one], 0), (again[other], 1)):
+        for at in (3, 4):
+            later.push(stream, frames_of(seed, 5)[at])
+        np.testing.assert_allclose(pull(later, stream), wanted[seed], atol=1e-6)
+
+
+def test_states_whose_sizes_change_are_saved_with_their_sizes() -> None:
+    nodes = [new_node("sN = Concat s x", axis=0), new_node("y = ReduceSum sN")]
+    model = small(nodes, {"x": (1, 2), "s": (None, None)}, "y sN")
+    first = {"s": np.zeros((0, 2), np.float32)}
+    streams = Session(model).streams(2, {"s": "sN"}, first=first)
+    opened = streams.open(), streams.open()
+    for count, stream in enumerate(opened, 2):
+        for _ in range(count):
+            streams.push(stream, np.ones((1, 2), np.float32))
+    again = Session(model).streams(2, {"s": "sN"}, first=first)
+    new = again.restore(streams.save())
+    for count, stream in enumerate(opened, 2):
+        again.push(new[stream], np.ones((1, 2), np.float32))
+        assert again.pull(new[stream])[0]["y"].item() == 2 * (count + 1)
+
+
+def test_bytes_that_are_no_states_of_the_model_open_nothing() -> None:
+    model = step_model()
+    streams = Session(model).streams(2, STATES)
+    stream = streams.open()
+    saved = streams.save(stream)
+    other = replace(model, constants={**model.constants, "w": uniform(H, 3, seed=9)})
+    target = Session(other).streams(2, STATES)
+    with pytest.raises(ModelFormatError):
+        target.open(state=saved)
+    rng = np.random.default_rng(0)
+    wrong: list[Any] = [b"", saved[:-1], saved + b"1", rng.bytes(500), saved[:72]]
+    for at in range(len(saved)):
+        wrong.append(saved[:at] + bytes([saved[at] ^ 4]) + saved[at + 1 :])
+    for bad in wrong:
+        for opening in (
+            lambda bad=bad: streams.open(state=bad),
+            lambda bad=bad: streams.restore(bad),
+        ):
+            with pytest.raises(ModelFormatError):
+                opening()
+    for bad in ("text", 5, [saved]):
+        with pytest.raises(ShapeError):
+            streams.restore(bad)  # type: ignore[arg-type]
+    streams.open()
+    with pytest.raises(ShapeError):
+        streams.open(state=streams.save())
+    with pytest.raises(BudgetError):
+        streams.open(state=saved)
+    assert len(streams) == 2
+
+
+@pytest.mark.parametrize("count", [-1, 0, 2, 2**40, 2**63 - 1])
+def test_no_count_in_saved_states_is_believed(count: int) -> None:
+    """The checksum is right: whoever changes bytes can compute it."""
+    streams = Session(step_model()).streams(2, STATES)
+    saved = bytearray(streams.save(streams.open()))
+    saved[72:80] = np.array([count], "<i8").tobytes()
+    saved[40:72] = sha256(saved[72:]).digest()
+    with pytest.raises(ModelFormatError):
+        streams.restore(bytes(saved))
+    assert len(streams) == 1
+
+
+# --- what frames may be
+
+
+def test_a_frame_of_a_wrong_length_is_told_the_right_one() -> None:
+    """MatMul asks for 4, a window for 3 or more; each is said when the frame is pushed."""
+    nodes = [new_node("y = MatMul x w"), new_node("sN = Add s y")]
+    model = small(nodes, {"x": (1, None), "s": (1, 2)}, "y sN", w=uniform(4, 2, seed=0))
+    streams = Session(model).streams(1, {"s": "sN"})
+    with pytest.raises(ShapeError, match=r"float32\(1, 4\): got float32 \(1, 5\)"):
+        streams.push(streams.open(), np.zeros((1, 5), np.float32))
+
+
+def test_an_operator_that_mixes_streams_is_named_before_the_first_frame() -> None:
+    """Whatever the open size is, Trilu is not computed for many rows."""
+    nodes = [new_node("y = Trilu x"), new_node("t = ReduceSum y"), new_node("sN = Add s t")]
+    nodes.append(new_node("m = Identity k"))
+    model = small(nodes, {"x": (None, None), "s": (1, 1), "k": ("int64",)}, "y sN m")
+    with pytest.raises(UnsupportedError) as caught:
+        Session(model).streams(1, {"s": "sN"})
+    assert "(Trilu)" in caught.value.refusal.where
+
+
+@pytest.mark.parametrize(
+    "known",
+    ["x=float32(1, 3)", ["x=float32(1, 3)"], {"x": "float32(1, 3)"}, ["x=float32(N, 3)"]],
+)
+def test_inputs_are_declared_as_on_the_command_line(known: Any) -> None:
+    streams = Session(rated_model()).streams(1, {"s": "sN"}, given={"rate": 16000}, inputs=known)
+    stream = streams.open()
+    streams.push(stream, np.ones((1, 3), np.float32))
+    assert streams.pull(stream)[0]["y"].item() == 6
+    with pytest.raises(ShapeError):
+        streams.push(stream, np.ones((1, 4), np.float32))
+
+
+@pytest.mark.parametrize("wrong", ["x", ["x=float32"], [3], {"x": "float33(1, 3)"}, 5])
+def test_texts_that_declare_no_input_are_refused(wrong: Any) -> None:
+    with pytest.raises(ShapeError):
+        Session(rated_model()).streams(1, {"s": "sN"}, inputs=wrong)

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.arrays import uniform
+from support.graphs import new_node, small
+from support.planning import agrees, as_it_is, planned
 from support.random_graphs import GRAPHS
 
-from onernn import Graph, Session
+from onernn import Graph
 from onernn.engine.program import Nest
 from onernn.ir.graph import Node, Value
 
@@ -82,11 +84,11 @@ def test_random_moves_give_what_the_walk_gives() -> None:
     outside = viewed = 0
     for seed in range(GRAPHS):
         graph = moving_graph(seed)
-        session = Session(graph, backend="kernels", passes=())
+        session = as_it_is(graph)
         for T in (3, 1, 0, 17):
-            feed = {"x": np.random.default_rng(T).normal(size=(T, COLUMNS)).astype(np.float32)}
+            feed = {"x": uniform(T, COLUMNS, seed=T)}
             before, plan = feed["x"].copy(), session._plan(feed)
-            want, got = session._walked(feed, None), session.run(feed)
+            want, got = session._walk(feed, None), session.run(feed)
             for name, array in want.items():
                 np.testing.assert_allclose(got[name], array, rtol=1e-5, err_msg=f"{seed} {T}")
                 assert plan is None or not np.may_share_memory(got[name], feed["x"])
@@ -99,35 +101,31 @@ def test_random_moves_give_what_the_walk_gives() -> None:
 
 def copies(nodes: tuple[Node, ...], outputs: tuple[str, ...]) -> int:
     """How many copies a plan of x (T, 6) makes; it is right."""
-    constants = {"two": np.array([2, 4]), "first": np.array([0]), "second": np.array([1])}
-    given = Value("x", "float32", (None, 6))
-    graph = Graph("one", (given,), tuple(map(Value, outputs)), nodes, constants)
-    session = Session(graph, backend="kernels", passes=())
-    feed = {"x": np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)}
-    want, got = session._walked(feed, None), session.run(feed)
-    assert all(np.array_equal(got[name], want[name]) for name in want)
-    plan = session._plan(feed)
-    assert plan is not None and not plan.outside
+    constants = {"two": [2, 4], "first": [0], "second": [1]}
+    session = as_it_is(small(nodes, {"x": (None, 6)}, " ".join(outputs), **constants))
+    agrees(session, {"x": uniform(6, 6)}, rtol=0)
+    plan = planned(session)
+    assert not plan.outside
     steps = [step for each in plan.encoded.program.codes for step in each.codes]
     return sum(isinstance(step, Nest) and step.expression == ("same", 0) for step in steps)
 
 
 def test_parts_of_the_first_axis_are_not_copied() -> None:
-    split = new_node("Split", "t two", "a b", axis=0)
-    square = new_node("Transpose", "x", "t", perm=[1, 0])
-    ends = new_node("Neg", "a", "y"), new_node("Abs", "b", "z")
+    split = new_node("a b = Split t two", axis=0)
+    square = new_node("t = Transpose x", perm=[1, 0])
+    ends = new_node("y = Neg a"), new_node("z = Abs b")
     assert copies((square, split, *ends), ("y", "z")) == 1  # the transpose
     assert copies((square, split, *ends), ("y", "z", "b")) == 2  # callers get their own
 
 
 def test_what_is_joined_is_written_in_place() -> None:
-    made = new_node("CumSum", "x first", "a"), new_node("CumSum", "x second", "b")
-    both = new_node("Concat", "a b", "y", axis=0)
+    made = new_node("a = CumSum x first"), new_node("b = CumSum x second")
+    both = new_node("y = Concat a b", axis=0)
     assert copies((*made, both), ("y",)) == 0
     assert copies((*made, both), ("y", "a")) == 1
-    twice = new_node("Concat", "a b a", "y", axis=0)
+    twice = new_node("y = Concat a b a", axis=0)
     assert copies((*made, twice), ("y",)) == 1
-    beside = new_node("Concat", "a b", "y", axis=1)
+    beside = new_node("y = Concat a b", axis=1)
     assert copies((*made, beside), ("y",)) == 2
-    again = new_node("Concat", "b a", "z", axis=0)
+    again = new_node("z = Concat b a", axis=0)
     assert copies((*made, both, again), ("y", "z")) == 2

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.graphs import new_node, small
+from support.planning import as_it_is
 
-from onernn import Graph, Session, ShapeError
+from onernn import Session, ShapeError
 from onernn.engine.plan import Plan
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Node
 
 pytestmark = pytest.mark.usefixtures("built")
 
@@ -22,15 +23,13 @@ def both(
     op: str, feed: Feed, at: dict[str, Any], constants: Feed, *, open_sizes: bool
 ) -> tuple[Plan | None, Any, Any]:
     """The plan that runs one operator, what it gives, and what the walk gives."""
-    inputs = []
-    for name, array in feed.items():
-        shape = (None, array.shape[1], *[None] * (array.ndim - 2)) if open_sizes else array.shape
-        inputs.append(Value(name, array.dtype.name, shape if name == "x" else array.shape))
+    inputs = {name: (array.dtype.name, *array.shape) for name, array in feed.items()}
+    if open_sizes:
+        dtype, _, channels, *sizes = inputs["x"]
+        inputs["x"] = (dtype, None, channels, *[None] * len(sizes))
     given = tuple(name for name in ("x", "w", "b") if name in {*feed, *constants})
-    node = Node(op, given, ("y",), at)
-    graph = Graph("one", tuple(inputs), (Value("y"),), (node,), dict(constants))
-    session = Session(graph, backend="kernels", passes=())
-    want = session._walked(feed, None)["y"]
+    session = as_it_is(small((Node(op, given, ("y",), at),), inputs, **constants))
+    want = session._walk(feed, None)["y"]
     return session._plan(feed), session.run(feed)["y"], want
 
 
@@ -89,9 +88,8 @@ def test_random_windows(op: str, open_sizes: bool) -> None:
 
 def test_a_window_larger_than_its_axis_is_refused_by_the_walk_for_that_size_alone() -> None:
     w = np.ones((2, 3, 4), np.float32)
-    node = new_node("Conv", "x w", "y", strides=(2,))
-    value = Value("x", "float32", (None, 3, None))
-    session = Session(Graph("one", (value,), (Value("y"),), (node,), {"w": w}), backend="kernels")
+    node = new_node("y = Conv x w", strides=(2,))
+    session = Session(small((node,), {"x": (None, 3, None)}, w=w), backend="kernels")
     for size in (9, 3, 4, 1, 5):
         feed = {"x": np.ones((1, 3, size), np.float32)}
         if size < 4:
@@ -103,13 +101,45 @@ def test_a_window_larger_than_its_axis_is_refused_by_the_walk_for_that_size_alon
             )
 
 
-@pytest.mark.parametrize("places", [1, 4, 8, 9, 70])
-def test_an_image_has_the_same_bits_alone_and_among_others(places: int) -> None:
+@pytest.mark.parametrize("places", [1, 4, 8, 9, 70, 200])
+@pytest.mark.parametrize("channels", [20, 24, 200])  # 60 products a sum, 72, 600
+def test_an_image_has_the_same_bits_alone_and_among_others(places: int, channels: int) -> None:
     rng = np.random.default_rng(places)
-    x = rng.standard_normal((7, 20, places)).astype(np.float32)
-    constants = {"w": rng.standard_normal((40, 20, 3)).astype(np.float32)}
+    x = rng.standard_normal((7, channels, places)).astype(np.float32)
+    constants = {"w": rng.standard_normal((40, channels, 3)).astype(np.float32)}
     at = {"pads": (1, 1)}
     _, together, _ = both("Conv", {"x": x}, at, constants, open_sizes=True)
     for n in range(len(x)):
         _, alone, _ = both("Conv", {"x": x[n : n + 1]}, at, constants, open_sizes=True)
         np.testing.assert_array_equal(together[n : n + 1], alone)
+
+
+@pytest.mark.parametrize("places", [3, 12, 300])
+@pytest.mark.parametrize("channels", [3, 40])
+@pytest.mark.parametrize("size", [None, 300], ids=["open", "known"])
+def test_a_relu_is_part_of_its_convolution(places: int, channels: int, size: int | None) -> None:
+    rng = np.random.default_rng(places)
+    x = rng.standard_normal((2, 30, size or places)).astype(np.float32)
+    x[0, 1, 1], x[1, 2, 2] = np.nan, -np.inf
+    w = rng.standard_normal((channels, 30, 3)).astype(np.float32)
+    conv = new_node("y = Conv x w", pads=(1, 1))
+    alone, both_nodes = (
+        as_it_is(small(nodes, {"x": (None, 30, size)}, w=w))
+        for nodes in (
+            (conv,),
+            (Node("Conv", conv.inputs, ("c",), conv.attributes), new_node("y = Relu c")),
+        )
+    )
+    want = np.maximum(alone.run({"x": x})["y"], 0)
+    assert np.isnan(want).any() and (want == 0).any()
+    np.testing.assert_array_equal(both_nodes.run({"x": x})["y"], want)
+    plans = [session._plan({"x": x}) for session in (alone, both_nodes)]
+    assert len(plans[0].encoded.steps) == len(plans[1].encoded.steps)
+
+
+def test_numbers_that_are_read_elsewhere_stay_as_they_were_before_a_relu() -> None:
+    w = -np.ones((4, 3, 1), np.float32)
+    nodes = (new_node("c = Conv x w"), new_node("r = Relu c"), new_node("y = Sub r c"))
+    x = np.ones((1, 3, 20), np.float32)
+    got = as_it_is(small(nodes, {"x": (1, 3, 20)}, w=w)).run({"x": x})["y"]
+    np.testing.assert_array_equal(got, np.full((1, 4, 20), 3))

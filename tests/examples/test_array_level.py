@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.interpreters import run_python
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "lbr_gru"])
 def test_u8_inference_stays_near_float64(repo: Path, cell: str) -> None:
-    script = str(repo / "examples" / "u8_inference.py")
-    command = [sys.executable, script, "--cell", cell, "--units", "64"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_python(repo / "examples" / "u8_inference.py", "--cell", cell, "--units", 64)
     errors = {
         line.split("  ")[0].strip(): float(found[1])
         for line in done.stdout.splitlines()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.emitting import build
+from support.interpreters import run_python
 
 from onernn import Cell, Session, fuse, load, verify
-from onernn.engine.emit.pipeline import resolved_inputs
+from onernn.engine.emit.pipeline import resolve_inputs
 from onernn.ir.graph import Node
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
@@ -65,9 +64,7 @@ def test_attention_decides_what_is_answered(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_the_demo_tells_how_good_the_model_is(folder: Path, name: str) -> None:
-    run = subprocess.run(
-        [sys.executable, str(folder / "score.py"), name], capture_output=True, text=True, check=True
-    )
+    run = run_python(folder / "score.py", name)
     measured = json.loads((folder / name / "training.json").read_text())["auc"]
     assert measured > 0.8
     assert run.stdout.splitlines()[-1] == f"AUC {measured:.4f}, as measured in the framework"
@@ -80,7 +77,7 @@ def test_emitted_code_answers_the_same(folder: Path, tmp_path: Path) -> None:
         model = load(model_in(folder, name))
         arrays = read_arrays(folder / name / "heldout.npz")
         feed = read_inputs(arrays, model.inputs)
-        inputs = resolved_inputs(model.inputs, feed, sizes_open=False)
+        inputs = resolve_inputs(model.inputs, feed, sizes_open=False)
         made = tuple(inputs.get(value.name, value) for value in model.inputs)
         models[name] = replace(model, inputs=made)
         feeds[name] = feed, read_outputs(arrays, model.outputs)

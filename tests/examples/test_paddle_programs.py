@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.interpreters import run_python
 
 LAC = """
 import json, sys
@@ -49,11 +48,7 @@ def recorded(data: Path) -> dict[str, Any]:
 
 
 def printed(folder: Path, *command: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run_python(*command, cwd=folder).stdout.splitlines()[-1])
 
 
 @pytest.mark.skipif(find_spec("LAC") is None, reason="LAC is not installed; see examples/lac")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.interpreters import run_python
 
 from onernn import Ragged, Session, load, verify
 
@@ -21,8 +21,7 @@ def folder(repo: Path) -> Path:
 
 
 def segment(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(folder / "segment.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, **more)
+    return run_python(folder / "segment.py", *arguments, **more)
 
 
 @pytest.mark.parametrize("backend", ["onednn", "reference"])

@@ -58,6 +58,39 @@ class Block(mx.gluon.HybridBlock):  # type: ignore[misc]
         return self._run(self, F, *inputs)
 
 
+def hybridized(block: Any, bound: float = 0.4) -> Any:
+    block.initialize(mx.init.Uniform(bound))
+    block.hybridize()
+    return block
+
+
+def network(part: Callable[[], Any], steps: int, *, states: bool = False) -> Block:
+    """A layer, or a cell unrolled over steps of given lengths, and a projection.
+
+    ``states``: the sum of a cell's last states is added.
+    """
+
+    def run(net: Any, F: Any, x: Any, lengths: Any = None) -> Any:  # noqa: N803
+        if not isinstance(net.part, mx.gluon.rnn.RecurrentCell):
+            return net.out(net.part(x))
+        y, after = net.part.unroll(steps, x, None, "NTC", True, valid_length=lengths)
+        made = net.out(y)
+        for state in after if states else ():
+            made = F.broadcast_add(made, F.mean(state))
+        return made
+
+    return Block(run, part=part, out=lambda: mx.gluon.nn.Dense(3, flatten=False))
+
+
+def stacked(*cells: Any, legacy: bool = False) -> Any:
+    """One cell of several, of gluon's or of mx.rnn's."""
+    kind = mx.rnn.SequentialRNNCell if legacy else mx.gluon.rnn.HybridSequentialRNNCell
+    result = kind()
+    for cell in cells:
+        result.add(cell)
+    return result
+
+
 def imported(block: Any, folder: Path, *inputs: str) -> Any:
     """The SymbolBlock of the files that a block's export writes, ``m-symbol.json`` in a folder."""
     block.export(str(folder / "m"))
@@ -66,16 +99,21 @@ def imported(block: Any, folder: Path, *inputs: str) -> Any:
 
 
 def losses_of(
-    block: Any, *given: Array, plug: Callable[[Any], Any] = lambda block: block, steps: int = 20
+    block: Any,
+    *given: Array,
+    plug: Callable[[Any], Any] = lambda block: block,
+    steps: int = 20,
+    hybrid: bool = True,
+    arrays: Any = mx.nd,
 ) -> list[float]:
-    """Of a hybridized block that Adam trains, from parameters of a seed; ``plug`` changes it."""
-    inputs = [mx.nd.array(array) for array in given]
+    """Of a block that Adam trains, from parameters of a seed; ``plug`` changes it."""
+    inputs = [arrays.array(array) for array in given]
     block.initialize()
-    block.hybridize()
+    block.hybridize(hybrid)
     block(*inputs)
     rng = np.random.default_rng(6)
     for _, parameter in sorted(block.collect_params().items()):
-        parameter.set_data(mx.nd.array(rng.uniform(-0.3, 0.3, parameter.shape)))
+        parameter.set_data(arrays.array(rng.uniform(-0.3, 0.3, parameter.shape)))
     plug(block)
     trainer = mx.gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 0.02})
     losses = []
@@ -84,7 +122,7 @@ def losses_of(
             loss = ((block(*inputs) - 0.3) ** 2).mean()
         loss.backward()
         trainer.step(1)
-        losses.append(float(loss.asscalar()))
+        losses.append(float(loss.asnumpy()))
     return losses
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
-from tests.frameworks.mxnet_graphs import Block, run, save
+from tests.frameworks.mxnet_graphs import Block, hybridized, run, save, stacked
 
 from onernn.ir.arrays import Array
 
@@ -31,22 +31,27 @@ class Saved:
     rnns: int | None
 
 
-def uniform(rng: Random, *shape: int, dtype: str = "float32", bound: float = 1.0) -> Array:
-    return rng.uniform(-bound, bound, shape).astype(dtype)
+def uniform(rng: Random, *shape: int, bound: float = 1.0) -> Array:
+    return rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
-def contractive(rng: Random, symbol: Any, inputs: dict[str, Array], dtype: str) -> dict[str, Array]:
+def choose(rng: Random, *names: str) -> str:
+    return str(rng.choice(names))
+
+
+def contractive(symbol: Any, inputs: Mapping[str, Array], seed: Any = 1) -> dict[str, Array]:
     """Numbers for all variables that are no inputs, so small that rounding does not grow."""
+    rng = np.random.default_rng(seed)
     whole = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
     shapes, _, more = symbol.infer_shape(**{name: a.shape for name, a in inputs.items()})
-    sizes = dict(zip(whole, [*shapes, *more], strict=True))
-    return {
-        name: uniform(rng, *shape, dtype=dtype, bound=1 / np.sqrt(max(shape[-1], 4)))
-        if "parameters" not in name
-        else uniform(rng, *shape, dtype=dtype, bound=0.3)
-        for name, shape in sizes.items()
-        if name not in inputs
-    }
+    sizes = {n: s for n, s in zip(whole, [*shapes, *more], strict=True) if n not in inputs}
+    bounds = {n: 0.3 if "parameters" in n else 1 / np.sqrt(max(s[-1], 4)) for n, s in sizes.items()}
+    return {name: uniform(rng, *shape, bound=bounds[name]) for name, shape in sizes.items()}
+
+
+def fed(symbol: Any, **inputs: Array) -> dict[str, Array]:
+    """Inputs, and parameters that are `contractive`."""
+    return {**inputs, **contractive(symbol, inputs)}
 
 
 def exported(
@@ -58,8 +63,7 @@ def exported(
     bound: float = 0.3,
 ) -> Saved:
     """A gluon block as its users save it: hybridized, run, exported."""
-    block.initialize(mx.init.Uniform(bound))
-    block.hybridize()
+    hybridized(block, bound)
     with mx.autograd.pause():
         out = block(*map(mx.nd.array, inputs))
     outputs = [each.asnumpy() for each in _flat(out)]
@@ -93,14 +97,14 @@ def around(layer: Callable[[], Any]) -> Block:
 
 
 def gluon_layer(rng: Random, folder: Path) -> Saved:
-    layout = str(rng.choice(["TNC", "NTC"]))
+    layout = choose(rng, "TNC", "NTC")
     layers, sides = (int(rng.integers(1, 3)) for _ in range(2))
-    kind = str(rng.choice(["LSTM", "GRU", "RNN"]))
+    kind = choose(rng, "LSTM", "GRU", "RNN")
     t, n, h = (int(rng.integers(1, high)) for high in (7, 5, 8))
     with_state = bool(rng.random() < 0.4)
     options: dict[str, Any] = {"dropout": 0.2, "bidirectional": sides == 2, "layout": layout}
     if kind == "RNN":
-        options["activation"] = str(rng.choice(["relu", "tanh"]))
+        options["activation"] = choose(rng, "relu", "tanh")
 
     def layer() -> Any:
         return getattr(mx.gluon.rnn, kind)(h, layers, **options)
@@ -127,7 +131,7 @@ def unrolled(cell: Callable[[], Any], steps: int, **options: Any) -> Block:
 
 def _gluon_cell(rng: Random, h: int) -> Callable[[], Any]:
     cells = mx.gluon.rnn
-    act = str(rng.choice(["relu", "tanh"]))
+    act = choose(rng, "relu", "tanh")
     kinds: list[Callable[[], Any]] = [
         lambda: cells.LSTMCell(h),
         lambda: cells.GRUCell(h),
@@ -136,23 +140,16 @@ def _gluon_cell(rng: Random, h: int) -> Callable[[], Any]:
     return kinds[int(rng.integers(0, 3))]
 
 
-def _sequential(*cells: Any) -> Any:
-    made = mx.gluon.rnn.HybridSequentialRNNCell()
-    for cell in cells:
-        made.add(cell)
-    return made
-
-
 # How cells are put together, and how many rnns they become. The final states of both directions
 # are wanted: they stay two. Masks of a zoneout or of a variational dropout are in the way, and
 # cell states of other steps.
 FORMS: dict[str, tuple[Callable[[Any, Any], Any], int | None]] = {
     "one": (lambda one, other: one(), 1),
-    "stack": (lambda one, other: _sequential(one(), other()), 2),
-    "dropout": (lambda one, other: _sequential(one(), mx.gluon.rnn.DropoutCell(0.3), other()), 2),
+    "stack": (lambda one, other: stacked(one(), other()), 2),
+    "dropout": (lambda one, other: stacked(one(), mx.gluon.rnn.DropoutCell(0.3), other()), 2),
     "bidirectional": (lambda one, other: mx.gluon.rnn.BidirectionalCell(one(), one()), 2),
     "deep": (
-        lambda one, other: _sequential(mx.gluon.rnn.BidirectionalCell(one(), one()), other()),
+        lambda one, other: stacked(mx.gluon.rnn.BidirectionalCell(one(), one()), other()),
         3,
     ),
     "residual": (lambda one, other: mx.gluon.rnn.ResidualCell(one()), 1),
@@ -171,8 +168,8 @@ def sizes(rng: Random) -> Iterator[int]:
 
 def gluon_cells(rng: Random, folder: Path) -> Saved:
     t, n, i, h = sizes(rng)
-    layout = str(rng.choice(["NTC", "TNC"]))
-    form = str(rng.choice(list(FORMS)))
+    layout = choose(rng, "NTC", "TNC")
+    form = choose(rng, *FORMS)
     one, other = _gluon_cell(rng, i if form == "residual" else h), _gluon_cell(rng, h)
     make, rnns = FORMS[form]
     x = uniform(rng, *((n, t, i) if layout == "NTC" else (t, n, i)))
@@ -210,7 +207,7 @@ def looped(cell: Callable[[], Any]) -> Block:
 
 def gluon_loop(rng: Random, folder: Path) -> Saved:
     t, n, i, h = (int(rng.integers(1, high)) for high in (7, 5, 8, 7))
-    kind = str(rng.choice(["LSTMCell", "GRUCell", "RNNCell"]))
+    kind = choose(rng, "LSTMCell", "GRUCell", "RNNCell")
     states = [uniform(rng, n, h) for _ in range(1 + (kind == "LSTMCell"))]
     block = looped(lambda: getattr(mx.gluon.rnn, kind)(h, input_size=i))
     return exported("gluon_loop", block, [uniform(rng, t, n, i), *states], folder, 1)
@@ -219,14 +216,14 @@ def gluon_loop(rng: Random, folder: Path) -> Saved:
 def legacy_cells(rng: Random, folder: Path) -> Saved:
     """mx.rnn's cells, fused and unfused, as Module's users unrolled them."""
     t, n, i, h = sizes(rng)
-    mode = str(rng.choice(["rnn_relu", "rnn_tanh", "lstm", "gru"]))
+    mode = choose(rng, "rnn_relu", "rnn_tanh", "lstm", "gru")
     layers, both = int(rng.integers(1, 3)), bool(rng.integers(0, 2))
     wants = bool(rng.integers(0, 2))
     cell = mx.rnn.FusedRNNCell(
         h, layers, mode, bidirectional=both, get_next_state=wants, prefix=f"{mode}_", dropout=0.2
     )
     fused = bool(rng.random() < 0.4)
-    layout = str(rng.choice(["NTC", "TNC"]))
+    layout = choose(rng, "NTC", "TNC")
     cell = cell if fused else cell.unfuse()
     x = mx.sym.Variable("data")
     outputs, states = cell.unroll(t, x, layout=layout, merge_outputs=True)
@@ -235,7 +232,7 @@ def legacy_cells(rng: Random, folder: Path) -> Saved:
     inputs = {"data": uniform(rng, *((n, t, i) if layout == "NTC" else (t, n, i)))}
     symbol = mx.sym.Group(heads)
     rnns = 1 if fused else layers
-    params = contractive(rng, symbol, inputs, "float32")
+    params = contractive(symbol, inputs, rng)
     file, expected = save(symbol, params, folder / "model"), run(symbol, {**inputs, **params})
     kind = f"legacy_{'fused' if fused else 'unfused'}"
     return Saved(kind, file, inputs, expected, symbol.list_outputs(), rnns)

@@ -31,12 +31,18 @@ def arrays(mode: str, layers: int = 2, sides: int = 2, dtype: str = "float32") -
     return {name: array.astype(dtype) for name, array in made.items()}
 
 
+def operator_of(mode: str, data: Any, dtype: str = "float32", **attributes: Any) -> Any:
+    """The operator over a symbol; its other inputs are variables."""
+    slots = ["parameters", "state", *["state_cell"] * (mode == "lstm")]
+    slots += ["sequence_length"] * bool(attributes.get("use_sequence_length"))
+    variables = {name: mx.sym.Variable(name, dtype=dtype) for name in slots}
+    return mx.sym.RNN(data, **variables, **{"mode": mode, "state_size": H, **attributes})
+
+
 def symbol_of(mode: str, dtype: str = "float32", **attributes: Any) -> Any:
-    names = list(arrays(mode))
-    variables = {name: mx.sym.Variable(name, dtype=dtype) for name in names}
-    options = {"num_layers": 2, "bidirectional": True, "state_outputs": True, **attributes}
-    made = mx.sym.RNN(**variables, mode=mode, state_size=H, name="net", **options)
-    return mx.sym.Group(list(made)) if options["state_outputs"] else made
+    data = mx.sym.Variable("data", dtype=dtype)
+    options = {**OPTIONS, "state_outputs": True, "name": "net", **attributes}
+    return mx.sym.Group([*operator_of(mode, data, dtype, **options)])
 
 
 def ndarrays(given: Mapping[str, Array]) -> dict[str, Any]:
@@ -64,6 +70,16 @@ def trained(symbol: Any, given: Mapping[str, Array], dtype: str = "float32") -> 
     bound.backward([mx.nd.array(rng.uniform(-1, 1, o.shape), dtype=dtype) for o in outputs])
     found = {name: grad.asnumpy() for name, grad in grads.items()}
     return {**found, **{str(k): out.asnumpy() for k, out in enumerate(outputs)}}
+
+
+def train_alike(
+    ours: Any, theirs: Any, given: Mapping[str, Array], scale: float = 3e-5, dtype: str = "float32"
+) -> dict[str, Array]:
+    """Compares what two symbols give when they are `trained`; returns that of the second."""
+    found, expected = (trained(symbol, given, dtype) for symbol in (ours, theirs))
+    for name, want in expected.items():
+        close(found[name], want, scale, name)
+    return expected
 
 
 def recorded(function: Callable[..., Any], given: Mapping[str, Array]) -> list[Array]:

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.random  # noqa: F401
 import paddle
+from support.arrays import uniform
 
 from onernn import Ragged, Session, load
 from onernn.ir.arrays import Array
-from onernn.ir.ragged import data_of
+from onernn.ir.ragged import Batch, data_of, depth_of
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
 
 paddle.enable_static()
 core = paddle.base.core
 Tensor = getattr(core, "LoDTensor", None) or core.DenseTensor
-Batch = Ragged | Array
 Variable = Any
 Build = Callable[["PaddleGraph", Mapping[str, Variable]], list[Variable]]
 
@@ -38,6 +38,8 @@ LODS = {
 # What operators give, the results that are asked for first; the others give ``Out``.
 OUTPUTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("reshape2", "squeeze2", "unsqueeze2", "transpose2"), ("Out", "XShape")),
+    "flatten2": ("Out", "XShape"),
+    "norm": ("Out", "Norm"),
     "flatten_contiguous_range": ("Out", "XShape"),
     "dropout": ("Out", "Mask"),
     "layer_norm": ("Y", "Mean", "Variance"),
@@ -90,9 +92,8 @@ class PaddleGraph:
 
     def feed_like(self, name: str, value: Batch) -> Variable:
         """An input that takes this batch, and others of any number of sentences and words."""
-        data = value.data if isinstance(value, Ragged) else value
-        levels = len(value.outer) + 1 if isinstance(value, Ragged) else 0
-        return self.feed(name, [-1, *data.shape[1:]], str(data.dtype), levels)
+        data = data_of(value)
+        return self.feed(name, [-1, *data.shape[1:]], str(data.dtype), depth_of(value))
 
     def parameter(self, array: Array, name: str = "") -> Variable:
         """A persistable variable of these numbers, as saved with a model."""
@@ -110,23 +111,23 @@ class PaddleGraph:
     def op(
         self,
         type: str,  # noqa: A002
-        inputs: Mapping[str, Variable | Sequence[Variable]],
         *,
         gives: str = "float32",
         counts: Mapping[str, int] | None = None,
-        into: Mapping[str, Variable] | None = None,
-        **attributes: Any,
+        **rest: Any,
     ) -> Any:
         """Appends an operator; the output variable that is asked for, or the tuple of them.
 
-        ``gives``: the dtype of outputs that `DTYPES` does not tell. ``counts``: how many variables
-        a slot holds, where it is a list of them. ``into``: further output slots, and the variables
-        that they overwrite.
+        Names in capitals are slots, which hold a variable, a list of them or None; the others are
+        attributes. ``gives``: the dtype of outputs that `DTYPES` does not tell. ``counts``: how
+        many variables a slot holds, where it is a list of them.
         """
         block, outputs = self._main.global_block(), OUTPUTS.get(type, ("Out",))
+        attributes = {name: value for name, value in rest.items() if name[0].islower()}
         slots = {
-            slot: list(given) if isinstance(given, list | tuple) else [given]
-            for slot, given in inputs.items()
+            name: value if isinstance(value, list) else [value]
+            for name, value in rest.items()
+            if name[0].isupper() and value is not None
         }
         made = {
             slot: [
@@ -135,8 +136,9 @@ class PaddleGraph:
             ]
             for slot in outputs
         }
+        statistics = {f"{s}Out": slots[s] for s in ("Mean", "Variance") if s in slots}
         with paddle.static.program_guard(self._main, self._startup):
-            whole = {**made, **{slot: [variable] for slot, variable in (into or {}).items()}}
+            whole = {**made, **statistics}
             block.append_op(type=type, inputs=slots, outputs=whole, attrs=attributes)
         found = tuple(made[slot] if slot in (counts or {}) else made[slot][0] for slot in outputs)
         wanted = RESULTS.get(type, 1)
@@ -195,8 +197,7 @@ class SavedModel:
 def tensor(value: Batch) -> Any:
     """A tensor of Paddle with the same numbers and LoD."""
     made = Tensor()
-    data = value.data if isinstance(value, Ragged) else value
-    made.set(np.ascontiguousarray(data), paddle.CPUPlace())
+    made.set(np.asarray(data_of(value), order="C"), paddle.CPUPlace())
     if isinstance(value, Ragged):
         made.set_lod(value.lod)
     return made
@@ -214,7 +215,7 @@ def differences(
     """What is not the same in values, dtype, shape or LoD, an output a line; none if all is."""
     found = []
     for (name, ours), theirs in zip(actual.items(), expected, strict=True):
-        data = [value.data if isinstance(value, Ragged) else value for value in (ours, theirs)]
+        data = [data_of(value) for value in (ours, theirs)]
         if isinstance(ours, Ragged) and not isinstance(theirs, Ragged):
             found.append(f"{name}: LoD {ours.lod} where Paddle has none")
         elif data[0].dtype != data[1].dtype:
@@ -222,21 +223,6 @@ def differences(
         elif not (verdict := compare(name, ours, theirs, tolerance)).passed:
             found.append(f"{name}: {verdict.reason}")
     return found
-
-
-def predict(predictor: Any, feeds: Mapping[str, Batch]) -> list[Batch]:
-    """What a predictor of paddle.inference gives for a batch."""
-    for name, value in feeds.items():
-        handle = predictor.get_input_handle(name)
-        handle.copy_from_cpu(np.ascontiguousarray(data_of(value)))
-        if isinstance(value, Ragged):
-            handle.set_lod([list(map(int, level)) for level in value.lod])
-    predictor.run()
-    outputs = [predictor.get_output_handle(name) for name in predictor.get_output_names()]
-    return [
-        Ragged.from_lod(each.copy_to_cpu(), each.lod()) if each.lod() else each.copy_to_cpu()
-        for each in outputs
-    ]
 
 
 def check(saved: SavedModel, feeds: Sequence[Mapping[str, Batch]]) -> None:
@@ -254,7 +240,7 @@ class Fixed:
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng([seed, *shape]).uniform(-2, 2, shape).astype(np.float32)
+    return uniform(*shape, seed=[seed, *shape], bound=2)
 
 
 def ragged(lod: list[list[int]] | None, *sizes: int, seed: int = 0) -> Batch:
@@ -263,14 +249,13 @@ def ragged(lod: list[list[int]] | None, *sizes: int, seed: int = 0) -> Batch:
     return Ragged.from_lod(data, lod) if lod else data
 
 
-def row(operator: str, *, gives: str = "float32", counts: Any = None, **slots: Any) -> Build:
+def row(operator: str, **rest: Any) -> Build:
     """What appends an operator, and gives the results that are asked for.
 
     Names in capitals are slots, which hold an input of the graph (its name), a parameter (`Fixed`,
     or the shape of random numbers), the result of another row, or a list of them; the others are
-    attributes.
+    those of `PaddleGraph.op`.
     """
-    attributes = {name: slots.pop(name) for name in list(slots) if not name[0].isupper()}
 
     def build(graph: PaddleGraph, inputs: Mapping[str, Variable]) -> list[Variable]:
         def variable(value: Any) -> Any:
@@ -282,9 +267,8 @@ def row(operator: str, *, gives: str = "float32", counts: Any = None, **slots: A
                 return value(graph, inputs)[0]
             return graph.parameter(value.array if isinstance(value, Fixed) else numbers(*value))
 
-        made = {slot: variable(value) for slot, value in slots.items()}
-        into = {f"{slot}Out": made[slot] for slot in ("Mean", "Variance") if slot in made}
-        found = graph.op(operator, made, gives=gives, counts=counts, into=into, **attributes)
+        made = {name: variable(value) for name, value in rest.items() if name[0].isupper()}
+        found = graph.op(operator, **{**rest, **made})
         results = found if isinstance(found, tuple) else [found]
         return [v for each in results for v in (each if isinstance(each, list) else [each])]
 

@@ -23,14 +23,17 @@ from paddle_nets import (
     O,
     all_close,
     close,
+    config_of,
     data,
     net,
     operators,
+    predict,
     run_case,
+    served,
     spec,
     tensors,
 )
-from paddle_scripts import KINDS, served
+from paddle_scripts import KINDS
 
 import onernn
 from onernn.adapters.paddle import optimize, restore
@@ -53,62 +56,51 @@ def case_translated_layer() -> None:
 
 
 def predicted(config: Any) -> list[Array]:
-    from paddle import inference
-
-    predictor = inference.create_predictor(config)
-    results = []
-    for each in (predictor, predictor.clone()):
-        for name, value in data().items():
-            each.get_input_handle(name).copy_from_cpu(value)
-        each.run()
-        results.append([each.get_output_handle(n).copy_to_cpu() for n in each.get_output_names()])
+    predictor = paddle.inference.create_predictor(config)
+    results = [predict(each, data()) for each in (predictor, predictor.clone())]
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
     return results[0]
 
 
 def case_predictors() -> None:
-    from paddle import inference
-
     made, folder = net(kind="LSTM"), FILES / "predictor"
     paddle.jit.save(made, str(folder / "model"), input_spec=spec())
-    named = str(folder / "model.json"), str(folder / "model.pdiparams")
-    theirs = predicted(inference.Config(*named))
-    for config in (inference.Config(*named), inference.Config(str(folder))):
+    theirs = predicted(config_of(folder))
+    for config in (config_of(folder), paddle.inference.Config(str(folder))):
         assert optimize(config) is config
         all_close(predicted(config), theirs)
     other = net(kind="LSTM")
     for each in other.parameters():  # other numbers, which a predictor that is gone has not packed
         each.set_value(each * 0.5)
     paddle.jit.save(other, str(folder / "model"), input_spec=spec())
-    ours = predicted(optimize(inference.Config(*named)))
-    all_close(ours, predicted(inference.Config(*named)))
+    ours = predicted(optimize(config_of(folder)))
+    all_close(ours, predicted(config_of(folder)))
     paddle.jit.save(made, str(folder / "model"), input_spec=spec())
-    narrow = predicted(optimize(inference.Config(*named), dtype="bf16"))
+    narrow = predicted(optimize(config_of(folder), dtype="bf16"))
     assert 1e-5 < np.abs(narrow[0] - theirs[0]).max() < 2e-2
 
 
 def single_step(**options: Any) -> Any:
     """A program of one step of one sequence, with the line, and what it gives."""
     paddle.seed(3)
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
+
+    def build(main: Any, x: Any, _: Any) -> list[Any]:
         layer = paddle.nn.LSTM(I, O)
         layer.eval()
-        last = layer(paddle.static.data("x", [1, 1, I]))[1][0].sum()
-    if options:
-        optimize(main, fetch_list=[last], **options)
-    with paddle.static.scope_guard(paddle.static.Scope()):
-        executor = paddle.static.Executor()
-        executor.run(startup)
-        feed = {"x": np.ones((1, 1, I), np.float32)}
-        result = executor.run(main, feed=feed, fetch_list=[last])
-        with profiler.Profiler(
-            targets=[profiler.ProfilerTarget.CPU], on_trace_ready=lambda _: None
-        ) as recorded:
-            executor.run(main, feed=feed, fetch_list=[last])
+        last = layer(x)[1][0].sum()
+        if options:
+            optimize(main, fetch_list=[last], **options)
+        return [last]
+
+    built, x = Built(build, (1, 1, I)), np.ones((1, 1, I), np.float32)
+    (result,) = built.run(x=x)
+    with profiler.Profiler(
+        targets=[profiler.ProfilerTarget.CPU], on_trace_ready=lambda _: None
+    ) as recorded:
+        built.run(x=x)
     recorded.export(str(FILES / "events.json"), format="json")
-    return main, result[0]
+    return built.main, result
 
 
 def case_single_steps() -> None:
@@ -314,19 +306,13 @@ def case_threads() -> None:
     paddle.jit.save(net(), str(FILES / "shared"), input_spec=spec())
     layer = optimize(paddle.jit.load(str(FILES / "shared")), threads=2)
     expected = layer(*tensors())[0].numpy()
-    config = optimize(
-        paddle.inference.Config(str(FILES / "shared.json"), str(FILES / "shared.pdiparams"))
-    )
+    config = optimize(config_of(FILES, "shared"))
     predictors = [paddle.inference.create_predictor(config)]
     predictors += [predictors[0].clone() for _ in range(3)]
 
     def run(predictor: Any) -> None:
         for _ in range(20):
-            for name, value in data().items():
-                predictor.get_input_handle(name).copy_from_cpu(value)
-            predictor.run()
-            name = predictor.get_output_names()[0]
-            close(predictor.get_output_handle(name).copy_to_cpu(), expected)
+            close(predict(predictor, data())[0], expected)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, predictors))
@@ -334,7 +320,7 @@ def case_threads() -> None:
 
 def case_networks_that_ran_compiled() -> None:
     for kind in KINDS[:3]:
-        served(kind, FILES / kind.__name__, all_close)
+        served(kind, FILES / kind.__name__)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
+import paddle.inference
 
+import onernn
+from onernn import Ragged
+from onernn.adapters.paddle import optimize
 from onernn.ir.arrays import Array
+from onernn.ir.ragged import Batch, data_of
 
 I, O, N, T = 5, 19, 4, 6  # noqa: E741  # 19: a panel of kernels has 16 units
 STEPS = 20
@@ -54,12 +60,19 @@ def net(*, train: bool = False, kind: str = "GRU", **more: Any) -> Net:
 
 
 class Built:
-    """A program in a scope of its own. ``build(program, x, lengths)`` gives what its runs fetch."""
+    """A program in a scope of its own. ``build(program, x, lengths)`` gives what its runs fetch.
 
-    def __init__(self, build: Callable[[Any, Any, Any], Sequence[Any]]) -> None:
+    ``sizes``: those of x.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Any, Any, Any], Sequence[Any]],
+        sizes: Sequence[int | None] = (None, None, I),
+    ) -> None:
         self.main, startup = paddle.static.Program(), paddle.static.Program()
         with paddle.static.program_guard(self.main, startup):
-            x = paddle.static.data("x", [None, None, I])
+            x = paddle.static.data("x", list(sizes))
             lengths = paddle.static.data("lengths", [None], "int32")
             self.wanted = build(self.main, x, lengths)
         self.scope, self.executor = paddle.static.Scope(), paddle.static.Executor()
@@ -96,6 +109,54 @@ def close(got: Any, expected: Any, rounding: float = 4e-6) -> None:
     assert one.shape == other.shape, (one.shape, other.shape)
     assert np.abs(other).max() > 1e-3  # zeros would be close to anything
     np.testing.assert_allclose(one, other, rtol=0, atol=rounding * max(1, np.abs(other).max()))
+
+
+def predict(predictor: Any, feeds: Mapping[str, Batch]) -> list[Batch]:
+    """What a predictor of paddle.inference gives for a batch."""
+    for name, value in feeds.items():
+        handle = predictor.get_input_handle(name)
+        handle.copy_from_cpu(np.ascontiguousarray(data_of(value)))
+        if isinstance(value, Ragged):
+            handle.set_lod([list(map(int, level)) for level in value.lod])
+    predictor.run()
+    outputs = [predictor.get_output_handle(name) for name in predictor.get_output_names()]
+    return [
+        Ragged.from_lod(each.copy_to_cpu(), each.lod()) if each.lod() else each.copy_to_cpu()
+        for each in outputs
+    ]
+
+
+def config_of(folder: Path, name: str = "model") -> Any:
+    """A Config of a program in the format of this Paddle, which logs nothing."""
+    suffixes = [suffix for suffix in ("json", "pdmodel") if (folder / f"{name}.{suffix}").exists()]
+    files = (str(folder / f"{name}.{suffix}") for suffix in (suffixes[0], "pdiparams"))
+    config = paddle.inference.Config(*files)
+    config.disable_glog_info()
+    return config
+
+
+OURS = partial(optimize, backend="kernels")
+
+
+def served(kind: Any, folder: Path) -> None:
+    """The files of a plugged network: in Paddle's predictor, in a plugged one, without Paddle."""
+    net = kind()
+    net.eval()
+    given = [paddle.to_tensor(each) for each in kind.given.values()]
+    expected = [each.numpy() for each in paddle.utils.flatten(net(*given))]
+    spec = []
+    for name, each in kind.given.items():
+        sizes = [None] * each.ndim
+        if each.dtype == np.float32:
+            sizes = [None, *each.shape[1:-2], None, each.shape[-1]]
+        spec.append(paddle.static.InputSpec(sizes, str(each.dtype), name))
+    compiled = paddle.jit.to_static(OURS(net), input_spec=spec, full_graph=True)
+    all_close([each.numpy() for each in paddle.utils.flatten(compiled(*given))], expected)
+    paddle.jit.save(net, str(folder / "m"))
+    for plug in (lambda config: config, OURS):
+        predictor = paddle.inference.create_predictor(plug(config_of(folder, "m")))
+        all_close(predict(predictor, kind.given), expected)
+    all_close(onernn.Session(folder / "m").run(kind.given).values(), expected)
 
 
 def spec() -> list[Any]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import paddle
 
-import onernn
-from onernn.adapters.paddle import optimize, restore
+from onernn.adapters.paddle import restore
 from onernn.ir.arrays import Array
 
 nn, F = paddle.nn, paddle.nn.functional
@@ -121,32 +118,3 @@ def script(kind: Any, plug: Plug) -> list[Array]:
 
 
 KINDS = Tagger, Encoder, Vocoder, Synthesizer
-OURS = partial(optimize, backend="kernels")
-
-
-def served(kind: Any, folder: Path, all_close: Callable[[Any, Any], None]) -> None:
-    """The files of a plugged network: in Paddle's predictor, in a plugged one, without Paddle."""
-    net = kind()
-    net.eval()
-    given = [paddle.to_tensor(each) for each in kind.given.values()]
-    expected = [each.numpy() for each in paddle.utils.flatten(net(*given))]
-    free = {"sound": [None, 1, None, I], "mels": [None, None, I], "lengths": [None]}
-    spec = [
-        paddle.static.InputSpec(free.get(name, [None, None]), str(each.dtype), name)
-        for name, each in kind.given.items()
-    ]
-    compiled = paddle.jit.to_static(OURS(net), input_spec=spec, full_graph=True)
-    all_close([each.numpy() for each in paddle.utils.flatten(compiled(*given))], expected)
-    paddle.jit.save(net, str(folder / "m"))
-    program = next(each for each in folder.iterdir() if each.suffix in (".pdmodel", ".json"))
-    for plug in (lambda config: config, OURS):
-        config = paddle.inference.Config(str(program), str(folder / "m.pdiparams"))
-        config.disable_glog_info()
-        predictor = paddle.inference.create_predictor(plug(config))
-        for name, each in zip(predictor.get_input_names(), given, strict=True):
-            predictor.get_input_handle(name).copy_from_cpu(each.numpy())
-        predictor.run()
-        names = predictor.get_output_names()
-        all_close([predictor.get_output_handle(n).copy_to_cpu() for n in names], expected)
-    outputs = onernn.Session(folder / "m").run(dict(zip(kind.given, kind.given.values())))  # noqa: B905
-    all_close([*outputs.values()], expected)

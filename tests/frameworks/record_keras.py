@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from frameworks.keras_models import LAYERS, filled, given
+from frameworks.keras_models import FUNCTIONS, LAYERS, filled, given
 
 import onernn
 
@@ -178,6 +178,17 @@ def layers(keras: Any) -> Made:
     return keras.Model(inputs, outputs), feeds
 
 
+def functions(keras: Any) -> Made:
+    """Each of FUNCTIONS, side by side."""
+    x, i = keras.Input((4, 3), name="x"), keras.Input((4,), dtype="int32", name="i")
+    outputs: list[Any] = []
+    for function in FUNCTIONS.values():
+        made = function(keras.ops, x, i)
+        outputs += made if isinstance(made, list) else [made]
+    ids = np.array([[1, 2, 3, 4], [2, 3, 2, 1], [4, 1, 1, 2]], "int32")
+    return keras.Model([x, i], outputs), [_numbers(3, 4, 3), ids]
+
+
 def small(keras: Any) -> Made:
     """As few bytes as there can be: damaged files are made of it."""
     layers = keras.layers
@@ -212,8 +223,8 @@ def states_of(layer: Any) -> list[Any]:
     return list(layer.states) if getattr(layer, "stateful", False) else []
 
 
-def record(keras: Any, name: str, make: Callable[[Any], Made]) -> None:
-    folder = DATA / name.partition(".")[0]
+def record(keras: Any, name: str, make: Callable[[Any], Made], data: Path = DATA) -> None:
+    folder = data / name.partition(".")[0]
     folder.mkdir(parents=True, exist_ok=True)
     model, feeds = make(keras)
     filled(model, 11)
@@ -225,9 +236,11 @@ def record(keras: Any, name: str, make: Callable[[Any], Made]) -> None:
         want = given(model, feeds) + [np.array(state) for state in held]
     feeds = [*feeds, *begin]
     graph = onernn.load(file)
-    arrays = {f"in__{v.name}": a for v, a in zip(graph.inputs, feeds, strict=True)}
-    arrays |= {f"out__{v.name}": a for v, a in zip(graph.outputs, want, strict=True)}
-    np.savez(folder / "io.npz", **arrays)
+    given_by_name, wanted = (
+        {value.name: array for value, array in zip(values, arrays, strict=True)}
+        for values, arrays in ((graph.inputs, feeds), (graph.outputs, want))
+    )
+    onernn.recording.save(folder / "io.npz", given_by_name, wanted)
 
 
 if __name__ == "__main__":
@@ -236,5 +249,8 @@ if __name__ == "__main__":
         import tf_keras as framework
     else:
         import keras as framework
+    if sys.argv[1:] != ["2"]:  # which no test of whole models needs to write, emit or compile
+        tests = Path(__file__).parents[1] / "adapters" / "keras"
+        record(framework, "functions.keras", functions, tests)
     for name, make in (KERAS_2 if sys.argv[1:] == ["2"] else KERAS_3).items():
         record(framework, name, make)

@@ -22,10 +22,9 @@ import numpy as np
 from support.arrays import uniform
 from support.recorded_operators import Recorded, read_recorded, write_recorded
 from tests.frameworks.mxnet_crnn import Crnn
-from tests.frameworks.mxnet_graphs import Block, numpy_mode, run, run_recorded, save
+from tests.frameworks.mxnet_graphs import Block, numpy_mode, run, run_recorded, save, stacked
 from tests.frameworks.mxnet_models import (
     _flat,
-    _sequential,
     around,
     contractive,
     looped,
@@ -91,7 +90,7 @@ def gluon_bidirectional_ntc(folder: Path) -> None:
 def gluon_unrolled_stack(folder: Path) -> None:
     cells = mx.gluon.rnn
     both = lambda: cells.BidirectionalCell(cells.GRUCell(H), cells.GRUCell(H))  # noqa: E731
-    stack = lambda: _sequential(both(), cells.LSTMCell(H), cells.RNNCell(H))  # noqa: E731
+    stack = lambda: stacked(both(), cells.LSTMCell(H), cells.RNNCell(H))  # noqa: E731
     exported(
         folder, unrolled(stack, T, layout="NTC", merge_outputs=True), words(N, T, C), gluon=True
     )
@@ -158,7 +157,7 @@ def _legacy(folder: Path, cell: Any) -> tuple[Any, dict[str, Array]]:
     hidden = mx.sym.Reshape(outputs, shape=(-1, 2 * H))
     scores = mx.sym.FullyConnected(hidden, num_hidden=4, name="fc")
     symbol, x = mx.sym.SoftmaxOutput(scores, name="softmax"), words(N, T, C)
-    params = contractive(np.random.default_rng(1), symbol, {"data": x}, "float32")
+    params = contractive(symbol, {"data": x})
     params.pop("softmax_label")
     record(folder, {"data": x}, run(symbol, {"data": x, **params}))
     return symbol, params

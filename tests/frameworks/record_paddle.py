@@ -7,14 +7,13 @@ Run in an environment with PaddlePaddle 2.6.2; what each model is for stands in 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tests.frameworks.paddle_graphs import Batch, PaddleGraph, SavedModel, Variable
-from tests.frameworks.recording import registry, strip_call_stacks
+from tests.frameworks.recording import record_each, registry, strip_call_stacks
 
 from onernn import Ragged
 from onernn.ir.arrays import Array
@@ -49,10 +48,10 @@ class Builder:
         return self.graph.feed_like(name, value)
 
     def mul(self, x: Variable, rows: int, columns: int) -> Variable:
-        return self.op("mul", {"X": x, "Y": self.parameter(rows, columns)})
+        return self.op("mul", X=x, Y=self.parameter(rows, columns))
 
     def add(self, x: Variable, bias: Variable) -> Variable:
-        return self.op("elementwise_add", {"X": x, "Y": bias}, axis=1)
+        return self.op("elementwise_add", X=x, Y=bias, axis=1)
 
     def fc(self, x: Variable, rows: int, columns: int) -> Variable:
         return self.add(self.mul(x, rows, columns), self.parameter(columns))
@@ -65,10 +64,15 @@ class Builder:
         state: Variable | None = None,
         **attributes: Any,
     ) -> Variable:
-        inputs = {"Input": projected, "Weight": self.parameter(hidden, 3 * hidden)}
-        inputs |= {"Bias": bias} if bias is not None else {}
-        inputs |= {"H0": state} if state is not None else {}
-        return self.op("gru", inputs, **attributes)
+        weight = self.parameter(hidden, 3 * hidden)
+        return self.op("gru", Input=projected, Weight=weight, Bias=bias, H0=state, **attributes)
+
+    def fc_gru(
+        self, x: Variable | None = None, hidden: int = 5, width: int = 4, **more: Any
+    ) -> Variable:
+        """A GRU with a bias over the projection, with a bias, of ``width`` features."""
+        projected = self.fc(self.x if x is None else x, width, 3 * hidden)
+        return self.gru(projected, hidden, **{"bias": self.parameter(1, 3 * hidden), **more})
 
     def done(self, *fetches: Variable) -> tuple[PaddleGraph, list[Variable], Feeds]:
         return self.graph, list(fetches), self.feeds
@@ -79,7 +83,7 @@ def initial_state() -> Any:
     """Paddle's own pass fuses this and drops H0."""
     b = Builder(1)
     state = b.feed("h0", b.array(5, 5))
-    return b.done(b.gru(b.fc(b.x, 4, 15), bias=b.parameter(1, 15), state=state))
+    return b.done(b.fc_gru(state=state))
 
 
 @model
@@ -103,9 +107,9 @@ def two_levels() -> Any:
     """Paddle's GRU takes one level: lod_reset makes it so, and gives the others back."""
     b = Builder(4, levels=2)
     one = b.feed("one", Ragged(b.array(11, 1), OFFSETS))
-    projected = b.op("lod_reset", {"X": b.fc(b.x, 4, 15), "Y": one})
+    projected = b.op("lod_reset", X=b.fc(b.x, 4, 15), Y=one)
     hidden = b.gru(projected, bias=b.parameter(1, 15))
-    return b.done(hidden, b.op("lod_reset", {"X": hidden, "Y": b.x}))
+    return b.done(hidden, b.op("lod_reset", X=hidden, Y=b.x))
 
 
 @model
@@ -127,15 +131,15 @@ def relu_candidate() -> Any:
 def tanh_gate() -> Any:
     """Under another gate than a sigmoid, origin_mode False is no sign."""
     b = Builder(7)
-    return b.done(b.gru(b.fc(b.x, 4, 15), bias=b.parameter(1, 15), gate_activation="tanh"))
+    return b.done(b.fc_gru(gate_activation="tanh"))
 
 
 @model
 def matmul_v2_lod_reset() -> Any:
     """matmul_v2 drops the LoD, lod_reset takes it back from x."""
     b = Builder(8)
-    product = b.op("matmul_v2", {"X": b.x, "Y": b.parameter(15, 4)}, trans_y=True)
-    projected = b.op("lod_reset", {"X": b.add(product, b.parameter(15)), "Y": b.x})
+    product = b.op("matmul_v2", X=b.x, Y=b.parameter(15, 4), trans_y=True)
+    projected = b.op("lod_reset", X=b.add(product, b.parameter(15)), Y=b.x)
     return b.done(b.gru(projected, bias=b.parameter(1, 15)))
 
 
@@ -143,8 +147,8 @@ def matmul_v2_lod_reset() -> Any:
 def fc_relu() -> Any:
     """The fc operator with an activation is not linear: it stays in front of the GRU."""
     b = Builder(9)
-    inputs = {"Input": b.x, "W": b.parameter(4, 15), "Bias": b.parameter(15)}
-    projected = b.op("fc", inputs, in_num_col_dims=1, activation_type="relu")
+    options = {"in_num_col_dims": 1, "activation_type": "relu"}
+    projected = b.op("fc", Input=b.x, W=b.parameter(4, 15), Bias=b.parameter(15), **options)
     return b.done(b.gru(projected, bias=b.parameter(1, 15)))
 
 
@@ -152,8 +156,8 @@ def fc_relu() -> Any:
 def dropout_downgrade() -> Any:
     """In inference this dropout multiplies by 1 - p."""
     b = Builder(10)
-    kept = b.op("dropout", {"X": b.x}, dropout_prob=0.3, is_test=True)
-    return b.done(b.gru(b.fc(kept, 4, 15), bias=b.parameter(1, 15)))
+    kept = b.op("dropout", X=b.x, dropout_prob=0.3, is_test=True)
+    return b.done(b.fc_gru(kept))
 
 
 @model
@@ -161,12 +165,10 @@ def embedding_crf() -> Any:
     """A tagger: embedding with a row that is padding, GRU, emission of 5 tags, Viterbi path."""
     b = Builder(11)
     ids = b.feed("ids", Ragged(b.rng.integers(0, 7, (11, 1)), OFFSETS))
-    words = b.op("lookup_table", {"Ids": ids, "W": b.parameter(7, 4)}, padding_idx=3)
-    both = b.op("elementwise_add", {"X": words, "Y": b.x}, axis=-1)
-    emission = b.fc(b.gru(b.fc(both, 4, 15), bias=b.parameter(1, 15)), 5, 5)
-    inputs = {"Emission": emission, "Transition": b.parameter(7, 5)}
-    path = b.op("crf_decoding", inputs)
-    return b.done(emission, path)
+    words = b.op("lookup_table", Ids=ids, W=b.parameter(7, 4), padding_idx=3)
+    both = b.op("elementwise_add", X=words, Y=b.x, axis=-1)
+    emission = b.fc(b.fc_gru(both), 5, 5)
+    return b.done(emission, b.op("crf_decoding", Emission=emission, Transition=b.parameter(7, 5)))
 
 
 @model
@@ -174,17 +176,17 @@ def bidirectional_states() -> Any:
     """A pair of opposite directions, each from its own initial state, one without a gru bias."""
     b = Builder(12)
     states = [b.feed(name, b.array(5, 4)) for name in ("h_forward", "h_backward")]
-    forward = b.gru(b.fc(b.x, 4, 12), 4, bias=b.parameter(1, 12), state=states[0])
+    forward = b.fc_gru(hidden=4, state=states[0])
     backward = b.gru(b.fc(b.x, 4, 12), 4, state=states[1], is_reverse=True)
-    return b.done(b.op("concat", {"X": [forward, backward]}, axis=1))
+    return b.done(b.op("concat", X=[forward, backward], axis=1))
 
 
 @model
 def running_weight() -> Any:
     """The weight of the projection is computed at run time."""
     b = Builder(13)
-    weight = b.op("scale", {"X": b.parameter(4, 15)}, scale=0.5)
-    projected = b.op("mul", {"X": b.x, "Y": weight})
+    weight = b.op("scale", X=b.parameter(4, 15), scale=0.5)
+    projected = b.op("mul", X=b.x, Y=weight)
     return b.done(b.gru(projected, bias=b.parameter(1, 15)))
 
 
@@ -217,6 +219,4 @@ def record_runs(saved: SavedModel, feeds: Feeds) -> None:
 
 
 if __name__ == "__main__":
-    for each in MODELS:
-        record(each, Path(sys.argv[1]) / each)
-        print(each)
+    record_each(MODELS, record)

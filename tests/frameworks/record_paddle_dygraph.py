@@ -94,5 +94,37 @@ def around() -> Made:
     return Around(), {**feeds, "divisors": divisors, "at": np.array([2, 0])}
 
 
+class Assigned(nn.Layer):
+    """Slices, elements and masks that are assigned to; a head that fills a tensor step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.speaker = nn.GRUCell(3, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Any) -> Any:
+        y = x * 2
+        y[:, 1] = paddle.sum(x, axis=1)
+        y[:, 3:0:-2] = 2.5
+        y[-1, 0] = paddle.to_tensor([1.0, -2.0, 3.0])
+        y[y > 1.9] = 0.5
+        rows, columns = paddle.to_tensor([0, -1, 0]), paddle.to_tensor([[2], [0]])
+        put = paddle.index_put(x + 0, (rows, columns), paddle.to_tensor([1.0, 2.0, 3.0]))
+        added = paddle.index_put(x + 0, (rows,), x[:1] + 1, accumulate=True)
+        spoken = paddle.zeros([2, 4, 3])
+        steps = paddle.shape(x)[1] - 1
+        h, word, i = paddle.zeros([2, 5]), x[:, 0], paddle.zeros([1], "int64")
+        while i < steps:
+            h = self.cell(word, h)[1]
+            word = self.speaker(h)
+            spoken[:, i] = word.unsqueeze(1)
+            i = i + 1
+        return y, put, added, spoken
+
+
+@model
+def assigned() -> Made:
+    return Assigned(), {"x": numbers(2, 4, 3)}
+
+
 if __name__ == "__main__":
     record_all(MODELS, "dygraph_{}_{}")

@@ -8,14 +8,13 @@ int8 and bf16 primitives. Layers and scales: `cpu_quantize_pass` and `cpu_bfloat
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tests.frameworks.paddle_graphs import SavedModel, Variable, core, paddle
 from tests.frameworks.record_paddle import Builder, record_runs
-from tests.frameworks.recording import registry, strip_call_stacks
+from tests.frameworks.recording import record_each, registry, strip_call_stacks
 
 if not hasattr(np, "Inf"):  # Paddle 2.6.2's pass asks NumPy 1 for it
     np.Inf = np.inf
@@ -59,30 +58,30 @@ def plain(b: Builder) -> Any:
 
 
 def gru(b: Builder, **attributes: Any) -> Variable:
-    state = attributes.pop("state", None)
-    inputs = {"X": b.x, "WeightX": b.parameter(4, 15), "WeightH": b.parameter(5, 15)}
-    inputs |= {"Bias": b.parameter(1, 15)} | ({} if state is None else {"H0": state})
-    return b.op("fusion_gru", inputs, use_mkldnn=True, **attributes)
+    shapes = {"WeightX": (4, 15), "WeightH": (5, 15), "Bias": (1, 15)}
+    weights = {slot: b.parameter(*shape) for slot, shape in shapes.items()}
+    return b.op("fusion_gru", X=b.x, **weights, use_mkldnn=True, **attributes)
 
 
 def lstm(b: Builder, *states: Variable, **attributes: Any) -> Variable:
-    inputs = {"X": b.x, "WeightX": b.parameter(4, 20), "WeightH": b.parameter(5, 20)}
-    inputs |= {"Bias": b.parameter(1, 20)} | dict(zip(("H0", "C0"), states, strict=False))
-    attributes |= {"use_mkldnn": True, "use_peepholes": False}
-    return b.op("fusion_lstm", inputs, **attributes)[0]
+    shapes = {"WeightX": (4, 20), "WeightH": (5, 20), "Bias": (1, 20)}
+    inputs = {slot: b.parameter(*shape) for slot, shape in shapes.items()}
+    inputs |= dict(zip(("H0", "C0"), states, strict=False))
+    options = {"use_mkldnn": True, "use_peepholes": False, **attributes}
+    return b.op("fusion_lstm", X=b.x, **inputs, **options)[0]
 
 
 @model
 def gru_fused() -> Any:
     """As a user's program becomes: Paddle's pass folds the projection first."""
     b = Builder(1)
-    return b, [b.gru(b.fc(b.x, 4, 15), bias=b.parameter(1, 15))], int8
+    return b, [b.fc_gru()], int8
 
 
 @model
 def gru_state() -> Any:
     b = Builder(2)
-    return b, [gru(b, state=b.feed("h0", b.array(5, 5)), origin_mode=True)], int8
+    return b, [gru(b, H0=b.feed("h0", b.array(5, 5)), origin_mode=True)], int8
 
 
 @model
@@ -104,7 +103,7 @@ def multi_gru() -> Any:
     for rows in (4, 4, 10, 10):
         for slot, size in zip(weights, (rows, 5, 1), strict=True):
             weights[slot].append(b.parameter(size, 15))
-    out = b.op("multi_gru", {"X": b.x, **weights}, layers=2, use_mkldnn=True)
+    out = b.op("multi_gru", X=b.x, **weights, layers=2, use_mkldnn=True)
     return b, [out], int8
 
 
@@ -112,10 +111,10 @@ def multi_gru() -> Any:
 def gru_bytes() -> Any:
     """One scale for all weights, and the hidden states as bytes, beside what these stand for."""
     b, scale = Builder(6), {"Scale": 127 / RANGE, "Shift": 128.0}
-    b.x = b.op("quantize", {"Input": b.x}, gives="uint8", **scale)
+    b.x = b.op("quantize", Input=b.x, gives="uint8", **scale)
     told = {"mkldnn_data_type": "int8", "Scale_data": 127 / RANGE, "Shift_data": 128.0}
     hidden = gru(b, **told, Scale_weights=[250.0])
-    return b, [b.op("dequantize", {"Input": hidden}, **scale)], plain
+    return b, [b.op("dequantize", Input=hidden, **scale)], plain
 
 
 @model
@@ -143,18 +142,18 @@ def bytes_around() -> Any:
         gives = "int8" if negative and not shift else "uint8"
         to = {"Scale": scale, "Shift": shift}
         told = to | {"is_negative_input": negative}
-        q = b.op("quantize", {"Input": x}, gives=gives, **told)
-        outs.append(b.op("dequantize", {"Input": q}, **to))
+        q = b.op("quantize", Input=x, gives=gives, **told)
+        outs.append(b.op("dequantize", Input=q, **to))
         again = {"Scale_in": scale, "Shift_in": 0.0, "Scale_out": 31.7, "Shift_out": 9.0}
         again |= {"Shift_in": shift, "Shift_out": 200.0} if shift else {}
-        q = b.op("requantize", {"Input": q}, gives="uint8", **again)
-        outs.append(b.op("dequantize", {"Input": q}))
+        q = b.op("requantize", Input=q, gives="uint8", **again)
+        outs.append(b.op("dequantize", Input=q))
     return b, outs, plain
 
 
 def record(name: str, folder: Path) -> None:
     b, fetches, rewritten = MODELS[name]()
-    outs = [b.op("scale", {"X": each}, scale=1.0) for each in fetches]
+    outs = [b.op("scale", X=each, scale=1.0) for each in fetches]
     program = rewritten(b)
     folder.mkdir(parents=True, exist_ok=True)
     block = program.global_block()
@@ -173,6 +172,4 @@ def record(name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    for each in MODELS:
-        record(each, Path(sys.argv[1]) / each)
-        print(each)
+    record_each(MODELS, record)

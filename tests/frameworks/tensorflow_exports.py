@@ -6,8 +6,8 @@ tensorflow (or tensorflow-cpu) and tf2onnx.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ import numpy as np
 import onnx
 import tensorflow as tf
 import tf2onnx
+from tests.frameworks.recording import record_onnx
+
+from onernn import recording
 
 WIDTH, H = 6, 5
 RNG = np.random.default_rng(0)
@@ -24,6 +27,7 @@ LENGTHS = np.array([7, 3, 1], np.int32)
 IDS = np.array([[1, 2, 3, 4, 0, 0], [5, 6, 0, 0, 0, 0]], np.int32)
 ANY = tf.TensorSpec([None, None, WIDTH], tf.float32, name="x")
 FIXED = tf.TensorSpec([None, 7, WIDTH], tf.float32, name="x")
+GRU, LSTM, BOTH = keras.layers.GRU, keras.layers.LSTM, keras.layers.Bidirectional
 
 
 def filled(layer: Any, like: np.ndarray = X) -> Any:
@@ -35,17 +39,14 @@ def filled(layer: Any, like: np.ndarray = X) -> Any:
     return layer
 
 
-def keras_layer(make: Callable[[], Any]) -> Callable[[], Any]:
-    def function() -> Any:
-        layer = filled(make())
-        return lambda x: layer(x)
-
-    return function
+def keras_layer(make: Callable[[], Any]) -> Any:
+    layer = filled(make())
+    return lambda x: layer(x)
 
 
 def masked() -> Any:
     words = filled(keras.layers.Embedding(20, WIDTH, mask_zero=True), IDS)
-    layer = filled(keras.layers.LSTM(H, return_sequences=True), words(IDS))
+    layer = filled(LSTM(H, return_sequences=True), words(IDS))
     return lambda ids: layer(words(ids))
 
 
@@ -102,7 +103,7 @@ def scanned() -> Any:
 
 def branches() -> Any:
     """A layer in each branch of a condition."""
-    layers = [filled(keras.layers.GRU(H, return_sequences=True)), filled(keras.layers.LSTM(H))]
+    layers = [filled(GRU(H, return_sequences=True)), filled(LSTM(H))]
 
     def run(x: Any) -> Any:
         last = layers[1]
@@ -111,44 +112,22 @@ def branches() -> Any:
     return run
 
 
+LAYERS: dict[str, Callable[[], Any]] = {
+    "keras_gru": lambda: GRU(H, return_sequences=True, return_state=True),
+    "keras_gru_fixed": lambda: GRU(H, return_sequences=True),
+    "keras_gru_before": lambda: GRU(H, return_sequences=True, reset_after=False),
+    "keras_gru_both": lambda: BOTH(GRU(H, return_sequences=True)),
+    "keras_lstm_both": lambda: BOTH(LSTM(H, return_sequences=True)),
+    "keras_simple": lambda: keras.layers.SimpleRNN(H, return_sequences=True),
+    "keras_stacked_cells": lambda: keras.layers.RNN(
+        [keras.layers.LSTMCell(H), keras.layers.LSTMCell(4)]
+    ),
+}
 EXPORTS: dict[str, tuple[Callable[[], Any], list[Any], list[np.ndarray]]] = {
-    "keras_gru": (
-        keras_layer(lambda: keras.layers.GRU(H, return_sequences=True, return_state=True)),
-        [ANY],
-        [X],
-    ),
-    "keras_gru_fixed": (
-        keras_layer(lambda: keras.layers.GRU(H, return_sequences=True)),
-        [FIXED],
-        [X],
-    ),
-    "keras_gru_before": (
-        keras_layer(lambda: keras.layers.GRU(H, return_sequences=True, reset_after=False)),
-        [ANY],
-        [X],
-    ),
-    "keras_gru_both": (
-        keras_layer(lambda: keras.layers.Bidirectional(keras.layers.GRU(H, return_sequences=True))),
-        [ANY],
-        [X],
-    ),
-    "keras_lstm_both": (
-        keras_layer(
-            lambda: keras.layers.Bidirectional(keras.layers.LSTM(H, return_sequences=True))
-        ),
-        [ANY],
-        [X],
-    ),
-    "keras_simple": (
-        keras_layer(lambda: keras.layers.SimpleRNN(H, return_sequences=True)),
-        [ANY],
-        [X],
-    ),
-    "keras_stacked_cells": (
-        keras_layer(lambda: keras.layers.RNN([keras.layers.LSTMCell(H), keras.layers.LSTMCell(4)])),
-        [ANY],
-        [X],
-    ),
+    **{
+        name: (partial(keras_layer, make), [FIXED if name == "keras_gru_fixed" else ANY], [X])
+        for name, make in LAYERS.items()
+    },
     "keras_masked": (masked, [tf.TensorSpec([None, None], tf.int32, name="ids")], [IDS]),
     "tensorflow_while": (loop, [ANY], [X]),
     "tensorflow_while_lengths": (
@@ -172,7 +151,6 @@ def steps(*layers: Any, time: int | None = 7) -> tuple[list[Any], Any, np.ndarra
 
 
 SOME = np.array([[1, 2, 3, 4, 0, 0], [5, 6, 0, 0, 0, 0], [7, 0, 8, 9, 0, 1], [0] * 6], np.int32)
-LSTM, GRU, BOTH = keras.layers.LSTM, keras.layers.GRU, keras.layers.Bidirectional
 KERAS3: dict[str, Callable[[], tuple[list[Any], Any, np.ndarray]]] = {
     "keras3_unrolled_lstm_both": lambda: steps(BOTH(LSTM(H, return_sequences=True, unroll=True))),
     "keras3_unrolled_gru": lambda: steps(GRU(H, unroll=True), keras.layers.Dense(3)),
@@ -191,15 +169,11 @@ def export_keras3(name: str, folder: Path) -> None:
     value = begin
     for layer in layers:
         value = layer(value)
-    model = keras.Model(begin, value)
-    rng = np.random.default_rng(1)
-    for weight in model.weights:
-        weight.assign(rng.uniform(-0.4, 0.4, weight.shape).astype(np.float32))
-    output = model(inputs).numpy()
+    model = filled(keras.Model(begin, value), inputs)
     folder.mkdir(parents=True, exist_ok=True)
     model.export(folder / "model.onnx", format="onnx", verbose=False)
     fed = onnx.load(folder / "model.onnx").graph.input[0].name
-    np.savez(folder / "io.npz", **{f"in__{fed}": inputs, "out__0": output})
+    recording.save(folder / "io.npz", {fed: inputs}, [model(inputs)])
 
 
 def export(name: str, folder: Path) -> None:
@@ -212,13 +186,9 @@ def export(name: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(model, folder / "model.onnx")
     outputs = tf.nest.flatten(function(*map(tf.constant, inputs)))
-    arrays = {f"in__{spec.name}": array for spec, array in zip(specs, inputs, strict=True)}
-    arrays |= {f"out__{k}": value.numpy() for k, value in enumerate(outputs)}
-    np.savez(folder / "io.npz", **arrays)
+    names = [spec.name for spec in specs]
+    recording.save(folder / "io.npz", dict(zip(names, inputs, strict=True)), outputs)
 
 
 if __name__ == "__main__":
-    data = Path(__file__).parents[1] / "data" / "onnx"
-    for recorded in (*EXPORTS, *KERAS3):
-        shutil.rmtree(data / recorded, ignore_errors=True)
-        export(recorded, data / recorded)
+    record_onnx((*EXPORTS, *KERAS3), export)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.planted import read, tagger
+from support.planted import planted_pair
 
 from onernn.verification.references import Against
 from onernn.verification.report import write_report
@@ -71,7 +71,8 @@ class Seen:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A report that fails."""
-    report = verify(read(tagger(layer=1)), against=Against(read(tagger())))
+    sound, wrong = planted_pair("gates", 1)
+    report = verify(wrong, against=Against(sound))
     file = tmp_path_factory.mktemp("report") / "report.html"
     write_report(report, file, "onernn verify wrong.onnx --against sound.onnx")
     return file.read_text()

@@ -18,6 +18,10 @@ pytest.importorskip("keras")
 import keras  # noqa: E402
 from frameworks import keras_models as models  # noqa: E402
 
+import onernn  # noqa: E402
+from onernn.adapters.registry import RUNTIMES  # noqa: E402
+from onernn.engine.session import find_unsupported  # noqa: E402
+
 SEEDS = int(os.environ.get("ONERNN_KERAS_MODELS", 60))
 
 
@@ -25,9 +29,7 @@ SEEDS = int(os.environ.get("ONERNN_KERAS_MODELS", 60))
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_models_give_what_keras_gives(seed: int, tmp_path: Path) -> None:
     model, feeds = models.random_model(keras, seed)
-    path = tmp_path / ("model.keras" if seed % 3 else "model.h5")
-    model.save(path)
-    models.compared(path, feeds, models.given(model, feeds))
+    models.check(model, tmp_path / ("model.keras" if seed % 3 else "model.h5"), feeds)
 
 
 MASKED = models.masked_calls(keras)
@@ -44,8 +46,7 @@ def test_masks_of_calls_with_several_tensors_are_those_of_keras(name: str, tmp_p
         if value.dtype == "int32":
             feeds[-1] = np.array([[1, 2, 0, 0], [1, 2, 3, 4], [0, 1, 0, 2], [3, 0, 0, 5]], "int32")
             feeds[-1] = feeds[-1][:: -1 if value.name == "other" else 1].copy()
-    model.save(tmp_path / "model.keras")
-    models.compared(tmp_path / "model.keras", feeds, models.given(model, feeds))
+    models.check(model, tmp_path / "model.keras", feeds)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -54,16 +55,90 @@ def test_masks_of_calls_with_several_tensors_are_those_of_keras(name: str, tmp_p
 def test_each_layer_gives_what_keras_gives(name: str, suffix: str, tmp_path: Path) -> None:
     shape, layers = models.LAYERS[name]
     model = models.sequential(keras, shape, layers(keras.layers))
-    path = tmp_path / f"model.{suffix}"
-    model.save(path)
     rng = np.random.default_rng(0)
     feeds = [rng.normal(size=(3, *(size or 5 for size in shape))).astype("float32")]
-    models.compared(path, feeds, models.given(model, feeds))
+    models.check(model, tmp_path / f"model.{suffix}", feeds)
 
 
 @pytest.mark.parametrize("name", models.ACTIVATIONS)
 def test_each_activation_gives_what_keras_gives(name: str, tmp_path: Path) -> None:
     model: Any = models.sequential(keras, (4,), [keras.layers.Dense(5, activation=name)])
-    model.save(tmp_path / "model.keras")
     feeds = [np.random.default_rng(0).normal(size=(9, 4)).astype("float32") * 3]
-    models.compared(tmp_path / "model.keras", feeds, models.given(model, feeds))
+    models.check(model, tmp_path / "model.keras", feeds)
+
+
+def test_each_function_that_is_read_has_a_case() -> None:
+    from onernn.adapters.keras.lower import functions
+    from onernn.adapters.keras.table import OPERATIONS
+
+    assert functions
+    cases = {name.partition(" ")[0] for name in models.FUNCTIONS}
+    inner = {"Shape", "SquaredDifference"}  # only TensorFlow's functions use them
+    assert OPERATIONS.keys() - inner == cases
+
+
+FUNCTIONS_INPUTS = [
+    np.random.default_rng(3).normal(size=(3, 4, 3)).astype("float32"),
+    np.array([[1, 2, 3, 4], [2, 3, 2, 1], [4, 1, 1, 2]], "int32"),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", models.FUNCTIONS)
+def test_each_function_gives_what_keras_gives(name: str, tmp_path: Path) -> None:
+    suffix = "h5" if name in ("GetItem", "Cast", "Split", "Where", "Arange") else "keras"
+    x, i = keras.Input((4, 3), name="x"), keras.Input((4,), dtype="int32", name="i")
+    model = keras.Model([x, i], models.FUNCTIONS[name](keras.ops, x, i))
+    models.check(model, tmp_path / f"model.{suffix}", FUNCTIONS_INPUTS)
+
+
+def test_an_option_in_which_none_is_no_default_is_refused(tmp_path: Path) -> None:
+    x = keras.Input((4, 3))
+    path = tmp_path / "model.keras"
+    keras.Model(x, keras.ops.softmax(x, axis=None)).save(path)
+    with pytest.raises(onernn.UnsupportedError, match="attribute axis=None: expected one of 3"):
+        onernn.Session(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(4))
+def test_an_architecture_in_json_with_its_weights_gives_what_keras_gives(
+    seed: int, tmp_path: Path
+) -> None:
+    model, feeds = models.random_model(keras, seed)
+    path, weights = tmp_path / "model.json", tmp_path / "some.weights.h5"
+    path.write_text(model.to_json())
+    model.save_weights(weights)
+    graph = onernn.load(path, params=weights)
+    models.compare(model, graph, feeds)
+    names = [value.name for value in graph.inputs]
+    again = RUNTIMES["keras"].run(str(path), str(weights), dict(zip(names, feeds, strict=True)))
+    for ours, theirs in zip(again, models.given(model, feeds), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+class Squeezer(keras.layers.Layer):
+    """A class of a user's own: its code is not in a file."""
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.mean(x, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("kind", ["Functional", "Sequential"])
+def test_layers_after_an_unknown_one_are_read_with_the_sizes_that_keras_tells(
+    kind: str, tmp_path: Path
+) -> None:
+    layers = [Squeezer(), keras.layers.LSTM(3), Squeezer(), keras.layers.Dense(2)]
+    x = keras.Input((5, 4))
+    if kind == "Sequential":
+        model = keras.Sequential([x, *layers])
+    else:
+        y = x
+        for layer in layers:
+            y = layer(y)
+        model = keras.Model(x, y)
+    model.save(tmp_path / "model.keras")
+    graph = onernn.load(tmp_path / "model.keras")
+    refused = [each.reason for each in find_unsupported(graph)]
+    assert len(refused) == 2 and all("Squeezer" in reason for reason in refused)
+    assert {"Rnn", "MatMul"} <= {node.op for node in graph.nodes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ pytest.importorskip("torch")
 import keras  # noqa: E402
 import torch  # noqa: E402
 from frameworks.keras_models import filled, given  # noqa: E402
+from torch import nn  # noqa: E402
 
 import onernn  # noqa: E402
 
 layers = keras.layers
+whole_lstm = partial(layers.LSTM, 4, return_sequences=True)
 
 
-def _same(model: Any, rnn: Any, state: dict[str, Any]) -> None:
-    """PyTorch's layer gives what Keras's model gives, once the weights are in it."""
+def _same(model: Any, rnn: Any, source: Any) -> None:
+    """PyTorch's layer gives what Keras's model gives, with the weights of ``source`` in it."""
+    state = onernn.convert_weights(source, to="torch")
     rnn.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
     x = np.random.default_rng(0).normal(size=(2, 6, 3)).astype("float32")
     (want,) = given(model, [x])
@@ -43,25 +47,24 @@ class MyCell(layers.LSTMCell):
 
 CASES: dict[str, tuple[list[Any], Any]] = {
     "stack": (
-        [layers.LSTM(4, return_sequences=True), layers.Dropout(0.1)]
-        + [layers.LSTM(4, return_sequences=True)],
-        lambda: torch.nn.LSTM(3, 4, num_layers=2, batch_first=True),
+        [whole_lstm(), layers.Dropout(0.1), whole_lstm()],
+        lambda: nn.LSTM(3, 4, num_layers=2, batch_first=True),
     ),
     "directions": (
         [layers.Bidirectional(layers.GRU(4, return_sequences=True)) for _ in range(2)],
-        lambda: torch.nn.GRU(3, 4, num_layers=2, bidirectional=True, batch_first=True),
+        lambda: nn.GRU(3, 4, num_layers=2, bidirectional=True, batch_first=True),
     ),
     "cell": (
         [layers.RNN(layers.LSTMCell(4), return_sequences=True)],
-        lambda: torch.nn.LSTM(3, 4, batch_first=True),
+        lambda: nn.LSTM(3, 4, batch_first=True),
     ),
     "cells": (
         [layers.RNN([layers.LSTMCell(4), layers.LSTMCell(4)], return_sequences=True)],
-        lambda: torch.nn.LSTM(3, 4, num_layers=2, batch_first=True),
+        lambda: nn.LSTM(3, 4, num_layers=2, batch_first=True),
     ),
     "plain": (
         [layers.SimpleRNN(4, activation="relu", return_sequences=True)],
-        lambda: torch.nn.RNN(3, 4, nonlinearity="relu", batch_first=True),
+        lambda: nn.RNN(3, 4, nonlinearity="relu", batch_first=True),
     ),
 }
 
@@ -70,20 +73,20 @@ CASES: dict[str, tuple[list[Any], Any]] = {
 def test_a_sequential_of_keras_becomes_a_layer_of_pytorch(name: str, tmp_path: Path) -> None:
     held, make = CASES[name]
     model = filled(keras.Sequential([keras.Input((None, 3)), *held]), 3)
-    _same(model, make(), onernn.convert_weights(model, to="torch"))
+    _same(model, make(), model)
     # What stands in the file, as `onernn weights` writes it.
     model.save(tmp_path / "m.keras")
     (node,) = [n for n in onernn.fuse(tmp_path / "m.keras").model.nodes if n.op == "Rnn"]
-    _same(model, make(), onernn.convert_weights(node, to="torch"))
+    _same(model, make(), node)
 
 
 @pytest.mark.parametrize(
     ("held", "named"),
     [
         ([layers.Dense(3)], "no recurrent layer"),
-        ([layers.LSTM(4, return_sequences=True, name="a"), layers.Dense(4), layers.LSTM(4)], "'a'"),
-        ([layers.LSTM(4, return_sequences=True, name="b"), layers.LSTM(5)], "'b'"),
-        ([layers.LSTM(4, return_sequences=True, name="c"), layers.GRU(4)], "'c'"),
+        ([whole_lstm(name="a"), layers.Dense(4), layers.LSTM(4)], "'a'"),
+        ([whole_lstm(name="b"), layers.LSTM(5)], "'b'"),
+        ([whole_lstm(name="c"), layers.GRU(4)], "'c'"),
         ([layers.RNN([layers.LSTMCell(4), layers.LSTMCell(2)], name="d")], "'d'"),
         ([layers.LSTM(4, go_backwards=True)], "go_backwards"),
         ([layers.Bidirectional(layers.LSTM(4), merge_mode="mul")], "merge_mode=.*mul"),
@@ -99,10 +102,6 @@ def test_what_is_not_one_stack_is_refused_by_name(held: list[Any], named: str) -
         onernn.convert_weights(model, to="torch")
 
 
-def _nested(*held: Any) -> Any:
-    return keras.Sequential([keras.Input((5, 3)), *held])
-
-
 @pytest.mark.parametrize(
     "second",
     [
@@ -112,32 +111,28 @@ def _nested(*held: Any) -> Any:
     ],
 )
 def test_a_recurrent_layer_inside_another_layer_is_named_not_omitted(second: Any) -> None:
-    if isinstance(second, layers.TimeDistributed):
-        model = _nested(layers.LSTM(4, return_sequences=True), layers.Reshape((5, 4, 1)), second)
-    else:
-        model = _nested(layers.LSTM(4, return_sequences=True), second)
+    between = [layers.Reshape((5, 4, 1))] * isinstance(second, layers.TimeDistributed)
+    model = keras.Sequential([keras.Input((5, 3)), whole_lstm(), *between, second])
     with pytest.raises(onernn.UnsupportedError, match="(gru|both|GRU)"):
         onernn.convert_weights(model, to="torch")
 
 
 def test_the_only_recurrent_layer_may_lie_inside_a_model() -> None:
-    inner = keras.Sequential([keras.Input((None, 3)), layers.LSTM(4, return_sequences=True)])
+    inner = keras.Sequential([keras.Input((None, 3)), whole_lstm()])
     model = filled(keras.Sequential([keras.Input((None, 3)), inner]), 3)
-    state = onernn.convert_weights(model, to="torch")
-    _same(model, torch.nn.LSTM(3, 4, batch_first=True), state)
+    _same(model, nn.LSTM(3, 4, batch_first=True), model)
 
 
 @pytest.mark.parametrize("layer", [layers.LSTM(4), layers.RNN(layers.LSTMCell(4))])
 def test_a_layer_that_is_not_built_is_told(layer: Any) -> None:
-    with pytest.raises(onernn.UnsupportedError, match="it has no weights yet; call it"):
+    with pytest.raises(onernn.UnsupportedError, match=layer.name):
         onernn.convert_weights(layer, to="torch")
 
 
 def test_subclasses_are_what_they_inherit_from() -> None:
     model = filled(keras.Sequential([keras.Input((None, 3)), Mine(4, return_sequences=True)]), 3)
     for given_one in (model, model.layers[0]):
-        state = onernn.convert_weights(given_one, to="torch")
-        _same(model, torch.nn.LSTM(3, 4, batch_first=True), state)
+        _same(model, nn.LSTM(3, 4, batch_first=True), given_one)
 
 
 def test_bfloat16_layers_of_keras_come_out_as_float32_exactly() -> None:

@@ -13,10 +13,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 from support.faulty import predicted
-from support.mxnet_files import CLIP, recording_of, recurrent_model
+from support.mxnet_files import CLIP, findings, recording_of, recurrent_model
 from tests.frameworks.mxnet_graphs import run
+from tests.frameworks.mxnet_rnn import MODES
 
-from onernn import audit
 from onernn.adapters.loading import find_faults
 from onernn.ir.arrays import Array
 
@@ -39,40 +39,42 @@ def saved(folder: Path, mode: str, dtype: str = "float32", **attributes: Any) ->
 
 def outcome(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """How a run ends in a process of its own."""
-    command = [sys.executable, "-c", OUTCOME, str(folder / "model"), str(folder / "batch")]
+    command = [sys.executable, "-c", OUTCOME, str(folder / "m"), str(folder / "batch")]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=600
     )
 
 
-WRONG = {
-    "lengths": ("lengths_ignored", {"use_sequence_length": True, "bidirectional": True}),
-    "clip": ("clip_ignored", CLIP),
-}
+LENGTHS = {"use_sequence_length": True}
 
 
 @pytest.mark.parametrize(
-    "name, mode",
-    [("lengths", "gru"), ("lengths", "lstm"), ("lengths", "rnn_tanh"), ("clip", "lstm")],
+    ("fault", "mode", "attributes"),
+    [
+        *(("lengths_ignored", m, LENGTHS | {"bidirectional": True}) for m in MODES[1:]),
+        ("clip_ignored", "lstm", CLIP),
+    ],
 )
-def test_mxnet_gives_what_its_faults_predict(name: str, mode: str, tmp_path: Path) -> None:
-    fault, attributes = WRONG[name]
+def test_mxnet_gives_what_its_faults_predict(
+    fault: str, mode: str, attributes: dict[str, Any], tmp_path: Path
+) -> None:
     arrays = saved(tmp_path, mode, **attributes)
-    found = {each.fault: each for each in audit(tmp_path, recording_of(arrays)).findings}[fault]
-    symbol = mx.sym.load(str(tmp_path / "model-symbol.json"))
-    outputs = run(symbol, arrays)
-    guessed = predicted(find_faults(tmp_path), "cpu", recording_of(arrays)).values()
+    found = findings(tmp_path, recording_of(arrays))[fault]
+    outputs = run(mx.sym.load(str(tmp_path / "m-symbol.json")), arrays)
+    guessed, right = (
+        predicted(find_faults(tmp_path), path, recording_of(arrays)).values()
+        for path in ("cpu", "none")
+    )
     for ours, theirs in zip(guessed, outputs, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
-    right = predicted(find_faults(tmp_path), "none", recording_of(arrays)).values()
     error = max(np.abs(a - b).max() for a, b in zip(right, outputs, strict=True))
     assert found.counts and abs(error - found.max_abs) < 2e-6 < 1e-2 < error
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
-    "lengths": ("lengths_refused", {"use_sequence_length": True}, "float32", "0"),
+    "lengths": ("lengths_refused", LENGTHS, "float32", "0"),
     "clip": ("clip_refused", CLIP, "float32", "0"),
-    "lengths in float64": ("lengths_refused", {"use_sequence_length": True}, "float64", "1"),
+    "lengths in float64": ("lengths_refused", LENGTHS, "float64", "1"),
     "clip of a projection": ("clip_refused", {**CLIP, "projection_size": 2}, "float32", "1"),
 }
 
@@ -81,7 +83,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
 def test_mxnet_s_own_kernels_raise_an_error(name: str, tmp_path: Path) -> None:
     fault, attributes, dtype, fast = REFUSED[name]
     arrays = saved(tmp_path, "lstm", dtype, **attributes)
-    found = {each.fault: each for each in audit(tmp_path, recording_of(arrays)).findings}
+    found = findings(tmp_path, recording_of(arrays))
     assert found[fault].effect == "refuses" and found[fault].counts
     assert ("cpu" in found[fault].paths) == (fast == "1")
     assert "MXNetError" in outcome(tmp_path, MXNET_USE_MKLDNN_RNN=fast).stderr
@@ -89,18 +91,9 @@ def test_mxnet_s_own_kernels_raise_an_error(name: str, tmp_path: Path) -> None:
 
 def test_a_projection_without_states_crashes(tmp_path: Path) -> None:
     arrays = saved(tmp_path, "lstm", projection_size=2, state_outputs=False)
-    (found,) = (each for each in audit(tmp_path, recording_of(arrays)).findings if each.counts)
+    (found,) = (each for each in findings(tmp_path, recording_of(arrays)).values() if each.counts)
     assert (found.fault, found.effect) == ("projection_crashes", "crashes")
     assert "Segmentation fault" in outcome(tmp_path).stderr
-
-
-def test_what_an_audit_finds_nothing_in_is_right(tmp_path: Path) -> None:
-    arrays = saved(tmp_path, "gru", bidirectional=True, num_layers=2)
-    assert audit(tmp_path, recording_of(arrays))
-    symbol = mx.sym.load(str(tmp_path / "model-symbol.json"))
-    guessed = predicted(find_faults(tmp_path), "cpu", recording_of(arrays)).values()
-    for ours, theirs in zip(guessed, run(symbol, arrays), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
 
 
 EXPORTS: list[tuple[str, dict[str, Any]]] = [
@@ -110,7 +103,7 @@ EXPORTS: list[tuple[str, dict[str, Any]]] = [
     ("lstm", {"bidirectional": True, "num_layers": 2}),
     ("lstm", {"num_layers": 3}),
     ("lstm", {"projection_size": 2}),
-    ("lstm", {"use_sequence_length": True}),
+    ("lstm", LENGTHS),
     ("gru", {"state_outputs": False}),
     ("lstm", CLIP),
 ]
@@ -122,10 +115,10 @@ def test_the_exporter_refuses_what_an_audit_says(
     mode: str, attributes: dict[str, Any], tmp_path: Path
 ) -> None:
     arrays = saved(tmp_path, mode, **attributes)
-    faults = {each.fault for each in audit(tmp_path, recording_of(arrays)).findings}
-    names = mx.sym.load(str(tmp_path / "model-symbol.json")).list_inputs()
+    faults = findings(tmp_path, recording_of(arrays)).keys()
+    names = mx.sym.load(str(tmp_path / "m-symbol.json")).list_inputs()
     shapes = [arrays[name].shape for name in names if name != "p"]
-    files = [str(tmp_path / name) for name in ("model-symbol.json", "model-0000.params", "x.onnx")]
+    files = [str(tmp_path / name) for name in ("m-symbol.json", "m-0000.params", "x.onnx")]
     try:
         mx.onnx.export_model(*files[:2], shapes, [np.float32] * len(shapes), files[2])
     except NotImplementedError:

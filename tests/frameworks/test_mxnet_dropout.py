@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
-from tests.frameworks.mxnet_graphs import numpy_mode, operators_of, optimize, run
+from tests.frameworks.mxnet_graphs import losses_of, numpy_mode, operators_of, optimize, run
 from tests.frameworks.mxnet_rnn import (
     MODES,
     H,
@@ -17,10 +17,9 @@ from tests.frameworks.mxnet_rnn import (
     close,
     ndarrays,
     symbol_of,
-    trained,
+    train_alike,
 )
 
-from onernn import UnsupportedError
 from onernn.adapters import mxnet as plugin
 from onernn.adapters.mxnet.custom_operator import _warn_of_dropout
 
@@ -37,42 +36,18 @@ def test_a_symbol_runs_here_and_trains_as_mxnets_with_one_warning(
     assert operators_of(ours) == {"Custom"}
     all_close(run(ours, given), run(symbol, given))
     assert "dropout" not in caplog.text
-    want = trained(symbol, given)
     for options, warnings in (({"semantics": "mxnet-cpu"}, 0), ({}, 1), ({}, 1)):
-        found = trained(optimize(symbol, **options), given)
-        for name, right in want.items():
-            close(found[name], right, 2e-5, name)
+        train_alike(optimize(symbol, **options), symbol, given, 2e-5)
         assert caplog.text.count("dropout between its layers in training") == warnings
 
 
-def test_a_rate_of_one_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="p=1"):
-        optimize(symbol_of("lstm", p=1.0))
-
-
 def trained_layer(plug: Callable[[Any], Any], hybrid: bool, numpy: bool) -> tuple[Any, list[Any]]:
-    """A layer with dropout after some steps, and the losses."""
+    """A layer with dropout after some steps, the losses, and a prediction."""
     with numpy_mode(numpy):
-        array = (mx.np if numpy else mx.nd).array
+        kind, x = mx.np if numpy else mx.nd, arrays("lstm")["data"]
         layer = mx.gluon.rnn.LSTM(H, 2, dropout=P, bidirectional=True)
-        layer.initialize(mx.init.Uniform(0.3))
-        x = array(arrays("lstm")["data"])
-        layer(x)
-        rng = np.random.default_rng(6)
-        for _, parameter in sorted(layer.collect_params().items()):
-            parameter.set_data(array(rng.uniform(-0.4, 0.4, parameter.shape)))
-        plug(layer)
-        if hybrid:
-            layer.hybridize()
-        trainer = mx.gluon.Trainer(layer.collect_params(), "adam", {"learning_rate": 0.03})
-        losses = []
-        for _ in range(3):
-            with mx.autograd.record():
-                loss = ((layer(x) - 0.2) ** 2).mean()
-            loss.backward()
-            trainer.step(1)
-            losses.append(loss.asnumpy())
-        return layer, [*losses, layer(x).asnumpy()]
+        losses = losses_of(layer, x, plug=plug, steps=3, hybrid=hybrid, arrays=kind)
+        return layer, [*losses, layer(kind.array(x)).asnumpy()]
 
 
 @pytest.mark.parametrize("numpy", [False, True])

@@ -62,7 +62,7 @@ def test_symbols_of_every_age_are_read_as_mxnet_reads_them(age: str, tmp_path: P
     (tmp_path / "m-symbol.json").write_text(old_symbol(age))
     symbol = mx.sym.load(str(tmp_path / "m-symbol.json"))
     x = uniform(RNG, 3, 5)
-    params = contractive(RNG, symbol, {"data": x}, "float32")
+    params = contractive(symbol, {"data": x})
     params.pop("softmax_label")
     params["bn_moving_var"] = np.abs(params["bn_moving_var"])
     save(symbol, params, tmp_path / "theirs")

@@ -11,9 +11,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 from tests.frameworks import mxnet_graphs
-from tests.frameworks.mxnet_graphs import operators_of, run
-from tests.frameworks.mxnet_models import contractive
-from tests.frameworks.mxnet_rnn import arrays, symbol_of
+from tests.frameworks.mxnet_graphs import hybridized, operators_of, run, stacked
+from tests.frameworks.mxnet_models import fed
+from tests.frameworks.mxnet_rnn import arrays, operator_of, symbol_of
 
 from onernn.adapters.common import gain
 from onernn.adapters.mxnet import explain, optimize, partition
@@ -59,9 +59,8 @@ def test_few_steps_of_small_cells_stay_mxnets(
 
 def test_buckets_of_one_cell_warn_once(caplog: Any) -> None:
     for steps in (5, 9, 7):
-        cell = mx.rnn.SequentialRNNCell()
-        cell.add(mx.rnn.GRUCell(9, prefix="bucket_a_"))
-        cell.add(mx.rnn.ZoneoutCell(mx.rnn.LSTMCell(9, prefix="bucket_b_"), 0.1, 0.1))
+        above = mx.rnn.ZoneoutCell(mx.rnn.LSTMCell(9, prefix="bucket_b_"), 0.1, 0.1)
+        cell = stacked(mx.rnn.GRUCell(9, prefix="bucket_a_"), above, legacy=True)
         optimize(unrolled(cell, steps))
     assert caplog.text.count("stays with MXNet: bucket_a: ") == 1
     assert caplog.text.count(" steps of it: where ") == 1
@@ -74,10 +73,8 @@ def operator(
     data = mx.sym.Variable("data", shape=shape)
     if behind:
         data = mx.sym.FullyConnected(data, num_hidden=behind, flatten=False)
-    told = {"mode": mode, "state_size": hidden, "num_layers": 1, "name": "net", **more}
-    slots = ("parameters", "state", "state_cell")[: 2 + (mode == "lstm")]
-    lengths = ["sequence_length"] if more.get("use_sequence_length") else []
-    return mx.sym.RNN(data, **{name: mx.sym.Variable(name) for name in (*slots, *lengths)}, **told)
+    told = {"state_size": hidden, "num_layers": 1, "name": "net", **more}
+    return operator_of(mode, data, **told)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +145,7 @@ def test_a_gluon_layer_is_asked_when_it_runs(hybrid: bool, caplog: Any) -> None:
 
 
 def test_an_imported_block_that_stays_mxnets_is_given_back(tmp_path: Any) -> None:
-    layer = mx.gluon.rnn.GRU(8)
-    layer.initialize()
-    layer.hybridize()
+    layer = hybridized(mx.gluon.rnn.GRU(8))
     x, h = mx.nd.ones((3, 2, 4)), mx.nd.ones((1, 2, 8))
     want = layer(x, h)[0].asnumpy()
     block = mxnet_graphs.imported(layer, tmp_path, "data0", "data1")
@@ -161,15 +156,14 @@ def test_an_imported_block_that_stays_mxnets_is_given_back(tmp_path: Any) -> Non
 
 def test_mxnets_profiler_shows_our_operators_by_name_and_time(tmp_path: Any) -> None:
     cells = unrolled(mx.rnn.LSTMCell(8, prefix="a_"), 12)
-    x = np.ones((2, 12, 8), np.float32)
-    params = contractive(np.random.default_rng(2), cells, {"data": x}, "float32")
+    given = fed(cells, data=np.ones((2, 12, 8), np.float32))
     mx.profiler.set_config(
         profile_imperative=True, aggregate_stats=True, filename=str(tmp_path / "profile.json")
     )
     mx.profiler.set_state("run")
     try:
         run(mxnet_graphs.optimize(symbol_of("gru")), arrays("gru"))
-        run(optimize(cells), {"data": x, **params})
+        run(optimize(cells), given)
     finally:
         mx.nd.waitall()
         mx.profiler.set_state("stop")

@@ -9,28 +9,32 @@ import numpy as np
 import pytest
 from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import operators_of, optimize, run
-from tests.frameworks.mxnet_models import contractive
-from tests.frameworks.mxnet_rnn import MODES, close, trained
+from tests.frameworks.mxnet_models import fed
+from tests.frameworks.mxnet_rnn import (
+    MODES,
+    OPTIONS,
+    H,
+    all_close,
+    operator_of,
+    train_alike,
+    trained,
+)
 
 from onernn.adapters.mxnet import explain
 from onernn.ir.arrays import Array
 
-T, N, C, P, H = 5, 3, 4, 7, 6
+T, N, C, P = 5, 3, 4, 7
 
 
 def chain(mode: str, *, bias: bool = True, directions: int = 2, **more: Any) -> Any:
     x = mx.sym.Variable("data", shape=(T, N, C))
     x = mx.sym.FullyConnected(x, num_hidden=P, flatten=False, no_bias=not bias, name="fc")
-    slots = ["parameters", "state", *(["state_cell"] if mode == "lstm" else [])]
-    slots += ["sequence_length"] if more.get("use_sequence_length") else []
-    told = {"state_size": H, "num_layers": 2, "bidirectional": directions == 2, "mode": mode}
-    variables = {name: mx.sym.Variable(name) for name in slots}
-    return mx.sym.RNN(x, **variables, **told, state_outputs=True, name="rnn", **more)
+    options = {**OPTIONS, "bidirectional": directions == 2, "state_outputs": True, **more}
+    return operator_of(mode, x, name="rnn", **options)
 
 
-def arrays(symbol: Any, seed: int = 0) -> dict[str, Array]:
-    x = uniform(T, N, C, seed=seed)
-    return {"data": x, **contractive(np.random.default_rng(1), symbol, {"data": x}, "float32")}
+def arrays(symbol: Any) -> dict[str, Array]:
+    return fed(symbol, data=uniform(T, N, C))
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -48,14 +52,10 @@ def test_outputs_and_all_gradients_are_mxnets(mode: str, directions: int, bias: 
     )
     assert inferred == wanted
     given = arrays(symbol)
-    want, got = trained(symbol, given), trained(ours, given)
-    assert np.abs(want["fc_weight"]).max() > 1e-3
-    for name, theirs in want.items():
-        close(got[name], theirs, 3e-5, name)
+    assert np.abs(train_alike(ours, symbol, given)["fc_weight"]).max() > 1e-3
     for name in ("fc_weight", "parameters"):  # changed in place
         changed = {**given, name: given[name] * 0.5}
-        for mine, theirs in zip(run(ours, changed), run(symbol, changed), strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
+        all_close(run(ours, changed), run(symbol, changed))
 
 
 def test_lengths_find_their_input_beside_it() -> None:
@@ -74,20 +74,24 @@ def test_lengths_find_their_input_beside_it() -> None:
     assert np.abs(grads["fc_weight"]).max() > 1e-3 and not grads["sequence_length"].any()
 
 
-@pytest.mark.parametrize("why", ["another reader", "an output", "dearer", "a matrix"])
-def test_a_projection_stays_where_it_has_to(why: str) -> None:
-    symbol = chain("gru")
-    inner = symbol.get_internals()["fc_output"]
-    if why == "another reader":
-        symbol = mx.sym.Group([*symbol, mx.sym.tanh(inner)])
-    elif why == "an output":
-        symbol = mx.sym.Group([*symbol, inner])
-    elif why == "dearer":
-        x = mx.sym.Variable("data", shape=(T, N, 90))
-        x = mx.sym.FullyConnected(x, num_hidden=2, flatten=False, name="fc")
-        symbol = mx.sym.RNN(x, mode="gru", state_size=H, num_layers=1, name="rnn")
-    else:
-        x = mx.sym.FullyConnected(mx.sym.Variable("data", shape=(6, C)), num_hidden=P, name="fc")
-        x = mx.sym.Reshape(x, shape=(2, 3, P))
-        symbol = mx.sym.RNN(x, mode="gru", state_size=H, num_layers=1, name="rnn")
+def before(width: int, shape: tuple[int, ...], **more: Any) -> Any:
+    x = mx.sym.FullyConnected(mx.sym.Variable("data", shape=shape), num_hidden=width, **more)
+    x = x if len(shape) == 3 else mx.sym.Reshape(x, shape=(2, 3, width))
+    return mx.sym.RNN(x, mode="gru", state_size=H, num_layers=1, name="rnn")
+
+
+GRU = chain("gru")
+INNER = GRU.get_internals()["fc_output"]
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        pytest.param(mx.sym.Group([*GRU, mx.sym.tanh(INNER)]), id="another reader"),
+        pytest.param(mx.sym.Group([*GRU, INNER]), id="an output"),
+        pytest.param(before(2, (T, N, 90), flatten=False), id="dearer"),
+        pytest.param(before(P, (6, C)), id="a matrix"),
+    ],
+)
+def test_a_projection_stays_where_it_has_to(symbol: Any) -> None:
     assert {"Custom", "FullyConnected"} <= operators_of(optimize(symbol))

@@ -12,8 +12,10 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 import pytest
-from tests.frameworks.mxnet_graphs import Block, imported
-from tests.frameworks.mxnet_rnn import close, trained
+from support.arrays import uniform
+from tests.frameworks.mxnet_graphs import Block, hybridized, imported, network, stacked
+from tests.frameworks.mxnet_models import fed
+from tests.frameworks.mxnet_rnn import close, train_alike
 
 import onernn
 from onernn import plugins_disabled
@@ -32,26 +34,10 @@ assert "onernn" not in sys.modules
 rnn = mx.gluon.rnn
 
 
-def network(part: Callable[[], Any]) -> Block:
-    def run(net: Any, F: Any, x: Any) -> Any:  # noqa: N803
-        if isinstance(net.part, rnn.RecurrentCell):
-            return net.head(net.part.unroll(STEPS, x, layout="NTC", merge_outputs=True)[0])
-        return net.head(net.part(x))
-
-    return Block(run, part=part, head=lambda: mx.gluon.nn.Dense(3, flatten=False))
-
-
-def stacked() -> Any:
-    cells = rnn.HybridSequentialRNNCell()
-    cells.add(rnn.LSTMCell(16))
-    cells.add(rnn.GRUCell(16))
-    return cells
-
-
 PARTS: dict[str, Callable[[], Any]] = {
     "layer": lambda: rnn.LSTM(16, num_layers=2, layout="NTC", dropout=0.3),
     "lstm": lambda: rnn.LSTMCell(16),
-    "stack": stacked,
+    "stack": lambda: stacked(rnn.LSTMCell(16), rnn.GRUCell(16)),
     "both ways": lambda: rnn.BidirectionalCell(rnn.GRUCell(16), rnn.LSTMCell(16)),
 }
 
@@ -66,15 +52,12 @@ def traced(net: Any) -> list[str]:
 
 @pytest.fixture(params=PARTS)
 def net(request: pytest.FixtureRequest) -> Any:
-    net = network(PARTS[request.param])
-    net.initialize(mx.init.Uniform(0.2))
-    net.hybridize()
-    return net
+    return hybridized(network(PARTS[request.param], STEPS), 0.2)
 
 
 @pytest.fixture
 def x() -> Any:
-    return mx.nd.array(np.random.default_rng(0).uniform(-1, 1, (4, STEPS, 8)))
+    return mx.nd.array(uniform(4, STEPS, 8))
 
 
 def test_an_exported_network_runs_without_onernn(net: Any, x: Any, tmp_path: Path) -> None:
@@ -90,9 +73,11 @@ def test_an_exported_network_runs_without_onernn(net: Any, x: Any, tmp_path: Pat
 
 
 def test_a_hybridized_network_follows_the_switch(net: Any, x: Any) -> None:
-    theirs = net(x).asnumpy()
+    theirs, names = net(x).asnumpy(), list(net.collect_params())
     own = sorted(traced(net))
-    optimize(net, backend="kernels")(x)
+    assert optimize(net, backend="kernels") is net
+    net(x)
+    assert list(net.collect_params()) == names
     with plugins_disabled():
         assert (net(x).asnumpy() == theirs).all()
         assert sorted(traced(net)) == own
@@ -140,21 +125,15 @@ def test_a_checkpoint_of_an_optimized_symbol_trains_on_in_mxnet(tmp_path: Path) 
     )
     symbol = optimize(layer, backend="kernels")
     loss = mx.sym.LinearRegressionOutput(symbol, mx.sym.var("label"), name="loss")
-    assert (
-        loss.list_arguments()
-        == mx.sym.LinearRegressionOutput(layer, mx.sym.var("label"), name="loss").list_arguments()
-    )
+    stock = mx.sym.LinearRegressionOutput(layer, mx.sym.var("label"), name="loss")
+    assert loss.list_arguments() == stock.list_arguments()
     assert symbol.list_outputs() == restore(symbol).list_outputs() == layer.list_outputs()
     mx.model.save_checkpoint(str(tmp_path / "m"), 0, loss, {}, {})
     saved = mx.sym.load(str(tmp_path / "m-symbol.json"))
     assert "Custom" not in operators(saved.tojson())
-    rng, shape = np.random.default_rng(0), {"data": (STEPS, 4, 8), "label": (STEPS, 4, 16)}
-    shapes = zip(saved.list_arguments(), saved.infer_shape(**shape)[0], strict=True)
-    given = {name: rng.uniform(-0.2, 0.2, sizes).astype(np.float32) for name, sizes in shapes}
-    ours, theirs = (trained(each, given) for each in (loss, saved))
-    for name, want in theirs.items():
-        close(ours[name], want)
-        assert want.any() or name == "label"
+    given = {"data": uniform(STEPS, 4, 8), "label": uniform(STEPS, 4, 16)}
+    expected = train_alike(loss, saved, fed(saved, **given), 1e-5)
+    assert all(want.any() or name == "label" for name, want in expected.items())
 
 
 def test_loops_and_single_steps_are_put_back(x: Any) -> None:
@@ -165,9 +144,10 @@ def test_loops_and_single_steps_are_put_back(x: Any) -> None:
     for symbol in (mx.sym.Group([out, *states]), mx.sym.Group([*out]), steps[3] + steps[-1]):
         ours = optimize(symbol, backend="kernels")
         assert "Custom" in operators(ours.tojson())
-        assert sorted(operators(restore(ours).tojson())) == sorted(operators(symbol.tojson()))
-        assert restore(ours).list_outputs() == symbol.list_outputs()
-        assert restore(ours).list_arguments() == symbol.list_arguments()
+        back = restore(ours)
+        assert sorted(operators(back.tojson())) == sorted(operators(symbol.tojson()))
+        assert back.list_outputs() == symbol.list_outputs()
+        assert back.list_arguments() == symbol.list_arguments()
         assert restore(symbol) is symbol
 
 

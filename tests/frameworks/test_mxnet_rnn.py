@@ -13,8 +13,8 @@ from tests.frameworks.mxnet_rnn import (
     H,
     N,
     T,
+    all_close,
     arrays,
-    close,
     recorded,
     symbol_of,
 )
@@ -32,23 +32,21 @@ def test_rnn_of_symbols_is_a_symbol(mode: str, states: bool, numpy: bool) -> Non
         made = {name: mx.sym.Variable(name) for name in given}
         if numpy:
             made = {name: each.as_np_ndarray() for name, each in made.items()}
-        theirs = (mx.sym.npx.rnn if numpy else mx.sym.RNN)(**made, **options, state_outputs=states)
-        ours = rnn(**made, **options, state_outputs=states, name="net")
+        options |= {"state_outputs": states, "name": "net"}
+        symbols = [
+            rnn(**made, **options),
+            (mx.sym.npx.rnn if numpy else mx.sym.RNN)(**made, **options),
+        ]
         with plugins_disabled():
-            left = rnn(**made, **options, state_outputs=states, name="net")
-        assert type(ours) is type(left) is type(theirs)
-        symbols = [ours, left, theirs]
-        if isinstance(ours, list):
+            symbols.append(rnn(**made, **options))
+        assert len(set(map(type, symbols))) == 1
+        if isinstance(symbols[0], list):
             symbols = [mx.sym.Group(each, mx.sym.np._Symbol) for each in symbols]
-    assert [operators_of(symbol) for symbol in symbols] == [
-        {"Custom"},
-        *[{"RNN"}] * 2,
-    ]
-    found = [run(symbol, given, numpy=numpy) for symbol in symbols]
-    assert len(found[0]) == (1 + len(given) - 2 if states else 1)
-    for got, same, want in zip(*found, strict=True):
-        close(got, want)
-        close(same, want)
+    assert [operators_of(symbol) for symbol in symbols] == [{"Custom"}, {"RNN"}, {"RNN"}]
+    ours, *others = (run(symbol, given, numpy=numpy) for symbol in symbols)
+    assert len(ours) == (1 + len(given) - 2 if states else 1)
+    for each in others:
+        all_close(ours, each)
 
 
 def test_inputs_that_a_symbol_lacks_become_variables() -> None:

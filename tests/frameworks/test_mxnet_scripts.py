@@ -12,8 +12,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon, nd
-from tests.frameworks.mxnet_graphs import Block
-from tests.frameworks.mxnet_rnn import close
+from tests.frameworks.mxnet_graphs import Block, hybridized, stacked
+from tests.frameworks.mxnet_rnn import all_close, close
 
 import onernn
 from onernn.adapters.mxnet import explain, optimize, restore
@@ -33,10 +33,15 @@ def words(*shape: int) -> Any:
     return nd.array(np.random.default_rng(0).integers(1, WORDS, shape))
 
 
-def module(plug: Plug, body: Callable[[Any], Any]) -> list[Array]:
-    """Trained by Module, and a prediction right behind the training: nothing waits for it."""
-    symbol = mx.sym.FullyConnected(body(mx.sym.Variable("data")), num_hidden=2, name="out")
-    symbol = plug(mx.sym.LinearRegressionOutput(symbol, mx.sym.Variable("y_label"), name="y"))
+def module(plug: Plug) -> list[Array]:
+    """LSTNet's cells, trained by Module, and a prediction right behind the training: nothing waits
+    for it. One cell is read by its last step, one by some of its steps.
+    """
+    cells = [mx.rnn.LSTMCell(HIDDEN, prefix=f"{name}_") for name in "ab"]
+    data, label = mx.sym.Variable("data"), mx.sym.Variable("y_label")
+    one, other = (cell.unroll(STEPS, data, merge_outputs=False)[0] for cell in cells)
+    symbol = mx.sym.FullyConnected(mx.sym.concat(one[-1], *other[::-5], dim=1), num_hidden=2)
+    symbol = plug(mx.sym.LinearRegressionOutput(symbol, label, name="y"))
     x = rows(8, STEPS, 6).asnumpy()
     batches = mx.io.NDArrayIter(x, x[:, -1, :2], 4, label_name="y_label")
     made = mx.mod.Module(symbol, label_names=["y_label"])
@@ -48,19 +53,6 @@ def module(plug: Plug, body: Callable[[Any], Any]) -> list[Array]:
         made.backward()
         made.update()
     return [made.predict(batches).asnumpy()]
-
-
-def two_cells(data: Any) -> Any:
-    """LSTNet's: one by its last step, one by some of its steps."""
-    cells = [mx.rnn.LSTMCell(HIDDEN, prefix=f"{name}_") for name in "ab"]
-    one, other = (cell.unroll(STEPS, data, merge_outputs=False)[0] for cell in cells)
-    return mx.sym.concat(one[-1], *other[::-5], dim=1)
-
-
-def fused_cell(data: Any) -> Any:
-    """As in the example of cuDNN's language model: steps first."""
-    cell, steps = mx.rnn.FusedRNNCell(HIDDEN, 2, "gru", prefix="gru_"), mx.sym.swapaxes(data, 0, 1)
-    return cell.unroll(STEPS, steps, layout="TNC", merge_outputs=False)[0][-1]
 
 
 def classifier() -> Block:
@@ -144,10 +136,7 @@ class Stepwise(gluon.Block):
 
 def gluon_block(plug: Plug, kind: Callable[[], Any]) -> list[Array]:
     """Trained by Trainer, its gradients taken twice; then restored."""
-    net = kind()
-    net.initialize(mx.init.Uniform(0.2))
-    net = plug(net)
-    net.hybridize()
+    net = plug(hybridized(kind(), 0.2))
     x, lengths = words(4, STEPS), nd.array([STEPS, 3, 9, 1])
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
     for _ in range(2):
@@ -162,8 +151,7 @@ def gluon_block(plug: Plug, kind: Callable[[], Any]) -> list[Array]:
 
 
 SCRIPTS: dict[str, Callable[[Plug], list[Array]]] = {
-    "Module": partial(module, body=two_cells),
-    "fused": partial(module, body=fused_cell),
+    "Module": module,
     "classifier": partial(gluon_block, kind=classifier),
     "translator": partial(gluon_block, kind=Translator),
     "siamese": partial(gluon_block, kind=siamese),
@@ -178,8 +166,7 @@ def test_a_script_gives_what_it_gave(script: Callable[[Plug], list[Array]]) -> N
         for seed in (random.seed, np.random.seed, mx.random.seed):
             seed(3)
         results.append(script(plug))
-    for got, expected in zip(*results[::-1], strict=True):
-        close(got, expected)
+    all_close(*results[::-1])
 
 
 def forecaster() -> Block:
@@ -207,12 +194,7 @@ def forecaster() -> Block:
             first = first or [mu, sigma, nu]
         return (F.concat(*drawn, dim=1), *first)
 
-    def cells() -> Any:
-        stack = rnn.HybridSequentialRNNCell()
-        for cell in (rnn.LSTMCell(HIDDEN), rnn.ResidualCell(rnn.LSTMCell(HIDDEN))):
-            stack.add(cell)
-        return stack
-
+    cells = lambda: stacked(rnn.LSTMCell(HIDDEN), rnn.ResidualCell(rnn.LSTMCell(HIDDEN)))  # noqa: E731
     return Block(run, cells=cells, out=lambda: nn.Dense(3, flatten=False))
 
 
@@ -220,14 +202,10 @@ def test_deepar_runs_inside_mxnet_and_without_it(tmp_path: Path) -> None:
     past, outputs = rows(3, CONTEXT) + 2, []
     for plug in (lambda target: target, partial(optimize, backend="kernels")):
         mx.random.seed(3)
-        net = forecaster()
-        net.initialize(mx.init.Uniform(0.3))
-        net = plug(net)
-        net.hybridize()
+        net = plug(hybridized(forecaster(), 0.3))
         outputs.append([each.asnumpy() for each in net(past)])
     assert len(explain(net).replaced) == 2
-    for ours, theirs in zip(*outputs, strict=True):  # the samples, too: one generator, one seed
-        close(ours, theirs, 1e-4)
+    all_close(*outputs, 1e-4)  # the samples, too: one generator, one seed
     net.export(str(tmp_path / "m"))
 
     model = onernn.load(tmp_path / "m-symbol.json")
@@ -238,8 +216,7 @@ def test_deepar_runs_inside_mxnet_and_without_it(tmp_path: Path) -> None:
         return [*session.run({"data": past.asnumpy(), "seed": np.array(seed)}).values()]
 
     runs = [*map(sample, range(40))]
-    for mine, theirs in zip(runs[0][1:], outputs[0][1:], strict=True):
-        close(mine, theirs, 1e-4)
+    all_close(runs[0][1:], outputs[0][1:], 1e-4)
     assert np.array_equal(sample(0)[0], runs[0][0]) and not np.array_equal(runs[1][0], runs[0][0])
     _, mu, sigma, nu = (each.reshape(3, -1)[:, 0] for each in runs[0])
     samples = np.stack([run[0] for run in runs]).reshape(40, 3, PATHS, 2)[..., 0]

@@ -10,36 +10,32 @@ import numpy as np
 import onnx
 import openvino
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper, parser
+from support.arrays import uniform
 
 import onernn
 
-CELLS = {"LSTM": 4, "GRU": 3, "RNN": 1}
+OUTPUTS = {"LSTM": ["Y", "Y_h", "Y_c"], "GRU": ["Y", "Y_h"], "RNN": ["Y", "Y_h"]}
 
 
-def saved(folder: Path, cell: str, directions: int = 2) -> Path:
+def saved(folder: Path, cell: str) -> Path:
     """m.onnx, and what OpenVINO makes of it."""
-    rng = np.random.default_rng(0)
-    rows = CELLS[cell] * 4
-    shapes = {"W": (directions, rows, 3), "R": (directions, rows, 4), "B": (directions, 2 * rows)}
-    held = [
-        numpy_helper.from_array(rng.uniform(-0.5, 0.5, shape).astype(np.float32), name)
-        for name, shape in shapes.items()
-    ]
-    way = "bidirectional" if directions == 2 else "forward"
-    made = ["Y", "Y_h", "Y_c"][: 2 + (cell == "LSTM")]
-    node = helper.make_node(cell, ["x", "W", "R", "B"], made, hidden_size=4, direction=way)
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in made]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", "N", 3])
-    graph = helper.make_graph([node], "g", [x], outputs, held)
+    made, rows = ", ".join(OUTPUTS[cell]), {"LSTM": 16, "GRU": 12, "RNN": 4}[cell]
+    node = f'{made} = {cell} <hidden_size = 4, direction = "bidirectional"> (x, W, R, B)'
+    outputs = ", ".join(f"float[] {name}" for name in OUTPUTS[cell])
+    graph = parser.parse_graph(f"g (float[T, N, 3] x) => ({outputs}) {{ {node} }}")
+    for name, shape in {"W": (rows, 3), "R": (rows, 4), "B": (2 * rows,)}.items():
+        array = uniform(2, *shape, seed=len(shape), bound=0.5)
+        graph.initializer.append(numpy_helper.from_array(array, name))
     opsets = [helper.make_opsetid("", 15)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), folder / "m.onnx")
-    model = openvino.Core().read_model(folder / "m.onnx")
-    openvino.save_model(model, folder / "m.xml", compress_to_fp16=False)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.save(model, folder / "m.onnx")
+    read = openvino.Core().read_model(folder / "m.onnx")
+    openvino.save_model(read, folder / "m.xml", compress_to_fp16=False)
     return folder / "m.onnx"
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", OUTPUTS)
 @pytest.mark.parametrize("suffix", [".xml", ".onnx"])
 def test_a_model_agrees_with_openvino_on_both_kinds_of_files(
     tmp_path: Path, cell: str, suffix: str
@@ -47,7 +43,7 @@ def test_a_model_agrees_with_openvino_on_both_kinds_of_files(
     path = saved(tmp_path, cell)
     report = onernn.verify(path, against=f"openvino:{path.with_suffix(suffix)}")
     assert report, report.outputs
-    assert [each.name for each in report.outputs] == ["Y", "Y_h", "Y_c"][: 2 + (cell == "LSTM")]
+    assert [each.name for each in report.outputs] == OUTPUTS[cell]
 
 
 def test_changed_weights_differ_from_openvino_and_the_command_says_so(tmp_path: Path) -> None:

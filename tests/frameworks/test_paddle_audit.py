@@ -42,92 +42,72 @@ class Build(Builder):
     def states(self, *slots: str) -> dict[str, Variable]:
         return {slot: self.graph.feed(slot.lower(), [-1, self.size]) for slot in slots}
 
-    def layer(self, kind: str, gates: int, states: Any, **attributes: Any) -> Any:
+    def layer(self, kind: str, *states: str, fc: bool = True, **attributes: Any) -> Any:
         """Hidden, and Cell of an LSTM, of an input that is projected already or of x."""
+        options, gates = {"origin_mode": False, **GRU_FUNCTIONS}, 3
+        if kind.endswith("lstm"):
+            options, gates = {"use_peepholes": False, **LSTM_FUNCTIONS}, 4
         wide, bias = gates * self.size, attributes.pop("bias", None)
         if kind.startswith("fusion"):
-            inputs, weight = {"X": self.x, "WeightX": self.parameter(I, wide)}, "WeightH"
-            attributes = {"use_seq": True, **attributes}
+            slots, weight = {"X": self.x, "WeightX": self.parameter(I, wide)}, "WeightH"
+            options["use_seq"] = True
         else:
-            project = self.fc if attributes.pop("fc", False) else self.mul
-            inputs = {"Input": project(self.x, I, wide)}
-            weight = "Weight"
-        inputs |= {weight: self.parameter(self.size, wide)}
-        inputs |= {"Bias": bias or self.parameter(1, wide), **self.states(*states)}
-        return self.op(kind, inputs, **{"is_reverse": False, **attributes})
+            project = self.fc if fc and kind == "gru" else self.mul
+            slots, weight = {"Input": project(self.x, I, wide)}, "Weight"
+        slots |= {weight: self.parameter(self.size, wide)}
+        slots |= {"Bias": bias or self.parameter(1, wide), **self.states(*states)}
+        return self.op(kind, **slots, **{"is_reverse": False, **options, **attributes})
 
-    def gru(self, *states: str, fc: bool = True, **attributes: Any) -> Variable:
-        given = {"origin_mode": False, **GRU_FUNCTIONS, **attributes}
-        return self.layer("gru", 3, states, fc=fc, **given)
-
-    def fusion_gru(self, *states: str, **attributes: Any) -> Variable:
-        given = {"origin_mode": False, **GRU_FUNCTIONS, **attributes}
-        return self.layer("fusion_gru", 3, states, **given)
-
-    def lstm(self, *states: str, **attributes: Any) -> tuple[Variable, Variable]:
-        given = {"use_peepholes": False, **LSTM_FUNCTIONS, **attributes}
-        return self.layer("lstm", 4, states, **given)
-
-    def fusion_lstm(self, *states: str, **attributes: Any) -> tuple[Variable, Variable]:
-        given = {"use_peepholes": False, **LSTM_FUNCTIONS, **attributes}
-        return self.layer("fusion_lstm", 4, states, **given)
+    def hidden(self, kind: str, *states: str, **more: Any) -> Variable:
+        made = self.layer(kind, *states, **more)
+        return made[0] if isinstance(made, tuple) else made
 
 
 def shared(build: Build) -> list[Variable]:
     """One GRU's bias read by a fused one, one without a bias of its projection, one left alone."""
     bias = build.parameter(1, 3 * O)
-    plain = build.op("elementwise_add", {"X": build.mul(build.x, I, 3 * O), "Y": bias})
-    return [
-        build.gru(bias=bias),
-        build.gru(bias=bias, is_reverse=True),
-        build.gru(bias=bias, fc=False),
-        build.gru(bias=bias, origin_mode=True),
-        plain,
-    ]
+    plain = build.op("elementwise_add", X=build.mul(build.x, I, 3 * O), Y=bias)
+    options: Any = ({}, {"is_reverse": True}, {"fc": False}, {"origin_mode": True})
+    return [*(build.hidden("gru", bias=bias, **each) for each in options), plain]
 
 
-CASES: dict[str, tuple[Callable[[Build], list[Variable]], Sequence[int], str, str]] = {
-    "state of a gru": (lambda b: [b.gru("H0")], (3, 2, 4), "state_dropped", "fused onednn"),
+CASES: dict[str, tuple[Callable[[Build], list[Variable]], str, str]] = {
+    "state of a gru": (lambda b: [b.hidden("gru", "H0")], "state_dropped", "fused onednn"),
     "state of a bare gru": (
-        lambda b: [b.gru("H0", fc=False, is_reverse=True)],
-        (3, 2, 4),
+        lambda b: [b.hidden("gru", "H0", fc=False, is_reverse=True)],
         "state_dropped",
         "fused onednn",
     ),
     "states of an lstm": (
-        lambda b: [b.lstm("H0", "C0")[0]],
-        (3, 2, 4),
+        lambda b: [b.hidden("lstm", "H0", "C0")],
         "state_dropped",
         "fused onednn",
     ),
     "functions of an lstm": (
-        lambda b: [b.lstm(candidate_activation="relu")[0]],
-        (3, 2, 4),
+        lambda b: [b.hidden("lstm", candidate_activation="relu")],
         "activations_dropped",
         "fused onednn",
     ),
-    "a bias for five": (shared, (3, 2, 4), "bias_shared", "fused onednn"),
+    "a bias for five": (shared, "bias_shared", "fused onednn"),
     "origin_mode": (
-        lambda b: [b.fusion_gru(origin_mode=True)],
-        (3, 2, 4),
+        lambda b: [b.hidden("fusion_gru", origin_mode=True)],
         "origin_mode_ignored",
         "plain fused",
     ),
     "origin_mode, batched": (
-        lambda b: [b.fusion_gru(origin_mode=True, use_seq=False, is_reverse=True)],
-        (3, 2, 4),
+        lambda b: [b.hidden("fusion_gru", origin_mode=True, use_seq=False, is_reverse=True)],
         "origin_mode_ignored",
         "plain fused",
     ),
 }
 
 
-EMPTY: dict[str, tuple[Callable[[Build], Variable], str]] = {
-    "gru": (lambda b: b.gru(), "fused"),
-    "lstm": (lambda b: b.lstm()[0], "fused"),
-    "fusion_gru": (lambda b: b.fusion_gru(), "plain"),
-    "fusion_gru, batched": (lambda b: b.fusion_gru(use_seq=False), "plain"),
-    "fusion_lstm, batched": (lambda b: b.fusion_lstm(use_seq=False)[0], "plain"),
+EMPTY = {
+    "gru": "fused",
+    "lstm": "fused",
+    "fusion_gru": "plain",
+    "fusion_gru, batched": "plain",
+    "fusion_lstm, batched": "plain",
 }
 LENGTHS = [0 if n in (3, 40) else 60 + 37 * n % 151 for n in range(150)]
 LENGTHS.append(240 + (1 - sum(LENGTHS)) % 16)
@@ -143,9 +123,8 @@ its arrays falls into the rest of the last page. Small arrays crash Paddle more 
 def made(name: str, folder: Path) -> dict[str, Array]:
     """The saved model, and a batch for it."""
     build = Build()
-    fetches, lengths = CASES[name][0](build), CASES[name][1]
-    build.graph.save(folder, fetches)
-    return batch(folder, lengths, build.rng)
+    build.graph.save(folder, CASES[name][0](build))
+    return batch(folder, (3, 2, 4), build.rng)
 
 
 def batch(folder: Path, lengths: Sequence[int], rng: np.random.Generator) -> dict[str, Array]:
@@ -183,7 +162,7 @@ def words(outputs: Mapping[str, Any]) -> dict[str, Array]:
 @pytest.mark.parametrize("name", CASES)
 def test_paddle_gives_what_its_faults_predict(name: str, tmp_path: Path) -> None:
     given = made(name, tmp_path)
-    _, _, fault, paths = CASES[name]
+    _, fault, paths = CASES[name]
     report = audit(tmp_path, given)
     found = {each.fault: each for each in report.findings if each.counts}
     assert found.keys() == {fault}
@@ -197,9 +176,10 @@ def test_paddle_gives_what_its_faults_predict(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", EMPTY)
 def test_empty_sentences_are_misread_as_predicted(kind: str, tmp_path: Path) -> None:
-    build = Build(WIDE)
-    make, path = EMPTY[kind]
-    build.graph.save(tmp_path, [make(build)])
+    build, path = Build(WIDE), EMPTY[kind]
+    operator, _, batched = kind.partition(", ")
+    options = {"use_seq": False} if batched else {}
+    build.graph.save(tmp_path, [build.hidden(operator, **options)])
     given = batch(tmp_path, LENGTHS, build.rng)
     (found,) = (each for each in audit(tmp_path, given).findings if each.counts)
     assert found.fault == "empty_sentences" and path in found.paths
@@ -223,8 +203,8 @@ def test_paddle_is_right_on_the_paths_that_an_audit_does_not_name(
 def test_the_second_batch_starts_from_the_states_of_the_first(kind: str, tmp_path: Path) -> None:
     """The audit shows neighbours' states: so the first batch has them."""
     build = Build()
-    fetch = build.fusion_gru("H0") if kind == "fusion_gru" else build.fusion_lstm("H0", "C0")[0]
-    build.graph.save(tmp_path, [fetch])
+    states = ("H0", "C0") if kind == "fusion_lstm" else ("H0",)
+    build.graph.save(tmp_path, [build.hidden(kind, *states)])
     second = batch(tmp_path, (3, 2, 4), build.rng)
     first = {
         key: np.roll(array, 1, axis=0) if key in ("in__h0", "in__c0") else array
@@ -241,8 +221,8 @@ def test_the_second_batch_starts_from_the_states_of_the_first(kind: str, tmp_pat
 @pytest.mark.parametrize("kind", ["lstm", "fusion_lstm"])
 def test_who_reads_an_unwritten_cell_crashes_paddle(kind: str, tmp_path: Path) -> None:
     build = Build()
-    hidden, cell = getattr(build, kind)()
-    build.graph.save(tmp_path, [hidden, build.graph.op("tanh", {"X": cell})])
+    hidden, cell = build.layer(kind)
+    build.graph.save(tmp_path, [hidden, build.op("tanh", X=cell)])
     given = batch(tmp_path, (3, 2), build.rng)
     (found,) = (each for each in audit(tmp_path, given).findings if each.counts)
     assert (found.fault, found.effect) == ("cell_unwritten", "crashes")
@@ -254,8 +234,7 @@ def test_who_reads_an_unwritten_cell_crashes_paddle(kind: str, tmp_path: Path) -
 def test_onednn_refuses_other_activations(kind: str, tmp_path: Path) -> None:
     build = Build()
     name = "activation" if kind == "fusion_gru" else "candidate_activation"
-    made = getattr(build, kind)(**{name: "relu"})
-    build.graph.save(tmp_path, [made if kind == "fusion_gru" else made[0]])
+    build.graph.save(tmp_path, [build.hidden(kind, **{name: "relu"})])
     given = batch(tmp_path, (3, 2), build.rng)
     (found,) = (each for each in audit(tmp_path, given).findings if each.counts)
     assert (found.fault, found.effect) == ("activations_refused", "refuses")
@@ -266,8 +245,7 @@ def test_onednn_refuses_other_activations(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_what_an_audit_calls_not_fused_is_right_everywhere(bias: bool, tmp_path: Path) -> None:
     build = Build()
-    hidden = build.gru("H0", origin_mode=True, fc=bias)
-    build.graph.save(tmp_path, [hidden])
+    build.graph.save(tmp_path, [build.hidden("gru", "H0", origin_mode=True, fc=bias)])
     given = batch(tmp_path, (3, 2), build.rng)
     report = audit(tmp_path, given)
     assert report and "not_fused" in {each.fault for each in report.findings}

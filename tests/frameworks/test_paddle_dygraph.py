@@ -212,7 +212,7 @@ def test_going_backward_twice_is_right_and_deeper_is_an_error() -> None:
     h.sum().backward()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         close(one.grad, other.grad)
-    with pytest.raises(Exception, match="no gradients of gradients"):
+    with pytest.raises(Exception, match="create_graph"):
         (grad,) = paddle.grad([ours(x)[0].sum()], [x], create_graph=True)
         grad.sum().backward()
     x.clear_grad()
@@ -284,7 +284,7 @@ def test_layers_that_paddle_composes_stay_as_they_are(caplog: pytest.LogCaptureF
         optimize(paddle.nn.Linear(2, 2))
     composed = layer("GRU")
     composed.could_use_cudnn = False
-    with pytest.raises(UnsupportedError, match="gru_.*: Paddle composes it of small operators"):
+    with pytest.raises(UnsupportedError, match="gru_"):
         optimize(composed)
     both = optimize(paddle.nn.LayerList([composed, layer("GRU")]))
     name, reason = composed.full_name(), "Paddle composes it of small operators"
@@ -451,3 +451,4 @@ def test_lengths_of_cells_are_left_to_paddle() -> None:
         *(paddle.utils.flatten(m(x, None, lengths)) for m in (ours, theirs)), strict=True
     ):
         np.testing.assert_array_equal(got.numpy(), expected.numpy())
+    assert "sequence_length" in plugin.explain(ours)

@@ -19,7 +19,7 @@ from tests.frameworks.paddle_graphs import (
 )
 
 from onernn import Ragged, load
-from onernn.engine.session import unsupported
+from onernn.engine.session import find_unsupported
 
 CASES = {
     **{f"cumsum along {axis}": row("cumsum", X="x", axis=axis) for axis in (0, 1, -1)},
@@ -44,7 +44,7 @@ REFUSED = {
 
 def assert_refused(folder: Path, feeds: dict[str, Batch], build: Build, reason: str) -> None:
     saved_graph(folder, feeds, build)
-    (refusal,) = unsupported(load(folder))
+    (refusal,) = find_unsupported(load(folder))
     assert reason in refusal.reason
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
@@ -44,14 +44,14 @@ def test_enumerations_have_its_names_and_numbers(name: str) -> None:
         assert str(each) == str(theirs(int(each))) and repr(each) == repr(theirs(int(each)))
 
 
-class Face:
+class Face(NamedTuple):
     """One of both: Paddle's interface, or ours."""
 
-    def __init__(
-        self, api: Any, core: Any, tensor: Any, buffer: Any, create: Any, lod: Any
-    ) -> None:
-        self.api, self.tensor, self.buffer, self.create = api, tensor, buffer, create
-        self.core, self.lod_tensor = core, lod
+    api: Any
+    tensor: Any
+    buffer: Any
+    create: Any
+    lod_tensor: Any
 
     def config(self, model: Path) -> Any:
         made = self.api.Config(f"{model}.pdmodel", f"{model}.pdiparams")
@@ -61,7 +61,6 @@ class Face:
 
 OURS = Face(
     inference,
-    tensors,
     tensors.PaddleTensor,
     tensors.PaddleBuf,
     predictors.create_paddle_predictor,
@@ -69,7 +68,6 @@ OURS = Face(
 )
 THEIRS = Face(
     paddle.inference,
-    CORE,
     CORE.PaddleTensor,
     CORE.PaddleBuf,
     CORE.create_paddle_predictor,

@@ -70,7 +70,7 @@ def test_both_run_in_one_process_in_either_order(library: Path, turns: str) -> N
 def examination(library: Path) -> dict:
     code = "from onernn.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "doctor", "--json", "--backend", "onednn", "--threads", "1"],
+        [sys.executable, "-c", code, *"doctor --full --json --backend onednn --threads 1".split()],
         env=os.environ | {"ONERNN_DNNL_LIBRARY": str(library)},
         capture_output=True,
         text=True,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import paddle
 import pytest
 from paddle import profiler
+from tests.frameworks.paddle_nets import Built, I, N, O, T
 
 from onernn.adapters.paddle import optimize
 from onernn.adapters.paddle.custom_operators import missing_operators
@@ -43,15 +43,13 @@ def test_layers_and_their_gradients(tmp_path: Path) -> None:
 @pytest.mark.skipif(paddle.__version__ >= "3", reason="programs of Paddle 3: case_single_steps")
 def test_programs(tmp_path: Path) -> None:
     paddle.enable_static()
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    with paddle.static.program_guard(main, startup):
-        layer = paddle.nn.GRU(5, 3)
+
+    def build(_: Any, x: Any, __: Any) -> list[Any]:
+        layer = paddle.nn.GRU(I, O)
         layer.eval()
-        total = layer(paddle.static.data("x", [2, 6, 5], "float32"))[0].sum()
-    executor = paddle.static.Executor()
-    feed = {"x": np.ones((2, 6, 5), np.float32)}
-    with paddle.static.scope_guard(paddle.static.Scope()):  # others' variables may have these names
-        executor.run(startup)
-        ours = optimize(main, fetch_list=[total])
-        events = shown(lambda: executor.run(ours, feed=feed, fetch_list=[total]), tmp_path)
+        return [layer(x)[0].sum()]
+
+    built = Built(build, (N, T, I))
+    ours = optimize(built.main, built.scope, fetch_list=built.wanted)
+    events = shown(lambda: built.run(ours), tmp_path)
     assert events["onernn_part"] >= 0

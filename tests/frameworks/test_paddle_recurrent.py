@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import reference
 from tests.frameworks.paddle_graphs import (
     Batch,
     Build,
@@ -19,12 +18,10 @@ from tests.frameworks.paddle_graphs import (
     PaddleGraph,
     assert_same,
     check,
-    differences,
     row,
-    saved_graph,
 )
 
-from onernn import Ragged, load
+from onernn import Ragged
 from onernn.ir.arrays import Array
 
 LENGTHS = [[0, 1, 1, 5, 7]]
@@ -106,40 +103,6 @@ def test_grus_of_every_form(
         feeds |= {"h": small(len(feeds["x"]), hidden)} if state else {}
         build = gru(operator, hidden, bias=bias, state=state, is_reverse=reverse, **attributes)
         assert_same(tmp_path / str(hidden), feeds, build)
-
-
-@REVERSE
-@ORIGIN
-def test_fusion_gru_honours_origin_mode(origin: bool, reverse: bool, tmp_path: Path) -> None:
-    """As documented; Paddle's own fusion_gru ignores it: beside a product and Paddle's gru."""
-    feeds: dict[str, Batch] = {"x": sentences(LENGTHS, 5), "h": small(4, 3)}
-    options = {"bias": True, "state": True, "is_reverse": reverse, "origin_mode": origin}
-    product = row("mul", X="x", Y=fixed(5, 9))
-    plain = {"Input": product, "Weight": fixed(3, 9), "Bias": fixed(1, 9), "H0": "h"}
-    saved_graph(tmp_path / "fused", feeds, gru("fusion_gru", 3, **options))
-    apart = row("gru", **plain, is_reverse=reverse, origin_mode=origin)
-    got = reference(load(tmp_path / "fused"), feeds)
-    assert not differences(got, saved_graph(tmp_path / "apart", feeds, apart).run(feeds))
-
-
-@REVERSE
-@pytest.mark.parametrize("operator", ["fusion_gru", "fusion_lstm"])
-def test_a_sentence_of_length_zero_changes_no_other(
-    operator: str, reverse: bool, tmp_path: Path
-) -> None:
-    """Paddle runs the batch without it; ours gives the same rows with it."""
-    x, kept = sentences(LENGTHS, 5), [0, 2, 3]
-    begun = states(3, 4)
-    if operator == "fusion_gru":
-        del begun["c"]
-        build = gru(operator, 3, bias=True, state=True, is_reverse=reverse)
-    else:
-        build = lstm(operator, 3, peephole=True, state=True, is_reverse=reverse)
-    saved = saved_graph(tmp_path, {"x": x, **begun}, build)
-    got = reference(load(tmp_path), {"x": x, **begun})
-    fewer = {name: array[kept] for name, array in begun.items()}
-    without = saved.run({"x": Ragged(x.data, FILLED[0]), **fewer})
-    assert not differences(got, [x.with_data(each.data) for each in without])
 
 
 @REVERSE

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.graphs import reference
 from tests.frameworks.paddle_graphs import (
     LODS,
     Batch,
@@ -18,9 +19,10 @@ from tests.frameworks.paddle_graphs import (
     numbers,
     ragged,
     row,
+    saved_graph,
 )
 
-from onernn import Ragged
+from onernn import Ragged, ShapeError, load
 
 Lod = list[list[int]]
 ONE, TWO = LODS["ragged"], LODS["two-levels"]
@@ -101,38 +103,10 @@ def test_viterbi_paths(tags: int, ties: bool, labelled: bool, tmp_path: Path) ->
     )
 
 
-POOLS = ("AVERAGE", "SUM", "SQRT", "LAST", "FIRST", "MAX")
-
-
-@pytest.mark.parametrize("layout", LODS)
-@pytest.mark.parametrize("kind", POOLS)
-@pytest.mark.parametrize("sizes", [(3,), (1,), (2, 3)], ids=str)
-@pytest.mark.parametrize("pad", [0.0, -1.5])
-def test_sequence_pool(
-    kind: str, sizes: tuple[int, ...], layout: str, pad: float, tmp_path: Path
-) -> None:
-    build = row("sequence_pool", X="x", pooltype=kind, pad_value=pad, is_test=True)
-    assert_same(tmp_path, {"x": ragged(LODS[layout], *sizes)}, build)
-
-
-@pytest.mark.parametrize("layout", LODS)
-@pytest.mark.parametrize("sizes", [(1,), ()], ids=str)
-def test_sequence_softmax(sizes: tuple[int, ...], layout: str, tmp_path: Path) -> None:
-    assert_same(tmp_path, {"x": ragged(LODS[layout], *sizes)}, row("sequence_softmax", X="x"))
-
-
 @ONE_LEVEL
 @pytest.mark.parametrize("sizes", [(3,), (2, 3)], ids=str)
 def test_sequence_reverse(sizes: tuple[int, ...], lod: Lod, tmp_path: Path) -> None:
     assert_same(tmp_path, {"x": ragged(lod, *sizes)}, row("sequence_reverse", X="x"))
-
-
-@ONE_LEVEL
-@pytest.mark.parametrize("length, start", [(1, 0), (3, -1), (3, 0), (2, -2), (3, 1), (5, -2)])
-def test_sequence_conv(length: int, start: int, lod: Lod, tmp_path: Path) -> None:
-    window = {"contextLength": length, "contextStart": start}
-    build = row("sequence_conv", X="x", Filter=(3 * length, 2), **window)
-    assert_same(tmp_path, {"x": ragged(lod, 3)}, build)
 
 
 @pytest.mark.parametrize("x", ["dense", "ragged"])
@@ -172,3 +146,53 @@ def test_sequence_pad_and_back(
         return [padded, lengths, *back(graph, {"padded": padded, "lengths": lengths})]
 
     assert_same(tmp_path, {"x": ragged(lod, *sizes)}, build)
+
+
+@ONE_LEVEL
+@pytest.mark.parametrize("new_dim", [1, 2, 4])
+def test_sequence_reshape(new_dim: int, lod: Lod, tmp_path: Path) -> None:
+    build = row("sequence_reshape", X="x", new_dim=new_dim)
+    assert_same(tmp_path, {"x": ragged(lod, 4)}, build)
+
+
+@pytest.mark.parametrize("offsets, lengths", [([1, 0, 0], [1, 0, 2]), ([0, 0, 2], [2, 0, 1])])
+def test_sequence_slice(offsets: list[int], lengths: list[int], tmp_path: Path) -> None:
+    places = {"first": np.array(offsets)[:, None], "count": np.array(lengths)[:, None]}
+    build = row("sequence_slice", X="x", Offset="first", Length="count")
+    assert_same(tmp_path, {"x": ragged(ONE, 2, 3), **places}, build)
+
+
+@pytest.mark.parametrize("offset, length", [(0, 4), (2, 2), (-1, 2)])
+def test_a_slice_beyond_a_sequence_is_refused(offset: int, length: int, tmp_path: Path) -> None:
+    """Paddle refuses it, too."""
+    feeds = {"x": ragged(ONE, 3), "first": np.array([[offset], [0], [0]]),
+             "count": np.array([[length], [0], [1]])}  # fmt: skip
+    saved_graph(tmp_path, feeds, row("sequence_slice", X="x", Offset="first", Length="count"))
+    with pytest.raises(ShapeError, match="there are . steps"):
+        reference(load(tmp_path), feeds)
+
+
+@ONE_LEVEL
+@pytest.mark.parametrize("tokens", [[], [0, 2, 3], [0, 1, 2, 3, 4, 5]], ids=str)
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_sequence_erase(dtype: str, tokens: list[int], lod: Lod, tmp_path: Path) -> None:
+    x = Ragged.from_lod(np.array([2, 5, 0, 1, 3], dtype)[: lod[-1][-1], None], lod)
+    build = row("sequence_erase", X="x", tokens=tokens, gives=dtype)
+    assert_same(tmp_path, {"x": x}, build)
+
+
+@ONE_LEVEL
+@pytest.mark.parametrize("size, pad", [(2, 0), (3, 7), (4, -1)])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_sequence_enumerate(dtype: str, size: int, pad: int, lod: Lod, tmp_path: Path) -> None:
+    x = Ragged.from_lod(np.array([2, 5, 0, 1, 3], dtype)[: lod[-1][-1], None], lod)
+    build = row("sequence_enumerate", X="x", win_size=size, pad_value=pad, gives=dtype)
+    assert_same(tmp_path, {"x": x}, build)
+
+
+@ONE_LEVEL
+def test_sequence_scatter(lod: Lod, tmp_path: Path) -> None:
+    """A column that comes twice gets both updates."""
+    ids = Ragged.from_lod(np.array([2, 2, 0, 1, 0])[: lod[-1][-1], None], lod)
+    feeds = {"x": numbers(len(lod[-1]) - 1, 4), "ids": ids, "updates": ragged(lod, 1)}
+    assert_same(tmp_path, feeds, row("sequence_scatter", X="x", Ids="ids", Updates="updates"))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import paddle
 import pytest
 
 import onernn
@@ -30,7 +31,7 @@ def test_paddle_gives_the_same_on_made_inputs(name: str, data: Path) -> None:
     folder = data / "paddle" / name
     report = verify(onernn.load(folder), against=open_against(f"paddle:{folder}"))
     assert report.passed and report.evidence is not None
-    assert report.evidence.reference.who.startswith("paddle 2.")
+    assert report.evidence.reference.who.startswith(f"paddle {paddle.__version__}")
 
 
 def test_a_changed_parameter_is_told_beside_paddle(data: Path, tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_what_paddle_says_is_the_message(data: Path, tmp_path: Path) -> None:
     against = open_against(f"paddle:{broken}")
     params = broken / "model.pdiparams"
     params.write_bytes(params.read_bytes()[:500])
-    with pytest.raises(UnsupportedError, match="paddle does not run .*broken"):
+    with pytest.raises(UnsupportedError, match="paddle .*broken"):
         verify(model, against=against)
 
 

@@ -14,8 +14,21 @@ from pathlib import Path
 import pytest
 from paddle import inference
 from support.graphs import unfused
-from support.paddle_writing import CANONICAL, LAYERS, OPERATORS, PARTLY, RECORDED, Case
-from tests.frameworks.paddle_graphs import Batch, SavedModel, differences, predict
+from support.paddle_writing import (
+    CANONICAL,
+    CONTROL,
+    LAYERS,
+    OPERATORS,
+    PARTLY,
+    RECORDED,
+    RECORDINGS,
+    UNWRITTEN,
+    Case,
+    recorded,
+    through_onnx,
+)
+from tests.frameworks.paddle_graphs import Batch, SavedModel, differences
+from tests.frameworks.paddle_nets import config_of, predict
 
 from onernn import Graph, Ragged, UnsupportedError, fuse, load
 from onernn.adapters.paddle.write import write_paddle
@@ -23,13 +36,6 @@ from onernn.verification.recording import read_arrays, read_inputs, read_outputs
 
 DATA = Path(__file__).parents[1] / "data" / "paddle"
 FORMS: dict[str, bool] = {"plain": False, "fused": True}
-
-
-def predicted(folder: Path, feeds: Mapping[str, Batch]) -> list[Batch]:
-    """By paddle.inference with all of its passes, as it comes."""
-    config = inference.Config(str(folder / "model.pdmodel"), str(folder / "model.pdiparams"))
-    config.disable_glog_info()
-    return predict(inference.create_predictor(config), feeds)
 
 
 def write(model: Graph, folder: Path, fused: bool, feeds: Mapping[str, Batch]) -> SavedModel:
@@ -55,13 +61,32 @@ def test_a_written_recording_gives_the_recorded_outputs(
     for _ in range(2):
         check(expected, saved.run(feeds))
     if form == "plain":  # of the fused form Paddle's own placement on oneDNN makes wrong numbers
-        check(expected, predicted(tmp_path, feeds))
+        check(expected, predict(inference.create_predictor(config_of(tmp_path)), feeds))
+
+
+@pytest.mark.parametrize("name", sorted({*RECORDINGS} - UNWRITTEN.keys()))
+def test_a_converted_recording_gives_the_recorded_outputs(name: str, tmp_path: Path) -> None:
+    """Of all frameworks: Paddle computes what the model's own framework computed."""
+    if name.startswith("keras/"):
+        pytest.importorskip("h5py", reason="files of Keras are read by h5py")
+    model, feeds, expected = recorded(name)
+    check(expected, write(fuse(model).model, tmp_path, False, feeds).run(feeds))
+
+
+def test_a_tagger_comes_back_from_onnx_with_the_same_tags(tmp_path: Path) -> None:
+    file, feeds, expected = through_onnx("paddle/embedding_crf", tmp_path)
+    check(expected, SavedModel(file.with_suffix("")).run(feeds))
 
 
 def run_case(case: Case, folder: Path, fused: bool) -> None:
     graph, feeds = case
     expected = unfused(graph, feeds)
     check(expected, write(graph, folder, fused, feeds).run(feeds))
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_a_loop_or_branch_runs_in_paddle(name: str, tmp_path: Path) -> None:
+    run_case(CONTROL[name], tmp_path, False)
 
 
 @pytest.mark.parametrize("name", [*OPERATORS, *CANONICAL])

@@ -113,7 +113,7 @@ def test_a_batch_that_the_model_refuses_is_halved(example: Any) -> None:
     answers = served.answers([*good, np.array([1, 99]), *good, np.array([77])])
     assert [status for status, _ in answers] == [200, 200, 200, 422, 200, 200, 200, 422]
     assert answers[4:7] == answers[:3] == served.answers(good)
-    assert "values: the model refuses it: index 99" in answers[3][1]["error"]
+    assert "values: " in answers[3][1]["error"] and "index 99" in answers[3][1]["error"]
 
 
 def summing(path: Path) -> dict[str, str]:

@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.frameworks.torch_modules import INPUT, UNITS, assert_close, gradients, one_thread
+from tests.frameworks.torch_modules import (
+    INPUT,
+    UNITS,
+    assert_close,
+    gradients,
+    make_batch,
+    make_pair,
+    make_sequences,
+    one_thread,
+)
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
@@ -63,8 +72,9 @@ def test_compiled_models_hold_ours_without_a_graph_break(
     for T, N in ((5, 3), (7, 2), (9, 4)):
         x = torch.randn(T, N, INPUT)
         with torch.compiler.set_stance("default" if T < 9 else "fail_on_recompile"):
-            for mine, wanted in zip(gradients(compiled, x), gradients(theirs, x), strict=True):
-                torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                gradients(compiled, x), gradients(theirs, x), rtol=1e-4, atol=1e-4
+            )
             with torch.no_grad():
                 mine, wanted = compiled.eval()(x)[0], theirs.eval()(x)[0]
                 torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-5)
@@ -75,23 +85,21 @@ def test_compiled_models_hold_ours_without_a_graph_break(
 def test_packed_sequences_are_traced() -> None:
     theirs = nn.GRU(INPUT, UNITS)
     compiled = torch.compile(optimize(theirs), backend="aot_eager", fullgraph=True)
-    x = pack_sequence([torch.randn(t, INPUT) for t in (2, 5, 1)], enforce_sorted=False)
+    x = pack_sequence(make_sequences(), enforce_sorted=False)
     with torch.no_grad():
         assert_close(compiled(x), theirs(x))
 
 
 def test_compiled_models_follow_their_parameters() -> None:
-    theirs = nn.GRU(INPUT, UNITS)
-    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
+    theirs, ours = make_pair(nn.GRU)
+    x = make_batch()
     compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
     with torch.no_grad():
         compiled(x)
-        for each in (theirs, ours):
-            each.weight_hh_l0.mul_(3)
-        torch.testing.assert_close(compiled(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
-        for each in (theirs, ours):
-            each.weight_hh_l0.data.mul_(0.1)
-        torch.testing.assert_close(compiled(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
+        for part, factor in ((lambda w: w, 3), (lambda w: w.data, 0.1)):
+            for each in (theirs, ours):
+                part(each.weight_hh_l0).mul_(factor)
+            torch.testing.assert_close(compiled(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_the_backend_traces_modules_where_others_were_optimized_before() -> None:
@@ -110,7 +118,7 @@ assert compiled(torch.ones(3, 1, 4))[0].shape == (3, 1, 6)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_what_is_not_traced_runs_all_the_same(dtype: torch.dtype) -> None:
     theirs = nn.Sequential(nn.Linear(INPUT, INPUT), nn.GRU(INPUT, UNITS))
-    x = torch.randn(5, 3, INPUT)
+    x = make_batch()
     if dtype == torch.float64:
         theirs, x = theirs.double(), x.double()
     compiled = torch.compile(optimize(theirs), backend="aot_eager")
@@ -122,17 +130,16 @@ def test_what_is_not_traced_runs_all_the_same(dtype: torch.dtype) -> None:
 def test_modules_of_pytorch_break_graphs_as_before() -> None:
     optimize(nn.GRU(INPUT, UNITS))
     with pytest.raises(torch._dynamo.exc.Unsupported, match="RNN, GRU, or LSTM"):
-        torch.compile(Tagger(nn.LSTM), fullgraph=True, backend="eager")(torch.randn(5, 3, INPUT))
+        torch.compile(Tagger(nn.LSTM), fullgraph=True, backend="eager")(make_batch())
 
 
 @pytest.mark.parametrize("options", [None, {"rest": "aot_eager"}])
 def test_the_backend_runs_a_model_of_pytorch(options: Any) -> None:
     theirs = Tagger(nn.LSTM)
-    x = torch.randn(5, 3, INPUT)
+    x = make_batch()
     wanted = gradients(theirs, x)
     compiled = torch.compile(theirs, backend=onernn, fullgraph=True, options=options)
-    for mine, other in zip(gradients(compiled, x), wanted, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gradients(compiled, x), wanted, rtol=1e-4, atol=1e-4)
     assert "LSTM bidirectional_concat, f32" in explain(theirs)
 
 
@@ -154,7 +161,7 @@ def test_exported_programs_hold_pytorchs_operators(strict: bool) -> None:
 
 def test_torchscript_holds_pytorchs_operators() -> None:
     theirs = nn.Sequential(nn.Linear(INPUT, INPUT), nn.LSTM(INPUT, UNITS)).eval()
-    ours, x = optimize(theirs), torch.randn(5, 3, INPUT)
+    ours, x = optimize(theirs), make_batch()
     for scripted in (torch.jit.script(ours), torch.jit.trace(ours, (x,))):
         file = io.BytesIO()
         torch.jit.save(scripted, file)

@@ -49,12 +49,12 @@ def test_samples_of_pytorch(info: Any, dtype: torch.dtype, training: bool) -> No
         ours = optimize(theirs)
         given = sample.forward_input.args, sample.forward_input.kwargs
         tolerance = 2e-5 if dtype == torch.float32 else 1e-13
-        for mine, wanted in zip(outcome(ours, *given), outcome(theirs, *given), strict=True):
-            torch.testing.assert_close(mine, wanted, rtol=tolerance, atol=100 * tolerance)
+        results = [outcome(module, *given) for module in (ours, theirs)]
+        torch.testing.assert_close(*results, rtol=tolerance, atol=100 * tolerance)
         with torch.no_grad():
-            torch.manual_seed(4)
-            mine = list(tensors(ours(*given[0], **given[1])))
-            torch.manual_seed(4)
-            for each, wanted in zip(mine, tensors(theirs(*given[0], **given[1])), strict=True):
-                torch.testing.assert_close(each, wanted, rtol=tolerance, atol=tolerance)
+            results = []
+            for module in (ours, theirs):
+                torch.manual_seed(4)
+                results.append([*tensors(module(*given[0], **given[1]))])
+        torch.testing.assert_close(*results, rtol=tolerance, atol=tolerance)
         assert ("onernn: " in explain(ours)) == (dtype == torch.float32)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.frameworks.live_properties import *  # noqa: F403
-from tests.frameworks.torch_modules import INPUT, UNITS, tensors
+from tests.frameworks.torch_modules import INPUT, UNITS, make_batch, tensors
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
@@ -71,7 +71,7 @@ def halved(module: nn.GRU) -> None:
 
 
 def test_shared_weights_that_another_process_trains_are_followed() -> None:
-    module, x = optimize(nn.GRU(INPUT, UNITS)).share_memory(), torch.randn(5, 3, INPUT)
+    module, x = optimize(nn.GRU(INPUT, UNITS)).share_memory(), make_batch()
     assert follows(module, x)
     before = module.weight_hh_l0.clone()
     child = torch.multiprocessing.get_context("fork").Process(target=halved, args=(module,))
@@ -82,7 +82,7 @@ def test_shared_weights_that_another_process_trains_are_followed() -> None:
 
 
 def test_loaded_and_assigned_parameters_are_followed() -> None:
-    module, x = optimize(nn.GRU(INPUT, UNITS)), torch.randn(5, 3, INPUT)
+    module, x = optimize(nn.GRU(INPUT, UNITS)), make_batch()
     for assign in (False, True):
         assert follows(module, x)
         module.load_state_dict(nn.GRU(INPUT, UNITS).state_dict(), assign=assign)
@@ -104,34 +104,37 @@ def modules() -> dict[str, Callable[[], Any]]:
     }
 
 
-def by_data(parameter: Any, rows: slice, values: Any) -> None:
+# Ways to write values to rows of a parameter, see `Host`.
+
+
+def by_data(parameter, rows, values):
     parameter.data[rows] = torch.from_numpy(values)
 
 
-def by_numpy(parameter: Any, rows: slice, values: Any) -> None:
+def by_numpy(parameter, rows, values):
     parameter.detach().numpy()[rows] = values
 
 
-def by_thread(parameter: Any, rows: slice, values: Any) -> None:
+def by_thread(parameter, rows, values):
     writer = Thread(target=by_numpy, args=(parameter, rows, values))
     writer.start()
     writer.join()
 
 
-def by_new_memory(parameter: Any, rows: slice, values: Any) -> None:
+def by_new_memory(parameter, rows, values):
     whole = parameter.detach().clone()
     whole[rows] = torch.from_numpy(values)
     parameter.data = whole
 
 
-def by_other_strides(parameter: Any, rows: slice, values: Any) -> None:
+def by_other_strides(parameter, rows, values):
     wide = torch.full((2 * len(parameter), *parameter.shape[1:]), torch.nan)
     wide[::2] = parameter.detach()
     wide[::2][rows] = torch.from_numpy(values)
     parameter.data = wide[::2]
 
 
-def by_optimizer(parameter: Any, rows: slice, values: Any) -> None:
+def by_optimizer(parameter, rows, values):
     parameter.data = parameter.data.contiguous()  # fused steps write nothing to strided ones
     parameter.grad = torch.zeros_like(parameter)
     parameter.grad[rows] = parameter.detach()[rows] - torch.from_numpy(values)

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.frameworks.torch_modules import INPUT, STACKS, UNITS, assert_same
+from tests.frameworks.torch_modules import (
+    INPUT,
+    STACKS,
+    UNITS,
+    assert_same,
+    make_batch,
+    make_pair,
+    tensors,
+)
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
@@ -36,12 +44,6 @@ def seeded() -> None:
     torch.manual_seed(5)
 
 
-def parts(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    return [tensor for each in result for tensor in parts(each)]
-
-
 @pytest.mark.parametrize("kind, more", STACKS)
 def test_results_have_the_strides_of_pytorchs(kind: Any, more: dict[str, Any]) -> None:
     for layers, batch_first, bidirectional in itertools.product((1, 2), *[(False, True)] * 2):
@@ -49,10 +51,10 @@ def test_results_have_the_strides_of_pytorchs(kind: Any, more: dict[str, Any]) -
             INPUT, UNITS, layers, batch_first=batch_first, bidirectional=bidirectional, **more
         )
         ours = optimize(theirs.eval())
-        x = torch.randn(5, 3, INPUT)
+        x = make_batch()
         for given, grad in itertools.product((x, x.transpose(0, 1), x[:, :1], x[0]), (False, True)):
             with torch.set_grad_enabled(grad):
-                pairs = zip(parts(ours(given)), parts(theirs(given)), strict=True)
+                pairs = zip(tensors(ours(given)), tensors(theirs(given)), strict=True)
                 assert all(own.stride() == other.stride() for own, other in pairs)
     with torch.no_grad():
         ours(x)[0].transpose(0, 1).view(-1, UNITS)
@@ -89,6 +91,7 @@ def test_parametrized_modules_and_their_copies_stay_ours() -> None:
     ours, x = optimize(nn.LSTM(4, 6)), torch.randn(5, 3, 4)
     parametrizations.weight_norm(ours, "weight_hh_l0")
     with torch.no_grad():
+        ours.parametrizations.weight_hh_l0.original0.mul_(2)  # the norm
         expected = ours(x)[0]
         copied = copy.deepcopy(ours)
         assert torch.equal(copied(x)[0], expected)
@@ -158,9 +161,8 @@ def test_what_torch_ao_quantized_and_torch_export_made_is_said_to_stay(
 
 
 def test_a_weight_that_is_missing_or_of_another_shape_is_left_to_pytorch() -> None:
-    x = torch.randn(5, 3, INPUT)
-    theirs = nn.LSTM(INPUT, UNITS)
-    ours = optimize(theirs)
+    x = make_batch()
+    theirs, ours = make_pair(nn.LSTM)
     with torch.no_grad():
         for each in (theirs, ours):
             del each.weight_hh_l0
@@ -179,6 +181,7 @@ def test_what_stays_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     model = optimize(nn.ModuleList([Own(4, 6), Own(4, 6), nn.GRU(4, 6)]))
     reason = "forward is not that of torch.nn.GRU"
     assert caplog.messages == [f"stays with PyTorch: 0 and 1 more: {reason}"]
+    assert type(model[0]) is Own
     *left, replaced = explain(model).splitlines()
     assert left == [f"{at}: stays with PyTorch: {reason}" for at in (0, 1)]
     assert replaced.startswith("2: onernn: ")

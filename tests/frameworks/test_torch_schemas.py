@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from onernn.adapters.torch import lower  # noqa: E402, F401
-from onernn.adapters.torch.table import INERT, RULES, VIEWS  # noqa: E402
+from onernn.adapters.torch.table import INERT, RULES, VIEWS, resolve  # noqa: E402
 
 
 def schema(name: str) -> Any:
@@ -39,3 +39,37 @@ def test_an_operator_that_may_return_the_memory_of_its_input_is_a_view() -> None
     names = [name for names in NAMES.values() for name in names]
     aliases = {name for name in names if any(each.alias_info for each in schema(name).returns)}
     assert aliases <= VIEWS
+
+
+def types(name: str) -> list[str]:
+    return [f"{each.real_type}" for each in schema(name).arguments]
+
+
+def overloads(base: str) -> list[str]:
+    """The operators of aten of this name that take no further tensor for the result."""
+    packet = getattr(torch.ops.aten, base, None)
+    names = [each for each in (packet.overloads() if packet else ()) if not each.endswith("out")]
+    return [base if each == "default" else f"{base}.{each}" for each in names]
+
+
+def other_names(base: str) -> set[str]:
+    """The aliases that PyTorch's own tests know, and the forms in place and without a view."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    def plain(public: str) -> str:
+        return public.removeprefix("torch.").removeprefix("nn.functional.").replace(".", "_")
+
+    groups = [{plain(each.name) for each in (known, *known.aliases)} for known in op_db]
+    aliases = {name for group in groups if base in group for name in group}
+    return {form for name in {base, *aliases} for form in (name, f"{name}_", f"{name}_copy")}
+
+
+BASES = sorted({name.partition(".")[0] for names in NAMES.values() for name in names})
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_other_name_of_a_supported_operator_is_supported(base: str) -> None:
+    known = [types(name) for name in overloads(base) if name in RULES]
+    for other in other_names(base):
+        for name in overloads(other):
+            assert types(name) not in known or resolve(name) in RULES, name

@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from onernn.adapters.weight_conversion import read_layer
 from onernn.verification.suite import Case, Conformance
 
 LAYERS = {
-    "rnn_tanh": (torch.nn.RNN, {}),
-    "rnn_relu": (torch.nn.RNN, {"nonlinearity": "relu"}),
-    "lstm": (torch.nn.LSTM, {}),
-    "lstm_projection": (torch.nn.LSTM, {}),
-    "lbr_gru": (torch.nn.GRU, {}),
+    "rnn_tanh": (nn.RNN, {}),
+    "rnn_relu": (nn.RNN, {"nonlinearity": "relu"}),
+    "lstm": (nn.LSTM, {}),
+    "lstm_projection": (nn.LSTM, {}),
+    "lbr_gru": (nn.GRU, {}),
 }
 
 
@@ -24,7 +25,7 @@ class TestTorch(Conformance):
     cells, directions = tuple(LAYERS), ("left2right", "bidirectional_concat")
     dtypes = ("f32", "f64")
 
-    def layer(self, case: Case) -> torch.nn.RNNBase:
+    def layer(self, case: Case) -> nn.RNNBase:
         kind, options = LAYERS[case.cell]
         spec = case.spec
         if spec.projection_size:
@@ -42,8 +43,8 @@ class TestTorch(Conformance):
                 parameter.copy_(torch.from_numpy(case.contractive(*parameter.shape)))
         return made
 
-    def outputs(self, layer: torch.nn.RNNBase, case: Case) -> tuple[Any, Any]:
-        packed = torch.nn.utils.rnn.pack_sequence(
+    def outputs(self, layer: nn.RNNBase, case: Case) -> tuple[Any, Any]:
+        packed = nn.utils.rnn.pack_sequence(
             [torch.from_numpy(np.array(words)) for words in case.x.to_list()], enforce_sorted=False
         )
         states = case.state
@@ -52,12 +53,12 @@ class TestTorch(Conformance):
             states = tuple(flat) if len(flat) == 2 else flat[0]
         with torch.no_grad():
             y, after = layer(packed, states)
-        padded, _ = torch.nn.utils.rnn.pad_packed_sequence(y)
+        padded, _ = nn.utils.rnn.pad_packed_sequence(y)
         final = after if isinstance(after, tuple) else (after,)
         shape = (case.spec.layers, case.spec.directions, len(case.x), -1)
         return case.cut(padded.numpy(), time_major=True), tuple(
             part.numpy().reshape(shape) for part in final
         )
 
-    def weights(self, layer: torch.nn.RNNBase, case: Case) -> Any:
+    def weights(self, layer: nn.RNNBase, case: Case) -> Any:
         return tuple(read_layer(layer))

@@ -6,15 +6,17 @@ torch, onnx and onnxscript.
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
+from tests.frameworks.recording import record_onnx
+from tests.frameworks.torch_programs import module
 from torch import nn
+
+from onernn import recording
 
 torch.manual_seed(1)
 X, H, C = torch.randn(4, 2, 6), torch.randn(2, 5), torch.randn(2, 5)
@@ -27,7 +29,7 @@ class Scripted(nn.Module):
         super().__init__()
         self.cell = nn.LSTMCell(6, 5)
 
-    def forward(self, x, h, c):  # type: ignore[no-untyped-def]
+    def forward(self, x, h, c):
         state, out = (h, c), []
         for t in range(x.size(0)):
             state = self.cell(x[t], state)
@@ -35,39 +37,28 @@ class Scripted(nn.Module):
         return torch.stack(out), state[0], state[1]
 
 
-class Tagger(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(20, 6)
-        self.rnn = nn.LSTM(6, 5, num_layers=2, bidirectional=True, batch_first=True)
-        self.linear = nn.Linear(10, 4)
-
-    def forward(self, ids: Any) -> Any:
-        y, (h, _) = self.rnn(self.embedding(ids))
-        return torch.log_softmax(self.linear(y), -1), h
+@module(
+    embedding=lambda: nn.Embedding(20, 6),
+    rnn=lambda: nn.LSTM(6, 5, num_layers=2, bidirectional=True, batch_first=True),
+    linear=lambda: nn.Linear(10, 4),
+)
+def tagger(self, ids):
+    y, (h, _) = self.rnn(self.embedding(ids))
+    return torch.log_softmax(self.linear(y), -1), h
 
 
-class Packed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn = nn.GRU(6, 5, bidirectional=True)
-
-    def forward(self, x: Any, lengths: Any) -> Any:
-        y, h = self.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths))
-        return nn.utils.rnn.pad_packed_sequence(y)[0], h
+@module(rnn=lambda: nn.GRU(6, 5, bidirectional=True))
+def packed_gru(self, x, lengths):
+    y, h = self.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths))
+    return nn.utils.rnn.pad_packed_sequence(y)[0], h
 
 
-class Unsorted(nn.Module):
+@module(rnn=lambda: nn.LSTM(6, 5, bidirectional=True, batch_first=True))
+def unsorted_lstm(self, x, lengths):
     """Sentences in any order: the packing sorts them, by TopK and ScatterElements."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn = nn.LSTM(6, 5, bidirectional=True, batch_first=True)
-
-    def forward(self, x: Any, lengths: Any) -> Any:
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
-        y, (h, c) = self.rnn(packed)
-        return nn.utils.rnn.pad_packed_sequence(y, batch_first=True)[0], h, c
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+    y, (h, c) = self.rnn(packed)
+    return nn.utils.rnn.pad_packed_sequence(y, batch_first=True)[0], h, c
 
 
 class Cell(nn.Module):
@@ -78,7 +69,7 @@ class Cell(nn.Module):
         shapes = (20, 6), (20, 5), (20,), (20,)
         self.w, self.u, self.b, self.d = (nn.Parameter(torch.randn(each) / 3) for each in shapes)
 
-    def forward(self, x, state: tuple[torch.Tensor, torch.Tensor]):  # type: ignore[no-untyped-def]
+    def forward(self, x, state: tuple[torch.Tensor, torch.Tensor]):
         h, c = state
         gates = torch.mm(x, self.w.t()) + self.b + torch.mm(h, self.u.t()) + self.d
         i, f, g, o = gates.chunk(4, 1)
@@ -94,7 +85,7 @@ class Custom(nn.Module):
         super().__init__()
         self.cell = Cell()
 
-    def forward(self, x, h, c):  # type: ignore[no-untyped-def]
+    def forward(self, x, h, c):
         steps, state = x.unbind(0), (h, c)
         out = torch.jit.annotate(list[torch.Tensor], [])
         for t in range(len(steps)):
@@ -110,7 +101,7 @@ class Cells(nn.Module):
         super().__init__()
         self.cell = nn.LSTMCell(6, 5)
 
-    def forward(self, x, h, c):  # type: ignore[no-untyped-def]
+    def forward(self, x, h, c):
         hidden, cells = [], []
         for t in range(x.size(0)):
             h, c = self.cell(x[t], (h, c))
@@ -122,11 +113,11 @@ class Cells(nn.Module):
 IDS = torch.randint(0, 20, (3, 7))
 EXPORTS: dict[str, tuple[Any, tuple[Any, ...], bool | tuple[int, ...]]] = {
     "torch_scripted_lstm": (lambda: torch.jit.script(Scripted()), (X, H, C), False),
-    "torch_tagger": (lambda: Tagger().eval(), (IDS,), False),
-    "torch_tagger_dynamo": (lambda: Tagger().eval(), (IDS,), True),
-    "torch_packed_gru": (lambda: Packed().eval(), (X, torch.tensor([4, 2])), False),
+    "torch_tagger": (lambda: tagger().eval(), (IDS,), False),
+    "torch_tagger_dynamo": (lambda: tagger().eval(), (IDS,), True),
+    "torch_packed_gru": (lambda: packed_gru().eval(), (X, torch.tensor([4, 2])), False),
     "torch_unsorted_lstm": (
-        lambda: Unsorted().eval(),
+        lambda: unsorted_lstm().eval(),
         (X.transpose(0, 1).contiguous(), torch.tensor([2, 4])),
         False,
     ),
@@ -146,7 +137,7 @@ def export(name: str, folder: Path) -> None:
     """Writes ``model.onnx`` and the recording ``io.npz`` into a folder."""
     make, inputs, dynamo = EXPORTS[name]
     torch.manual_seed(0)
-    module = make()
+    model = make()
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"in{k}" for k in range(len(inputs))]
     options: dict[str, Any] = {"opset_version": 17, "dynamic_axes": {"in0": [0, 1]}}
@@ -155,17 +146,15 @@ def export(name: str, folder: Path) -> None:
         options = {"dynamic_shapes": (sizes,)} if sizes else {}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        outputs = module(*inputs)
+        outputs = model(*inputs)
         torch.onnx.export(
-            module, inputs, folder / "model.onnx", input_names=names, dynamo=bool(dynamo), **options
+            model, inputs, folder / "model.onnx", input_names=names, dynamo=bool(dynamo), **options
         )
     _strip(folder / "model.onnx")
     flat: list[Any] = []
     for each in outputs:
         flat += each if isinstance(each, tuple) else [each]
-    arrays = {f"in__{n}": value.numpy() for n, value in zip(names, inputs, strict=True)}
-    arrays |= {f"out__{k}": value.numpy() for k, value in enumerate(flat)}
-    np.savez(folder / "io.npz", **arrays)
+    recording.save(folder / "io.npz", dict(zip(names, inputs, strict=True)), flat)
 
 
 def _strip(file: Path) -> None:
@@ -184,7 +173,4 @@ def _strip(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    data = Path(__file__).parents[1] / "data" / "onnx"
-    for recorded in EXPORTS:
-        shutil.rmtree(data / recorded, ignore_errors=True)
-        export(recorded, data / recorded)
+    record_onnx(EXPORTS, export)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from onernn.adapters.common import gain
+from onernn.adapters.torch import optimize
 
 STACKS: list[tuple[Any, dict[str, Any]]] = [
     (nn.LSTM, {}),
@@ -26,6 +27,7 @@ CELLS: list[tuple[Any, dict[str, Any]]] = [
     (nn.RNNCell, {"nonlinearity": "relu"}),
 ]
 INPUT, UNITS = 4, 6
+T, N = 5, 3
 
 
 @pytest.fixture
@@ -43,6 +45,20 @@ def small_batches_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gain, "is_faster", lambda *_: True)
 
 
+def make_pair(kind: Any, *more: Any, **named: Any) -> tuple[Any, Any]:
+    """A module of PyTorch, and its optimized copy."""
+    theirs = kind(INPUT, UNITS, *more, **named)
+    return theirs, optimize(theirs)
+
+
+def make_batch() -> Tensor:
+    return torch.randn(T, N, INPUT)
+
+
+def make_sequences() -> list[Tensor]:
+    return [torch.randn(steps, INPUT) for steps in (2, 5, 1)]
+
+
 def states(module: Any, *batch: int) -> Any:
     """Initial states as the module takes them."""
     if isinstance(module, nn.RNNCellBase):
@@ -54,9 +70,9 @@ def states(module: Any, *batch: int) -> Any:
     return (h, c) if isinstance(module, nn.LSTM | nn.LSTMCell) else h
 
 
-def tensors(found: Any) -> Iterator[torch.Tensor]:
+def tensors(found: Any) -> Iterator[Tensor]:
     """All tensors of numbers in a result, in order."""
-    if isinstance(found, torch.Tensor):
+    if isinstance(found, Tensor):
         if found.is_floating_point():
             yield found
     elif found is not None:
@@ -64,15 +80,15 @@ def tensors(found: Any) -> Iterator[torch.Tensor]:
             yield from tensors(each)
 
 
-def mapped(given: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(given, torch.Tensor):
+def mapped(given: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(given, Tensor):
         return function(given)
     if isinstance(given, PackedSequence):
         return given._replace(data=function(given.data))
     return None if given is None else tuple(mapped(each, function) for each in given)
 
 
-def gradients(module: Any, *arguments: Any, backwards: int = 1) -> list[torch.Tensor]:
+def gradients(module: Any, *arguments: Any, backwards: int = 1) -> list[Tensor]:
     """Results, and gradients of the arguments and parameters, of a loss that weighs all results."""
     parameters = [each for each in module.parameters() if each.requires_grad]
     dtype = next(module.parameters()).dtype
@@ -91,7 +107,7 @@ def gradients(module: Any, *arguments: Any, backwards: int = 1) -> list[torch.Te
 def assert_same(ours: Any, theirs: Any) -> None:
     """Equal structure, types and shapes; numbers up to the order of sums of a dozen terms."""
     assert type(ours) is type(theirs)
-    if isinstance(theirs, torch.Tensor):
+    if isinstance(theirs, Tensor):
         torch.testing.assert_close(ours, theirs, rtol=2e-6, atol=2e-6, equal_nan=True)
     elif theirs is not None:
         for mine, other in zip(ours, theirs, strict=True):

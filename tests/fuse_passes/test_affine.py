@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.graphs import new_node
+from support.arrays import uniform
+from support.graphs import new_node, small_graph
 
 from onernn import Graph, fuse
 from onernn.fuse_passes.affine import affine
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Node
 
-RNG = np.random.default_rng(0)
-CONSTANTS = {
-    "W": RNG.uniform(-1, 1, (3, 6)).astype(np.float32),
-    "b": RNG.uniform(-1, 1, 6).astype(np.float32),
-    "row": RNG.uniform(-1, 1, (1, 6)).astype(np.float32),
-    "cube": RNG.uniform(-1, 1, (1, 1, 6)).astype(np.float32),
-}
+CONSTANTS = {"W": uniform(3, 6), "b": uniform(6), "row": uniform(1, 6), "cube": uniform(1, 1, 6)}
+CONSTANTS["V"] = np.eye(6, dtype=np.float32)
 
 
 def graph(*nodes: Node, rank: int = 2) -> Graph:
-    inputs = (Value("x", "float32", (None,) * (rank - 1) + (3,)),)
-    return Graph("g", inputs, (Value(nodes[-1].outputs[0]),), nodes, CONSTANTS)
+    return small_graph(nodes, nodes[-1].outputs[0], CONSTANTS, x=(None,) * (rank - 1) + (3,))
 
 
 @pytest.mark.parametrize("bias", ["b", "row"])
@@ -35,11 +30,7 @@ def test_a_bias_that_adds_an_axis_makes_no_matrix() -> None:
     nodes = [new_node("p = MatMul x W"), new_node("y = Add p cube")]
     assert affine(graph(*nodes), "y") is None
     nodes += [new_node("t = Tanh y"), new_node("z = MatMul t V")]
-    square = np.eye(6, dtype=np.float32)
-    whole = Graph(
-        "g", graph(*nodes[:2]).inputs, (Value("z"),), (*nodes,), {**CONSTANTS, "V": square}
-    )
-    assert affine(whole, "z") is None
+    assert affine(graph(*nodes), "z") is None
 
 
 def test_a_product_of_more_axes_is_no_sum() -> None:

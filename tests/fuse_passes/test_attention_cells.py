@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.cells import Unrolled
-from support.graphs import unfused
+from support.cells import Term, Unrolled
+from support.fusing import check_fused, layer_nodes
+from support.graphs import small_graph, unfused
 
-from onernn import Cell, Graph, Session, fuse
+from onernn import Cell, Graph
 from onernn.ir.graph import Node, Value
 from onernn.ops.control import scan_attributes
 
@@ -61,30 +62,6 @@ class Written:
     wrong: str = ""
 
 
-@dataclass(frozen=True)
-class Term:
-    """A value with Python's arithmetic, which emits operators; 1 is the only number."""
-
-    cells: Unrolled
-    name: str
-
-    def emit(self, op: str, *others: Term) -> Term:
-        names = (self.name, *(each.name for each in others))
-        return Term(self.cells, self.cells.emit(op, *names))
-
-    def __add__(self, other: Term) -> Term:
-        return self.emit("Add", other)
-
-    def __mul__(self, other: Term) -> Term:
-        return self.emit("Mul", other)
-
-    def __sub__(self, other: Term) -> Term:
-        return self.emit("Sub", other)
-
-    def __rsub__(self, number: int) -> Term:
-        return Term(self.cells, "one").emit("Sub", self)
-
-
 class Attended(Unrolled):
     """The step of a cell over x (N, I), h (N, O) and a (N, 1)."""
 
@@ -94,7 +71,7 @@ class Attended(Unrolled):
         self.constants = {"one": np.array(1, np.float32)}
 
     def times(self, value: str, name: str, rows: int, gates: int = 1) -> Term:
-        return Term(self, self.emit("MatMul", value, self.weight(name, rows, gates * O)))
+        return self.term(self.emit("MatMul", value, self.weight(name, rows, gates * O)))
 
     def step(self, x: str, h: str, a: str) -> str:
         how, wrong = self.how, self.how.wrong
@@ -102,31 +79,30 @@ class Attended(Unrolled):
             x = self.emit("Mul", x, a)
         if how.squashed or how.joined:
             gates = "ur" if how.squashed else "urn"
-            whole = self.times(x, f"W{gates}", I, len(gates)) + Term(
-                self, self.weight(f"b{gates}", len(gates) * O)
-            )
+            bias = self.term(self.weight(f"b{gates}", len(gates) * O))
+            whole = self.times(x, f"W{gates}", I, len(gates)) + bias
             if how.squashed:
                 both = (whole + self.times(h, "Uur", O, 2)).emit("Sigmoid")
-                u, r = self.part(both, 2)
+                u, r = self.split(both, 2)
             else:
-                cut = dict(zip(gates, self.part(whole, 3), strict=True))
+                cut = dict(zip(gates, self.split(whole, 3), strict=True))
                 u, r = ((cut[g] + self.times(h, f"U{g}", O)).emit("Sigmoid") for g in "ur")
         else:
             sums = (self.of_x(x, g) + self.times(h, f"U{g}", O) for g in "ur")
             u, r = (each.emit("Sigmoid") for each in sums)
         if how.flipped and not how.squashed and not how.joined:
             u = 1 - (self.of_x(x, "u") + self.times(h, "Uu", O)).emit("Neg").emit("Sigmoid")
-        scale, state = Term(self, a), Term(self, h)
+        scale, state = self.term(a), self.term(h)
         r = r * scale if wrong == "r" else r
         of_x = cut["n"] if how.joined and not how.squashed else self.of_x(x, "n")
         if how.before:
             n = of_x + self.times((r * state).name, "Un", O)
         else:
-            n = of_x + r * (self.times(h, "Un", O) + Term(self, self.weight("v", O)))
+            n = of_x + r * (self.times(h, "Un", O) + self.term(self.weight("v", O)))
         n = n.emit("Tanh")
         n, old = (n * scale if wrong == "n" else n), state * scale if wrong == "h" else state
         if wrong == "units":
-            scale = scale * Term(self, self.constant(np.linspace(0.1, 1, O, dtype="f4"), "units"))
+            scale = scale * self.term(self.constant(np.linspace(0.1, 1, O, dtype="f4"), "units"))
         k = scale if how.scores else 1 - scale
         w = eval(how.scale, {"k": k, "u": u})
         w = {"r": u, "n": u, "h": u, "x": u, "gate": k, "twice": k * w}.get(wrong, w)
@@ -134,11 +110,7 @@ class Attended(Unrolled):
         return str(eval(how.mixture, {"w": w, "A": A, "B": B}).name)
 
     def of_x(self, x: str, gate: str) -> Term:
-        return self.times(x, f"W{gate}", I) + Term(self, self.weight(f"b{gate}", O))
-
-    def part(self, value: Term, count: int) -> list[Term]:
-        names = self.emit("Split", value.name, outputs=count, axis=1)
-        return [Term(self, name) for name in names]
+        return self.times(x, f"W{gate}", I) + self.term(self.weight(f"b{gate}", O))
 
 
 def model(how: Written, seed: int) -> tuple[Graph, dict[str, np.ndarray]]:
@@ -157,37 +129,29 @@ def model(how: Written, seed: int) -> tuple[Graph, dict[str, np.ndarray]]:
         parts = (u.emit("Slice", "a", b, e, cuts[2]) for b, e in ((cuts[1], cuts[3]), cuts[:2]))
         late = u.emit("Concat", *parts, axis=place)
     scaled, left = late if how.wrong == "late" else "a", how.shape.replace("T", "")
-    inputs = [Value(name, str(array.dtype), array.shape) for name, array in feed.items()]
     if not how.begins:
         u.constant(feed.pop("h0"), "h0")
-        del inputs[2]
     if how.route == "scan":
         outer, u.nodes = u.nodes, []
         taken = ["h", "x_t", "a_t", "m_t"][: 3 + how.masked]
         new = u.step("x_t", "h", column(u, left, "a_t"))
         new = u.emit("Where", "m_t", new, "h") if how.masked else new
-        values = tuple(Value(n, "bool" if n == "m_t" else "float32") for n in taken)
-        results = (Value(new), Value(u.emit("Identity", new)))
-        body = Graph("body", values, results, tuple(u.nodes), u.constants).pruned()
+        values = {n: Value(n, "bool" if n == "m_t" else "float32") for n in taken}
+        results = f"{new} {u.emit('Identity', new)}"
+        body = small_graph(u.nodes, results, u.constants, **values).prune()
         attributes = scan_attributes(body, 1, len(taken) - 1, backwards=how.backwards)
         attributes |= {"input_axes": (*axes, 0)[: len(taken) - 1], "output_axes": axes[:1]}
         names = ("h0", "x", scaled, "m")[: len(taken)]
         u.nodes = [*outer, Node("Scan", names, ("last", "y"), attributes)]
     else:
-        xs, scales = (pieces_of(u, *each) for each in (("x", axes[0]), (scaled, place)))
+        xs, scales = u.cut("x", STEPS, axes[0]), u.cut(scaled, STEPS, place)
         h, rows = "h0", [""] * STEPS
         for t in range(STEPS)[:: -1 if how.backwards else 1]:
             rows[t] = h = u.step(xs[t], h, column(u, left, scales[t]))
         for source, name in ((u.stacked(rows, axes[0]), "y"), (h, "last")):
             u.nodes.append(Node("Identity", (source,), (name,)))
-    outputs = (Value("y"), Value("last"))
-    whole = Graph("attention", tuple(inputs), outputs, tuple(u.nodes), u.constants)
-    return whole.pruned(), feed
-
-
-def pieces_of(u: Attended, name: str, axis: int) -> list[str]:
-    parts = u.emit("Split", name, outputs=STEPS, axis=axis)
-    return [u.emit("Squeeze", each, u.ints(axis)) for each in parts]
+    inputs = {name: Value(name, str(array.dtype), array.shape) for name, array in feed.items()}
+    return small_graph(u.nodes, "y last", u.constants, **inputs).prune(), feed
 
 
 def column(u: Attended, axes: str, a: str) -> str:
@@ -200,13 +164,9 @@ def column(u: Attended, axes: str, a: str) -> str:
 def check(how: Written, seed: int = 0) -> tuple[list[Any], np.ndarray]:
     """The specs of the fused layers, and y, after comparing what they compute."""
     graph, feed = model(how, seed)
-    want = unfused(graph, feed)
-    for backend in ("reference", "auto"):
-        got = Session(graph, backend=backend).run(feed)
-        for name in want:  # sums of a dozen terms of size 1, over a few contractive steps
-            np.testing.assert_allclose(got[name], want[name], rtol=0, atol=2e-6)
-    nodes = fuse(graph).model.nodes
-    return [each.attributes["spec"] for each in nodes if each.op == "Rnn"], want["y"]
+    result = check_fused(graph, feed, backends=("reference", "auto"), atol=2e-6)
+    specs = [node.attributes["spec"] for node in layer_nodes(result)]
+    return specs, unfused(graph, feed)["y"]
 
 
 @given(

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
-from support.graphs import new_node, unfused
+from support.fusing import check_fused, layer_nodes
+from support.graphs import new_node, small_graph
 from support.layers import (
     CELLS,
     DIRECTIONS,
     attention_for,
+    random_layer,
     random_ragged,
     random_state,
-    random_weights,
-    words,
 )
 
-from onernn import Cell, Graph, RnnSpec, fuse
+from onernn import Cell, Graph, RnnSpec
 from onernn.fuse_passes.expand_layers import ExpandLayers
 from onernn.ir.graph import Node, Value
 
@@ -38,15 +38,9 @@ def stack(spec: RnnSpec, *, states: bool) -> tuple[Graph, dict[str, Any]]:
     if attention is not None:
         feed["a"] = attention
         names.append("a")
-    attributes = {"spec": spec, "weights": random_weights(spec, 0)}
-    node = Node("Rnn", ("x", *names), tuple(outputs), attributes)
-    inputs = [Value(name, lod_depth=int(name in ("x", "a"))) for name in feed]
-    return Graph("g", tuple(inputs), tuple(map(Value, outputs)), (node,), {}), feed
-
-
-def run(graph: Graph, feed: dict[str, Any]) -> dict[str, np.ndarray]:
-    made = unfused(graph, feed)
-    return {name: words(value) for name, value in made.items()}
+    node = Node("Rnn", ("x", *names), tuple(outputs), random_layer(spec, 0))
+    inputs = {name: Value(name, lod_depth=int(name in ("x", "a"))) for name in feed}
+    return small_graph([node], " ".join(outputs), **inputs), feed
 
 
 @pytest.mark.parametrize(
@@ -63,16 +57,14 @@ def test_a_stack_is_its_layers(cell: Cell, more: dict, direction: Any, layers: i
         if more.get("projection_size") and stacking == "onednn":
             continue
         graph, feed = stack(spec, states=states)
-        want = run(graph, feed)
         for both in (False, True):
-            result = fuse(graph, (ExpandLayers(directions=lambda _, both=both: both),))
-            specs = [n.attributes["spec"] for n in result.model.nodes if n.op == "Rnn"]
+            passes = (ExpandLayers(directions=lambda _, both=both: both),)
+            result = check_fused(graph, feed, passes=passes, atol=1e-6)
+            specs = [node.attributes["spec"] for node in layer_nodes(result)]
             apart = spec.directions == 2 and (both or (layers > 1 and stacking == "onednn"))
             assert len(specs) == layers * (2 if apart else 1)
             assert {each.layers for each in specs} == {1}
             assert {each.directions for each in specs} == {1 if apart else spec.directions}
-            for name, value in run(result.model, feed).items():
-                np.testing.assert_allclose(value, want[name], atol=1e-6)
 
 
 def test_layers_that_share_a_state_have_parts_of_their_own() -> None:
@@ -80,8 +72,5 @@ def test_layers_that_share_a_state_have_parts_of_their_own() -> None:
     graph, feed = stack(spec, states=True)
     (node,) = graph.nodes
     again = new_node("z z_end = Rnn y h", **node.attributes)
-    outputs = (*graph.outputs, Value("z"))
-    graph = Graph("g", graph.inputs, outputs, (node, again), {})
-    want = run(graph, feed)
-    for name, value in run(fuse(graph, (ExpandLayers(),)).model, feed).items():
-        np.testing.assert_allclose(value, want[name], atol=1e-6)
+    graph = replace(graph, outputs=(*graph.outputs, Value("z")), nodes=(node, again))
+    check_fused(graph, feed, passes=(ExpandLayers(),), atol=1e-6)

@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.graphs import new_node, unfused
+from support.arrays import uniform
+from support.fusing import check_fused, operators
+from support.graphs import new_node, small_graph
 
-from onernn import Graph, Session, fuse
+from onernn import Graph, fuse
 from onernn.ir.graph import Node, Value
+from onernn.ops.control import scan_attributes
 
 T, N, WIDTH, UNITS = 5, 4, 3, 2
-RNG = np.random.default_rng(0)
-W, U = (RNG.normal(size=(k, UNITS)).astype(np.float32) for k in (WIDTH, UNITS))
+W, U = uniform(WIDTH, UNITS), uniform(UNITS, UNITS)
 MASK = np.array([[1, 1, 0, 1, 0], [0, 0, 1, 0, 1], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]], bool)
 FEED = {
     "mask": MASK.T[..., None].copy(),
-    "x": RNG.normal(size=(T, N, WIDTH)).astype(np.float32),
-    "o0": RNG.normal(size=(N, UNITS)).astype(np.float32),
-    "h0": RNG.normal(size=(N, UNITS)).astype(np.float32),
-    "z": RNG.normal(size=(N, UNITS)).astype(np.float32),
+    "x": uniform(T, N, WIDTH),
+    **{name: uniform(N, UNITS, seed=k) for k, name in enumerate(("o0", "h0", "z"))},
 }
 CELL = (
     new_node("xw = MatMul x W"),
@@ -40,71 +40,60 @@ def where(name: str, other: str, one: str = "new", mask: str = "m") -> tuple[Nod
 
 def spelled(name: str, other: str) -> tuple[Node, ...]:
     """As exporters write it: m * new + (not m) * other."""
-    return (
-        Node("Cast", ("m",), (f"{name}/m",), {"to": "float32"}),
-        Node("Not", ("m",), (f"{name}/not",)),
-        Node("Cast", (f"{name}/not",), (f"{name}/n",), {"to": "float32"}),
-        Node("Mul", ("new", f"{name}/m"), (f"{name}/a",)),
-        Node("Mul", (other, f"{name}/n"), (f"{name}/b",)),
-        Node("Add", (f"{name}/b", f"{name}/a"), (name,)),
+    own = {value: f"{name}/{value}" for value in ("k", "not", "n", "a", "b")}
+    return tuple(
+        node.rename({**own, "old": other, "sum": name})
+        for node in (
+            new_node("k = Cast m", to="float32"),
+            new_node("not = Not m"),
+            new_node("n = Cast not", to="float32"),
+            new_node("a = Mul new k"),
+            new_node("b = Mul old n"),
+            new_node("sum = Add b a"),
+        )
     )
 
 
 def scan_of(nodes: tuple[Node, ...], results: tuple[str, ...], **more: Any) -> Graph:
     """A scan with the states o, which repeats the output, and h. ``results``: of o, h, and y."""
-    shapes = {"o": (None, UNITS), "h": (None, UNITS), "m": (None, 1), "x": (None, WIDTH)}
-    kinds = {"m": "bool"}
-    takes = [*shapes, "z"] if more.get("outside") else [*shapes]
-    inputs = [Value(k, kinds.get(k, "float32"), shapes.get(k, (None, UNITS))) for k in takes]
-    outputs = tuple(Value(name, "float32", (None, UNITS)) for name in results)
-    body = Graph("body", tuple(inputs), outputs, (*CELL, *nodes), {"W": W, "U": U})
-    ways = {
-        f"{side}_{k}": (0,) * n
-        for side, n in (("input", 2), ("output", 1))
-        for k in ("axes", "directions")
-    }
-    ways |= more.get("ways", {})
-    attributes = {"body": body, "states": 2, "scanned": 2, **ways}
-    given = ("o0", "h0", "mask", "x", *(["z"] if more.get("outside") else []))
+    takes = {"o": (None, UNITS), "h": (None, UNITS), "m": Value("m", "bool", (None, 1))}
+    takes |= {"x": (None, WIDTH)} | ({"z": (None, UNITS)} if more.get("outside") else {})
+    body = small_graph((*CELL, *nodes), " ".join(results), {"W": W, "U": U}, **takes)
+    attributes = scan_attributes(body, 2, 2) | more.get("ways", {})
+    given = ("o0", "h0", "mask", "x", *(["z"] if "z" in takes else []))
     made = more.get("made", ("o_end", "h_end", "y"))
-    scan = Node("Scan", given, made, attributes)
-    faces = []
-    for name in given:
-        array = FEED[name]
-        shape = tuple(None if at < array.ndim - 1 else size for at, size in enumerate(array.shape))
-        faces.append(Value(name, array.dtype.name, shape))
-    wanted = tuple(Value(name) for name in made if name)
-    return Graph("m", tuple(faces), wanted, (scan,), {})
+    faces = {name: (None,) * (FEED[name].ndim - 1) + FEED[name].shape[-1:] for name in given}
+    faces["mask"] = Value("mask", "bool", faces["mask"])
+    return small_graph([Node("Scan", given, made, attributes)], " ".join(made), **faces)
 
 
 def check(graph: Graph, layer: bool = True) -> None:
-    kinds = {node.op for node in fuse(graph).model.nodes}
+    mask = FEED["mask"]
+    feeds = [
+        {value.name: FEED[value.name] for value in graph.inputs} | {"mask": each}
+        for each in (mask, np.zeros_like(mask), np.ones_like(mask), mask[::-1].copy())
+    ]
+    kinds = operators(check_fused(graph, *feeds, backends=("reference", "auto"), atol=1e-6))
     assert ("Rnn" in kinds, "Scan" in kinds) == (layer, not layer), kinds
-    masks = [FEED["mask"], np.zeros_like(FEED["mask"]), np.ones_like(FEED["mask"])]
-    for mask in (*masks, FEED["mask"][::-1].copy()):
-        feed = {value.name: FEED[value.name] for value in graph.inputs} | {"mask": mask}
-        want = unfused(graph, feed)
-        for backend in ("reference", "auto"):
-            got = Session(graph, backend=backend).run(feed)
-            for name, array in want.items():
-                np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-6, err_msg=name)
+
+
+BOTH, STATES = (*where("o_new", "o"), *where("h_new", "h")), ("o_new", "h_new", "o_new")
 
 
 @pytest.mark.parametrize("chosen", [where, spelled])
 def test_a_masked_cell_becomes_a_layer(chosen: Any) -> None:
     nodes = (*chosen("o_new", "o"), *chosen("h_new", "h"))
-    check(scan_of(nodes, ("o_new", "h_new", "o_new")))
+    check(scan_of(nodes, STATES))
 
 
 def test_the_output_may_be_the_state() -> None:
-    nodes = (*where("o_new", "o"), *where("h_new", "h"))
-    check(scan_of(nodes, ("o_new", "h_new", "h_new")))
+    check(scan_of(BOTH, ("o_new", "h_new", "h_new")))
 
 
 def test_masked_steps_may_give_what_is_told_outside() -> None:
     nodes = (*where("o_new", "z"), *where("h_new", "h"))
     made = ("", "h_end", "y")
-    check(scan_of(nodes, ("o_new", "h_new", "o_new"), outside=True, made=made))
+    check(scan_of(nodes, STATES, outside=True, made=made))
 
 
 def test_a_mask_may_be_turned() -> None:
@@ -113,32 +102,32 @@ def test_a_mask_may_be_turned() -> None:
         *where("o_new", "new", "o", "n"),
         *where("h_new", "new", "h", "n"),
     )
-    check(scan_of(nodes, ("o_new", "h_new", "o_new")))
+    check(scan_of(nodes, STATES))
 
 
 OTHERS: dict[str, tuple[tuple[Node, ...], tuple[str, ...], dict[str, Any]]] = {
-    "a state that moves all the same": (where("o_new", "o"), ("o_new", "new", "o_new"), {}),
-    "a state that goes back": (
-        (*where("o_new", "o"), *where("h_new", "o")),
-        ("o_new", "h_new", "o_new"),
-        {},
-    ),
-    "an output without a mask": (
-        (*where("o_new", "o"), *where("h_new", "h")),
-        ("o_new", "h_new", "new"),
-        {},
-    ),
-    "backwards": (
-        (*where("o_new", "o"), *where("h_new", "h")),
-        ("o_new", "h_new", "o_new"),
-        {"ways": {"input_directions": (1, 1)}},
-    ),
-    "another function behind the mask": (
-        (*where("h_new", "h"), new_node("neg = Neg new"), *where("o_new", "o", "neg")),
-        ("o_new", "h_new", "o_new"),
-        {},
-    ),
+    "a state that goes back": ((*where("o_new", "o"), *where("h_new", "o")), STATES, {}),
+    "an output without a mask": (BOTH, ("o_new", "h_new", "new"), {}),
+    "backwards": (BOTH, STATES, {"ways": {"input_directions": (1, 1)}}),
 }
+
+
+@pytest.mark.parametrize(
+    "nodes, results",
+    [
+        (where("o_new", "o"), ("o_new", "new", "o_new")),
+        (
+            (*where("h_new", "h"), new_node("neg = Neg new"), *where("o_new", "o", "neg")),
+            STATES,
+        ),
+    ],
+    ids=["the state moves all the same", "another function behind the mask"],
+)
+def test_the_cell_is_a_layer_and_what_reads_it_a_scan(nodes: Any, results: Any) -> None:
+    graph = scan_of(nodes, results)
+    feed = {value.name: FEED[value.name] for value in graph.inputs}
+    kinds = operators(check_fused(graph, feed, backends=("reference", "auto"), atol=1e-6))
+    assert ("Rnn" in kinds, "Scan" in kinds) == (True, True)
 
 
 @pytest.mark.parametrize("case", OTHERS)
@@ -148,7 +137,7 @@ def test_other_scans_stay(case: str) -> None:
 
 
 def test_a_mask_for_each_unit_stays_a_scan() -> None:
-    graph = scan_of((*where("o_new", "o"), *where("h_new", "h")), ("o_new", "h_new", "o_new"))
+    graph = scan_of(BOTH, STATES)
     faces = tuple(
         replace(v, shape=(None, None, UNITS)) if v.name == "mask" else v for v in graph.inputs
     )
@@ -157,4 +146,4 @@ def test_a_mask_for_each_unit_stays_a_scan() -> None:
     own = tuple(replace(v, shape=(None, UNITS)) if v.name == "m" else v for v in inner.inputs)
     attributes = {**scan.attributes, "body": replace(inner, inputs=own)}
     wide = replace(graph, inputs=faces, nodes=(replace(scan, attributes=attributes),))
-    assert "Scan" in {node.op for node in fuse(wide).model.nodes}
+    assert "Scan" in operators(fuse(wide))

@@ -30,7 +30,8 @@ def test_random_graphs_compute_the_same_fused_on_the_reference_and_on_onednn() -
                 apart = departures(trial.graph, trial.feeds, backend, dtype)
                 assert not apart, (seed, backend, dtype, apart)
         fired.update(each.name for each in result.applied)
-    assert GRAPHS < 200 or set(fired) >= {each.name for each in PASSES}, fired
+    drawn = {each.name for each in PASSES} - {"counted_scans", "split_scans"}  # TensorFlow's loops
+    assert GRAPHS < 200 or set(fired) >= drawn, fired
 
 
 @pytest.mark.usefixtures("built")
@@ -41,13 +42,13 @@ def test_random_graphs_compute_the_same_walked_planned_and_fused_on_kernels() ->
         plain, fused = (Session(trial.graph, backend="kernels", passes=p) for p in ((), None))
         for feed in trial.feeds:
             try:
-                want = plain._walked(feed, None)
+                want = plain._walk(feed, None)
             except OnernnError as error:
                 for session in (plain, fused):
                     with pytest.raises(type(error)):
                         session.run(feed)
                 continue
-            for got in (plain.run(feed), fused._walked(feed, None), fused.run(feed)):
+            for got in (plain.run(feed), fused._walk(feed, None), fused.run(feed)):
                 assert list(got) == list(want)
                 for name in want:
                     assert not departure(got[name], want[name], 1e-5), (seed, name)

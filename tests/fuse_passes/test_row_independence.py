@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.arrays import uniform
+from support.graphs import new_node, small_graph
 from support.operator_cases import CASES, CONSTANTS, COUNTS, FEED, WALKED
 from support.random_graphs import GRAPHS
 from support.random_models import random_trial
@@ -99,7 +101,8 @@ def operator_graphs() -> Iterator[tuple[Graph, dict[str, Any], dict[str, int]]]:
                 outputs = tuple(f"out{k}" for k in range(count))
                 constants = {name: arrays[name] for name in there if name not in axes}
                 node = Node(op, tuple(names), outputs, attributes)
-                graph = Graph("one", tuple(values), tuple(map(Value, outputs)), (node,), constants)
+                fed = {value.name: value for value in values}
+                graph = small_graph([node], " ".join(outputs), constants, **fed)
                 yield graph, {name: arrays[name] for name in axes}, axes
 
 
@@ -133,68 +136,57 @@ def rows_of_trial(seed: int) -> Iterator[tuple[Graph, dict[str, Any], dict[str, 
             continue
         if min(axes.values()) < 0:
             continue  # a single number has no rows
-        inputs = (value.opened(data_of(trial.feeds[0][value.name])) for value in graph.inputs)
+        inputs = (value.complete(data_of(trial.feeds[0][value.name])) for value in graph.inputs)
         graph = replace(graph, inputs=tuple(inputs))
-        for feed in trial.feeds[-1:]:
-            counts = {count_of(feed[name], axes[name]) for name in axes}
-            if len(counts) == 1 and min(counts) > 1:
-                yield graph, feed, axes
+        feed = trial.feeds[-1]
+        counts = {count_of(feed[name], axes[name]) for name in axes}
+        if len(counts) == 1 and min(counts) > 1:
+            yield graph, feed, axes
 
 
 def mixed(name: str, axis: int, rank: int) -> dict[str, tuple[list[Node], dict[str, Any]]]:
     """Nodes that make "planted" of a value, so that a row has something of the other rows."""
-    perm = tuple(k for k in range(rank) if k != axis)
-    constants = {
-        "pl_axis": np.array([axis]),
-        "pl_first": np.array([0]),
-        "pl_start": np.array([-1]),
-        "pl_end": np.array([-(2**63)]),
-    }
-    center = [
-        Node("ReduceMean", (name, "pl_axis"), ("pl_mean",)),
-        Node("Sub", (name, "pl_mean"), ("planted",)),
-    ]
-    largest = [
-        Node("ReduceMax", (name, "pl_axis"), ("pl_max",)),
-        Node("Div", (name, "pl_max"), ("planted",)),
-    ]
-    first = [
-        Node("Gather", (name, "pl_first"), ("pl_row",), {"axis": axis}),
-        Node("Add", (name, "pl_row"), ("planted",)),
-    ]
-    counted = [
-        Node("Shape", (name,), ("pl_shape",), {"start": axis, "end": axis + 1}),
-        Node("Cast", ("pl_shape",), ("pl_count",), {"to": "float32"}),
-        Node("Mul", (name, "pl_count"), ("planted",)),
-    ]
-    numbered = [
-        Node("Shape", (name,), ("pl_shape",), {"start": axis, "end": axis + 1}),
-        Node("Squeeze", ("pl_shape", "pl_first"), ("pl_size",)),
-        Node("Range", ("pl_zero", "pl_size", "pl_one"), ("pl_number",)),
-        Node("Cast", ("pl_number",), ("pl_float",), {"to": "float32"}),
-        Node("Transpose", (name,), ("pl_last",), {"perm": (*perm, axis)}),
-        Node("Add", ("pl_last", "pl_float"), ("planted",)),
-    ]
-    backwards = ("pl_start", "pl_end", "pl_axis", "pl_start")
+    perm = (*(k for k in range(rank) if k != axis), axis)
+    constants = {"pl_axis": [axis], "pl_first": [0], "pl_start": [-1], "pl_end": [-(2**63)]}
+    constants |= {"pl_zero": 0, "pl_one": 1}
+    count = new_node(f"pl_shape = Shape {name}", start=axis, end=axis + 1)
+    to_float = {"to": "float32"}
     ways = {
-        "softmax": [Node("Softmax", (name,), ("planted",), {"axis": axis})],
-        "cumulative sum": [Node("CumSum", (name, "pl_axis"), ("planted",))],
-        "reversed": [Node("Slice", (name, *backwards), ("planted",))],
-        "centered": center,
-        "by the largest": largest,
-        "the first row": first,
-        "sorted": [
-            Node("Shape", (name,), ("pl_k",), {"start": axis, "end": axis + 1}),
-            Node("TopK", (name, "pl_k"), ("planted", "pl_places"), {"axis": axis}),
+        "softmax": [new_node(f"planted = Softmax {name}", axis=axis)],
+        "cumulative sum": [new_node(f"planted = CumSum {name} pl_axis")],
+        "reversed": [new_node(f"planted = Slice {name} pl_start pl_end pl_axis pl_start")],
+        "centered": [
+            new_node(f"pl_mean = ReduceMean {name} pl_axis"),
+            new_node(f"planted = Sub {name} pl_mean"),
         ],
-        "times the number of rows": counted,
-        "and its number": numbered,
+        "by the largest": [
+            new_node(f"pl_max = ReduceMax {name} pl_axis"),
+            new_node(f"planted = Div {name} pl_max"),
+        ],
+        "the first row": [
+            new_node(f"pl_row = Gather {name} pl_first", axis=axis),
+            new_node(f"planted = Add {name} pl_row"),
+        ],
+        "sorted": [count, new_node(f"planted pl_places = TopK {name} pl_shape", axis=axis)],
+        "times the number of rows": [
+            count,
+            new_node("pl_count = Cast pl_shape", **to_float),
+            new_node(f"planted = Mul {name} pl_count"),
+        ],
+        "and its number": [
+            count,
+            new_node("pl_size = Squeeze pl_shape pl_first"),
+            new_node("pl_number = Range pl_zero pl_size pl_one"),
+            new_node("pl_float = Cast pl_number", **to_float),
+            new_node(f"pl_last = Transpose {name}", perm=perm),
+            new_node("planted = Add pl_last pl_float"),
+        ],
         "one scale for all": [
-            Node("DynamicQuantizeLinear", (name,), ("planted", "pl_scale", "pl_zero_point"))
+            new_node(f"planted pl_scale pl_zero_point = DynamicQuantizeLinear {name}")
         ],
     }
-    constants |= {"pl_zero": np.array(0), "pl_one": np.array(1)}
-    return {how: (nodes, constants) for how, nodes in ways.items()}
+    arrays = {each: np.array(numbers) for each, numbers in constants.items()}
+    return {how: (nodes, arrays) for how, nodes in ways.items()}
 
 
 def test_random_graphs_that_keep_rows_apart_do_and_planted_mixing_is_never_missed() -> None:
@@ -202,7 +194,7 @@ def test_random_graphs_that_keep_rows_apart_do_and_planted_mixing_is_never_misse
     for seed in range(3 * GRAPHS):
         for graph, feed, axes in rows_of_trial(seed):
             for output in graph.outputs:
-                one = replace(graph, outputs=(output,)).pruned()
+                one = replace(graph, outputs=(output,)).prune()
                 known = independence(one, axes, [output.name])
                 total += 1
                 if known.doubt:
@@ -228,84 +220,66 @@ def test_random_graphs_that_keep_rows_apart_do_and_planted_mixing_is_never_misse
 
 
 def test_two_ragged_inputs_that_meet_must_have_equal_lengths() -> None:
-    values = tuple(Value(name, "float32", (None, 2), 1) for name in "xyz")
-    nodes = (Node("Add", ("x", "y"), ("s",)), Node("SequencePool", ("z",), ("p",), {"kind": "sum"}))
-    graph = Graph("g", values, (Value("s"), Value("p")), nodes, {})
+    values = {name: Value(name, "float32", (None, 2), 1) for name in "xyz"}
+    nodes = (new_node("s = Add x y"), new_node("p = SequencePool z", kind="sum"))
+    graph = small_graph(nodes, "s p", **values)
     known = independence(graph, dict.fromkeys("xyz", 0), ["s", "p"])
     assert not known.doubt and known.same_lengths == {("x", "y")}
 
 
 @pytest.mark.parametrize("size", [None, 2])
 def test_a_constant_for_each_place_in_the_batch_is_noticed(size: int | None) -> None:
-    graph = Graph(
-        "g",
-        (Value("x", "float32", (size, 3)),),
-        (Value("y"),),
-        (Node("Add", ("x", "k"), ("y",)),),
-        {"k": np.arange(6, dtype=np.float32).reshape(2, 3)},
-    )
-    assert "'k', which differs along the axis" in independence(graph, {"x": 0}, ["y"]).doubt
-    same = replace(graph, constants={"k": np.ones((2, 3), np.float32)})
-    assert bool(independence(same, {"x": 0}, ["y"]).doubt) == (size is None)
+    for k, differs in ((uniform(2, 3), True), (np.ones((2, 3), np.float32), False)):
+        graph = small_graph([new_node("y = Add x k")], "y", {"k": k}, x=(size, 3))
+        doubt = independence(graph, {"x": 0}, ["y"]).doubt
+        assert ("'k'" in doubt) == differs and bool(doubt) == (differs or size is None)
 
 
 @pytest.mark.parametrize("axis", [0, 1], ids=["batch-major", "time-major"])
 def test_rows_are_found_again_after_axes_were_merged_in_their_own_order_only(axis: int) -> None:
     """(N, T, F) and (T, N, F) become the rows of a product, and (N, T, K)."""
-    nodes = (
-        Node("Reshape", ("x", "flat"), ("rows",)),
-        Node("MatMul", ("rows", "w"), ("product",)),
-        Node("Slice", ("shape", "first", "second"), ("front",)),
-        Node("Concat", ("front", "k"), ("wanted",), {"axis": 0}),
-        Node("Reshape", ("product", "wanted"), ("y",)),
-    )
-    nodes = (Node("Shape", ("x",), ("shape",)), *nodes)
-    constants = {"flat": np.array([-1, 3]), "w": np.ones((3, 4), np.float32), "k": np.array([4])}
-    constants |= {"first": np.array([0]), "second": np.array([2])}
-    graph = Graph("g", (Value("x", "float32", (None, None, 3)),), (Value("y"),), nodes, constants)
-    known = independence(graph, {"x": axis}, ["y"])
-    assert not known.doubt and known.axes == {"y": axis}
-    turned = (Node("Gather", ("front0", "order"), ("front",)),)
-    nodes = tuple(replace(n, outputs=("front0",)) if n.op == "Slice" else n for n in nodes)
-    nodes = (*nodes[:4], *turned, *nodes[4:])
-    other = replace(graph, nodes=nodes, constants={**constants, "order": np.array([1, 0])})
-    assert independence(other, {"x": axis}, ["y"]).doubt
+    constants = {"flat": [-1, 3], "w": np.ones((3, 4), np.float32), "k": [4]}
+    constants |= {"first": [0], "second": [2], "same": [0, 1], "turned": [1, 0]}
+    for order in ("same", "turned"):
+        nodes = (
+            new_node("rows = Reshape x flat"),
+            new_node("product = MatMul rows w"),
+            new_node("shape = Shape x"),
+            new_node("sizes = Slice shape first second"),
+            new_node(f"front = Gather sizes {order}"),
+            new_node("wanted = Concat front k", axis=0),
+            new_node("y = Reshape product wanted"),
+        )
+        graph = small_graph(nodes, "y", constants, x=(None, None, 3))
+        known = independence(graph, {"x": axis}, ["y"])
+        assert known.doubt if order == "turned" else known.axes == {"y": axis}
 
 
-SQUARE = np.random.default_rng(2).normal(size=(3, 3)).astype(np.float32)
-EQUAL: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
-    ("MatMul", ("x", "w"), {}),
-    ("MatMul", ("w", "x"), {}),
-    ("MatMul", ("x", "x"), {}),
-    ("MatMul", ("m", "w"), {}),
-    ("MatMul", ("w", "m"), {}),
-    ("MatMul", ("x", "v"), {}),
-    ("MatMul", ("v", "x"), {}),
-    *(("Gemm", ("m", "w", *c), {"transA": a}) for a in (0, 1) for c in ((), ("w",), ("v",))),
-    ("Gemm", ("w", "m"), {}),
-    *(("Einsum", ("x", "w"), {"equation": f"abc,{two}->abd"}) for two in ("cd", "bd", "ad")),
-    ("Add", ("x", "w"), {}),
-    ("Add", ("x", "v"), {}),
-    ("Add", ("x", "m"), {}),
-    *(("Transpose", ("x",), {"perm": perm}) for perm in ((1, 0, 2), (2, 0, 1), (0, 2, 1))),
-    *(("ReduceMean", ("x", f"axis{k}"), {"keepdims": 0}) for k in range(3)),
-    *(("CumSum", ("x", f"axis{k}"), {}) for k in range(3)),
-    *(("Gather", ("x", "turn"), {"axis": k}) for k in range(3)),
-    *(("Softmax", ("x",), {"axis": k}) for k in range(3)),
-    *(("LayerNormalization", ("x", "w", "w"), {"axis": k}) for k in (1, 2)),
-    *(("BatchNormalization", ("x", "v", "v", "v", "p"), {}) for _ in range(1)),
-    ("Trilu", ("x",), {}),
-    *(("Pad", ("x", f"shift{k}"), {}) for k in range(3)),
-    *(("Slice", ("x", "last", "before", f"axis{k}", "last"), {}) for k in range(3)),
-    ("GatherElements", ("x", "places"), {"axis": 1}),
-    ("Compress", ("x", "some"), {"axis": 1}),
-    ("Split", ("x",), {"axis": 1}),
+SQUARE, CUBE = uniform(3, 3, seed=2), uniform(3, 3, 3, seed=3)
+CALLED: list[tuple[str, dict[str, Any]]] = [
+    *((f"MatMul {two}", {}) for two in ("x w", "w x", "x x", "m w", "w m", "x v", "v x")),
+    *((f"Gemm {all_of}", {"transA": a}) for a in (0, 1) for all_of in ("m w", "m w w", "m w v")),
+    ("Gemm w m", {}),
+    *(("Einsum x w", {"equation": f"abc,{two}->abd"}) for two in ("cd", "bd", "ad")),
+    *((f"Add x {other}", {}) for other in "wvm"),
+    *(("Transpose x", {"perm": perm}) for perm in ((1, 0, 2), (2, 0, 1), (0, 2, 1))),
+    *((f"ReduceMean x axis{k}", {"keepdims": 0}) for k in range(3)),
+    *((f"CumSum x axis{k}", {}) for k in range(3)),
+    *(("Gather x turn", {"axis": k}) for k in range(3)),
+    *(("Softmax x", {"axis": k}) for k in range(3)),
+    *(("LayerNormalization x w w", {"axis": k}) for k in (1, 2)),
+    ("BatchNormalization x v v v p", {}),
+    ("Trilu x", {}),
+    *((f"Pad x shift{k}", {}) for k in range(3)),
+    *((f"Slice x last before axis{k} last", {}) for k in range(3)),
+    ("GatherElements x places", {"axis": 1}),
+    ("Compress x some", {"axis": 1}),
+    ("Split x", {"axis": 1}),
 ]
 
 
 @pytest.mark.parametrize("fixed", [True, False])
 def test_axes_of_equal_sizes_are_told_apart(fixed: bool) -> None:
-    cube = np.random.default_rng(3).normal(size=(3, 3, 3)).astype(np.float32)
     constants = {f"axis{k}": np.array([k]) for k in range(3)}
     constants |= {"w": SQUARE, "v": SQUARE[0], "p": np.abs(SQUARE[1]) + 1}
     constants |= {"turn": np.array([1, 2, 0]), "some": np.array([True, False, True])}
@@ -314,21 +288,17 @@ def test_axes_of_equal_sizes_are_told_apart(fixed: bool) -> None:
         constants[f"shift{k}"][[k, k + 3]] = 1, -1
     constants |= {"last": np.array([-1]), "before": np.array([-(2**63)])}
     constants["places"] = np.random.default_rng(4).integers(0, 3, (3, 3, 3))
-    proved = 0
-    for op, names, attributes in EQUAL:
-        feed = {name: {"x": cube, "m": SQUARE + 1}[name] for name in names if name in "xm"}
+    arrays, proved = {"x": CUBE, "m": SQUARE + 1}, 0
+    for call, attributes in CALLED:
+        node = new_node(f"y = {call}", **attributes)
+        feed = {name: arrays[name] for name in node.inputs if name in arrays}
         for axis in range(3):
             axes = {name: min(axis, array.ndim - 1) for name, array in feed.items()}
-            inputs = tuple(
-                Value(
-                    n,
-                    "float32",
-                    tuple(None if k == axes[n] and not fixed else 3 for k in range(a.ndim)),
-                )
-                for n, a in feed.items()
-            )
-            node = Node(op, names, ("y",), attributes)
-            graph = Graph("g", inputs, (Value("y"),), (node,), constants).pruned()
+            shapes = {
+                name: tuple(None if k == at and not fixed else 3 for k in range(feed[name].ndim))
+                for name, at in axes.items()
+            }
+            graph = small_graph([node], "y", constants, **shapes).prune()
             if not (known := independence(graph, axes, ["y"])).doubt:
                 check_rows(graph, feed, axes, known.axes)
                 proved += 1

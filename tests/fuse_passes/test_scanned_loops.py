@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.arrays import uniform
-from support.graphs import new_node
-from support.layers import random_weights
+from support.fusing import check_fused, operators
+from support.graphs import new_node, small_graph
+from support.layers import random_layer
 
-from onernn import Cell, Graph, OnernnError, RnnSpec, Session, fuse
+from onernn import Cell, Graph, OnernnError, RnnSpec, Session
 from onernn.ir.graph import Node, Value
 
 X = uniform(5, 2, 3)
@@ -19,14 +20,10 @@ ONE = {"one": np.array(1), "zero": np.array(0), "first": np.array([0]), "go": np
 
 def loop(*nodes: Node, carried: str = "s", turns: str = "n", **shapes: Any) -> Graph:
     """A loop over the inputs' steps ``e``, and of m ``f``; ``nodes`` make ``s_out`` and ``y``."""
-    inputs = [
-        Value("x", "float32", (None, 2, 3)),
-        Value("m", "float32", shapes.get("m", (5, 2, 3))),
-    ]
     inside = [Value("turn"), Value("going"), *map(Value, (f"{carried}_in", "x_in", "m_in", "n_in"))]
     reads = [Node("Gather", (f"{n}_in", "turn"), (e,)) for n, e in (("x", "e"), ("m", "f"))]
     outputs = tuple(map(Value, ("going", "s_out", "y")))
-    body = Graph("turn", tuple(inside), outputs, (*reads, *nodes), ONE).pruned()
+    body = Graph("turn", tuple(inside), outputs, (*reads, *nodes), ONE).prune()
     around = [
         new_node("sizes = Shape x"),
         new_node("n = Gather sizes zero"),
@@ -35,21 +32,14 @@ def loop(*nodes: Node, carried: str = "s", turns: str = "n", **shapes: Any) -> G
         Node("Loop", (turns, "", "s", "x", "m", "n"), ("end", "ys"), {"body": body, "carried": 1}),
     ]
     constants = {**ONE, "start": np.float32(0.5), "row": np.array([2, 3])}
-    return Graph("g", tuple(inputs), (Value("end"), Value("ys")), tuple(around), constants).pruned()
+    inputs = {"x": (None, 2, 3), "m": (5, 2, 3), **shapes}
+    return small_graph(around, "end ys", constants, **inputs).prune()
 
 
 def kinds(graph: Graph, *feeds: dict[str, np.ndarray]) -> set[str]:
     """The operators after fusion, which computes the same."""
-    result = fuse(graph)
-    assert fuse(result.model).applied == ()
-    for feed in feeds:
-        given = {value.name: feed[value.name] for value in graph.inputs}
-        plain, fused = (
-            Session(graph, backend="reference", passes=passes).run(given) for passes in ((), None)
-        )
-        for name, want in plain.items():
-            np.testing.assert_allclose(fused[name], want, atol=1e-6)
-    return {node.op for node in result.model.nodes}
+    given = [{value.name: feed[value.name] for value in graph.inputs} for feed in feeds]
+    return {*operators(check_fused(graph, *given, atol=1e-6))}
 
 
 SUMS = [new_node("s_out = Add e s_in"), new_node("y = Neg s_out")]
@@ -72,9 +62,7 @@ def test_a_step_that_is_collected_as_it_is_stays_so() -> None:
 def two(declared: int | None) -> Graph:
     """A mask beside the words: there are as many turns as words."""
     both = [new_node("ef = Mul e f"), new_node("s_out = Add ef s_in")]
-    graph = loop(*both, new_node("y = Neg s_out"), m=(declared, 2, 3))
-    five = Value("x", "float32", (5, 2, 3))
-    return Graph("g", (five, graph.inputs[1]), graph.outputs, graph.nodes, graph.constants)
+    return loop(*both, new_node("y = Neg s_out"), x=(5, 2, 3), m=(declared, 2, 3))
 
 
 @pytest.mark.parametrize("declared", [5, 6, None])
@@ -111,7 +99,7 @@ def test_one_step_of_a_layer_has_no_direction(direction: str) -> None:
     nodes = [
         new_node("e1 = Unsqueeze e first"),
         new_node("s1 = Reshape s_in four"),
-        new_node("y1 h1 = Rnn e1 s1", spec=spec, weights=random_weights(spec, 1)),
+        new_node("y1 h1 = Rnn e1 s1", **random_layer(spec, 1)),
         new_node("s_out = Squeeze h1 a01"),
         new_node("y = Squeeze y1 a0"),
     ]

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.arrays import uniform
-from support.graphs import new_node, unfused
-from support.layers import random_weights
+from support.fusing import check_fused, operators
+from support.graphs import new_node, small_graph
+from support.layers import random_layer
 
-from onernn import Cell, Graph, RnnSpec, Session, fuse
+from onernn import Cell, Graph, RnnSpec, fuse
 from onernn.ir.graph import Node, Value
 
 X = uniform(5, 2, 3)
@@ -25,8 +26,8 @@ COMPARED = {
 }
 
 
-def branch(op: str, name: str = "branch") -> Graph:
-    return Graph(name, (Value("a"),), (Value("n"),), (new_node(f"n = {op} a"),), {})
+def branch(op: str) -> Graph:
+    return small_graph([new_node(f"n = {op} a")], "n", a=Value("a"))
 
 
 BRANCHES = {"then_branch": branch("Neg"), "else_branch": branch("Abs"), "then_taken": 1}
@@ -35,10 +36,8 @@ BRANCHES = {"then_branch": branch("Neg"), "else_branch": branch("Abs"), "then_ta
 def decided(sizes: tuple[int | None, ...], *nodes: Node, **constants: Any) -> bool | None:
     """Which branch of an If is taken for x of these sizes; None where it stays one."""
     chosen = new_node("y = If c x x", **BRANCHES)
-    given = {name: np.array(value) for name, value in constants.items()}
-    inputs = (Value("x", "float32", sizes),)
-    graph = Graph("g", inputs, (Value("y"),), (*nodes, chosen), given)
-    (kind,) = {"Neg", "Abs", "If"} & {node.op for node in fuse(graph).model.nodes}
+    graph = small_graph([*nodes, chosen], "y", constants, x=sizes)
+    (kind,) = {"Neg", "Abs", "If"} & {*operators(fuse(graph))}
     return {"Neg": True, "Abs": False, "If": None}[kind]
 
 
@@ -88,12 +87,8 @@ def test_a_branch_that_is_always_taken_is_part_of_the_graph() -> None:
             new_node("y = If c n x", **BRANCHES),
             new_node("z = Add n y"),
         )
-        inputs = (Value("x", "float32", (None, 2, 3)),)
-        graph = Graph("g", inputs, (Value("z"),), nodes, {"c": np.array(number)})
-        fused = fuse(graph).model
-        assert "If" not in {node.op for node in fused.nodes}
-        want, got = (unfused(each, {"x": X}) for each in (graph, fused))
-        np.testing.assert_array_equal(got["z"], want["z"])
+        graph = small_graph(nodes, "z", {"c": number}, x=(None, 2, 3))
+        assert "If" not in operators(check_fused(graph, {"x": X}, atol=0))
 
 
 def nested() -> Graph:
@@ -101,31 +96,23 @@ def nested() -> Graph:
     spec = RnnSpec(Cell.GRU, 3, 3)
 
     def layers(seed: int) -> Graph:
-        weights = [random_weights(spec, seed + at) for at in range(2)]
-        nodes = [
-            Node("Rnn", (x,), (y,), {"spec": spec, "weights": each})
-            for x, y, each in zip("ab", "bn", weights, strict=True)
-        ]
-        return Graph("layers", (Value("a"),), (Value("n"),), tuple(nodes), {})
+        lower = new_node("b = Rnn a", **random_layer(spec, seed))
+        upper = new_node("n = Rnn b", **random_layer(spec, seed + 1))
+        return small_graph([lower, upper], "n", a=Value("a"))
 
     inner = {"then_branch": layers(0), "else_branch": layers(2), "then_taken": 1}
     nodes = (new_node("d = Not k"), new_node("n = If d a a", **inner))
-    both = Graph("both", (Value("a"), Value("k")), (Value("n"),), nodes, {})
+    both = small_graph(nodes, "n", a=Value("a"), k=Value("k"))
     outer = {"then_branch": both, "else_branch": layers(4), "then_taken": 2}
     node = new_node("y = If c x no x", **outer)
-    inputs = (Value("x", "float32", (None, 2, 3)), Value("c", "bool", ()))
-    return Graph("nested", inputs, (Value("y"),), (node,), {"no": np.array(False)})
+    condition = Value("c", "bool", ())
+    return small_graph([node], "y", {"no": False}, x=(None, 2, 3), c=condition)
 
 
 def test_layers_in_branches_are_fused_there() -> None:
-    graph = nested()
-    (node,) = fuse(graph).model.nodes
+    feeds = [{"x": X, "c": np.array(condition)} for condition in (True, False)]
+    result = check_fused(nested(), *feeds, backends=("reference", "auto"), atol=1e-6)
+    (node,) = result.model.nodes
     for body in (node.attributes["then_branch"], node.attributes["else_branch"]):
         layers = [each for each in body.nodes if each.op != "Identity"]
         assert [each.attributes["spec"].layers for each in layers] == [2]  # and the If is decided
-    for condition in (True, False):
-        feed = {"x": X, "c": np.array(condition)}
-        want = unfused(graph, feed)["y"]
-        for backend in ("reference", "auto"):
-            got = Session(graph, backend=backend).run(feed)["y"]
-            np.testing.assert_allclose(got, want, atol=1e-6)

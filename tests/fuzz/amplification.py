@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fuzz import targets
+from fuzz import mutations, targets
 from onernn import OnernnError, load, read_weights
 from onernn.adapters.common.files import _field, _varint
 from onernn.adapters.onnx.read import SCHEMA as ONNX
@@ -281,11 +281,7 @@ def pickles(rng: random.Random, size: int) -> Files:
 
 
 def _stored(members: Mapping[str, bytes], kind: int = zipfile.ZIP_STORED) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", kind) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return out.getvalue()
+    return mutations._archive([*members.items()], kind)
 
 
 _ENTRY = struct.Struct("<IHHHHHHIIIHHHHHII")
@@ -294,19 +290,21 @@ _ENTRY = struct.Struct("<IHHHHHHIIIHHHHHII")
 
 def _directory(members: Mapping[str, bytes], names: int, long: str) -> bytes:
     """An archive with so many more members, all of which share the bytes of one."""
-    local, central, count = bytearray(), bytearray(), 0
-    for name, content in members.items():
+    local, central = bytearray(), bytearray()
+
+    def add_entry(name: bytes, content: bytes, at: int) -> tuple[int, ...]:
+        nonlocal central
         sizes = (zlib.crc32(content), len(content), len(content), len(name), 0)
-        central += _ENTRY.pack(0x02014B50, 20, 20, 0x800, 0, 0, 0, *sizes, 0, 0, 0, 0, len(local))
-        central += name.encode()
+        central += _ENTRY.pack(0x02014B50, 20, 20, 0x800, 0, 0, 0, *sizes, 0, 0, 0, 0, at) + name
+        return sizes
+
+    for name, content in members.items():
+        sizes = add_entry(name.encode(), content, len(local))
         local += struct.pack("<IHHHHHIIIHH", 0x04034B50, 20, 0x800, 0, 0, 0, *sizes) + name.encode()
         local += content
-        count += 1
     for at in range(names):
-        name = f"{long}{at:x}".encode()
-        sizes = 0, 0, 0, len(name), 0
-        central += _ENTRY.pack(0x02014B50, 20, 20, 0x800, 0, 0, 0, *sizes, 0, 0, 0, 0, 0) + name
-    total, at = count + names, len(local)
+        add_entry(f"{long}{at:x}".encode(), b"", 0)
+    total, at = len(members) + names, len(local)
     end = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, total, total, len(central), at)
     end += struct.pack("<IIQI", 0x07064B50, 0, at + len(central), 1)
     end += struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 65535, 65535, 2**32 - 1, 2**32 - 1, 0)

@@ -16,6 +16,8 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
+from onernn.adapters.common.files import _varint
+
 Mutation = Callable[[random.Random, bytes, bytes], bytes]
 Field = tuple[int, int, Any]  # number, wire type; an int, bytes, or the fields of a message
 
@@ -101,8 +103,7 @@ def of_json(rng: random.Random, data: bytes, other: bytes) -> bytes:
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:
-    found = []
-    waiting = [tree]
+    found, waiting = [], [tree]
     while waiting:
         at = waiting.pop()
         if isinstance(at, dict | list):
@@ -170,7 +171,7 @@ def _messages(fields: list[Field]) -> list[list[Field]]:
     return found
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
@@ -185,15 +186,15 @@ def parse_fields(data: bytes, depth: int = 0) -> list[Field] | None:
     at = 0
     try:
         while at < len(data):
-            tag, at = _varint(data, at)
+            tag, at = _read_varint(data, at)
             number, kind = tag >> 3, tag & 7
             value: Any
             if not number or kind not in (0, 1, 2, 5):
                 return None
             if kind == 0:
-                value, at = _varint(data, at)
+                value, at = _read_varint(data, at)
             else:
-                size, at = _varint(data, at) if kind == 2 else (8 if kind == 1 else 4, at)
+                size, at = _read_varint(data, at) if kind == 2 else (8 if kind == 1 else 4, at)
                 value, at = data[at : at + size], at + size
                 if at > len(data):
                     return None
@@ -206,24 +207,13 @@ def parse_fields(data: bytes, depth: int = 0) -> list[Field] | None:
 
 
 def _serialized(fields: list[Field]) -> bytes:
-    out = bytearray()
-
-    def varint(value: int) -> None:
-        while value > 0x7F:
-            out.append(value & 0x7F | 0x80)
-            value >>= 7
-        out.append(value)
-
+    out = b""
     for number, kind, value in fields:
-        varint(max(number, 1) << 3 | kind)
-        if kind == 0:
-            varint(value)
-            continue
         inside = _serialized(value) if isinstance(value, list) else value
-        if kind == 2:
-            varint(len(inside))
-        out += inside
-    return bytes(out)
+        head = _varint(max(number, 1) << 3 | kind)
+        head += _varint(value if kind == 0 else len(inside)) if kind in (0, 2) else b""
+        out += head + (b"" if kind == 0 else inside)
+    return out
 
 
 def of_zip(rng: random.Random, data: bytes, other: bytes) -> bytes:
@@ -251,12 +241,8 @@ def of_zip(rng: random.Random, data: bytes, other: bytes) -> bytes:
                 members.insert(at, (name, rng.choice(donor)[1] if donor else inside))
             case 6:
                 members[at] = (name, rng.choice(members)[1])
-    out = io.BytesIO()
     how = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
-    with zipfile.ZipFile(out, "w", how) as archive:
-        for name, inside in members:
-            archive.writestr(name, inside)
-    whole = out.getvalue()
+    whole = _archive(members, how)
     return of_bytes(rng, whole, other) if rng.random() < 0.3 else whole
 
 
@@ -276,8 +262,12 @@ def of_archive(rng: random.Random, data: bytes, other: bytes) -> bytes:
         members[at] = (name, change(rng, inside, inside))
         if rng.random() < 0.05:
             members.insert(at, rng.choice(members))
+    return _archive(members)
+
+
+def _archive(members: list[tuple[str, bytes]], how: int = zipfile.ZIP_STORED) -> bytes:
     out = io.BytesIO()
-    with warnings.catch_warnings(), zipfile.ZipFile(out, "w") as archive:
+    with warnings.catch_warnings(), zipfile.ZipFile(out, "w", how) as archive:
         warnings.simplefilter("ignore")  # a name that stands there twice
         for name, inside in members:
             archive.writestr(name, inside)

@@ -31,7 +31,7 @@ input_generation._SECONDS = 0.5  # type: ignore[assignment]
 
 os.environ["ONERNN_RAISE"] = "1"  # what a guard would hide is what is looked for
 DATA = Path(os.environ.get("ONERNN_FUZZ_DATA", Path(__file__).resolve().parents[1] / "data"))
-LIMIT = 10  # seconds of the CPU for a step: others may use the machine, too
+LIMIT = 30  # seconds of the CPU for a step: counting coverage makes it several times slower
 BYTES = 1 << 28  # for what a run makes
 
 Step = tuple[str, Callable[[], object]]
@@ -141,7 +141,7 @@ def attempt(path: Iterable[Step]) -> Iterator[Finding | str]:
     """For each step that ended well its name, for each that must not end so what was found."""
     signal.signal(signal.SIGPROF, _slow)
     for step, call in path:
-        faulthandler.dump_traceback_later(12 * LIMIT, exit=True)  # a loop in C hears no signal
+        faulthandler.dump_traceback_later(4 * LIMIT, exit=True)  # a loop in C hears no signal
         signal.setitimer(signal.ITIMER_PROF, LIMIT)
         try:
             with contextlib.redirect_stderr(io.StringIO()):

@@ -10,13 +10,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from support.interpreters import printed
 
 import onernn
-from onernn.ir.files import replacing, replacing_all, staging
+from onernn.ir.errors import ModelFormatError
+from onernn.ir.files import inside, replacing, replacing_all, staging
 from onernn.verification.recording import write_inputs, write_outputs
 from onernn.verification.report import write_report
 
@@ -34,41 +36,28 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def _arrays(out: Path, _: Path) -> None:
-    write_outputs(out, {"y": np.zeros(1000)})
+def _write_report(out: Path, folder: Path) -> None:
+    write_report(onernn.verify(onernn.load(folder), folder / "io.npz"), out)
 
 
-def _inputs(out: Path, _: Path) -> None:
-    write_inputs(out, {"y": np.zeros(1000)})
-
-
-def _report(out: Path, data: Path) -> None:
-    folder = data / "paddle" / "fc_gru_h0_rev0"
-    report = onernn.verify(onernn.load(folder), folder / "io.npz")
-    write_report(report, out)
-
-
-def _converted(out: Path, data: Path) -> None:
-    onernn.convert(onernn.load(data / "paddle" / "fc_gru_h0_rev0"), out)
-
-
-WRITERS: dict[str, Callable[[Path, Path], None]] = {
-    "out.npz": _arrays,
-    "in.npz": _inputs,
-    "report.html": _report,
-    "m.onnx": _converted,
-    "m.pdmodel": _converted,
+WRITERS: dict[str, Callable[[Path, Path], Any]] = {
+    "out.npz": lambda out, _: write_outputs(out, {"y": np.zeros(1000)}),
+    "in.npz": lambda out, _: write_inputs(out, {"y": np.zeros(1000)}),
+    "report.html": _write_report,
+    **dict.fromkeys(
+        ("m.onnx", "m.pdmodel"), lambda out, folder: onernn.convert(onernn.load(folder), out)
+    ),
 }
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_full_disk_leaves_the_old_file(name: str, tmp_path: Path, data: Path) -> None:
-    out = tmp_path / name
-    WRITERS[name](out, data)  # what is imported late is imported now
+    out, folder = tmp_path / name, data / "paddle" / "fc_gru_h0_rev0"
+    WRITERS[name](out, folder)  # what is imported late is imported now
     good = {file: file.read_bytes() for file in tmp_path.iterdir()}
     assert min(map(len, good.values())) > _ROOM
     with full_disk(), pytest.raises(OSError, match=out.stem):
-        WRITERS[name](out, data)
+        WRITERS[name](out, folder)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == good
 
 
@@ -118,6 +107,55 @@ def test_links_and_rights_stay(tmp_path: Path) -> None:
     with replacing(link) as stream:
         stream.write(b"new")
     assert link.is_symlink() and file.read_text() == "new" and file.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A Hugging Face cache: ``snapshots/REVISION/onnx/`` has links to files in ``blobs/``."""
+    snapshot = tmp_path / "hub" / "snapshots" / "1f2e" / "onnx"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "hub" / "blobs").mkdir()
+    for place in ("hub/blobs/model", "hub/blobs/data", "hub/secret", "secret"):
+        (tmp_path / place).write_text(place)
+    (snapshot / "m.onnx").symlink_to("../../../blobs/model")
+    (snapshot / "data").symlink_to("../../../blobs/data")
+    return snapshot
+
+
+def test_links_of_a_hub_cache_lead_to_its_files(cache: Path, tmp_path: Path) -> None:
+    assert inside(cache, "data", "W", cache / "m.onnx").read_text() == "hub/blobs/data"
+    assert inside(cache, "m.onnx", "the model", cache).read_text() == "hub/blobs/model"
+    view = tmp_path / "view"  # of another tool: the model's own link says where its files are
+    view.mkdir()
+    for name, file in (("m.onnx", "model"), ("data", "data")):
+        (view / name).symlink_to(tmp_path / "hub" / "blobs" / file)
+    assert inside(view, "data", "W", view / "m.onnx").read_text() == "hub/blobs/data"
+
+
+@pytest.mark.parametrize("target", ["../../../secret", "../../../../secret", "/etc/hostname"])
+def test_links_that_leave_a_hub_cache_are_refused(cache: Path, target: str) -> None:
+    (cache / "data").unlink()
+    (cache / "data").symlink_to(target)
+    with pytest.raises(ModelFormatError, match="W: its file 'data' would lie outside"):
+        inside(cache, "data", "W", cache / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../blobs/data", "x/../../../../blobs/data", "{hub}/blobs/data"]
+)
+def test_names_that_leave_a_hub_cache_are_refused(cache: Path, tmp_path: Path, name: str) -> None:
+    """Links may lead to the store, names in a model may not."""
+    with pytest.raises(ModelFormatError, match="would lie outside"):
+        inside(cache, name.format(hub=tmp_path / "hub"), "W", cache / "m.onnx")
+
+
+def test_a_store_that_is_a_link_is_none(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "hub" / "blobs").rename(tmp_path / "elsewhere")
+    (tmp_path / "hub" / "blobs").symlink_to(tmp_path / "elsewhere")
+    (cache / "m.onnx").unlink()
+    (cache / "m.onnx").write_text("no link")
+    with pytest.raises(ModelFormatError, match="would lie outside"):
+        inside(cache, "data", "W", cache / "m.onnx")
 
 
 def test_a_new_file_has_the_rights_that_open_gives(tmp_path: Path) -> None:

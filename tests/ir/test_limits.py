@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,21 +10,14 @@ import pytest
 
 from onernn import Cell, RnnSpec, RnnWeights
 from onernn.ir.rnn import Limits, why_not
+from onernn.reorders.layers import SIMPLE
 
-PLAIN = Limits(
+PLAIN = replace(
+    SIMPLE,
     who="the box",
     kind="u8",
     cells=(Cell.LSTM, Cell.GRU),
     directions=("left2right", "right2left"),
-    functions=(),
-    replaces=False,
-    gate_clip=False,
-    cell_clip=False,
-    input_forget=False,
-    peephole=False,
-    projection=False,
-    projected=False,
-    apart=False,
     dtypes=("float32",),
 )
 

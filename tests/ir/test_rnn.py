@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from support.graphs import new_node
+from support.layers import random_layer
 
-from onernn import Cell, RnnSpec, RnnWeights
+from onernn import Cell, RnnSpec
 from onernn.ir.graph import NativeOp, Node
 from onernn.ir.rnn import Recurrent, parts
 
 LSTM = RnnSpec(Cell.LSTM, 3, 4, layers=2, direction="bidirectional_concat")
 
 
-def weights(spec: RnnSpec, layer: int = 0) -> RnnWeights:
-    ones = np.ones((1, spec.directions, 1, spec.gates, spec.hidden_size), np.float32)
-    iter = ones.repeat(spec.recurrent_size, axis=2)
-    return RnnWeights(ones.repeat(spec.reads(layer), axis=2), iter)
-
-
 def node(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Node:
-    stack = [weights(LSTM, layer) for layer in range(2)]
-    origin = (NativeOp(7, "lstm"),)
-    return Node("Rnn", inputs, outputs, {"spec": LSTM, "weights": stack}, origin)
+    return Node("Rnn", inputs, outputs, random_layer(LSTM, 0), (NativeOp(7, "lstm"),))
 
 
 @pytest.mark.parametrize(

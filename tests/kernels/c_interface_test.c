@@ -1,22 +1,16 @@
 /* A program without Python: c_interface_test MODEL INPUTS OUTPUTS THREADS RUNS.
    INPUTS holds, of each input, its dims, its offsets level by level (a count, then numbers), its
    numbers; counts and sizes are int64. Threads run the model side by side, each on a stream of its
-   own; all have to give the bytes of the first run, which become OUTPUTS. */
+   own; every second one opens the file itself. All have to give the bytes of the first run, which
+   become OUTPUTS. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "c_check.h"
 #include "onernn.h"
-
-#define CHECK(holds)                                                            \
-  do {                                                                          \
-    if (!(holds)) {                                                             \
-      fprintf(stderr, "line %d: %s; %s\n", __LINE__, #holds, onernn_message()); \
-      exit(1);                                                                  \
-    }                                                                           \
-  } while (0)
 
 enum { MOST = 16, AXES = 16, LEVELS = 4 };
 
@@ -25,7 +19,14 @@ typedef struct {
   void *numbers;
 } input;
 
+typedef struct {
+  char *bytes;
+  size_t size;
+  int shares; /* the model of all */
+} result;
+
 static onernn_model *model;
+static const char *path;
 static input inputs[MOST];
 static int runs;
 
@@ -98,11 +99,14 @@ static void give_wrong(onernn_stream *stream) {
   }
 }
 
-static void *work(void *result) {
+static void *work(void *made) {
   onernn_stream *stream;
+  onernn_model *own;
   size_t size = 0, again;
   char *first = NULL;
-  CHECK(onernn_stream_open(model, &stream) == ONERNN_DONE);
+  CHECK(onernn_open(path, 0, &own) == ONERNN_DONE);
+  CHECK(onernn_stream_open(((result *)made)->shares ? model : own, &stream) == ONERNN_DONE);
+  onernn_close(own);
   for (int32_t at = 0; at < onernn_inputs(model); ++at) {
     CHECK(onernn_give(stream, at, inputs[at].numbers, inputs[at].dims) == ONERNN_DONE);
     for (int32_t level = 0; level < onernn_levels(model, at); ++level)
@@ -110,7 +114,8 @@ static void *work(void *result) {
                                 inputs[at].sequences[level]) == ONERNN_DONE);
   }
   CHECK(onernn_prepare(stream) == ONERNN_DONE);
-  CHECK(onernn_limit(stream, 1, 1) == ONERNN_DONE && onernn_prepare(stream) == ONERNN_MISFIT);
+  CHECK(onernn_limit(stream, 1, 1) == ONERNN_DONE && onernn_prepare(stream) == ONERNN_TOO_LARGE);
+  CHECK(onernn_run(stream) == ONERNN_TOO_LARGE && strstr(onernn_message(), "more than the limit"));
   CHECK(onernn_limit(stream, 1 << 30, 500000) == ONERNN_DONE);
   for (int time = 0; time < runs; ++time) {
     give_wrong(stream);
@@ -121,18 +126,19 @@ static void *work(void *result) {
     size = again;
   }
   onernn_stream_close(stream);
-  *(char **)result = first;
-  ((size_t *)result)[1] = size;
+  ((result *)made)->bytes = first;
+  ((result *)made)->size = size;
   return NULL;
 }
 
-static void misuse(const char *path) {
+static void misuse(void) {
   onernn_model *none = (onernn_model *)&none;
   onernn_stream *stream;
   CHECK(onernn_open("/no/such/file", 1, &none) == ONERNN_NO_FILE && !none);
   CHECK(strstr(onernn_message(), "/no/such/file"));
   CHECK(onernn_open(NULL, 1, &none) == ONERNN_MISUSED);
   CHECK(onernn_open(path, 1, NULL) == ONERNN_MISUSED);
+  CHECK(onernn_open(path, -1, &none) == ONERNN_MISUSED && strstr(onernn_message(), "got -1"));
   CHECK(onernn_open_bytes("no model", 8, 1, &none) == ONERNN_DAMAGED);
   CHECK(onernn_stream_open(NULL, &stream) == ONERNN_MISUSED && onernn_run(NULL) == ONERNN_MISUSED);
   CHECK(onernn_inputs(NULL) == -1 && !onernn_name(model, -1) && !onernn_name(model, 999));
@@ -150,17 +156,18 @@ static void misuse(const char *path) {
 
 int main(int count, char **arguments) {
   CHECK(count == 6 && onernn_interface() == ONERNN_INTERFACE);
-  CHECK(onernn_open(arguments[1], 1, &model) == ONERNN_DONE);
-  misuse(arguments[1]);
+  path = arguments[1];
+  CHECK(onernn_open(path, 1, &model) == ONERNN_DONE);
+  misuse();
   read_inputs(arguments[2]);
   runs = atoi(arguments[5]);
   const int threads = atoi(arguments[4]);
   pthread_t all[64];
-  struct {
-    char *bytes;
-    size_t size;
-  } made[64];
-  for (int at = 0; at < threads; ++at) CHECK(!pthread_create(&all[at], NULL, work, &made[at]));
+  result made[64];
+  for (int at = 0; at < threads; ++at) {
+    made[at].shares = at % 2;
+    CHECK(!pthread_create(&all[at], NULL, work, &made[at]));
+  }
   for (int at = 0; at < threads; ++at) {
     pthread_join(all[at], NULL);
     CHECK(made[at].size == made[0].size && !memcmp(made[at].bytes, made[0].bytes, made[0].size));

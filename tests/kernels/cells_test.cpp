@@ -13,6 +13,7 @@
 #include "recurrent.hpp"
 #include "rnn.hpp"
 #include "team.hpp"
+#include "tile_products.hpp"
 
 using namespace onernn;
 using Numbers = std::vector<double>;

@@ -1,6 +1,7 @@
 // Convolutions and pools: what the definition says, element by element, for odd sizes.
 #include "convolutions.hpp"
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -27,6 +28,10 @@ struct Case {
   Dims y() const { return {3, {M, OH(), OW()}}; }
   Dims window() const { return {8, {KH, KW, SH, SW, DH, DW, top, left}}; }
   std::int64_t size() const { return N * M * OH() * OW(); }
+  /// A rounding of a number near one for every product of the longest sum.
+  double near() const {
+    return 1e-5 + std::ldexp(double((std::max)(C, M) / groups * KH * KW), -24);
+  }
   std::int64_t seen() const {
     const std::int64_t copied =
         (OH() + DH * (KH - 1) / SH) * SH * (OW() + DW * (KW - 1) / SW) * SW * C;
@@ -77,11 +82,14 @@ const std::vector<Case> kCases = {
     {1, 0, 3, 1, 3, 5, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},
     {2, 3, 4, 1, 3, 1, 2, 1, 1, 1, 1, 1, 0, 0, 0, 0},
     {1, 2, 65, 1, 1, 50, 1, 5, 1, 3, 1, 2, 0, 2, 0, 9},
+    {2, 60, 70, 1, 9, 25, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1},
+    {1, 128, 72, 2, 17, 13, 3, 3, 2, 1, 1, 2, 1, 1, 1, 1},
+    {1, 31, 37, 1, 5, 7, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0},
 };
 
 template <class Real, int G>
 std::vector<Real> convolved(const Case& of, const std::vector<Real>& x, const std::vector<Real>& w,
-                            const Real* bias) {
+                            const Real* bias, bool rectified = false) {
   const std::int64_t M = of.M / of.groups, wide = (M + G * 16 - 1) / (G * 16) * G * 16;
   std::vector<Real> panels(static_cast<std::size_t>(of.groups * wide * of.taps())),
       seen(static_cast<std::size_t>(of.seen())), y(static_cast<std::size_t>(of.size()));
@@ -89,7 +97,7 @@ std::vector<Real> convolved(const Case& of, const std::vector<Real>& x, const st
   pack<G>(panels.data(), w.data(), of.groups, M, of.taps());
   Serial alone;
   convolve<G>(y.data(), x.data(), panels.data(), bias, seen.data(), taps.data(), of.N, of.x(),
-              of.y(), of.window(), of.groups, alone);
+              of.y(), of.window(), of.groups, rectified, alone);
   return y;
 }
 
@@ -106,9 +114,12 @@ void check_convolutions() {
     });
     const auto got = convolved<Real, 1>(of, x, w, bias.data());
     CHECK(got.size() == want.size());
-    for (std::size_t at = 0; at < want.size(); ++at) CHECK_NEAR(got[at], want[at], 1e-5);
+    for (std::size_t at = 0; at < want.size(); ++at) CHECK_NEAR(got[at], want[at], of.near());
     CHECK(got == (convolved<Real, 2>(of, x, w, bias.data())));
     CHECK(got == (convolved<Real, 4>(of, x, w, bias.data())));
+    auto positive = got;
+    for (Real& each : positive) each = (std::max)(each, Real());
+    CHECK(positive == (convolved<Real, 4>(of, x, w, bias.data(), true)));
     if (of.N > 1) {  // an image alone
       Case one = of;
       one.N = 1;
@@ -144,7 +155,7 @@ TEST(ways_back) {
     });
     convolve_back(got.data(), x.data(), w.data(), bias.data(), of.N, of.y(), of.x(), of.window(),
                   of.groups);
-    for (std::size_t at = 0; at < want.size(); ++at) CHECK_NEAR(got[at], want[at], 1e-5);
+    for (std::size_t at = 0; at < want.size(); ++at) CHECK_NEAR(got[at], want[at], of.near());
   }
 }
 

@@ -18,7 +18,45 @@ from support.compiling import compiler
 from onernn.backend.compiled import library
 from onernn.kernels import build
 
-SMALL = ("cpu.cpp", "exported.hpp", "kernels.h", "onernn.h")
+SMALL = ("cpu.cpp", "cpu.hpp", "exported.hpp", "kernels.h", "onernn.h")
+
+
+_AVX2 = "flags : sse4_1 sse4_2 popcnt fma f16c avx avx2"
+_AVX512 = f"{_AVX2} avx512f avx512dq avx512bw avx512vl avx512cd"
+_V8 = "Features : fp asimd evtstrm aes pmull sha1 sha2 crc32"
+CPUS = {
+    "Penryn": ("x86_64", "flags : sse4_1", ""),
+    "Nehalem": ("x86_64", "flags\t\t: sse4_1 sse4_2 popcnt", "v2"),
+    "Haswell": ("x86_64", _AVX2, "v2 avx2"),
+    "Alder Lake": ("x86_64", f"{_AVX2} avx_vnni", "v2 avx2 avx2_vnni"),
+    "Skylake": ("x86_64", _AVX512, "v2 avx2 avx512"),
+    "Cascade Lake": ("x86_64", f"{_AVX512} avx512_vnni", "v2 avx2 avx512 avx512_vnni"),
+    "Zen 4": (
+        "x86_64",
+        f"{_AVX512} avx512_bf16 avx512_vnni",
+        "v2 avx2 avx512 avx512_vnni avx512_bf16",
+    ),
+    "Sapphire Rapids": (
+        "x86_64",
+        f"{_AVX512} avx_vnni avx512_bf16 avx512_vnni amx_bf16 amx_tile amx_int8",
+        "v2 avx2 avx2_vnni avx512 avx512_vnni avx512_bf16 avx512_amx",
+    ),
+    "Cortex-A72": ("aarch64", _V8, "neon"),
+    "Neoverse N1": ("aarch64", f"{_V8} atomics asimdrdm asimddp", "neon neon_dotprod"),
+    "Neoverse V1": (
+        "aarch64",
+        f"{_V8} atomics asimdrdm asimddp i8mm bf16",
+        "neon neon_dotprod neon_i8mm_bf16",
+    ),
+}
+"""Of each CPU its architecture, the names that Linux prints in /proc/cpuinfo, and its sets."""
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+def test_a_cpu_runs_the_sets_whose_features_linux_names(cpu: str, tmp_path: Path) -> None:
+    machine, text, sets = CPUS[cpu]
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{text}\nbugs : none\n")
+    assert build.runnable(build.isas(machine), tmp_path / "cpuinfo") == sets.split()
 
 
 @pytest.fixture
@@ -54,6 +92,14 @@ def run(tree: Path, status: int = 0, **environment: str) -> str:
     return said + complaint
 
 
+def wrapped_compiler(folder: Path, script: str = "") -> str:
+    """A compiler that runs a script of the shell first."""
+    file = folder / "wrapped-compiler"
+    file.write_text(f'#!/bin/sh\n{script}\nexec {compiler()} "$@"\n')
+    file.chmod(0o755)
+    return str(file)
+
+
 def libraries(tree: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted((tree / "built").glob("*.so"))}
 
@@ -83,7 +129,17 @@ def test_a_checkout_gets_the_first_set_and_that_of_this_cpu_and_others_where_the
     }
     run(tree, ISAS="all")
     assert len(libraries(tree)) == len(known)
-    assert f"ISAS=avx3: expected all, or some of {', '.join(known)}" in run(tree, 1, ISAS="avx3")
+    assert f"ISAS=avx3: expected all, native, or some of {', '.join(known)}" in run(
+        tree, 1, ISAS="avx3"
+    )
+
+
+def test_native_is_the_best_set_of_this_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ISAS", raising=False)
+    both = build.choose_sets()
+    assert both[0] == [*build.isas()][0]
+    monkeypatch.setenv("ISAS", "native")
+    assert build.choose_sets() == both[-1:]
 
 
 @pytest.mark.long
@@ -176,11 +232,9 @@ def test_other_sources_headers_or_compilers_are_built_anew(tree: Path, tmp_path:
         with open(tree / change, "a") as file:
             file.write("// more\n")
         assert "compilations" in run(tree), change
-    other = tmp_path / "other-compiler"
-    other.write_text(f'#!/bin/sh\nexec {compiler()} "$@"\n')
-    other.chmod(0o755)
-    assert "compilations" in run(tree, CXX=str(other))
-    assert "compilations" not in run(tree, CXX=str(other))
+    other = wrapped_compiler(tmp_path)
+    assert "compilations" in run(tree, CXX=other)
+    assert "compilations" not in run(tree, CXX=other)
 
 
 @pytest.mark.parametrize(
@@ -252,10 +306,8 @@ def test_a_build_that_was_killed_leaves_nothing_that_is_loaded_or_stays(tree: Pa
     before = libraries(tree)
     source = tree / "library" / "cpu.cpp"
     source.write_text(source.read_text() + "// changed\n")
-    slow = tree.parent / "slow-compiler"
-    slow.write_text(f'#!/bin/sh\ncase "$*" in *cpu.cpp*) sleep 60;; esac\nexec {compiler()} "$@"\n')
-    slow.chmod(0o755)
-    killed = start(tree, CXX=str(slow))
+    slow = wrapped_compiler(tree.parent, 'case "$*" in *cpu.cpp*) sleep 60;; esac')
+    killed = start(tree, CXX=slow)
     end = time.monotonic() + 300
     while not list((tree / "built").glob("part-*")):
         assert time.monotonic() < end and killed.poll() is None
@@ -282,12 +334,10 @@ def test_sources_that_change_while_they_are_compiled_are_refused(tree: Path) -> 
     """Else a library would tell that it comes from what was there before."""
     run(tree)
     before = libraries(tree)
-    editor = tree.parent / "editor"
     # Only while it compiles: the compiler is also asked what it knows.
     edits = f'case "$*" in *cpu.cpp*) echo "// more" >> {tree / "new.hpp"};; esac'
-    editor.write_text(f'#!/bin/sh\n{edits}\nexec {compiler()} "$@"\n')
-    editor.chmod(0o755)
-    assert "changed while they were compiled" in run(tree, status=1, CXX=str(editor))
+    editor = wrapped_compiler(tree.parent, edits)
+    assert f"files in {tree} changed" in run(tree, status=1, CXX=editor)
     assert libraries(tree) == before
     assert "compilations" in run(tree)
 
@@ -300,28 +350,25 @@ def test_an_object_whose_header_changed_while_it_was_compiled_is_not_kept(
     header, source = tree / "own.hpp", tree / "library" / "more.cpp"
     header.write_text("inline int own() { return 1; }\n")
     source.write_text('#include "../own.hpp"\nint more() { return own(); }\n')
-    editor, edits = tmp_path / "editor", tmp_path / "edits"
+    edits = tmp_path / "edits"
     edit = f'case "$*" in *more.cpp*) test ! -e {edits} || echo "int two();" >> {header};; esac'
-    editor.write_text(f'#!/bin/sh\n{edit}\nexec {compiler()} "$@"\n')
-    editor.chmod(0o755)
+    editor = wrapped_compiler(tmp_path, edit)
     edits.touch()
-    assert "changed while they were compiled" in run(tree, 1, CXX=str(editor), **cache)
+    assert f"files in {tree} changed" in run(tree, 1, CXX=editor, **cache)
     header.write_text("inline int own() { return 1; }\n")
     edits.unlink()
-    assert compiled(run(tree, CXX=str(editor), **cache)) > 0
+    assert compiled(run(tree, CXX=editor, **cache)) > 0
 
 
 def test_a_compiler_that_does_not_know_this_cpu_builds_what_it_knows(tree: Path) -> None:
     known = build.isas()
     if len(known) < 2:
         pytest.skip("one instruction set only")
-    old = tree.parent / "old-compiler"
     refuses = 'case "$*" in *-mavx2*) echo "unknown option" >&2; exit 1;; esac'
-    old.write_text(f'#!/bin/sh\n{refuses}\nexec {compiler()} "$@"\n')
-    old.chmod(0o755)
-    run(tree, ISAS="", CXX=str(old))
+    old = wrapped_compiler(tree.parent, refuses)
+    run(tree, ISAS="", CXX=old)
     assert {path.name for path in libraries(tree)} == {f"libonernn-{[*known][0]}.so"}
-    assert "unknown option" in run(tree, ISAS="avx2", CXX=str(old))
+    assert "unknown option" in run(tree, ISAS="avx2", CXX=old)
 
 
 @pytest.mark.parametrize("chosen", ["", "/nowhere/c++"])

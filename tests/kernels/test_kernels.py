@@ -71,6 +71,22 @@ def test_kernels_read_and_write_nothing_but_their_own(test: str, tmp_path: Path)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("test", CHANGED["avx512_bf16"])
+def test_products_in_twins_of_tiles_are_right_and_read_nothing_but_their_own(
+    test: str, tmp_path: Path
+) -> None:
+    run(test, "tiles", (*CHECKED, *TARGETS[RUN_HERE[-1]][0], "-DONERNN_TILES"), tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.skipif("fma" not in _CPU, reason="the trap adds with FMA")
+def test_tile_instructions_have_the_bits_of_their_twin(tmp_path: Path) -> None:
+    """By this CPU if it has AMX, else by a handler of the signal that they raise."""
+    flags = ("-mamx-tile", "-mamx-bf16", "-mamx-int8", OPTIMIZED, *TARGETS[RUN_HERE[-1]][0])
+    run("tiles_test", RUN_HERE[-1], flags, tmp_path)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("test", ["team_test", "training_test"])
 def test_threads_race_nowhere(test: str, tmp_path: Path) -> None:
     try:

@@ -14,29 +14,48 @@ from pathlib import Path
 
 import pytest
 from support.compiled_models import compiled
+from support.taggers import tagger
 
 from onernn.backend.compiled.library import load_kernels
+from onernn.engine.compiling import compile_model
 from onernn.kernels import build
 
 pytestmark = pytest.mark.usefixtures("built")
 FUZZ = Path(__file__).parents[1] / "fuzz"
-LEAST = next(iter(build.isas()))
+KNOWN = build.isas()
+LEAST = next(iter(KNOWN))
+LAST = "avx512_bf16" if "avx512_bf16" in build.runnable(KNOWN) else "avx512"
+SETS = [isa for isa in (LEAST, "avx2", LAST) if isa in KNOWN]
+"""The last one has the objects of the sets before it, except those of bf16 and bytes."""
 DAMAGES = int(os.environ.get("ONERNN_DAMAGES", "100"))
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return [path for _, path in compiled(tmp_path_factory.mktemp("corpus"))]
+    """The models, and a tagger in each precision."""
+    folder = tmp_path_factory.mktemp("corpus")
+    paths = [path for _, path in compiled(folder)]
+    for dtype in ("bf16", "f16", "u8", "int8-dynamic", "int8-weights"):
+        paths.append(folder / f"{dtype}.onernn")
+        compile_model(tagger(), paths[-1], dtype=dtype)
+    return paths
 
 
-@pytest.fixture(scope="module")
-def watched(repo: Path) -> Path:
-    """The library of the least demanding instruction set; the next run finds it in out/."""
-    folder = repo / "out" / "watched"
-    environment = {**os.environ, "ISAS": LEAST, "CXX": str(FUZZ / "watched-c++")}
+def built_by(watched: str, isa: str, folder: Path) -> Path:
+    """The library of an instruction set by a compiler with sanitizers; a later run finds it."""
+    if isa not in build.runnable(KNOWN):
+        pytest.skip(f"this CPU lacks {isa}")
+    environment = {**os.environ, "ISAS": isa, "CXX": f"{FUZZ / 'watched-c++'}{watched}"}
     command = [sys.executable, str(build.HERE / "build.py"), "--out", str(folder)]
     subprocess.run(command, env=environment, check=True)
-    return build.library_of(LEAST, folder)
+    return build.library_of(isa, folder)
+
+
+@pytest.fixture(scope="module", params=SETS)
+def watched(request: pytest.FixtureRequest, repo: Path) -> Path:
+    """The library of an instruction set, with the sanitizers of addresses and behaviour."""
+    isa = request.param
+    return built_by("", isa, repo / "out" / f"watched-{isa}")
 
 
 def run(name: str, watched: Path, *arguments: str | Path, flags: tuple[str, ...] = ()) -> str:
@@ -54,8 +73,9 @@ def run(name: str, watched: Path, *arguments: str | Path, flags: tuple[str, ...]
 
 @pytest.mark.long
 def test_each_function_stays_within_arrays_as_large_as_its_rule_asks(watched: Path) -> None:
-    flags = ("-DONERNN_ISA=library", *build.isas()[LEAST])
-    told = run("functions_alone", watched, "300", flags=flags)
+    flags = ("-DONERNN_ISA=library", *KNOWN[LEAST])
+    rounds = "60" if watched.stem.endswith(LEAST) else "15"  # the same sources in wider registers
+    told = run("functions_alone", watched, rounds, flags=flags)
     assert int(told.split()[0]) == len(functions())
 
 
@@ -71,7 +91,8 @@ def test_a_damaged_file_leaves_no_array(watched: Path, corpus: list[Path]) -> No
     told = run("compiled_files", watched, str(DAMAGES), *corpus, flags=("-DONERNN_ALONE",))
     damaged, ran, whole, files = map(int, re.findall(r"\d+", told))
     assert files == len(corpus) and damaged == DAMAGES * files
-    assert ran > damaged / 20 and whole > files * 0.9
+    # The rest refuses what is drawn: lengths beyond a padded size, for instance.
+    assert ran > damaged / 20 and whole > files * 0.85
 
 
 def functions() -> list[str]:

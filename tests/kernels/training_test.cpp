@@ -8,6 +8,8 @@
 
 #include "check.hpp"
 #include "late.hpp"
+#include "tile_products.hpp"
+
 using namespace onernn;
 using Numbers = std::vector<double>;
 
@@ -339,6 +341,34 @@ TEST(sums_over_more_words_than_are_taken_at_once) {
     }
     CHECK(y[i * (C + 1) + C] == 1);
   }
+}
+
+/// Of numbers whose sums are exact, also in bfloat16: they replace what y holds, or are added.
+template <class Stored>
+static void check_products_of_rows() {
+  constexpr std::int64_t K = 33, C = 149, W = 70;  // columns of whole panels, and others
+  auto a = random_numbers<float>(W * K, 1), b = random_numbers<float>(K * C, 2);
+  for (auto* numbers : {&a, &b})
+    for (float& v : *numbers) v = std::round(v * 128) / 128;
+  const Matrix<Stored> matrix(b.data(), C, 1, K, C);
+  Products<Stored> products(K);
+  Team team(3);
+  for (const bool added : {false, true}) {
+    std::vector<float> y(W * (C + 1), 1.0f);
+    products.multiply(a.data(), K, W, matrix, y.data(), C + 1, added, team);
+    for (std::int64_t w = 0; w < W; ++w) {
+      for (std::int64_t c = 0; c < C; ++c) {
+        double want = added;
+        for (std::int64_t k = 0; k < K; ++k) want += double(a[w * K + k]) * b[k * C + c];
+        CHECK(y[w * (C + 1) + c] == want);
+      }
+      CHECK(y[w * (C + 1) + C] == 1);
+    }
+  }
+}
+TEST(products_of_rows_replace_what_was_there_or_are_added) {
+  check_products_of_rows<float>();
+  check_products_of_rows<Brains>();
 }
 
 TEST(a_rounding_to_bfloat16_keeps_what_is_no_number) {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.checking import assert_same
 from support.graphs import new_node
 
 from onernn import Ragged, ShapeError
@@ -77,7 +78,7 @@ def test_samples_have_the_moments_of_their_distribution(distribution) -> None:
         assert abs(row.var() / variance - 1) < 0.2
     assert np.array_equal(draw(np.array(3), *given), y)
     assert not np.array_equal(draw(np.array(4), *given), y)
-    with pytest.raises(ShapeError, match="seed: expected a number of at least 0"):
+    with pytest.raises(ShapeError, match="seed: .*-1"):
         draw(np.array(-1), *given)
 
 
@@ -108,6 +109,6 @@ def test_padding_and_lengths_lead_to_ragged_and_back(lengths: list[int], time_ma
     assert ragged.data[:, 0].tolist() == [n + 1 for n, k in enumerate(lengths) for _ in range(k)]
     pad = KERNELS["SequencePad"]
     back = pad(new_node("SequencePad", "a b", "c", **attributes), ragged, given_array)
-    np.testing.assert_array_equal(back, given_array)
+    assert_same(back, given_array)
     shortest = pad(new_node("SequencePad", "a", "c", **attributes), ragged)
     assert shortest.shape[0 if time_major else 1] == max(lengths)

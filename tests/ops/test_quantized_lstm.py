@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
+from support.arrays import uniform
 from support.onnx_models import parsed, read
 
 from onernn import BudgetError, Session, ShapeError, UnsupportedError, convert, load
@@ -70,7 +71,20 @@ def sentences(lengths: list[int]) -> np.ndarray:
     return x
 
 
-P = {"p": np.random.default_rng(5).uniform(-0.5, 0.5, (2, 3 * UNITS)).astype(np.float32)}
+def feed_of(constants: dict, lengths: list[int]) -> dict[str, Any]:
+    """Sequences with initial states."""
+    states = np.random.default_rng(1).normal(size=(2, len(constants["w"]), len(lengths), UNITS))
+    feed: dict[str, Any] = dict(zip("hc", states.astype(np.float32), strict=True))
+    return feed | {"x": sentences(lengths), "lengths": np.array(lengths, np.int32)}
+
+
+def check(got: dict[str, Any], want: list[Any]) -> None:
+    """Sums are exact; a few roundings of gates. A byte apart would be 1e-3."""
+    for mine, other in zip(got.values(), want, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=5e-7)
+
+
+P = {"p": uniform(2, 3 * UNITS, seed=5, bound=0.5)}
 BOTH: dict[str, Any] = {"direction": "bidirectional"}
 CASES: dict[str, tuple[dict, dict]] = {
     "forward": (weights(), {}),
@@ -92,15 +106,11 @@ CASES: dict[str, tuple[dict, dict]] = {
 def test_a_sentence_alone_is_as_onnx_runtime_has_it_on_one_thread(case: str, backend: str) -> None:
     constants, attributes = CASES[case]
     model = model_of(constants, ("lengths", "h", "c"), **attributes)
-    states = np.random.default_rng(1).normal(size=(2, len(constants["w"]), 1, UNITS))
-    feed = dict(zip("hc", states.astype(np.float32), strict=True))
+    feed = feed_of(constants, [7])
     for length in (7, 4):  # ONNX Runtime's step sees a longer time, too
-        feed |= {"x": sentences([7])[:length], "lengths": np.array([length], np.int32)}
-        got = ours(model, backend=backend).run(feed)
-        for name, want in zip(NAMES, theirs(model).run(None, feed), strict=True):
-            # Sums are exact; a few roundings of gates. A state that falls between two bytes
-            # could go to the other one: none of these does.
-            np.testing.assert_allclose(got[name], want, rtol=0, atol=5e-7)
+        feed |= {"x": feed["x"][:length], "lengths": np.array([length], np.int32)}
+        # A state that falls between two bytes could go to the other one: none of these does.
+        check(ours(model, backend=backend).run(feed), theirs(model).run(None, feed))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -134,15 +144,12 @@ def test_a_batch_is_as_onnx_runtime_has_it_on_one_thread(
         model.graph.output.remove(value)
     # Without Y ONNX Runtime has no state of a sequence of no steps but what its memory held.
     lengths = [4, 0, 7, 1, 6] if made[0] else [4, 3, 7, 1, 6]
-    states = np.random.default_rng(1).normal(size=(2, len(constants["w"]), 5, UNITS))
-    feed: dict[str, Any] = dict(zip("hc", states.astype(np.float32), strict=True))
-    feed |= {"x": sentences(lengths), "lengths": np.array(lengths, np.int32)}
+    feed = feed_of(constants, lengths)
     feed["x"][feed["x"] == 1e6] = 2  # it counts
     got = Session(read(model, "onnxruntime"), backend=backend, threads=2).run(feed)
     want = theirs(model).run(None, feed)
     assert len(got) == len(want) == len(made) - (not made[0])
-    for mine, other in zip(got.values(), want, strict=True):
-        np.testing.assert_allclose(mine, other, rtol=0, atol=5e-7)  # a byte apart would be 1e-3
+    check(got, want)
     assert np.abs(want[0] - next(iter(ours(model).run(feed).values()))).max() > 1e-3
 
 
@@ -181,10 +188,8 @@ def test_loading_says_once_which_meaning_is_taken(
     caplog.clear()
     convert(graph, tmp_path / "again.onnx")
     feed = {"x": sentences([7])}
-    for name, want in zip(
-        NAMES, theirs(onnx.load(tmp_path / "again.onnx")).run(None, feed), strict=True
-    ):
-        np.testing.assert_allclose(Session(graph).run(feed)[name], want, rtol=0, atol=5e-7)
+    again = theirs(onnx.load(tmp_path / "again.onnx")).run(None, feed)
+    check({name: Session(graph).run(feed)[name] for name in NAMES}, again)
 
 
 def test_onnx_runtime_itself_gives_a_sentence_other_numbers_in_a_batch() -> None:
@@ -215,8 +220,7 @@ def test_it_is_written_and_read_again(tmp_path: Path) -> None:
     convert(graph, tmp_path / "again.onnx")
     feed = {"x": sentences([7])[:7], "lengths": np.array([7], np.int32)}
     again = theirs(onnx.load(tmp_path / "again.onnx")).run(None, feed)
-    for name, want in zip(NAMES, again, strict=True):
-        np.testing.assert_allclose(Session(graph).run(feed)[name], want, rtol=0, atol=5e-7)
+    check(Session(graph).run(feed), again)
     back = load(tmp_path / "again.onnx")
     assert back.nodes[0].op == "DynamicQuantizeLSTM"
 

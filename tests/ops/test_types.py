@@ -14,7 +14,7 @@ from support.recordings import MODELS, fused, loaded
 from support.typing import Bindings, check_types
 
 from onernn import Ragged, fuse
-from onernn.ir.feeds import checked_feed
+from onernn.ir.feeds import check_feed
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.types import UNKNOWN, Size, Type, dense
 from onernn.verification.recording import read_arrays, read_inputs
@@ -23,7 +23,7 @@ from onernn.verification.recording import read_arrays, read_inputs
 @pytest.mark.parametrize("name", MODELS)
 def test_types_of_a_recorded_model_are_what_its_run_shows(name: str) -> None:
     graph, arrays = loaded(name), read_arrays(MODELS[name] / "io.npz")
-    feed = checked_feed(graph.inputs, read_inputs(arrays, graph.inputs))
+    feed = check_feed(graph.inputs, read_inputs(arrays, graph.inputs))
     check_types(graph, feed)
     check_types(fused(name), feed)
 

@@ -141,7 +141,16 @@ def files_of(wheel: Path) -> set[str]:
 
 def test_the_wheel_holds_every_shipped_file(wheel: Path, bare: Path, repo: Path) -> None:
     shipped = set()
-    patterns = ("*.py", "*.pyi", "*.h", "kernels/*.hpp", "paddle/*.?pp", "*.jinja", "*.toml")
+    patterns = (
+        "*.py",
+        "*.pyi",
+        "*.h",
+        "kernels/*.hpp",
+        "library/onernn.hpp",
+        "paddle/*.?pp",
+        "onnx/*.json",
+    )
+    patterns += ("onnx/*.json", "*.jinja", "*.toml")
     for room in [*repo.glob("*/__init__.py"), repo / "src" / "onernn" / "__init__.py"]:
         for pattern in patterns:
             shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob(pattern)}

@@ -86,8 +86,8 @@ def copy(repo: Path, tmp_path: Path) -> Path:
     """The sources, without tests."""
     folder = tmp_path / "copy"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    rooms = [room.parent.name for room in repo.glob("*/__init__.py")]
-    for name in [*rooms, "src"]:
+    packages = [file.parent.name for file in repo.glob("*/__init__.py")]
+    for name in [*packages, "src"]:
         shutil.copytree(repo / name, folder / name, symlinks=True, ignore=ignored)
     shutil.copy(repo / "pyproject.toml", folder)
     return folder
@@ -210,38 +210,18 @@ def without_counts(table: str) -> str:
     return table.replace("NUMBERS(cum_max, ALONG)", "NUMBERS(cum_max, Of<2, 3, 4>)")
 
 
-def test_a_pass_is_added_by_its_recipe(page: Path, copy: Path) -> None:
-    followed(page, "A pass", copy)
+PLAIN = ("A pass", "A framework", "A rule", "A fault", "A cell", "A backend", "A data type")
 
 
-def test_a_framework_is_added_by_its_recipe(page: Path, copy: Path) -> None:
-    followed(page, "A framework", copy)
-
-
-def test_a_rule_is_added_by_its_recipe(page: Path, copy: Path) -> None:
-    followed(page, "A rule", copy)
-
-
-def test_a_fault_is_added_by_its_recipe(page: Path, copy: Path) -> None:
-    followed(page, "A fault", copy)
-
-
-def test_a_cell_is_added_by_its_recipe(page: Path, copy: Path) -> None:
-    followed(page, "A cell", copy)
-
-
-def test_a_backend_is_added_by_its_recipe(page: Path, copy: Path) -> None:
-    followed(page, "A backend", copy)
-
-
-def test_a_data_type_is_added_by_its_recipe(page: Path, copy: Path) -> None:
-    followed(page, "A data type", copy)
+@pytest.mark.parametrize("title", PLAIN)
+def test_others_are_added_by_their_recipes(page: Path, copy: Path, title: str) -> None:
+    followed(page, title, copy)
 
 
 def test_every_recipe_has_a_test(page: Path) -> None:
     titles = re.findall(r"^### (.+)$", page.read_text(), re.M)
-    tested = set(re.findall(r'\(page, "(.+?)", copy\)', Path(__file__).read_text()))
-    assert titles and set(titles) == tested
+    tested = re.findall(r'\(page, "(.+?)", copy\)', Path(__file__).read_text())
+    assert titles and set(titles) == {*tested, *PLAIN}
 
 
 def test_every_file_that_the_pages_name_is_there(page: Path, repo: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from difflib import unified_diff
 
 from support.public_api import SNAPSHOT, lines
@@ -35,7 +36,13 @@ def test_the_snapshot_has_what_users_type_first() -> None:
         assert part in found, part
 
 
-def test_every_name_of_the_face_exists_and_is_listed_once() -> None:
+def test_help_shows_the_options_of_a_session() -> None:
+    options = inspect.signature(onernn.Session).parameters
+    assert {"model", "dtype", "threads", "backend", "max_bytes"} <= options.keys()
+    assert "options" not in options and "args" not in options
+
+
+def test_every_public_name_exists_and_is_listed_once() -> None:
     assert sorted(set(onernn.__all__)) == sorted(onernn.__all__)
     assert [name for name in onernn.__all__ if not hasattr(onernn, name)] == []
     assert set(dir(onernn)) == set(onernn.__all__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,20 @@ def test_sentences_of_code_are_docstrings_messages_and_comments(words: Any) -> N
         ("docstring", "Returns the first of all values."),
         ("message", "x: expected more than {x} values"),
     ]
+
+
+def test_a_limit_rises_only_with_a_design_note(
+    ratchets: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = tmp_path / "limits.json"
+    limits.write_text('{"tokens": {"ops": 1}, "words": {}}')
+    monkeypatch.setattr(ratchets, "LIMITS", limits)
+    monkeypatch.setattr(ratchets, "count_all", lambda: {"tokens": {"ops": 3}, "words": {}})
+    monkeypatch.setattr("sys.argv", ["ratchets", "--raise", "2", "ops", "none.md"])
+    with pytest.raises(SystemExit):
+        ratchets.main()
+    assert json.loads(limits.read_text())["tokens"] == {"ops": 1}
+    monkeypatch.setattr("sys.argv", ["ratchets", "--raise", "2", "ops", "0008-onnx.md"])
+    ratchets.main()
+    kept = json.loads(limits.read_text())
+    assert kept["tokens"] == {"ops": 3} and kept["raised"] == [[2, "ops", "0008-onnx.md"]]

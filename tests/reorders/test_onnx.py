@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from support.arrays import counted
 
 from onernn import Cell, ShapeError
 from onernn.reorders import onnx
@@ -16,7 +17,7 @@ ORDER = {Cell.LSTM: "iofc", Cell.GRU: "uro", Cell.LBR_GRU: "uro", Cell.RNN_TANH:
 @pytest.mark.parametrize("cell", ORDER)
 def test_matrices_place_each_scalar_by_its_address(cell: Cell) -> None:
     gates, d, i, o = len(cell.gates), 2, 3, 5
-    w = np.arange(d * gates * o * i, dtype=np.float32).reshape(d, gates * o, i)
+    w = counted(d, gates * o, i)
     got = onnx.matrix("W", w, cell)
     assert got.shape == (1, d, i, gates, o)
     memory = w.reshape(-1)
@@ -31,7 +32,7 @@ def test_matrices_place_each_scalar_by_its_address(cell: Cell) -> None:
 @pytest.mark.parametrize("cell", ORDER)
 def test_biases_are_summed_but_for_what_stands_inside_the_reset(cell: Cell) -> None:
     gates, o = len(cell.gates), 4
-    b = np.arange(2 * gates * o, dtype=np.float32)[None]
+    b = counted(1, 2 * gates * o)
     of_w, of_r = b[0].reshape(2, gates, o)
     got = onnx.bias(b, cell)[0, 0]
     for g, name in enumerate(cell.gates):

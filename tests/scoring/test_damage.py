@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.scoring import INPUTS, MODEL, corpus, files
 
 import onernn
 from onernn.ir.errors import ShapeError, UnsupportedError
-from onernn.scoring.runner import Summary, _read_part, score
+from onernn.scoring.folder import _read_note
+from onernn.scoring.runner import Summary, score
 
 ROWS, WINDOW, BEGUN = 39, 8, 4
 """Five windows, the last one not full; an unfinished folder has the first four."""
@@ -26,21 +28,17 @@ BAD = {1: None, 17: [99], 18: [-1], 33: None}
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng = np.random.default_rng(0)
-    rows: list[Any] = [rng.integers(0, 26, n).tolist() for n in rng.integers(0, 9, ROWS)]
-    for row, bad in BAD.items():
-        rows[row] = bad
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("corpus") / "corpus.parquet"
-    pq.write_table(pa.table({"id": range(ROWS), "letters": rows}), file)
+    pq.write_table(corpus(ROWS, longest=8, bad=BAD), file)
     return file
 
 
 @pytest.fixture(scope="module")
-def run(repo: Path, corpus: Path) -> Callable[..., Summary]:
-    def run(folder: Path, **options: Any) -> Summary:
-        given: dict[str, Any] = {"window": WINDOW, "workers": 1, **options}
-        return score(repo / "examples" / "segmenter", given.pop("corpus", corpus), folder, **given)
+def run(source: Path) -> Callable[..., Summary]:
+    def run(folder: Path, model: Any = MODEL, corpus: Path = source, **options: Any) -> Summary:
+        given: dict[str, Any] = {"inputs": INPUTS, "window": WINDOW, "workers": 1, **options}
+        return score(model, corpus, folder, **given)
 
     return run
 
@@ -81,10 +79,6 @@ def part(folder: Path, index: int) -> Path:
 
 def manifest(folder: Path) -> Path:
     return folder / "_scoring.json"
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 def truncate(file: Path, share: float = 0.5) -> None:
@@ -164,22 +158,20 @@ def test_what_is_damaged_is_named_and_gets_its_bytes_again(
 
 @pytest.mark.parametrize("other", ["model", "input", "options"])
 def test_a_part_of_another_scoring_is_scored_again(
-    run: Any, finished: Path, folder: Path, corpus: Path, tmp_path: Path, repo: Path, other: str
+    run: Any, finished: Path, folder: Path, source: Path, tmp_path: Path, other: str
 ) -> None:
     options: dict[str, Any] = {}
-    model: Any = onernn.load(repo / "examples" / "segmenter")
     match other:
         case "model":  # an edge more makes the layers' numbers no others
-            model = replace(model, name="another", constants={**model.constants})
+            model = replace(onernn.load(MODEL), name="another")
             name = max(model.constants, key=lambda name: model.constants[name].size)
             changed = model.constants[name] * np.float32(1.5)
-            model = replace(model, constants={**model.constants, name: changed})
+            options["model"] = replace(model, constants={**model.constants, name: changed})
         case "input":
-            options["corpus"] = shutil.copy(corpus, tmp_path / "corpus.parquet")
+            options["corpus"] = shutil.copy(source, tmp_path / "corpus.parquet")
         case "options":
             options["words"] = 19
-    given = {"window": WINDOW, "workers": 1, **options}
-    score(model, given.pop("corpus", corpus), tmp_path / "other", **given)
+    run(tmp_path / "other", **options)
     shutil.copy(part(tmp_path / "other", 1), part(folder, 1))
     (repaired,) = run(folder).repaired
     assert PART in repaired and "another model, corpus or options" in repaired
@@ -189,15 +181,16 @@ def test_a_part_of_another_scoring_is_scored_again(
 def test_every_bit_of_a_part_counts(finished: Path, run: Any, tmp_path: Path) -> None:
     """A damaged part is never taken for a whole one, wherever the damage is."""
     whole = part(finished, 1).read_bytes()
-    request = json.loads(pq.read_metadata(part(finished, 1)).metadata[b"onernn"])["request"]
+    note = json.loads(pq.read_metadata(part(finished, 1)).metadata[b"onernn"])
     file = tmp_path / "part"
     rng = np.random.default_rng(0)
     for at in {*rng.integers(0, len(whole), 100).tolist(), *range(len(whole) - 20, len(whole))}:
         file.write_bytes(whole)
         flip(file, at)
-        assert isinstance(_read_part(file, 1, request), str), at
+        assert isinstance(_read_note(pa.OSFile(str(file))), str), at
     file.write_bytes(whole)
-    assert _read_part(file, 1, request) == (8, 0)
+    assert _read_note(pa.OSFile(str(file))) == note
+    assert (note["window"], note["rows"], note["rejected"]) == (1, 8, 0)
 
 
 def a_link(folder: Path, name: str) -> None:
@@ -232,32 +225,31 @@ def test_files_that_are_none_of_the_scoring_are_an_error(run: Any, folder: Path,
 
 
 def test_a_part_more_is_an_error_where_only_the_end_shows_it(
-    run: Any, tmp_path: Path, corpus: Path
+    run: Any, tmp_path: Path, source: Path
 ) -> None:
-    rows = pq.read_table(corpus).to_pylist()
     lines = tmp_path / "corpus.jsonl"
-    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines.write_text("\n".join(map(json.dumps, pq.read_table(source).to_pylist())))
     folder = tmp_path / "out"
     run(folder, corpus=lines)
     shutil.copy(part(folder, 1), part(folder, 5))
-    with pytest.raises(UnsupportedError, match=r"part-000005\.parquet', which is no part"):
+    with pytest.raises(UnsupportedError, match=r"part-000005\.parquet"):
         run(folder, corpus=lines)
 
 
 def test_a_corpus_that_changes_during_the_run_is_an_error(
-    run: Any, tmp_path: Path, corpus: Path
+    run: Any, tmp_path: Path, source: Path
 ) -> None:
-    copy = Path(shutil.copy(corpus, tmp_path / "corpus.parquet"))
+    copy = Path(shutil.copy(source, tmp_path / "corpus.parquet"))
 
     def touch(rows: int, rejected: int, total: int) -> None:
         os.utime(copy, ns=(1, rows))
 
-    with pytest.raises(UnsupportedError, match=r"corpus\.parquet: this file was changed"):
+    with pytest.raises(UnsupportedError, match=r"corpus\.parquet"):
         run(tmp_path / "out", corpus=copy, progress=touch)
 
 
 def test_strict_notices_rows_that_an_earlier_run_rejected(run: Any, folder: Path) -> None:
-    with pytest.raises(ShapeError, match="rows were rejected before"):
+    with pytest.raises(ShapeError, match="rejected"):
         run(folder, strict=True)
 
 
@@ -281,7 +273,6 @@ def test_a_damaged_manifest_is_refused_and_nothing_is_overwritten(
             run(tmp_path / "other", window=9)
             shutil.copy(manifest(tmp_path / "other"), file)
     before = files(folder)
-    with pytest.raises(UnsupportedError, match="folder") as told:
+    with pytest.raises(UnsupportedError, match=str(folder)):
         run(folder)
-    assert str(folder) in str(told.value)
     assert files(folder) == before

@@ -13,13 +13,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.scoring import INPUTS, MODEL, corpus, files, reasons_of
 
 import onernn
 from onernn.ir.errors import ShapeError, UnsupportedError
@@ -47,28 +48,17 @@ BAD = {
 
 
 @pytest.fixture(scope="module")
-def model(repo: Path) -> Path:
-    return repo / "examples" / "segmenter"
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng = np.random.default_rng(0)
-    rows: list[Any] = [rng.integers(0, 26, n).tolist() for n in rng.integers(0, LONGEST + 1, ROWS)]
-    for row, bad in BAD.items():
-        rows[row] = bad
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("corpus") / "corpus.parquet"
-    pq.write_table(pa.table({"id": range(ROWS), "text": rows}), file, row_group_size=333)
+    pq.write_table(corpus(ROWS, longest=LONGEST, bad=BAD), file, row_group_size=333)
     return file
 
 
 @pytest.fixture(scope="module")
-def finished(
-    model: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[str, Any]]:
+def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """An undisturbed run: its folder, and what it tells."""
     folder = tmp_path_factory.mktemp("whole") / "out"
-    done = run(model, corpus, folder, "--workers", "3", "--json")
+    done = run(source, folder, "--workers", "3", "--json")
     assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout)
 
@@ -76,27 +66,30 @@ def finished(
 @pytest.fixture(scope="module")
 def whole(finished: tuple[Path, Any]) -> dict[str, bytes]:
     """The files of an undisturbed run."""
-    return files(finished[0])
+    return rows_in(finished[0])
 
 
-def command(model: Path, corpus: Path, folder: Path, *more: str) -> list[str]:
+def command(source: Path, folder: Path, *more: str) -> list[str]:
     options = f"--input letters=text --output {TAGS}=tags --window {WINDOW} --words 1000"
-    names = (str(model), str(corpus), str(folder))
+    names = (str(MODEL), str(source), str(folder))
     return [sys.executable, "-m", "onernn.cli", "score", *names, *options.split(), *more]
 
 
-def run(
-    model: Path, corpus: Path, folder: Path, *more: str, **options: Any
-) -> subprocess.CompletedProcess[str]:
-    words = command(model, corpus, folder, *more)
+def run(source: Path, folder: Path, *more: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    words = command(source, folder, *more)
     return subprocess.run(words, capture_output=True, text=True, check=False, **options)
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    """All but the manifest, which tells when the corpus was written."""
-    found = {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-    found.pop("_scoring.json")
-    return found
+def rows_in(folder: Path) -> dict[str, bytes]:
+    """All files but the manifest, which tells when the corpus was written."""
+    return {name: content for name, content in files(folder).items() if name != "_scoring.json"}
+
+
+def check_continued(source: Path, folder: Path, whole: dict[str, bytes]) -> None:
+    """The same command goes on to the same bytes."""
+    done = run(source, folder)
+    assert done.returncode == 0, done.stderr
+    assert rows_in(folder) == whole
 
 
 @contextmanager
@@ -124,57 +117,55 @@ def wait_for(condition: Any, seconds: float = 300) -> bool:
 
 
 def test_rows_come_in_order_with_outputs_and_bad_ones_are_told(
-    model: Path, corpus: Path, finished: tuple[Path, dict[str, Any]]
+    source: Path, finished: tuple[Path, dict[str, Any]]
 ) -> None:
     folder, summary = finished
     assert summary["rows"] == ROWS and summary["rejected"] == len(BAD)
     assert summary["windows"] == -(-ROWS // WINDOW) and summary["windows_before"] == 0
-    got, given = pq.read_table(folder), pq.read_table(corpus)
-    assert got.select(["id", "text"]).equals(given)
-    scorer = Scorer(onernn.load(model), {"letters": "text"}, {TAGS: "tags"}, threads=1)
-    wanted = scorer(given)
+    got, given = pq.read_table(folder), pq.read_table(source)
+    wanted = Scorer(MODEL, INPUTS, {TAGS: "tags"}, threads=1)(given)
+    reasons = [f"corpus.parquet, row {k}: {w}" for k, w in reasons_of(wanted).items()]
+    assert got["rejected"].drop_null().to_pylist() == reasons
+    wanted = wanted.drop_columns(["rejected"])
     assert got.select(wanted.column_names).equals(wanted)
-    reasons = got.column("rejected").to_pylist()
-    assert [row for row, why in enumerate(reasons) if why is not None] == sorted(BAD)
+    assert reasons_of(got).keys() == BAD.keys()
 
 
 def test_bytes_are_the_same_for_any_number_of_workers(
-    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
+    source: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
-    assert run(model, corpus, tmp_path / "out", "--workers", "1").returncode == 0
-    assert files(tmp_path / "out") == whole
+    assert run(source, tmp_path / "out", "--workers", "1").returncode == 0
+    assert rows_in(tmp_path / "out") == whole
 
 
 @pytest.mark.long
 def test_a_scoring_that_is_killed_goes_on_to_the_same_bytes(
-    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
+    source: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
     rng = random.Random(0)
     folder = tmp_path / "out"
     kept = 0
     for _ in range(KILLS):
-        with started(*command(model, corpus, folder)) as process:
+        with started(*command(source, folder)) as process:
             wait_for(lambda n=kept: process.poll() is not None or parts_in(folder) > n)
             time.sleep(rng.random() * 0.3)
             process.kill()
             process.wait()
-        now = files(folder)
+        now = rows_in(folder)
         parts = {name for name in now if name.startswith("part-")}
         assert parts and all(now[name] == whole[name] for name in parts)
         kept = min(len(parts), len(list(folder.glob("part-*"))))
-    done = run(model, corpus, folder)
-    assert done.returncode == 0, done.stderr
-    assert files(folder) == whole
+    check_continued(source, folder, whole)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_at_once_and_the_same_command_goes_on(
-    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes], number: int
+    source: Path, tmp_path: Path, whole: dict[str, bytes], number: int
 ) -> None:
     for attempt in range(ATTEMPTS):
         folder = tmp_path / f"out {attempt}"
-        with started(*command(model, corpus, folder)) as process:
+        with started(*command(source, folder)) as process:
             assert wait_for(lambda out=folder: parts_in(out))
             process.send_signal(number)
             _, err = process.communicate(timeout=600)
@@ -182,13 +173,12 @@ def test_a_signal_ends_all_at_once_and_the_same_command_goes_on(
             break
     assert process.returncode == 128 + number
     assert err == "onernn: stopped; the same command continues from here\n"
-    assert run(model, corpus, folder).returncode == 0
-    assert files(folder) == whole
+    check_continued(source, folder, whole)
 
 
 @pytest.mark.long
 def test_a_full_disk_is_told_and_what_is_whole_stays(
-    model: Path, corpus: Path, tmp_path: Path, whole: dict[str, bytes]
+    source: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
     folder = tmp_path / "out"
     sizes = sorted(len(content) for name, content in whole.items() if name.startswith("part-"))
@@ -196,123 +186,112 @@ def test_a_full_disk_is_told_and_what_is_whole_stays(
     def limit() -> None:  # some windows fit, not all of them
         resource.setrlimit(resource.RLIMIT_FSIZE, (sizes[len(sizes) // 2],) * 2)
 
-    done = run(model, corpus, folder, "--workers", "2", preexec_fn=limit)
+    done = run(source, folder, "--workers", "2", preexec_fn=limit)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert "File too large" in done.stderr and "part-" in done.stderr
-    assert all(whole[name] == content for name, content in files(folder).items())
-    assert run(model, corpus, folder).returncode == 0
-    assert files(folder) == whole
+    assert all(whole[name] == content for name, content in rows_in(folder).items())
+    check_continued(source, folder, whole)
 
 
-def test_two_scorings_into_one_folder_are_refused(
-    model: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_two_scorings_into_one_folder_are_refused(source: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     holding = os.open(tmp_path / "out", os.O_RDONLY)
     try:
         fcntl.flock(holding, fcntl.LOCK_SH)
-        done = run(model, corpus, tmp_path / "out")
+        done = run(source, tmp_path / "out")
     finally:
         os.close(holding)
-    assert done.returncode == 2 and "another scoring runs into it" in done.stderr
+    assert done.returncode == 2 and f"{tmp_path}/out: another" in done.stderr
 
 
-GIVEN: Any = {"inputs": {"letters": "text"}, "window": 200, "workers": 1}
+GIVEN: Any = {"inputs": INPUTS, "window": 200, "workers": 1}
 
 
 @pytest.fixture(scope="module")
-def begun(model: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def begun(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus of two windows, and what was scored of it."""
     folder = tmp_path_factory.mktemp("begun")
-    pq.write_table(pq.read_table(corpus).slice(0, 300), folder / "small.parquet")
-    summary = score(model, folder / "small.parquet", folder / "out", **GIVEN)
-    assert (summary.rows, summary.windows, summary.windows_before) == (300, 2, 0)
-    again = score(model, folder / "small.parquet", folder / "out", **GIVEN)
-    assert (again.rows, again.windows, again.windows_before) == (300, 2, 2)
+    pq.write_table(pq.read_table(source).slice(0, 300), folder / "small.parquet")
+    for before in (0, 2):
+        summary = score(MODEL, folder / "small.parquet", folder / "out", **GIVEN)
+        assert (summary.rows, summary.windows, summary.windows_before) == (300, 2, before)
     return folder
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("more", "change"),
     [
-        ({"window": 100}, "begun with window 200, now it is 100"),
-        ({"words": 7}, "begun with words 20000, now it is 7"),
-        ({"dtype": "bf16"}, "begun with dtype null, now it is"),
-        ({"keep": ["text"]}, r'begun with keep null, now it is \["text"\]'),
-        ({"model": "fc_gru"}, "begun with model"),
-        ({"corpus": "other"}, "begun with corpus"),
+        ({"window": 100}, "window 200, now it is 100"),
+        ({"words": 7}, "words 20000, now it is 7"),
+        ({"dtype": "bf16"}, 'dtype "f32", now it is'),
+        ({"keep": ["text"]}, "was begun with"),
+        ({}, "model"),
+        ({}, "corpus"),
     ],
 )
 def test_a_scoring_goes_on_as_it_was_begun_only(
-    model: Path, corpus: Path, begun: Path, tmp_path: Path, more: dict[str, Any], message: str
+    source: Path, begun: Path, tmp_path: Path, more: dict[str, Any], change: str
 ) -> None:
-    small, before = begun / "small.parquet", files(begun / "out")
-    changed: Any = onernn.load(model)
-    if more.pop("model", None):
-        constants = dict(changed.constants)
-        name = next(iter(constants))
-        constants[name] = constants[name] + 1
-        changed = type(changed)(
-            changed.name, changed.inputs, changed.outputs, changed.nodes, constants
-        )
-    if more.pop("corpus", None):
+    small, before, model = begun / "small.parquet", rows_in(begun / "out"), onernn.load(MODEL)
+    if change == "model":
+        name, first = next(iter(model.constants.items()))
+        model = replace(model, constants={**model.constants, name: first + 1})
+    elif change == "corpus":
         small = tmp_path / "small.parquet"
-        pq.write_table(pq.read_table(corpus).slice(0, 301), small)
-    with pytest.raises(UnsupportedError, match=message):
-        score(changed, small, begun / "out", **{**GIVEN, **more})
-    assert files(begun / "out") == before
+        pq.write_table(pq.read_table(source).slice(0, 301), small)
+    with pytest.raises(UnsupportedError, match=change):
+        score(model, small, begun / "out", **{**GIVEN, **more})
+    assert rows_in(begun / "out") == before
 
 
-def test_strict_stops_with_the_first_bad_row(model: Path, corpus: Path, tmp_path: Path) -> None:
-    done = run(model, corpus, tmp_path / "out", "--strict")
-    assert (done.returncode, done.stderr) == (2, "onernn: row 5: column 'text': null\n")
+def test_strict_stops_with_the_first_bad_row(source: Path, tmp_path: Path) -> None:
+    done = run(source, tmp_path / "out", "--strict")
+    said = "onernn: corpus.parquet, row 5: column 'text': null\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
-def test_a_corpus_that_does_not_fit_at_all_stops_at_once(model: Path, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"letters": [[99], [98]]}), tmp_path / "x.parquet")
-    with pytest.raises(ShapeError, match=r"all 2 rows of the first window .* 99 is outside"):
-        score(model, tmp_path / "x.parquet", tmp_path / "out", workers=1)
-    assert os.listdir(tmp_path / "out") == ["_scoring.json"]  # and other options may be tried
+def write_rows(folder: Path, rows: list[Any]) -> Path:
+    """A corpus of one column."""
+    table = pa.table({"letters": pa.array(rows, pa.list_(pa.int64()))})
+    pq.write_table(table, folder / "x.parquet")
+    return folder / "x.parquet"
+
+
+def test_rows_may_all_be_bad_and_a_missing_column_changes_nothing(tmp_path: Path) -> None:
+    file = write_rows(tmp_path, [[99], [98]])
+    summary = score(MODEL, file, tmp_path / "out", workers=1)
+    assert (summary.rows, summary.rejected) == (2, 2)
     with pytest.raises(ShapeError, match="takes column 'words'; the columns are"):
-        score(model, tmp_path / "x.parquet", tmp_path / "new", inputs={"letters": "words"})
+        score(MODEL, file, tmp_path / "new", inputs={"letters": "words"})
     assert not (tmp_path / "new").exists()
 
 
-def test_folders_that_hold_something_else_are_left_alone(model: Path, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"letters": [[1]]}), tmp_path / "x.parquet")
-    with pytest.raises(UnsupportedError, match="holds 'x.parquet', which is no part"):
-        score(model, tmp_path / "x.parquet", tmp_path)
+def test_folders_that_hold_something_else_are_left_alone(tmp_path: Path) -> None:
+    file = write_rows(tmp_path, [[1]])
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
-    with pytest.raises(UnsupportedError, match="holds 'mine', which is no part"):
-        score(model, tmp_path / "x.parquet", tmp_path / "out")
+    outputs = {tmp_path: "'out'", tmp_path / "out": "'mine'", "nowhere://b/out": "nowhere"}
+    for folder, named in outputs.items():
+        with pytest.raises(UnsupportedError, match=named):
+            score(MODEL, file, folder)
     assert os.listdir(tmp_path / "out") == ["mine"]
-    with pytest.raises(
-        UnsupportedError, match="s3://b/out: the output is a folder on this machine"
-    ):
-        score(model, tmp_path / "x.parquet", "s3://b/out")
 
 
-def test_lines_of_json_are_scored_the_same_and_bad_ones_set_aside(
-    model: Path, tmp_path: Path
-) -> None:
+def test_lines_of_json_are_scored_the_same_and_bad_ones_set_aside(tmp_path: Path) -> None:
     rows: list[Any] = [[1, 2, 3], [4], None, [], [5, 6]]
     lines = [json.dumps({"id": i, "letters": row}) for i, row in enumerate(rows)]
     (tmp_path / "x.jsonl").write_text("\n".join([*lines, '{"id": 5, "letters": [7']))
-    summary = score(model, tmp_path / "x.jsonl", tmp_path / "out", outputs={TAGS: "tags"}, keep=[])
+    summary = score(MODEL, tmp_path / "x.jsonl", tmp_path / "out", outputs={TAGS: "tags"}, keep=[])
     got = pq.read_table(tmp_path / "out")
     assert got.column_names == ["tags", "rejected"]
     assert (summary.rows, summary.rejected) == (6, 2)
-    assert got["rejected"].is_valid().to_pylist() == [False, False, True, False, False, True]
-    table = pa.table({"letters": pa.array([*rows, None], pa.list_(pa.int64()))})
-    scorer = Scorer(onernn.load(model), outputs={TAGS: "tags"})
-    assert got["tags"].to_pylist() == scorer(table)["tags"].to_pylist()
+    assert [*reasons_of(got)] == [2, 5]
+    table = pq.read_table(write_rows(tmp_path, [*rows, None]))
+    assert got["tags"].equals(Scorer(MODEL, outputs={TAGS: "tags"})(table)["tags"])
 
 
-def test_a_corpus_without_rows_is_one_file_with_the_columns(model: Path, tmp_path: Path) -> None:
-    pq.write_table(
-        pa.table({"letters": pa.array([], pa.list_(pa.int64()))}), tmp_path / "x.parquet"
-    )
-    summary = score(model, tmp_path / "x.parquet", tmp_path / "out", outputs={TAGS: "tags"})
+def test_a_corpus_without_rows_is_one_file_with_the_columns(tmp_path: Path) -> None:
+    file = write_rows(tmp_path, [])
+    summary = score(MODEL, file, tmp_path / "out", outputs={TAGS: "tags"})
     assert (summary.rows, summary.windows) == (0, 1)
     assert pq.read_table(tmp_path / "out").column_names == ["letters", "tags", "rejected"]

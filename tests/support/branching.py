@@ -7,24 +7,20 @@ from typing import Any
 import numpy as np
 
 from onernn import Cell, Graph, RnnSpec
-from onernn.ir.graph import Node, Value
-from support.graphs import new_node
-from support.layers import random_weights
+from onernn.ir.graph import Node
+from support.graphs import new_node, rnn_node, small
 
 SPEC = RnnSpec(Cell.GRU, 3, 3)
-CONDITIONS = (Value("c", "bool", ()), Value("d", "bool", (1,)))
 
 
 def branch(*nodes: Node, takes: str = "a", gives: str = "y", **constants: Any) -> Graph:
     """A graph over values of outside."""
-    given = {name: np.asarray(value) for name, value in constants.items()}
-    inputs, outputs = (tuple(map(Value, names.split())) for names in (takes, gives))
-    return Graph("branch", inputs, outputs, nodes, given)
+    return small(nodes, dict.fromkeys(takes.split()), gives, **constants)
 
 
 def layer(seed: int, x: str, y: str, h: str = "") -> Node:
-    attributes = {"spec": SPEC, "weights": random_weights(SPEC, seed)}
-    return Node("Rnn", (x,), (y, h) if h else (y,), attributes)
+    outputs = f"{y} {h}".strip()
+    return rnn_node(f"{outputs} = Rnn {x}", SPEC, seed)
 
 
 def chosen(condition: str, then: Graph, other: Graph, takes: str, gives: str) -> Node:
@@ -36,9 +32,8 @@ def chosen(condition: str, then: Graph, other: Graph, takes: str, gives: str) ->
 
 def graph(*nodes: Node, gives: str = "y", **constants: Any) -> Graph:
     """Of x (T, 2, 3), and two conditions."""
-    given = {name: np.asarray(value) for name, value in constants.items()}
-    inputs = (Value("x", "float32", (None, 2, 3)), *CONDITIONS)
-    return Graph("branches", inputs, tuple(map(Value, gives.split())), nodes, given)
+    inputs = {"x": (None, 2, 3), "c": ("bool",), "d": ("bool", 1)}
+    return small(nodes, inputs, gives, **constants)
 
 
 ONE = np.float32([[1, 2, 3], [4, 5, 6]])

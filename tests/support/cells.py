@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from onernn import Graph
-from onernn.ir.graph import NativeOp, Node, Value
+from onernn.ir.graph import NativeOp, Node
+from support.arrays import uniform
+from support.graphs import small_graph
 
 BATCH, INPUT, HIDDEN = 3, 4, 2
 
@@ -36,8 +39,7 @@ class Unrolled:
     def weight(self, name: str, *shape: int) -> str:
         """Made once, by name."""
         if name not in self.constants:
-            bound = 1 / np.sqrt(shape[-1])
-            self.constant(self.rng.uniform(-bound, bound, shape).astype(np.float32), name)
+            self.constant(uniform(*shape, seed=self.rng, bound=1 / np.sqrt(shape[-1])), name)
         return name
 
     def emit(self, op: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
@@ -52,9 +54,16 @@ class Unrolled:
         parts = parts if isinstance(parts, tuple) else (parts,)
         return [self.emit("Squeeze", part, self.ints(axis)) for part in parts]
 
-    def fc(self, x: str, name: str, rows: int, columns: int) -> str:
+    def term(self, name: str) -> Term:
+        return Term(self, name)
+
+    def fc(self, x: str, name: str, rows: int, columns: int) -> Term:
         weight = self.weight(f"{name}_w", rows, columns)
-        return self.emit("Gemm", x, weight, self.weight(f"{name}_b", rows), transB=1)
+        bias = self.weight(f"{name}_b", rows)
+        return self.term(self.emit("Gemm", x, weight, bias, transB=1))
+
+    def split(self, value: Term, count: int) -> list[Term]:
+        return [self.term(part) for part in self.emit("Split", value.name, outputs=count, axis=1)]
 
     def stacked(self, steps: list[str], axis: int = 1) -> str:
         at = self.ints(axis)
@@ -62,27 +71,14 @@ class Unrolled:
         return self.emit("Concat", *rows, axis=axis)
 
     def graph(self, *outputs: str) -> Graph:
-        state = (None, HIDDEN)
-        inputs = (
-            Value("x", "float32", (None, self.steps, INPUT)),
-            Value("h0", "float32", state),
-            Value("c0", "float32", state),
-        )
-        values = tuple(map(Value, outputs))
-        return Graph("unrolled", inputs, values, tuple(self.nodes), self.constants).pruned()
+        shapes = {"x": (None, self.steps, INPUT), "h0": (None, HIDDEN), "c0": (None, HIDDEN)}
+        return small_graph(self.nodes, " ".join(outputs), self.constants, **shapes).prune()
 
     # The cells, each as a framework writes it.
 
     def rnn(self, x: str, h: str, name: str = "rnn", act: str = "Tanh") -> str:
-        columns = self.columns(name)
-        return self.emit(
-            act,
-            self.emit(
-                "Add",
-                self.fc(x, f"{name}_x", HIDDEN, columns),
-                self.fc(h, f"{name}_h", HIDDEN, HIDDEN),
-            ),
-        )
+        of_x = self.fc(x, f"{name}_x", HIDDEN, self.columns(name))
+        return (of_x + self.fc(h, f"{name}_h", HIDDEN, HIDDEN)).emit(act).name
 
     def columns(self, name: str) -> int:
         return HIDDEN if name.startswith("upper") else INPUT
@@ -91,55 +87,68 @@ class Unrolled:
         self, x: str, h: str, c: str, name: str = "lstm", order: str = "ifgo"
     ) -> tuple[str, str]:
         """Gates in one projection, in any order."""
-        rows = 4 * HIDDEN
-        gates = self.emit(
-            "Add",
-            self.fc(x, f"{name}_x", rows, self.columns(name)),
-            self.fc(h, f"{name}_h", rows, HIDDEN),
-        )
-        cut = dict(zip(order, self.emit("Split", gates, outputs=4, axis=1), strict=True))
-        act = {gate: self.emit("Tanh" if gate == "g" else "Sigmoid", cut[gate]) for gate in "oifg"}
-        kept = self.emit("Mul", act["f"], c)
-        new = self.emit("Add", kept, self.emit("Mul", act["i"], act["g"]))
-        return self.emit("Mul", act["o"], self.emit("Tanh", new)), new
+        of_x = self.fc(x, f"{name}_x", 4 * HIDDEN, self.columns(name))
+        gates = self.split(of_x + self.fc(h, f"{name}_h", 4 * HIDDEN, HIDDEN), 4)
+        cut = dict(zip(order, gates, strict=True))
+        o, i, f, g = (cut[gate].emit("Tanh" if gate == "g" else "Sigmoid") for gate in "oifg")
+        new = f * self.term(c) + i * g
+        return (o * new.emit("Tanh")).name, new.name
 
-    def apart(self, x: str, h: str, name: str, gate: str) -> str:
+    def apart(self, x: str, h: str, name: str, gate: str) -> Term:
         """A projection of its own for each gate, and the bias added behind."""
         of_x = self.fc(x, f"{name}_{gate}_x", HIDDEN, self.columns(name))
-        weight = self.weight(f"{name}_{gate}_u", HIDDEN, HIDDEN)
-        summed = self.emit("Add", self.emit("Gemm", h, weight), of_x)
-        return self.emit("Add", self.weight(f"{name}_{gate}_extra", HIDDEN), summed)
+        of_h = self.emit("Gemm", h, self.weight(f"{name}_{gate}_u", HIDDEN, HIDDEN))
+        return self.term(self.weight(f"{name}_{gate}_extra", HIDDEN)) + (self.term(of_h) + of_x)
 
     def lstm_apart(self, x: str, h: str, c: str, name: str = "lstm") -> tuple[str, str]:
-        i, f, o = (self.emit("Sigmoid", self.apart(x, h, name, gate)) for gate in "ifo")
-        g = self.emit("Tanh", self.apart(x, h, name, "g"))
-        new = self.emit("Add", self.emit("Mul", g, i), self.emit("Mul", c, f))
-        return self.emit("Mul", self.emit("Tanh", new), o), new
+        i, f, o = (self.apart(x, h, name, gate).emit("Sigmoid") for gate in "ifo")
+        new = self.apart(x, h, name, "g").emit("Tanh") * i + self.term(c) * f
+        return (new.emit("Tanh") * o).name, new.name
 
     def gru(
         self, x: str, h: str, name: str = "gru", turned: bool = False, ones: bool = False
     ) -> str:
         """Reset behind the projection, as in PyTorch; ``turned``: z lets the new state in."""
-        rows = 3 * HIDDEN
-        of_x = self.emit(
-            "Split", self.fc(x, f"{name}_x", rows, self.columns(name)), outputs=3, axis=1
-        )
-        of_h = self.emit("Split", self.fc(h, f"{name}_h", rows, HIDDEN), outputs=3, axis=1)
-        r, z = (self.emit("Sigmoid", self.emit("Add", of_x[k], of_h[k])) for k in range(2))
-        n = self.emit("Tanh", self.emit("Add", of_x[2], self.emit("Mul", r, of_h[2])))
-        return self._updated(z, n, h, turned, ones)
+        of_x = self.split(self.fc(x, f"{name}_x", 3 * HIDDEN, self.columns(name)), 3)
+        of_h = self.split(self.fc(h, f"{name}_h", 3 * HIDDEN, HIDDEN), 3)
+        r, z = ((of_x[k] + of_h[k]).emit("Sigmoid") for k in range(2))
+        n = (of_x[2] + r * of_h[2]).emit("Tanh")
+        return self._updated(z, n, self.term(h), turned, ones)
 
     def gru_before(self, x: str, h: str, name: str = "gru") -> str:
         """Reset in front of the projection, as the original paper and ONNX."""
-        r, z = (self.emit("Sigmoid", self.apart(x, h, name, gate)) for gate in "rz")
-        n = self.emit("Tanh", self.apart(x, self.emit("Mul", r, h), name, "n"))
-        return self._updated(z, n, h, False, False)
+        r, z = (self.apart(x, h, name, gate).emit("Sigmoid") for gate in "rz")
+        n = self.apart(x, (r * self.term(h)).name, name, "n").emit("Tanh")
+        return self._updated(z, n, self.term(h), False, False)
 
-    def _updated(self, z: str, n: str, h: str, turned: bool, ones: bool) -> str:
-        one = self.one
+    def _updated(self, z: Term, n: Term, h: Term, turned: bool, ones: bool) -> str:
         if ones:
             filled = np.ones(1, np.float32)
-            one = self.emit("ConstantOfShape", self.emit("Shape", z), value=filled)
-        rest = self.emit("Sub", one, z)
+            one = self.emit("ConstantOfShape", self.emit("Shape", z.name), value=filled)
+        rest = self.term(one) - z if ones else 1 - z
         new, old = (z, rest) if turned else (rest, z)
-        return self.emit("Add", self.emit("Mul", new, n), self.emit("Mul", old, h))
+        return (new * n + old * h).name
+
+
+@dataclass(frozen=True)
+class Term:
+    """A value with Python's arithmetic, which emits operators; 1 is the only number."""
+
+    cells: Unrolled
+    name: str
+
+    def emit(self, op: str, *others: Term) -> Term:
+        names = (self.name, *(each.name for each in others))
+        return Term(self.cells, self.cells.emit(op, *names))
+
+    def __add__(self, other: Term) -> Term:
+        return self.emit("Add", other)
+
+    def __mul__(self, other: Term) -> Term:
+        return self.emit("Mul", other)
+
+    def __sub__(self, other: Term) -> Term:
+        return self.emit("Sub", other)
+
+    def __rsub__(self, number: int) -> Term:
+        return Term(self.cells, self.cells.one) - self

@@ -11,9 +11,9 @@ import numpy as np
 
 from onernn import Graph, UnsupportedError
 from onernn.engine.compiling import compile_model
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from support import branching, looping
-from support.graphs import new_node
+from support.graphs import new_node, small
 from support.operator_cases import FEED, cases, model
 from support.taggers import documents, of_documents, padder, sentences, tagger, unpadded
 
@@ -23,39 +23,57 @@ Model = tuple[Graph, list[Mapping[str, Any]]]
 def convolution() -> Graph:
     """A convolution with groups and strides, pooled, and its way back."""
     rng = np.random.default_rng(1)
-    constants = {
-        "w": rng.normal(size=(6, 2, 3)).astype(np.float32),
-        "v": rng.normal(size=(6, 2, 4)).astype(np.float32),
-        "b": rng.normal(size=6).astype(np.float32),
-    }
     nodes = (
-        Node("Conv", ("x", "w", "b"), ("a",), {"group": 2, "strides": (2,), "pads": (1, 1)}),
-        Node("MaxPool", ("a",), ("m",), {"kernel_shape": (2,)}),
-        Node("ConvTranspose", ("m", "v"), ("y",), {"strides": (2,)}),
+        new_node("a = Conv x w b", group=2, strides=(2,), pads=(1, 1)),
+        new_node("m = MaxPool a", kernel_shape=(2,)),
+        new_node("y = ConvTranspose m v", strides=(2,)),
     )
-    given = Value("x", "float32", (None, 4, None))
-    return Graph("convolution", (given,), (Value("y"),), nodes, constants)
+    return small(
+        nodes,
+        {"x": (None, 4, None)},
+        w=rng.normal(size=(6, 2, 3)).astype(np.float32),
+        v=rng.normal(size=(6, 2, 4)).astype(np.float32),
+        b=rng.normal(size=6).astype(np.float32),
+    )
 
 
 def given_weights() -> Graph:
     """A convolution with weights that come with each call."""
-    inputs = (Value("x", "float32", (None, 4, None)), Value("w", "float32", (6, 2, 3)))
-    nodes = (Node("Conv", ("x", "w"), ("y",), {"group": 2, "pads": (1, 1)}),)
-    return Graph("given weights", inputs, (Value("y"),), nodes, {})
+    return small(
+        (new_node("y = Conv x w", group=2, pads=(1, 1)),), {"x": (None, 4, None), "w": (6, 2, 3)}
+    )
 
 
 def bytes_of_products() -> Graph:
     """Rows that are rounded to bytes, times a matrix of bytes."""
     rng = np.random.default_rng(2)
-    constants = {"w": rng.integers(-127, 128, (5, 7)).astype(np.int8), "zero": np.int8(0)}
     nodes = (
-        Node("DynamicQuantizeLinear", ("x",), ("q", "scale", "point"), {}),
-        Node("MatMulInteger", ("q", "w", "point", "zero"), ("i",), {}),
-        Node("Cast", ("i",), ("f",), {"to": "float32"}),
+        new_node("q scale point = DynamicQuantizeLinear x"),
+        new_node("i = MatMulInteger q w point zero"),
+        new_node("f = Cast i", to="float32"),
         new_node("y = Mul f scale"),
     )
-    given = Value("x", "float32", (None, 5))
-    return Graph("bytes", (given,), (Value("y"),), nodes, constants)
+    return small(
+        nodes, {"x": (None, 5)}, w=rng.integers(-127, 128, (5, 7)).astype(np.int8), zero=np.int8(0)
+    )
+
+
+def found_sizes() -> Model:
+    """Sizes and divisors that a run computes, and the longest of sequences that it makes."""
+    nodes = (
+        new_node("longest = ReduceMax lengths", keepdims=0),
+        new_node("steps = Range nothing longest one"),
+        new_node("divisors = Add lengths one"),
+        new_node("rest = Mod lengths divisors"),
+        new_node("words = SequenceUnpad padded lengths"),
+        new_node("joined = SequenceConcat words words"),
+        new_node("twofold = SequencePad joined"),
+    )
+    numbers = {"nothing": np.int64(0), "one": np.int64(1)}
+    inputs = {"lengths": ("int64", None), "padded": (None, None, 2)}
+    lengths, padded = np.array([3, 0, 5]), np.ones((3, 5, 2), np.float32)
+    graph = small(nodes, inputs, "steps rest twofold", **numbers)
+    return graph, [{"lengths": lengths, "padded": padded}]
 
 
 def operators() -> dict[str, Model]:
@@ -96,12 +114,13 @@ def models() -> dict[str, Model]:
         "convolution": (convolution(), images),
         "given weights": (given_weights(), [{**image, "w": weights} for image in images]),
         "bytes": (bytes_of_products(), rows),
+        "found sizes": found_sizes(),
     }
-    for kind in (branching, looping):
+    for what, kind in (("branches", branching), ("loops", looping)):
         for name, graph in kind.GRAPHS.items():
             wanted = {value.name for value in graph.inputs}
             feeds = [{n: f[n] for n in wanted} for f in kind.feeds()[:6]]
-            made[f"{graph.name}: {name}"] = graph, feeds
+            made[f"{what}: {name}"] = graph, feeds
     return made | operators()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -23,3 +24,13 @@ def calls_of(act: Callable[[], Any]) -> int:
     finally:
         sys.setprofile(before)
     return counted
+
+
+def memory_peak(act: Callable[[], Any]) -> int:
+    """The most bytes that Python's objects and NumPy's arrays take meanwhile."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from onernn import Graph, Ragged
-from onernn.engine.emit.generating import found_sizes, generate, limits, made_levels
+from onernn.engine.emit.generating import generate, limits, list_found_sizes, list_made_levels
 from onernn.engine.emit.pipeline import infer_shapes, initialize, parse
 from onernn.engine.inferring import sizes_of
 from onernn.engine.program import CTYPES, Program
@@ -76,8 +76,8 @@ class Emitted:
     def takes(self, feed: Mapping[str, Any]) -> bool:
         """Whether the header tells these arrays, for some sizes."""
         sizes = {**self.static, **self.sizes(feed)}
-        least = [(size.put(sizes).number or 0) >= 0 for size in limits(self.program)]
-        same = [size.put(sizes).number == number for size, number in self._axes(feed)]
+        least = [(size.substitute(sizes).number or 0) >= 0 for size in limits(self.program)]
+        same = [size.substitute(sizes).number == number for size, number in self._axes(feed)]
         return all(least) and all(same)
 
     def lacks(self, status: int) -> bool:
@@ -125,7 +125,7 @@ class Emitted:
                     np.array(offsets, np.int64).tofile(file)
         counts = [data_of(like[v.name]).size for v in self.program.graph.outputs]
         counts += [offsets.size for offsets in self._lods(like).values()]
-        counts += [1 for _ in found_sizes(self.program)]
+        counts += [1 for _ in list_found_sizes(self.program)]
         np.array(counts, np.int64).tofile(self._file("counts"))
         sizes = self.sizes(feed)
         words = [str(sizes.get(k, 1)) for k in sizes_of(self.program) if k not in self.static]
@@ -150,7 +150,7 @@ class Emitted:
 
     def _lods(self, like: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Where sentences of outputs begin that are none of the inputs'."""
-        made, found = made_levels(self.program), dict[str, np.ndarray]()
+        made, found = list_made_levels(self.program), dict[str, np.ndarray]()
         for value in self.program.graph.outputs:
             ragged = like[value.name]
             if isinstance(ragged, Ragged):
@@ -165,10 +165,10 @@ class Emitted:
         """What the call told of sizes and sentences is that of ``like``."""
         for ident, offsets in self._lods(like).items():
             np.testing.assert_array_equal(np.fromfile(self._file(ident), np.int64), offsets)
-        for name in found_sizes(self.program):
+        for name in list_found_sizes(self.program):
             sizes = {**sizes, name: int(np.fromfile(self._file(name), np.int64)[0])}
         for value in self.program.graph.outputs:
-            shape = [size.put(sizes).number for size in self.program.shape(value.name)]
+            shape = [size.substitute(sizes).number for size in self.program.shape(value.name)]
             assert shape == [*data_of(like[value.name]).shape], value.name
 
     def _file(self, name: str) -> Path:
@@ -181,8 +181,8 @@ def assert_computes(
     want: Mapping[str, Any],
     mode: str = "infer",
     atol: float = 1e-6,
-) -> None:
-    """Floats under the default tolerance, integers exactly."""
+) -> dict[str, np.ndarray]:
+    """Floats under the default tolerance, integers exactly; returns the outputs, flat."""
     status, got = made.run(feed, want, mode)
     assert status == 0, (made.name, status, got)
     for name, expected in want.items():
@@ -191,6 +191,7 @@ def assert_computes(
             assert_close(got[name], flat, atol=atol)
         else:
             assert got[name].tolist() == flat.tolist(), name
+    return dict(got)
 
 
 def generated(
@@ -271,8 +272,8 @@ def _driver(model: Emitted) -> str:
             arguments.append(f"{ident}.data()")
     lines.append(f'  const auto counts = read<std::int64_t>("{name}.counts.bin");')
     told = [(program.ident(each.name), program.dtype(each.name)) for each in program.graph.outputs]
-    told += [(program.ident(level.offsets), "int64") for level in made_levels(program)]
-    told += [(size, "int64") for size in found_sizes(program)]
+    told += [(program.ident(level.offsets), "int64") for level in list_made_levels(program)]
+    told += [(size, "int64") for size in list_found_sizes(program)]
     for at, (ident, dtype) in enumerate(told):
         kind = CTYPES[dtype]
         lines.append(f"  auto {ident} = garbage<{kind}>(counts[{at}]), {ident}_again = {ident};")

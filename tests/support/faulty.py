@@ -42,13 +42,13 @@ def run(case: Case) -> Outputs:
 def over_padding(case: Case) -> Outputs:
     """The padding belongs to the sentences."""
     layer = reference_stack(case.spec, case.weights)
-    y, state = layer.run(case.padded(time_major=True), case.state)
+    y, state = layer.run(case.pad(time_major=True), case.state)
     return case.cut(y, time_major=True), state
 
 
 def reversed_in_padding(case: Case) -> Outputs:
     """Rows are turned round as they stand in the batch, so that the padding comes first."""
-    rows = case.padded()[:, ::-1]
+    rows = case.pad()[:, ::-1]
     forward = replace(case.spec, direction="left2right")
     words = case.x.with_data(np.concatenate(case.cut(rows)))
     y, state = run(replace(case, x=words, spec=forward))
@@ -79,7 +79,7 @@ def other_directions(case: Case) -> Outputs:
     if case.spec.directions == 1:
         way = "left2right" if case.spec.direction == "right2left" else "right2left"
         return run(replace(case, spec=replace(case.spec, direction=way)))
-    turned = (part.mapped(lambda array: array[:, ::-1]) for part in case.weights)
+    turned = (part.map(lambda array: array[:, ::-1]) for part in case.weights)
     return run(replace(case, weights=tuple(turned)))
 
 

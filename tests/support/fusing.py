@@ -9,14 +9,10 @@ import numpy as np
 
 from onernn import FuseResult, Graph, OnernnError, Ragged, Session, fuse
 from onernn.fuse_passes import PASSES, Pass
+from onernn.ir.graph import Node
+from support.arrays import uniform
+from support.graphs import unfused
 from support.layers import random_ragged, words
-
-
-def run_unfused(graph: Graph) -> list[np.ndarray]:
-    session = Session(graph, backend="reference", passes=())
-    x = random_ragged([3, 0, 5, 1], 4, 0)
-    h0 = np.random.default_rng(0).uniform(-1, 1, (1, 1, 4, 3)).astype(np.float32)
-    return [words(v) for v in session.run({"x": x, "h0": h0}).values()]
 
 
 def fused_once(graph: Graph, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
@@ -32,13 +28,53 @@ def fused_once(graph: Graph, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
     return result
 
 
-def fuse_and_check(graph: Graph) -> FuseResult:
-    """The result, after checking what every rewrite owes."""
-    expected, result = run_unfused(graph), fused_once(graph)
-    for got, want in zip(run_unfused(result.model), expected, strict=True):
-        # Folding only reorders sums of a dozen terms of size 1.
-        np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
+def check_fused(
+    graph: Graph,
+    *feeds: Any,
+    passes: tuple[Pass, ...] = PASSES,
+    backends: tuple[Any, ...] = ("reference",),
+    atol: float = 3e-6,
+) -> FuseResult:
+    """The result, after checking what every rewrite owes.
+
+    ``atol``: folding only reorders sums of a dozen terms of size 1, over a few contractive steps.
+    """
+    result = fused_once(graph, passes)
+    for feed in feeds:
+        want = unfused(graph, feed)
+        for backend in backends:
+            got = Session(result.model, backend=backend, passes=()).run(feed)
+            assert list(got) == list(want)
+            for name, value in want.items():
+                one, other = words(got[name]), words(value)
+                assert (one.shape, one.dtype) == (other.shape, other.dtype)
+                np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=name)
     return result
+
+
+def fuse_and_check(graph: Graph) -> FuseResult:
+    """The same, of a graph over ragged x and h0."""
+    return check_fused(graph, {"x": random_ragged([3, 0, 5, 1], 4, 0), "h0": uniform(1, 1, 4, 3)})
+
+
+def fired(result: FuseResult) -> list[str]:
+    """The passes that acted, in order."""
+    return [each.name for each in result.applied]
+
+
+def reasons(result: FuseResult) -> list[str]:
+    """Why the others did not."""
+    return [each.reason for each in result.refusals]
+
+
+def operators(result: FuseResult) -> list[str]:
+    """The operators that are left, except identities, which only name outputs."""
+    return [node.op for node in result.model.nodes if node.op != "Identity"]
+
+
+def layer_nodes(result: FuseResult) -> list[Node]:
+    """The recurrent layers that are left."""
+    return [node for node in result.model.nodes if node.op == "Rnn"]
 
 
 RTOL = {"f32": 1e-5, "bf16": 2e-2}

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from onernn import Graph, OnernnError, Session, fuse
-from onernn.engine.session import unsupported
+from onernn.engine.session import find_unsupported
 
 SUFFIXES = (".pdmodel", "model.json", "-symbol.json", ".onnx", ".pt2", ".keras", ".h5")
 FOLDER = Path(__file__).parents[1] / "data" / "golden"
@@ -91,7 +91,7 @@ def describe(read: Callable[[], Graph]) -> Entry:
     entry: Entry = {"lowered": _summary(graph), "fused": _summary(fused.model)}
     if refusals := sorted({refusal.where for refusal in fused.refusals}):
         entry["unfused"] = refusals
-    if nodes := unsupported(fused.model):
+    if nodes := find_unsupported(fused.model):
         entry["unsupported"] = [refusal.where for refusal in nodes]
         return entry
     session = Session(graph, threads=1, backend="kernels")

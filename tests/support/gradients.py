@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights
 from onernn.backend import reference_stack
+from support.arrays import uniform
 from support.layers import (
     DIRECTIONS,
     LENGTHS,
     attention_for,
+    prepare_on,
     random_ragged,
     random_state,
     random_weights,
@@ -44,6 +46,17 @@ class Problem(NamedTuple):
             attention=None if self.attention is None else _map(self.attention, np.float64),
         )
 
+    def on(self, backend: str, dtype: str = "f32", *, strict: bool = True, threads: int = 1) -> Any:
+        """The layer on a backend."""
+        options: Any = {"dtype": dtype, "strict": strict, "threads": threads}
+        return prepare_on(backend, self.spec, self.weights, **options)
+
+    def check(self, layer: Any, rtol: float = 1e-5) -> Any:
+        """The tape of a run whose gradients are those of the reference."""
+        tape, gradients = self.train(layer)
+        assert_gradients(gradients, reference_gradients(self), rtol)
+        return tape
+
     def train(self, layer: Any) -> tuple[Any, dict[str, np.ndarray]]:
         """The tape of a run, and the gradients that it gives."""
         *_, tape = layer.run_training(self.x, self.state, self.attention)
@@ -56,8 +69,7 @@ def _map(batch: Any, dtype: Any) -> Any:
 
 
 def map_weights(weights: RnnWeights, change: Callable[[np.ndarray], np.ndarray]) -> RnnWeights:
-    arrays = {f.name: getattr(weights, f.name) for f in fields(weights)}
-    return replace(weights, **{k: change(a) for k, a in arrays.items() if a is not None})
+    return replace(weights, **{name: change(array) for name, array in weights.arrays.items()})
 
 
 def new_problem(
@@ -76,9 +88,7 @@ def by_name(gradients: Any) -> dict[str, np.ndarray]:
     found = {"x": words(gradients.x)}
     found |= {f"state {n}": s for n, s in enumerate(gradients.state)}
     for layer, weights in enumerate(gradients.layers):
-        for field in fields(weights):
-            if (array := getattr(weights, field.name)) is not None:
-                found[f"layer {layer} {field.name}"] = array
+        found |= {f"layer {layer} {name}": array for name, array in weights.arrays.items()}
     if gradients.attention is not None:
         found["attention"] = words(gradients.attention)
     return found
@@ -160,8 +170,7 @@ def problems(draw: st.DrawFn, cells: Any) -> Problem:
     if not dense:
         return ragged_problem(spec, draw(LENGTHS), seed)
     t, n = draw(st.integers(0, 12)), draw(st.integers(0, 4))
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(-2, 2, (t, n, spec.input_size)).astype(np.float32)
-    scale = rng.uniform(0, 1, (t, n, 1)).astype(np.float32) if cell in AUGRUS else None
+    x = uniform(t, n, spec.input_size, seed=seed, bound=2)
+    scale = np.abs(uniform(t, n, 1, seed=seed)) if cell in AUGRUS else None
     state = random_state(spec, n, seed)
     return new_problem(spec, random_weights(spec, seed), x, state, scale, seed)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ast import literal_eval
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ import numpy as np
 from onernn import Cell, Graph, RnnSpec, Session
 from onernn.ir.graph import NativeOp, Node, Value
 from onernn.reorders.gates import GateLayout
+from support.arrays import uniform
 from support.layers import random_weights
 
 INPUT, HIDDEN = 4, 3
+NO_CONSTANTS: Mapping[str, Any] = MappingProxyType({})
+DTYPES = "bool float16 float32 float64 int8 int32 int64 uint8".split()
 PLAIN = GateLayout((0, 1, 2), (1, 1, 1))
 TURNED = GateLayout((2, 0, 1), (-1, 1, 1))
 
@@ -26,6 +30,11 @@ def new_node(text: str, inputs: str = "", outputs: str = "", /, **attributes: An
     return Node(text, tuple(inputs.split(" ")), tuple(outputs.split(" ")), attributes)
 
 
+def rnn_node(text: str, spec: RnnSpec, seed: int = 0, **attributes: Any) -> Node:
+    """A layer with random weights."""
+    return new_node(text, spec=spec, weights=random_weights(spec, seed), **attributes)
+
+
 def new_nodes(text: str) -> tuple[Node, ...]:
     """Nodes by lines, as ``h c = Concat a b axis=0``."""
     nodes = []
@@ -35,6 +44,39 @@ def new_nodes(text: str) -> tuple[Node, ...]:
         attributes = {name: literal_eval(value) for name, value in named}
         nodes.append(new_node(" ".join(words[: len(words) - len(named)]), **attributes))
     return tuple(nodes)
+
+
+def small_graph(
+    nodes: Iterable[Node], outputs: str, constants: Mapping[str, Any] = NO_CONSTANTS, **inputs: Any
+) -> Graph:
+    """A graph by the names of its outputs; inputs are shapes of float32, or a `Value`."""
+    values = (
+        given if isinstance(given, Value) else Value(name, "float32", given)
+        for name, given in inputs.items()
+    )
+    arrays = {name: np.asarray(array) for name, array in constants.items()}
+    return Graph("g", tuple(values), tuple(map(Value, outputs.split())), tuple(nodes), arrays)
+
+
+def small(
+    nodes: Iterable[Node], inputs: Mapping[str, Any], outputs: str = "y", **constants: Any
+) -> Graph:
+    """Nodes over inputs, see `input_of`; ``constants``: arrays, or what becomes one."""
+    values = (input_of(name, given) for name, given in inputs.items())
+    arrays = {name: np.asarray(value) for name, value in constants.items()}
+    return Graph("small", tuple(values), tuple(map(Value, outputs.split())), tuple(nodes), arrays)
+
+
+def input_of(name: str, given: Any) -> Value:
+    """An input of float32 with these sizes, or of the dtype before them, ragged if it is a list; or
+    of an array's dtype, with open sizes; or without a type."""
+    if given is None:
+        return Value(name)
+    if isinstance(given, np.ndarray):
+        return Value(name, given.dtype.name, (None,) * given.ndim)
+    own = tuple(given)
+    dtype, *sizes = own if own[:1] and own[0] in DTYPES else ("float32", *own)
+    return Value(name, dtype, tuple(sizes), int(isinstance(given, list)))
 
 
 def reference(graph: Graph, feed: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,22 +116,13 @@ def projected_gru(
 
 def graph(nodes: list[Node], outputs: list[str], **constants: np.ndarray) -> Graph:
     """A graph over one ragged input x (W, INPUT) and one dense input h0 (1, 1, N, HIDDEN)."""
-    return Graph(
-        "test",
-        (Value("x", "float32", (None, INPUT), 1), Value("h0", "float32", (1, 1, None, HIDDEN))),
-        tuple(Value(name) for name in outputs),
-        tuple(nodes),
-        constants,
-    )
+    x = Value("x", "float32", (None, INPUT), 1)
+    return small_graph(nodes, " ".join(outputs), constants, x=x, h0=(1, 1, None, HIDDEN))
 
 
 def constants(seed: int = 0) -> dict[str, np.ndarray]:
     """A projection w (INPUT, 3*HIDDEN) and its bias b."""
-    rng = np.random.default_rng(seed)
-    return {
-        "w": rng.uniform(-1, 1, (INPUT, 3 * HIDDEN)).astype(np.float32),
-        "b": rng.uniform(-1, 1, 3 * HIDDEN).astype(np.float32),
-    }
+    return {"w": uniform(INPUT, 3 * HIDDEN, seed=seed), "b": uniform(3 * HIDDEN, seed=seed + 1)}
 
 
 MATMUL = Node("MatMul", ("x", "w"), ("xw",), {}, (NativeOp(0, "mul"),))

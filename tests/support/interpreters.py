@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 SECONDS = 300
 """Until children are ended: what waits for a thread that is not there waits for ever."""
@@ -30,6 +31,16 @@ def printed(
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
+
+
+def run_python(
+    *words: object, status: int | None = 0, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """A new interpreter that has ended with a status; None: with any."""
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert status in (None, done.returncode), done.stdout + done.stderr
+    return done
 
 
 def resident() -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from onernn import Cell, Ragged, RnnSpec, RnnWeights
+from onernn.backend import open_backend
+from support.arrays import uniform
 
 
 def random_weights(spec: RnnSpec, seed: int, *, projected: bool = False) -> list[RnnWeights]:
@@ -15,29 +18,44 @@ def random_weights(spec: RnnSpec, seed: int, *, projected: bool = False) -> list
     rng = np.random.default_rng(seed)
     bound = 1 / np.sqrt(max(spec.hidden_size, spec.input_size))
 
-    def uniform(*shape: int) -> np.ndarray:
-        return rng.uniform(-bound, bound, shape).astype(np.float32)
-
+    draw = partial(uniform, seed=rng, bound=bound)
     layers, width, d = [], spec.input_size, spec.directions
     for _ in range(spec.layers):
         layers.append(
             RnnWeights(
-                None if projected else uniform(1, d, width, spec.gates, spec.hidden_size),
-                uniform(1, d, spec.recurrent_size, spec.gates, spec.hidden_size),
-                uniform(1, d, spec.cell.bias_rows, spec.hidden_size),
-                uniform(1, d, 3, spec.hidden_size) if spec.peephole else None,
-                uniform(1, d, spec.hidden_size, spec.recurrent_size)
-                if spec.projection_size
-                else None,
+                None if projected else draw(1, d, width, spec.gates, spec.hidden_size),
+                draw(1, d, spec.recurrent_size, spec.gates, spec.hidden_size),
+                draw(1, d, spec.cell.bias_rows, spec.hidden_size),
+                draw(1, d, 3, spec.hidden_size) if spec.peephole else None,
+                draw(1, d, spec.hidden_size, spec.recurrent_size) if spec.projection_size else None,
             )
         )
         width = spec.output_size if spec.stacking == "framework" else spec.recurrent_size
     return layers
 
 
+def random_layer(spec: RnnSpec, seed: int, *, projected: bool = False) -> dict[str, Any]:
+    """The attributes of a layer's node, with random weights."""
+    return {"spec": spec, "weights": random_weights(spec, seed, projected=projected)}
+
+
+def prepare_on(
+    name: str,
+    spec: RnnSpec,
+    weights: Any = 0,
+    *,
+    threads: int | None = None,
+    cache_capacity: int | None = None,
+    **options: Any,
+) -> Any:
+    """A layer on a backend; ``weights``: these, or the seed of random ones."""
+    backend: Any = open_backend(name, threads=threads, cache_capacity=cache_capacity)
+    weights = random_weights(spec, weights) if isinstance(weights, int) else weights
+    return backend.prepare(spec, weights, **options)
+
+
 def random_ragged(lengths: list[int], channels: int, seed: int) -> Ragged:
-    rng = np.random.default_rng(seed)
-    words = rng.uniform(-2, 2, (sum(lengths), channels)).astype(np.float32)
+    words = uniform(sum(lengths), channels, seed=seed, bound=2)
     return Ragged.from_lengths(words, np.asarray(lengths, np.int64))
 
 
@@ -45,9 +63,7 @@ def random_state(spec: RnnSpec, sentences: int, seed: int) -> tuple[np.ndarray, 
     rng = np.random.default_rng(seed)
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
     shape = (spec.layers, spec.directions, sentences)
-    return tuple(
-        rng.uniform(-1, 1, (*shape, widths[s])).astype(np.float32) for s in spec.cell.states
-    )
+    return tuple(uniform(*shape, widths[state], seed=rng) for state in spec.cell.states)
 
 
 def words(value: Any) -> np.ndarray:

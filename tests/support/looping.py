@@ -7,20 +7,14 @@ from typing import Any
 import numpy as np
 
 from onernn import Cell, Graph, RnnSpec
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Node
 from onernn.ops.control import scan_attributes
 from support.branching import branch, chosen
-from support.graphs import new_node
-from support.layers import random_weights
+from support.graphs import new_node, rnn_node, small
 
 F32, ROW = np.float32, np.float32([[1, -2, 3], [0.5, 1, 2]])
 TURN = "turn going "
-INPUTS = (
-    Value("x", "float32", (None, 2, 3)),
-    Value("n", "int64", ()),
-    Value("c", "bool", ()),
-    Value("limit", "float32", ()),
-)
+INPUTS = {"x": (None, 2, 3), "n": ("int64",), "c": ("bool",), "limit": ()}
 
 
 def scan(body: Graph, inputs: str, gives: str, states: int = 1, **more: Any) -> Node:
@@ -37,12 +31,11 @@ def loop(body: Graph, inputs: str, gives: str, carried: int = 1) -> Node:
 
 def graph(*nodes: Node, gives: str, **constants: Any) -> Graph:
     """Of x (T, 2, 3), a number n, a condition and a limit."""
-    given = {name: np.asarray(value) for name, value in constants.items()}
-    return Graph("loops", INPUTS, tuple(map(Value, gives.split())), nodes, given)
+    return small(nodes, INPUTS, gives, **constants)
 
 
 SPEC = RnnSpec(Cell.GRU, 3, 3)
-CELL = new_node("y h1 = Rnn a h", spec=SPEC, weights=random_weights(SPEC, 0))
+CELL = rnn_node("y h1 = Rnn a h", SPEC)
 SUM = branch(new_node("t = Add s e"), new_node("y = Tanh t"), takes="s e", gives="t y")
 EARLY = branch(  # goes on while the largest sum is below a limit
     new_node("t = Add s k"),

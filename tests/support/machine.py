@@ -12,6 +12,11 @@ needs_vnni = pytest.mark.skipif(
     not load_library().sums_u8_exactly, reason="this CPU has no VNNI, and so oneDNN no u8"
 )
 
+needs_bf16 = pytest.mark.skipif(
+    not any(isa in load_library().effective_isa for isa in ("bf16", "fp16", "amx")),
+    reason="this CPU has no bf16",
+)
+
 SATURATES = "vnni" not in Path("/proc/cpuinfo").read_text()
 """Whether ONNX Runtime adds pairs of products of bytes in 16 bits, and so cuts large ones off."""
 

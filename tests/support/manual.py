@@ -67,28 +67,57 @@ def blocks(page: str) -> list[Block]:
     return found
 
 
-# What changes from run to run, or by the terminal: rounding errors, times, sizes, table borders.
-_SAME = (
-    (re.compile(r"\b\d+(\.\d+)?e-\d+\b"), "TINY"),
-    (re.compile(r"\b\d+(\.\d+)? (ms|us|s|MB|kB)\b"), r"N \2"),
-    (re.compile(r"\b\d+\.\d+ times\b"), "N times"),
-    (re.compile(r"[━─]+"), "-"),
-    (re.compile(r"[ \t]+"), " "),
-    (re.compile(r" *\n"), "\n"),
+_SPACE = ((re.compile(r"[━─]+"), "-"), (re.compile(r"[ \t]+"), " "), (re.compile(r" *\n"), "\n"))
+# What changes from run to run: rounding errors, times and sizes. A page may show another value than
+# what comes out, up to this factor: times depend on the machine and on what else runs there.
+_MEASURED = re.compile(
+    r"\b(?P<number>\d+(?:\.\d+)?(?:e-\d+)?)"
+    r"(?P<unit>(?<=e-\d\d)| (?:ms|us|s|MB|kB)\b|(?<=\.\d) times\b|(?<=\.\d\d) times\b)"
 )
+_FACTORS = {"": 1000.0, " times": 4.0, "MB": 4.0, "s": 50.0}
+_UNITS = {" us": (1e-6, "s"), " ms": (1e-3, "s"), " s": (1.0, "s")}
+_UNITS |= {" kB": (1e-3, "MB"), " MB": (1.0, "MB")}
+_ANY = re.sub(r"P<\w+>", ":", _MEASURED.pattern)
 
 
 def same(wanted: str, got: str) -> bool:
-    """Whether a page shows what came out.
+    """Returns whether a page shows what came out.
 
-    ``...`` stands for what the page leaves out, the name of a CPU's kernel for one: any lines where
-    it is a line, else any part of a line.
+    ``...`` is what the page leaves out, such as the name of a CPU's kernel: any lines if it is a
+    line, else any part of a line.
     """
-    for pattern, name in _SAME:
+    for pattern, name in _SPACE:
         wanted, got = pattern.sub(name, wanted), pattern.sub(name, got)
+    shown = [*_MEASURED.finditer(wanted)]
     parts = re.split(r"^ ?\.\.\.\n", f"{wanted.strip()}\n", flags=re.MULTILINE)
-    whole = "(?:.*\n)*".join(".*".join(map(re.escape, part.split("..."))) for part in parts)
-    return re.fullmatch(whole, f"{got.strip()}\n") is not None
+    whole = "(?:.*\n)*".join(".*".join(map(_escape, part.split("..."))) for part in parts)
+    found = re.fullmatch(whole, f"{got.strip()}\n")
+    return found is not None and all(
+        _is_near(each[0], value) for each, value in zip(shown, found.groups(), strict=True)
+    )
+
+
+def _escape(text: str) -> str:
+    """Returns a pattern of the text, with a group for each measured value."""
+    ends, pattern = 0, ""
+    for each in _MEASURED.finditer(text):
+        pattern += re.escape(text[ends : each.start()]) + f"({_ANY})"
+        ends = each.end()
+    return pattern + re.escape(text[ends:])
+
+
+def _is_near(wanted: str, got: str) -> bool:
+    """Returns whether two measured values are of one kind, and within its factor."""
+    (one, kind), (other, its) = map(_value, (wanted, got))
+    return kind == its and max(one, other) <= _FACTORS[kind] * min(one, other)
+
+
+def _value(text: str) -> tuple[float, str]:
+    """Returns a measured value in the unit of its kind, and the kind."""
+    found = _MEASURED.fullmatch(text)
+    assert found is not None, text
+    scale, kind = _UNITS.get(found["unit"], (1.0, found["unit"]))
+    return float(found["number"]) * scale, kind
 
 
 def _command(line: str) -> str:

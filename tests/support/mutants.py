@@ -32,9 +32,9 @@ class Checkout:
 
     def __init__(self, repo: Path, folder: Path) -> None:
         self.folder = folder
-        rooms = [p.name for p in repo.iterdir() if (p / "__init__.py").is_file()]
+        packages = [p.name for p in repo.iterdir() if (p / "__init__.py").is_file()]
         ignored = shutil.ignore_patterns("__pycache__", "data", "frameworks", "packaging")
-        for name in [*rooms, "src", "tests", "tools"]:
+        for name in [*packages, "src", "tests", "tools"]:
             shutil.copytree(repo / name, folder / name, symlinks=True, ignore=ignored)
         shutil.copy(repo / "pyproject.toml", folder)
         settings = folder / "tests" / "conftest.py"

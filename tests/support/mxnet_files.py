@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from onernn import Graph, audit
 from onernn.adapters.mxnet.read import Symbol, parse_symbol
+from onernn.ir.graph import UNSUPPORTED
 from onernn.reorders.mxnet import Stack
 
 Node = tuple[str, str, dict[str, str], list[Any]]
@@ -76,6 +78,24 @@ def write_params(arrays: Mapping[str, np.ndarray], file: Path) -> None:
     file.write_bytes(listed(*map(dense, arrays.values()), keys=tuple(arrays)))
 
 
+def save_model(
+    folder: Path, text: str, params: Mapping[str, np.ndarray], numpy: bool = False
+) -> Path:
+    """``m-symbol.json`` and its parameters; ``numpy``: as MXNet 2 saves them under the old name."""
+    (folder / "m-symbol.json").write_text(text)
+    if numpy:
+        with (folder / "m-0000.params").open("wb") as stream:
+            np.savez(stream, **params)
+    else:
+        write_params(params, folder / "m-0000.params")
+    return folder / "m-symbol.json"
+
+
+def reasons(graph: Graph) -> str:
+    """Why operators cannot run."""
+    return "; ".join(n.attributes["reason"] for n in graph.nodes if n.op == UNSUPPORTED)
+
+
 T, N, C, H = 6, 3, 4, 5
 """Steps, sentences, channels and units of `recurrent_model`."""
 CLIP = {"lstm_state_clip_min": -0.2, "lstm_state_clip_max": 0.2}
@@ -84,7 +104,7 @@ CLIP = {"lstm_state_clip_min": -0.2, "lstm_state_clip_max": 0.2}
 def recurrent_model(
     folder: Path, mode: str, dtype: str = "float32", **attributes: Any
 ) -> dict[str, np.ndarray]:
-    """``model-symbol.json`` of one RNN, and its parameters; what it is bound to: a batch, and p."""
+    """`save_model` of one RNN; returns what it is bound to: a batch, and p."""
     attributes = {"num_layers": 1, "state_outputs": True, **attributes}
     layers, ways = attributes["num_layers"], 2 if "bidirectional" in attributes else 1
     stack = Stack(mode, H, layers, ways, attributes.get("projection_size"))
@@ -94,10 +114,9 @@ def recurrent_model(
     count = (2 + (mode == "lstm")) if attributes["state_outputs"] else 1
     heads = [[len(names), k, 0] for k in range(count)]
     text = symbol_text(*map(var, names), ("RNN", "rnn", options, names), heads=heads)
-    (folder / "model-symbol.json").write_text(text)
     rng = np.random.default_rng(3)
     parameters = rng.uniform(-0.5, 0.5, stack.elements(C)).astype(dtype)
-    write_params({"arg:p": parameters}, folder / "model-0000.params")
+    save_model(folder, text, {"arg:p": parameters})
     rows = layers * ways
     shapes = {"data": (T, N, C), "h": (rows, N, stack.recurrent), "c": (rows, N, H)}
     given = {n: rng.uniform(-2, 2, shapes[n]).astype(dtype) for n in names if n in shapes}
@@ -107,3 +126,8 @@ def recurrent_model(
 
 def recording_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {f"in__{name}": array for name, array in arrays.items() if name != "p"}
+
+
+def findings(folder: Path, recording: Mapping[str, np.ndarray] | None = None) -> dict[str, Any]:
+    """What an audit of a model says, by the fault."""
+    return {each.fault: each for each in audit(folder, recording).findings}

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+from support.onnx_models import GATES, model
+
 FUNCTIONS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 INPUTS = {"RNN": "X W R B sequence_lens initial_h", "GRU": "X W R B sequence_lens initial_h"}
 INPUTS["LSTM"] = "X W R B sequence_lens initial_h initial_c P"
@@ -59,17 +60,9 @@ class Case:
             names.pop()
         outputs = [n if n in self.outputs else "" for n in OUTPUTS[self.op].split()]
         node = helper.make_node(self.op, names, outputs, **self.attributes)
-        dtype = helper.np_dtype_to_tensor_dtype(self.arrays["X"].dtype)
-        infos = [
-            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in self.arrays.items()
-            if n not in constants
-        ]
-        outs = [helper.make_tensor_value_info(n, dtype, None) for n in self.outputs]
-        kept = [numpy_helper.from_array(a, n) for n, a in self.arrays.items() if n in constants]
-        graph = helper.make_graph([node], "random", infos, outs, kept)
-        version = [helper.make_opsetid("", self.opset)]
-        return helper.make_model(graph, ir_version=8, opset_imports=version)
+        kept = {n: a for n, a in self.arrays.items() if n in constants}
+        fed = {n: a for n, a in self.arrays.items() if n not in constants}
+        return model([node], fed, self.outputs, self.opset, kept)
 
     def feed(self) -> dict[str, np.ndarray]:
         return {n: a for n, a in self.arrays.items() if n not in WEIGHTS}
@@ -166,8 +159,10 @@ def functions_of(case: Case) -> list[Any]:
     found = []
     for name in names:
         *takes, function = KNOWN[name]
+        defaults = DEFAULT.get(name, (0, 0))
         numbers = [
-            left[k].pop(0) if takes[k] and left[k] else DEFAULT.get(name, (0, 0))[k] for k in (0, 1)
+            given.pop(0) if take and given else default
+            for take, given, default in zip(takes, left, defaults, strict=True)
         ]
         found.append(np.vectorize(lambda x, f=function, n=numbers: float(f(x, *n)), otypes=[float]))
     return found
@@ -176,32 +171,26 @@ def functions_of(case: Case) -> list[Any]:
 def run_oracle(case: Case) -> dict[str, np.ndarray]:
     """All outputs in float64, in the case's own layout."""
     arrays = {k: v.astype(np.float64) for k, v in case.arrays.items() if k != "sequence_lens"}
-    if case.batch_major:
-        for name in ("X", "initial_h", "initial_c"):
-            if name in arrays:
-                arrays[name] = arrays[name].swapaxes(0, 1)
+    for name in ("X", "initial_h", "initial_c") if case.batch_major else ():
+        if name in arrays:
+            arrays[name] = arrays[name].swapaxes(0, 1)
     x = arrays["X"]
     (t, n, _), h, d = x.shape, case.hidden, len(arrays["W"])
     lengths = case.arrays.get("sequence_lens", np.full(n, t))
     functions, count = functions_of(case), len(FUNCTIONS[case.op])
-    y, last, cell = np.zeros((t, d, n, h)), np.zeros((d, n, h)), np.zeros((d, n, h))
-    for k in range(d):
+    y, ends, zeros = np.zeros((t, d, n, h)), np.zeros((2, d, n, h)), np.zeros((d, n, h))
+    for k, s in np.ndindex(d, n):
         backwards = k == 1 or case.attributes.get("direction") == "reverse"
         own = functions[k * count : (k + 1) * count]
-        for s in range(n):
-            held = [
-                arrays[name][k, s] if name in arrays else np.zeros(h)
-                for name in ("initial_h", "initial_c")
-            ]
-            steps = range(lengths[s])
-            for step in reversed(steps) if backwards else steps:
-                held = _step(case, arrays, k, x[step, s], held, own)
-                y[step, k, s] = held[0]
-            if lengths[s]:  # a sentence without words ends with zeros, whatever it began with
-                last[k, s], cell[k, s] = held
+        held = [arrays.get(name, zeros)[k, s] for name in ("initial_h", "initial_c")]
+        for step in range(lengths[s])[:: -1 if backwards else 1]:
+            held = _step(case, arrays, k, x[step, s], held, own)
+            y[step, k, s] = held[0]
+        if lengths[s]:  # a sequence without steps ends with zeros, whatever it began with
+            ends[:, k, s] = held
     if case.batch_major:
-        y, last, cell = y.transpose(2, 0, 1, 3), last.swapaxes(0, 1), cell.swapaxes(0, 1)
-    return {"Y": y, "Y_h": last, "Y_c": cell}
+        y, ends = y.transpose(2, 0, 1, 3), ends.swapaxes(1, 2)
+    return {"Y": y, "Y_h": ends[0], "Y_c": ends[1]}
 
 
 def _step(case: Case, arrays: dict, k: int, x: np.ndarray, held: list, functions: list) -> list:

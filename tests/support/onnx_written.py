@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,24 @@ from onernn import Graph, Ragged, Session, load
 from onernn.adapters.common.writing import declare
 from onernn.adapters.converting import write_model
 from onernn.adapters.onnx.write import to_onnx
+from onernn.ir.graph import Node, Value
 from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+from support.onnx_models import session_of
+
+
+def graph_over(inputs: Value | Sequence[Value], *nodes: Node, **constants: Any) -> Graph:
+    """A graph of one output, which is that of the last node."""
+    arrays = {name: np.asarray(array) for name, array in constants.items()}
+    values = (inputs,) if isinstance(inputs, Value) else tuple(inputs)
+    return Graph("g", values, (Value(nodes[-1].outputs[0]),), nodes, arrays)
 
 
 def padded_feed(inputs: dict[str, Any]) -> dict[str, np.ndarray]:
-    feed: dict[str, np.ndarray] = {}
+    feed: dict[str, np.ndarray] = {**inputs}
     for name, value in inputs.items():
         if isinstance(value, Ragged):
             feed[name] = value.to_padded(time=max(1, int(value.lengths.max(initial=0))))
             feed[f"{name}_lengths"] = value.lengths.astype(np.int32)
-        else:
-            feed[name] = value
     return feed
 
 
@@ -36,9 +44,7 @@ def written(graph: Graph, inputs: dict[str, Any] | None = None, **options: Any) 
 
 
 def run(model: onnx.ModelProto, inputs: dict[str, Any]) -> dict[str, np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    session = session_of(model)
     names = [each.name for each in session.get_outputs()]
     return dict(zip(names, session.run(None, padded_feed(inputs)), strict=True))
 

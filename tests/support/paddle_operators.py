@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,13 @@ def op(
 ) -> Operator:
     """An operator: ``mul X=x Y=w -> Out=y``, or with dictionaries; `program` gives its position.
 
-    Several variables of a slot have commas between them.
+    Several variables of a slot have commas between them; a slot without any is left out.
     """
     if inputs is None:
         type, *words = type.split()  # noqa: A001
         cut = words.index("->")
         told = (dict(word.split("=") for word in side) for side in (words[:cut], words[cut + 1 :]))
-        inputs, outputs = ({k: tuple(v.split(",")) for k, v in side.items()} for side in told)
+        inputs, outputs = ({k: tuple(v.split(",")) for k, v in side.items() if v} for side in told)
 
     def slots(given: Slots) -> dict[str, tuple[str, ...]]:
         return {slot: (v,) if isinstance(v, str) else v for slot, v in given.items()}
@@ -49,11 +50,8 @@ def program(
     sign = -1 if backwards else 1
     fed = [op(f"feed X=feed -> Out={name}", col=sign * k) for k, name in enumerate(feeds)]
     got = [op(f"fetch X={name} -> Out=f", col=sign * k) for k, name in enumerate(fetches)]
-    placed = tuple(
-        Operator(k, each.type, each.inputs, each.outputs, each.attributes)
-        for k, each in enumerate([*fed, *operators, *got])
-    )
-    names = {n for o in placed for s in (o.inputs, o.outputs) for v in s.values() for n in v}
+    placed = tuple(replace(each, position=k) for k, each in enumerate([*fed, *operators, *got]))
+    names = {name for each in placed for name in (*each.reads, *each.writes)}
     variables = {n: Variable(n, 7, "float32", (None, 4), int(n in feeds), False) for n in names}
     return Program(
         Path("somewhere/model.pdmodel"),
@@ -61,5 +59,4 @@ def program(
         {**variables, **declared},
         dict(parameters or {}),
         2006002,
-        1,
     )

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from onernn import Ragged, Session
+from onernn import Session
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.partition import LivePart, ReplaceablePart
 from onernn.adapters.paddle.read import Operator, parse_program
 from onernn.ir.arrays import Array
+from onernn.ir.ragged import Batch, depth_of
 
-Batch = Ragged | Array
 _KINDS = {bool: (6, "b"), int: (0, "i"), float: (1, "f"), str: (2, "s")}
 
 
@@ -36,14 +36,8 @@ def serialized(
         block = desc.blocks.add(idx=idx, parent_idx=idx - 1)
         for each in ops:
             _add(block, each)
-    names = {
-        name
-        for each in (*operators, *inner)
-        for slots in (each.inputs, each.outputs)
-        for found in slots.values()
-        for name in found
-    }
-    for name in sorted(names):
+    names = (name for each in (*operators, *inner) for name in (*each.reads, *each.writes))
+    for name in sorted({*names}):
         array = parameters.get(name)
         variable = desc.blocks[0].vars.add(name=name)
         variable.persistable = array is not None or name in persistable
@@ -86,7 +80,7 @@ def execute(
     values: dict[str, Batch] = {**parameters, **feeds}
     fetched: dict[int, Batch] = {}
     for at, each in enumerate(whole.operators):
-        reads = [name for names in each.inputs.values() for name in names]
+        reads = each.reads
         if each.type == "fetch":
             fetched[each.attributes.get("col", 0)] = values[reads[0]]
         elif each.type == "py_func":
@@ -96,23 +90,14 @@ def execute(
             outputs = ours.run(given[:count], [np.asarray(array) for array in given[count:]])
             values |= zip(each.outputs["Out"], outputs, strict=True)
         elif each.type != "feed":
-            later = {
-                name
-                for other in whole.operators[at + 1 :]
-                for names in other.inputs.values()
-                for name in names
-            }
+            later = {name for other in whole.operators[at + 1 :] for name in other.reads}
             data = [name for name in dict.fromkeys(reads) if name not in parameters]
-            made = [name for names in each.outputs.values() for name in names if name in later]
+            made = [name for name in each.writes if name in later]
             part = ReplaceablePart((each,), (), tuple(data), (), tuple(made), (), whole)
-            depths = [_depth(values[name]) for name in data]
+            depths = [depth_of(values[name]) for name in data]
             graph = part.graph(depths, {n: parameters[n] for n in reads if n in parameters})
             session = Session(graph, backend="reference", passes=())
             found = session.run({name: values[name] for name in data})
             outputs = [found[value.name] for value in graph.outputs]
             values |= zip(made, outputs, strict=True)
     return [fetched[column] for column in sorted(fetched)]
-
-
-def _depth(value: Batch) -> int:
-    return len(value.outer) + 1 if isinstance(value, Ragged) else 0

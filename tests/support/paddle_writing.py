@@ -9,26 +9,74 @@ from typing import Any
 
 import numpy as np
 
-from onernn import Cell, Graph, Ragged, RnnSpec
+from onernn import Cell, Graph, Ragged, RnnSpec, convert, load
+from onernn.adapters.onnx.write import pad
 from onernn.adapters.paddle.write import RULES
 from onernn.ir.graph import Node, Value
 from onernn.ir.ragged import data_of
-from support import operator_cases
+from onernn.verification.recording import read_arrays, read_inputs, read_outputs
+from support import branching, looping, operator_cases
+from support.arrays import uniform
 from support.graphs import new_node
 from support.layers import random_state, random_weights
 
 Case = tuple[Graph, dict[str, Any]]
 LENGTHS = np.array([2, 0, 3, 1])
+DATA = Path(__file__).parents[1] / "data"
 RECORDED = sorted(
     path.parent.name
-    for path in (Path(__file__).parents[1] / "data" / "paddle").glob("*/model.pdmodel")
+    for path in (DATA / "paddle").glob("*/model.pdmodel")
     if not path.parent.name.startswith(("loop_", "image_", "dygraph_"))
 )
-"""The recorded models that can be written: not all of the others."""
+"""The recorded models of Paddle's layers over sequences."""
+UNWRITTEN = {
+    "keras/old_gates": "has no GRU with function hardsigmoid",
+    "onnx/keras2_gru_before_relu": "has no GRU with function hardsigmoid",
+    "onnx/keras2_gru_hard": "has no LBR_GRU with functions hardsigmoid",
+    "onnx/keras2_lstm_elu": "has no LSTM with function elu",
+    "onnx/keras2_masked_gru_hard": "has no LBR_GRU with functions hardsigmoid",
+    "onnx/keras2_rnn_elu_both": "has no RNN_TANH with functions elu",
+    "onnx/tensorflow1_lstm_peepholes": "has no LSTM with a clipped cell state",
+    "onnx/onnxruntime_quantized_signed": "DynamicQuantizeLSTM has no form",
+    "onnx/onnxruntime_quantized_unsigned": "DynamicQuantizeLSTM has no form",
+    "paddle/dygraph_assigned_2": "is not known before a run",
+    "torch/projected": "has no LSTM with a projection",
+    "mxnet/gluon_control": "has no LSTM with a projection",
+}
+"""Recordings that Paddle cannot say, and why."""
+RECORDINGS = sorted(
+    f"{path.parent.parent.name}/{path.parent.name}"
+    for path in DATA.glob("*/*/io.npz")
+    if path.parent.parent.name != "paddle_int8" and path.parent.name not in RECORDED
+)
+"""The recorded models of all frameworks, but for RECORDED."""
+
+
+def recorded(name: str) -> tuple[Graph, dict[str, Any], dict[str, Any]]:
+    """A recorded model, its inputs and its outputs."""
+    (file,) = (path for path in (DATA / name).glob("model*") if path.suffix in _MODELS)
+    model, arrays = load(file), read_arrays(DATA / name / "io.npz")
+    return model, read_inputs(arrays, model.inputs), read_outputs(arrays, model.outputs)
+
+
+_MODELS = (".pdmodel", ".json", ".onnx", ".keras", ".h5", ".pt2")
+
+
+def through_onnx(name: str, folder: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """A recorded model as ONNX and back, and what it takes and gives: padded sequences."""
+    model, feeds, expected = recorded(name)
+    convert(model, folder / "model.onnx")
+    convert(folder / "model.onnx", folder / "model.pdmodel")
+    time = max(int(each.lengths.max()) for each in feeds.values() if isinstance(each, Ragged))
+    padded = {
+        key: each.to_padded(time=time) if isinstance(each, Ragged) else each
+        for key, each in expected.items()
+    }
+    return folder / "model.pdmodel", pad(feeds), padded
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).uniform(-2, 2, shape).astype(np.float32)
+    return uniform(*shape, seed=[seed, *shape], bound=2)
 
 
 def words(*sizes: int, seed: int = 0) -> Ragged:
@@ -73,8 +121,8 @@ CANONICAL: dict[str, Case] = {
 }
 """The cases of every canonical operator that is written."""
 PARTLY = set(
-    "ArgMax Einsum Flatten Relu Rnn SequenceConcat SequenceLengths SequencePad SequenceReverse"
-    " Sigmoid Slice Tanh".split()
+    "ArgMax ArgMin AveragePool ConvTranspose Einsum MaxPool Mod Pad Relu Resize Rnn"
+    " ScatterElements SequenceConcat SequenceLengths SequencePad SequenceReverse".split()
 )
 """Operators of which some cases have no form in Paddle."""
 OPERATORS: dict[str, Case] = {
@@ -170,6 +218,19 @@ OPERATORS: dict[str, Case] = {
         for like in ("x", "p", "")
     },
 }  # fmt: skip
+
+
+# Without turns there is nothing to collect, which ends Paddle's run.
+CONTROL: dict[str, Case] = {
+    f"{name}, batch {at}": (graph, feeds[at])
+    for graphs, feeds, chosen in (
+        (looping.GRAPHS, looping.feeds(), (0, 9)),
+        (branching.GRAPHS, branching.feeds(), (0, 3, 6)),
+    )
+    for name, graph in graphs.items()
+    for at in chosen
+}
+"""Loops and branches, in each other, too."""
 
 
 def layer(spec: RnnSpec, kind: str, *, states: bool = False, seed: int = 0) -> Case:

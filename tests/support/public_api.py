@@ -27,6 +27,7 @@ NAMED = {
     "onernn.adapters.onnx": ["optimize", "plug"],
     "onernn.adapters.paddle": ["explain", "optimize", "restore"],
     "onernn.recording": ["save"],
+    "onernn.scoring.spark": ["score_frame"],
     "onernn.verification.suite": ["Case", "Conformance"],
     "onernn.verification.node_suite": ["NodeConformance", "node_cases", "write_node_cases"],
 }
@@ -40,6 +41,7 @@ READ = {
         "onernn.adapters.torch.plugin",
         ["explain", "optimize", "refresh", "restore"],
     ),
+    "onernn.scoring.beam": ("onernn.scoring.beam", ["ScorerHandler"]),
 }
 """Those whose modules import a framework: their source is read."""
 
@@ -61,7 +63,11 @@ def _python() -> Iterator[str]:
         spec = find_spec(source)
         assert spec and spec.origin
         tree = ast.parse(Path(spec.origin).read_text())
-        made = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        made = dict[str, ast.FunctionDef]()
+        for node in tree.body:
+            for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+                if isinstance(each, ast.FunctionDef) and (each is node or each.name == "__init__"):
+                    made[node.name] = each  # a class has the signature of its __init__
         for name in names:
             returns = f" -> {ast.unparse(found)}" if (found := made[name].returns) else ""
             yield f"{module}.{name}({ast.unparse(made[name].args)}){returns}"

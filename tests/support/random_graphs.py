@@ -16,6 +16,8 @@ import numpy as np
 
 from onernn import Graph, OnernnError, Ragged, RnnSpec, Session
 from onernn.ir.graph import NativeOp, Node, Value
+from onernn.ir.ragged import depth_of
+from support.layers import words
 
 GRAPHS = int(os.environ.get("ONERNN_RANDOM_GRAPHS", "30"))
 """So many of them a test takes; `make fuzz-graphs` takes 2000."""
@@ -96,12 +98,11 @@ class Builder:
     def input(self, make: Callable[[Sizes, np.random.Generator], Any], shape: Any) -> str:
         name = self.name("x")
         value = self.known[name] = make(self.sizes, self.rng)
-        depth = len(value.lod) if isinstance(value, Ragged) else 0
-        array = value.data if depth else value
+        array = words(value)
         told = tuple(None if isinstance(size, str) else size for size in shape)
         if 1 not in told:
             told = tuple(array.shape) if self.chance(0.1) else None if self.chance(0.15) else told
-        self.inputs.append(Value(name, str(array.dtype), told, depth))
+        self.inputs.append(Value(name, str(array.dtype), told, depth_of(value)))
         self.makers[name] = make
         return name
 
@@ -134,8 +135,7 @@ class Builder:
     # What values there are.
 
     def array(self, name: str) -> np.ndarray:
-        value = self.known[name]
-        return value.data if isinstance(value, Ragged) else value
+        return words(self.known[name])
 
     def is_ragged(self, name: str) -> bool:
         return isinstance(self.known[name], Ragged)
@@ -151,20 +151,19 @@ class Builder:
             and (ragged is None or self.is_ragged(name) == ragged)
         ]
 
-    def any(self, rank: int | None = None, ragged: bool | None = None) -> str:
-        """A value, a late one rather than an early one."""
-        found = self.values(rank, ragged)
+    def late(self, found: list[str], count: int) -> str:
+        """One of these values, a late one rather than an early one."""
         if not found:
             raise Discard
-        return self.pick(found[-4:] if self.chance(0.75) else found)
+        return self.pick(found[-count:] if self.chance(0.75) else found)
+
+    def any(self, rank: int | None = None, ragged: bool | None = None) -> str:
+        return self.late(self.values(rank, ragged), 4)
 
     def sequence(self) -> str:
         """What a layer may read."""
         found = self.values(3, False) + self.values(2, True)
-        if not found:
-            raise Discard
-        found.sort(key=list(self.known).index)
-        return self.pick(found[-3:] if self.chance(0.75) else found)
+        return self.late(sorted(found, key=list(self.known).index), 3)
 
     def dense_input(self, *axes: int | str) -> str:
         return self.input(
@@ -202,17 +201,14 @@ def random_sizes(rng: np.random.Generator, lowest: int = 1) -> Sizes:
 def run_node(node: Node, known: dict[str, Any]) -> dict[str, Any]:
     """What one node makes of known values. Raises `Discard` where it makes nothing of use."""
     feed = {name: known[name] for name in node.inputs if name}
-    inputs = tuple(
-        Value(name, lod_depth=len(v.lod) if isinstance(v, Ragged) else 0)
-        for name, v in feed.items()
-    )
+    inputs = tuple(Value(name, lod_depth=depth_of(value)) for name, value in feed.items())
     try:
         graph = Graph("one", inputs, tuple(Value(n) for n in node.outputs if n), (node,), {})
         made = Session(graph, backend="reference", passes=()).run(feed)
     except OnernnError as error:
         raise Discard(str(error)) from error
     for value in made.values():
-        array = value.data if isinstance(value, Ragged) else value
+        array = words(value)
         bounded = (
             array.dtype.kind in "iub" or array.dtype.kind == "f" and (np.abs(array) < 30).all()
         )

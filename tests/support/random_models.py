@@ -324,7 +324,7 @@ class Models(Layers):
         values = tuple(map(Value, outputs))
         known = {value.name for value in self.inputs}
         constants = {k: v for k, v in self.constants.items() if k not in known}
-        return Graph("random", tuple(self.inputs), values, tuple(self.nodes), constants).pruned()
+        return Graph("random", tuple(self.inputs), values, tuple(self.nodes), constants).prune()
 
 
 def random_trial(seed: int) -> Trial:

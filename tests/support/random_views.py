@@ -40,8 +40,6 @@ class Views(Builder):
                 (0, 0),
                 (0, 0, 0),
                 (-1, *shape[-1:]),
-            ]
-            shapes += [
                 shape,
                 (0, 0, -1, 1),
                 (*shape[:2], -1),

@@ -71,7 +71,7 @@ def answer(
     library = load_library()
     lib, ffi = library.lib, library.ffi
     made = {
-        name: Descriptor.tagged(
+        name: Descriptor.from_tag(
             library, dims, (types or {}).get(name, "f32"), ({**TAGS, **(tags or {})})[name]
         )
         for name, dims in wanted.items()

@@ -6,8 +6,7 @@ import numpy as np
 
 from onernn import Graph, Ragged
 from onernn.ir.graph import Node, Value
-from support.graphs import new_node
-from support.layers import random_weights
+from support.graphs import new_node, rnn_node
 from support.operator_cases import SPEC
 
 
@@ -24,7 +23,6 @@ def tagger(*, in_python: bool = False) -> Graph:
         "mix": rng.normal(size=(5, 5)).astype(np.float32),
         "crf": rng.normal(size=(7, 5)).astype(np.float32),
     }
-    rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
     product: tuple[Node, ...] = (new_node("scores = Gemm y w b"),)
     if in_python:
         product = (
@@ -35,7 +33,7 @@ def tagger(*, in_python: bool = False) -> Graph:
         )
     nodes = (
         new_node("x = Gather table words"),
-        new_node("y = Rnn x", **rnn),
+        rnn_node("y = Rnn x", SPEC),
         *product,
         new_node("tags = CrfDecode scores crf"),
     )
@@ -45,10 +43,9 @@ def tagger(*, in_python: bool = False) -> Graph:
 
 def padder() -> Graph:
     """Sentences padded to the longest one: words first for a layer, and with a number behind."""
-    rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
     nodes = (
         new_node("padded = SequencePad x", time_major=1),
-        new_node("y = Rnn padded", **rnn),
+        rnn_node("y = Rnn padded", SPEC),
         new_node("negative = Neg x"),
         new_node("filled = SequenceFill negative low"),
         new_node("softmax = Softmax filled", axis=1),
@@ -68,7 +65,7 @@ def unpadded(rng: np.random.Generator, count: int) -> dict[str, Ragged]:
 def documents() -> Graph:
     """Two LoD levels: sentences of words, documents of sentences."""
     nodes = (
-        new_node("y = Rnn x", spec=SPEC, weights=random_weights(SPEC, 0)),
+        rnn_node("y = Rnn x", SPEC),
         new_node("twice = SequenceAppend y y"),
         new_node("sentences = SequencePool twice", kind="last"),
         new_node("turned = SequenceReverse sentences"),

@@ -30,7 +30,7 @@ class Bindings:
         if size.name:
             self.sizes.setdefault(size.name, got)
         if size.names <= self.sizes.keys():
-            expected = size.put(self.sizes).number
+            expected = size.substitute(self.sizes).number
             assert expected == got, f"{what}: size {size} is {expected}, the run has {got}"
 
     def check(self, what: str, expected: Type, value: Any) -> None:

@@ -59,18 +59,17 @@ def test_a_framework_without_known_faults_says_so(
 ) -> None:
     bare = replace(paddle.ADAPTER, name="Bare", find_faults=None)
     monkeypatch.setattr(loading, "adapter_of", lambda _: bare)
-    with pytest.raises(UnsupportedError, match="only .*ONNX's.* faults are known, not Bare's"):
+    with pytest.raises(UnsupportedError, match="ONNX's.* not Bare's"):
         audit(model)
 
 
 def test_what_cannot_be_audited_says_why(model: Path, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelFormatError, match="no such file"):
-        audit(tmp_path / "model.onnx")
-    with pytest.raises(UnsupportedError, match="named in the model"):
+    for name in ("model.onnx", "nothing"):
+        with pytest.raises(ModelFormatError, match=f"{name}.* no such file"):
+            audit(tmp_path / name)
+    with pytest.raises(UnsupportedError, match="params"):
         audit(tmp_path / "model.onnx", params=tmp_path)
-    with pytest.raises(ModelFormatError, match="no such file or folder"):
-        audit(tmp_path / "nothing")
-    with pytest.raises(ModelFormatError, match="in__h0 is missing"):
+    with pytest.raises(ModelFormatError, match="in__h0"):
         arrays = read_arrays(model / "io.npz")
         audit(model, {key: array for key, array in arrays.items() if key != "in__h0"})
 
@@ -91,11 +90,8 @@ def test_the_command_line_tells_faults_and_exits_with_1(model: Path, tmp_path: P
     found = json.loads(run.stdout)
     assert found["status"] == "fail" and found["cause"] is None
     first = found["findings"][0]
-    assert (first["fault"], first["operator"], first["counts"]) == (
-        "state_dropped",
-        "gru that makes 'tmp_3'",
-        True,
-    )
+    assert first["counts"] is True
+    assert (first["fault"], first["operator"]) == ("state_dropped", "gru that makes 'tmp_3'")
     assert first["max_abs"] == first["outputs"][0]["max_abs"] > 0.1
     moved = shutil.copy(model / "model.pdiparams", tmp_path / "elsewhere")
     assert onernn("audit", model, "--params", moved).returncode == 1

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support import planted
-from support.planted import blocks, changed, model, read
+from support.planted import blocks, changed, compared, model, named
 
 from onernn.verification.diagnosis.faults import relate
-from onernn.verification.references import Against
-from onernn.verification.verifying import Report, verify
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "LSTM": ("LSTM", {}),
@@ -38,17 +36,13 @@ def _pair(kind: str, other: str, seed: int) -> tuple[bytes, bytes]:
     bias = blocks(sound["B"])[0]
     new = OTHERS[other](bias, np.random.default_rng(seed)).astype(np.float32)
     wrong = changed(sound, B=new.reshape(1, -1))
-    return model(op, sound, **attributes), model(op, wrong, **attributes)
-
-
-def _against_the_file(sound: bytes, wrong: bytes) -> Report:
-    return verify(read(wrong), against=Against(read(sound)))
+    return model(op, wrong, **attributes), model(op, sound, **attributes)
 
 
 @pytest.mark.parametrize(("kind", "other"), list(itertools.product(KINDS, OTHERS)))
 def test_other_biases_in_every_gate_are_called_changed(kind: str, other: str) -> None:
-    report = _against_the_file(*_pair(kind, other, 0))
-    assert [(each.id, each.evidence) for each in report.causes] == [("bias_changed", "proved")]
+    report = compared(*_pair(kind, other, 0))
+    assert named(report) == [("bias_changed", "proved")]
     assert "twice" not in report.causes[0].text and "left out" not in report.causes[0].text
 
 
@@ -59,8 +53,8 @@ def test_gates_with_the_biases_of_none_are_not_called_permuted_whole() -> None:
     rng = np.random.default_rng(4)
     noise = rng.uniform(-0.5, 0.5, sound["B"].shape).astype(np.float32)
     wrong = changed(wrong, B=noise)
-    files = (model("GRU", each, linear_before_reset=1) for each in (sound, wrong))
-    causes = _against_the_file(*files).causes
+    files = (model("GRU", each, linear_before_reset=1) for each in (wrong, sound))
+    causes = compared(*files).causes
     assert [each.id for each in causes] == ["gates_swapped", "bias_changed"]
     assert "in the input weights and recurrent weights only" in causes[0].text
 

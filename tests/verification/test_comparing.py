@@ -7,11 +7,15 @@ import pytest
 from support import onnx_models
 
 from onernn import Ragged
-from onernn.verification.comparing import TOLERANCES, Tolerance, compare
+from onernn.verification.comparing import TOLERANCES, OutputComparison, Tolerance, compare
 from onernn.verification.verifying import verify
 
 REFERENCE = np.array([[1.0, -4.0], [0.5, 2.0]], np.float32)
 TOLERANCE = Tolerance(0.1, 0.1)  # 0.1 + 0.1 * 4 = 0.5 allowed
+
+
+def compared(actual: object, reference: object = REFERENCE) -> OutputComparison:
+    return compare("y", actual, reference, TOLERANCE)
 
 
 def moved(by: float) -> np.ndarray:
@@ -21,10 +25,10 @@ def moved(by: float) -> np.ndarray:
 
 
 def test_differences_up_to_the_tolerance_pass_and_beyond_fail() -> None:
-    close = compare("y", moved(0.49), REFERENCE, TOLERANCE)
+    close = compared(moved(0.49))
     assert close.passed and close.max_abs == pytest.approx(0.49, rel=1e-5)
     assert close.max_rel == pytest.approx(0.49 / 4, rel=1e-5)
-    far = compare("y", moved(0.51), REFERENCE, TOLERANCE)
+    far = compared(moved(0.51))
     assert not far.passed and "0.51 apart, 0.5 allowed" in far.reason
 
 
@@ -37,35 +41,33 @@ def test_every_default_tolerance_can_fail(dtype: str) -> None:
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 def test_special_values_stand_where_the_reference_has_them(special: float) -> None:
     with_special = moved(special)
-    assert compare("y", with_special, with_special, TOLERANCE).passed
-    assert (
-        "where the reference is finite" in compare("y", with_special, REFERENCE, TOLERANCE).reason
-    )
-    assert "lost" in compare("y", REFERENCE, with_special, TOLERANCE).reason
+    assert compared(with_special, with_special).passed
+    assert "where the reference is finite" in compared(with_special).reason
+    assert "lost" in compared(REFERENCE, with_special).reason
 
 
 def test_shapes_kinds_and_integers_are_exact() -> None:
-    assert "shape" in compare("y", REFERENCE[:1], REFERENCE, TOLERANCE).reason
+    assert "shape" in compared(REFERENCE[:1]).reason
     ints = np.array([1, 2])
-    assert "dtype" in compare("y", ints.astype(np.float32), ints, TOLERANCE).reason
-    assert "dtype" in compare("y", ints.astype(np.int32), ints, TOLERANCE).reason
-    assert compare("y", REFERENCE.astype(np.float64), REFERENCE, TOLERANCE).passed
-    assert compare("y", ints, ints, TOLERANCE).passed
+    assert "dtype" in compared(ints.astype(np.float32), ints).reason
+    assert "dtype" in compared(ints.astype(np.int32), ints).reason
+    assert compared(REFERENCE.astype(np.float64)).passed
+    assert compared(ints, ints).passed
     off = compare("y", np.array([1, 3]), ints, Tolerance(10, 10))
     assert not off.passed and off.reason == "1 of 2 values differ"
 
 
 def test_offsets_are_exact() -> None:
     ragged = Ragged(REFERENCE, [0, 1, 2])
-    assert compare("y", ragged, ragged, TOLERANCE).passed
-    assert compare("y", Ragged(REFERENCE, [0, 0, 2]), ragged, TOLERANCE).reason == "LoD differs"
-    assert compare("y", REFERENCE, ragged, TOLERANCE).reason == "LoD is missing"
-    assert compare("y", ragged, REFERENCE, TOLERANCE).passed  # no offsets were recorded
+    assert compared(ragged, ragged).passed
+    assert compared(Ragged(REFERENCE, [0, 0, 2]), ragged).reason == "LoD differs"
+    assert compared(REFERENCE, ragged).reason == "LoD is missing"
+    assert compared(ragged).passed  # no offsets were recorded
 
 
 def test_empty_and_zero_references() -> None:
     empty = np.zeros((0, 2), np.float32)
-    assert compare("y", empty, empty, TOLERANCE).passed
+    assert compared(empty, empty).passed
     zero = compare("y", np.float32([1e-3]), np.float32([0]), Tolerance(0, 1))
     assert not zero.passed and zero.max_rel == np.inf
 

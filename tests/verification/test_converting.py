@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.command_line import onernn as command
 from support.graphs import new_node
-from typer.testing import CliRunner
 
 import onernn
 from onernn import Graph
 from onernn.adapters.converting import write_model
-from onernn.cli import app
 from onernn.ir.graph import Node, Value
 from onernn.verification import conversion
 from onernn.verification.conversion import WrongFileError
@@ -72,14 +71,14 @@ def test_the_commands_exit_with_1_where_a_file_differs(
     value = Value("y", "float32", (None, 3))
     second = Graph("second", (value,), (Value("z"),), (new_node("z = Neg y"),), {})
     onernn.convert(second, tmp_path / "second.onnx")
-    run = CliRunner().invoke(app, ["convert", str(source), str(file)])
-    assert (run.exit_code, run.stderr) == (0, "")
+    run = command("convert", source, file)
+    assert (run.returncode, run.stderr) == (0, "")
     before = _content(tmp_path)
     request.getfixturevalue("wrong")
-    joined = ["join", str(source), str(tmp_path / "second.onnx"), "-o", str(file)]
-    for words in (["convert", str(source), str(file)], joined):
-        run = CliRunner().invoke(app, [*words, "--json"])
-        assert run.exit_code == 1 and '"fail"' in run.stdout, run.stderr
+    joined = ("join", source, tmp_path / "second.onnx", "-o", file)
+    for words in (("convert", source, file), joined):
+        run = command(*words, "--json")
+        assert run.returncode == 1 and '"fail"' in run.stdout, run.stderr
         assert f"{file} is not written" in run.stderr
     assert _content(tmp_path) == before
 
@@ -93,10 +92,8 @@ def test_a_failed_check_leaves_no_new_file(suffix: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "io.npz", **recording)
     before = _content(tmp_path)
     assert not onernn.convert(_model(), file, check=recording)
-    run = CliRunner().invoke(
-        app, ["convert", str(source), str(file), "--check", str(tmp_path / "io.npz")]
-    )
-    assert run.exit_code == 1 and str(file) in run.stderr
+    run = command("convert", source, file, "--check", tmp_path / "io.npz")
+    assert run.returncode == 1 and str(file) in run.stderr
     assert _content(tmp_path) == before
     assert onernn.convert(_model(), file, check={**recording, "out__y": np.tanh(x)})
     assert file.exists()

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -33,6 +34,7 @@ from onernn.verification.doctor import (
     WRONG,
     Combination,
     Examination,
+    Finding,
     examine,
     examine_one,
 )
@@ -54,12 +56,18 @@ def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
 
 
-# One cell, so that the command line is quick.
-COMMAND = """
-from onernn import cli
-from onernn.verification import doctor
-doctor.KINDS = {"GRU": doctor.KINDS["GRU"]}
-"""
+def run_doctor(
+    *arguments: str, change: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The command with one cell, so that it is quick. ``change``: code that runs before it."""
+    code = f"""
+    from onernn import cli
+    from onernn.verification import doctor
+    doctor.KINDS = {{"GRU": doctor.KINDS["GRU"]}}
+    {change}
+    cli.main()
+    """
+    return run(code, "doctor", *arguments, **environment)
 
 
 def test_every_combination_is_examined_and_none_is_wrong(here: Examination) -> None:
@@ -108,6 +116,10 @@ def test_float32_works_on_onednn_for_every_cell_and_direction(here: Examination)
     assert all("oneDNN" in f.kernel for f in inference)
 
 
+def examined(combination: Combination, backend: str = "onednn") -> Finding:
+    return examine_one(open_backend(backend, threads=1), combination)
+
+
 class Distorted:
     """A backend whose layers are wrong somewhere."""
 
@@ -147,7 +159,7 @@ def test_a_wrong_number_is_seen(
     built: Path, backend: str, direction: Any, dtype: str, distort: Any
 ) -> None:
     combination = Combination("GRU", direction, dtype, "inference")
-    assert examine_one(open_backend(backend), combination).verdict == WORKS
+    assert examined(combination, backend).verdict == WORKS
     finding = examine_one(Distorted(distort, backend), combination)
     assert finding.verdict == WRONG and finding.reason
 
@@ -156,11 +168,11 @@ def test_a_wrong_number_is_seen(
 @pytest.mark.parametrize("cell", ["LBR AUGRU", "LSTM peephole projection", "RNN relu"])
 def test_the_types_of_kernels_work_and_only_there(built: Path, cell: str, dtype: str) -> None:
     combination = Combination(cell, "bidirectional_sum", dtype, "inference")
-    finding = examine_one(open_backend("kernels"), combination)
+    finding = examined(combination, "kernels")
     assert finding.verdict == WORKS and 0 < finding.max_error, finding
-    finding = examine_one(open_backend("onednn"), combination)
+    finding = examined(combination)
     assert finding.verdict == REFUSED and f"oneDNN has no {dtype}" in finding.reason
-    finding = examine_one(open_backend("kernels"), combination._replace(mode="training"))
+    finding = examined(combination._replace(mode="training"), "kernels")
     assert finding.verdict == REFUSED and "prepare the layer in f32" in finding.reason
 
 
@@ -174,8 +186,7 @@ def test_columns_in_which_nothing_runs_are_left_out(here: Examination) -> None:
 
 def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     combination = Combination("GRU", "left2right", "f32", "training")
-    backend = open_backend("onednn")
-    assert examine_one(backend, combination).verdict == WORKS
+    assert examined(combination).verdict == WORKS
     from onernn.backend import Stack
 
     true = Stack.backward
@@ -185,7 +196,7 @@ def test_a_wrong_gradient_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(gradients, state=tuple(-s for s in gradients.state))
 
     monkeypatch.setattr(Stack, "backward", backward)
-    finding = examine_one(backend, combination)
+    finding = examined(combination)
     assert finding.verdict == WRONG and finding.reason.startswith("dstate0")
 
 
@@ -194,9 +205,9 @@ def test_attention_lost_between_blocks_of_a_batch_is_seen(
     direction: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     combination = Combination("AUGRU", direction, "bf16", "inference")
-    assert examine_one(open_backend("onednn", threads=1), combination).verdict != WRONG
+    assert examined(combination).verdict != WRONG
     monkeypatch.setattr(kernels, "OWN_LAYOUTS", ())  # the routing removed
-    finding = examine_one(open_backend("onednn", threads=1), combination)
+    finding = examined(combination)
     if "brgemm" not in finding.kernel:
         pytest.skip(f"{finding.kernel} is right by itself")
     assert finding.verdict == WRONG
@@ -207,10 +218,10 @@ def test_gradients_of_a_wide_projection_are_looked_at(
     direction: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     combination = Combination("LSTM projection", direction, "f32", "training")
-    finding = examine_one(open_backend("onednn", threads=1), combination)
+    finding = examined(combination)
     assert finding.verdict == WORKS and "wider than the gates" in finding.reason
     monkeypatch.setattr(training, "GRADIENTS", ())
-    assert examine_one(open_backend("onednn", threads=1), combination).verdict == WRONG
+    assert examined(combination).verdict == WRONG
 
 
 def test_what_runs_on_numpy_is_told_as_slower(here: Examination) -> None:
@@ -221,8 +232,48 @@ def test_what_runs_on_numpy_is_told_as_slower(here: Examination) -> None:
 
 
 class TestCommand:
+    def test_without_full_it_shows_versions_and_runs_nothing(self) -> None:
+        done = run_doctor(change="doctor.open_backend = None")
+        first, *lines = done.stdout.splitlines()
+        assert done.returncode == 0, done.stderr
+        assert first.startswith(f"onernn {metadata.version('onernn')}, Python {sys.version[:4]}")
+        (packages,) = (line for line in lines if line.startswith("packages: "))
+        assert f"numpy {np.__version__}" in packages and "missing" not in packages
+        extras = [line.strip() for line in lines[lines.index("extras") + 1 : -1]]
+        assert [line.split(":")[0] for line in extras] == list(doctor.EXTRAS)
+        for line in extras:
+            assert ("pip install 'onernn[" in line) == ("needs" in line)
+
+    def test_json_holds_what_it_shows(self) -> None:
+        report = json.loads(run_doctor("--json").stdout)
+        assert report["status"] == "pass" and report["findings"] == []
+        assert set(report["extras"]) == set(doctor.EXTRAS)
+        numpy = next(each for each in report["packages"] if each["name"] == "numpy")
+        assert numpy["version"] == np.__version__ and numpy["fits"]
+
+    @pytest.mark.parametrize("version, told", [("", "missing"), ("0.9", "0.9")])
+    def test_a_package_that_does_not_fit_is_told_and_it_exits_with_1(
+        self, version: str, told: str, tmp_path: Path
+    ) -> None:
+        """By the metadata of another onernn, which needs a package that is old or missing."""
+        for name, number in {"onernn": "9", "needed-thing": version}.items():
+            folder = tmp_path / f"{name.replace('-', '_')}-{number}.dist-info"
+            if number:
+                folder.mkdir()
+                text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n"
+                needs = "Requires-Dist: needed-thing>=1\n" if name == "onernn" else ""
+                (folder / "METADATA").write_text(text + needs)
+        path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+        done = run_doctor(PYTHONPATH=path)
+        assert f"packages: needed-thing {told} (needs >=1)" in done.stdout
+        assert done.returncode == 1, done.stderr
+
+    def test_a_backend_is_refused_unless_it_is_run(self) -> None:
+        done = run_doctor("--backend", "kernels")
+        assert done.returncode == 2 and "--backend kernels belongs to --full" in done.stderr
+
     def test_json_holds_everything(self) -> None:
-        done = run(f"{COMMAND}cli.main()", "doctor", "--json", "--threads", "1")
+        done = run_doctor("--full", "--json", "--threads", "1")
         report = json.loads(done.stdout)
         assert done.returncode == 0 and report["status"] == "pass" and report["cause"] is None
         assert report["kernels"]
@@ -236,8 +287,7 @@ class TestCommand:
     @pytest.mark.parametrize("cap", list(build.isas())[::2])
     def test_which_kernels_these_are_is_told(self, cap: str) -> None:
         """Or why there are none, and how to get them."""
-        code = f"{COMMAND}doctor.KINDS = {{}}\ncli.main()"
-        done = run(code, "doctor", ONERNN_MAX_ISA=cap)
+        done = run_doctor(ONERNN_MAX_ISA=cap)
         (told,) = [line for line in done.stdout.splitlines() if line.startswith("kernels: ")]
         try:
             known = list(build.isas())
@@ -248,8 +298,8 @@ class TestCommand:
             assert told.startswith("kernels: none: ") and "build.py" in told
 
     def test_kernels_are_examined_without_onednn(self, built: Path) -> None:
-        missing = {DNNL_LIBRARY: "/nowhere.so"}
-        done = run(f"{COMMAND}cli.main()", "doctor", "--json", "--backend", "kernels", **missing)
+        nowhere = {DNNL_LIBRARY: "/nowhere.so"}
+        done = run_doctor("--full", "--json", "--backend", "kernels", **nowhere)
         report = json.loads(done.stdout)
         assert done.returncode == 0 and report["version"] == "missing"
         assert "no such file" in report["path"]
@@ -257,25 +307,22 @@ class TestCommand:
         assert len(ran) > len(report["findings"]) / 2
 
     def test_without_the_library_it_exits_with_2(self) -> None:
-        done = run(f"{COMMAND}cli.main()", "doctor", "--json", **{DNNL_LIBRARY: "/nowhere.so"})
+        done = run_doctor("--full", "--json", **{DNNL_LIBRARY: "/nowhere.so"})
         assert done.returncode == 2 and "no such file" in done.stderr
         assert json.loads(done.stdout)["status"] == "error"
 
     def test_it_exits_with_1_on_a_wrong_number(self) -> None:
         intolerant = "doctor.TOLERANCES = dict.fromkeys(doctor.DTYPES, doctor.Tolerance(0, 0))"
-        done = run(f"{COMMAND}{intolerant}\ncli.main()", "doctor", "--threads", "1")
+        done = run_doctor("--full", "--threads", "1", change=intolerant)
         assert done.returncode == 1, done.stderr
-        assert "WRONG" in done.stdout and "apart, 0 allowed" in done.stdout
-        assert len(done.stdout.splitlines()) <= 10
+        verdict, *lines = done.stdout.splitlines()
+        assert verdict.startswith("verdict: FAIL: ")
+        assert any("apart, 0 allowed" in line for line in lines[:9]) and "WRONG" in done.stdout
 
-    @pytest.mark.parametrize("full", [(), ("--full",)])
-    def test_a_verdict_stands_first_and_the_tables_where_they_are_asked_for(
-        self, full: tuple[str, ...]
-    ) -> None:
-        done = run(f"{COMMAND}cli.main()", "doctor", "--threads", "1", *full)
-        first, *lines = done.stdout.splitlines()
-        assert done.returncode == 0 and first.startswith("verdict: pass: ")
-        assert (len(lines) < 10) == (not full) and ("max error" in done.stdout) == bool(full)
+    def test_a_verdict_comes_first_then_the_tables(self) -> None:
+        done = run_doctor("--full", "--threads", "1")
+        assert done.returncode == 0 and done.stdout.startswith("verdict: pass: ")
+        assert "max error" in done.stdout and "reasons" in done.stdout
 
 
 @pytest.mark.parametrize("cap", ["AVX2", "AVX512_CORE"])
@@ -315,6 +362,13 @@ def verdicts(table: list[str], columns: list[int] | None = None) -> list[list[st
     return rows if columns is None else [[row[c] for c in columns] for row in rows]
 
 
+def between(repo: Path, start: str, end: str) -> str:
+    """A table of the manual."""
+    text = (repo / "docs" / "reference" / "cells.md").read_text()
+    assert text.count(start) == 1
+    return text.split(start)[1].split(end)[0].strip()
+
+
 class TestManual:
     """The tables in the manual are what `onernn doctor --markdown` prints."""
 
@@ -322,16 +376,12 @@ class TestManual:
     def test_it_says_what_runs_here(
         self, repo: Path, backend: str, examined: str, request: pytest.FixtureRequest
     ) -> None:
-        start, end = f"<!-- onernn doctor --markdown --backend {backend} -->", "<!-- end of it -->"
-        text = (repo / "docs" / "reference" / "cells.md").read_text()
-        assert text.count(start) == 1
-        table = text.split(start)[1].split(end)[0].strip().splitlines()
+        start = f"<!-- onernn doctor --markdown --backend {backend} -->"
+        table = between(repo, start, "<!-- end of it -->").splitlines()
         made = doctor.markdown(request.getfixturevalue(examined)).splitlines()
         columns = None if table[0] == made[0] else ANYWHERE
         assert verdicts(table, columns) == verdicts(made, columns)
 
     def test_its_table_of_data_types_is_made_of_those_of_the_documents(self, repo: Path) -> None:
-        start, end = "<!-- data types -->", "<!-- end of data types -->"
-        text = (repo / "docs" / "reference" / "cells.md").read_text()
-        assert text.count(start) == text.count(end) == 1
-        assert text.split(start)[1].split(end)[0].strip() == doctor.data_types()
+        table = between(repo, "<!-- data types -->", "<!-- end of data types -->")
+        assert table == doctor.data_types()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import planted
-from support.planted import feed, model, read, recording
+from support.planted import model, read, recording
 
 import onernn
 from onernn.ir.errors import UnsupportedError
@@ -22,7 +22,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     """A model, and a recording of it."""
     data = model("GRU", planted.weights("GRU"))
     (tmp_path / "m.onnx").write_bytes(data)
-    np.savez(tmp_path / "io.npz", **recording(data, feed(False, 1)))
+    np.savez(tmp_path / "io.npz", **recording(data))
     return tmp_path / "m.onnx", tmp_path / "io.npz"
 
 

@@ -7,50 +7,53 @@ from pathlib import Path
 import onnx
 import pytest
 from support.graphs import new_node
-from support.planted import read, tagger
+from support.planted import FAULTS, file, read, sound
 
 import onernn
 from onernn.ir.graph import NativeOp, Node
 from onernn.verification.references import Against
-from onernn.verification.verifying import verify
-
-NAMES = {"GRU": "/encoder/GRU", "MatMul": "/head/MatMul"}
+from onernn.verification.verifying import Report, verify
 
 
-def named(data: bytes) -> bytes:
-    """The same file whose nodes have names, as exporters give them."""
-    model = onnx.load_from_string(data)
-    for at, node in enumerate(model.graph.node):
-        node.name = f"{NAMES.get(node.op_type, '/' + node.op_type)}_{at}"
-    return bytes(model.SerializeToString())
+def tagger(fault: str = "", layer: int = 0, *, named: bool = True) -> onnx.ModelProto:
+    """Two GRU layers; ``named``: nodes have names, as exporters give them."""
+    content = sound("GRU", 4, 2, 2)
+    if fault:
+        FAULTS[fault](content, layer)
+    model = onnx.load_from_string(file(content))
+    for node in model.graph.node if named else ():
+        node.name = f"/{node.op_type}/{node.output[0]}"
+    return model
 
 
-@pytest.mark.parametrize("layer, node", [(0, "/encoder/GRU_0"), (1, "/encoder/GRU_3")])
-def test_verify_names_the_layer_of_a_stack_as_the_file_does(layer: int, node: str) -> None:
-    sound, wrong = read(named(tagger())), read(named(tagger(layer=layer)))
-    report = verify(wrong, against=Against(sound))
-    assert report.cause is not None and f"GRU '{node}', layer {layer + 1} of 2" in report.cause.text
-    assert f"GRU '{node}'" in str(report.first)
+def compared(*fault: object, **how: bool) -> Report:
+    wrong, right = (read(tagger(*each, **how).SerializeToString()) for each in (fault, ()))
+    return verify(wrong, against=Against(right))
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_verify_names_the_layer_of_a_stack_as_the_file_does(layer: int) -> None:
+    report, node = compared("gates", layer), f"GRU '/GRU/Y{layer}'"
+    assert f"{node}, layer {layer + 1} of 2" in report.cause.text
+    assert node in str(report.first)
 
 
 def test_verify_names_other_nodes_as_the_file_does() -> None:
-    report = verify(read(named(tagger(dense=1.5))), against=Against(read(named(tagger()))))
-    assert str(report.first) == "MatMul '/head/MatMul_6'"
+    assert str(compared("dense_scaled").first) == "MatMul '/MatMul/product'"
 
 
 def test_nodes_without_names_are_found_by_the_values_of_the_file() -> None:
-    report = verify(read(tagger(layer=1)), against=Against(read(tagger())))
-    assert "GRU that makes 'Y1', layer 2 of 2" in str(report.first)
+    assert "GRU that makes 'Y1', layer 2 of 2" in str(compared("gates", 1, named=False).first)
 
 
 def test_inspect_and_errors_name_a_node_as_the_file_does(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(named(tagger()))
-    assert "node '/encoder/GRU_0', '/encoder/GRU_3' (GRU)" in onernn.Session(path).explain()
-    model = onnx.load(path)
-    model.graph.node[3].attribute.append(onnx.helper.make_attribute("layout", 7))
+    model, path = tagger(), tmp_path / "m.onnx"
     onnx.save(model, path)
-    with pytest.raises(onernn.UnsupportedError, match=r"node '/encoder/GRU_3' \(GRU\)"):
+    assert "node '/GRU/Y0', '/GRU/Y1' (GRU)" in onernn.Session(path).explain()
+    (node,) = (each for each in model.graph.node if "Y1" in each.output)
+    node.attribute.append(onnx.helper.make_attribute("layout", 7))
+    onnx.save(model, path)
+    with pytest.raises(onernn.UnsupportedError, match=r"node '/GRU/Y1' \(GRU\)"):
         onernn.Session(path)
 
 

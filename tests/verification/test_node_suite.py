@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -73,16 +77,6 @@ def swap_biases(model: Any) -> None:
             each.i = 1 - each.i
 
 
-class Faulty:
-    change: ClassVar[Any] = None
-
-    @classmethod
-    def run_model(cls, model: Any, inputs: list[Any], device: str) -> Any:
-        changed = onnx.ModelProto.FromString(model.SerializeToString())
-        cls.change(changed)
-        return onnxruntime.backend.prepare(changed, device).run(inputs)
-
-
 FAULTS = {
     drop_state: "lstm-bidirectional_concat-",
     drop_lengths: "gru-right2left-",
@@ -98,8 +92,13 @@ def one(cell: str, direction: Any) -> Combination:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_planted_fault_fails_in_the_cell_that_it_concerns(fault: Any) -> None:
+    def run_model(model: Any, inputs: list[Any], device: str) -> Any:
+        changed = onnx.ModelProto.FromString(model.SerializeToString())
+        fault(changed)
+        return onnxruntime.backend.prepare(changed, device).run(inputs)
+
     class Suite(NodeConformance):
-        backend = type("Backend", (Faulty,), {"change": staticmethod(fault)})
+        backend = SimpleNamespace(run_model=run_model)
 
     cell, direction, _ = FAULTS[fault].split("-")
     with pytest.raises(pytest.fail.Exception, match="apart, .* allowed"):
@@ -117,13 +116,11 @@ def test_folders_are_those_of_onnx_s_own_suite(tmp_path: Path) -> None:
     found = load_model_tests(str(tmp_path), "onernn")
     assert {each.name for each in found} == {each.name for each in chosen}
     for each in found:
-        assert each.model_dir is not None
         model = onnx.load(Path(each.model_dir, "model.onnx"))
         data = Path(each.model_dir, "test_data_set_0")
         made = backend.run_model(model, read_arrays(data, "input", len(model.graph.input)))
-        for given, want in zip(
-            made, read_arrays(data, "output", len(model.graph.output)), strict=True
-        ):
+        wanted = read_arrays(data, "output", len(model.graph.output))
+        for given, want in zip(made, wanted, strict=True):
             np.testing.assert_allclose(given, want, rtol=each.rtol, atol=each.atol)
 
 
@@ -133,14 +130,6 @@ def test_what_an_unknown_axis_and_a_missing_backend_are_told() -> None:
     with pytest.raises(TypeError, match=r"say which backend: backend = \.\.\."):
         NodeConformance().layer(None)  # type: ignore[arg-type]
     assert len(CELLS) == len(set(CELLS))
-
-
-class Answering:
-    answer: Any = None
-
-    @classmethod
-    def run_model(cls, *_: Any) -> Any:
-        return cls.answer
 
 
 @pytest.mark.parametrize(
@@ -153,7 +142,82 @@ class Answering:
 )
 def test_a_wrong_answer_says_what_is_expected(answer: Any, told: str) -> None:
     class Suite(NodeConformance):
-        backend = type("Backend", (Answering,), {"answer": answer})
+        backend = SimpleNamespace(run_model=lambda *_: answer)
 
     with pytest.raises(TypeError, match=told):
         Suite().test_conforms(one("gru", "left2right"))
+
+
+SUBJECTS = """
+from onernn.adapters.onnx import backend as right
+from onernn.verification.node_suite import NodeConformance
+
+
+class Wrong:
+    @staticmethod
+    def run_model(model, inputs, device):
+        return [-each for each in right.run_model(model, inputs)]
+
+
+class Small(NodeConformance):
+    cells, directions, sizes = ("gru", "lstm"), ("left2right",), ("odd",)
+    lengths, states = ("equal", "word"), ("given",)
+
+
+class TestRight(Small):
+    framework, backend = "onnx", right
+
+
+class TestWrong(Small):
+    backend, known_failures = Wrong, "known.toml"
+
+
+class TestAbsent(Small):
+    framework, backend = "no_such_framework", right
+
+
+def test_of_another_kind(): ...
+"""
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_run_writes_a_table_and_a_report_for_ci(processes: str, tmp_path: Path) -> None:
+    (tmp_path / "test_subjects.py").write_text(SUBJECTS)
+    (tmp_path / "known.toml").write_text('"gru-*" = "the sign | is wrong"\n')
+    options = ("-n", processes, "-p", "no:cacheprovider")
+    files = ("--junitxml=report.xml", "--conformance-table=report.md")
+    command = [sys.executable, "-m", "pytest", "-q", *options, *files, "test_subjects.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    right = f"Right (onnx {onnx.__version__})"
+    wrong = "test_subjects.py::TestWrong::test_conforms[lstm-left2right-1layer-{}-given-f32-odd]"
+    assert (tmp_path / "report.md").read_text().splitlines() == [
+        f"| cell | Absent (no_such_framework) | {right} | Wrong |",
+        "| --- | --- | --- | --- |",
+        "| gru | 2 skipped | 2 passed | 2 known |",
+        "| lstm | 2 skipped | 2 passed | 2 FAIL |",
+        "",
+        "- Wrong: 2 known failures: the sign | is wrong",
+        *(f"- FAIL: `{wrong.format(lengths)}`" for lengths in ("equal", "word")),
+    ]
+    cases = [*ElementTree.parse(tmp_path / "report.xml").iter("testcase")]
+    assert len(cases) == 13
+    (case,) = (
+        each
+        for each in cases
+        if "TestRight" in each.get("classname", "")
+        and (each.get("name") == "test_conforms[lstm-left2right-1layer-word-given-f32-odd]")
+    )
+    properties = {each.get("name"): each.get("value") for each in case.iter("property")}
+    assert properties == {
+        **{"subject": right, "cell": "lstm", "direction": "left2right", "layers": "1"},
+        **{"lengths": "word", "state": "given", "dtype": "f32", "size": "odd"},
+    }
+    assert sum(each.find("failure") is not None for each in cases) == 2
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    options = [f"--conformance-table={tmp_path / 'nowhere' / 'a.md'}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, tmp_path]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR and "No such file" in done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,26 +19,28 @@ from support.layers import random_weights
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, over_time
 from onernn.ir.graph import Node, Value
+from onernn.verification.conversion import UndecidedError
 
 WIDTH, H, N = 3, 4, 2
 INTS = {"axes": np.array([0]), "first": np.array([0]), "2nd": np.array([1])}
 
 
-def layer(
-    cell: Cell, x: str, states: list[str], outputs: list[str], width: int = WIDTH, **more: Any
-) -> Node:
+def layer(text: str, cell: Cell, width: int = WIDTH, **more: Any) -> Node:
+    """``y h = Rnn x h0``, with random weights."""
     spec = RnnSpec(cell, width, H, **more)
-    weights = random_weights(spec, len(x))
-    at = {"spec": spec, "weights": weights[0] if spec.layers == 1 else tuple(weights)}
-    return Node("Rnn", (x, *states), tuple(outputs), at)
+    seed = len(text.partition("Rnn ")[2].split()[0])
+    return new_node(text, spec=spec, weights=tuple(random_weights(spec, seed)))
 
 
 def model(
-    nodes: list[Node], outputs: list[str], state: tuple[int | None, ...], x: Any = (None, WIDTH)
-):
+    nodes: Sequence[Node],
+    state: tuple[int | None, ...],
+    x: tuple[int | None, ...] = (None, WIDTH),
+    constants: dict[str, np.ndarray] = INTS,
+) -> Graph:
     inputs = (Value("x", "float32", x), Value("s", "float32", state))
-    values = tuple(Value(name, "float32") for name in outputs)
-    return Graph("step", inputs, values, tuple(nodes), INTS)
+    outputs = (Value("y", "float32"), Value("sN", "float32"))
+    return Graph("step", inputs, outputs, tuple(nodes), constants).prune()
 
 
 def packed(read: str = "hc", written: str = "hc", reads: str = "") -> Graph:
@@ -44,25 +48,25 @@ def packed(read: str = "hc", written: str = "hc", reads: str = "") -> Graph:
     h, c = (f"{name}0" for name in read)
     one, other = (f"{name}1" for name in written)
     nodes = [
-        Node("Gather", ("s", "first"), (h,), {"axis": 0}),
-        Node("Gather", ("s", "2nd"), (c,), {"axis": 0}),
-        *new_nodes("""
+        *new_nodes(f"""
+        {h} = Gather s first axis=0
+        {c} = Gather s 2nd axis=0
         h00 = Unsqueeze h0 axes
         c00 = Unsqueeze c0 axes
         steps = Unsqueeze x axes
     """),
-        layer(Cell.LSTM, "steps", ["h00", "c00"], ["", "h11", "c11"]),
-        *new_nodes("""
+        layer(" h11 c11 = Rnn steps h00 c00", Cell.LSTM),
+        *new_nodes(f"""
         h1 = Squeeze h11 axes
         c1 = Squeeze c11 axes
+        sN = Concat {one} {other} axis=0
+        row = Squeeze h1 axes
+        seen = Squeeze {reads or "h1"} axes
+        positive = Relu row
+        y = Add positive {"seen" if reads else "row"}
     """),
-        Node("Concat", (one, other), ("sN",), {"axis": 0}),
-        new_node("row = Squeeze h1 axes"),
-        *([Node("Squeeze", (reads, "axes"), ("seen",))] if reads else []),
-        new_node("positive = Relu row"),
-        Node("Add", ("positive", "seen" if reads else "row"), ("y",)),
     ]
-    return model(nodes, ["y", "sN"], (2, None, H))
+    return model(nodes, (2, None, H))
 
 
 def two_layers(crossed: bool = False) -> Graph:
@@ -76,29 +80,29 @@ def two_layers(crossed: bool = False) -> Graph:
         b0 = Transpose b perm=(0,3,1,2)
         steps = Unsqueeze x axes
     """),
-        layer(Cell.GRU, "steps", ["a0"], ["ya", "a1"]),
+        layer("ya a1 = Rnn steps a0", Cell.GRU),
         new_node("between = Tanh ya"),
-        layer(Cell.LBR_GRU, "between", ["b0"], ["yb", "b1"], width=H),
-        new_node("ab = Concat a1 b1", axis=1),
-        Node("Gather", ("ab", zero), ("first_state",), {"axis": 1}),
-        Node("Gather", ("ab", one), ("second_state",), {"axis": 1}),
-        *new_nodes("""
+        layer("yb b1 = Rnn between b0", Cell.LBR_GRU, H),
+        *new_nodes(f"""
+        ab = Concat a1 b1 axis=1
+        first_state = Gather ab {zero} axis=1
+        second_state = Gather ab {one} axis=1
         f = Transpose first_state perm=(0,2,3,1)
         g = Transpose second_state perm=(0,2,3,1)
         sN = Concat f g axis=3
         y = Squeeze yb axes
     """),
     ]
-    return model(nodes, ["y", "sN"], (1, None, H, 2))
+    return model(nodes, (1, None, H, 2))
 
 
 def chunks() -> Graph:
     """Three steps a frame, a stack of two layers, and a layer that sees one frame only."""
     nodes = [
-        layer(Cell.GRU, "x", [], ["z"], direction="bidirectional_sum"),
-        layer(Cell.GRU, "z", ["s"], ["y", "sN"], width=H, layers=2),
+        layer("z = Rnn x", Cell.GRU, direction="bidirectional_sum"),
+        layer("y sN = Rnn z s", Cell.GRU, H, layers=2),
     ]
-    return model(nodes, ["y", "sN"], (2, 1, None, H), (3, None, WIDTH))
+    return model(nodes, (2, 1, None, H), (3, None, WIDTH))
 
 
 def read_by_the_frame() -> Graph:
@@ -108,13 +112,45 @@ def read_by_the_frame() -> Graph:
         steps = Unsqueeze x axes
         h = Unsqueeze s axes
     """),
-        layer(Cell.GRU, "steps", ["h"], ["ys", "last"]),
+        layer("ys last = Rnn steps h", Cell.GRU),
         *new_nodes("""
         sN = Squeeze last axes
         y = Add ys sN
     """),
     ]
-    return model(nodes, ["y", "sN"], (1, None, H))
+    return model(nodes, (1, None, H))
+
+
+def with_outputs(*names: str) -> Graph:
+    """``read_by_the_frame`` with these outputs; z has the numbers of the next state."""
+    step = read_by_the_frame()
+    again = new_node("z = Identity sN")
+    outputs = tuple(Value(name, "float32") for name in names)
+    return replace(step, nodes=(*step.nodes, again), outputs=outputs).prune()
+
+
+@pytest.mark.parametrize("after", ["sN", "z"])
+@pytest.mark.parametrize("outputs", [("sN",), ("z",), ("sN", "z"), ("z", "sN")])
+def test_a_state_may_be_the_only_output_or_be_there_twice(
+    outputs: tuple[str, ...], after: str, tmp_path: Path
+) -> None:
+    step = with_outputs(*outputs)
+    if after not in outputs:
+        with pytest.raises(UnsupportedError, match="no such output"):
+            over_time(step, {"s": after})
+        return
+    rng = np.random.default_rng(3)
+    x, s = (rng.uniform(-1, 1, shape).astype("f4") for shape in ((5, N, WIDTH), (1, N, H)))
+    _, last = frame_by_frame(read_by_the_frame(), x, s)
+    session, found = Session(step, passes=(), backend="reference"), list[np.ndarray]()
+    for frame in x:
+        found.append(session.run({"x": frame, "s": found[-1] if found else s})[after])
+    onernn.convert(over_time(step, {"s": after}), tmp_path / "m.onnx")
+    made = Session(tmp_path / "m.onnx").run({"x": x, "s": s})
+    assert set(made) == set(outputs)
+    for name, value in made.items():
+        want = last if name == after else np.stack(found)
+        np.testing.assert_allclose(value, want, atol=1e-6, rtol=1e-5)
 
 
 def frame_by_frame(step: Graph, x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -163,38 +199,29 @@ WINDOW = {
 }
 
 
-def buffered(nodes: list[Node], steps: int, state: tuple[int | None, ...]) -> Graph:
+def buffered(nodes: Sequence[Node], steps: int, state: tuple[int | None, ...]) -> Graph:
     """A frame of ``steps`` steps, (N, C, steps), and a window that moves on."""
-    inputs = (Value("x", "float32", (None, WIDTH, steps)), Value("s", "float32", state))
-    outputs = (Value("y", "float32"), Value("sN", "float32"))
-    return Graph("step", inputs, outputs, tuple(nodes), WINDOW)
+    return model(nodes, state, (None, WIDTH, steps), WINDOW)
 
 
-CUT_BEHIND = [
-    *new_nodes("""
+CUT_BEHIND = new_nodes("""
         j = Concat s x axis=2
         y = Conv j k
         sN = Slice j -2 far time
     """)
-]
-CUT_BEFORE = [
-    *new_nodes("""
+CUT_BEFORE = new_nodes("""
         p = Slice s 1 far time
         sN = Concat p x axis=2
         y = Conv sN k
     """)
-]
-TWICE = [
-    *new_nodes("""
+TWICE = new_nodes("""
         p = Slice s 1 far time
         r = Relu x
         sN = Concat p r axis=-1
         j = Concat s r axis=2
         y = Conv j k
     """)
-]
-PACKED = [
-    *new_nodes("""
+PACKED = new_nodes("""
         a4 = Gather s 0 axis=0
         b4 = Gather s 1 axis=0
         a = Squeeze a4 part
@@ -209,7 +236,6 @@ PACKED = [
         bN4 = Unsqueeze bN part
         sN = Concat aN4 bN4 axis=0
     """)
-]
 
 
 @pytest.mark.parametrize(
@@ -235,50 +261,54 @@ def test_a_window_that_moves_on_is_one_long_value(step: Graph, state: tuple[int,
     assert len(nothing["y"]) == 0 and np.array_equal(nothing["sN"], s)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "told"),
-    [
-        (  # what moves on is not what the frame sees
-            [*TWICE[:3], new_node("j = Concat s x", axis=2), *TWICE[4:]],
-            r"'j' \(Concat\): state 's' is read, and does not move on",
+UNLIKE_LAYERS = {
+    "what moves on is not what the frame sees": (
+        buffered((*TWICE[:3], new_node("j = Concat s x", axis=2), *TWICE[4:]), 1, (None, WIDTH, 3)),
+        r"'j' \(Concat\)",
+    ),
+    "two steps are dropped, and one comes": (
+        buffered(
+            (*CUT_BEHIND[:2], *new_nodes("t = Slice j -2 far time\nsN = Concat t x axis=2")),
+            1,
+            (None, WIDTH, 3),
         ),
-        (  # two steps are dropped, and one comes
-            [
-                *CUT_BEHIND[:2],
-                *new_nodes("""
-        t = Slice j -2 far time
-        sN = Concat t x axis=2
-    """),
-            ],
-            r"'j' \(Concat\): state 's' is read, and does not move on",
+        r"'j' \(Concat\)",
+    ),
+    "a sum": (buffered(new_nodes("sN = Add x s\ny = Relu sN"), 1, (None, WIDTH, 1)), "state 's'"),
+    "a cell that is not a layer": (
+        buffered(
+            new_nodes("h = MatMul s square\na = Mul x h\nsN = Sigmoid a\ny = Relu sN"),
+            1,
+            (None, WIDTH, 1),
         ),
-        (
-            [
-                *new_nodes("""
-        sN = Add x s
-        y = Relu sN
-    """)
-            ],
-            r"'sN/frame' \(Add\): state 's' is read",
-        ),
-        (  # a cell that is no layer
-            [
-                *new_nodes("""
-        h = MatMul s square
-        a = Add x h
-        sN = Tanh a
-        y = Relu sN
-    """)
-            ],
-            r"'h' \(MatMul\): state 's' is read",
-        ),
-    ],
-)
-def test_windows_that_do_not_move_on_are_refused(nodes: list[Node], told: str) -> None:
-    size = 1 if nodes[0].op in ("Add", "MatMul") else 3
-    step = buffered(nodes, 1, (None, WIDTH, size))
-    with pytest.raises(UnsupportedError, match=told):
-        over_time(step.pruned(), {"s": "sN"})
+        r"'h' \(MatMul\)",
+    ),
+    "the frame before": (
+        buffered(new_nodes("y = Sub x s\nsN = Tanh x"), 1, (None, WIDTH, 1)),
+        r"'y' \(Sub\)",
+    ),
+    "exchanged when written": (packed("hc", "ch"), "sN: .* 's'"),
+    "exchanged when read": (packed("ch", "hc"), "sN: .* 's'"),
+    "another layer's": (two_layers(crossed=True), "sN: .* 's'"),
+    "read by the frame": (packed(reads="h0"), "state 'seen' is read"),
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE_LAYERS)
+def test_states_that_layers_do_not_hand_on_are_scanned(kind: str, tmp_path: Path) -> None:
+    step, reason = UNLIKE_LAYERS[kind]
+    whole = over_time(step, {"s": "sN"})
+    assert re.search(f"a scan runs s frame after frame: .*{reason}", Session(whole).explain())
+    onernn.convert(whole, tmp_path / "whole.onnx")
+    written, names = onnxruntime.InferenceSession(tmp_path / "whole.onnx"), ["y", "sN"]
+    runs = Session(whole).run, lambda feed: dict(zip(names, written.run(names, feed), strict=True))
+    rng = np.random.default_rng(0)
+    sizes = [[N if size is None else size for size in value.shape] for value in step.inputs]
+    for frames in (1, 6):
+        x = rng.uniform(-1, 1, (frames, *sizes[0])).astype("f4")
+        s = rng.uniform(-1, 1, sizes[1]).astype("f4")
+        for run in runs:
+            check_run(run, step, x, s)
 
 
 def test_no_frames_leave_the_state_as_it_is() -> None:
@@ -288,25 +318,47 @@ def test_no_frames_leave_the_state_as_it_is() -> None:
     assert got["y"].shape == (0, N, H) and np.array_equal(got["sN"], s)
 
 
-@pytest.mark.parametrize(
-    ("step", "told"),
-    [
-        (packed("hc", "ch"), "it is not what a layer makes of 's'"),
-        (packed("ch", "hc"), "it is not what a layer makes of 's'"),
-        (two_layers(crossed=True), "it is not what a layer makes of 's'"),
-        (packed(reads="h0"), "state 'seen' is read"),
-    ],
-)
-def test_states_that_do_not_go_back_to_their_layers_are_refused(step: Graph, told: str) -> None:
-    with pytest.raises(UnsupportedError, match=told):
-        over_time(step, {"s": "sN"})
+def random_step(seed: int) -> tuple[Graph, dict[str, str]]:
+    """Operators over x and up to three states, each of which may read the others."""
+    rng = np.random.default_rng(seed)
+    states = {f"s{at}": f"s{at}N" for at in range(rng.integers(1, 4))}
+    values, nodes = ["x", *states], list[Node]()
+    for at in range(rng.integers(2, 9)):
+        op, one, other = (
+            str(rng.choice(each)) for each in (["Add", "Mul", "Tanh"], values, values)
+        )
+        nodes.append(Node(op, (one, other)[: 1 if op == "Tanh" else 2], (f"v{at}",)))
+        values.append(f"v{at}")
+    for after in states.values():
+        nodes.append(Node("Tanh", (str(rng.choice(values)),), (after,)))
+        values.append(after)
+    nodes.append(Node("Identity", (str(rng.choice(values)),), ("y",)))
+    inputs = tuple(Value(name, "float32", (None, WIDTH)) for name in ("x", *states))
+    outputs = tuple(Value(name, "float32") for name in ("y", *states.values()))
+    return Graph("step", inputs, outputs, tuple(nodes), {}).prune(), states
 
 
-@pytest.mark.parametrize(("op", "bounds"), [("Clip", (-40, 40)), ("Max", (-5,)), ("Min", (30,))])
-def test_a_bound_on_a_state_is_refused_though_no_made_number_reaches_it(
-    op: str, bounds: tuple[int, ...]
-) -> None:
-    """A cell state grows from frame to frame: what seven frames do not reach, seventy may."""
+@pytest.mark.parametrize("seed", range(20))
+def test_any_step_over_time_gives_what_frame_after_frame_gives(seed: int) -> None:
+    step, states = random_step(seed)
+    whole, one = Session(over_time(step, states)), Session(step, backend="reference", passes=())
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, (5, N, WIDTH)).astype("f4")
+    first = {name: rng.uniform(-1, 1, (N, WIDTH)).astype("f4") for name in states}
+    for frames in (0, 5):
+        state, made = dict(first), list[np.ndarray]()
+        for frame in x[:frames]:
+            result = one.run({"x": frame, **state})
+            state = {name: result[after] for name, after in states.items()}
+            made.append(result["y"])
+        got = whole.run({"x": x[:frames], **first})
+        want = {after: state[name] for name, after in states.items()} | {"y": np.array(made)}
+        for name, value in want.items():
+            np.testing.assert_allclose(got[name].reshape(value.shape), value, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("op", "bounds"), [("Clip", (-0.1, 0.3)), ("Max", (0,)), ("Min", (0.3,))])
+def test_a_bound_on_a_state_holds_in_every_frame(op: str, bounds: tuple[float, ...]) -> None:
     step = packed()
     limits = {f"limit{at}": np.float32(bound) for at, bound in enumerate(bounds)}
     nodes = list(step.nodes)
@@ -314,8 +366,11 @@ def test_a_bound_on_a_state_is_refused_though_no_made_number_reaches_it(
     nodes[at] = replace(nodes[at], inputs=("h1", "bounded"))
     nodes.insert(at, Node(op, ("c1", *limits), ("bounded",)))
     step = replace(step, nodes=tuple(nodes), constants={**step.constants, **limits})
-    with pytest.raises(UnsupportedError, match="it is not what a layer makes of 's'"):
-        over_time(step, {"s": "sN"})
+    x = np.random.default_rng(0).uniform(1, 2, (70, N, WIDTH)).astype("f4")
+    zeros = np.zeros((2, N, H), np.float32)
+    (_, free), (_, held) = frame_by_frame(packed(), x, zeros), frame_by_frame(step, x, zeros)
+    assert not np.allclose(free, held, atol=0.1)
+    check_run(Session(over_time(step, {"s": "sN"})).run, step, x, zeros)
 
 
 def test_a_branch_that_stays_open_tells_which_input_decides_it() -> None:
@@ -334,9 +389,10 @@ def test_a_branch_that_stays_open_tells_which_input_decides_it() -> None:
         ),
         constants={**step.constants, "limit": np.array(8000)},
     )
-    told = "state 's' is read in a branch that stays open; say --given rate=NUMBER, such as 8000"
-    with pytest.raises(UnsupportedError, match=told):
+    with pytest.raises(UndecidedError) as caught:
         over_time(step, {"s": "sN"})
+    assert caught.value.options[0] == ("--given", "rate=8000")
+    over_time(step, {"s": "sN"}, given={"rate": np.array(8000)})
 
 
 @pytest.mark.parametrize(
@@ -346,7 +402,7 @@ def test_a_branch_that_stays_open_tells_which_input_decides_it() -> None:
         ({"s": "q"}, "no such output; there are y, sN"),
         ({"s": "sN", "x": "sN"}, "one output of two states"),
         ({}, "expected an input of frames, and a state"),
-        ({"x": "y"}, "is read"),
+        ({"x": "y"}, "expected the type of 'x'"),
     ],
 )
 def test_names_that_are_no_states_are_told(states: dict[str, str], told: str) -> None:
@@ -370,7 +426,7 @@ def test_the_written_file_runs_in_onnx_runtime(tmp_path: Path) -> None:
     ("options", "told"),
     [
         (["--over-time", "s"], "expected STATE=NEXT"),
-        (["--given", "s=1"], "belong to --over-time"),
+        (["--given", "s=1"], "--given belongs to --over-time"),
         (["--over-time", "s=sN", "--given", "q=1"], "the model takes"),
         (["--over-time", "s=sN", "--given", "s=one"], "--given s=one"),
         (["--over-time", "s=sN", "--input", "q=float32(3)"], "no such input"),

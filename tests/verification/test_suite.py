@@ -27,6 +27,7 @@ pytest_plugins = ("pytester",)
 
 # An adapter under test: what its framework computes errs in one way, or not at all.
 ADAPTER = """
+from dataclasses import replace
 from support.faulty import *
 from onernn.verification.suite import Conformance
 
@@ -35,13 +36,17 @@ class TestAdapter(Conformance):
     {more}
 
     def outputs(self, layer, case):
-        return {run}(case)
+        {outputs}
 """
+ONE = "cells, directions, states, layers = ['lstm'], ['left2right'], ['given'], [1]"
 
 
-def adapter(pytester: pytest.Pytester, fault: str = "", more: str = "") -> pytest.RunResult:
+def adapter(
+    pytester: pytest.Pytester, fault: str = "", more: str = "", outputs: str = "return {}(case)"
+) -> pytest.RunResult:
     run = f"FAULTS[{fault!r}][-1]" if fault else "run"
-    pytester.makepyfile(test_adapter=ADAPTER.format(run=run, more=more))
+    source = ADAPTER.format(more=more, outputs=outputs.format(run))
+    pytester.makepyfile(test_adapter=source)
     return pytester.runpytest_inprocess("-q", "-rx")
 
 
@@ -68,25 +73,12 @@ def test_each_planted_fault_fails_in_every_cell_that_it_concerns(
 
 def test_a_fault_of_the_second_batch_only_is_found(pytester: pytest.Pytester) -> None:
     """As Paddle's caches: the states of the first batch come again."""
-    pytester.makepyfile(
-        test_adapter="""
-        from dataclasses import replace
-        from support.faulty import run
-        from onernn.verification.suite import Conformance
-
-        class TestAdapter(Conformance):
-            cells, directions, states = ["lstm"], ["left2right"], ["given"]
-            lengths, sizes, layers = ["ragged"], ["odd"], [1]
-
-            def layer(self, case):
-                return {}
-
-            def outputs(self, kept, case):
-                state = kept.setdefault(len(case.x), case.state)
-                return run(replace(case, state=state))
-        """
+    more = f"{ONE}\n    def layer(self, case): return {{}}"
+    result = adapter(
+        pytester,
+        more=more,
+        outputs="return run(replace(case, state=layer.setdefault(len(case.x), case.state)))",
     )
-    result = pytester.runpytest_inprocess("-q")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["outputs of batch 2: y: *"])
     result.stdout.no_fnmatch_line("outputs: y: *")
@@ -197,13 +189,13 @@ NO_STATE = "no final state; if there is none, final_states = False"
         *(
             (f"{OUTPUTS}return {returned}", said)
             for returned, said in (
-                ("case.padded(), ()", r"expected a list of sentences, got ndarray \(5, 7, 7\)"),
+                ("case.pad(), ()", r"expected a list of sentences, got ndarray \(5, 7, 7\)"),
                 ("run(case)[0], None", NO_STATE),
                 ("run(case)[0], ()", "expected 1 arrays, got 0"),
                 ("run(case)[0][:2], ()", "5 sentences, got 2"),
                 ("[0 * y.astype(int) for y in run(case)[0]], run(case)[1]", "float64, got int64"),
                 ("run(case)[0]", r"outputs: expected \(y, final state\), got list of 5: ndarray"),
-                ("case.padded()", r"outputs: expected \(y, final state\), got ndarray \(5, 7, 7\)"),
+                ("case.pad()", r"outputs: expected \(y, final state\), got ndarray \(5, 7, 7\)"),
                 (
                     "run(case)[0], run(case)[1][0]",
                     r"a state as a tuple, got ndarray \(1, 1, 5, 5\)",
@@ -235,15 +227,8 @@ NO_STATE = "no final state; if there is none, final_states = False"
 def test_what_an_adapter_returns_wrongly_is_said(
     body: str, said: str, pytester: pytest.Pytester
 ) -> None:
-    pytester.makepyfile(
-        "from dataclasses import replace\n"
-        "from support.faulty import run\n"
-        "from onernn.verification.suite import Conformance\n"
-        "class TestAdapter(Conformance):\n"
-        "    cells, directions, layers, sizes = ['gru'], ['left2right'], [1], ['odd']\n"
-        "    lengths, states = ['ragged'], ['given']\n"
-        f"    {body}\n"
-    )
+    source = ADAPTER.format(more=ONE.replace("lstm", "gru"), outputs="")
+    pytester.makepyfile(source.replace("    def outputs(self, layer, case):", f"    {body}"))
     result = pytester.runpytest_inprocess("-q")
     assert result.ret
     assert re.search(said, result.stdout.str())
@@ -251,7 +236,7 @@ def test_what_an_adapter_returns_wrongly_is_said(
 
 def run_beside(pytester: pytest.Pytester, required: str) -> pytest.RunResult:
     more = "framework, cells = 'no_such_framework', ['gru']"
-    pytester.makepyfile(ADAPTER.format(run="run", more=more))
+    pytester.makepyfile(ADAPTER.format(more=more, outputs="return run(case)"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONERNN_REQUIRE", required)
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
@@ -313,22 +298,14 @@ def test_a_case_is_what_the_oracle_makes_of_it(cell: str) -> None:
         np.testing.assert_allclose(ours, right, rtol=0, atol=2e-6)
 
 
-EMPTY = """    def outputs(self, layer, case):
-        if 0 in case.lengths:
-            raise RuntimeError("length must be greater than 0")
-        return run(case)
-"""
-
-
 @pytest.mark.parametrize("said", [False, True])
 def test_a_framework_without_empty_sentences_is_asked_once(
     said: bool, pytester: pytest.Pytester
 ) -> None:
     """A right adapter passes when it says so, and is told what to say where it does not."""
     more = f"cells, directions = ['gru'], ['left2right']\n    empty_sentences = {not said}"
-    source = ADAPTER.format(run="run", more=more)
-    pytester.makepyfile(test_adapter=source[: source.index("    def outputs")] + EMPTY)
-    result = pytester.runpytest_inprocess("-q")
+    outputs = "assert 0 not in case.lengths\n        return {}(case)"
+    result = adapter(pytester, more=more, outputs=outputs)
     if said:
         result.assert_outcomes(passed=3)
     else:

@@ -21,7 +21,7 @@ STEPS, SENTENCES, CHANNELS, SIZE = 6, 3, 4, 5
 def save(
     name: str, parameters: F64, given: dict[str, F64], expected: list[F64], **attrs: Any
 ) -> None:
-    """``model-symbol.json`` and ``model-0000.params`` of one RNN, and ``io.npz``."""
+    """Writes ``model-symbol.json`` and ``model-0000.params`` of one RNN, and ``io.npz``."""
     folder = HERE / name
     folder.mkdir(parents=True, exist_ok=True)
     dtype = None if parameters.dtype == np.float32 else "float64"
@@ -86,9 +86,9 @@ def lstm(
 
 
 def dropout(name: str, size: int = 8) -> None:
-    """The first of two layers gives 1 everywhere, the second hands on what it is given.
+    """Writes two layers: the first one returns 1 everywhere, the second one returns its input.
 
-    In training with p = 0.5 every number is therefore 0 or 2: ``train__0`` lists what is right.
+    In training with p = 0.5 every value is therefore 0 or 2; ``train__0`` lists these.
     """
     zeros, eye = np.zeros((size, size), np.float32), np.eye(size, dtype=np.float32)
     ones, nothing = np.ones(size, np.float32), np.zeros(3 * size, np.float32)

@@ -45,7 +45,7 @@ class Model:
         self.recordings: list[dict[str, Any]] = []
 
     def array(self, *shape: int) -> F64:
-        """Contractive: within 1 / sqrt(rows)."""
+        """Returns contractive values: within 1 / sqrt(rows)."""
         return self.rng.uniform(-1, 1, shape).astype(np.float32) / np.float32(np.sqrt(shape[0]))
 
     def parameter(self, array: F64) -> Any:
@@ -74,7 +74,7 @@ class Model:
         return made
 
     def fc(self, weight: F64, bias: F64 | None = None) -> Any:
-        """mul, and elementwise_add where there is a bias: what Paddle's passes look for."""
+        """Adds mul, and elementwise_add for a bias: the pattern of Paddle's passes."""
         inputs = {"X": self.feeds[0], "Y": self.parameter(weight)}
         (out,) = self.op("mul", inputs, x_num_col_dims=1, y_num_col_dims=1)
         if bias is not None:
@@ -109,7 +109,7 @@ class Model:
 
 
 def _strip_call_stacks(file: Path) -> None:
-    """Without the paths of the machine that made it."""
+    """Removes the paths of the machine that made the file."""
     from paddle.base.proto import framework_pb2
 
     program = framework_pb2.ProgramDesc.FromString(file.read_bytes())
@@ -131,7 +131,7 @@ def _gru(
     count: int = 1,
     **attrs: Any,
 ) -> Model:
-    """``count`` layers mul (+ elementwise_add) + gru, or fusion_gru, which share the gru's bias."""
+    """Adds ``count`` layers mul (+ elementwise_add) + gru, or fusion_gru, which share a bias."""
     shared = m.array(1, 3 * m.size) * gru_bias
     shared_variable = m.parameter(shared) if gru_bias else None
     layers = []
@@ -160,7 +160,7 @@ def _gru(
 
 
 def _lstm(m: Model, *, fc_bias: bool = False, cell_read: bool = False, **attrs: Any) -> Model:
-    """mul (+ elementwise_add) + lstm; what is fetched is Hidden, and perhaps a function of Cell."""
+    """Adds mul (+ elementwise_add) + lstm; fetches Hidden, and with ``cell_read`` tanh(Cell)."""
     wx, wh, b = (m.array(rows, 4 * m.size) for rows in (CHANNELS, m.size, 1))
     bx = m.array(4 * m.size) * fc_bias
     projected = m.fc(wx, bx if fc_bias else None)
@@ -249,7 +249,7 @@ def activations_refused() -> Model:
 
 @model
 def int8_gru() -> Model:
-    """Somewhat larger than the others: a few units would hide the loss."""
+    """Makes a larger layer than the others: a few units would hide the loss."""
     return _gru(Model(11, size=8, bound=6), [[0, 3, 4, 9, 11, 31]])
 
 

@@ -31,7 +31,7 @@ def paddle_gru(
     origin_mode: bool = False,
     activation: str = "tanh",
 ) -> F64:
-    """Hidden (W, D) of ``gru``; ``projected`` (W, 3*D) is x*Wx with all biases, gates u, r, c.
+    """Returns Hidden (W, D) of ``gru``; ``projected`` (W, 3*D) is x*Wx with biases, gates u, r, c.
 
     ``weight`` is declared (D, 3*D); memory holds (D, 2*D) for u and r, then (D, D) for c.
     """
@@ -53,7 +53,7 @@ def paddle_gru(
 def paddle_lstm(
     projected: F64, offsets: list[int], weight: F64, candidate_activation: str = "tanh"
 ) -> tuple[F64, F64]:
-    """Hidden and Cell (W, D) of ``lstm`` without peepholes; gates c, i, f, o."""
+    """Returns Hidden and Cell (W, D) of ``lstm`` without peepholes; gates c, i, f, o."""
     size = len(weight)
     hidden, cell = np.zeros((2, len(projected), size))
     for first, last in zip(offsets[:-1], offsets[1:], strict=True):
@@ -79,7 +79,7 @@ def mxnet_rnn(
     lengths: list[int] | None = None,
     clip: tuple[float, float] | None = None,
 ) -> tuple[F64, list[F64]]:
-    """Output (T, N, R*D) and final states of ``RNN``; beyond a sentence's end the output is zero.
+    """Returns the output (T, N, R*D), zero after a sequence's end, and final states of ``RNN``.
 
     ``parameters``: i2h (G*H, I), h2h (G*H, R) and h2r (R, H) of every layer and direction, then
     their biases i2h and h2h (G*H,). Gates of lstm: i, f, g, o; ``clip`` bounds its cell state.

@@ -39,7 +39,7 @@ def lod_of(arrays: Any, name: str) -> list[list[int]]:
 
 
 def paddle_executor(folder: Path, way: str) -> Recordings:
-    """The operators as they were saved."""
+    """Runs the operators in the saved form."""
     import numpy as np
     import paddle
 
@@ -57,7 +57,7 @@ def paddle_executor(folder: Path, way: str) -> Recordings:
 
 
 def paddle_predictor(folder: Path, way: str) -> Recordings:
-    """paddle.inference, with its own fusion: native kernels, oneDNN's, or oneDNN's in int8."""
+    """Runs paddle.inference with its fusion: native kernels, oneDNN's, or oneDNN's in int8."""
     import paddle
 
     config = paddle.inference.Config(*(str(folder / f"model.pd{s}") for s in ("model", "iparams")))
@@ -111,7 +111,7 @@ SETTINGS = {"": {"FLAGS_enable_pir_api": "0"}, "native": {"MXNET_USE_MKLDNN_RNN"
 
 
 def one(framework: str, entry: str, way: str) -> None:
-    """In the process of its own: a line of JSON for what was compared, after each recording."""
+    """Runs in a process of its own: prints a line of JSON for each comparison of a recording."""
     import zlib  # noqa: F401  # Paddle 2.6.2 brings its own: who loads Python's later crashes
 
     import numpy as np
@@ -132,7 +132,7 @@ def one(framework: str, entry: str, way: str) -> None:
 
 
 def verdict(framework: str, entry: str, way: str) -> tuple[str, str]:
-    """right, wrong, raises, crash, hangs, not fused or absent; and the framework's version."""
+    """Returns right, wrong, raises, crash, hangs, not fused or absent; and the version."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **SETTINGS[""], **SETTINGS.get(way, {})}
     command = [sys.executable, __file__, framework, "--one", entry, way]
     try:
@@ -189,7 +189,7 @@ def examine(framework: str, only: str | None, save: Path | None) -> bool:
 
 
 def table(results: Path) -> str:
-    """A table a framework, a column a version; what is not right stands in bold."""
+    """Returns a table for each framework, a column for each version; failures are bold."""
     lines: list[str] = []
     for framework, entries in faults().items():
         files = sorted(results.glob(f"{framework}-*.json"))

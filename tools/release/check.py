@@ -41,13 +41,13 @@ UNREACHABLE = re.compile(r"ConnectionError|Max retries|timed out|ServiceError|re
 
 
 class Failure(Exception):
-    """What does not hold."""
+    """A check that fails."""
 
 
 def run(
     *command: str | Path, cwd: Path = HERE, environment: Mapping[str, str] | None = None
 ) -> str:
-    """What a command prints; `Failure` with all that it said where it fails."""
+    """Returns the output of a command. Raises `Failure` with all output if it fails."""
     words = list(map(str, command))
     leaks = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     known = {name: value for name, value in os.environ.items() if name not in leaks}
@@ -80,7 +80,7 @@ class Release:
 
 
 def versions(release: Release) -> Iterator[str]:
-    """pyproject.toml, CITATION.cff and CHANGELOG.md agree (a test holds that); the tag is free."""
+    """Checks that pyproject.toml, CITATION.cff and CHANGELOG.md agree, and that the tag is free."""
     changes = (HERE / "CHANGELOG.md").read_text()
     heading = next((h for h in changes.splitlines() if h.startswith(f"## {release.version}")), "")
     if not heading:
@@ -98,7 +98,7 @@ def versions(release: Release) -> Iterator[str]:
 
 
 def same_bytes(release: Release) -> Iterator[str]:
-    """The sdist and the wheel, built from HEAD in two folders, are the same bit for bit."""
+    """Checks that the sdist and the wheel, built from HEAD in two folders, are the same bytes."""
     commit, time = run("git", "log", "-1", "--format=%H %ct").split()
     sums = []
     for name in ("first", "the-second-in-a-folder-of-another-name"):
@@ -126,7 +126,7 @@ def same_bytes(release: Release) -> Iterator[str]:
 
 
 def portable(folder: Path, environment: Mapping[str, str]) -> None:
-    """The wheel for any Linux of its glibc in place of the one for this machine."""
+    """Replaces the wheel for this machine by a wheel for any Linux of its glibc."""
     (wheel,) = folder.glob("*-linux_x86_64.whl")
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     plat = "manylinux_2_17_x86_64"
@@ -140,7 +140,7 @@ def digest(file: Path) -> str:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """The members of two archives that differ."""
+    """Returns the members of two archives that differ."""
     if one.suffix != ".whl":
         return ["compare them with diffoscope"]
     with zipfile.ZipFile(one) as a, zipfile.ZipFile(other) as b:
@@ -151,14 +151,14 @@ def differences(one: Path, other: Path) -> list[str]:
         ]
 
 
-def described(release: Release) -> Iterator[str]:
-    """twine accepts what the page of the release will be made of."""
+def check_description(release: Release) -> Iterator[str]:
+    """Checks that twine accepts the text for the page of the release."""
     run(sys.executable, "-m", "twine", "check", "--strict", *release.out.glob("onernn-*"))
     yield "twine"
 
 
-def installed(release: Release) -> Iterator[str]:
-    """The wheel runs on each Python, with the newest and the oldest of what it depends on."""
+def install_wheel(release: Release) -> Iterator[str]:
+    """Checks that the wheel runs on each Python, with the newest and the oldest dependencies."""
     for version in PYTHONS:
         python = interpreter(version)
         if python is None:
@@ -182,7 +182,7 @@ def installed(release: Release) -> Iterator[str]:
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of this version: of the system, of pyenv, or of uv."""
+    """Returns a Python of this version: of the system, of pyenv, or of uv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found: list[str | Path] = [f"python{version}"]
     found += sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)
@@ -200,7 +200,7 @@ def interpreter(version: str) -> str | None:
 
 
 def lowest(wheel: Path, python: str) -> Iterator[str]:
-    """What the wheel depends on, each in the least version that it declares for this Python."""
+    """Yields the wheel's dependencies in the lowest versions that it declares for this Python."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = email.message_from_bytes(archive.read(name))
@@ -215,7 +215,7 @@ def lowest(wheel: Path, python: str) -> Iterator[str]:
 
 
 def uses(python: Path, release: Release) -> None:
-    """Runs the command as a stranger would, away from the checkout."""
+    """Runs the command outside of the checkout."""
     onernn = python.with_name("onernn")
     with tempfile.TemporaryDirectory() as place:
         here = Path(place)
@@ -226,11 +226,11 @@ def uses(python: Path, release: Release) -> None:
             run(onernn, "verify", model, "--data", data, cwd=here)
             run(onernn, "inspect", model, "--html", "page.html", cwd=here)
             run(onernn, "run", model, "--input", data, "--output", "out.npz", cwd=here)
-        run(onernn, "doctor", "--threads", "1", "--quiet", cwd=here)
+        run(onernn, "doctor", "--full", "--threads", "1", "--quiet", cwd=here)
 
 
 def licences(release: Release) -> Iterator[str]:
-    """Ours and those of what is installed with it are known, and free for any use."""
+    """Checks that the licences of onernn and its dependencies are known, and free for any use."""
     with zipfile.ZipFile(release.wheel) as archive:
         paths = [each for each in archive.namelist() if not each.endswith("/")]
         names = {Path(each).name for each in paths if "/licenses/" in each}
@@ -268,7 +268,7 @@ print(json.dumps(found))
 
 
 def newest(release: Release) -> Path:
-    """The Python of an environment with the newest of everything."""
+    """Returns the Python of an environment with the newest versions."""
     found = [python for name, python in release.environments.items() if name.endswith("newest")]
     if not found:
         raise Failure("no Python of a supported version was found, or none ran")
@@ -276,7 +276,7 @@ def newest(release: Release) -> Path:
 
 
 def bill_of_materials(release: Release) -> Iterator[str]:
-    """CycloneDX's list of what an installation consists of; the tool validates it."""
+    """Writes CycloneDX's list of the packages of an installation; the tool validates it."""
     file = release.out / f"onernn-{release.version}.cdx.json"
     options = ("--output-reproducible", "--of", "JSON", "-o", file)
     run(BIN / "cyclonedx-py", "environment", *options, newest(release))
@@ -286,8 +286,8 @@ def bill_of_materials(release: Release) -> Iterator[str]:
     yield f"{file.name}: {len(parts)} components"
 
 
-def audited(release: Release) -> Iterator[str]:
-    """No known vulnerability in what is installed with it."""
+def audit_dependencies(release: Release) -> Iterator[str]:
+    """Checks that no installed package has a known vulnerability."""
     sites = run(newest(release), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
     try:
         run(
@@ -310,11 +310,11 @@ def audited(release: Release) -> Iterator[str]:
 CHECKS: tuple[Callable[[Release], Iterator[str]], ...] = (
     versions,
     same_bytes,
-    described,
-    installed,
+    check_description,
+    install_wheel,
     licences,
     bill_of_materials,
-    audited,
+    audit_dependencies,
 )
 
 

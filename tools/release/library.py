@@ -1,4 +1,4 @@
-"""libonernn by itself: header, libraries, and files for pkg-config and CMake, in one archive.
+"""libonernn by itself: headers, libraries, and files for pkg-config and CMake, in one archive.
 
 Prints the path of the archive in the folder that is given. The same files give the same bytes.
 """
@@ -36,7 +36,8 @@ endif()
 
 def archive(folder: Path) -> Path:
     """Writes ``onernn-VERSION-linux-MACHINE.tar.gz``. Raises `BuildError` without a compiler."""
-    files = {"include/onernn.h": build.HEADERS[0].read_bytes()}
+    headers = [build.HEADERS[0], build.HEADERS[0].with_suffix(".hpp")]
+    files = {f"include/{header.name}": header.read_bytes() for header in headers}
     build.build()
     for library in sorted(build.BUILT.glob("*.so")):
         files[f"lib/{library.name}"] = library.read_bytes()

@@ -1,6 +1,7 @@
-"""Paddle's options of a `Config` that are no options here: each method's name, and why.
+"""`paddle.inference.Config`: the options that onernn honours, and tables of Paddle's other options.
 
-Those of `Config` itself, in `config.py`, are honoured.
+onernn honours the options that `AnalysisConfig` defines. The tables list the other methods by name,
+with a reason.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ NO_EFFECT = _by_name(
         "Paddle 2.6 passes over it, too": "switch_use_feed_fetch_ops",
     }
 )
-"""Accepted: what they change does not change a result on a CPU."""
+"""Methods that are accepted, because they do not change a result on a CPU."""
 
 NOT_HERE = _by_name(
     {
@@ -61,7 +62,9 @@ NOT_HERE = _by_name(
         "the native engine": "to_native_config",
     }
 )
-"""Refused when they are called: they ask for what is not here."""
+"""Methods that raise an error when they are called, because onernn does not have what they ask
+for.
+"""
 
 _OFF = """
     lite_engine_enabled mkldnn_int8_enabled onnxruntime_enabled shape_range_info_collected
@@ -79,7 +82,7 @@ ANSWERS: dict[str, Any] = {
     "tensorrt_optimization_level": 3,
     "xpu_device_id": 0,
 }
-"""Questions with one answer here, that of Paddle 2.6.2 before an option is changed."""
+"""Methods with a fixed answer: the answer of Paddle 2.6.2 before any option is changed."""
 
 MODULE_NOT_HERE = {
     "InternalUtils": "of TensorRT and XPUs",
@@ -87,7 +90,7 @@ MODULE_NOT_HERE = {
     "_get_phi_kernel_name": "there are no kernels of Paddle here",
     "convert_to_mixed_precision": "models are not rewritten (dtype: enable_mkldnn_bfloat16)",
 }
-"""Names of the module `paddle.inference` that are not here, and why."""
+"""Names of the module `paddle.inference` that onernn does not have, and why."""
 
 PREDICTOR_NOT_HERE = {
     "register_output_hook": "operators are fused (onernn.Session.run(inputs, observe) sees nodes)",
@@ -95,17 +98,17 @@ PREDICTOR_NOT_HERE = {
 """Methods of a predictor that are refused when they are called."""
 
 
-# `paddle.inference.Config`: which model, and how it is run.
+# `paddle.inference.Config`: the model, and how to run it.
 
 _RECURRENT = frozenset("gru lstm rnn fusion_gru fusion_lstm multi_gru".split())
-"""Operators that compute in bfloat16 here where `set_bfloat16_op` lets them."""
+"""Operators that compute in bfloat16 if `set_bfloat16_op` lets them."""
 
 
 class AnalysisConfig:
-    """Options as in Paddle 2.6.2, with its defaults: one thread, float32.
+    """The options of Paddle 2.6.2, with its defaults: one thread, float32.
 
-    ``AnalysisConfig(folder)``, ``AnalysisConfig(program, parameters)`` or a copy of another. What
-    changes no result on a CPU is accepted; what asks for another device or engine raises
+    ``AnalysisConfig(folder)``, ``AnalysisConfig(program, parameters)`` or a copy of another.
+    Options that change no result on a CPU are accepted. Options for other devices or engines raise
     `UnsupportedError`.
     """
 
@@ -137,7 +140,7 @@ class AnalysisConfig:
         self.set_model(model, params)
 
     def set_model(self, model: str, params: str | None = None) -> None:
-        """A folder, or a program's file and its parameters'."""
+        """Sets a folder, or the files of a program and of its parameters."""
         if params is None:
             self._folder = _path(model)
         else:
@@ -152,7 +155,7 @@ class AnalysisConfig:
     def set_model_buffer(
         self, program: bytes, program_size: int, params: bytes, params_size: int
     ) -> None:
-        """A model that is in memory: what its two files would hold."""
+        """Sets a model that is in memory: the contents of its two files."""
         self._buffers = bytes(program[:program_size]), bytes(params[:params_size])
 
     def model_dir(self) -> str:
@@ -183,15 +186,19 @@ class AnalysisConfig:
         return self._onednn
 
     def enable_mkldnn_bfloat16(self) -> None:
-        """Recurrent layers compute in bfloat16, as ``onernn.Session(model, dtype="bf16")``."""
+        """Makes recurrent layers compute in bfloat16, like ``onernn.Session(model,
+        dtype="bf16")``.
+        """
         self._bfloat16 = True
 
     def set_bfloat16_op(self, operators: Set[str]) -> None:
-        """Operators, by Paddle's names, that `enable_mkldnn_bfloat16` may change; none: all."""
+        """Sets the operators, by Paddle's names, that `enable_mkldnn_bfloat16` may change. An empty
+        set means all operators.
+        """
         self._bfloat16_ops = frozenset(operators)
 
     def switch_specify_input_names(self, x: bool = True) -> None:
-        """`PaddleTensor`s given to ``run`` are identified by name, not by position."""
+        """Makes ``run`` identify `PaddleTensor`s by name, not by position."""
         self._by_name = bool(x)
 
     def specify_input_name(self) -> bool:
@@ -213,7 +220,7 @@ class AnalysisConfig:
         return tensors.Precision.Float32
 
     def summary(self) -> str:
-        """Returns a line an option that is honoured."""
+        """Returns one line for each option that is honoured."""
         rows = {
             "model_dir": self._folder,
             "model_file": self._files[0],
@@ -227,7 +234,7 @@ class AnalysisConfig:
 
     @property
     def dtype(self) -> str:
-        """How recurrent layers compute, by the names of `onernn.Session`."""
+        """The dtype in which recurrent layers compute, by its name in `onernn.Session`."""
         ours = not self._bfloat16_ops or not _RECURRENT.isdisjoint(self._bfloat16_ops)
         return "bf16" if self._bfloat16 and self._onednn and ours else "f32"
 

@@ -26,7 +26,13 @@ from onernn.adapters.paddle.inference.tensors import (
     paddle_tensor,
 )
 from onernn.adapters.paddle.lower import load_paddle, lower
-from onernn.adapters.paddle.read import Operator, Program, Variable, read_program
+from onernn.adapters.paddle.read import (
+    Operator,
+    Program,
+    Variable,
+    fetch_operators,
+    read_program,
+)
 from onernn.engine.session import Session
 from onernn.ir.budget import return_freed_memory
 from onernn.ir.errors import ShapeError, UnsupportedError
@@ -50,7 +56,7 @@ class CUDAPlace:
 
 
 class Scope:
-    """Where Paddle keeps a program's variables; here a program keeps its own."""
+    """The place in which Paddle keeps a program's variables. In onernn a program keeps its own."""
 
 
 _SCOPE = Scope()
@@ -66,7 +72,7 @@ def scope_guard(scope: Scope) -> Iterator[None]:
 
 
 class FetchedVariable:
-    """What a program gives, as `load_inference_model` lists it."""
+    """A variable that a program outputs, in the list of `load_inference_model`."""
 
     def __init__(self, variable: Variable) -> None:
         self.name, self.dtype, self.lod_level = variable.name, variable.dtype, variable.lod_depth
@@ -77,7 +83,7 @@ class FetchedVariable:
 
 
 class LoadedProgram:
-    """A saved program, to be run by an `Executor`; None: the empty one, which sets nothing up."""
+    """A saved program that an `Executor` runs. None stands for the empty startup program."""
 
     def __init__(self, program: Program | None = None) -> None:
         self._program = program
@@ -100,7 +106,9 @@ class LoadedProgram:
         return sorted(result, key=lambda op: op.attributes.get("col", 0))
 
     def session(self, fetches: Sequence[str]) -> Session:
-        """Returns one that gives these variables of the program, whichever they are."""
+        """Returns a session that outputs these variables, which may be any variables of the
+        program.
+        """
         if self._program is None or not fetches:
             raise UnsupportedError("Executor.run: this program has nothing that could be fetched")
         with self._lock:
@@ -114,18 +122,14 @@ class LoadedProgram:
                 f"Executor.run: no variables {unknown} in {program.file}; it gives {self.fetches}"
             )
         kept = [op for op in program.operators if op.type != "fetch"]
-        end = 1 + max(op.position for op in program.operators)
-        fetching = [
-            Operator(end + column, "fetch", {"X": (name,)}, {}, {"col": column})
-            for column, name in enumerate(dict.fromkeys(fetches))
-        ]
+        operators = (*kept, *fetch_operators(dict.fromkeys(fetches)))
         with reading(program.file):
-            graph = lower(replace(program, operators=(*kept, *fetching)))
+            graph = lower(replace(program, operators=operators))
         return Session(graph, threads=1)
 
 
 class Executor:
-    """Runs what `load_inference_model` gave; there is no other program here."""
+    """An executor of programs from `load_inference_model`; it runs no other programs."""
 
     def __init__(self, place: CPUPlace | None = None) -> None:
         self.place = CPUPlace() if place is None else place
@@ -143,18 +147,18 @@ class Executor:
         return_merged: bool = True,
         use_prune: bool = False,
     ) -> list[Any]:
-        """Returns the values of ``fetch_list``, variables or their names; by default what was
-        saved.
+        """Returns the values of ``fetch_list``, a list of variables or names. The default is the
+        list in the saved program.
 
-        Arrays where ``return_numpy``, `LoDTensor`s otherwise. Raises `PaddleRuntimeError` where an
-        array would lose a LoD.
+        Returns arrays if ``return_numpy``, otherwise `LoDTensor`s. Raises `PaddleRuntimeError` if
+        an array would lose a LoD.
         """
         program = LoadedProgram() if program is None else program
         if not isinstance(program, LoadedProgram):
             raise TypeError(f"Executor.run: expected a program, got {type(program).__name__}")
         fetches = [getattr(each, "name", each) for each in fetch_list or program.fetches]
         if not feed and not fetches:
-            return []  # the program of parameters that are to be set up: there are none
+            return []  # the startup program, which has nothing to do
         feed = feed[0] if isinstance(feed, list | tuple) and len(feed) == 1 else feed or {}
         if not isinstance(feed, Mapping):
             raise TypeError(f"Executor.run: feed: expected a dict, got {type(feed).__name__}")
@@ -191,7 +195,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 Loaded = list[Any]
-"""Program, names of feeds, variables that are fetched."""
+"""The program, the names of its feeds, and its fetched variables."""
 
 
 def load_inference_model(
@@ -201,14 +205,18 @@ def load_inference_model(
     params_filename: str | None = None,
     pserver_endpoints: None = None,
 ) -> Loaded:
-    """``fluid.io.load_inference_model``: a folder with ``__model__``, or what is named in it."""
+    """Loads a model like ``fluid.io.load_inference_model``: a folder with ``__model__``, or files
+    named in it.
+    """
     folder = Path(dirname)
     model = folder / model_filename if model_filename else folder
     return _load(model, folder / params_filename if params_filename else None)
 
 
 def load_static_model(path_prefix: str, executor: Executor, **names: Any) -> Loaded:
-    """``paddle.static.load_inference_model``: PREFIX.pdmodel and PREFIX.pdiparams."""
+    """Loads a model like ``paddle.static.load_inference_model``: PREFIX.pdmodel and
+    PREFIX.pdiparams.
+    """
     if unknown := set(names) - {"model_filename", "params_filename"}:
         raise TypeError(f"load_inference_model: unknown arguments {sorted(unknown)}")
     return load_inference_model(path_prefix, executor, **names)
@@ -220,7 +228,7 @@ def _load(model: Path, params: Path | None) -> Loaded:
     return [program, program.feeds, [program.variable(name) for name in program.fetches]]
 
 
-# Predictors: a session behind Paddle Inference's handles.
+# Predictors run a session through the handles of Paddle Inference.
 
 
 def _model_of(config: AnalysisConfig) -> Graph:
@@ -240,7 +248,9 @@ def _read(path: str, params: str | None) -> Graph:
 
 
 def _in_memory(*parts: bytes) -> Graph:
-    """Returns a model that may be on no disk: in files that only this process sees."""
+    """Returns a model that must not be written to a disk. It is read from files that only this
+    process sees.
+    """
     files = [os.memfd_create(name) for name in ("model", "params")]
     try:
         for file, part in zip(files, parts, strict=True):
@@ -253,9 +263,10 @@ def _in_memory(*parts: bytes) -> Graph:
 
 
 class PaddleInferPredictor:
-    """Runs a model through handles of its inputs and outputs, as `paddle.inference.Predictor`.
+    """A model that runs through handles of its inputs and outputs, like
+    `paddle.inference.Predictor`.
 
-    Clones share what was packed; each is for one thread at a time.
+    Clones share packed weights. Only one thread at a time may use each clone.
     """
 
     def __init__(self, config: AnalysisConfig) -> None:
@@ -288,9 +299,9 @@ class PaddleInferPredictor:
         return _get_handle(self._outputs, name, "output")
 
     def run(self, inputs: Sequence[Any] | None = None) -> list[Any] | None:
-        """Reads the input handles, fills the output handles.
+        """Reads the input handles, and fills the output handles.
 
-        Given a list of tensors, these are the inputs in order, and the outputs are returned.
+        If a list of tensors is given, they are the inputs in order, and the outputs are returned.
         """
         if inputs is None:
             self._run()
@@ -299,12 +310,12 @@ class PaddleInferPredictor:
         for handle, given in zip(self._inputs.values(), inputs, strict=True):
             handle.copy_from_cpu(as_array(given, "Predictor.run"))
         self._run()
-        return [EagerTensor(each._held()) for each in self._outputs.values()]
+        return [EagerTensor(each._get_array()) for each in self._outputs.values()]
 
     def _run(self) -> None:
         graph = self._session.graph
         fed = {
-            value.name: batch_for(value, handle._held(), handle._lod)
+            value.name: batch_for(value, handle._get_array(), handle._lod)
             for value, handle in zip(graph.inputs, self._inputs.values(), strict=True)
         }
         for name, result in self._session.run(fed).items():
@@ -312,10 +323,10 @@ class PaddleInferPredictor:
             self._outputs[name]._hold(data_of(result), lod)
 
     def clear_intermediate_tensor(self) -> None:
-        """Nothing to do: no tensor between operators outlives a run."""
+        """Does nothing, because no intermediate tensor outlives a run."""
 
     def try_shrink_memory(self) -> int:
-        """Gives freed memory back to the system; 0, as Paddle's does without a GPU."""
+        """Returns freed memory to the system. Returns 0, like Paddle without a GPU."""
         return_freed_memory()
         return 0
 
@@ -325,7 +336,7 @@ class PaddleInferPredictor:
 
 
 class AnalysisPredictor(PaddleInferPredictor):
-    """The predictor of Paddle 1, from `create_paddle_predictor`."""
+    """The predictor of Paddle 1, which `create_paddle_predictor` returns."""
 
     def run(self, inputs: Sequence[PaddleTensor]) -> list[PaddleTensor]:  # type: ignore[override]
         """Returns the outputs for the inputs in order, or by name after
@@ -337,10 +348,10 @@ class AnalysisPredictor(PaddleInferPredictor):
                 raise TypeError(f"run: expected PaddleTensors, got {type(each).__name__}")
         names = [each.name for each in inputs] if self._by_name else list(self._inputs)
         for name, each in zip(names, inputs, strict=True):
-            self.get_input_handle(name)._hold(each.held(), each.lod)
+            self.get_input_handle(name)._hold(each.view_array(), each.lod)
         self._run()
         return [
-            paddle_tensor(name, handle._held(), handle.lod())
+            paddle_tensor(name, handle._get_array(), handle.lod())
             for name, handle in self._outputs.items()
         ]
 
@@ -352,7 +363,7 @@ class AnalysisPredictor(PaddleInferPredictor):
     get_output_tensor = PaddleInferPredictor.get_output_handle
 
     def get_input_tensor_shape(self) -> dict[str, list[int]]:
-        """As the program declares them, -1 where a size is open."""
+        """Returns the shapes that the program declares, with -1 for a dynamic size."""
         return {
             each.name: [-1 if size is None else size for size in each.shape or ()]
             for each in self._session.graph.inputs
@@ -375,7 +386,7 @@ class PredictorPool:
             )
         return self._predictors[index]
 
-    retrive = retrieve  # as Paddle 2 spells it
+    retrive = retrieve  # Paddle 2's spelling
 
 
 def create_predictor(config: AnalysisConfig) -> PaddleInferPredictor:

@@ -1,4 +1,6 @@
-"""The modules that programs import from Paddle, what each has here, and how they are found."""
+"""The modules that programs import from Paddle, the names that onernn offers in each, and the
+import hook.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +24,28 @@ from onernn.adapters.paddle.inference.config import (
     PREDICTOR_NOT_HERE,
     AnalysisConfig,
 )
-from onernn.adapters.paddle.inference.tensors import asked_by
+from onernn.adapters.paddle.inference.tensors import name_asker
 from onernn.ir.errors import UnsupportedError
 
-# Which Paddle's behaviour this is.
+# The version of Paddle whose behaviour onernn follows.
 
 PADDLE_VERSION = "2.6.2"
 
 
 def get_version() -> str:
-    """Begins as that of Paddle."""
+    """Returns a version that begins with Paddle's version."""
     return f"version: {PADDLE_VERSION}\ncommit: onernn\nbranch: onernn\n"
 
 
 def get_trt_compile_version() -> tuple[int, int, int]:
-    """Zeros: there is no TensorRT."""
+    """Returns zeros: there is no TensorRT."""
     return 0, 0, 0
 
 
 get_trt_runtime_version = get_trt_compile_version
 
 
-# The modules that programs import from Paddle, and what each has here.
+# The modules that programs import from Paddle, and the names that onernn offers in each.
 
 
 def _set_device(device: str) -> predictors.CPUPlace:
@@ -119,10 +121,9 @@ SERVED: dict[str, dict[str, Any]] = {
         "PlaceType": tensors.PaddlePlace,
         "PrecisionType": tensors.Precision,
         "Predictor": predictors.PaddleInferPredictor,
-        "PredictorPool": predictors.PredictorPool,
         "Tensor": tensors.PaddleInferTensor,
-        "create_predictor": predictors.create_predictor,
-        "get_num_bytes_of_data_type": tensors.get_num_bytes_of_data_type,
+        **_of(predictors, "PredictorPool create_predictor"),
+        **_of(tensors, "get_num_bytes_of_data_type"),
         "get_trt_compile_version": get_trt_compile_version,
         "get_trt_runtime_version": get_trt_runtime_version,
         "get_version": get_version,
@@ -138,11 +139,15 @@ SERVED: dict[str, dict[str, Any]] = {
         **dict(zip(("major", "minor", "patch"), PADDLE_VERSION.split("."), strict=True)),
     },
 }
-"""Names of Paddle's modules that are here. Modules below a module are names of it, too."""
+"""The names that onernn offers in Paddle's modules. A module's submodules are also among its
+names.
+"""
 
 
 class ServedModule(ModuleType):
-    """One of Paddle's modules. A name that is not here raises an error that says who asked."""
+    """One of Paddle's modules. A missing name raises an error with the line of code that asked for
+    it.
+    """
 
     __path__: list[str] = []
 
@@ -151,7 +156,7 @@ class ServedModule(ModuleType):
 
 
 def missing(name: str) -> str:
-    """Returns the message where ``name`` is not here."""
+    """Returns the error message for a missing ``name``."""
     module = name.rpartition(".")[0]
     while module not in SERVED:
         module = module.rpartition(".")[0]
@@ -160,16 +165,16 @@ def missing(name: str) -> str:
     below = {each.removeprefix(f"{module}.").partition(".")[0] for each in SERVED if module in each}
     names = ", ".join(sorted({*SERVED[module], *below} - {module, "__version__"}))
     return (
-        f"{name} is not here{reason}, {asked_by()}; this paddle is onernn, which runs saved models,"
-        f" and neither builds nor trains any; {module} has {names}"
+        f"{name} is not here{reason}, {name_asker()}; this paddle is onernn, which runs saved"
+        f" models, and neither builds nor trains any; {module} has {names}"
     )
 
 
-# ``import paddle`` finds this module: only after a caller asked for it.
+# ``import paddle`` finds this module, but only after a caller asked for it.
 
 
 class _Finder(Loader):
-    """Finds ``paddle`` and the modules below it, and nothing else."""
+    """A finder of ``paddle`` and its submodules only."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -191,10 +196,10 @@ _FINDER = _Finder()
 
 
 def install(*, replace: bool = False) -> None:
-    """From now on ``import paddle``, ``import paddle.fluid``, ... find this face, in this process.
+    """Makes ``import paddle``, ``import paddle.fluid``, ... find this interface, in this process.
 
-    Raises `UnsupportedError` where Paddle is installed, unless ``replace`` says to put the face in
-    its place; where it is imported already in any case.
+    Raises `UnsupportedError` if Paddle is installed, unless ``replace`` is true. Always raises it
+    if Paddle is imported already.
     """
     if _FINDER in sys.meta_path:
         return
@@ -212,18 +217,21 @@ def install(*, replace: bool = False) -> None:
         import_module(name)
 
 
-# Every public name of `paddle.inference` of Paddle 2.6, and what it is here, as a page's table.
+# A page's table of every public name of `paddle.inference` in Paddle 2.6, with its status in
+# onernn.
 
 _SHOWN = ("Config", "Predictor", "PredictorPool", "Tensor")
 
 
 def public_names() -> dict[str, tuple[str, str]]:
-    """By name, those of classes as ``Class.name``: here, accepted or not here; and why."""
+    """Returns the columns of the table, which are status and reason, by name. Class members have
+    names like ``Class.name``.
+    """
     result = {name: ("here", "") for name in SERVED["paddle.inference"]}
     for owner in _SHOWN:
         members = vars(SERVED["paddle.inference"][owner])
         result |= {f"{owner}.{name}": ("here", "") for name in members if name[0] != "_"}
-    for name in ("buffers", "dtype"):  # ours
+    for name in ("buffers", "dtype"):  # onernn's own
         assert isinstance(vars(AnalysisConfig)[name], property)
         del result[f"Config.{name}"]
     del result["PredictorPool.retrieve"]  # Paddle 3's

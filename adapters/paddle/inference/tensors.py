@@ -1,4 +1,4 @@
-"""Tensors of `paddle.inference`, today's and those of its first versions, and what they hold."""
+"""The tensors of `paddle.inference`, of today's and of its first versions, and their contents."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from onernn.ir.errors import OnernnError, ShapeError, UnsupportedError
 from onernn.ir.graph import Value
 from onernn.ir.ragged import Batch, Ragged, as_array, convert, data_of
 
-# What Paddle raises a RuntimeError for, and who in a program asked.
+# The error for calls in which Paddle raises a RuntimeError, and the line of a program that asked.
 
 
 class PaddleRuntimeError(OnernnError, RuntimeError):
-    """An unknown name, or a tensor that holds nothing yet."""
+    """An error: an unknown name, or a tensor that holds nothing yet."""
 
 
-def asked_by() -> str:
-    """Returns the file and line of the program that runs, import machinery and this package left
-    out.
+def name_asker() -> str:
+    """Returns the file and line of the program that asked. Skips the import machinery and this
+    package.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None:
@@ -79,12 +79,14 @@ class PaddlePlace(IntEnum):
 
 _BY_DTYPE = {np.dtype(each.name.lower()): each for each in PaddleDType}
 _AS_PADDLE_TAKES = {"int16": np.int32, "uint16": np.int32, "uint64": np.float64}
-"""Paddle converts these where it copies an array."""
+"""Types that Paddle converts when it copies an array."""
 _SIZES = {"FLOAT32": 4, "INT64": 8, "INT32": 4, "UINT8": 1}
 
 
 def data_type(array: Array) -> PaddleDType:
-    """Raises `TypeError` where Paddle has no such tensors, as Paddle does."""
+    """Returns an array's type. Like Paddle, raises `TypeError` if Paddle has no tensors of this
+    type.
+    """
     if array.dtype not in _BY_DTYPE:
         names = ", ".join(each.name for each in PaddleDType)
         raise TypeError(f"Paddle has no tensors of {array.dtype}; it has {names}")
@@ -96,16 +98,16 @@ def numpy_dtype(of: PaddleDType) -> np.dtype[np.generic]:
 
 
 def as_taken(data: npt.ArrayLike) -> Array:
-    """Returns an array of a type that Paddle has, in one piece; see `data_type` and `as_array`."""
+    """Returns a contiguous array of a type that Paddle has; see `data_type` and `as_array`."""
     array = as_array(data, "tensor")
-    result = np.ascontiguousarray(array).reshape(array.shape)  # an array of no axes gets one
+    result = np.ascontiguousarray(array).reshape(array.shape)  # it adds an axis to a scalar
     result = result.astype(_AS_PADDLE_TAKES.get(result.dtype.name, result.dtype), copy=False)
     data_type(result)
     return result
 
 
 def get_num_bytes_of_data_type(dtype: PaddleDType) -> int:
-    """Of one element; -1 for those of which Paddle 2.6.2 gives none."""
+    """Returns the bytes of one element, -1 for types whose size Paddle 2.6.2 does not know."""
     return _SIZES.get(PaddleDType(dtype).name, -1)
 
 
@@ -115,7 +117,7 @@ Lod = list[list[int]]
 
 
 def lod_of(given: Sequence[Sequence[int]]) -> Lod:
-    """Offsets as Python's integers. Raises `TypeError` where they are not a list of lists."""
+    """Returns offsets as Python integers. Raises `TypeError` if they are not a list of lists."""
     try:
         return [[int(offset) for offset in level] for level in given]
     except TypeError as error:
@@ -123,7 +125,7 @@ def lod_of(given: Sequence[Sequence[int]]) -> Lod:
 
 
 def batch_for(expected: Value, data: Array, lod: Lod) -> Batch:
-    """Returns what a session takes for an input. Raises `ShapeError` where offsets do not fit."""
+    """Returns a session's input. Raises `ShapeError` if offsets do not fit."""
     if lod and any(lod):
         return Ragged.from_lod(data, lod)
     if expected.lod_depth:
@@ -135,7 +137,7 @@ def batch_for(expected: Value, data: Array, lod: Lod) -> Batch:
 
 
 class _Held:
-    """An array, as NumPy asks for it."""
+    """A base class with an array, for NumPy's protocol ``__array__``."""
 
     _data: Array
 
@@ -161,7 +163,7 @@ class PaddleInferTensor:
         self._shape = [int(size) for size in shape]
 
     def copy_from_cpu(self, data: npt.NDArray[Any]) -> None:
-        """Takes the array's numbers, type and shape; the LoD stays."""
+        """Takes the array's values, type and shape; the LoD stays."""
         if isinstance(data, list) and data and isinstance(data[0], str):
             raise UnsupportedError(f"tensor {self._name!r}: there are no tensors of strings here")
         if not isinstance(data, np.ndarray):
@@ -172,7 +174,9 @@ class PaddleInferTensor:
         self._hold(np.array(as_taken(data)))
 
     def share_external_data(self, data: LoDTensor | EagerTensor) -> None:
-        """As `copy_from_cpu`, without a copy: later changes of the tensor are seen."""
+        """Takes a tensor like `copy_from_cpu`, but without a copy, so that later changes of the
+        tensor are seen.
+        """
         if not isinstance(data, LoDTensor | EagerTensor):
             raise TypeError(
                 f"share_external_data of {self._name!r}: expected a Tensor or LoDTensor, got"
@@ -182,10 +186,10 @@ class PaddleInferTensor:
 
     def copy_to_cpu(self) -> Array:
         """Returns a new array."""
-        return self._held().copy()
+        return self._get_array().copy()
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
-        """Offsets, outermost level first; checked when the predictor runs."""
+        """Sets the offsets, outermost level first. The predictor checks them when it runs."""
         self._lod = lod_of(lod)
 
     def lod(self) -> Lod:
@@ -202,7 +206,7 @@ class PaddleInferTensor:
         if lod is not None:
             self._lod = lod
 
-    def _held(self) -> Array:
+    def _get_array(self) -> Array:
         if self._data is None:
             raise PaddleRuntimeError(
                 f"tensor {self._name!r} holds nothing yet: an input needs copy_from_cpu(), an"
@@ -220,7 +224,7 @@ class PaddleInferTensor:
 
 
 class LoDTensor(_Held):
-    """An array and the offsets of its sentences: ``fluid.LoDTensor``."""
+    """An array and the offsets of its sequences: ``fluid.LoDTensor``."""
 
     def __init__(self) -> None:
         self._data: Array = np.zeros(0, np.float32)
@@ -230,7 +234,9 @@ class LoDTensor(_Held):
         self._data = np.array(as_taken(array))
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
-        """Offsets, outermost level first. Raises `ShapeError` where they do not fit the array."""
+        """Sets the offsets, outermost level first. Raises `ShapeError` if they do not fit the
+        array.
+        """
         levels = lod_of(lod)
         if levels and self._data.size:
             Ragged.from_lod(self._data, levels)
@@ -240,7 +246,7 @@ class LoDTensor(_Held):
         return [list(level) for level in self._lod]
 
     def set_recursive_sequence_lengths(self, lengths: Sequence[Sequence[int]]) -> None:
-        """As `set_lod`, from the length of each sentence."""
+        """Sets the LoD from the length of each sequence."""
         self.set_lod([[0, *np.cumsum(level).tolist()] for level in lod_of(lengths)])
 
     def recursive_sequence_lengths(self) -> Lod:
@@ -261,7 +267,7 @@ class LoDTensor(_Held):
 
 
 def lod_tensor(value: Batch) -> LoDTensor:
-    """Returns what a program fetches, as it is."""
+    """Returns a fetched value as a tensor, without a copy."""
     made = LoDTensor()
     made._data = data_of(value)
     made._lod = value.lod if isinstance(value, Ragged) else []
@@ -271,7 +277,9 @@ def lod_tensor(value: Batch) -> LoDTensor:
 def create_lod_tensor(
     data: Any, recursive_seq_lens: Sequence[Sequence[int]], place: object = None
 ) -> LoDTensor:
-    """From an array of all words, or a list of a list of numbers a sentence (each an int64 row)."""
+    """Makes a tensor of an array of all steps, or of a list with one list of numbers per sequence.
+    Each of these numbers becomes an int64 row.
+    """
     if isinstance(data, list):
         lengths = [len(sentence) for sentence in data]
         if lengths != list(recursive_seq_lens[-1]):
@@ -284,7 +292,7 @@ def create_lod_tensor(
 
 
 class EagerTensor(_Held):
-    """``paddle.Tensor`` as far as `Predictor.run` takes and gives it: an array."""
+    """An array in place of ``paddle.Tensor``, for the inputs and outputs of `Predictor.run`."""
 
     def __init__(self, data: npt.ArrayLike) -> None:
         self._data = np.array(as_taken(data))
@@ -311,17 +319,19 @@ class EagerTensor(_Held):
 
 
 def copy_tensor(to: PaddleInferTensor, source: PaddleInferTensor) -> None:
-    """One handle's array and LoD to another: ``paddle.inference.contrib.utils.copy_tensor``."""
+    """Copies one handle's array and LoD to another:
+    ``paddle.inference.contrib.utils.copy_tensor``.
+    """
     to._hold(source.copy_to_cpu(), source.lod())
 
 
-# What `create_paddle_predictor` of Paddle 1 takes and gives: arrays with a name and a LoD.
+# The inputs and outputs of Paddle 1's `create_paddle_predictor`: arrays with a name and a LoD.
 
 _TAKEN = (np.float32, np.int32, np.int64)
 
 
 def _as_taken(data: npt.ArrayLike) -> Array:
-    """In one of the three types of a `PaddleTensor`, the first that holds it exactly."""
+    """Returns an array of the first type of a `PaddleTensor` that holds the data exactly."""
     array = as_array(data, "PaddleTensor")
     if isinstance(data, list) and array.dtype == np.int64:
         array = convert(array, np.int32, "PaddleTensor")
@@ -338,11 +348,11 @@ def _as_taken(data: npt.ArrayLike) -> Array:
 
 
 class PaddleBuf:
-    """Bytes, read as numbers of the type that is asked for."""
+    """Bytes that are read as numbers of any type."""
 
     def __init__(self, data: npt.ArrayLike = 0) -> None:
         self._bytes: Array = np.zeros(data if isinstance(data, int) else 0, np.uint8)
-        if not isinstance(data, int):  # a list is one of floats, as Paddle reads it
+        if not isinstance(data, int):  # like Paddle, take a list as floats
             array = as_array(data, "PaddleBuf")
             is_list = isinstance(data, list)
             self.reset(convert(array, np.float32, "PaddleBuf") if is_list else array)
@@ -351,7 +361,7 @@ class PaddleBuf:
         self._bytes = np.array(_as_taken(data)).reshape(-1).view(np.uint8)
 
     def resize(self, length: int) -> None:
-        """At least so many bytes."""
+        """Allocates at least ``length`` bytes."""
         if length > len(self._bytes):
             self._bytes = np.zeros(length, np.uint8)
 
@@ -359,17 +369,17 @@ class PaddleBuf:
         return not len(self._bytes)
 
     def length(self) -> int:
-        """In bytes."""
+        """Returns the number of bytes."""
         return len(self._bytes)
 
     def float_data(self) -> list[float]:
-        return self._bytes.view(np.float32).tolist()
+        return self.tolist("float32")
 
     def int32_data(self) -> list[int]:
-        return self._bytes.view(np.int32).tolist()
+        return self.tolist("int32")
 
     def int64_data(self) -> list[int]:
-        return self._bytes.view(np.int64).tolist()
+        return self.tolist("int64")
 
     def tolist(self, dtype: str = "float32") -> list[Any]:
         return self._bytes.view(np.dtype(dtype)).tolist()
@@ -399,10 +409,12 @@ class PaddleTensor:
 
     def as_ndarray(self) -> Array:
         """Returns a new array of the tensor's type and shape."""
-        return self.held().copy()
+        return self.view_array().copy()
 
-    def held(self) -> Array:
-        """Returns its numbers where they are. Raises where there are fewer than the shape says."""
+    def view_array(self) -> Array:
+        """Returns its values without a copy. Raises `PaddleRuntimeError` if there are fewer than
+        the shape needs.
+        """
         flat = self.data._bytes
         dtype, count = numpy_dtype(self.dtype), int(np.prod(self.shape))
         if not 0 <= count * dtype.itemsize <= len(flat):
@@ -414,7 +426,7 @@ class PaddleTensor:
 
 
 def paddle_tensor(name: str, array: Array, lod: Lod) -> PaddleTensor:
-    """Returns an output: the array as it is."""
+    """Returns an output tensor with this array."""
     made = PaddleTensor(name=name)
     made._hold(array)
     made.shape, made.lod = list(array.shape), lod

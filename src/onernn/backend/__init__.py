@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onernn.backend.arguments import Gradients, Layout, State, Tape, TapeError
+from onernn.backend.process import check_count
 from onernn.backend.stack import Backend, Stack, picklable
 from onernn.ir.errors import UnsupportedError, did_you_mean
 from onernn.ir.spec import RnnSpec
-from onernn.ir.weights import RnnWeights, Weights
+from onernn.ir.weights import Weights, layers_of
 
 if TYPE_CHECKING:
     from onernn.backend.reference import reference_stack
@@ -31,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`reference_stack`, imported when it is asked for: few models run on it."""
+    """Imports `reference_stack` at its first use: few models run on it."""
     if name == "reference_stack":
         from onernn.backend.reference import reference_stack
 
@@ -44,12 +45,12 @@ class _ReferenceBackend:
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
     ) -> Stack:
-        first = weights if isinstance(weights, RnnWeights) else weights[0]
-        if dtype == "f32" and first.iter.dtype == np.float64:  # a float64 model stays one
+        layers = layers_of(spec, weights)
+        if dtype == "f32" and layers[0].iter.dtype == np.float64:  # a float64 model stays float64
             dtype = "f64"
         from onernn.backend.reference import reference_stack
 
-        return reference_stack(spec, weights, dtype, why="asked for by name")
+        return reference_stack(spec, layers, dtype, why="asked for by name")
 
 
 BACKENDS = ("auto", "kernels", "onednn", "reference")
@@ -57,7 +58,7 @@ _REGISTERED: dict[str, Callable[[int | None], Backend]] = {}
 
 
 def register_backend(name: str, opener: Callable[[int | None], Backend]) -> None:
-    """Makes `open_backend` know one of a room above this one; ``opener`` takes ``threads``."""
+    """Registers a backend of a package that builds on this one; ``opener`` takes ``threads``."""
     _REGISTERED[name] = opener
 
 
@@ -70,23 +71,23 @@ def open_backend(
 ) -> Backend:
     """Returns the backend "auto", "kernels", "onednn", "reference", or one that is registered.
 
-    "auto" runs a layer on the kernels, or on oneDNN what these lack, and bf16 and u8 on a CPU with
-    AMX; without the kernels oneDNN runs every layer, and the ``why`` of the layers says so. The
-    others run by themselves.
+    "auto" runs a layer on the kernels, or on oneDNN if the kernels do not support it. It also runs
+    bf16 and u8 on oneDNN if the CPU has AMX and the kernels were built without it. Without the
+    kernels oneDNN runs every layer, and the ``why`` of the layers says so. The other backends do
+    not use each other.
 
-    ``threads``: None is OMP_NUM_THREADS, or every CPU that the process may use.
-    ``cache_capacity``: most primitives that each direction of a layer keeps, 512 by default; the
-    reference has none. Raises `LibraryError` where what is asked for is missing: nothing falls back
-    silently. Raises `UnsupportedError` for another ``device`` than the CPU.
+    ``threads``: None is OMP_NUM_THREADS, or every CPU that the process may use. ``cache_capacity``:
+    the maximum number of primitives that each direction of a layer keeps, 512 by default; the
+    reference has none. Raises `LibraryError` if the requested library is missing: nothing falls
+    back silently. Raises `UnsupportedError` for a ``device`` other than the CPU.
     """
     if device != "cpu":
         raise UnsupportedError(
             f"device {device!r}: onernn runs on 'cpu' only; on GPUs oneDNN's RNN primitive has no"
             " GRU, no peephole and no projection (RNN developer guide, limitations)"
         )
-    for what, number in (("threads", threads), ("cache_capacity", cache_capacity)):
-        if number is not None and number < 1:
-            raise ValueError(f"{what}: expected at least 1, got {number}")
+    check_count("threads", threads)
+    check_count("cache_capacity", cache_capacity)
     if name == "auto":
         from onernn.backend.auto import AutoBackend
 

@@ -1,7 +1,8 @@
-"""Arguments of a layer, checked: batches and states, gradients and tapes."""
+"""Checks the arguments of a layer: batches and states, gradients and tapes."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -10,7 +11,7 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, ShapeError
-from onernn.ir.ragged import Ragged, as_array, convert, data_of
+from onernn.ir.ragged import Batch, Ragged, as_array, convert, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
@@ -19,24 +20,25 @@ State = tuple[Array, ...]
 Layout = Literal["tnc", "ntc"]
 
 
-def checked_numbers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+def check_numbers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Returns floats in ``dtype``. Raises `ShapeError` for other types of values."""
     if array.dtype not in (np.float32, np.float64):
         raise ShapeError(f"{name}: expected {dtype} numbers, got {array.dtype}")
     return convert(array, dtype, name)
 
 
-def checked_input(
+def check_input(
     spec: RnnSpec,
-    x: Ragged | Array,
+    x: Batch,
     state: State | None,
-    attention: Ragged | Array | None,
+    attention: Batch | None,
     dtype: np.dtype[Any],
     layout: Layout = "tnc",
-) -> tuple[Ragged | Array, State, Ragged | Array | None]:
-    """Returns (x, state, attention) in ``dtype`` and tnc, zeros for a state that is not there.
+) -> tuple[Batch, State, Batch | None]:
+    """Returns (x, state, attention) in ``dtype`` and tnc, with zeros for a missing state.
 
     x: `Ragged` (W, I), or dense: (T, N, I), in ``layout`` ntc (N, T, I). state: (h,) or (h, c),
-    each ldnc. attention, for AUGRU cells: one channel, else like x. Raises `ShapeError` naming
+    each ldnc. attention, for AUGRU cells: one channel, otherwise like x. Raises `ShapeError` naming
     the argument.
     """
     if layout not in get_args(Layout):
@@ -46,39 +48,44 @@ def checked_input(
     if words.ndim != (2 if ragged else 3) or words.shape[-1] != spec.input_size:
         raise ShapeError(f"x: expected ({axes}, {spec.input_size}), got {words.shape}")
     sentences = len(x) if isinstance(x, Ragged) else words.shape[layout.index("n")]
-    words = checked_numbers("x", words, dtype)
-    states = checked_state(spec, state, sentences, dtype)
+    words = check_numbers("x", words, dtype)
+    states = check_state(spec, state, sentences, dtype)
     if (attention is not None) != spec.cell.has_attention:
         needs = "needs" if spec.cell.has_attention else "takes no"
         raise ShapeError(f"attention: {spec.cell.name} {needs} attention")
     if attention is not None:
-        scale = data_of(attention)
-        if scale.shape != (*words.shape[:-1], 1) or isinstance(attention, Ragged) != ragged:
-            raise ShapeError(
-                f"attention: expected {(*words.shape[:-1], 1)}, like x, got {scale.shape}"
-            )
-        if isinstance(x, Ragged) and isinstance(attention, Ragged):
-            if not np.array_equal(attention.offsets, x.offsets):
-                raise ShapeError("attention: expected the offsets of x, got others")
-        scale = checked_numbers("attention", scale, dtype)
-        attention = x.with_data(scale) if isinstance(x, Ragged) else laid_out(scale, layout)
-    words = words if ragged else laid_out(words, layout)
-    return (x.with_data(words) if isinstance(x, Ragged) else words), states, attention
+        scale = check_numbers("attention", _check_like("attention", attention, "x", x, 1), dtype)
+        attention = x.with_data(scale) if isinstance(x, Ragged) else lay_out(scale, layout)
+    if isinstance(x, Ragged):
+        return x.with_data(words), states, attention
+    return lay_out(words, layout), states, attention
 
 
-def laid_out(dense: Array, layout: Layout) -> Array:
-    """tnc to or from ``layout``: a view of the same numbers."""
+def _check_like(name: str, batch: Batch, of: str, like: Batch, channels: int) -> Array:
+    """Returns the array of a batch. Raises `ShapeError` unless it has the steps of ``like``."""
+    data, expected = data_of(batch), (*data_of(like).shape[:-1], channels)
+    if data.shape != expected or isinstance(batch, Ragged) != isinstance(like, Ragged):
+        wanted, got = ("Ragged" * isinstance(each, Ragged) for each in (like, batch))
+        raise ShapeError(f"{name}: expected {wanted}{expected}, like {of}, got {got}{data.shape}")
+    if isinstance(batch, Ragged) and isinstance(like, Ragged):
+        if not np.array_equal(batch.offsets, like.offsets):
+            raise ShapeError(f"{name}: expected the offsets of {of}, got others")
+    return data
+
+
+def lay_out(dense: Array, layout: Layout) -> Array:
+    """Returns a view that changes tnc to ``layout``, or back."""
     return dense if layout == "tnc" else dense.swapaxes(0, 1)
 
 
-def checked_state(
+def check_state(
     spec: RnnSpec,
     state: Sequence[Array | None] | None,
     sentences: int,
     dtype: np.dtype[Any],
     name: str = "state",
 ) -> State:
-    """Returns a state in ``dtype``, zeros where there is none of it or of a part.
+    """Returns a state in ``dtype``, with zeros if it or a part of it is missing.
 
     Raises `ShapeError` naming the array.
     """
@@ -96,25 +103,25 @@ def checked_state(
             raise ShapeError(
                 f"{name} {part}: expected (L, D, N, O) = {expected}, got {array.shape}"
             )
-        states.append(checked_numbers(f"{name} {part}", array, dtype))
+        states.append(check_numbers(f"{name} {part}", array, dtype))
     return tuple(states)
 
 
-# What training passes around: gradients, and the tape between a run and its `backward`.
+# Objects of training: gradients, and the tape between a run and its `backward`.
 
 
 class TapeError(OnernnError, ValueError):
-    """A tape that was used already, or that another layer recorded."""
+    """Raised for a tape that was used already, or that another layer recorded."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """The gradients of a loss by all that a run read, each shaped like what it belongs to.
+    """The gradients of a loss by everything that a run read, each in the shape of its value.
 
     ``layers``: one `RnnWeights` (1, D, ...) for each layer of the stack, in the canonical layouts,
-    read-only, None where the weights have None; () where `Stack.backward` added them to arrays of
-    the caller. ``attention``: None but for AUGRU cells. float32 (float64 on a reference layer in
-    f64).
+    read-only, with None for arrays that the weights lack; () if `Stack.backward` added them to
+    arrays of the caller. ``attention``: None except for AUGRU cells. float32 (float64 on a
+    reference layer in f64).
     """
 
     x: Ragged | Array
@@ -124,24 +131,24 @@ class Gradients:
 
 
 WeightGradients = Sequence[Mapping[str, Array]]
-"""For each layer of a stack arrays by the names of `RnnWeights`, which `Stack.backward` fills."""
+"""For each layer of a stack: arrays by the names of `RnnWeights`, which `Stack.backward` fills."""
 
 
 class Tape:
     """The record of a training run for one `backward`, in copies: the caller's arrays may change.
 
-    ``kernel`` names what ran forward and runs backward, ``why`` says why not oneDNN ("" where it
-    does).
+    ``kernel`` names the implementation that ran forward and runs backward. ``why`` says why it is
+    not oneDNN ("" if it is).
     """
 
     def __init__(self, maker: object, kernel: str, why: str, frame: Ragged | Array, kept: Any):
         self.kernel, self.why = kernel, why
         self.frame = frame
-        """The batch with no channels: what gradients by x and y are shaped like."""
+        """The batch without channels, which sets the shape of gradients by x and y."""
         self._maker, self._kept = maker, deque([kept])
 
     def check_maker(self, maker: object) -> None:
-        """Nothing, or `TapeError` where another layer recorded it."""
+        """Raises `TapeError` if another layer recorded the tape."""
         if self._maker is not maker:
             raise TapeError("tape: another layer recorded it; only that one can go backward on it")
 
@@ -156,7 +163,9 @@ class Tape:
 
 
 def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
-    """Nothing, or `ShapeError` for what cannot take gradients shaped like ``zeros``."""
+    """Raises `ShapeError` for arrays to which gradients of the shapes of ``zeros`` cannot
+    be added.
+    """
     if len(into) != len(zeros):
         raise ShapeError(
             f"into: expected a mapping for each of {len(zeros)} layers, got {len(into)}"
@@ -178,20 +187,11 @@ def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
                 raise ShapeError(f"{what}: expected an array to add to, got {how}")
 
 
-def checked_gradient(
-    dy: Ragged | Array | None, frame: Ragged | Array, channels: int, dtype: np.dtype[Any]
-) -> Array:
-    """Returns the words (W, O) of dy, zeros for None. Raises `ShapeError` where it is not like
-    y.
+def check_gradient(dy: Batch | None, frame: Batch, channels: int, dtype: np.dtype[Any]) -> Array:
+    """Returns the steps (W, O) of dy, zeros for None. Raises `ShapeError` if dy does not
+    match y.
     """
-    expected = (*data_of(frame).shape[:-1], channels)
     if dy is None:
-        return np.zeros(expected, dtype).reshape(-1, channels)
-    data = data_of(dy)
-    if data.shape != expected or isinstance(dy, Ragged) != isinstance(frame, Ragged):
-        wanted, got = ("Ragged" * isinstance(batch, Ragged) for batch in (frame, dy))
-        raise ShapeError(f"dy: expected {wanted}{expected}, like y, got {got}{data.shape}")
-    if isinstance(dy, Ragged) and isinstance(frame, Ragged):
-        if not np.array_equal(dy.offsets, frame.offsets):
-            raise ShapeError("dy: expected the offsets of y, got others")
-    return checked_numbers("dy", data, dtype).reshape(-1, channels)
+        return np.zeros((math.prod(data_of(frame).shape[:-1]), channels), dtype)
+    data = _check_like("dy", dy, "y", frame, channels)
+    return check_numbers("dy", data, dtype).reshape(-1, channels)

@@ -1,8 +1,8 @@
-"""The default backend: the kernels, and oneDNN for what they lack.
+"""The default backend: the kernels, and oneDNN for layers that they do not support.
 
-One rule chooses for a layer and all its batches, from the layer, its dtype and the CPU: no
-clock and no number of threads changes which implementation runs, so a batch always has the same
-bits. oneDNN's reference loops run a layer only if the kernels cannot.
+One rule chooses for a layer and all its batches, from the layer, its dtype and the CPU. No timing
+and no number of threads changes which implementation runs, so a batch always has the same bits.
+oneDNN's reference loops run a layer only if the kernels cannot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from onernn.backend.compiled.backend import KernelsBackend
 from onernn.backend.compiled.library import Kernels
 from onernn.backend.onednn.precision import KERNELS_ONLY, U8Options, is_onednns
-from onernn.backend.process import CREATION, WISHES, usable_threads, wished_isa
+from onernn.backend.process import CREATION, WISHES, read_isa_cap, usable_threads
 from onernn.backend.stack import LayerBackend, Stack, Trainer
 from onernn.ir.errors import LibraryError, Refusal, UnsupportedError
 from onernn.ir.spec import RnnSpec
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from onernn.backend.onednn.backend import OneDnnBackend
 
 AMX_DTYPES = ("bf16", "u8")
-"""Dtypes that AMX multiplies: oneDNN uses it, the kernels do not."""
+"""Dtypes that AMX multiplies. oneDNN runs them if it has AMX and the kernels do not."""
 UNCUT = "states are not cut to the range of their bytes, as on oneDNN, which needs VNNI for u8"
 MEASURED = {"avx2": "0.82 to 17", "avx512": "0.97 to 3.7"}
-"""Times oneDNN's speed in f32, by instruction set: design/0036."""
+"""The kernels' speed in f32 relative to oneDNN's, by instruction set: design/0036."""
 
 
 class AutoBackend(LayerBackend):
-    """The kernels beside oneDNN; if one of them is missing, the other one runs every layer.
+    """The kernels together with oneDNN; if one of them is missing, the other one runs every layer.
 
-    oneDNN is opened for the first layer that needs it: a model that runs on kernels spares the
-    20 ms and 16 MB of its library. The reference runs what neither of them runs. Raises
-    `LibraryError` if both are missing, or if the environment asks for something that is not there.
+    oneDNN is opened for the first layer that needs it: a model that runs on kernels saves the 20 ms
+    and 16 MB of its library. The reference runs the layers that neither of them runs. Raises
+    `LibraryError` if both are missing, or if the environment requests something that is missing.
     """
 
     def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
@@ -45,7 +45,7 @@ class AutoBackend(LayerBackend):
         self.threads = threads or usable_threads()
         self._backends: dict[str, OneDnnBackend | KernelsBackend] = {}
         self._missing: dict[str, str] = {}
-        wished_isa()  # refuses an unknown name
+        read_isa_cap()  # refuses an unknown name
         if not self._open_backend("kernels") and not self._open_backend("oneDNN"):
             raise LibraryError("; ".join(self._missing.values()))
         if any(map(os.environ.get, WISHES)):
@@ -53,13 +53,13 @@ class AutoBackend(LayerBackend):
 
     @property
     def kernels(self) -> Kernels | None:
-        """The library of kernels, if it is there."""
+        """The library of kernels, if it exists."""
         backend = self._backends.get("kernels")
         return backend.kernels if isinstance(backend, KernelsBackend) else None
 
     @property
     def rule(self) -> str:
-        """Why layers run where they run, in words; for `Session.explain`."""
+        """The reason for the choice of backends, as text for `Session.explain`."""
         if self.kernels is None:
             return f"oneDNN runs what it can, {self._missing['kernels']}"
         isa = self.kernels.isa
@@ -70,12 +70,12 @@ class AutoBackend(LayerBackend):
             else "both were not measured there"
         )
         amx = (
-            "; oneDNN runs bf16 and u8 on AMX, faster for dense batches of 8 and more; the kernels"
-            " run single sequences at 0.9 to 12 times its speed"
+            "; oneDNN runs bf16 and u8 on AMX, for which these kernels were not built: faster for"
+            " dense batches of 8 and more, slower for single sequences"
         )
         return (
             "the kernels run every layer that they have, oneDNN and the reference run the others"
-            f" (with {isa}, {words}{amx if self._has_amx() else ''})"
+            f" (with {isa}, {words}{amx if self._only_onednn_has_amx() else ''})"
         )
 
     def __reduce__(self) -> Any:
@@ -84,7 +84,7 @@ class AutoBackend(LayerBackend):
     def stack(
         self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
     ) -> Stack:
-        """See `LayerBackend.stack`."""
+        """Implements `LayerBackend.stack`."""
         slow: Stack | None = None
         refusals: list[UnsupportedError] = []
         missing: list[str] = []
@@ -123,8 +123,9 @@ class AutoBackend(LayerBackend):
     def _trainer(
         self, onednns: Callable[[], Trainer], spec: RnnSpec, layers: Layers, dtype: str
     ) -> Trainer:
-        """Returns the trainer of a layer that oneDNN runs: the kernels' if oneDNN's is a loop, or
-        none.
+        """Returns the trainer of a layer that oneDNN runs.
+
+        Returns the kernels' trainer if oneDNN's is a loop or does not exist.
         """
         kernels: Any = self._open_backend("kernels")
         try:
@@ -141,15 +142,22 @@ class AutoBackend(LayerBackend):
         """Returns the backends that may run a layer, the preferred one first."""
         if dtype in KERNELS_ONLY:
             return ("kernels",)
-        if scales:  # the numbers decide, and the two round states differently
+        if scales:  # the scales decide, and the two backends round states differently
             return ("oneDNN", "kernels") if all(map(is_onednns, scales)) else ("kernels", "oneDNN")
-        if dtype in AMX_DTYPES and self._has_amx():
+        if dtype in AMX_DTYPES and self._only_onednn_has_amx():
             return ("oneDNN", "kernels")
         return ("kernels", "oneDNN")
 
+    def _only_onednn_has_amx(self) -> bool:
+        """Returns whether oneDNN uses AMX and the kernels do not: they were built without it."""
+        with_tiles = self.kernels is not None and self.kernels.isa == "avx512_amx"
+        return not with_tiles and self._has_amx()
+
     def _has_amx(self) -> bool:
-        """Returns whether oneDNN uses AMX here: the CPU has it, and no variable forbids it."""
-        if wished_isa() or not _cpu_has_amx():
+        """Returns whether oneDNN uses AMX: the CPU has it, and no environment variable
+        forbids it.
+        """
+        if read_isa_cap() or not _cpu_has_amx():
             return False
         onednn: Any = self._open_backend("oneDNN")
         return onednn is not None and "amx" in onednn.library.effective_isa
@@ -162,7 +170,7 @@ class AutoBackend(LayerBackend):
                     self._backends[name] = self._open(name)
                 except LibraryError as error:
                     if name == "oneDNN" and any(map(os.environ.get, WISHES)):
-                        raise  # the environment asks for a library, or a way in which it runs
+                        raise  # a variable asks for a library or its settings
                     self._missing[name] = f"without {name}: {error}"
             return self._backends.get(name)
 
@@ -175,8 +183,8 @@ class AutoBackend(LayerBackend):
 
 
 def is_loop(name: str) -> bool:
-    """Returns whether an implementation of oneDNN, or part of one, is its portable reference
-    code.
+    """Returns whether an implementation of oneDNN, or part of one, is its portable
+    reference code.
     """
     return "ref" in name.replace(",", " ").split()
 

@@ -1,7 +1,7 @@
-"""The `_bindings.py` of both libraries from their headers: ``python -m onernn.backend.generate``.
+"""Generates the `_bindings.py` of both libraries: ``python -m onernn.backend.generate``.
 
-Out-of-line ABI mode: the declarations are parsed here, once, and not at every import, and no
-compiler is needed anywhere. The results are committed; a test compares them with fresh ones.
+Out-of-line ABI mode: this script parses the headers once, so that no import has to, and no compiler
+is needed. The results are committed; a test compares them with fresh ones.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from onernn.kernels.build import HEADERS as KERNELS
 
 _HERE = Path(__file__).parent
 HEADERS = {"onednn": (_HERE / "onednn" / "dnnl.cdef.h",), "compiled": KERNELS}
-"""By the folder of `_bindings.py`."""
+"""The headers, by the folder of `_bindings.py`."""
 _FOR_COMPILERS = re.compile(
     r"^#ifdef __cplusplus$.*?^#endif$|^#(?!define \w+ \S)[^\n]*", re.MULTILINE | re.DOTALL
 )
-"""What cffi does not read, of a header that compilers read, too."""
+"""The parts of a header that only compilers read: cffi does not accept them."""
 
 
 def source(folder: str) -> str:

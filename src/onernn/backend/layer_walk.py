@@ -1,8 +1,8 @@
-"""A stack as kernels of one layer and direction each: forward, with a tape, and backward.
+"""Runs a stack by kernels of one layer and direction each: forward, with a tape, and backward.
 
 Ragged batches run in the sorted packed layout from the first layer to the last, without padding
-(design/0026). Directions meet only at the end of a layer, shares of a batch only at the very end:
-a thread for each of these beats OpenMP's barriers in every step (design/0013).
+(design/0026). Directions are joined only at the end of a layer, shares of a batch only at the very
+end. One thread for each of these is faster than OpenMP's barriers in every step (design/0013).
 """
 
 from __future__ import annotations
@@ -17,36 +17,39 @@ import numpy as np
 from onernn.backend.arguments import State
 from onernn.backend.process import BUFFERS, CREATION, Buffers, borrow, run_all
 from onernn.ir.arrays import Array, seal
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.rnn import parts
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
 from onernn.reorders.lod import Packing
 
 LONGEST = 8
-"""Most steps of one segment: lengths are powers of two up to it, which bounds the shapes."""
+"""Maximum number of steps in one segment: lengths are powers of two up to it, which limits the
+number of shapes.
+"""
 
 
 LARGE = 512
 """Use OpenMP inside kernels from this H on: each core keeps its part of the weights in cache."""
 
 LEAST_SHARE = 8
-"""Fewest sentences of a share: with fewer, products cost as much for half of them."""
+"""Minimum number of sequences in a share: with fewer, products over half of them cost as much."""
 
 
 class Share(NamedTuple):
-    """Some of a batch's sentences: where their words and they stand, and their packing."""
+    """Some of a batch's sequences: the indices of their rows, their own indices, and
+    their packing.
+    """
 
     rows: Array | slice
     sentences: Array | slice
     packing: Packing
 
 
-def shares(x: Ragged | Array, count: int) -> list[Share]:
-    """Returns the batch, dealt out sentence by sentence to ``count`` threads; whole where it is
-    small.
+def shares(x: Batch, count: int) -> list[Share]:
+    """Returns the batch, divided by sequences among ``count`` threads; undivided if it is small.
 
-    Words of a dense batch (T, N, I) are counted row by row, as they lie in memory.
+    The rows of a dense batch (T, N, I) are numbered in the order of memory.
     """
     if isinstance(x, Ragged):
         packing = Packing.of(x.offsets)
@@ -65,7 +68,7 @@ def shares(x: Ragged | Array, count: int) -> list[Share]:
 
 
 class Segment(NamedTuple):
-    """``time`` steps of the first ``batch`` sentences: packed rows row ... row + time * batch."""
+    """``time`` steps of the first ``batch`` sequences: packed rows row ... row + time * batch."""
 
     row: int
     time: int
@@ -73,7 +76,9 @@ class Segment(NamedTuple):
 
 
 def segments(packing: Packing) -> tuple[Segment, ...]:
-    """Returns the pieces of a packed batch in the order of time; a rectangle stays in one piece."""
+    """Returns the pieces of a packed batch in the order of time; sequences of one length stay in
+    one piece.
+    """
     return _segments(packing.batch_sizes.tobytes())
 
 
@@ -101,14 +106,16 @@ def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
     )
 
 
-# What a backend implements: a kernel for one layer in one direction, or for a whole stack.
+# The interface of a backend: a kernel for one layer in one direction, or for a whole stack.
 
 
 class PackedBatch(NamedTuple):
-    """What a kernel runs: words sorted and packed (`Packing`), states in the order of sentences."""
+    """The arguments of a kernel: steps sorted and packed (`Packing`), states in the order of
+    sequences.
+    """
 
     words: Array
-    """(W, I): the caller's numbers, or what the layer below wrote."""
+    """(W, I): the caller's values, or the output of the layer below."""
     y: Array
     """(W, O), to be filled; rows of any stride."""
     packing: Packing
@@ -119,65 +126,70 @@ class PackedBatch(NamedTuple):
 
 
 class PackedGradient(NamedTuple):
-    """What a kernel runs backward: a batch's tape, and gradients by what it gave."""
+    """The arguments of a backward pass: a batch's tape, and gradients by the results."""
 
     kept: Any
     packing: Packing
     dy: Array
     dend: Sequence[Array]
     weights: Mapping[str, Array]
-    """Those by the weights are added to these: by the names of `RnnWeights`, without L and D."""
+    """Arrays to which the weights' gradients are added: as in `RnnWeights`, without L and D."""
+
+
+DirectionGradients = tuple[Array, Sequence[Array], Array | None]
+"""Gradients by x, the initial states and the attention."""
 
 
 class DirectionKernel:
     """One layer in one direction, ready for any batch; shared between threads.
 
-    A backend overrides `run`, and what differs for its numbers.
+    A backend overrides `run`, and the methods that differ for its data types.
     """
 
     name: str
-    """What runs, for `Stack.kernel`."""
+    """The name of the implementation, for `Stack.kernel`."""
     dtype: np.dtype[Any]
-    """Of what `run` writes."""
+    """The dtype of the output of `run`."""
     exact_below: float | None = None
-    """Numbers that are not below it, NaN among them, come out wrong; None: all are right."""
+    """Inputs with a magnitude at or above it, or NaN, give wrong results; None: all results are
+    right.
+    """
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
-        """Returns the final states, of at least the sentences that have words; and what `backward`
-        reads.
+        """Returns the final states, of at least the sequences with steps, and the data for
+        `backward`.
 
-        None where the kernel does not train. One that does may keep words and y: nobody writes
-        into these later.
+        The data is None if the kernel does not train. A kernel that trains may keep steps and y:
+        they do not change later.
         """
         raise NotImplementedError
 
-    def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
-        """Gradients (dx, dbegin, dattention)."""
+    def backward(self, batch: PackedGradient) -> DirectionGradients:
+        """Returns gradients (dx, dbegin, dattention)."""
         raise NotImplementedError
 
-    def widened(self, y: Array) -> Array:
-        """Returns what `run` wrote, or a sum of that, in the numbers of the caller."""
+    def widen(self, y: Array) -> Array:
+        """Returns the output of `run`, or a sum of outputs, in the caller's dtype."""
         return y
 
     def cache_info(self) -> tuple[int, int]:
-        """Primitives found, and made."""
+        """Returns how many primitives were found, and made."""
         return 0, 0
 
 
 _T = TypeVar("_T")
 
 Kernels = list[list[DirectionKernel]]
-"""By layer and direction."""
+"""Kernels by layer and direction."""
 
 
 class LayerWalk:
     """A `StackKernel` made of `DirectionKernel`s; safe to share between threads.
 
-    ``prepare`` makes a kernel from the spec and weights of one layer and direction, and from its
-    one of ``options``, where there are any.
-    ``threads``: how many there are, for directions, for shares of a batch unless ``whole``, and
-    inside kernels of large layers. ``within(n)`` is a context in which a kernel made or run uses n
-    threads inside; None: it uses one.
+    ``prepare`` makes a kernel from the spec and weights of one layer and direction, and from their
+    element of ``options``, if there are any. ``threads``: the number for directions, for shares of
+    a batch unless ``whole``, and inside kernels of large layers. ``within(n)`` is a context in
+    which a kernel that is made or run uses n threads inside; None: it uses one.
     """
 
     def __init__(
@@ -195,7 +207,7 @@ class LayerWalk:
         self._spec, self._layers, self._prepare = spec, layers, prepare
         self._threads, self._within = threads, within or (lambda _: nullcontext())
         self._shares = 1 if spec.directions > 1 or whole else threads
-        # Inside a kernel, OpenMP pays where each core can keep its part of large weights.
+        # Inside a kernel, OpenMP saves time if each core can keep its part of large weights.
         together = spec.directions if threads >= spec.directions else 1
         self._inside = threads // together if within and spec.hidden_size >= LARGE else 1
         self._made: dict[int, Kernels] = {}
@@ -205,7 +217,7 @@ class LayerWalk:
         self._exact_below = min(bounds, default=None)
 
     def _kernels(self, inside: int) -> Kernels:
-        """Kernels that use so many threads inside: they are made for a number of threads."""
+        """Returns kernels that use this number of threads inside, made at the first call."""
         if inside not in self._made:
             with CREATION, self._within(inside):
                 if inside not in self._made:
@@ -219,35 +231,33 @@ class LayerWalk:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all numbers come out right."""
+        """Whether all results are right for all inputs."""
         return self._exact_below is None
 
-    def takes(self, x: Ragged | Array, initial: State) -> bool:
-        """See `StackKernel.takes`."""
+    def takes(self, x: Batch, initial: State) -> bool:
+        """Implements `StackKernel.takes`."""
         most = self._exact_below
         return most is None or all(magnitude(a) < most for a in (data_of(x), *initial))
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
-        """See `StackKernel.run_again`: each batch is checked."""
+        """Returns None: each batch is checked."""
         return None
 
-    def run(
-        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
-    ) -> tuple[Array, State]:
-        """See `StackKernel.run`."""
+    def run(self, x: Batch, initial: State, attention: Batch | None) -> tuple[Array, State]:
+        """Implements `StackKernel.run`."""
         y, final, _ = self._run(x, initial, attention, keeps=False)
         return y, final
 
     def run_training(
-        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
+        self, x: Batch, initial: State, attention: Batch | None
     ) -> tuple[Array, State, list[Any]]:
-        """`run`, and what `backward` reads."""
+        """Returns the results of `run`, and the data for `backward`."""
         return self._run(x, initial, attention, keeps=True)
 
     def _run(
-        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None, keeps: bool
+        self, x: Batch, initial: State, attention: Batch | None, keeps: bool
     ) -> tuple[Array, State, list[Any]]:
-        """``keeps``: arrays are new, as `backward` reads them; else they are used again."""
+        """Runs; ``keeps``: in new arrays, which `backward` reads, instead of reused ones."""
         jobs, inside, words, scale = self._dealt(x, attention)
         kernels = self._kernels(inside)
         final = tuple(s.copy() for s in initial)
@@ -264,10 +274,10 @@ class LayerWalk:
                     return buffers.array(f"layer {layer % 2}", shape, dtype)
 
                 read = words
-                if keeps:  # tapes do not follow what the caller does to x
+                if keeps:  # a tape must not change with the caller's x
                     read = _copy(words, share.rows)
                 elif not isinstance(share.rows, slice):
-                    read = buffers.gathered("words", words, share.rows)
+                    read = buffers.gather("words", words, share.rows)
                 y, ends, kept = self._forward(
                     kernels,
                     read,
@@ -277,14 +287,14 @@ class LayerWalk:
                     inside,
                     output,
                 )
-                widened = kernels[-1][0].widened
+                widen = kernels[-1][0].widen
                 if len(jobs) > 1:
-                    out[share.rows] = widened(y)
-                elif not isinstance(share.rows, slice):  # back in order while they are narrow
-                    out = widened(share.packing.unpack(y))
+                    out[share.rows] = widen(y)
+                elif not isinstance(share.rows, slice):  # reorders them before they are widened
+                    out = widen(share.packing.unpack(y))
                 else:
-                    out = y.copy() if (wide := widened(y)) is y else wide
-            _put(final, np.s_[:, :, share.sentences], ends)
+                    out = y.copy() if (wide := widen(y)) is y else wide
+            _assign(final, np.s_[:, :, share.sentences], ends)
             return kept
 
         with self._within(inside):
@@ -292,10 +302,10 @@ class LayerWalk:
         return out, final, kept
 
     def backward(
-        self, kept: list[Any], frame: Ragged | Array, dy: Array, dend: State
+        self, kept: list[Any], frame: Batch, dy: Array, dend: State
     ) -> tuple[Array, State, tuple[RnnWeights, ...], Array]:
-        """Returns (dx (W, I), dbegin, those of each layer's weights, dattention), from what a run
-        kept.
+        """Returns (dx (W, I), dbegin, gradients by each layer's weights, dattention), from a run's
+        data.
 
         ``frame``: a batch like x, of any number of channels. ``dy``: (W, O).
         """
@@ -311,7 +321,7 @@ class LayerWalk:
             dx[share.rows], begins, da = self._backward(
                 kernels, needed, _copy(dy, share.rows), share.packing, ends, weights, inside
             )
-            _put(dbegin, np.s_[:, :, share.sentences], begins)
+            _assign(dbegin, np.s_[:, :, share.sentences], begins)
             if da is not None:
                 dscale[share.rows] = da
             return weights
@@ -328,24 +338,24 @@ class LayerWalk:
         return dx, dbegin, gradients, dscale
 
     def zero_gradients(self, dtype: np.dtype[Any]) -> list[dict[str, Array]]:
-        """Zeros for each array of each layer's weights, by the names of `RnnWeights`."""
+        """Returns zeros for each layer's weights, by the names of `RnnWeights`."""
         return [
             {name: np.zeros(a.shape, dtype) for name, a in layer.arrays.items()}
             for layer in self._layers
         ]
 
     def _dealt(
-        self, x: Ragged | Array, attention: Ragged | Array | None
+        self, x: Batch, attention: Batch | None
     ) -> tuple[list[Share], int, Array, Array | None]:
-        """Returns a batch's shares, the threads inside each kernel, and words and attention (W,
-        C).
+        """Returns a batch's shares, the threads inside each kernel, and steps and
+        attention (W, C).
         """
         jobs = shares(x, self._shares)
         scale = None if attention is None else _rows(attention)
         return jobs, self._inside if len(jobs) == 1 else 1, _rows(x), scale
 
     def _run_all(self, tasks: Sequence[Callable[[], _T]], inside: int) -> list[_T]:
-        """Returns the result of each task, side by side where there are threads enough."""
+        """Returns the result of each task; tasks run in parallel if there are enough threads."""
         if not 1 < len(tasks) <= self._threads:
             return [task() for task in tasks]
 
@@ -356,18 +366,12 @@ class LayerWalk:
         return run_all([partial(run_within, task) for task in tasks])
 
     def _run_row(
-        self, row: Sequence[DirectionKernel], batches: Sequence[PackedBatch], inside: int
-    ) -> list[tuple[Sequence[Array], Any]]:
-        """Returns the results of `DirectionKernel.run`, of each direction of a layer."""
+        self, way: str, row: Sequence[DirectionKernel], batches: Sequence[Any], inside: int
+    ) -> list[Any]:
+        """Returns the results of `DirectionKernel.run` or ``backward`` of a layer's directions."""
         pairs = zip(row, batches, strict=True)
-        return self._run_all([partial(kernel.run, batch) for kernel, batch in pairs], inside)
-
-    def _backward_row(
-        self, row: Sequence[DirectionKernel], batches: Sequence[PackedGradient], inside: int
-    ) -> list[tuple[Array, Sequence[Array], Array | None]]:
-        """Returns those of `DirectionKernel.backward`."""
-        pairs = zip(row, batches, strict=True)
-        return self._run_all([partial(kernel.backward, each) for kernel, each in pairs], inside)
+        tasks = [partial(getattr(kernel, way), batch) for kernel, batch in pairs]
+        return self._run_all(tasks, inside)
 
     def _forward(
         self,
@@ -379,9 +383,9 @@ class LayerWalk:
         inside: int,
         new_array: Callable[[int, tuple[int, int], np.dtype[Any]], Array],
     ) -> tuple[Array, list[Array], list[list[Any]]]:
-        """Returns (y, final states, what each direction of each layer keeps), packed and sorted.
+        """Returns (y, final states, data of each direction of each layer), packed and sorted.
 
-        ``new_array(layer, shape, dtype)`` gives the memory of a layer's output.
+        ``new_array(layer, shape, dtype)`` returns the memory of a layer's output.
         """
         final, kept = [s.copy() for s in initial], []
         width = self._spec.recurrent_size
@@ -393,7 +397,7 @@ class LayerWalk:
                 PackedBatch(side, y, packing, [s[layer, d] for s in initial], attention)
                 for d, (side, y) in enumerate(zip(sides, ys, strict=True))
             ]
-            ran = self._run_row(row, batches, inside)
+            ran = self._run_row("run", row, batches, inside)
             for d, (ends, _) in enumerate(ran):
                 for state, end in zip(final, ends, strict=True):
                     state[layer, d, : len(end)] = end  # the others keep their initial state
@@ -401,8 +405,8 @@ class LayerWalk:
             if not self._spec.joins(layer):
                 sides = list(map(np.ascontiguousarray, ys))
             elif self._spec.direction == "bidirectional_sum":
-                # In the caller's numbers: the sum of two u8 states does not fit into u8.
-                wide = row[0].widened(out)
+                # In the caller's dtype: the sum of two u8 states does not fit into u8.
+                wide = row[0].widen(out)
                 sides = [wide[:, :width] + wide[:, width:]] * len(row)
             else:
                 sides = [out] * len(row)
@@ -418,8 +422,8 @@ class LayerWalk:
         weights: list[dict[str, Array]],
         inside: int,
     ) -> tuple[Array, list[Array], Array | None]:
-        """Returns (dx, dbegin, dattention), packed and sorted; ``weights`` gets those of the
-        weights.
+        """Returns (dx, dbegin, dattention), packed and sorted; adds the weights' gradients to
+        ``weights``.
         """
         dbegin, dscale = [np.empty_like(s) for s in dend], None
         dsides = self._split(dy)
@@ -434,9 +438,9 @@ class LayerWalk:
                 )
                 for d in range(len(row))
             ]
-            ran = self._backward_row(row, batches, inside)
+            ran = self._run_row("backward", row, batches, inside)
             for d, (_, begins, da) in enumerate(ran):
-                _put(dbegin, (layer, d), begins)
+                _assign(dbegin, (layer, d), begins)
                 if da is not None:
                     dscale = da if dscale is None else dscale + da
             dsides = [dx for dx, *_ in ran]
@@ -447,13 +451,15 @@ class LayerWalk:
         return dsides[0], dbegin, dscale
 
     def _split(self, dy: Array) -> list[Array]:
-        """Returns the gradient of what each direction put out, from that of both together."""
+        """Returns the gradient by each direction's output, from the gradient by the
+        joined output.
+        """
         if self._spec.direction == "bidirectional_sum":
             return [dy, dy]
         return [np.ascontiguousarray(a) for a in np.split(dy, self._spec.directions, axis=1)]
 
     def cache_info(self) -> dict[str, int]:
-        """Primitives found and made so far, over all layers and directions."""
+        """Counts the primitives found and made so far, over all layers and directions."""
         made = [
             kernel for kernels in list(self._made.values()) for row in kernels for kernel in row
         ]
@@ -462,13 +468,15 @@ class LayerWalk:
 
 
 def magnitude(array: Array) -> float:
-    """Returns the largest of an array, 0 of none, NaN where there is one."""
-    # Two passes, as an array of magnitudes would have to be made; both give NaN where there is one.
+    """Returns the largest magnitude in an array, 0 for an empty one, NaN if the array has a NaN."""
+    # Two passes avoid an array of magnitudes; both return NaN if there is one.
     return float(np.maximum(array.max(initial=0), -array.min(initial=0)))
 
 
-def _rows(x: Ragged | Array) -> Array:
-    """Returns the words (W, C) of a batch; those of a dense one (T, N, C) are packed already."""
+def _rows(x: Batch) -> Array:
+    """Returns the steps (W, C) of a batch; the steps of a dense batch (T, N, C) are
+    packed already.
+    """
     data = np.ascontiguousarray(data_of(x))
     return data if data.ndim == 2 else data.reshape(data.shape[0] * data.shape[1], data.shape[2])
 
@@ -482,6 +490,6 @@ def _copy(words: Array, rows: Array | slice) -> Array:
     )
 
 
-def _put(states: Sequence[Array], place: Any, values: Sequence[Array]) -> None:
+def _assign(states: Sequence[Array], place: Any, values: Sequence[Array]) -> None:
     for state, value in zip(states, values, strict=True):
         state[place] = value

@@ -1,4 +1,6 @@
-"""What all layers of a process share: a lock, worker threads, memory, the environment's wishes."""
+"""The shared state of all layers of a process: a lock, worker threads, memory, environment
+variables.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,11 @@ if TYPE_CHECKING:
 
 
 CREATION = RLock()
-"""Held while anything is made that threads share afterwards: primitives, weights, layers.
+"""Held while objects are made that threads share afterwards: primitives, weights, layers.
 
-A fork waits for it. Else a child could inherit the lock held by a thread that the child does not
-have, or libdnnl's own, which is held while a primitive is made (measured: 3 children of 10 hang).
+A fork waits for it. Otherwise a child could inherit the lock held by a thread that the child does
+not have. The same applies to libdnnl's own lock, which is held while a primitive is made (measured:
+3 children of 10 hang).
 """
 
 if hasattr(os, "register_at_fork"):
@@ -35,14 +38,14 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-# What the environment wishes.
+# Settings from environment variables.
 
 MAX_ISA = "ONERNN_MAX_ISA"
 """The best instruction set that kernels, and oneDNN's primitives, may use."""
 DNNL_LIBRARY = "ONERNN_DNNL_LIBRARY"
 ONEDNN_MAX_ISA = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 WISHES = (DNNL_LIBRARY, *ONEDNN_MAX_ISA)
-"""Variables of the environment about oneDNN that are followed, or refused by name."""
+"""Environment variables about oneDNN that are followed, or refused by name."""
 ONEDNN = {
     "v2": "sse41",
     "avx2": "avx2",
@@ -50,24 +53,33 @@ ONEDNN = {
     "avx512": "avx512_core",
     "avx512_vnni": "avx512_core_vnni",
     "avx512_bf16": "avx512_core_bf16",
+    "avx512_amx": "avx512_core_amx",
 }
-"""What oneDNN calls them; where ONEDNN_MAX_CPU_ISA is set it asks that instead."""
+"""oneDNN's names of instruction sets; if ONEDNN_MAX_CPU_ISA is set, it limits oneDNN instead."""
 
 
 MOST_THREADS = 64
-"""Of the kernels' team."""
+"""The maximum number of threads of the kernels' team."""
 TEAM = "ONERNN_TEAM"
-"""So many threads take part in every product, however small: for tests of the team."""
+"""The variable that sets how many threads share every product, even a small one: for tests of the
+team.
+"""
+
+
+def check_count(what: str, number: int | None) -> None:
+    """Raises `ValueError` for a number, such as a number of threads, that is not at least 1."""
+    if number is not None and (not isinstance(number, int) or number < 1):
+        raise ValueError(f"{what}: expected at least 1, got {number!r}")
 
 
 def usable_threads() -> int:
-    """Default number of threads of a backend: OMP_NUM_THREADS, or all usable CPUs."""
+    """Returns the default number of threads: OMP_NUM_THREADS, or all usable CPUs."""
     wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(wish) if wish.isdecimal() and int(wish) else usable_cpus()
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use, by its affinity and the quotas of its cgroups."""
+    """Counts the CPUs that this process may use, by its affinity and its cgroups' quotas."""
     return min(len(os.sched_getaffinity(0)), _quota())
 
 
@@ -77,11 +89,10 @@ def _quota() -> int:
 
 
 def _quotas(root: Path, groups: Path) -> Iterator[int]:
-    """CPUs that each of the process's cgroups may use, those around its own one among them.
+    """Yields the CPUs that the process's cgroup and each of its parents may use.
 
-    1.5 CPUs are 2: the second thread would leave half a CPU unused, and a quota stops threads only
-    when they have used up their time of a period, 0.1 s. Files that are missing or damaged bound
-    nothing.
+    1.5 CPUs count as 2: one thread would leave half a CPU unused. A quota stops threads only when
+    they have used up their time of a period, 0.1 s. Files that are missing or damaged set no limit.
     """
     try:
         lines = groups.read_text().splitlines()
@@ -107,10 +118,10 @@ def _quotas(root: Path, groups: Path) -> Iterator[int]:
 
 
 def team_of(threads: int) -> int:
-    """Returns what the kernels' library takes as threads: at most so many, and no more than there
-    are CPUs.
+    """Returns the number of threads in the form that the kernels' library takes: at most
+    ``threads``, and at most one per CPU.
 
-    Negative: exactly so many, as `TEAM` asks.
+    A negative number means exactly this many, as requested by `TEAM`.
     """
     wish = os.environ.get(TEAM, "")
     if wish and not (wish.isdecimal() and 1 <= int(wish) <= MOST_THREADS):
@@ -118,7 +129,7 @@ def team_of(threads: int) -> int:
     return -int(wish) if wish else min(threads, usable_cpus(), MOST_THREADS)
 
 
-def wished_isa() -> str | None:
+def read_isa_cap() -> str | None:
     """Returns the cap that the environment sets; `LibraryError` for an unknown name."""
     wish = os.environ.get(MAX_ISA, "").lower()
     if wish in ("", *isas()):
@@ -137,10 +148,10 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def run_all(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Returns the results of tasks that run side by side, the first in this thread.
+    """Returns the results of tasks that run in parallel, the first in this thread.
 
-    An error of any reaches the caller. Tasks may call `run_all` only with a single task: a worker
-    that waited for workers could wait for itself. cffi releases the GIL while kernels run.
+    An error of any task reaches the caller. Tasks may call `run_all` only with a single task: a
+    worker that waited for workers could wait for itself. cffi releases the GIL while kernels run.
     """
     first, *others = tasks
     if not others:
@@ -173,7 +184,7 @@ def _workers() -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    """The workers did not survive: the child starts its own."""
+    """Forgets the workers, which the child does not have."""
     global _lock, _pool
     _lock, _pool = Lock(), None
 
@@ -182,34 +193,34 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-# Memory that executions use again: aligned bytes, and objects that one thread has at a time.
+# Memory that executions reuse: aligned bytes, and objects that one thread uses at a time.
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 
 
 def allocate_aligned(nbytes: int) -> Array:
-    """Uninitialised bytes that start on a cache line."""
+    """Returns uninitialised bytes that start on a cache line."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]
 
 
 LARGEST_KEPT = 1 << 24
-"""Bytes of the largest array that is used again: larger ones hold much, and get huge pages."""
+"""Bytes of the largest array that is reused: larger ones use much memory, and get huge pages."""
 
 
 class Buffers:
-    """Arrays of one execution at a time, used again by the next one.
+    """Arrays of one execution at a time, which the next one reuses.
 
-    The allocator returns some MB to the system at the end of a call, and asks for them again, page
-    by page, in the next: 2 of 10 ms for 1028 words and 256 units.
+    Otherwise the allocator returns some MB to the system at the end of a call, and requests them
+    again, page by page, in the next call: 2 of 10 ms for 1028 steps and 256 units.
     """
 
     def __init__(self) -> None:
         self._held: dict[str, Array] = {}
 
     def array(self, name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-        """Uninitialised; it overwrites what this name was before."""
+        """Returns an uninitialised array; it overwrites the array that had this name before."""
         nbytes = shape[0] * shape[1] * dtype.itemsize
         if nbytes > LARGEST_KEPT:
             return np.empty(shape, dtype)
@@ -218,14 +229,14 @@ class Buffers:
             held = self._held[name] = allocate_aligned(nbytes)
         return held[:nbytes].view(dtype).reshape(shape)
 
-    def gathered(self, name: str, words: Array, rows: Array) -> Array:
-        """``words[rows]``, each of them (W, C); the rows are in range."""
+    def gather(self, name: str, words: Array, rows: Array) -> Array:
+        """Returns the rows of an array (W, C); ``rows`` must be in range."""
         out = self.array(name, (len(rows), words.shape[1]), words.dtype)
         return np.take(words, rows, axis=0, out=out, mode="clip")
 
 
 class UsualNeed:
-    """Decides which memory is kept for further runs: what several of the last 16 runs needed.
+    """Decides which memory is kept for further runs: as much as several of the last 16 runs needed.
 
     The need of a run is the number of elements of its largest array. The usual need is the second
     largest of the last 16 runs: a single run does not change it. ``always``: memory for a run of
@@ -241,20 +252,24 @@ class UsualNeed:
 
     def keeps(self, largest: int) -> bool:
         """Returns whether memory for a run of this need stays: it is at most 4 times the usual
-        one.
+        need.
         """
         return largest <= self._always or largest <= 4 * sorted(self._needs)[-2]
 
 
 BUFFERS: deque[Buffers] = deque(maxlen=8)
-"""Buffers that no thread uses now, for any layer: those used last are still in the cache."""
+"""Buffers that no thread uses at present, for any layer: the last used ones are still in
+the cache.
+"""
 
 
 @contextmanager
 def borrow(
     idle: deque[_T], make: Callable[[], _T], keeps: Callable[[_T], bool] = lambda _: True
 ) -> Iterator[_T]:
-    """Takes an idle object, or a new one; it is idle again afterwards if ``keeps`` wants it."""
+    """Takes an idle object, or a new one; it becomes idle again afterwards if ``keeps`` returns
+    true.
+    """
     try:
         one = idle.pop()
     except IndexError:

@@ -1,10 +1,10 @@
 """The reference: every cell in plain NumPy, forward and backward, in float32 or float64.
 
-`onernn.ir.cells` has the formulas; backward goes through a tape of their values (design/0085).
-It computes step by step, including the input's products. Backward, a step hands on what the step
-before it needs; the products for input and weights are taken over all words at once. Layers,
-directions and packing are walked as everywhere (`LayerWalk`): what checks that is the tests' own
-oracle, which shares nothing with the package (design/0026).
+`onernn.ir.cells` has the formulas; the backward pass uses a tape of their values (design/0085). The
+reference computes step by step, including the input's products. In the backward pass, each step
+computes the gradients that the step before it needs; the products for input and weights cover all
+steps at once. Layers, directions and packing run in `LayerWalk`, as for other backends. The tests
+check this code with their own oracle, which shares nothing with the package (design/0026).
 """
 
 from __future__ import annotations
@@ -15,14 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend.arguments import State, checked_state
-from onernn.backend.layer_walk import DirectionKernel, LayerWalk, PackedBatch, PackedGradient
+from onernn.backend.arguments import State, check_state
+from onernn.backend.layer_walk import (
+    DirectionGradients,
+    DirectionKernel,
+    LayerWalk,
+    PackedBatch,
+    PackedGradient,
+)
 from onernn.backend.stack import Stack, Trainer
 from onernn.ir.activations import function
 from onernn.ir.arrays import Array
+from onernn.ir.budget import time_limit
 from onernn.ir.cells import step
 from onernn.ir.errors import Refusal, UnsupportedError
-from onernn.ir.ragged import Ragged
+from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.rnn import Limits, why_not
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights, Weights, layers_of
@@ -42,11 +49,13 @@ TRAINED = Limits(
     functions=tuple(_SLOPES),
     gate_clip=False,
 )
-"""Layers that have a backward, here and in the kernels."""
+"""Layers that have a backward pass, in the reference and in the kernels."""
 
 
 def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: str = "") -> Stack:
-    """Returns a layer or stack on NumPy in f32 or f64; ``why`` says why not on something faster."""
+    """Returns a layer or stack on NumPy in f32 or f64; ``why``: why it is not on
+    something faster.
+    """
     if dtype not in _DTYPES:
         raise UnsupportedError(f"dtype {dtype!r}: the reference computes in f32 or f64")
     layers, real = layers_of(spec, weights), _DTYPES[dtype]
@@ -68,7 +77,8 @@ def reference_instead(
 ) -> Stack:
     """Returns the reference in place of a backend that cannot run, in the weights' own precision.
 
-    ``error`` says why not the other one; where ``strict`` raises it, with what to do.
+    ``error``: why the other backend cannot run the layer. With ``strict`` it is raised, with
+    advice.
     """
     why = "; ".join(dict.fromkeys(each.reason for each in error.refusals))
     if strict:
@@ -82,7 +92,7 @@ def reference_instead(
 def reference_trainer(
     spec: RnnSpec, layers: Sequence[RnnWeights], dtype: np.dtype[Any], why: str
 ) -> Trainer:
-    """Training on NumPy. Raises `UnsupportedError` for what has no backward."""
+    """Returns a trainer on NumPy. Raises `UnsupportedError` for layers without a backward pass."""
     if beyond := why_not(spec, layers, TRAINED):
         raise UnsupportedError(beyond)
     prepare = partial(ReferenceKernel, dtype=dtype, trains=True)
@@ -100,11 +110,8 @@ class ReferenceKernel(DirectionKernel):
         self.spec, self.dtype, self._trains = spec, dtype, trains
         self._backwards = spec.direction == "right2left"
         self.functions = [function(each) for each in spec.functions]
-        given = weights.arrays | {
-            "bias": weights.bias
-            if weights.bias is not None
-            else np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), dtype)
-        }
+        bias = np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), dtype)
+        given = {"bias": bias, **weights.arrays}
         self.weights = {name: each[0, 0].astype(dtype, copy=False) for name, each in given.items()}
 
     def _steps(
@@ -117,10 +124,13 @@ class ReferenceKernel(DirectionKernel):
             yield rows, [s[:size] for s in states]
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
-        """See `DirectionKernel.run`."""
+        """Implements `DirectionKernel.run`."""
         words, y, packing, begin, attention = batch
         states, tapes = [s.copy() for s in begin], list[_Tape]()
+        limit = time_limit()
         for rows, running in self._steps(packing, states):
+            if limit:
+                limit.check()
             values = (self, words[rows], None if attention is None else attention[rows])
             with np.errstate(invalid="ignore", over="ignore"):  # infinity and NaN are results
                 if self._trains:
@@ -133,8 +143,8 @@ class ReferenceKernel(DirectionKernel):
             y[rows] = after[0]
         return states, (words, tapes) if self._trains else None
 
-    def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
-        """See `DirectionKernel.backward`."""
+    def backward(self, batch: PackedGradient) -> DirectionGradients:
+        """Implements `DirectionKernel.backward`."""
         (words, tapes), packing, dy, dend, into = batch
         states, diff, left = [s.copy() for s in dend], dict[str, Array](), dict[str, Array]()
         for (rows, running), tape in zip(
@@ -173,7 +183,8 @@ class _Arrays:
         spec, w = of.spec, of.weights.get("layer")
         self.spec, self.weights, self.functions = spec, of.weights, of.functions
         self.attention: Any = attention
-        # A product a gate: BLAS runs small ones in this thread, and larger ones wait for others.
+        # One product per gate: BLAS runs small products in this thread; large ones wait for other
+        # threads.
         whole = (
             x.reshape(len(x), spec.gates, spec.hidden_size)
             if w is None
@@ -210,7 +221,7 @@ class _Arrays:
 
 
 class _Value:
-    """A value on a tape: what it is, and how a gradient by it becomes one by its parents."""
+    """A value on a tape, and the functions that turn its gradient into its parents' gradients."""
 
     __array_ufunc__ = None
 
@@ -219,23 +230,23 @@ class _Value:
         self.parents: list[tuple[_Value, Callable[[Array], Array]]] = []
         tape.append(self)
 
-    def made(self, value: Array, *parents: tuple[_Value, Callable[[Array], Array]]) -> _Value:
-        """Returns a value that is made of this one and of others."""
+    def derive(self, value: Array, *parents: tuple[_Value, Callable[[Array], Array]]) -> _Value:
+        """Returns a value that is computed from this one and from others."""
         result = _Value(self.tape, value)
         result.parents += parents
         return result
 
     def __add__(self, other: _Value) -> _Value:
-        return self.made(self.value + other.value, (self, _same), (other, _same))
+        return self.derive(self.value + other.value, (self, _same), (other, _same))
 
     def __mul__(self, other: _Value) -> _Value:
         one, two = self.value, other.value
-        return self.made(
+        return self.derive(
             one * two, (self, lambda d: _product(d, two)), (other, lambda d: _product(d, one))
         )
 
     def __rsub__(self, number: int) -> _Value:
-        return self.made(number - self.value, (self, np.negative))
+        return self.derive(number - self.value, (self, np.negative))
 
 
 def _same(gradient: Array) -> Array:
@@ -248,10 +259,10 @@ def _product(gradient: Array, factor: Array) -> Array:
 
 
 class _Tape(_Arrays):
-    """A step that can go backward: the values of `step` in their order.
+    """A step that can run backward: the values of `step` in their order.
 
-    ``named``: those whose gradients make the gradients of weights and inputs; ``factors``: what
-    their weights are multiplied by.
+    ``named``: the values whose gradients determine the gradients of weights and inputs;
+    ``factors``: the factors of their weights.
     """
 
     def __init__(
@@ -269,7 +280,9 @@ class _Tape(_Arrays):
         self.after = step(self.spec, self, *self.before)
 
     def backward(self, gradients: Sequence[Array]) -> list[Array]:
-        """Returns the gradients by the states before the step, from those by the states after."""
+        """Returns the gradients by the states before the step, from the gradients by the states
+        after it.
+        """
         for state, gradient in zip(self.after, gradients, strict=True):
             state.grad = state.grad + gradient
         for value in reversed(self.values):
@@ -282,7 +295,7 @@ class _Tape(_Arrays):
 
     def _note(self, name: str, value: _Value, result: Array, back: Callable[[Array], Array]) -> Any:
         self.factors[name] = value.value
-        self.named[name] = value.made(result, (value, back))
+        self.named[name] = value.derive(result, (value, back))
         return self.named[name]
 
     def x(self, gate: int) -> Any:
@@ -293,13 +306,13 @@ class _Tape(_Arrays):
         return self._note(f"h {gate}", state, super().h(gate, state.value), lambda d: d @ weights.T)
 
     def inner(self, product: Any) -> Any:
-        result = product.made(super().inner(product.value), (product, _same))
+        result = product.derive(super().inner(product.value), (product, _same))
         self.named["inner"] = result
         return result
 
     def apply(self, place: int, value: Any) -> Any:
         result, slope = super().apply(place, value.value), self.spec.functions[place].name
-        return value.made(result, (value, lambda d: d * _SLOPES[slope](result)))
+        return value.derive(result, (value, lambda d: d * _SLOPES[slope](result)))
 
     def gate(self, place: int, value: Any) -> Any:
         return self.apply(place, value)  # `TRAINED` has no clipped gates
@@ -313,7 +326,7 @@ class _Tape(_Arrays):
         assert self.spec.cell_clip is not None
         low, high = self.spec.cell_clip
         inside = (state.value >= low) & (state.value <= high)  # slope 1 at the bounds
-        return state.made(super().clip(state.value), (state, lambda d: d * inside))
+        return state.derive(super().clip(state.value), (state, lambda d: d * inside))
 
     def project(self, h: Any) -> Any:
         weights = self.weights["projection"]
@@ -321,7 +334,7 @@ class _Tape(_Arrays):
 
 
 def _collect(arrays: dict[str, Array], step: Mapping[str, Array], rows: slice, count: int) -> None:
-    """Puts the arrays of a step into their rows of those of all steps."""
+    """Copies the arrays of a step into their rows of the arrays of all steps."""
     for name, array in step.items():
         if name not in arrays:
             arrays[name] = np.empty((count, *array.shape[1:]), array.dtype)
@@ -333,20 +346,18 @@ def _flat(gates: Array) -> Array:
     return gates.reshape(len(gates), gates.shape[1] * gates.shape[2])
 
 
-# The cell state of every word, which no primitive hands out.
+# The cell state of every step, which no primitive outputs.
 
 
-def cell_sequence(
-    spec: RnnSpec, weights: RnnWeights, x: Ragged | Array, state: State | None
-) -> Ragged | Array:
-    """c of every word of an LSTM of one layer and direction: (W, O) or (T, N, O), like x.
+def cell_sequence(spec: RnnSpec, weights: RnnWeights, x: Batch, state: State | None) -> Batch:
+    """Returns c of every step of an LSTM of one layer and direction: (W, O) or (T, N, O).
 
     ``state``: the initial (h, c), each ldnc.
     """
     dtype = weights.iter.dtype
     walk = LayerWalk(spec, [weights], partial(ReferenceKernel, dtype=dtype, trains=True))
     sentences = len(x) if isinstance(x, Ragged) else x.shape[1]
-    initial = checked_state(spec, state, sentences, dtype)
+    initial = check_state(spec, state, sentences, dtype)
     _, _, shares = walk.run_training(x, initial, None)
     _, tapes = shares[0][0][0]  # of one share, layer and direction
     if spec.direction == "right2left":

@@ -1,11 +1,11 @@
-"""A layer or stack ready to run: arguments are checked, results framed, and training done."""
+"""A layer or stack ready to run: it checks arguments, adds offsets to results, and trains."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 import numpy as np
 
@@ -16,18 +16,18 @@ from onernn.backend.arguments import (
     Tape,
     TapeError,
     WeightGradients,
+    check_gradient,
+    check_input,
+    check_state,
     check_sums,
-    checked_gradient,
-    checked_input,
-    checked_state,
-    laid_out,
+    lay_out,
 )
 from onernn.backend.onednn.precision import DTYPES, Quantization, U8Options, unknown
 from onernn.backend.process import CREATION
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.ragged import Ragged, data_of
-from onernn.ir.records import dataclass
+from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.ir.records import NamedTuple, dataclass
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import Layers, RnnWeights, Weights, layers_of
 
@@ -43,9 +43,9 @@ class Backend(Protocol):
     ) -> Stack:
         """Returns a layer from its weights: one `RnnWeights`, or a list of one-layer ones.
 
-        What the backend cannot run goes to the NumPy reference, and the layer's ``why`` says so;
-        ``strict`` raises `UnsupportedError` instead. Raises `ShapeError` for weights that do not
-        fit the spec.
+        If the backend cannot run the layer, the NumPy reference runs it, and the layer's ``why``
+        says so; ``strict`` raises `UnsupportedError` instead. Raises `ShapeError` for weights that
+        do not fit the spec.
         """
 
 
@@ -55,7 +55,7 @@ _FLOAT32 = np.dtype(np.float32)
 class StackKernel(Protocol):
     """All layers and directions of a stack, for arguments that are checked."""
 
-    def takes(self, x: Ragged | Array, initial: State) -> bool:
+    def takes(self, x: Batch, initial: State) -> bool:
         """Returns whether the kernel computes this batch right."""
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
@@ -63,20 +63,18 @@ class StackKernel(Protocol):
         checked.
         """
 
-    def run(
-        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
-    ) -> tuple[Array, State]:
-        """Returns (y (W, D*O) or (T, N, D*O), final states) for ragged or dense (T, N, I) x, like
-        x.
+    def run(self, x: Batch, initial: State, attention: Batch | None) -> tuple[Array, State]:
+        """Returns (y, final states) for ragged or dense (T, N, I) x; y, like x, is (W, D*O) or (T,
+        N, D*O).
         """
 
     def cache_info(self) -> dict[str, int]:
-        """Primitives found and made so far."""
+        """Counts the primitives found and made so far."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """The trainer of a stack; ``why``: why not oneDNN, "" if it is."""
+    """The trainer of a stack; ``why``: why it is not oneDNN, "" if it is."""
 
     walk: LayerWalk
     name: str
@@ -84,7 +82,9 @@ class Trainer:
 
 
 class Origin(NamedTuple):
-    """The arguments that made a stack. ``packed``: see `Layers`, good for the same kernels only."""
+    """The arguments that made a stack. ``packed``: see `Layers`, valid only for the same
+    kernels.
+    """
 
     backend: Backend
     spec: RnnSpec
@@ -97,10 +97,10 @@ _Prepare = TypeVar("_Prepare", bound=Callable[..., "Stack"])
 
 
 def picklable(prepare: _Prepare) -> _Prepare:
-    """`Backend.prepare` whose stacks know their origin."""
+    """Returns a `Backend.prepare` whose stacks know their origin."""
 
     @wraps(prepare)
-    def prepared(
+    def remember(
         backend: Backend,
         spec: RnnSpec,
         weights: Weights,
@@ -115,19 +115,19 @@ def picklable(prepare: _Prepare) -> _Prepare:
         stack.origin = Origin(backend, spec, source, layers.packed, options)
         return stack
 
-    return prepared  # type: ignore[return-value]
+    return remember  # type: ignore[return-value]
 
 
-def _made_again(origin: Origin) -> Stack:
+def _prepare_again(origin: Origin) -> Stack:
     backend: Any = origin.backend
     arguments = origin.spec, origin.weights
     return backend.prepare(*arguments, packed=origin.packed, **origin.options)
 
 
 class LayerBackend:
-    """A backend that gives `stack`: data types and options are checked here, for all alike.
+    """A backend that implements `stack`; this class checks data types and options for all backends.
 
-    ``dtypes``: those that it may run.
+    ``dtypes``: the data types that it may run.
     """
 
     dtypes: Sequence[str] = DTYPES
@@ -142,9 +142,11 @@ class LayerBackend:
         strict: bool = False,
         **quantization: Unpack[Quantization],
     ) -> Stack:
-        """See `Backend.prepare`. bf16, f16: see design/0020 and 0013; u8, int8-dynamic and
-        int8-weights: design/0034. A ``data_scale`` is that of x in the first layer. On oneDNN
-        ``weights_scales`` and ``projection_scales`` need one, and ``scales`` one scale of x and h.
+        """Implements `Backend.prepare`.
+
+        bf16, f16: see design/0020 and 0013; u8, int8-dynamic and int8-weights: design/0034. A
+        ``data_scale`` belongs to x in the first layer. On oneDNN ``weights_scales`` and
+        ``projection_scales`` need a ``data_scale``, and ``scales`` must have one scale for x and h.
         """
         if dtype not in self.dtypes:
             raise UnsupportedError(unknown(dtype))
@@ -160,21 +162,23 @@ class LayerBackend:
     def stack(
         self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
     ) -> Stack:
-        """Returns the layer on this backend. Raises `UnsupportedError` for what it does not run."""
+        """Returns the layer on this backend. Raises `UnsupportedError` if it does not run the
+        layer.
+        """
         raise NotImplementedError
 
 
 class Stack:
     """A layer or stack made ready to run; may be shared between threads.
 
-    ``kernel`` names what runs it, ``why`` says why not something faster ("" where it is),
-    ``backend`` which one of `open_backend` it belongs to.
+    ``kernel`` names the implementation, ``why`` says why it is not a faster one ("" if it is the
+    fastest), ``backend`` is its name for `open_backend`.
 
-    A backend gives a `StackKernel` and its ``name``, how it ``reads`` x, for `explain`, and
-    ``real``: the dtype that it computes from and gives.
-    ``compiled``: the `CompiledStack` that a plan may call instead; None where there is none.
-    ``other``: the stack for batches that the kernel does not take. ``trainer`` makes what trains
-    it, at first use: many layers never train; it raises `UnsupportedError` where nothing does.
+    A backend passes a `StackKernel` and its ``name``, how it ``reads`` x, for `explain`, and
+    ``real``: the dtype of its inputs and results. ``compiled``: the `CompiledStack` that a plan may
+    call instead; None if there is none. ``other``: the stack for batches that the kernel does not
+    take. ``trainer`` makes the trainer at first use, because many layers never train; it raises
+    `UnsupportedError` if nothing can train the layer.
     """
 
     origin: Origin | None = None
@@ -207,7 +211,7 @@ class Stack:
                 "only layers that a backend has prepared can be pickled: use"
                 " open_backend(...).prepare(spec, weights)"
             )
-        return _made_again, (self.origin,)
+        return _prepare_again, (self.origin,)
 
     def run(
         self,
@@ -220,10 +224,10 @@ class Stack:
         ldnc.
 
         y is like x with O (or D*O) channels. ``layout``: of dense x, attention and y, "tnc" or
-        "ntc". x may have any strides: `explain` says what is read in place and what is copied. The
-        final state is that of each sentence's own end, in the caller's order; a sentence of length
-        zero keeps its initial state. Raises `ShapeError` naming the argument; writes nothing into
-        the caller's arrays.
+        "ntc". x may have any strides: `explain` says which arrays are read in place and which are
+        copied. The final state is the state at each sequence's own end, in the caller's order; a
+        sequence of length zero keeps its initial state. Raises `ShapeError` naming the argument;
+        writes nothing into the caller's arrays.
         """
         if attention is None and layout == "tnc":
             if (
@@ -237,7 +241,7 @@ class Stack:
             if result is not None:
                 return result
         arguments = (x, state, attention, layout)
-        x, initial, attention = checked_input(self.spec, x, state, attention, self._real, layout)
+        x, initial, attention = check_input(self.spec, x, state, attention, self._real, layout)
         if self._other is not None and not self._stack_kernel.takes(x, initial):
             return self._other.run(*arguments)
         y, final = self._stack_kernel.run(x, initial, attention)
@@ -246,14 +250,15 @@ class Stack:
     @property
     def mixes_rows(self) -> bool:
         """Whether a sequence's results depend on others in its batch: oneDNN's u8 takes its scale
-        from the whole batch unless one is given."""
+        from the whole batch unless a scale is passed.
+        """
         options = self.origin.options if self.origin else {}
         parts = options.get("scales") or ()
         has_scale = options.get("data_scale") or (parts and all(part.data for part in parts))
         return self.dtype == "u8" and self.backend != "kernels" and not has_scale
 
     def explain(self) -> str:
-        """Returns one line: cell, direction, dtype, kernel, why no faster one, which inputs are
+        """Returns one line: cell, direction, dtype, kernel, why no faster kernel, which inputs are
         copied, and how many threads the kernels use.
         """
         reason = f" ({self.why})" if self.why else ""
@@ -275,25 +280,27 @@ class Stack:
         state: State | None = None,
         attention: Ragged | Array | None = None,
     ) -> tuple[Ragged | Array, State, Tape]:
-        """`run`, and a tape for one `backward`; the arguments may be changed afterwards.
+        """Runs like `run`; also returns a tape for one `backward`. Arguments may change afterwards.
 
-        Kernels and oneDNN train in f32 and bf16. AUGRU cells (wrong gradients in oneDNN) and bf16
-        LSTM with projection (no backward there) train on kernels, or on the NumPy reference in
-        float32, and ``tape.why`` says so, or raise `UnsupportedError` where the layer is strict. So
-        do u8 and f16, activations other than sigmoid, tanh, relu and identity, and clipped gates,
-        always. A clipped cell state has slope 1 from bound to bound, and 0 outside.
+        Kernels and oneDNN train in f32 and bf16. Two kinds of layers never train on oneDNN: AUGRU
+        cells (its gradients are wrong) and bf16 LSTM with projection (it has no backward pass).
+        Both kinds train on kernels, or on the NumPy reference in float32, and ``tape.why`` says so;
+        a strict layer raises `UnsupportedError` instead of using the reference. u8 and f16,
+        activations other than sigmoid, tanh, relu and identity, and clipped gates always raise it.
+        A clipped cell state has slope 1 from bound to bound, and 0 outside.
         """
         trainer = self.trainer()
-        x, initial, attention = checked_input(self.spec, x, state, attention, self._real)
+        x, initial, attention = check_input(self.spec, x, state, attention, self._real)
         y, final, record = trainer.walk.run_training(x, initial, attention)
         frame = _frame(x, y[:, :0].copy())
         return _frame(x, y), final, Tape(trainer, trainer.name, trainer.why, frame, record)
 
     def zero_gradients(self) -> WeightGradients:
-        """Zeroed arrays for ``backward(into=)``: one dict for each layer of the stack.
+        """Returns zeroed arrays for ``backward(into=)``: one dict for each layer of the stack.
 
-        By the names of `RnnWeights`, each (1, D, ...) as its weights, in the dtype that the layer
-        gives. Raises `UnsupportedError` for a layer that does not train.
+        The keys are the names of `RnnWeights`. Each array has the shape (1, D, ...) of its weights,
+        and the dtype of the layer's results. Raises `UnsupportedError` for a layer that does not
+        train.
         """
         return self.trainer().walk.zero_gradients(self._real)
 
@@ -304,14 +311,15 @@ class Stack:
         dstate: State | None = None,
         into: WeightGradients | None = None,
     ) -> Gradients:
-        """Returns the gradients of a loss from those by the results of `run_training`.
+        """Returns the gradients of a loss from its gradients by the results of `run_training`.
 
-        dy: like y; dstate: like the state; None: zeros. float32 in and out, in bf16 too.
+        dy: like y; dstate: like the state; None: zeros. float32 in and out, including bf16.
 
-        ``into``: where the gradients of weights are added up, over as many calls as the caller
-        likes, as oneDNN's primitives add to diff_weights (RNN developer guide, considerations for
-        training): arrays like those of `zero_gradients`, of any strides. `Gradients.layers` is
-        then (). None: each call gives fresh gradients. A call that raises adds nothing.
+        ``into``: arrays to which the gradients of weights are added, over any number of calls.
+        oneDNN's primitives add to diff_weights in the same way (RNN developer guide, considerations
+        for training). The arrays are like the result of `zero_gradients`, of any strides.
+        `Gradients.layers` is then (). None: each call returns new gradients. A call that raises
+        adds nothing.
 
         Raises `ShapeError` naming the argument, `TapeError` for a tape that was used already or
         that another layer recorded.
@@ -320,9 +328,9 @@ class Stack:
             raise TapeError(f"tape: expected what run_training gave, got {type(tape).__name__}")
         trainer, frame = self.trainer(), tape.frame
         tape.check_maker(trainer)
-        gradient = checked_gradient(dy, frame, self.spec.output_size, self._real)
+        gradient = check_gradient(dy, frame, self.spec.output_size, self._real)
         sentences = len(frame) if isinstance(frame, Ragged) else frame.shape[1]
-        dend = checked_state(self.spec, dstate, sentences, self._real, "dstate")
+        dend = check_state(self.spec, dstate, sentences, self._real, "dstate")
         if into is not None:
             check_sums(into, trainer.walk.zero_gradients(self._real))
         dx, dbegin, layers, dscale = trainer.walk.backward(tape.take(), frame, gradient, dend)
@@ -337,12 +345,12 @@ class Stack:
         )
 
     def cache_info(self) -> dict[str, int]:
-        """Primitives found and made so far, over all layers and directions."""
+        """Counts the primitives found and made so far, over all layers and directions."""
         return self._stack_kernel.cache_info()
 
 
-def _frame(like: Ragged | Array, words: Array, layout: Layout = "tnc") -> Ragged | Array:
-    """Words (W, C) or (T, N, C) as a batch like ``like``, which is ragged or (T, N, I)."""
+def _frame(like: Batch, words: Array, layout: Layout = "tnc") -> Batch:
+    """Returns steps (W, C) or (T, N, C) as a batch like ``like``: ragged or (T, N, I)."""
     if isinstance(like, Ragged):
         return like.with_data(words)
-    return np.ascontiguousarray(laid_out(words.reshape(*like.shape[:2], words.shape[-1]), layout))
+    return np.ascontiguousarray(lay_out(words.reshape(*like.shape[:2], words.shape[-1]), layout))

@@ -1,4 +1,4 @@
-"""A model of sequences becomes one of chunks: its states are inputs and outputs."""
+"""Turns a model of whole sequences into a model of chunks: states become inputs and outputs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.bodies import bodies, every_node
-from onernn.fuse_passes.over_time import check_states
+from onernn.fuse_passes.over_time import check_states, fuse_step
 from onernn.fuse_passes.rewriting import Tape, fresh
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
-from onernn.ir.operator import OPERATORS
+from onernn.ir.operator import OPERATORS, Path
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
@@ -31,104 +31,120 @@ _LONG = 2**13
 
 
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
-    """Yields the nodes that compute with the number of steps, whose name is ``time``, and why.
+    """Yields each node whose result depends on the number of steps (the size named ``time``), with
+    the reason.
 
-    Sums and products that describe a shape are allowed: chunks of several sizes check these.
+    Sums and products that describe a shape are allowed: `prove` checks them with chunks of several
+    sizes.
     """
     counts = set[str]()
     for node in graph.nodes:
         read = [index for index, name in enumerate(node.inputs) if name in counts]
         values = [graph.types[name].value for name in node.outputs if name]
-        if node.op in ("Shape", "Size") or read:
-            known = all(value is not None for value in values)
-            if known and any(
-                _plain(size, time) is None for value in values for size in _all(value)
-            ):
-                yield node, "it divides the number of steps"
-            elif known:
-                if any(_plain(size, time) for value in values for size in _all(value)):
+        asks = node.op in ("Shape", "Size")
+        if asks or read:
+            uses = [_uses(size, time) for value in values for size in _all(value)]
+            if None not in values:
+                if None in uses:
+                    yield node, "it divides the number of steps"
+                elif any(uses):
                     counts.update(filter(None, node.outputs))
-            elif node.op in ("Shape", "Size") or not all(
-                _describes_shape(node, index) for index in read
-            ):
+            elif asks or not all(_describes_shape(node, index) for index in read):
                 yield node, "it computes with the number of steps"
-        within = [each for body in bodies(node).values() for each in every_node(body)]
-        if any(each.op in ("Shape", "Size") or each.op == "Slice" for each in within):
-            if any(goes_along(graph.types, name, time) for name in node.inputs if name):
+        within = (each.op for body in bodies(node).values() for each in every_node(body))
+        if not {"Shape", "Size", "Slice"}.isdisjoint(within):
+            if any(_along(graph.types[name], time) for name in node.inputs if name):
                 yield node, "what is inside may compute with the number of steps"
         if _meet(graph.types, node, time):
             yield node, "it needs other steps than those so far: it may count them"
 
 
-def _describes_shape(node: Node, index: int) -> bool:
-    """Returns whether an input only says how large a result is, or which part of another."""
+def _moves(node: Node) -> bool:
+    """Returns whether a node only moves elements of its first input."""
     operator = OPERATORS.get(node.op)
-    if operator is None or operator.most is None:
-        return False
-    return node.op == "ConstantOfShape" or (index > 0 and operator.kind in ("view", "moves"))
+    return bool(operator and operator.most is not None and operator.kind in ("view", "moves"))
+
+
+def _describes_shape(node: Node, index: int) -> bool:
+    """Returns whether an input only determines the size of a result, or which part of an input is
+    taken.
+    """
+    return node.op == "ConstantOfShape" or (index > 0 and _moves(node))
+
+
+def _types_of(types: Types, node: Node) -> list[Type | None]:
+    """Returns the types of a node's inputs."""
+    return [types[name] if name else None for name in node.inputs]
+
+
+def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
+    """Returns the type and the path of each input; [] if only a run knows the paths.
+
+    Raises `ShapeError` if the paths depend on a rank that is not known.
+    """
+    operator, given = OPERATORS.get(node.op), _types_of(types, node)
+    if operator is None or operator.paths is None:
+        return []
+    paths = operator.paths(node.attrs, *given) or ()
+    return [(x, path) for x, path in zip(given, paths, strict=False) if x]
 
 
 def _meet(types: Types, node: Node, time: str) -> bool:
-    """Returns whether steps meet in a node otherwise than in a window."""
+    """Returns whether a node combines different steps in another way than in a window."""
     operator = OPERATORS.get(node.op)
-    if operator is None or operator.kind != "mixes" or operator.paths is None or operator.reach:
+    if operator is None or operator.kind != "mixes" or operator.reach:
         return False
-    given = [types[name] if name else None for name in node.inputs]
-    paths = operator.paths(node.attrs, *given) or ()
-    pairs = zip(paths, given, strict=False)
-    return any(path and path[axis] is None for path, x in pairs if x for axis in _along(x, time))
+    pairs = _follow(types, node)
+    return any(path and path[axis] is None for x, path in pairs for axis in _along(x, time))
 
 
 def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
     return (value,) if isinstance(value, Size) else value or ()
 
 
-def _plain(size: Size, time: str) -> bool | None:
-    """Returns whether the number of steps is in it; None where it is in a quotient."""
+def _uses(size: Size, time: str) -> bool | None:
+    """Returns whether a size depends on the number of steps; None if the size divides
+    that number.
+    """
     if any(time in each.whole.names for each in size.quotients):
         return None
     return time in size.names
 
 
-def goes_along(types: Types, name: str, time: str) -> bool:
-    """Returns whether a value has the steps on an axis."""
-    return any(size and time in size.names for size in types[name].shape or ())
-
-
 def far_steps(types: Types, node: Node, time: str) -> str:
-    """Returns why a slice counts steps; "" where it takes all, or all but the first or the last
-    one.
+    """Returns why a slice counts steps; "" if the slice takes all steps, or all except the first or
+    the last one.
     """
-    starts, ends, axes = (types[name].value if name else None for name in (*node.inputs, "")[1:4])
-    shape = types[node.inputs[0]].shape or ()
-    bounds = list(zip(_all(starts), _all(ends), strict=False))
-    along = [size.number for size in _all(axes)] if axes is not None else [*range(len(bounds))]
-    for axis, pair in zip(along, bounds, strict=False):
-        size = shape[axis] if axis is not None and axis < len(shape) else None
-        if size is None or time not in size.names:
-            continue
-        if any(each.number is not None and 1 < abs(each.number) < _FAR for each in pair):
+    starts, ends, axes = (
+        _all(x.value if x else None) for x in (*_types_of(types, node), None)[1:4]
+    )
+    along = [size.number for size in axes] if node.input(3) else range(len(starts))
+    timed = _along(types[node.inputs[0]], time)
+    for axis, *pair in zip(along, starts, ends, strict=False):
+        far = (each.number is not None and 1 < abs(each.number) < _FAR for each in pair)
+        if axis in timed and any(far):
             return f"it takes steps [{pair[0]}:{pair[1]}]"
     return ""
 
 
-_CUTS = (0, 1, 4, 6, 11)  # behind the first chunk: of 1, 3, 2 and 5 steps
-_OPEN = 2  # for the proof: every other size that is not declared
-_CLOSE = 1e-5, 1e-6  # of f32: relative to the largest number, and absolute
+_CUTS = (0, 1, 4, 6, 11)  # steps 0 to 1, 4, 6, 11: chunks of 1, 3, 2 and 5 steps
+_OPEN = 2  # for the proof: the value of every other size that is not declared
+_CLOSE = 1e-5, 1e-6  # f32 tolerances: relative to the maximum, and absolute
 
 
 @dataclass(frozen=True, eq=False)
 class Stateful:
-    """A model that goes on where the call before ended, as `Streams` and chunked files run it.
+    """A model that continues from the state after the previous call; `Streams` and chunked files
+    run it.
 
-    ``states``: the output that is the next state, by the input that takes it. ``first``: what an
-    input takes before the first call, zeros by default. ``growing``: states whose sizes
-    may change from call to call.
+    ``states`` maps each input that takes a state to the output that is the next state. ``first``:
+    what an input takes before the first call, zeros by default. ``growing``: states whose sizes may
+    change from call to call.
 
-    Of models of sequences, as `exposed` gives them: ``time``, the axis along which each other input
-    is cut into chunks, and along which each output is put together. ``delay``: how many steps each
-    output lags behind the input; as many at the end never come. ``least``: the fewest steps of the
-    first chunk.
+    For models of sequences (see `exposed`): ``time``: the axis along which each other input is cut
+    into chunks, and along which each output is put together. ``delay``: how many steps each output
+    lags after the input. As many steps at the end are never output. ``least``: the minimum number
+    of steps in the first chunk.
     """
 
     graph: Graph
@@ -140,15 +156,16 @@ class Stateful:
     least: int = 1
 
     @classmethod
-    def named(cls, graph: Graph, states: Mapping[str, str]) -> Stateful:
-        """Returns the model of one frame, with the states that a caller names.
+    def of_names(cls, graph: Graph, states: Mapping[str, str]) -> Stateful:
+        """Returns the model of one frame, fused, with the states that a caller names.
 
-        Raises `UnsupportedError` for a name that is no input or output.
+        Raises `UnsupportedError` if a name is not an input or output.
         """
         check_states(graph, states)
         shapes = {value.name: value.shape or () for value in graph.inputs}
         open_sizes = {name: sum(size is None for size in shapes[name]) for name in states}
-        return cls(graph, states, {}, frozenset(n for n, count in open_sizes.items() if count > 1))
+        growing = frozenset(n for n, count in open_sizes.items() if count > 1)
+        return cls(fuse_step(graph, states), states, {}, growing)
 
     def initial(self, name: str) -> Array:
         """Returns a state before the first call, zeros by default; open sizes are 1."""
@@ -156,15 +173,13 @@ class Stateful:
             return self.first[name]
         value = next(value for value in self.graph.inputs if value.name == name)
         if value.shape is None or value.lod_depth:
-            raise UnsupportedError(
-                f"state {value}: its shape is not known; say --input, or give it with first="
-            )
+            raise UnsupportedError(f"state {value}: its shape is not known: give inputs= or first=")
         sizes = [size if isinstance(size, int) else 1 for size in value.shape]
         return np.zeros(sizes, value.dtype or "float32")
 
     @property
     def notes(self) -> list[str]:
-        """Notes for callers of the chunks."""
+        """Returns notes for callers of the chunks."""
         handed = ", ".join(f"{after} into {name}" for name, after in self.states.items())
         notes = [f"zeros first, then each call hands on {handed}"]
         for name, late in self.delay.items():
@@ -180,26 +195,30 @@ def refuse(graph: Graph, why: str, where: str) -> UnsupportedError:
 
 
 def prove(graph: Graph, model: Stateful) -> Stateful:
-    """Returns the model with the delay of each output. Raises where chunks and the whole input
-    differ.
+    """Returns the model with the delay of each output. Raises if the results of chunks differ from
+    the results of the whole input.
     """
     rng = np.random.default_rng(0)
     cuts = [0, *(model.least + cut for cut in _CUTS)]
+    lengths = _find_lengths(graph)
     feed = {
         value.name: _random(value, model.time.get(value.name), cuts[-1], rng)
         for value in graph.inputs
     }
+    feed |= {name: np.full_like(feed[name], cuts[-1] - 1) for name in lengths}
     whole: dict[str, Any] = {}
     parts: dict[str, list[Any]] = {}
     try:
         opened = replace(graph, inputs=tuple(map(_open, graph.inputs)))
         whole |= Session(opened, passes=()).run(feed, _noting(whole))
-        session, state = Session(model.graph, passes=()), _wide(graph, model, feed)
+        session, state = Session(model.graph, passes=()), _wide(model)
         for begin, end in pairwise(cuts):
             chunk = {
                 name: x.take(range(begin, end), model.time[name]) if name in model.time else x
                 for name, x in feed.items()
             }
+            valid = min(end, cuts[-1] - 1) - begin
+            chunk |= {name: np.full_like(feed[name], valid) for name in lengths}
             values: dict[str, Any] = {}
             outputs = session.run({**chunk, **state}, _noting(values))
             values |= outputs
@@ -220,9 +239,11 @@ def prove(graph: Graph, model: Stateful) -> Stateful:
 
 
 def _first_apart(node: Node, whole: Mapping[str, Any], parts: Mapping[str, list[Any]]) -> bool:
-    """Returns whether a node's first result has steps, and differs in chunks."""
+    """Returns whether a node's first result has steps and differs in chunks."""
     name = node.outputs[0]
     if name not in whole or name not in parts or node.op == "Shape":
+        return False
+    if isinstance(whole[name], Ragged):
         return False
     sizes = [part.shape for part in parts[name]]
     return len(set(sizes)) > 1 and bool(_departs(whole[name], parts[name])[0])
@@ -246,27 +267,20 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
     return rng.integers(0, 2, sizes).astype(value.dtype)
 
 
-def _wide(graph: Graph, model: Stateful, feed: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the first states, repeated for all sequences of the proof."""
-    sizes = {value.name: value.shape for value in model.graph.inputs}
-    return {
-        name: np.repeat(first, _OPEN, axis) if axis is not None else first
-        for name, first in model.first.items()
-        for axis in [_batch(sizes[name], first)]
-    }
-
-
-def _batch(shape: tuple[int | None, ...] | None, first: Array) -> int | None:
-    """Returns the axis of an open batch, where the first state has size 1."""
-    result = [
-        index for index, size in enumerate(shape or ()) if size is None and first.shape[index] == 1
-    ]
-    return result[0] if result else None
+def _wide(model: Stateful) -> dict[str, Array]:
+    """Returns the first states, repeated for all sequences of the proof if their batch is open."""
+    shapes = {value.name: value.shape or () for value in model.graph.inputs}
+    result = dict[str, Array]()
+    for name, first in model.first.items():
+        sizes = enumerate(zip(shapes[name], first.shape, strict=True))
+        axes = [axis for axis, (size, own) in sizes if size is None and own == 1]
+        result[name] = np.repeat(first, _OPEN, axes[0]) if axes else first
+    return result
 
 
 def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
-    """Returns how a value in chunks differs from the whole, "" where it does not; and how late it
-    is.
+    """Returns how a value in chunks differs from the whole value, "" if it does not, and its delay
+    in steps.
     """
     if isinstance(whole, Ragged):
         return "ragged values", 0
@@ -285,20 +299,21 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
     return ("" if apart <= bound else f"{apart:.3g} apart"), late
 
 
-# A model of sequences becomes one of chunks: its states are inputs and outputs.
+# Turns a model of whole sequences into a model of chunks: states become inputs and outputs.
 
 
 def expose(model: Graph) -> Stateful:
-    """Returns the model of any number of steps at a time, which goes on where the chunk before
-    ended.
+    """Returns a model that takes any number of steps per call and continues after the previous
+    chunk.
 
-    Layers get their states as inputs and outputs. A window along time gets the last steps of its
-    input as a state; what it looks ahead becomes a delay, and values that meet others which are
-    later wait for them in a delay line. Inputs whose steps meet have one number of steps. The first
-    state is for a batch of as many sequences as the model declares, 1 where that is open.
+    Layers get their states as inputs and outputs. Lengths of padded sequences count the valid steps
+    of a chunk. A window along time gets the last steps of its input as a state. If a window looks
+    ahead, its output is delayed. If values with different delays are combined, a delay line holds
+    back the earlier ones. Inputs whose steps are combined have the same number of steps. The first
+    state is for the batch size that the model declares, or for 1 sequence if the batch is open.
 
-    The model runs on chunks of 1, 3, 2 and 5 steps, and has to give what all steps at once give.
-    Raises `UnsupportedError` naming the first operator that does not.
+    The model runs on chunks of 1, 3, 2 and 5 steps; the results must equal the results of all steps
+    at once. Raises `UnsupportedError` that names the first operator whose result differs.
     """
     graph = _pads_folded(_with_one_time(fuse(model).model))
     types = _long(graph)
@@ -307,7 +322,7 @@ def expose(model: Graph) -> Stateful:
     for node in graph.nodes:
         maker.add(node)
     for node, why in counting(graph, time):
-        raise maker.refused(node, why)
+        raise maker.refuse(node, why)
     if not maker.states:
         raise refuse(graph, "its states are inputs already, or it has none", "model")
     chunk_graph = replace(
@@ -316,7 +331,7 @@ def expose(model: Graph) -> Stateful:
         outputs=(*map(_open, graph.outputs), *(Value(n) for n in maker.states.values())),
         nodes=tuple(maker.nodes),
         constants={**graph.constants, **maker.constants},
-    ).pruned()
+    ).prune()
     axes = {
         name: result[0]
         for name in (v.name for v in (*graph.inputs, *graph.outputs))
@@ -331,13 +346,13 @@ def expose(model: Graph) -> Stateful:
 
 
 def _open(value: Value) -> Value:
-    """Returns the value with open sizes in the place of named ones."""
+    """Returns the value with open sizes in place of named ones."""
     shape = value.shape and tuple(s if isinstance(s, int) else None for s in value.shape)
     return replace(value, shape=shape)
 
 
 def _long(graph: Graph) -> Types:
-    """Returns the types of values where all open sizes are large."""
+    """Returns the types of values for large open sizes."""
     inputs = dict[str, Type]()
     for value in graph.inputs:
         sizes = value.type.shape
@@ -345,31 +360,50 @@ def _long(graph: Graph) -> Types:
             size + _LONG if size is not None and size.number is None else size for size in sizes
         )
         inputs[value.name] = replace(value.type, shape=shape)
-    return graph.typed(inputs)
+    return graph.infer_types(inputs)
 
 
 def _time(graph: Graph, types: Types) -> str:
-    """Returns the name of the number of steps, which the first layer and an input have on an
+    """Returns the name of the number of steps: a size that the first layer and an input have on an
     axis.
     """
     for node in graph.nodes:
         if node.op != "Rnn":
             continue
-        result = types[node.inputs[0]]
-        if result.lod != ():
-            raise refuse(graph, "its sequences are ragged, or may be", node.label)
-        if result.shape and result.shape[0] is not None and result.shape[0].names:
-            (name, *others) = sorted(result.shape[0].names)
+        steps, _ = _steps_and_batch(graph, types, node)
+        if steps is not None and steps.names:
+            (name, *others) = sorted(steps.names)
             if others:
                 continue
             if not any(_along(value.type, name) for value in graph.inputs):
-                names = {
-                    o for n in graph.nodes for o in n.outputs if o and goes_along(types, o, name)
-                }
-                maker = next(n for n in graph.nodes if not names.isdisjoint(n.outputs))
+                made = ((n, o) for n in graph.nodes for o in n.outputs if o)
+                maker = next(n for n, o in made if _along(types[o], name))
                 raise refuse(graph, "it makes steps that are no input's", maker.label)
             return name
     raise refuse(graph, "no layer goes along an open number of steps", "model")
+
+
+def _steps_and_batch(graph: Graph, types: Types, layer: Node) -> list[Size | None]:
+    """Returns a layer's number of steps, padding included, and of sequences; None: not known."""
+    x, is_swapped = layer.inputs[0], False
+    if types[x].lod != ():
+        maker = graph.producer(x)
+        while maker and maker.op != "SequenceUnpad" and maker.inputs:
+            maker = graph.producer(maker.inputs[0])
+        if maker is None or maker.op != "SequenceUnpad":
+            raise refuse(graph, "its sequences are ragged, or may be", layer.label)
+        x, is_swapped = maker.inputs[0], not maker.attrs.time_major
+    sizes = [*(types[x].shape or ()), None, None][:2]
+    return sizes[::-1] if is_swapped else sizes
+
+
+def _find_lengths(graph: Graph) -> set[str]:
+    """Returns the inputs that hold how many steps of each padded sequence are valid."""
+    needed = {node.inputs[1] for node in graph.nodes if node.op == "SequenceUnpad"}
+    for node in reversed(graph.nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(filter(None, node.inputs))
+    return {value.name for value in graph.inputs if value.name in needed}
 
 
 def _along(value: Type, time: str) -> list[int]:
@@ -377,7 +411,7 @@ def _along(value: Type, time: str) -> list[int]:
 
 
 def _with_one_time(graph: Graph) -> Graph:
-    """Returns the graph whose inputs share the name of a size where their steps meet."""
+    """Returns the graph in which inputs share one size name if an operator combines their steps."""
     while True:
         types = _long(graph)
         own = {size.name for v in graph.inputs for size in v.type.shape or () if size is not None}
@@ -396,25 +430,25 @@ def _with_one_time(graph: Graph) -> Graph:
 
 
 def _find_equal_sizes(types: Types, node: Node) -> Iterator[set[str]]:
-    """Pairs of names of sizes that have to be equal for a node."""
-    operator, shapes = OPERATORS.get(node.op), [types[n].shape for n in node.inputs if n]
-    known = [shape for shape in shapes if shape is not None]
-    if node.op == "Reshape" and known:
-        result = types[node.outputs[0]].shape or ()
-        names = [{n for size in each if size for n in size.names} for each in (known[0], result)]
+    """Yields pairs of size names that must be equal for a node."""
+    if node.op == "Reshape":
+        before, after = (types[name].shape or () for name in (node.inputs[0], node.outputs[0]))
+        names = [{n for size in each if size for n in size.names} for each in (before, after)]
         if all(len(each) == 1 for each in names) and names[0] != names[1]:
             yield names[0] | names[1]
-    elif node.op == "Concat" and len({len(shape) for shape in known}) == 1:
-        for index, sizes in enumerate(zip(*known, strict=True)):
-            if index != node.attrs.axis % len(known[0]):
-                yield from _pairs(sizes)
-    elif operator is not None and operator.kind == "elementwise":
-        for depth in range(1, 1 + max(map(len, known), default=0)):
-            yield from _pairs(tuple(shape[-depth] for shape in known if len(shape) >= depth))
+    if any(x and x.shape is None for x in _types_of(types, node)):
+        return
+    places: dict[int | None, list[Size | None]] = {}
+    for x, path in _follow(types, node):
+        for size, place in zip(x.shape or (), path, strict=False):
+            places.setdefault(place, []).append(size)
+    places.pop(None, None)
+    for sizes in places.values():
+        yield from _pairs(sizes)
 
 
 def _pairs(sizes: Sequence[Size | None]) -> Iterator[set[str]]:
-    """Pairs of names, where sizes differ in nothing but these."""
+    """Yields pairs of names if two sizes differ only in these names."""
     rests = {n: size - n for size in sizes if size is not None for n in size.names}
     for name, other in pairwise(sorted(rests)):
         if rests[name] == rests[other] and rests[name].number is not None:
@@ -425,7 +459,7 @@ def _pads_folded(graph: Graph) -> Graph:
     """Moves a Pad of zeros that only a convolution reads into the convolution's pads."""
     for node in graph.nodes:
         pad = graph.producer(node.inputs[0], "Pad") if node.op == "Conv" else None
-        if pad is None or not graph.used_only_by(pad.outputs[0], node) or pad.input(3):
+        if pad is None or not graph.is_used_only_by(pad.outputs[0], node) or pad.input(3):
             continue
         numbers = graph.types[pad.inputs[1]].numbers
         filled = graph.constants.get(pad.input(2), np.array(0 if not pad.input(2) else 1))
@@ -446,15 +480,16 @@ def _pads_folded(graph: Graph) -> Graph:
     return graph
 
 
-_MOST = 4096  # steps that a model may look ahead
+_MOST = 4096  # steps: the limit for a model that looks ahead
 
 
 @dataclass
 class _Maker(Tape):
-    """``first``: name, first array and declared shape of each state. ``stems``: how many states are
-    named by each stem. ``late``: by value, how many steps fewer there are of it than of the inputs
-    so far; below 0 where padding stands in front. ``waiting``: the delayed values, by value and
-    number of steps.
+    """Builds the graph of chunks from the nodes of the whole model.
+
+    ``first``: name, first array and declared shape of each state. ``stems``: how many states each
+    stem names. ``late`` maps each value to how many steps it has so far fewer than the inputs;
+    negative if padding comes first. ``waiting``: the delayed values, by value and number of steps.
     """
 
     types: Types = field(default_factory=dict)
@@ -466,40 +501,42 @@ class _Maker(Tape):
     waiting: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
-        timed = [name for name in node.inputs if name and goes_along(self.types, name, self.time)]
+        timed = [name for name in node.inputs if name and self._axes(name)]
         late = max((self.late.get(name, 0) for name in timed), default=0)
         waiting = {n: late - self.late.get(n, 0) for n in timed if late > self.late.get(n, 0)}
-        node = node.renamed({x: self._delay(node, x, by) for x, by in waiting.items()})
-        self.late |= {n: late for n in node.outputs if n and goes_along(self.types, n, self.time)}
+        node = node.rename({x: self._delay(node, x, by) for x, by in waiting.items()})
+        self.late |= {n: late for n in node.outputs if n and self._axes(n)}
+        if node.op == "SequenceUnpad" and late:
+            raise self.refuse(node, "its lengths do not count the steps that wait before it")
         if not self._with_states(node):
             self.nodes.append(node)
         if any(self.late.get(name, 0) > _MOST for name in node.outputs):
-            raise self.refused(node, f"it looks more than {_MOST} steps ahead")
+            raise self.refuse(node, f"it looks more than {_MOST} steps ahead")
 
     def _delay(self, node: Node, x: str, by: int) -> str:
         """Returns the value, delayed by ``by`` steps."""
         if (x, by) not in self.waiting:
-            axes = _along(self.types[x], self.time)
+            axes = self._axes(x)
             if len(axes) != 1:
-                raise self.refused(node, f"{x!r} has to wait, and has steps on several axes")
+                raise self.refuse(node, f"{x!r} has to wait, and has steps on several axes")
             joined = self._behind(node, x, axes[0], 0, by)
             self.waiting[x, by] = self._cut(joined, 0, -by, axes[0])
         return self.waiting[x, by]
 
     def _cut(self, x: str, start: int, end: int, axis: int) -> str:
-        return self.emit("Slice", (x, *(self.constant([k]) for k in (start, end, axis))))
+        return self.emit("Slice", x, [start], [end], [axis])
 
     def _with_states(self, node: Node) -> bool:
-        """Adds the node with states, if it holds any."""
+        """Adds the node together with its states, if it has any."""
         if node.op == "Rnn":
             return self._layer(node)
         return self._reshape(node) if node.op == "Reshape" else self._window(node)
 
-    def refused(self, node: Node, why: str) -> UnsupportedError:
+    def refuse(self, node: Node, why: str) -> UnsupportedError:
         return refuse(self.graph, why, node.label)
 
     def state(self, stem: str, first: Array, shape: tuple[int | None, ...]) -> tuple[str, str]:
-        """Returns a new input and output."""
+        """Adds a state; returns the names of its input and output."""
         before = fresh(self.graph, f"{stem}{self.stems[stem]}")
         self.stems[stem] += 1
         after = fresh(self.graph, f"{before}N")
@@ -509,15 +546,14 @@ class _Maker(Tape):
 
     def _layer(self, node: Node) -> bool:
         rnn = Recurrent.of(node)
-        result = self.types[rnn.x]
-        if 0 not in _along(result, self.time):
+        steps, count = _steps_and_batch(self.graph, self.types, node)
+        if steps is None or self.time not in steps.names:
             return False
         if rnn.spec.direction != "left2right":
-            raise self.refused(node, "it reads from the last step to the first")
-        shape = result.shape or ()
-        if shape[1] is None or self.time in shape[1].names:
-            raise self.refused(node, "its batch is not known, or depends on the steps")
-        batch, dtype = shape[1].number, result.dtype or "float32"
+            raise self.refuse(node, "it reads from the last step to the first")
+        if count is None or self.time in count.names:
+            raise self.refuse(node, "its batch is not known, or depends on the steps")
+        batch, dtype = count.number, self.types[rnn.x].dtype or "float32"
         widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)
         before, after, copies = [], [], []
         for index, (name, width) in enumerate(zip(rnn.states, widths, strict=False)):
@@ -527,7 +563,7 @@ class _Maker(Tape):
                 after.append(rnn.finals[index])
                 continue
             if name and not self._is_zero(name):
-                raise self.refused(node, f"its initial state {name!r} is computed")
+                raise self.refuse(node, f"its initial state {name!r} is computed")
             initial, final = self.state(
                 "hc"[index], np.zeros(sizes, dtype), (*sizes[:2], batch, width)
             )
@@ -539,13 +575,15 @@ class _Maker(Tape):
         return True
 
     def _is_input(self, name: str) -> bool:
-        """Returns whether an initial state is a moved input, which the caller hands on already."""
-        while (maker := self.graph.producer(name)) is not None and _moves(maker):
+        """Returns whether an initial state is a moved input, so that the caller already passes it
+        on.
+        """
+        while (maker := self.graph.producer(name)) and maker.op != "Pad" and _moves(maker):
             name = maker.inputs[0]
         return any(value.name == name for value in self.graph.inputs)
 
     def _is_zero(self, name: str) -> bool:
-        """Returns whether a value is zero, whatever its size."""
+        """Returns whether a value is zero for every size."""
         waiting, seen = [name], set[str]()
         while waiting:
             name = waiting.pop()
@@ -561,33 +599,36 @@ class _Maker(Tape):
                     return False
             elif maker.op == "Concat":
                 waiting += maker.inputs
-            elif _moves(maker):
+            elif _moves(maker) and maker.op != "Pad":
                 waiting.append(maker.inputs[0])
             else:
                 return False
         return True
 
     def _window(self, node: Node) -> bool:
-        """Adds an operator that sees a window of steps: over the last steps and the new ones."""
-        operator, axes, out = OPERATORS[node.op], self._axes(node), node.outputs[0]
-        if operator.reach is None or operator.paths is None or len(axes) != 1:
+        """Adds an operator that sees a window of steps; it reads the last steps and the
+        new ones.
+        """
+        operator, out = OPERATORS[node.op], node.outputs[0]
+        axes = self._axes(out)
+        pairs = _follow(self.types, node) if operator.reach and len(axes) == 1 else []
+        if operator.reach is None or not pairs:
             return self._far(node)
-        given = [self.types[name] if name else None for name in node.inputs]
-        (axis,), paths = axes, operator.paths(node.attrs, *given)
-        if paths is None or paths[0][axis] is not None:
-            return paths is None and self._far(node)
-        window = operator.reach(node.attrs, axis, *given)
+        (axis,), (_, path) = axes, pairs[0]
+        if path[axis] is not None:
+            return False
+        window = operator.reach(node.attrs, axis, *_types_of(self.types, node))
         if node.op == "Pad" and window is None:
-            raise self.refused(node, "it pads time by something else than zeros")
+            raise self.refuse(node, "it pads time by something else than zeros")
         if window is None or (window.stride == 1 and self._more(out, axis) is None):
             return self._far(node)
         if window.stride != 1 or window.same:
-            raise self.refused(node, "it strides along time, or pads by itself")
+            raise self.refuse(node, "it strides along time, or pads by itself")
         steps, zeros = window.extent - 1, max(window.before, 0)
         if zeros > steps > 0:
-            raise self.refused(node, "it pads more steps than it looks back")
+            raise self.refuse(node, "it pads more steps than it looks back")
         if max(zeros, window.after) > 0 and not self._pads_zeros(node):
-            raise self.refused(node, "it pads time by something else than zeros")
+            raise self.refuse(node, "it pads time by something else than zeros")
         cut, x = max(-window.before, 0), node.inputs[0]
         if steps or zeros or cut:
             x = self._behind(node, x, axis, zeros, steps + cut)
@@ -598,22 +639,22 @@ class _Maker(Tape):
         return True
 
     def _pads_zeros(self, node: Node) -> bool:
-        """Returns whether what is around the axes of a value is zero; pools leave it out."""
+        """Returns whether a node pads its input with zeros; pools skip padding instead."""
         value = node.input(2) if node.op == "Pad" else ""
         return "ceil_mode" not in vars(node.attrs) and (not value or self._is_zero(value))
 
     def _elsewhere(self, node: Node, x: str, axis: int) -> str:
-        """Adds what a node does along other axes than that of the steps."""
+        """Adds the part of a node that works along all axes except the axis of steps."""
         if "kernel_shape" in vars(node.attrs):
             pads = node.attrs.pads or ()
             elsewhere = (size * (k % (len(pads) // 2) != axis - 2) for k, size in enumerate(pads))
             attributes = {**node.attributes, "pads": tuple(elsewhere) or None}
-            return self.emit(node.op, (x, *node.inputs[1:]), **attributes)
+            return self.emit(node.op, x, *node.inputs[1:], **attributes)
         vectors = [k for k in ((1,) if node.op == "Pad" else (1, 2, 4)) if node.input(k)]
         numbers = [self.types[node.input(k)].numbers for k in vectors]
         known = [each for each in numbers if each is not None]
         if len(known) < len(numbers):
-            raise self.refused(node, "its sizes along other axes are not known")
+            raise self.refuse(node, "its sizes along other axes are not known")
         count = len(known[0]) // (2 if node.op == "Pad" else 1)
         own = self.types[node.input(3)].numbers if node.input(3) else None
         axes = range(count) if own is None else own.tolist()
@@ -631,14 +672,14 @@ class _Maker(Tape):
         ]
         while not names[-1]:
             names.pop()
-        return self.emit(node.op, (x, *names[1:]), **node.attributes)
+        return self.emit(node.op, x, *names[1:], **node.attributes)
 
-    def _axes(self, node: Node) -> list[int]:
-        """Returns the axes of a node's output that have the steps."""
-        return _along(self.types[node.outputs[0]], self.time)
+    def _axes(self, name: str) -> list[int]:
+        """Returns the axes of a value that have the steps."""
+        return _along(self.types[name], self.time)
 
     def _reshape(self, node: Node) -> bool:
-        """Reshapes to sizes of which one is the number of steps: -1, whatever counted it."""
+        """Adds a Reshape in which the size that is the number of steps becomes -1."""
         out = node.outputs[0]
         sizes = self.types[out].shape or ()
         numbers = [size.number if size is not None else None for size in sizes]
@@ -651,32 +692,32 @@ class _Maker(Tape):
         return True
 
     def _behind(self, node: Node, x: str, axis: int, zeros: int, steps: int, like: str = "") -> str:
-        """Returns the value, behind the last ``steps`` steps of the chunks before; at first, behind
-        zeros.
+        """Returns the value after the last ``steps`` steps of the previous chunks, which are zeros
+        at first.
 
-        ``like``: a value of the graph that has its other sizes, x by default.
+        ``like``: a value of the graph that has the other sizes of x; x by default.
         """
         result = self.types[like or x]
         if result.shape is None or result.dtype is None:
-            raise self.refused(node, f"the sizes of {x!r} are not known")
+            raise self.refuse(node, f"the sizes of {x!r} are not known")
         sizes = [1 if count is None else count for count in result.counts]
         sizes[axis] = zeros
         shape = [count for count in result.counts]
         shape[axis] = zeros if zeros == steps else None
         before, after = self.state("steps", np.zeros(sizes, result.dtype), tuple(shape))
         self.stem = x
-        joined = self.emit("Concat", (before, x), axis=axis)
+        joined = self.emit("Concat", before, x, axis=axis)
         ends = (self.constant([end]) for end in (-steps or 2**62, 2**62, axis))
         self.nodes.append(Node("Slice", (joined, *ends), (after,)))
         return joined
 
     def _far(self, node: Node) -> bool:
         if node.op == "Slice" and (why := far_steps(self.types, node, self.time)):
-            raise self.refused(node, why)
+            raise self.refuse(node, why)
         return False
 
     def _more(self, name: str, axis: int) -> int | None:
-        """Returns how many steps more than the inputs a value has in all; None if that varies."""
+        """Returns how many steps more than the inputs a value has in total; None if that varies."""
         size = (self.types[name].shape or ())[axis]
         return None if size is None else (size - self.time - _LONG).number
 
@@ -688,11 +729,3 @@ class _Maker(Tape):
             x = self._cut(self._behind(node, x, axis, 0, wait, like=out), 0, -wait, axis)
             self.late[out] += wait
         self.nodes.append(Node("Identity", (x,), (out,), {}, node.origin))
-
-
-def _moves(node: Node) -> bool:
-    """Returns whether a node gives elements of its first input, and nothing else."""
-    operator = OPERATORS.get(node.op)
-    if operator is None or node.op == "Pad" or operator.most is None:
-        return False
-    return operator.kind in ("view", "moves")

@@ -1,4 +1,4 @@
-"""Runs compiled files: no model is read, typed or packed here, the library does all of it."""
+"""Runs compiled files. The library does all the work: no model is read, typed or packed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from onernn.backend.compiled.library import load_kernels
-from onernn.backend.process import UsualNeed, borrow, team_of, usable_threads
+from onernn.backend.process import UsualNeed, check_count, usable_cpus, usable_threads
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS, return_freed_memory, usable_memory
 from onernn.ir.errors import (
@@ -22,85 +22,148 @@ from onernn.ir.errors import (
     ShapeError,
     UnsupportedError,
 )
-from onernn.ir.feeds import Feed, checked_feed
+from onernn.ir.feeds import Feed, check_feed
 from onernn.ir.graph import Value
 from onernn.ir.ragged import Ragged, data_of
 
 
 class _Stream:
-    """A stream of the library, for one thread at a time."""
+    """A stream of the library; only one thread at a time may use it.
+
+    ``need``: the number of elements of the largest array in the last run; ``largest``: in all runs.
+    """
 
     def __init__(self, model: CompiledModel) -> None:
         self._model, self._ffi, self._lib = model, model.ffi, model.lib
-        self.largest = 0  # the number of elements of the largest array that it ran on
+        self.need = self.largest = 0
         handle = self._ffi.new("onernn_stream **")
         model.check(self._lib.onernn_stream_open(model.handle, handle))
         self._stream = self._ffi.gc(handle[0], self._lib.onernn_stream_close)
         model.check(self._lib.onernn_limit(self._stream, *model.limits))
+        self._memory = self._ffi.new("void *[]", len(model.inputs) + len(model.outputs))
+        self._given: list[tuple[int, ...] | None] = [None for _ in model.inputs]
+        self._shapes: list[tuple[int, ...] | None] | None = None  # of outputs, if they are known
 
     def reset(self) -> None:
-        """Back to the first states."""
+        """Sets the states to the first ones."""
         self._model.check(self._lib.onernn_reset(self._stream))
 
-    def run(self, feed: Feed) -> dict[str, Ragged | Array]:
-        """Returns the outputs by name; states that the feed leaves out are those of the run
-        before.
+    def run(self, expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
+        """Returns the outputs by name.
+
+        The library checks sizes. It uses the states of the run before unless they are ``expected``
+        as inputs. Raises `ShapeError`.
         """
+        outputs = (
+            self._run(inputs) if type(inputs) is dict and len(inputs) == len(expected) else None
+        )
+        if outputs is None:  # inputs to convert, or an error that needs more detail
+            outputs = self._run(check_feed(expected, inputs))
+        return outputs or {}
+
+    def _run(self, feed: Feed) -> dict[str, Any] | None:
+        """Returns the outputs; None if an input is not of the model's type."""
         ffi, lib, model, stream = self._ffi, self._lib, self._model, self._stream
-        buffers = []
-        for number, value in enumerate(model.inputs):
-            data = feed.get(value.name)
-            if data is None:
-                model.check(lib.onernn_give(stream, number, ffi.NULL, ffi.NULL))
+        address, memory = ffi.from_buffer, self._memory
+        kept = list[Any]()  # keeps alive the arrays that the library reads and writes
+        found = 0
+        for name, number, dtype, rank, levels in model.takes:
+            value: Any = feed.get(name)
+            if value is None:
+                if name not in model.states:
+                    return None
+                memory[number] = ffi.NULL
                 continue
-            array = np.require(data_of(data), requirements=("C", "A"))
-            memory, dims = ffi.from_buffer(array), ffi.new("int64_t[]", array.shape)
-            buffers.append(memory)
-            model.check(lib.onernn_give(stream, number, memory, dims))
-            if isinstance(data, Ragged):
-                for level, offsets in enumerate((*data.outer, data.offsets)):
-                    memory = ffi.from_buffer("int64_t[]", offsets)
-                    buffers.append(memory)
-                    of = stream, number, level, memory, len(offsets) - 1
+            found += 1
+            array = value
+            if levels:
+                if type(value) is not Ragged or len(value.outer) + 1 != levels:
+                    return None
+                array, self._shapes = value.data, None
+                for level, offsets in enumerate((*value.outer, value.offsets)):
+                    kept.append(at := address("int64_t[]", offsets))
+                    of = stream, number, level, at, len(offsets) - 1
                     model.check(lib.onernn_give_offsets(*of))
-        model.check(lib.onernn_prepare(stream))
-        result: dict[str, Any] = {}
-        for number, value in enumerate(model.outputs, len(model.inputs)):
-            shape = self._shape(number, value)
-            memory, size = ffi.NULL, 0
-            if -1 not in shape:
-                result[value.name] = array = np.empty(shape, value.dtype)
-                memory, size = ffi.from_buffer(array), array.nbytes
-                buffers.append(memory)
-            model.check(lib.onernn_take(stream, number, memory, size))
-        model.check(lib.onernn_run(stream))
-        return {
-            value.name: self._output(number, value, result.get(value.name))
-            for number, value in enumerate(model.outputs, len(model.inputs))
-        }
+            if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != rank:
+                return None
+            flags = array.flags
+            if not (flags.c_contiguous and flags.aligned):
+                array = np.require(array, requirements=("C", "A"))
+            memory[number] = at = address(array)
+            kept.append(at)
+            if array.shape != self._given[number]:
+                self._given[number] = self._shapes = None
+                dims = ffi.new("int64_t[]", array.shape)
+                model.check(lib.onernn_give(stream, number, at, dims))
+                self._given[number] = array.shape
+        if found < len(feed):
+            return None
+        is_new = self._shapes is None
+        if self._shapes is None:
+            model.check(lib.onernn_prepare(stream))
+            shapes = (self._shape(number, rank) for _, number, _, rank, _ in model.makes)
+            self._shapes = [None if -1 in shape else shape for shape in shapes]
+        outputs = dict[str, Any]()
+        late = []
+        for each, shape in zip(model.makes, self._shapes, strict=True):
+            name, number, dtype, _, levels = each
+            if shape is None:  # only the run determines its sizes
+                outputs[name], memory[number] = None, ffi.NULL
+            else:
+                outputs[name] = array = np.empty(shape, dtype)
+                memory[number] = at = address(array)
+                kept.append(at)
+                if is_new:
+                    model.check(lib.onernn_take(stream, number, at, array.nbytes))
+            if levels or shape is None:
+                late.append(each)
+        if status := lib.onernn_run_on(stream, memory):
+            model.check(status)
+        for name, number, dtype, rank, levels in late:
+            array = outputs[name]
+            if array is None:
+                array = np.empty(self._shape(number, rank), dtype)
+                ffi.memmove(address(array), lib.onernn_numbers(stream, number), array.nbytes)
+            outputs[name] = self._ragged(number, levels, array, feed) if levels else array
+        if is_new:
+            both = (*feed.values(), *outputs.values())
+            self.need = max([data_of(value).size for value in both], default=0)
+            self.largest = max(self.largest, self.need)
+        return outputs
 
-    def _shape(self, number: int, value: Value) -> tuple[int, ...]:
-        axes = range(len(value.shape or ()))
-        return tuple([self._lib.onernn_size(self._stream, number, axis) for axis in axes])
+    def _shape(self, number: int, rank: int) -> tuple[int, ...]:
+        return tuple([self._lib.onernn_size(self._stream, number, axis) for axis in range(rank)])
 
-    def _output(self, number: int, value: Value, array: Array | None) -> Ragged | Array:
-        ffi, lib, stream = self._ffi, self._lib, self._stream
-        if array is None:
-            array = np.empty(self._shape(number, value), value.dtype)
-            ffi.memmove(ffi.from_buffer(array), lib.onernn_numbers(stream, number), array.nbytes)
-        levels = []
-        for level in range(value.lod_depth):
+    def _ragged(self, number: int, levels: int, array: Array, feed: Feed) -> Ragged:
+        """Returns an output with its offsets, which may be the offsets of an input."""
+        ffi, lib, stream, owners = self._ffi, self._lib, self._stream, self._model.owners
+        if number not in owners:  # the arrays that the library reads are the same in all runs
+            at = [lib.onernn_offsets(stream, number, level) for level in range(levels)]
+            same = [
+                name
+                for name, value in feed.items()
+                if isinstance(value, Ragged)
+                and [ffi.from_buffer("int64_t[]", o) for o in (*value.outer, value.offsets)] == at
+            ]
+            if len(same) < 2:  # otherwise two inputs share one array of offsets
+                owners[number] = same[0] if same else ""
+        if owner := owners.get(number):
+            value: Any = feed[owner]
+            result: Ragged = value.with_data(array)
+            return result
+        made = []
+        for level in range(levels):
             size = 8 * (lib.onernn_sequences(stream, number, level) + 1)
             words = ffi.buffer(lib.onernn_offsets(stream, number, level), size)
-            levels.append(np.frombuffer(words, np.int64).copy())
-        return Ragged.from_lod(array, levels) if levels else array
+            made.append(np.frombuffer(words, np.int64))
+        return Ragged.from_lod(array, made)
 
 
 class CompiledModel:
     """A compiled file made ready to run; safe to share between threads.
 
-    It has the methods of a `Session` that need no graph. Raises `ModelFormatError` for a file that
-    `onernn compile` did not write, or that has changed since.
+    It has the methods of a `Session` that need no graph. Raises `ModelFormatError` if `onernn
+    compile` did not write the file, or if the file has changed since.
     """
 
     def __init__(
@@ -116,8 +179,9 @@ class CompiledModel:
         self.ffi, self.lib, self._isa = kernels.ffi, kernels.lib, kernels.isa
         self.limits = usable_memory() if max_bytes is None else max_bytes, max_steps
         handle = self.ffi.new("onernn_model **")
-        team = team_of(threads or usable_threads())
-        self.check(self.lib.onernn_open(os.fsencode(path), team, handle))
+        check_count("threads", threads)
+        most = min(threads or usable_threads(), usable_cpus())
+        self.check(self.lib.onernn_open(os.fsencode(path), most, handle))
         self.handle = self.ffi.gc(handle[0], self.lib.onernn_close)
         inputs = self.lib.onernn_inputs(self.handle)
         self.inputs = tuple(map(self._value, range(inputs)))
@@ -128,11 +192,18 @@ class CompiledModel:
             for number, value in enumerate(self.inputs)
             if (after := self.lib.onernn_next(self.handle, number)) >= 0
         }
+        values = [*enumerate((*self.inputs, *self.outputs))]
+        types = [
+            (v.name, at, np.dtype(v.dtype), len(v.shape or ()), v.lod_depth) for at, v in values
+        ]
+        self.takes, self.makes = types[:inputs], types[inputs:]
+        self.owners = dict[int, str]()  # by output: the input whose offsets it has, "" if none
         self._idle, self._usual = deque([_Stream(self)]), UsualNeed()
 
     def __reduce__(self) -> Any:
         path, threads, max_bytes, max_steps = self._options
-        return _open_model, (path, threads, max_bytes, max_steps)
+        made = partial(CompiledModel, max_bytes=max_bytes, max_steps=max_steps)
+        return made, (path, threads)
 
     def _value(self, number: int) -> Value:
         ffi, lib, handle = self.ffi, self.lib, self.handle
@@ -155,6 +226,7 @@ class CompiledModel:
         kinds: dict[int, type[OnernnError]] = {
             lib.ONERNN_NO_MEMORY: BudgetError,
             lib.ONERNN_TOO_MUCH: BudgetError,
+            lib.ONERNN_TOO_LARGE: BudgetError,
             lib.ONERNN_DAMAGED: ModelFormatError,
             lib.ONERNN_UNKNOWN: UnsupportedError,
             lib.ONERNN_UNSOUND: LibraryError,
@@ -162,28 +234,27 @@ class CompiledModel:
         raise kinds.get(status, ShapeError)(why)
 
     def run(self, inputs: Feed) -> dict[str, Ragged | Array]:
-        """Returns the outputs by name, for inputs by name, states among them: see `Session.run`."""
-        feed = checked_feed(self.inputs, inputs)
-        with borrow(self._idle, partial(_Stream, self), self._keeps) as stream:
-            outputs = stream.run(feed)
-            need = max((data_of(v).size for v in (*feed.values(), *outputs.values())), default=0)
-            stream.largest = max(stream.largest, need)
-            self._usual.note(need)
-        is_spare = not self._keeps(stream)
-        del stream
-        if is_spare:
-            return_freed_memory()
-        return outputs
-
-    def _keeps(self, stream: _Stream) -> bool:
-        return self._usual.keeps(stream.largest)
+        """Returns the outputs by name, for inputs by name, states included: see `Session.run`."""
+        try:
+            stream = self._idle.pop()
+        except IndexError:
+            stream = _Stream(self)
+        try:
+            return stream.run(self.inputs, inputs)
+        finally:
+            self._usual.note(stream.need)
+            if self._usual.keeps(stream.largest):
+                self._idle.append(stream)
+            else:
+                del stream
+                return_freed_memory()
 
     def steps(self) -> Steps:
         """Returns a stream at its beginning, which keeps the states."""
         return Steps(self)
 
     def explain(self) -> str:
-        """Returns what runs it."""
+        """Returns a description of what runs the model."""
         states = "".join(f"\nstate: {after} into {name}" for name, after in self.states.items())
         return (
             f"compiled: {self._path}\ngraph: one call of the library, kernels {self._isa}{states}"
@@ -191,7 +262,7 @@ class CompiledModel:
 
 
 class Steps:
-    """A stream of a compiled model, for one thread at a time."""
+    """A stream of a compiled model; only one thread at a time may use it."""
 
     def __init__(self, model: CompiledModel) -> None:
         self._inputs = tuple(v for v in model.inputs if v.name not in model.states)
@@ -199,16 +270,10 @@ class Steps:
         self._stream = _Stream(model)
 
     def run(self, frame: Feed) -> dict[str, Ragged | Array]:
-        """Returns the outputs of the next step, but for its states."""
-        outputs = self._stream.run(checked_feed(self._inputs, frame))
+        """Returns the outputs of the next step, without its states."""
+        outputs = self._stream.run(self._inputs, frame)
         return {name: value for name, value in outputs.items() if name not in self._hidden}
 
     def reset(self) -> None:
-        """Back to the beginning."""
+        """Goes back to the beginning."""
         self._stream.reset()
-
-
-def _open_model(
-    path: str, threads: int | None, max_bytes: int | None, max_steps: int
-) -> CompiledModel:
-    return CompiledModel(path, threads, max_bytes=max_bytes, max_steps=max_steps)

@@ -1,11 +1,12 @@
-"""A model as a compiled file, which the library runs without Python; see design/0073.
+"""Writes a model as a compiled file, which the library runs without Python; see design/0073.
 
-The library reads it in kernels/library/files.cpp.
+kernels/library/files.cpp reads the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import replace
 from os import PathLike
@@ -17,19 +18,23 @@ import numpy as np
 from onernn.backend.compiled.library import Kernels
 from onernn.engine.chunks import Stateful, expose
 from onernn.engine.encoding import CALL, NEST
-from onernn.engine.operators.control import sizes_to_say
-from onernn.engine.plan import Plan
+from onernn.engine.inferring import advice, find_sufficient, write_option
+from onernn.engine.plan import Plan, doubtful_sizes
 from onernn.engine.program import UnknownError
-from onernn.engine.session import Session
+from onernn.engine.session import Session, find_obstacles
+from onernn.engine.streams import over_streams
 from onernn.fuse_passes.over_time import bind
 from onernn.ir.arrays import Array
-from onernn.ir.errors import Refusal, UnsupportedError
+from onernn.ir.errors import MISFITS, OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.files import replacing
 from onernn.ir.graph import Graph, Value, graph_of
+from onernn.ir.types import write_shape
 
 MAGIC, FORMAT = b"onernn\r\n", 1
 _HEADER = 5
-"""Words: magic, format, checksum of what follows it, bytes of the file, words before numbers."""
+"""Integers in the header: magic, format, checksum of the rest, bytes of the file, integers before
+the arrays.
+"""
 _MOST = 2**63 - 1
 
 
@@ -42,74 +47,194 @@ def compile_model(
     expose_states: bool = False,
     given: Mapping[str, Array] | None = None,
     inputs: Mapping[str, Any] | None = None,
+    streams: bool = False,
 ) -> list[str]:
-    """Writes a model as a file that `onernn.Session` and libonernn run; notes for its callers.
+    """Writes a model as a file that `onernn.Session` and libonernn run; returns notes for its
+    callers.
 
-    ``states``: the output that is the next state, by the input that takes it: a run of the library
-    is one step then. ``expose_states``: a model of sequences becomes one of steps. ``given``:
-    arrays in the place of inputs; ``inputs``: an array, a dtype or a shape for inputs that the
-    model leaves open.
+    ``states`` maps each input that takes a state to the output that is the next state; a run of the
+    library is then one step. ``expose_states``: turns a model of sequences into a model of steps.
+    ``given``: arrays that replace inputs. ``inputs``: an array, a dtype or a shape for inputs that
+    the model leaves open. States are zeros at first. ``streams``: values get a first axis of
+    clients, and the states come last, in the order that ``onernn_clients_open`` takes; all other
+    sizes must be known.
 
-    Raises `UnsupportedError` that names the operators which only Python runs.
+    Raises `UnsupportedError` that names the operators without a function in the library, and the
+    states whose sizes are open or change.
     """
     graph = bind(graph_of(model), given or {}, inputs or {})
-    network = expose(graph) if expose_states else Stateful.named(graph, states or {})
-    if network.growing:
-        raise _refuse(graph, [Refusal("its size changes", min(network.growing))])
-    first = {name: network.initial(name) for name in network.states}
-    graph = bind(network.graph, {}, {n: Value(n, a.dtype.name, a.shape) for n, a in first.items()})
-    session = Session(graph, dtype, 1, "kernels")
-    content = _File(_plan(session), session, network.states, first).content
+    if expose_states and states:
+        raise UnsupportedError("expected states or expose_states, got both")
+    network = expose(graph) if expose_states else Stateful.of_names(graph, states or {})
+    typed = tuple(
+        replace(value, dtype="float32")
+        if value.name in network.states and not value.dtype
+        else value
+        for value in network.graph.inputs
+    )
+    session = Session(replace(network.graph, inputs=typed), dtype, 1, "kernels")
+    hidden = network.states.keys() - {value.name for value in graph.inputs}
+    plan, kept = _plan(session, network.states, hidden), network.states
+    if streams:
+        program = plan.encoded.program
+        shapes = {name: tuple(size.number for size in program.shape(name)) for name in kept}
+        sized = {name: Value(name, program.dtype(name), shape) for name, shape in shapes.items()}
+        graph = _order_states(over_streams(bind(network.graph, {}, sized)), kept)
+        session, kept = Session(graph, dtype, 1, "kernels"), {}
+        plan = _plan(session, kept)
+    content = _File(plan, session, kept).content
     with replacing(Path(path)) as stream:
         stream.write(content)
     return network.notes if network.states else []
 
 
-def content_of(session: Session, data: Sequence[Array]) -> bytes:
-    """Returns the file of a session, for inputs of these arrays' types. Raises as
-    `compile_model`.
+def _order_states(graph: Graph, states: Mapping[str, str]) -> Graph:
+    """Returns a graph over streams whose last inputs and outputs are the states.
+
+    Raises `UnsupportedError` for inputs of open sizes.
     """
-    inputs = tuple(v.opened(array) for v, array in zip(session.graph.inputs, data, strict=True))
+    if wrong := [
+        Refusal(f"axis {axis - 1} is open: say --input", value.name)
+        for value in graph.inputs
+        for axis, size in enumerate(value.shape or ())
+        if axis and not isinstance(size, int)
+    ]:
+        raise _refuse(graph, wrong)
+    inputs = {value.name: value for value in graph.inputs}
+    outputs = {value.name: value for value in graph.outputs}
+    last = [outputs[after] for after in states.values()]
+    return replace(
+        graph,
+        inputs=(*(v for n, v in inputs.items() if n not in states), *(inputs[n] for n in states)),
+        outputs=(*(v for n, v in outputs.items() if n not in states.values()), *last),
+    )
+
+
+def content_of(session: Session, data: Sequence[Array]) -> bytes:
+    """Returns the content of a session's file, for inputs of the types of these arrays.
+
+    Raises the same errors as `compile_model`.
+    """
+    inputs = tuple(v.complete(array) for v, array in zip(session.graph.inputs, data, strict=True))
     opened = session.with_graph(replace(session.graph, inputs=inputs))
-    return _File(_plan(opened), opened, {}, {}).content
+    return _File(_plan(opened, {}), opened, {}).content
 
 
 def _refuse(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
     return UnsupportedError(f"{graph.name}: no compiled file:", refusals)
 
 
-def _plan(session: Session) -> Plan:
-    """Returns the plan of a whole session. Raises `UnsupportedError` where Python has to run
-    nodes.
+def _plan(
+    session: Session, states: Mapping[str, str], hidden: AbstractSet[str] = frozenset()
+) -> Plan:
+    """Returns the plan of a whole session. ``hidden``: states that the caller does not know.
+
+    Raises `UnsupportedError` if Python has to run nodes, or if no run could succeed.
     """
     graph = session.graph
-    refusals = [
-        Refusal(f"the model does not declare its type: say --input '{value.name}=float32(...)'", "")
-        for value in graph.inputs
-        if value.dtype is None or value.shape is None
-    ]
-    refusals += [
-        Refusal(each.layer.why or "another library runs it", node.label)
-        for node, each in session.layers.items()
-        if each.layer.compiled is None
-    ]
-    if refusals:
+    if refusals := find_obstacles(session):
         raise _refuse(graph, refusals)
+    plan, refusals = _attempt(session, states)
+    if plan is None or refusals:
+        advised = _advise(session, states, hidden)
+        raise _refuse(graph, [*dict.fromkeys(refusals), *advised])
+    return plan
+
+
+def _attempt(session: Session, states: Mapping[str, str]) -> tuple[Plan | None, list[Refusal]]:
+    """Returns the plan of a session, and the reasons why the session cannot become a file."""
     try:
-        plan = session._plan_of(graph.inputs)
-    except (UnsupportedError, UnknownError) as error:
-        raise _refuse(graph, [Refusal(str(error), "model")]) from None
+        plan = session._plan_of(session.graph.inputs)
+    except (ShapeError, UnsupportedError, UnknownError) as error:
+        return None, [Refusal(str(error), "model")]
     refusals = [
-        Refusal(f"only Python runs it{'' if index else sizes_to_say(graph.inputs)}", node.label)
-        for index, node in enumerate(plan.outside)
+        Refusal(f"only Python runs it: {why}", node.label)
+        for node, (_, why) in zip(plan.outside, plan.reasons, strict=True)
     ]
     missing = [name for name, _ in plan.outputs if name not in plan.shapes]
     refusals += [Refusal("its shape is not known before a run", name) for name in missing]
     if plan.is_partial and not refusals:
-        refusals.append(Refusal("a branch that fits only some sizes: say --input", "model"))
-    if refusals:
-        raise _refuse(graph, refusals)
-    return plan
+        refusals.append(Refusal("a branch that fits only some sizes", "model"))
+    return plan, refusals or [*_find_misfits(plan, session.graph, states)]
+
+
+def _find_misfits(plan: Plan, graph: Graph, states: Mapping[str, str]) -> Iterator[Refusal]:
+    """Yields why every run would be refused, or every run after the first one."""
+    program = plan.encoded.program
+    for value in graph.inputs:
+        for axis, size in enumerate(program.shape(value.name)):
+            least, most = value.ranges.get(axis, (0, _MOST))
+            if size.number is not None and not least <= size.number <= most:
+                reason = f"axis {axis} has to be {size.number}, and its range is {least} to {most}"
+                yield Refusal(reason, value.name)
+    if any((size.number or 0) < 0 for size in doubtful_sizes(program)):
+        yield Refusal("the inputs are too small: a result would have a negative size", "model")
+    for name, after in states.items():
+        sizes, next_sizes = program.shape(name), program.shape(after)
+        alike = len(sizes) == len(next_sizes) and program.dtype(name) == program.dtype(after)
+        for size, other in zip(sizes, next_sizes, strict=False):
+            is_found = not program.inner.keys().isdisjoint(other.names)  # each run compares it
+            alike = alike and (is_found or size == other)
+        open_axes = [str(axis) for axis, size in enumerate(sizes) if size.number is None]
+        if not alike:
+            types = [f"{program.dtype(n)} {write_shape(program.shape(n))}" for n in (name, after)]
+            yield Refusal(f"the state is {types[0]}, the next one, {after!r}, {types[1]}", name)
+        elif open_axes:
+            which = ", ".join(open_axes)
+            yield Refusal(f"open axes: {which}; the states of a file have fixed sizes", name)
+
+
+def _advise(
+    session: Session, states: Mapping[str, str], hidden: AbstractSet[str]
+) -> Iterator[Refusal]:
+    """Yields which sizes of an input would fit the other inputs. Then yields the options that fix
+    enough open sizes of inputs for a file.
+    """
+    graph, inputs = session.graph, session.graph.inputs
+    names = {
+        (value.name, axis): size.name
+        for value in sorted(inputs, key=lambda value: value.name in states)
+        for axis, size in enumerate(value.type.shape or ())
+        if size and size.name and not value.lod_depth and value.name not in hidden
+    }
+
+    def fix(value: Value, numbers: Mapping[str, int]) -> Value:
+        sizes = enumerate(value.shape or ())
+        shape = (numbers.get(names.get((value.name, axis), ""), size) for axis, size in sizes)
+        return replace(value, shape=tuple(shape))
+
+    def attempt(changed: Iterable[Value]) -> Plan | None:
+        try:
+            tried = session.with_graph(replace(graph, inputs=tuple(changed)))
+            plan, refusals = _attempt(tried, states)
+        except (OnernnError, *MISFITS):
+            return None
+        return None if refusals else plan
+
+    for value in inputs:
+        opened = replace(value, shape=(None,) * len(value.shape or ()))
+        if value.name in hidden or value.lod_depth or value.shape == opened.shape:
+            continue
+        if plan := attempt(opened if each is value else each for each in inputs):
+            needed = plan.encoded.program.shape(value.name)
+            for axis, (size, own) in enumerate(zip(needed, value.shape or (), strict=True)):
+                if size.number is not None and own not in (None, size.number):
+                    reason = f"axis {axis}: expected {size}, as other inputs need, got {own}"
+                    yield Refusal(reason, value.name)
+    chosen = find_sufficient(
+        [*dict.fromkeys(names.values())],
+        lambda numbers: attempt(fix(value, numbers) for value in inputs) is not None,
+    )
+    options = list[str]()
+    for value in inputs:
+        axes = {
+            axis: chosen[name]
+            for (of, axis), name in names.items()
+            if of == value.name and name in chosen
+        }
+        options += [write_option(value, axes)] if axes else []
+    if options:
+        yield advice(" ".join(options))
 
 
 def _text(text: str) -> list[int]:
@@ -119,18 +244,16 @@ def _text(text: str) -> list[int]:
 
 
 class _File:
-    """The words of a file, and the numbers behind them."""
+    """The content of a file: integers, and the arrays after them."""
 
-    def __init__(
-        self, plan: Plan, session: Session, states: Mapping[str, str], first: Mapping[str, Array]
-    ) -> None:
+    def __init__(self, plan: Plan, session: Session, states: Mapping[str, str]) -> None:
         self._plan, self._encoded = plan, plan.encoded
         self._kernels: Kernels = plan.kernels
         self._numbers: list[Array] = []
         self._places: dict[tuple[int, int], int] = {}
         self._functions: list[str] = []
         self._formulas: list[str] = []
-        self._graph, self._states, self._first = session.graph, states, first
+        self._graph, self._states = session.graph, states
         stacks = list(self._stacks())
         words = self._plan_words()
         rest = [*self._inputs(), *self._outputs()]
@@ -144,7 +267,7 @@ class _File:
         self.content = self._bytes([*names, *head])
 
     def _bytes(self, words: list[int]) -> bytes:
-        """Returns the file: header, where numbers stand, words, numbers."""
+        """Returns the file: the header, the positions of the arrays, the integers, the arrays."""
         count = _HEADER + 1 + 2 * len(self._numbers) + len(words)
         at, places = -(-8 * count // 64) * 64, list[int]()
         for array in self._numbers:
@@ -170,14 +293,16 @@ class _File:
         return self._places[key]
 
     def _stacks(self) -> Iterator[int]:
-        """Yields the spec and parts of each layer as C has them, and its weights."""
+        """Yields the integers of each layer: its spec and parts in the form that C uses, and its
+        weights.
+        """
         for stack in self._encoded.stacks:
-            spec, numbers = stack.stored()
+            spec, numbers = stack.export()
             yield from np.frombuffer(spec, "<i8").tolist()
             yield self._number(numbers)
 
     def _plan_words(self) -> list[int]:
-        """Returns the plan's words, with numbers in place of addresses."""
+        """Returns the plan's integers, with array indices in place of addresses."""
         encoded = copy(self._encoded)
         encoded.steps = [(kind, self._step(kind, list(words))) for kind, words in encoded.steps]
         encoded.constants = [
@@ -215,18 +340,21 @@ class _File:
         yield len(self._graph.inputs)
         for value in self._graph.inputs:
             yield from self._value_words(value.name, str(value.dtype), encoded.places[value.name])
-            shape = value.shape or ()
+            shape = program.shape(value.name)
             yield len(shape)
             for axis, size in enumerate(shape):
                 least, most = value.ranges.get(axis, (0, _MOST))
-                yield from (size if isinstance(size, int) else -1, least, int(min(most, _MOST)))
+                yield from (
+                    -1 if size.number is None else size.number,
+                    least,
+                    int(min(most, _MOST)),
+                )
             levels = program.levels(value.name)
             yield from (len(levels), *(encoded.places[level.offsets] for level in levels))
             yield value.name in program.longest
             after = self._states.get(value.name)
             yield -1 if after is None else outputs.index(after)
-            first = self._first.get(value.name)
-            yield -1 if first is None or not first.any() else self._number(first)
+            yield -1  # the first state is zeros
 
     def _value_words(self, name: str, dtype: str, place: int) -> list[int]:
         return [*_text(name), *_text(dtype), place]

@@ -1,11 +1,11 @@
-"""A program as the words of a plan of the library; see kernels/library/engine.cpp."""
+"""Encodes a program as the integers of a plan of the library; see kernels/library/engine.cpp."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +31,13 @@ from onernn.engine.program import (
     finds,
     name_kept,
     sizes_in,
+    stretch_over_loops,
 )
 from onernn.ir.arrays import Array
 from onernn.ir.budget import Recurrence
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Node
-from onernn.ir.records import dataclass
+from onernn.ir.records import NamedTuple, dataclass
 from onernn.ir.types import Quotient, Size, volume
 from onernn.ops.elementwise import BETWEEN_HALVES, TRUE_OR_FALSE
 
@@ -47,14 +48,14 @@ CALL, NEST, LAYER, OUTSIDE, VIEW, JUMP, REFUSE = range(7)
 
 
 class NotEncoded(Exception):
-    """The library has no function for a step."""
+    """Raised if the library has no function for a step."""
 
 
 class EncodedLayer(NamedTuple):
-    """A recurrent layer that the library runs, or Python where it takes long.
+    """A recurrent layer that the library runs, or Python if the layer takes long.
 
-    ``words``, ``steps``: the numbers of the sizes that say how many rows it has, and how many steps
-    the longest sequence has at most.
+    ``words``, ``steps``: the indices of two sizes: the number of rows, and the maximum number of
+    steps of the longest sequence.
     """
 
     node: Node
@@ -65,15 +66,15 @@ class EncodedLayer(NamedTuple):
 
 @dataclass
 class Encoded:
-    """A plan's words, and what Python does around a call.
+    """A plan's integers, and the work of Python around a call.
 
-    ``prepared``: the recurrent layers that a session has.
-    ``names``: of the open sizes. ``dims``: sizes of the inputs' axes, as a call gives them.
-    ``inputs``: values and offsets that a call brings.
-    ``outside``: the nodes that Python runs, by the number of their step; ``layers``: those that
-    Python may run. ``places``: of values; ``keeps``: arrays that the words point to. ``open``: the
-    jumps that do not know yet where to, and where loops begin; ``loops``: their first and last
-    steps, inner ones first. ``functions``: names by the addresses that stand in the words.
+    ``prepared``: the recurrent layers that a session has. ``names``: of the open sizes. ``dims``:
+    sizes of the inputs' axes, in the order in which a call passes them. ``inputs``: values and
+    offsets that a call passes. ``outside``: the nodes that Python runs, by the index of their step.
+    ``reasons``: why Python runs them, if their steps are known. ``layers``: the layers that Python
+    may run. ``places``: of values. ``keeps``: arrays that the plan points to. ``open``: the jumps
+    without a target so far, and the beginnings of loops. ``loops``: their first and last steps,
+    inner loops first. ``functions``: names, by the addresses in the plan.
     """
 
     program: Program
@@ -88,6 +89,7 @@ class Encoded:
     steps: list[tuple[int, list[int]]] = field(default_factory=list)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     outside: dict[int, Node] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
     layers: dict[int, EncodedLayer] = field(default_factory=dict)
     stacks: list[CompiledStack] = field(default_factory=list)
     keeps: list[Any] = field(default_factory=list)
@@ -112,7 +114,7 @@ class Encoded:
         return self._index_size(size, size, 1)
 
     def _index_size(self, key: Size | Quotient, dividend: Size, by: int) -> int:
-        """Returns the index of a size; the quotients in it come first."""
+        """Returns the index of a size; the quotients in the size come first."""
         if key not in self.sizes:
             assert not self.done, f"{key}: the plan is made already"
             for inner in dividend.quotients:
@@ -122,11 +124,11 @@ class Encoded:
         return self.sizes[key]
 
     def root(self, name: str) -> str:
-        """Returns the value that has another one inside of its memory."""
+        """Returns the value whose memory contains this value's memory."""
         return self._views[name][0] if name in self._views else name
 
     def owner(self, name: str) -> str:
-        """Returns the value that is at the same place."""
+        """Returns the value whose memory begins at the same place."""
         return name if name in self._views and self._views[name][1].terms else self.root(name)
 
     def place(self, name: str) -> int:
@@ -136,12 +138,12 @@ class Encoded:
         return self.places.setdefault(self.owner(name), len(self.places))
 
     def view(self, name: str) -> list[int]:
-        """Returns (place, place of the value around it, first element, bytes of each)"""
+        """Returns (place, place of the value around it, first element, bytes per element)"""
         root, start = self._views[name]
         return [self.place(name), self.place(root), self.size(start), self.width(root)]
 
     def constant(self, array: Array, name: str = "") -> int:
-        """Returns the place of numbers that do not change, of a value or only of a step."""
+        """Returns the place of a constant array, which belongs to a value or only to a step."""
         array = np.require(array, requirements=("C", "A"))
         self.keeps.append(array)
         place = self.place(name or name_kept(name, str(len(self.keeps))))
@@ -149,7 +151,9 @@ class Encoded:
         return place
 
     def count(self, name: str, *, most: bool = False) -> int:
-        """Returns the index of the size that counts a value's numbers, or the most it may have."""
+        """Returns the index of the size that counts a value's elements, or of their
+        maximum number.
+        """
         if name in self.offsets:
             return self.size(self.offsets[name] + 1)
         program = self.program
@@ -159,11 +163,11 @@ class Encoded:
 
     @property
     def offsets(self) -> dict[str, Size]:
-        """How many sentences each level has, by the name of its offsets."""
+        """Returns how many sequences each level has, by the name of the level's offsets."""
         return {level.offsets: level.count for level in self.program.lods.values()}
 
     def words(self) -> list[int]:
-        """Returns the plan as the library reads it; nothing is added afterwards."""
+        """Returns the plan in the form that the library reads; nothing is added afterwards."""
         at = {name: place for place, name in enumerate(self.dims)}
         result = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
         checks = [self.size(size) for size in self.dims]
@@ -189,17 +193,17 @@ class Encoded:
         return result
 
     def _memory(self, name: str) -> tuple[int, ...]:
-        """Returns (place, numbers, most numbers, bytes of each) of a caller's memory"""
+        """Returns (place, elements, maximum of elements, bytes per element) of a caller's memory"""
         counts = self.count(name), self.count(name, most=True)
         return self.places[name], *counts, self.width(name)
 
     def width(self, name: str) -> int:
-        """Returns the bytes of each of a value's numbers."""
+        """Returns the bytes per element of a value."""
         is_lod = name in self.offsets
         return np.dtype("int64" if is_lod else self.program.dtype(name)).itemsize
 
     def _buffer(self, name: str) -> tuple[int, ...]:
-        """Returns (place, most numbers, bytes of each, first step, last step)"""
+        """Returns (place, maximum of elements, bytes per element, first step, last step)"""
         program, (first, last) = self.program, self.spans[name]
         return self.places[name], self.size(program.most(name)), self.width(name), first, last
 
@@ -218,7 +222,7 @@ class Encoded:
             raise
 
     def note_layer(self, code: WrittenNode) -> None:
-        """Notes the last step where that runs a recurrent layer."""
+        """Notes the last step if it runs a recurrent layer."""
         recurrence = recurrence_of(self.program.graph, code.node, self.prepared)
         if recurrence is not None:
             words, time, *_ = batch_of(self.program, code.node.inputs[0])
@@ -226,7 +230,7 @@ class Encoded:
             self.layers[len(self.steps) - 1] = EncodedLayer(code.node, recurrence, rows, steps)
 
     def _mark(self, mark: Mark) -> None:
-        """Adds a jump, or sets the target of the one before."""
+        """Adds a jump, or sets the target of an earlier jump."""
         if mark.kind == "refuse":
             self.steps.append((REFUSE, []))
             return
@@ -243,24 +247,19 @@ class Encoded:
             self.open.append(now)
 
     def place_arena(self) -> None:
-        """Sets the arena: values that steps make, except a caller's outputs.
+        """Adds the arena: the values that steps make, except a caller's outputs.
 
-        Values that Python reads are kept until the end, since it may return them.
+        Values that Python reads are kept until the end, since Python may return them.
         """
         program = self.program
-        for begin, end in self.loops:  # inner ones first
-            for name, (first, last) in self.spans.items():
-                if first < begin <= last < end:
-                    self.spans[name] = first, end
-                elif begin <= first <= end < last:
-                    self.spans[name] = begin, last
+        stretch_over_loops(self.spans, ((begin - 1, end) for begin, end in self.loops))
         python = set(map(self.root, self.inputs))
         for node in self.outside.values():
             python |= set(filter(None, node.outputs))
             for name in filter(None, node.inputs):
                 first, _ = self.spans[self.root(name)]
                 self.spans[self.root(name)] = first, len(self.steps)
-        for lod in program.lods.values():  # results are framed with it
+        for lod in program.lods.values():  # results get their offsets from it
             if lod.offsets in self.spans:
                 self.spans[lod.offsets] = self.spans[lod.offsets][0], len(self.steps)
         python |= program.graph.constants.keys()
@@ -271,9 +270,9 @@ class Encoded:
         )
         self.outputs = [name for name in outputs if name in own]
 
-    def known_numbers(self) -> dict[str, frozenset[str]]:
-        """Returns places of constants; the integers that are made of sizes, and the names of
-        these.
+    def add_numbers(self) -> dict[str, frozenset[str]]:
+        """Adds places of constants. Returns the values that are integers computed from sizes, each
+        with the names of the sizes.
         """
         program = self.program
         names = [name for node in program.graph.nodes for name in node.inputs if name]
@@ -289,7 +288,7 @@ class Encoded:
         return result
 
     def write_sizes(self, pending: dict[str, frozenset[str]], unknown: set[str]) -> None:
-        """Steps that write integers once the sizes in them are known."""
+        """Adds steps that write integers once the sizes in them are known."""
         for name in [name for name, names in pending.items() if names.isdisjoint(unknown)]:
             del pending[name]
             dtype = self.program.dtype(name)
@@ -314,7 +313,7 @@ class Encoded:
         name = f"{step.function}:{','.join(step.types)}"
         function = self.kernels.lib.onernn_call(name.encode(), takes)
         if function == ffi.NULL:
-            raise NotEncoded(name)
+            raise NotEncoded(f"the kernels have no {name}")
         letters, words, expected = "", [], ffi.string(takes[0]).decode()
         for argument, parameter in zip(step.arguments, expected, strict=False):
             letter, *codes = self._argument(argument, parameter)
@@ -325,13 +324,13 @@ class Encoded:
         return [self._address(function, name), "f" in letters, *words]
 
     def _address(self, function: Any, name: str) -> int:
-        """Returns the word that stands for a function."""
+        """Returns the integer that represents a function in the plan."""
         result = int(self.kernels.ffi.cast("intptr_t", function))
         self.functions[result] = name
         return result
 
     def _argument(self, argument: Any, parameter: str) -> tuple[Any, ...]:
-        """Returns (letter, words...); ``parameter``: the letter that the function takes.
+        """Returns (letter, integers...); ``parameter``: the letter that the function takes.
 
         The result of a call may be shorter than its memory.
         """
@@ -355,12 +354,12 @@ class Encoded:
         return "d", *struct.unpack("<q", struct.pack("<d", argument))  # its bits
 
     def _nest(self, step: Nest) -> list[int]:
-        """Returns (loops, output and what is read, numbers, formulas); -1 behind elements that only
-        move
+        """Returns (loops, output and inputs, literals, formulas); -1 after elements that
+        only move
         """
         program, copies = self.program, step.expression == COPY
         if len(step.loops) > _MOST_AXES or (step.out.strides[-1:] == (Size(()),) and not copies):
-            raise NotEncoded("loops")  # the innermost one takes some numbers at a time
+            raise NotEncoded("loops")  # the innermost loop takes several elements at a time
         words = [len(step.loops), *map(self.size, step.loops), len(step.reads)]
         for access in (step.out, *step.reads):
             words += self._access(access)
@@ -372,7 +371,7 @@ class Encoded:
         accesses = 1 + len(step.reads)
 
         def operand_of(expression: Any) -> tuple[str, Any]:
-            """Returns (dtype, operand) of an expression: a number, ("number", n) or ("formula",
+            """Returns (dtype, operand) of an expression: a literal, ("number", n) or ("formula",
             n).
             """
             if isinstance(expression, int):
@@ -401,7 +400,7 @@ class Encoded:
             )
             result = self.kernels.lib.onernn_formula(name.encode())
             if result == self.kernels.ffi.NULL:
-                raise NotEncoded(name)
+                raise NotEncoded(f"the kernels have no {name}")
             formulas.append([self._address(result, name), len(operands), *operands])
             return to, ("formula", len(formulas) - 1)
 
@@ -466,7 +465,7 @@ class Encoded:
 def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNode]) -> Encoded:
     """Returns the plan of a program.
 
-    Raises `UnsupportedError` where sizes or offsets could not be known to the steps that follow.
+    Raises `UnsupportedError` if later steps could not know sizes or offsets.
     """
     dims = [size for value in program.graph.inputs for size in program.dims(value.name)]
     open_sizes = sizes_of(program)
@@ -481,10 +480,10 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
         encoded.inputs += [value.name, *(each.offsets for each in program.levels(value.name))]
     for name in encoded.inputs:
         encoded.place(name)
-    pending, unknown = encoded.known_numbers(), set(program.inner)
+    pending, unknown = encoded.add_numbers(), set(program.inner)
     encoded.write_sizes(pending, unknown)
     for node in program.graph.nodes:
-        if all(program.is_known(name) for name in node.outputs if name):
+        if program.has_no_step(node):
             continue
         for name in node.outputs:
             if name and encoded.owner(name) != encoded.root(name):
@@ -492,13 +491,13 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
         code = codes.get(id(node))
         try:
             if code is None:
-                raise NotEncoded(node.op)
+                raise NotEncoded
             encoded.append(code.codes)
             encoded.note_layer(code)
             if sizes := finds(code.codes):
                 unknown -= sizes
                 encoded.write_sizes(pending, unknown)
-        except NotEncoded:
+        except NotEncoded as error:
             makes_lod = any(lod.name == node.outputs[0] for lod in program.lods.values())
             if code and (code.mark or finds(code.codes) or makes_lod):
                 raise UnsupportedError(
@@ -507,6 +506,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
             if not stepless.isdisjoint(node.inputs):
                 raise UnsupportedError(f"{node.label}: what it reads is made by no step") from None
             encoded.outside[len(encoded.steps)] = node
+            encoded.reasons[len(encoded.steps)] = str(error)
             for name in filter(None, (*node.inputs, *node.outputs)):
                 encoded.place(name)
             encoded.steps.append((OUTSIDE, []))

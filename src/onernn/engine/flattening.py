@@ -1,4 +1,4 @@
-"""Graphs as plans take them: bodies opened, halves in float32."""
+"""Prepares graphs for plans: opens the bodies of nodes, and computes float16 in float32."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from onernn.ops import OPERATORS
 from onernn.ops.control import Turns
 
 Part = tuple[str, str]
-"""A node's first output, and which of its graphs."""
+"""A node's first output, and the name of one of its graphs."""
 
 
 @dataclass
 class Flat:
     """A graph without graphs in it.
 
-    ``parts``: for each value, the branches that it is made in, the innermost last. ``marks``: for
-    what marks make, the first output of their If. ``sources``: by the nodes, those that they were
-    before they had other names. ``left``: the Ifs that stay as they are, with the reason;
-    ``refused``: the branches that end the call.
+    ``parts``: for each value, the branches that it is made in, the innermost last. ``marks`` maps a
+    value that a mark makes to the first output of its If. ``sources``: the original of each renamed
+    node. ``left``: the Ifs that are not opened, with the reason. ``refused``: the branches that end
+    the call.
     """
 
     graph: Graph
@@ -42,7 +42,7 @@ def flatten(
     left: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[Part, str] = MappingProxyType({}),
 ) -> Flat:
-    """Returns the graph with all nodes that have graphs opened, but for those that are ``left``."""
+    """Returns the graph with all nodes that have graphs opened, except those that are ``left``."""
     result = Flat(graph, left=left, refused=refused)
     if not any(map(bodies, graph.nodes)):
         return result
@@ -56,7 +56,7 @@ def flatten(
 
 
 class _Opened:
-    """Nodes on their way into one graph; ``taken``: the names of its values."""
+    """Collects nodes for one graph; ``taken``: the names of its values."""
 
     def __init__(self, flat: Flat, taken: set[str], constants: dict[str, Array]) -> None:
         self.flat, self.taken, self.constants = flat, taken, constants
@@ -69,8 +69,8 @@ class _Opened:
         return name
 
     def add(self, node: Node, names: Mapping[str, str], within: tuple[Part, ...]) -> None:
-        """A node, whose values have other names in the whole graph."""
-        moved = node.renamed(names)
+        """Adds a node and renames its values for the whole graph."""
+        moved = node.rename(names)
         key = next(filter(None, moved.outputs))
         if bodies(moved) and key not in self.flat.left:
             (self._branches if moved.op == "If" else self._turns)(moved, key, within)
@@ -137,7 +137,7 @@ class _Opened:
     def _element(
         self, key: str, turn: str, x: str, axis: int, backwards: int, within: tuple[Part, ...]
     ) -> str:
-        """Returns the element of a value that a turn of a Scan reads."""
+        """Returns the element of a value that an iteration of a Scan reads."""
         name = self.fresh(f"{key}/element")
         self.nodes.append(
             Node("Element", (x, turn), (name,), {"axis": axis, "backwards": backwards})
@@ -161,7 +161,7 @@ class _Opened:
     def _body(
         self, node: Node, key: str, part: str, inputs: Sequence[str], within: tuple[Part, ...]
     ) -> list[str]:
-        """Adds the operators of a graph; what it gives. [] for one that ends the call."""
+        """Adds the operators of a graph; returns its outputs, [] if the graph ends the call."""
         if (key, part) in self.flat.refused:
             return []
         body: Graph = node.attributes[part if part == "body" else f"{part}_branch"]
@@ -175,9 +175,10 @@ class _Opened:
 
 
 def smaller(whole: Graph, flat: Flat, name: str, reason: str) -> Flat | None:
-    """Without what makes a value, as it cannot run: a branch, or a node whose graphs stay inside.
+    """Returns the graph without the part that makes a value, because the part cannot run.
 
-    None for a value outside of them.
+    The part is a branch, or a node that is then left unopened. Returns None for a value outside of
+    branches and loops.
     """
     parts, key = flat.parts.get(name, ()), flat.marks.get(name)
     if key is not None:
@@ -186,8 +187,9 @@ def smaller(whole: Graph, flat: Flat, name: str, reason: str) -> Flat | None:
 
 
 def refusing(whole: Graph, flat: Flat, part: Part, reason: str) -> Flat:
-    """Returns a branch that cannot run ends the call; an If without any that can, or a loop,
-    stays.
+    """Returns the graph in which a branch that cannot run ends the call.
+
+    An If of which no branch can run, or a loop, is not opened.
     """
     key, graph = part
     refused = {**flat.refused, part: reason}
@@ -196,13 +198,16 @@ def refusing(whole: Graph, flat: Flat, part: Part, reason: str) -> Flat:
     return flatten(whole, flat.left, refused)
 
 
-# Operators on float16 compute in float32, and round their results: as `Operator.run` does it.
+# Operators on float16 compute in float32 and round their results, in the same way as
+# `Operator.run`.
 
 _MOVE = ("view", "moves", "sizes", "control", "layer")
 
 
 def widen(graph: Graph) -> Graph:
-    """Returns the graph with casts around operators that compute; those that move numbers stay."""
+    """Returns the graph with casts around operators that compute; operators that move elements get
+    none.
+    """
     types = graph.types
     if all(found.dtype != "float16" for found in types.values()):
         return graph
@@ -225,13 +230,13 @@ def widen(graph: Graph) -> Graph:
             name: new(name) for name in node.outputs if name and types[name].dtype == "float16"
         }
         nodes += [Node("Cast", (name,), (to,), {"to": "float32"}) for name, to in wide.items()]
-        nodes.append(node.renamed(wide | result))
+        nodes.append(node.rename(wide | result))
         nodes += [Node("Cast", (name,), (to,), {"to": "float16"}) for to, name in result.items()]
     return replace(graph, nodes=tuple(nodes))
 
 
 def _computes(node: Node, types: Mapping[str, Type]) -> bool:
-    """Returns whether a node makes new numbers of halves and of no wider ones."""
+    """Returns whether a node computes new values from float16 and from no wider dtype."""
     record = OPERATORS.get(node.op)
     if record is None or record.kind in _MOVE or node.op in ("Cast", "CastLike"):
         return False

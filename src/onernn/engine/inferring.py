@@ -1,48 +1,56 @@
-"""Inference before a run: the types and sizes of a graph's values, and each node's calls."""
+"""Infers the types and sizes of a graph's values, and each node's calls, before a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
 from onernn.engine.flattening import Flat, flatten, refusing, smaller, widen
+from onernn.engine.found_sizes import add_found_sizes
 from onernn.engine.joining import join, view
 from onernn.engine.kernels import KERNELS
-from onernn.engine.operators import rule_of, written
+from onernn.engine.operators import rule_of, write_node
 from onernn.engine.operators.sequences import batch_of
-from onernn.engine.program import Program, UnknownError
+from onernn.engine.program import Program, UnknownError, identifier
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.budget import LOADING, budget_of_run
 from onernn.ir.errors import MISFITS, OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.ir.graph import Context, Graph, Node, Sizes
-from onernn.ir.types import Size, Type, counts_of
+from onernn.ir.graph import Context, Graph, Node, Sizes, Value
+from onernn.ir.types import Size, counts_of
 from onernn.ops import OPERATORS
 
 _MOST_PASSES = 300_000
-"""Operators that are written again because of new sizes; a second takes some 30,000."""
+"""Limit of operators that are written again because of new sizes; a second suffices for some
+30,000.
+"""
+_TRIED, _MOST_TRIED = (16, 7, 1), 8
+"""Values that are tried for sizes, and how many sizes: each trial takes an inference of the model.
+"""
 _MOST_TURNS = 10_000
-"""Operators that loops over constants may run each time."""
+"""Limit of operators that loops over constants may run each time."""
 
 
 def infer(
     program: Program, static: Mapping[str, int] | None = None, *, named: bool = True
 ) -> list[Refusal]:
-    """Returns the type of every value, and what every node becomes, in names where a size is left
-    open.
+    """Infers the type of every value and the code of every node, with names for open sizes.
 
-    ``named``: for people T and N are what the first recurrent layer says (W and N, where its input
-    is ragged). Sizes of ``static`` are fixed: all but T at once, T in the memory only, so that a
-    step still has T=1.
-    Returns why nodes have no code. Raises `ShapeError` for a size that the model does not have.
+    ``named``: T and N get the sizes of the first recurrent layer (W and N if its input is ragged),
+    for human readers. Sizes of ``static`` are fixed: all except T at once, T only in the memory, so
+    that a step still has T=1. Returns why nodes have no code. Raises `ShapeError` for a size that
+    the model does not have.
     """
     program.static = dict(static or {})
     _open(program, named)
     name_inputs(program)
-    mentioned = {name for size in program.bindings.values() for name in size.names}
+    mentioned = {name for size in program.sizes.bound.values() for name in size.names}
     refusals = _settle(program)
+    while refusals and add_found_sizes(program):
+        refusals = _settle(program)
     if named and not refusals:
         _name_sizes(program)
         refusals = _settle(program) if program.grew else refusals
@@ -61,11 +69,11 @@ def infer(
 
 
 def _open(program: Program, named: bool) -> None:
-    """Graphs inside of nodes become parts of the graph, as far as all their sizes are known.
+    """Moves the graphs inside of nodes into the graph, if all their sizes are known.
 
-    Python may run others, unless the plan is to be ``named``: generated code has no Python.
+    Python may run the others, unless the plan is to be ``named``: generated code has no Python.
     """
-    if any(map(bodies, program.graph.nodes)):  # those of constants are run now
+    if any(map(bodies, program.graph.nodes)):  # graphs of constants are run now
         known = Program(program.graph)
         _fold(known)
         program.graph = known.graph
@@ -78,8 +86,9 @@ def _open(program: Program, named: bool) -> None:
 
 
 def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | None:
-    """Without the first branch that has no steps, or that says of the inputs what is not said
-    elsewhere; None where all is well."""
+    """Returns the graph without the first branch that has no steps, or that restricts the inputs
+    more than the rest does; None if there is no such branch.
+    """
     tried = Program(program.graph, static=program.static)
     name_inputs(tried)
     reasons = {each.where: each.reason for each in _settle(tried)}
@@ -103,7 +112,7 @@ def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | 
 
 
 def _is_typed(program: Program, name: str) -> bool:
-    """Returns whether others may read a value that Python makes."""
+    """Returns whether other nodes may read a value that Python makes."""
     try:
         return bool(program.dtype(name)) and program.shape(name) is not None
     except (UnknownError, UnsupportedError):
@@ -111,20 +120,24 @@ def _is_typed(program: Program, name: str) -> bool:
 
 
 def _count_decided(program: Program) -> int:
-    """Returns how many open sizes of inputs nodes have said to be others, or numbers."""
+    """Returns how many open sizes of inputs nodes have determined."""
     sizes = [size for value in program.graph.inputs for size in value.type.shape or () if size]
     left = [size for size in sizes if size.number is None]
     return len(left) - len({name for size in left for name in program.size(size).names})
 
 
 def name_inputs(program: Program) -> None:
-    """Names for the sizes of inputs that declare none."""
+    """Adds names for the sizes of inputs that declare none."""
     for value in program.graph.inputs:
         ident, result = program.ident(value.name), value.type
         for index, (size, declared) in enumerate(
             zip(result.shape or (), value.shape or (), strict=True)
         ):
-            program.rename(size, f"{ident}_{index}" if declared is None else declared)
+            if index in value.named and size and size.name in program.sizes.bound:
+                continue  # an earlier input has this size
+            name = f"{ident}_{index}" if declared is None else declared
+            program.rename(size, name)
+            program.given_sizes.add(f"{name}")
         for level, size in enumerate(reversed(counts_of(result)), 1):
             program.rename(size, f"{ident}_sentences" + f"_{level}" * (level > 1))
 
@@ -136,24 +149,72 @@ def sizes_of(program: Program) -> list[str]:
         try:
             dims = program.dims(value.name)
         except UnknownError:
-            raise UnsupportedError(f"the shape of input {value.name!r} is not declared") from None
+            why = "is not declared" if value.shape is None else "depends on what only a call knows"
+            raise UnsupportedError(f"the shape of input {value.name!r} {why}") from None
         for size in dims:
             result |= dict.fromkeys(sorted(size.names))
     return sorted(result, key=lambda name: ("TWN".find(name) % 4, name))
 
 
+def find_sufficient(
+    names: Sequence[str], works: Callable[[Mapping[str, int]], bool]
+) -> dict[str, str]:
+    """Returns a minimal set of open sizes that suffices if the sizes are fixed.
+
+    Each has the text for its value: ``?`` for any, or the only one that works. Returns nothing if
+    no values suffice. ``works(numbers)``: whether a model has all that it needs for these sizes.
+    """
+    if not 0 < len(names) <= _MOST_TRIED:
+        return {}
+    numbers = [number for number in _TRIED if works(dict.fromkeys(names, number))]
+    chosen = [*names] if numbers else []
+    for name in reversed(names):
+        less = [each for each in chosen if each != name]
+        if all(works(dict.fromkeys(less, number)) for number in numbers):
+            chosen = less
+    return dict.fromkeys(chosen, "?" if len(numbers) > 1 else f"{[*numbers, 0][0]}")
+
+
+def advice(options: str) -> Refusal:
+    """Returns the line of a refusal that lists which options suffice."""
+    what = "numbers for ?" if "?" in options else "these sizes"
+    return Refusal(f"{what} suffice: say {options}", "sizes")
+
+
+def lacking(value: Value) -> str:
+    """Returns what a model does not declare about an input, and the option that declares it; "" if
+    nothing is missing.
+    """
+    lacks = " and ".join(name for name in ("dtype", "shape") if getattr(value, name) is None)
+    example = ", for instance" * (value.shape is None)
+    return lacks and f"the model does not declare its {lacks}: say {write_option(value)}{example}"
+
+
+def write_option(value: Value, fixed: Mapping[int, str] = MappingProxyType({})) -> str:
+    """Returns an input in the form of the option ``--input``, with names for open sizes.
+
+    ``fixed``: by axis, the text that replaces a name.
+    """
+    shape = ("T", "N", 128) if value.shape is None else value.shape
+    sizes = ", ".join(
+        fixed.get(axis) or (identifier(f"{value.name}_{axis}") if size is None else str(size))
+        for axis, size in enumerate(shape)
+    )
+    return f"--input '{value.name}={value.dtype or 'float32'}({sizes})'"
+
+
 def _settle(program: Program) -> list[Refusal]:
-    """Again, until sizes say nothing new of each other."""
+    """Writes the program until no size changes; returns why nodes have no code."""
     budget = _MOST_PASSES
     while True:
         program.grew = False
         refusals = write(program)
         budget -= len(program.graph.nodes)
         if program.grew and budget < 0:
-            raise UnsupportedError("too many sizes are open: say --static")
+            raise UnsupportedError("too many sizes are open: fix some of them")
         if program.grew:
             continue
-        lacking = program.static.keys() - program.bindings.keys() if refusals else ()
+        lacking = program.static.keys() - program.sizes.bound.keys() if refusals else ()
         if not lacking:
             return refusals
         for name in lacking:  # the number may be what was lacking
@@ -161,39 +222,43 @@ def _settle(program: Program) -> list[Refusal]:
 
 
 def write(program: Program) -> list[Refusal]:
-    """Returns types of all values, and code of all nodes; the reasons why some have none."""
+    """Infers types of all values and the code of all nodes; returns why some nodes have none."""
     _fold(program)
     graph, refusals = program.graph, list[Refusal]()
     program.codes, program.lods, program.inner = [], {}, {}
-    program.memory, program.held, program.undetermined = {}, set(), set()
+    program.memory, program.held, program.undetermined, program.reasons = {}, set(), set(), {}
     for value in graph.inputs:
         result = program.types[value.name]
         if result.lod and result.shape and result.shape[0]:
             program.add_levels(value.name, (*counts_of(result), result.shape[0]))
     for node in graph.nodes:
-        if all(program.is_known(name) for name in node.outputs if name):
+        if program.has_no_step(node):
             continue
+        reasons = list[Refusal]()
         try:
-            program.codes.append(written(program, node, rule_of(node.op)))
+            program.codes.append(write_node(program, node, rule_of(node.op)))
         except UnknownError:
             program.undetermined.add(node)
-            refusals += _unknown(program, node)
+            reasons = _unknown(program, node)
         except (OnernnError, *MISFITS) as error:
             if isinstance(error, OnernnError) or _is_declared(program, node):
-                refusals.append(Refusal(_reason(program, node, error), node.label))
+                reasons = [Refusal(_reason(program, node, error), node.label)]
+        if reasons:
+            program.reasons[node] = reasons[0].reason
+        refusals += reasons
     return refusals
 
 
 def _is_declared(program: Program, node: Node) -> bool:
-    """Returns whether the dtypes and ranks of all inputs are known; if not, a refusal follows from
-    that.
+    """Returns whether the dtypes and ranks of all inputs are known. If not, another refusal
+    explains why.
     """
     types = [program.types[name] for name in node.inputs if name]
     return all(each.dtype is not None and each.shape is not None for each in types)
 
 
 def _reason(program: Program, node: Node, error: Exception) -> str:
-    """Returns why a node is refused; Python's own words say nothing of a model."""
+    """Returns why a node is refused; Python's own error messages do not describe a model."""
     if isinstance(error, OnernnError):
         return str(error).removeprefix(f"{node.label}: ")
     types = ", ".join(f"{name!r} of {program.types[name]}" for name in node.inputs if name)
@@ -201,12 +266,13 @@ def _reason(program: Program, node: Node, error: Exception) -> str:
 
 
 def _unknown(program: Program, node: Node) -> list[Refusal]:
-    """Returns why a node's result is not known, nothing where that follows from another's."""
+    """Returns why a node's result is not known; nothing if an unknown input is the reason."""
     types = [program.types[name] if name else None for name in node.inputs]
     if not _is_declared(program, node):
         return []
     try:
-        names = [n for name in node.inputs if name for s in program.shape(name) for n in s.names]
+        for name in filter(None, node.inputs):
+            program.shape(name)
         ragged = any([program.levels(name) for name in node.inputs if name])
     except UnknownError:
         return []
@@ -220,42 +286,35 @@ def _unknown(program: Program, node: Node) -> list[Refusal]:
         OPERATORS[node.op].type(Context(node, Sizes()), *types)
     except (OnernnError, *MISFITS) as error:
         return [Refusal(_reason(program, node, error), node.label)]
-    hint = f"; --static {min(names)}=... may fix it" if names else ""
-    return [Refusal(reason + hint, node.label)]
+    return [Refusal(reason, node.label)]
 
 
 def _fold(program: Program) -> None:
-    """Infers types; what depends on constants and known sizes only becomes a constant."""
+    """Infers types; values that depend only on constants and known sizes become constants."""
     while True:
-        graph, known = program.graph, len(program.bindings)
-        inputs = {value.name: _put(program, value.type) for value in graph.inputs}
-        program.types = graph.typed(inputs)
-        for name, given in inputs.items():  # what turned out to be one while types were inferred
+        graph, known = program.graph, len(program.sizes.bound)
+        inputs = {value.name: program.sizes.settle(value.type) for value in graph.inputs}
+        program.types = graph.infer_types(inputs, program.sizes.bound)
+        for name, given in inputs.items():  # values that became constants during type inference
             for size, result in zip(
                 given.shape or (), program.types[name].shape or (), strict=True
             ):
                 if size is not None and result is not None:
                     program.same(size, result, name)
         computed: dict[str, Array] = {}
-        # No run has a budget here: this one counts the values that are known now.
+        # Budgets exist only inside of runs: this one counts the values that are known now.
         own = sum(array.nbytes for array in graph.constants.values())
         with budget_of_run(LOADING + 16 * own, _MOST_TURNS):
             for node in graph.nodes:
                 computed |= _compute(program, node, computed)
-        if not computed and len(program.bindings) == known:
+        if not computed and len(program.sizes.bound) == known:
             return
         nodes = tuple(n for n in graph.nodes if computed.keys().isdisjoint(filter(None, n.outputs)))
         program.graph = replace(graph, nodes=nodes, constants={**graph.constants, **computed})
 
 
-def _put(program: Program, found: Type) -> Type:
-    if found.shape is None:
-        return found
-    return replace(found, shape=tuple(size and program.size(size) for size in found.shape))
-
-
 def _compute(program: Program, node: Node, made: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the outputs that are known now; ``made``: what is, of the nodes before."""
+    """Returns the outputs that are known now; ``made``: the known values of earlier nodes."""
     types = {name: program.types[name] for name in node.outputs if name}
     if all(result.numbers is not None for result in types.values()):
         return {name: np.asarray(t.numbers).astype(t.dtype) for name, t in types.items()}
@@ -273,13 +332,13 @@ def _compute(program: Program, node: Node, made: Mapping[str, Array]) -> dict[st
 
 
 def _name_sizes(program: Program) -> None:
-    """T, N and W in the place of names made of the inputs'."""
+    """Replaces names that are made of the inputs' names by T, N and W."""
     for each in program.codes:
         if each.node.op == "Rnn":
             words, time, count, _ = batch_of(program, each.node.inputs[0])
             pairs = [("W", words), ("N", count)] if time is None else [("T", time), ("N", count)]
             for name, size in pairs:
                 size = program.size(size)
-                taken = name in program.bindings or name in sizes_of(program)
+                taken = name in program.sizes.bound or name in sizes_of(program)
                 if size.name and size.name not in program.inner and not taken:
                     program.bind(size.name, Size.of(name))

@@ -1,4 +1,4 @@
-"""Fewer steps: loops in a row become one, and what would only be copied becomes a view."""
+"""Reduces the steps: consecutive loops become one, and mere copies become views."""
 
 from __future__ import annotations
 
@@ -8,40 +8,49 @@ from typing import Any
 from onernn.engine.operators.elementwise import COPY
 from onernn.engine.program import At, Call, Nest, Program, Step, WrittenNode
 from onernn.ir.types import Size, volume
-from onernn.ops.elementwise import Expression, put
+from onernn.ops.elementwise import Expression, substitute
 
 _MOST_OPERANDS = 20
-"""Values, numbers and functions of one loop: the library has room for some more."""
+"""Limit of values, literals and functions of one loop: the library allows some more."""
 
 
 def join(program: Program) -> None:
-    """Changes the program's steps; every value that is left has the numbers it had."""
+    """Changes the program's steps; every remaining value keeps its elements."""
     users = Counter(name for each in program.codes for name in each.reads)
     users.update(value for each in program.codes for value, _ in each.views.values())
     users.update(value.name for value in program.graph.outputs)
     written = {each.node for each in program.codes}
-    for node in program.graph.nodes:  # what Python runs reads values, too
+    for node in program.graph.nodes:  # nodes that Python runs also read values
         if node not in written:
             users.update(set(filter(None, node.inputs)))
     makers: dict[str, WrittenNode] = {}
     for each in program.codes:
         if each.mark:
-            makers.clear()  # what runs before a branch does not run inside of it
+            makers.clear()  # steps before a branch do not run inside of it
         if len(each.codes) == 1:
             for name in list(dict.fromkeys(each.reads)):
                 maker = makers.get(name)
-                if maker is None or users[name] != 1 or len(maker.codes) != 1:
+                if maker is None or users[name] != 1:
                     continue
-                result = _join(program, maker.codes[0], each.codes[0], name)
+                *before, last = maker.codes
+                if not all(_only_prepares(step) for step in before):
+                    continue
+                result = _join(program, last, each.codes[-1], name)
                 if result is not None:
-                    each.codes[:] = [result]
+                    each.codes[:] = [*before, *each.codes[:-1], result]
                     each.reads[:] = [*(n for n in each.reads if n != name), *maker.reads]
                     maker.codes.clear()
+        if each.codes:
             makers[each.node.outputs[0]] = each
 
 
+def _only_prepares(step: Step) -> bool:
+    """Returns whether a step only checks sizes or packs weights for the step after it."""
+    return isinstance(step, Call) and step.function in ("natural", "pack")
+
+
 def _join(program: Program, first: Step, then: Step, name: str) -> Step | None:
-    """Returns both steps as one; None where they stay two."""
+    """Returns both steps as one; None if they cannot be joined."""
     if not isinstance(then, Nest):
         return None
     at = [place for place, access in enumerate(then.reads) if access.name == name]
@@ -51,6 +60,8 @@ def _join(program: Program, first: Step, then: Step, name: str) -> Step | None:
         return _one_loop(program, first, then, at[0])
     if isinstance(first, Call) and first.function == "dense":
         return _with_bias(first, then, at[0])
+    if isinstance(first, Call) and first.function == "convolve":
+        return _rectified(program, first, then)
     return None
 
 
@@ -61,24 +72,24 @@ def _one_loop(program: Program, first: Nest, then: Nest, index: int) -> Nest | N
         return None
     if operands(first) + operands(then) > _MOST_OPERANDS:
         return None
-    # Numbers of an expression are of the type of what is read: both have to say the same.
-    # Halves are widened before anything is computed of them.
+    # The literals of an expression have the type of its inputs, so both types must be the same.
+    # float16 is widened before anything is computed from it.
     dtypes = {program.dtype(a.name) for a in (*first.reads, *then.reads, first.out)}
     if len({"float32" if dtype == "float16" else dtype for dtype in dtypes}) > 1:
         return None
     others = [*then.reads[:index], *then.reads[index + 1 :]]
-    inner = put(first.expression, {k: len(others) + k for k in range(len(first.reads))})
+    inner = substitute(first.expression, {k: len(others) + k for k in range(len(first.reads))})
     places: dict[Any, Any] = {k: k - (k > index) for k in range(len(then.reads))}
     return Nest(
         then.loops,
         then.out,
         (*others, *first.reads),
-        put(then.expression, {**places, index: inner}),
+        substitute(then.expression, {**places, index: inner}),
     )
 
 
 def operands(step: Nest) -> int:
-    """Returns values, numbers and functions."""
+    """Returns the number of values, literals and functions."""
 
     def within(expression: Expression) -> int:
         if isinstance(expression, tuple):
@@ -89,12 +100,12 @@ def operands(step: Nest) -> int:
 
 
 def _sums(step: Nest) -> bool:
-    """Returns whether loops add to what they made before."""
+    """Returns whether loops add to the elements that they made before."""
     return any(access.name == step.out.name for access in step.reads)
 
 
 def _with_bias(first: Call, then: Nest, index: int) -> Call | None:
-    """Returns a product that begins with one number a column instead of adding it."""
+    """Returns a product that begins with one value per column instead of adding it later."""
     _, x, rows, inner, panels, bias, columns, team = first.arguments
     if bias != At("") or then.expression != ("plus", 0, 1) or not isinstance(columns, Size):
         return None
@@ -108,16 +119,29 @@ def _with_bias(first: Call, then: Nest, index: int) -> Call | None:
     return Call("dense", then.out.name, *given, types=first.types)
 
 
-# What would only be copied stands inside of another value: parts of it, and what is joined.
+def _rectified(program: Program, first: Call, then: Nest) -> Call | None:
+    """Returns a convolution whose negative results become 0."""
+    if then.expression != ("relu", 0):
+        return None
+    read, out = then.reads[0], then.out
+    if (read.strides, read.start) != (out.strides, out.start):
+        return None
+    if program.dtype(read.name) != program.dtype(out.name):
+        return None
+    *others, _, team = first.arguments[1:]
+    return Call("convolve", out.name, *others, 1, team, types=first.types)
+
+
+# Copies become views: a part of a value is a view of it, and joined values are views of the result.
 
 _BEGIN = Size(())
 
 
 def view(program: Program) -> None:
-    """Changes the program's steps: elements that would be copied side by side become views.
+    """Changes the program's steps: contiguous copies become views.
 
-    A part of a value is a view of it. What is joined is a view of the result: whoever makes it
-    writes there. Callers get arrays of their own.
+    A part of a value is a view of it. Values that are joined are views of the result, so each is
+    written directly to its place. Callers get arrays of their own.
     """
     views = {name: at for each in program.codes for name, at in each.views.items()}
     wanted = set()
@@ -131,11 +155,12 @@ def view(program: Program) -> None:
                 if copy.makes not in wanted and _is_whole(program, copy):
                     read = copy.reads[0]
                     each.views[copy.makes] = views[copy.makes] = read.name, read.start
-                    # Of what else would be put there nothing is left: it has no elements.
+                    # All further values that would be copied there have no elements, so their
+                    # copies are removed.
                     each.codes[:] = [step for step in each.codes if step.makes != copy.makes]
     result, regions = _regions(program)
     for each, region in zip(program.codes, regions, strict=True):
-        for copy in _written_in_place(program, each):
+        for copy in _list_copies_in_place(program, each):
             part = copy.reads[0].name
             while part in views and _is_all(program, part, *views[part]):
                 part, _ = views[part]
@@ -149,11 +174,11 @@ def view(program: Program) -> None:
                 each.codes.remove(copy)
 
 
-def _written_in_place(program: Program, each: WrittenNode) -> list[Nest]:
-    """Copies of what may be written where the copy is to stand.
+def _list_copies_in_place(program: Program, each: WrittenNode) -> list[Nest]:
+    """Returns the copies whose source may be written to the place of the copy.
 
-    At the end of a turn that is what the next one begins with, in memory of its own: this one may
-    still read what it began with.
+    At the end of an iteration these are the states of the next one, in separate memory: the current
+    iteration may still read the states that it began with.
     """
     if each.mark == "again":
         return [copy for copy in _copies(each) if copy.makes in program.memory]
@@ -161,9 +186,10 @@ def _written_in_place(program: Program, each: WrittenNode) -> list[Nest]:
 
 
 def _regions(program: Program) -> tuple[dict[str, int], list[int]]:
-    """In which branch or loop values are made, and where nodes stand: a mark in the one it ends.
+    """Returns the branch or loop of each value, and of each node; a mark belongs to the one it
+    ends.
 
-    Memory that is written there may not hold what is read elsewhere.
+    Memory that is written in a branch must not hold a value that is read outside of it.
     """
     result, regions, within, count = dict[str, int](), list[int](), [0], 0
     for each in program.codes:
@@ -185,7 +211,7 @@ def _only_moves(step: Step) -> bool:
 
 
 def _copies(each: WrittenNode) -> list[Nest]:
-    """Copies of elements that are side by side before and after."""
+    """Returns the copies whose elements are contiguous before and after."""
     nests = [step for step in each.codes if isinstance(step, Nest) and step.expression == COPY]
     side_by_side = ((), (Size.of(1),))
     return [
@@ -203,5 +229,5 @@ def _is_whole(program: Program, step: Nest) -> bool:
 
 
 def _is_all(program: Program, name: str, other: str, start: Size) -> bool:
-    """Returns whether a view is another shape of a whole value."""
+    """Returns whether a view only reshapes a whole value."""
     return start == _BEGIN and volume(program.shape(name)) == volume(program.shape(other))

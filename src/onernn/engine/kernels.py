@@ -1,8 +1,9 @@
-"""Kernels run nodes: functions of a node and its input values, None where absent.
+"""Runs nodes in Python: a kernel is a function of a node and its input values, None if absent.
 
-They return the output value, or a tuple of them; values are arrays or `Ragged`. Operators compute
-themselves. Here are the kernels that need a session: for prepared layers, and for graphs inside of
-nodes. The last inputs of a node with a graph are the outer values that the graph reads.
+Kernels return the output value, or a tuple of outputs; values are arrays or `Ragged`. Most
+operators compute themselves. This file has the kernels that need a session: for prepared layers,
+and for graphs inside of nodes. The last inputs of a node with a graph are the outer values that the
+graph reads.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from onernn.ops.growth import no_new_bytes, product_of_sizes, product_with_numbe
 class PreparedNode:
     """A recurrent node and the layer that runs it.
 
-    ``cells_from``: the weights that give the cell state of every word; None where it is not read.
+    ``cells_from``: the weights that determine the cell state of every step; None if no node reads
+    it.
     """
 
     node: Node
@@ -45,21 +47,23 @@ class PreparedNode:
 
     @property
     def cells_by(self) -> str:
-        """What computes the cell state of every word, "" where its own kernel does."""
+        """The kernel that computes the cell state of every step, "" if the layer's own kernel
+        does.
+        """
         numpy = self.cells_from and self.layer.compiled is None
         return "the cell of every word on NumPy" if numpy else ""
 
     @cached_property
     def recurrence(self) -> Recurrence:
-        """How long its steps take."""
+        """The cost of the layer's steps."""
         spec, layers = self.layer.spec, Recurrent.of(self.node).layers
         work = sum(array.size for weights in layers for array in weights.arrays.values())
         return Recurrence(spec.layers * spec.directions, work)
 
     def run(self, x: Any, h: Any = None, c: Any = None, attention: Any = None) -> tuple[Any, ...]:
-        """Returns (y, final states...); then the cell state of every word, where it is read.
+        """Returns (y, final states...), then the cell state of every step if a node reads it.
 
-        Raises `BudgetError` where its steps would take more than the run may.
+        Raises `BudgetError` if its steps would take longer than the run may take.
         """
         if isinstance(x, Ragged):
             steps, rows = int(np.diff(x.offsets).max(initial=0)), len(x.data)
@@ -71,7 +75,7 @@ class PreparedNode:
         y, final = self.layer.run(x, state, attention)
         if self.cells_from is None:
             return (y, *final)
-        from onernn.backend.reference import cell_sequence  # kernels give it themselves
+        from onernn.backend.reference import cell_sequence  # kernels return it themselves
 
         return (y, *final, cell_sequence(self.layer.spec, self.cells_from, x, state))
 
@@ -81,7 +85,7 @@ _PREPARED: ContextVar[Mapping[Node, PreparedNode]] = ContextVar("prepared nodes 
 
 @contextmanager
 def prepare(nodes: Mapping[Node, PreparedNode]) -> Iterator[None]:
-    """The recurrent nodes that may run inside, in bodies of loops and branches, too."""
+    """Sets the recurrent nodes that may run inside, including nodes of loops and branches."""
     token = _PREPARED.set(nodes)
     try:
         yield
@@ -92,8 +96,8 @@ def prepare(nodes: Mapping[Node, PreparedNode]) -> Iterator[None]:
 def recurrence_of(
     graph: Graph, node: Node, layers: Mapping[Node, PreparedNode]
 ) -> Recurrence | None:
-    """Returns how long a recurrent layer's steps take; None for others, and where only a call
-    knows.
+    """Returns the cost of a recurrent layer's steps; None for other nodes, and if only a call knows
+    the cost.
     """
     if node in layers:
         return layers[node].recurrence
@@ -104,8 +108,8 @@ def recurrence_of(
 
 
 def share_of(graph: Graph, layers: Mapping[Node, PreparedNode]) -> int:
-    """Returns what a row costs in all recurrent layers together, those of graphs inside of nodes,
-    too.
+    """Returns the cost of a row in all recurrent layers together, including layers of graphs inside
+    of nodes.
     """
     recurrences = (recurrence_of(graph, node, layers) for node in graph.nodes)
     inner = (body for node in graph.nodes for body in bodies(node).values())
@@ -123,13 +127,13 @@ def run_prepared(node: Node, *values: Any) -> tuple[Any, ...]:
 Kernel = Callable[..., Any]
 
 _OBJECT = 128
-"""Bytes of an array besides its numbers."""
+"""Bytes of an array object in addition to its elements."""
 
 
 def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
     """Returns the outputs of a graph; recurrent nodes in it are prepared.
 
-    Of what it computes, only the outputs stay counted in the run's budget.
+    Of the values that the graph computes, only the outputs remain counted in the run's budget.
     """
     budget = running()
     budget.turn(1 + len(body.nodes))
@@ -145,14 +149,16 @@ def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
 
 
 def _alone(value: Any) -> Any:
-    """Returns the value, copied where it is a small part of an array, which it would keep alive."""
+    """Returns the value; copies a small part of an array, which would keep the whole
+    array alive.
+    """
     base = getattr(value, "base", None)
     base_size = getattr(base, "nbytes", 0)
     return value.copy() if base_size and base_size > 2 * value.nbytes else value
 
 
 def _footprint(values: Iterable[Any]) -> int:
-    """Returns the bytes of values, with Python's own: a loop may gather a million numbers."""
+    """Returns the bytes of values, including Python's own: a loop may gather a million scalars."""
     return sum(data_of(value).nbytes + _OBJECT for value in values)
 
 
@@ -161,7 +167,9 @@ def _truth(value: Any) -> bool:
 
 
 def _if(node: Node, condition: Array, *values: Any) -> tuple[Any, ...]:
-    """``then_taken`` of the values are the first branch's, the others the second one's."""
+    """Runs one branch: the first takes ``then_taken`` of the values, the second takes the
+    others.
+    """
     count = node.attributes["then_taken"]
     if _truth(condition):
         return tuple(run_body(node.attributes["then_branch"], values[:count]))
@@ -171,8 +179,8 @@ def _if(node: Node, condition: Array, *values: Any) -> tuple[Any, ...]:
 def _turns(node: Node, *values: Any) -> tuple[Any, ...]:
     """Runs a Loop or a Scan: see `onernn.ops.control.Turns`.
 
-    Body: (turn and condition of a Loop, state..., one element..., captured...) -> (the condition of
-    a Loop, state..., what is gathered...).
+    The body takes (iteration and condition of a Loop, state..., one element..., captured...) and
+    returns (the condition of a Loop, state..., gathered values...).
     """
     turns = Turns.of(node.attrs)
     front, begin, scanned, captured = turns.parts(values)
@@ -207,8 +215,8 @@ def _turns(node: Node, *values: Any) -> tuple[Any, ...]:
 
 
 def _nothing(node: Node, turns: Turns, *values: Any) -> list[Array]:
-    """Returns the empty results of a loop without a turn, of the sizes that its body declares or
-    gives.
+    """Returns the empty results of a loop without an iteration, in the sizes that the body declares
+    or returns.
     """
     inputs = [None if value is None else type_of(value) for value in values]
     types = OPERATORS[node.op].type(Context(node, Sizes()), *inputs)[turns.states :]
@@ -229,7 +237,7 @@ def _nothing(node: Node, turns: Turns, *values: Any) -> list[Array]:
 
 
 _ALWAYS_COUNTED = 2**16
-"""Views of up to so many bytes count as copies: finding out costs more."""
+"""Views of up to this many bytes count as copies: an exact check would cost more."""
 
 
 def _account(name: str, run: Kernel) -> Kernel:
@@ -240,12 +248,14 @@ def _account(name: str, run: Kernel) -> Kernel:
 
     def account(node: Node, *values: Any) -> Any:
         budget = running()
+        if budget.limit:
+            budget.limit.check()
         product = 0
         if by_product:
             product = product_of_sizes(values)
         elif by_numbers:
             product = product_with_numbers(values)
-        if not 0 < product < budget.most - budget.used:  # what is exact costs some microseconds
+        if not 0 < product < budget.most - budget.used:  # the exact count takes some microseconds
             budget.ask(growth(node, *values))
         result = run(node, *values)
         for value in result if type(result) is tuple else (result,):

@@ -1,18 +1,18 @@
-"""A graph that runs in one call of C, but for the nodes that Python runs.
+"""A graph that runs in one call of C, except for the nodes that Python runs.
 
-A plan takes inputs of any sizes: it gets these first, then places all values in memory, and
+A plan takes inputs of any sizes: it first reads the sizes, then places all values in memory, and
 runs. See design/0038.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,17 +28,18 @@ from onernn.ir.budget import return_freed_memory, running
 from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError, naming
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.records import NamedTuple
 from onernn.ir.types import Size
 
 _PATIENCE = 1000
-"""After so many calls, a workspace that none of them used is released."""
+"""A workspace that none of this many calls used is released."""
 
 
 class Workspace:
-    """Memory for runs of a plan by one thread at a time, bound to the last sizes.
+    """Memory for runs of a plan, bound to the last sizes; only one thread at a time may use it.
 
-    ``need``: see `UsualNeed`; ``largest``: the largest need, to which it has grown. ``was_used``:
-    by a call since `Workspaces` last looked.
+    ``need``: see `UsualNeed`. ``largest``: the largest need, to which the memory has grown.
+    ``was_used``: whether a call used it since `Workspaces` last looked.
     """
 
     def __init__(self, kernels: Kernels, encoded: Encoded, plan: Any, threads: int) -> None:
@@ -68,16 +69,16 @@ class Workspace:
 
 
 class Workspaces:
-    """The workspaces of a plan that no thread uses now; safe to share between threads.
+    """The workspaces of a plan that no thread uses at present; safe to share between threads.
 
-    There are as many as threads have run the plan at the same time. A thread takes the one that was
-    put back last, so that workspaces that are not needed stay where they are. A workspace with much
-    more memory than runs usually need is released after the run (`UsualNeed`).
+    There are as many as threads have run the plan at the same time. A thread takes the workspace
+    that was returned last, so that surplus workspaces stay unused. A workspace with much more
+    memory than runs usually need is released after the run (`UsualNeed`).
     """
 
     def __init__(self, new: Callable[[], Workspace]) -> None:
         self._new, self._calls = new, 0
-        self._idle = deque([new()])  # a plan without memory is refused now
+        self._idle = deque([new()])  # a plan without memory is refused at once
         self._usual, self._largest = UsualNeed(), 0
 
     def take(self) -> Workspace:
@@ -86,9 +87,11 @@ class Workspaces:
         except IndexError:
             return self._new()
 
-    def put_back(self, workspace: Workspace) -> bool:
-        """Takes a workspace back after a call, even one that failed; returns whether it released
-        memory for more than runs usually need."""
+    def return_workspace(self, workspace: Workspace) -> bool:
+        """Takes a workspace back after a call, even a failed one.
+
+        Returns whether it released memory for more than runs usually need.
+        """
         workspace.was_used = True
         self._idle.append(workspace)
         self._usual.note(workspace.need)
@@ -104,7 +107,7 @@ class Workspaces:
         return is_spare
 
     def _release(self, is_spare: Callable[[Workspace], bool]) -> None:
-        """Releases some of the workspaces that no thread uses now."""
+        """Releases some of the workspaces that no thread uses at present."""
         self._largest = 0
         for _ in range(len(self._idle)):
             try:
@@ -119,13 +122,14 @@ class Workspaces:
 Feed = Mapping[str, Ragged | Array]
 Around = Callable[[Feed], AbstractContextManager[Any]]
 _AT_ONCE = 1000
-"""Operators of loops that the library runs before Python may look for signals."""
+"""Operators of loops that the library runs before Python may check for signals."""
+_FOLLOWS = "a size that it reads is not known before Python has run other operators"
 _MOST = 2**56
-"""Bytes: sums of sizes up to here are within 64 bits."""
+"""Bytes: sums of sizes up to this limit fit in 64 bits."""
 
 
 class _Shape:
-    """A value's dtype, and where its sizes stand among the plan's."""
+    """A value's dtype, and the positions of its sizes in the plan."""
 
     def __init__(self, encoded: Encoded, name: str) -> None:
         program = encoded.program
@@ -156,10 +160,9 @@ class Plan:
     ``is_partial``: Python runs graphs inside of nodes, or nodes whose result has a shape that only
     a call knows; or calls end in some branches.
 
-    ``inputs``: with the dtype and rank of each. ``outputs``: their names, and those of the values
-    around them; ``shapes``: of values as far as they are known; ``axes``: the sizes that may not be
-    negative. Raises `UnsupportedError` for a graph whose sizes
-    cannot be followed.
+    ``inputs``: with the dtype and rank of each. ``outputs``: their names, and the names of the
+    values around them. ``shapes``: of values, if they are known. ``axes``: the sizes that may not
+    be negative. Raises `UnsupportedError` for a graph whose sizes cannot be followed.
     """
 
     def __init__(
@@ -192,15 +195,13 @@ class Plan:
             for value in inputs
         ]
         self.shapes: dict[str, _Shape] = {}
-        for node in encoded.outside.values():
+        layers_of = (layer.node for layer in encoded.layers.values())
+        for node in (*encoded.outside.values(), *layers_of):
             for name in filter(None, (*node.inputs, *node.outputs)):
-                self._known(name)
-        for layer in encoded.layers.values():
-            for name in filter(None, (*layer.node.inputs, *layer.node.outputs)):
-                self._known(name)
+                self._note_shape(name)
         self.outputs = [(value.name, encoded.root(value.name)) for value in program.graph.outputs]
         for name, _ in self.outputs:
-            self._known(name)
+            self._note_shape(name)
         self.shapes |= {root: _Shape(encoded, root) for root in encoded.outputs}
         self._direct = [
             (root, self.shapes[root].place, self.shapes[root].dtype) for root in encoded.outputs
@@ -210,10 +211,10 @@ class Plan:
             for root, *_ in self._direct
             if any(size.names & program.inner.keys() for size in program.shape(root))
         }
-        self.axes = [encoded.size(size) for size in _doubtful(program)]
-        self._plain = [root for root, *_ in self._direct] == [name for name, _ in self.outputs]
-        self._plain = self._plain and not self._most
-        self._plain = self._plain and not any(self.shapes[n].levels for n, _ in self.outputs)
+        self.axes = [encoded.size(size) for size in doubtful_sizes(program)]
+        names = [name for name, _ in self.outputs]
+        self._plain = encoded.outputs == names and not self._most
+        self._plain = self._plain and not any(self.shapes[name].levels for name in names)
         ffi, lib = kernels.ffi, kernels.lib
         words = encoded.words()
         plan = ffi.new("onernn_plan **")
@@ -223,13 +224,17 @@ class Plan:
         self._constants = program.graph.constants
         self._workspaces = Workspaces(partial(Workspace, kernels, encoded, self._plan, threads))
         self.outside = tuple(encoded.outside.values())
+        self.reasons = [
+            (node.op, encoded.reasons[at] or program.reasons.get(node, _FOLLOWS))
+            for at, node in encoded.outside.items()
+        ]
         self.is_partial = (
             bool(program.refused)
             or not program.undetermined.isdisjoint(self.outside)
             or any(map(bodies, self.outside))
         )
 
-    def _known(self, name: str) -> None:
+    def _note_shape(self, name: str) -> None:
         """Notes a value's shape, if it is known."""
         encoded = self.encoded
         if name in encoded.program.graph.constants or encoded.owner(name) not in encoded.places:
@@ -241,9 +246,17 @@ class Plan:
 
     @property
     def description(self) -> str:
-        """Where the nodes run, for `Session.explain`."""
-        nodes = ", ".join(node.label for node in self.outside)
-        return "one call of the library" + f"; in Python: {nodes}" * bool(nodes)
+        """A description of what runs the nodes, for `Session.explain`."""
+        return "one call of the library" + f"; in Python: {self.interpreted}" * bool(self.outside)
+
+    @property
+    def interpreted(self) -> str:
+        """The operators that Python runs, each with the number of nodes and the reason."""
+        counts = Counter(self.reasons)
+        return ", ".join(
+            f"{op}{f' {count} times' * (count > 1)} ({reason})"
+            for (op, reason), count in counts.most_common()
+        )
 
     @property
     def is_worth_it(self) -> bool:
@@ -251,23 +264,23 @@ class Plan:
         return any(kind in (CALL, NEST, LAYER) for kind, _ in self.encoded.steps)
 
     def fits(self, other: Plan) -> bool:
-        """Returns whether it runs what another plan was given, with less left to Python."""
+        """Returns whether it takes the inputs of another plan and leaves less to Python."""
         runs_more = len(self.outside) < len(other.outside) or not self.is_partial
         return runs_more and self._inputs == other._inputs
 
     def run(
         self, call: Arguments, most: int, most_steps: int, around: Around
     ) -> dict[str, Ragged | Array] | None:
-        """Returns the outputs by name; None where the library refuses sizes or numbers of inputs.
+        """Returns the outputs by name; None if the library refuses sizes or values of inputs.
 
-        It takes at most ``most`` bytes. What Python runs, and counts, runs inside of
-        ``around(inputs)``: so does what may take more than ``most_steps`` operators.
+        The run takes at most ``most`` bytes. Nodes in Python run, and are counted, inside of
+        ``around(inputs)``. So do steps that may take more than ``most_steps`` operators.
         """
         workspace = self._workspaces.take()
         try:
             return self._run(workspace, call, most, most_steps, around)
         finally:
-            released = self._workspaces.put_back(workspace)
+            released = self._workspaces.return_workspace(workspace)
             del workspace
             if released:
                 return_freed_memory()
@@ -300,7 +313,7 @@ class Plan:
             status = self.kernels.lib.onernn_workspace_run(
                 workspace.handle, workspace.costs, workspace.step
             )
-            done = not status or self._refused(status, workspace.step[0])
+            done = not status or self._report_refusal(status, workspace.step[0])
         if not done:
             return None
         if self._plain:
@@ -311,8 +324,8 @@ class Plan:
         }
 
     def arguments(self, feed: Feed) -> Arguments | None:
-        """Returns the inputs as the library reads them, of any sizes; None where they are not of
-        the types that the plan is made for.
+        """Returns the inputs in the form that the library reads, of any sizes; None if they are not
+        of the types that the plan is made for.
         """
         if type(feed) is not dict or len(feed) != len(self._inputs):
             return None
@@ -341,7 +354,7 @@ class Plan:
         return Arguments(feed, dims, places)
 
     def _bind(self, workspace: Workspace, dims: list[int], most: int) -> bool:
-        """Returns places all values for these inputs' sizes."""
+        """Places all values in memory for these sizes of inputs; returns whether that succeeded."""
         workspace.bound = None
         buffer = workspace.dims
         buffer[0 : len(dims)] = dims
@@ -359,7 +372,7 @@ class Plan:
     def _steps(
         self, workspace: Workspace, feed: Feed, values: dict[str, Any], keep: dict[Any, Any]
     ) -> bool:
-        """Runs all steps, those at which the library stops in Python."""
+        """Runs all steps; the library stops at steps that Python has to run."""
         step, count, budget = workspace.step, len(self.encoded.steps), running()
         step[0] = -1
         while True:
@@ -367,7 +380,7 @@ class Plan:
             if status := self.kernels.lib.onernn_workspace_run(
                 workspace.handle, workspace.costs, step
             ):
-                return self._refused(status, step[0])
+                return self._report_refusal(status, step[0])
             budget.turn(_AT_ONCE - step[1])
             if step[0] == count:
                 return True
@@ -377,9 +390,9 @@ class Plan:
                 step[0] += 1
 
     def _choose(self, workspace: Workspace, most_steps: int) -> None:
-        """Chooses which steps Python runs for these sizes, and notes what the others cost.
+        """Chooses which steps Python runs for these sizes, and notes the costs of the others.
 
-        Costs need not be counted where all layers, each of which runs once, are within the budget.
+        The costs need not be counted if all layers run once and are within the budget.
         """
         sizes, costs = workspace.sizes, dict[int, int]()
         for at, layer in self.encoded.layers.items():
@@ -399,7 +412,7 @@ class Plan:
         values: dict[str, Any],
         keep: dict[Any, Any],
     ) -> bool:
-        """Runs a node in Python. False where the result is not what the plan expects."""
+        """Runs a node in Python. Returns False if the result does not fit the plan."""
         layer = self.encoded.layers.get(at)
         node = layer.node if layer else self.encoded.outside[at]
         arguments = [
@@ -422,13 +435,13 @@ class Plan:
             keep[shape.place] = pointer = self.kernels.ffi.from_buffer(array)
             of = workspace.handle, shape.place, pointer, array.nbytes, copies
             if self.kernels.lib.onernn_workspace_put(*of):
-                return self._refused(self.kernels.lib.ONERNN_UNSOUND, at)
+                return self._report_refusal(self.kernels.lib.ONERNN_UNSOUND, at)
         return True
 
-    def _refused(self, status: int, step: int) -> bool:
-        """False: Python runs the graph instead. With ONERNN_RAISE a wrong plan is an error.
+    def _report_refusal(self, status: int, step: int) -> bool:
+        """Returns False: Python runs the graph instead.
 
-        Raises `LibraryError`.
+        Raises `LibraryError` for a wrong plan if ONERNN_RAISE is set.
         """
         if status == self.kernels.lib.ONERNN_UNSOUND and os.environ.get("ONERNN_RAISE"):
             raise LibraryError(
@@ -437,7 +450,7 @@ class Plan:
         return False
 
     def _value(self, workspace: Workspace, name: str, feed: Feed, values: Mapping[str, Any]) -> Any:
-        """Returns a value as an array, or ragged."""
+        """Returns a value as an array, or as `Ragged`."""
         for source in (values, feed, self._constants):
             if name in source:
                 return source[name]
@@ -493,7 +506,7 @@ class Plan:
         return self._frame(workspace, shape, array, feed, values)
 
 
-def _doubtful(program: Program) -> dict[Size, None]:
+def doubtful_sizes(program: Program) -> dict[Size, None]:
     """Returns the sizes of axes that may be negative, as far as they are known before a run."""
     names = (name for code in program.codes for name in code.node.outputs if name)
     sizes = (size for name in names for size in program.shape(name))
@@ -505,8 +518,8 @@ def _doubtful(program: Program) -> dict[Size, None]:
 
 
 def _own(value: Any, arguments: list[Any]) -> Any:
-    """Returns the value, copied where it shares memory with an argument: that memory ends with the
-    run.
+    """Returns the value; copies it if it shares memory with an argument, which is valid only during
+    the run.
     """
     array = data_of(value)
     if not any(np.may_share_memory(array, data_of(arg)) for arg in arguments if arg is not None):

@@ -1,18 +1,20 @@
-"""A graph on its way to a plan: what is known of its values, and what every operator becomes."""
+"""A graph before it becomes a plan: the known facts about its values, and the steps of every
+operator.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
-from onernn.ir.graph import Graph, Node
-from onernn.ir.records import dataclass
+from onernn.ir.graph import Graph, Node, Sizes
+from onernn.ir.records import dataclass, replace
 from onernn.ir.spec import RnnSpec
 from onernn.ir.types import Shape, Size, Type, volume
 from onernn.ir.weights import RnnWeights
@@ -29,16 +31,16 @@ register reinterpret_cast requires return short signed sizeof static static_asse
 struct switch template this thread_local throw true try typedef typeid typename union unsigned
 using virtual void volatile wchar_t while xor xor_eq
 """
-# Standard macros in small letters, and those of Linux, windows.h and Qt that are met most.
+# Standard macros in small letters, and the most common macros of Linux, windows.h and Qt.
 _MACROS = """
 alloca assert complex errno fpclassify imaginary isfinite isgreater isgreaterequal isinf isless
 islessequal islessgreater isnan isnormal isunordered kill_dependency linux longjmp math_errhandling
 noreturn offsetof setjmp signbit stderr stdin stdout unix va_arg va_copy va_end va_start
 cdecl emit far foreach hyper interface major makedev max min minor near pascal signals slots small
 """
-# Capitals belong to macros: EOF, NAN, M_PI, INT8_MAX, TRUE; I is complex.h's.
+# Macros have names in capitals: EOF, NAN, M_PI, INT8_MAX, TRUE. complex.h defines I.
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]+|I|(M|L|P|PRI|SCN)_\w+|(PRI|SCN)[a-zA-Z]\w*")
-# The header's own names, and names that its callers like to use beside those of values.
+# The header's own names, and names that its callers may use next to the names of values.
 _OWN = """
 Inputs Model N Outputs Sizes Status T W Weights arguments count detail file in infer load model most
 onernn out reset run sizes status std step team weights
@@ -46,7 +48,7 @@ onernn out reset run sizes status std step team weights
 RESERVED = frozenset(f"{_KEYWORDS} {_MACROS} {_OWN}".split())
 """Names that C++, its libraries or the header use already."""
 
-# Names of C libraries or CMake that people give to models.
+# Names of C libraries or CMake that are used for models.
 _GLOBAL = """
 abort abs accept access acos acosh alarm all asctime asin asinh atan atan2 atanh atexit atof
 atoi atol atoll basename bind brk bsearch calloc cbrt ceil chdir chmod chown clean clearenv
@@ -65,13 +67,13 @@ system tan tanh tempnam test tgamma time time_t times timezone tmpfile tmpnam to
 trunc tzname tzset umask ungetc unlink usleep utime vfork wait write y0 y1 yn
 """.split()
 _MOST = 80
-"""Letters of a name: more of them do not help a reader."""
+"""Limit of letters in a name: more of them do not help a reader."""
 
 
 def identifier(text: str) -> str:
     """Returns a C++ name of letters, digits and single underscores between them.
 
-    Different texts may give the same name.
+    Different texts may result in the same name.
     """
     result = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_") or "value"
     is_taken = result[0].isdigit() or result in RESERVED or _CAPITALS.fullmatch(result)
@@ -86,22 +88,23 @@ def namespace(text: str) -> str:
     return result
 
 
-# What runs a node: calls of the kernels' functions, loops over an expression, layers.
+# The steps that run a node: calls of the kernels' functions, loops over an expression, layers.
 
 
 def name_kept(name: str, what: str) -> str:
-    """Returns the name of memory that an operator keeps; no value of a program has a NUL in its
-    name.
+    """Returns the name of memory that an operator keeps. It contains a NUL; no value of a program
+    has a NUL in its name.
     """
     return f"{name}\0{what}"
 
 
 @dataclass(frozen=True)
 class LodLevel:
-    """A LoD level of ragged values: how many sentences and words, and the value with these offsets.
+    """A LoD level of ragged values: the number of sequences and steps, and the value with these
+    offsets.
 
-    ``words`` of an upper level are the sentences of the next one. ``level``: counted from the
-    end, -1 is the level of the words.
+    ``words``: the number of steps; in an upper level, the number of sequences of the next level.
+    ``level`` counts from the end: -1 is the level whose parts are steps.
     """
 
     name: str
@@ -124,8 +127,9 @@ class At:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Numbers that are stored for the run; ``narrow``: of a matrix, which may be stored in fewer
-    bits."""
+    """An array that is stored for the run; ``narrow``: it is a matrix, which may be stored in fewer
+    bits.
+    """
 
     numbers: Array
     narrow: bool = False
@@ -143,7 +147,7 @@ class Team:
 
 
 def find_moved_type(dtype: str) -> str:
-    """Returns the type of functions that only move numbers of a dtype."""
+    """Returns the type in functions that only move elements of a dtype."""
     return f"u{np.dtype(dtype).itemsize}"
 
 
@@ -153,10 +157,10 @@ Argument = At | Packed | RuntimeSize | Team | Size | tuple[Size, ...] | float
 class Call:
     """A call of a function of `kernels/steps`: pointers to values, sizes, numbers.
 
-    A string names a value, `LodLevel` stand for their offsets, integers and truths are sizes,
-    lists are sizes of axes. The first argument is the value that the call makes. ``types``: the
-    function's instance in the library: dtypes, or u1, u4, u8 for elements that are
-    only moved. ``checks``: it looks at indices or lengths, and may refuse them.
+    A string names a value, a `LodLevel` represents its offsets, integers and truth values are
+    sizes, lists are sizes of axes. The first argument is the value that the call makes. ``types``:
+    the function's instance in the library: dtypes, or u1, u4, u8 for elements that are only moved.
+    ``checks``: it examines indices or lengths, and may refuse them.
     """
 
     def __init__(
@@ -167,7 +171,7 @@ class Call:
 
     @property
     def makes(self) -> str | None:
-        """The value that it fills; it may be absent, as some parts of a Split."""
+        """The value that it fills, if any: some parts of a Split may be absent."""
         first = self.arguments[0]
         return first.name if isinstance(first, At) else None
 
@@ -208,7 +212,9 @@ class Nest:
 
     @property
     def merged(self) -> Nest:
-        """The same in fewer loops: neighbouring ones become one where they can."""
+        """Returns the same computation in fewer loops: neighbouring loops are merged if
+        possible.
+        """
         accesses = [self.out, *self.reads]
         result: list[tuple[Size, list[Size]]] = []
         for index, size in enumerate(self.loops):
@@ -228,10 +234,10 @@ class Nest:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A cell that runs over a batch: one layer and direction. ``index``: its position
-    among the parts of the stack.
+    """A cell that runs over a batch: one layer and direction.
 
-    ``offset``: of its first channel in a row of y.
+    ``index``: its position among the parts of the stack. ``offset``: the position of its first
+    channel in a row of y.
     """
 
     title: str
@@ -248,8 +254,9 @@ class Run:
 
 @dataclass(frozen=True)
 class State:
-    """h or c of a layer: names of what is given ("" if nothing), of the last one, and of what steps
-    hold."""
+    """h or c of a layer: the name of the initial state ("" if absent), of the final state, and of
+    the state that a streaming step keeps.
+    """
 
     name: str
     given: str
@@ -260,9 +267,9 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A recurrent layer; ``time`` is None where the batch is ragged.
+    """A recurrent layer; ``time`` is None if the batch is ragged.
 
-    ``cells``: the cell state of every word, "" where it is not read.
+    ``cells``: the cell state of every step, "" if no node reads it.
     """
 
     node: Node
@@ -282,9 +289,11 @@ class Layer:
 class Mark:
     """A jump over other steps.
 
-    ``if``: over a branch, unless the condition holds; ``else``: behind the first branch; ``end``:
-    behind the last one. ``while``: a loop begins; ``leave``: behind it, unless the condition holds;
-    ``again``: back to where it begins. ``refuse``: the call ends here. ``operators``: of a turn.
+    ``if``: jumps over a branch, unless the condition holds. ``else``: jumps from the end of the
+    first branch to the end of the second. ``end``: the end of the second branch. ``while``: the
+    beginning of a loop. ``leave``: jumps to the end of the loop, unless the condition holds.
+    ``again``: jumps back to the beginning of the loop. ``refuse``: the call ends. ``operators``: of
+    an iteration.
     """
 
     kind: str
@@ -295,10 +304,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class DelayLine:
-    """The words before, in generated code that goes word by word: what is ``held`` goes over the
-    first ``width`` numbers of each row of ``out``, and those from ``begin`` on are held.
+    """The previous steps, in generated code that runs step by step.
 
-    There are ``rows`` of ``size`` numbers.
+    The ``held`` values are copied over the first ``width`` elements of each row of ``out``. Then
+    the elements from ``begin`` on are held. There are ``rows`` rows of ``size`` elements.
     """
 
     out: str
@@ -320,13 +329,28 @@ def finds(steps: Iterable[Step]) -> set[str]:
     return {name for size in sizes for name in size.names}
 
 
+def stretch_over_loops(spans: dict[str, tuple[int, int]], loops: Iterable[tuple[int, int]]) -> None:
+    """Changes the first and last step that use each value's memory, for plans and generated code.
+
+    A value made before a loop keeps its memory until the loop ends. A value read after a loop has
+    its memory from the beginning of the loop. ``loops``: the step before the first one, and the
+    last one; inner loops first.
+    """
+    for begin, end in loops:
+        for name, (first, last) in spans.items():
+            if first <= begin <= last < end:
+                spans[name] = first, end
+            elif begin <= first <= end < last:
+                spans[name] = begin, last
+
+
 @dataclass(frozen=True, eq=False)
 class WrittenNode:
     """A node, and the result of its rule.
 
-    ``codes``: what runs it. ``reads``: the inputs that stand in memory when it runs. ``views``:
-    values that stand inside of others, each with the name of the other one and its first element
-    there.
+    ``codes``: the steps that run it. ``reads``: the inputs that must be in memory when it runs.
+    ``views``: values in the memory of a containing value, each with the name of that value and the
+    position of its first element there.
     """
 
     node: Node
@@ -336,7 +360,7 @@ class WrittenNode:
 
     @property
     def mark(self) -> str:
-        """The kind of its mark, "" where it has none."""
+        """The kind of its mark, "" if it has none."""
         return next((step.kind for step in self.codes if isinstance(step, Mark)), "")
 
 
@@ -346,6 +370,8 @@ CTYPES = {
     "float16": "onernn::Half",
     "int64": "std::int64_t",
     "int32": "std::int32_t",
+    "int16": "std::int16_t",
+    "uint16": "std::uint16_t",
     "int8": "std::int8_t",
     "uint8": "std::uint8_t",
     "bool": "std::uint8_t",
@@ -353,22 +379,23 @@ CTYPES = {
 
 
 class UnknownError(Exception):
-    """A type or a shape is not known yet."""
+    """Raised if a type or a shape is not known yet."""
 
 
 @dataclass
 class Program:
     """The steps of a graph while `onernn.engine.inferring` adds to them.
 
-    ``codes``: the operators that are left to be run, in order. ``lods``: by their names in types.
-    ``inner``: sizes that only a call finds out, each with what it does not exceed. ``memory``:
-    types of what operators keep for themselves; ``held``: what of it only steps need.
-    ``bindings``: what names of sizes turned out to be, ``grew``: whether that became more.
-    ``longest``: by inputs, how many words the longest sentence has, where that is needed.
-    ``no_step``: why sentences cannot come word by word. ``undetermined``: nodes whose result has
-    a shape that only a call knows.
-    ``left``: by their first outputs, why nodes with graphs inside were not opened; ``refused``: why
-    a call ends in a branch; ``sources``: by nodes from such graphs, what they were there.
+    ``codes``: the operators that remain to be run, in order. ``lods``: levels by their names in
+    types. ``inner``: sizes that only a call finds, each with its upper bound. ``given_sizes``:
+    names of sizes of inputs. ``memory``: types of the memory that operators keep for themselves;
+    ``held``: the part of it that only steps need. ``sizes``: the values that names of sizes turned
+    out to have; ``grew``: whether there are more of them than before. ``longest``: for each input,
+    the steps of its longest sequence, if needed. ``no_step``: why sequences cannot come step by
+    step. ``undetermined``: nodes whose result has a shape that only a call knows. ``reasons``: why
+    nodes have no code. ``left``: by their first outputs, why nodes with graphs inside were not
+    opened. ``refused``: why a call ends in a branch. ``sources``: for each node from such a graph,
+    the original node.
     """
 
     graph: Graph
@@ -376,28 +403,30 @@ class Program:
     codes: list[WrittenNode] = field(default_factory=list)
     lods: dict[str, LodLevel] = field(default_factory=dict)
     inner: dict[str, Size] = field(default_factory=dict)
+    given_sizes: set[str] = field(default_factory=set)
     longest: dict[str, Size] = field(default_factory=dict)
     memory: dict[str, Type] = field(default_factory=dict)
     held: set[str] = field(default_factory=set)
-    bindings: dict[str, Size] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=Sizes)
     static: Mapping[str, int] = field(default_factory=dict)
     grew: bool = False
     no_step: str = ""
     undetermined: set[Node] = field(default_factory=set)
+    reasons: dict[Node, str] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     sources: Mapping[Node, Node] = field(default_factory=dict)
     idents: dict[str, str] = field(default_factory=dict)
-    _taken: dict[str, int] = field(default_factory=dict)  # identifiers, and the last number behind
+    _taken: dict[str, int] = field(default_factory=dict)  # identifiers, and their last suffix
 
     def ident(self, name: str) -> str:
-        """Returns the value's name in C++, of no other value."""
+        """Returns the value's name in C++, which is unique."""
         if name not in self.idents:
             self.idents[name] = self.new_ident(name)
         return self.idents[name]
 
     def new_ident(self, text: str) -> str:
-        """Returns a name in C++ like this one, which nothing else has."""
+        """Returns a new unique name in C++ that is similar to ``text``."""
         text = result = identifier(text)
         while result in self._taken:
             self._taken[text] += 1
@@ -405,40 +434,36 @@ class Program:
         self._taken[result] = 1
         return result
 
-    def size(self, value: Any) -> Size:
-        """Returns a size after all that is known of its names."""
-        out = Size.of(value)
-        bound = {name: self._settle(name) for name in out.names if name in self.bindings}
-        return out.put(bound) if bound else out
+    def new_value(self, text: str) -> str:
+        """Returns a similar name that no value has."""
+        while text in self.types:
+            text += "'"
+        return text
 
-    def _settle(self, name: str) -> Size:
-        """Returns the size that a bound name stands for; shortens the chain of bindings."""
-        way, result = [name], self.bindings[name]
-        while result.name in self.bindings:
-            way.append(result.name)
-            result = self.bindings[result.name]
-        result = self.size(result) if result.name is None else result
-        self.bindings |= dict.fromkeys(way, result)
-        return result
+    def size(self, value: Any) -> Size:
+        """Returns a size, simplified by everything that is known of its names."""
+        return self.sizes.settle_size(Size.of(value))
 
     def bind(self, name: str, size: Size) -> None:
-        """A name turned out to be this size: types are inferred again."""
-        self.bindings[name], self.grew = size, True
+        """Notes that a name turned out to be this size: types are inferred again."""
+        self.sizes.bound[name], self.grew = size, True
 
     def rename(self, size: Size | None, new: Any) -> None:
-        """The C++ name of a size that inference has named."""
+        """Sets the C++ name of a size that inference has named."""
         if size is not None and size.name and size != Size.of(new):
-            self.bindings[size.name] = Size.of(new)
+            self.sizes.bound[size.name] = Size.of(new)
 
-    def same(self, a: Size, b: Size, what: str) -> Size:
-        """Returns the size that two sizes have to be; binds a name where that makes them equal.
+    def same(self, a: Size, b: Size, what: str | Node) -> Size:
+        """Returns the size that two sizes must both be; binds a name if that makes them equal.
 
-        Raises `UnsupportedError` where they are not known to be equal.
+        Raises `UnsupportedError` if they are not known to be equal.
         """
         a, b = self.size(a), self.size(b)
         if a == b:
             return a
-        for one, other in ((a, b), (b, a)):
+        # The name of an input's size stays if the other name can be bound.
+        pairs = sorted(((a, b), (b, a)), key=lambda pair: pair[0].name in self.given_sizes)
+        for one, other in pairs:
             if one.name and one.name not in other.names and one.name not in self.inner:
                 self.bind(one.name, other)
                 return other
@@ -447,16 +472,19 @@ class Program:
                 if isinstance(name, str) and name not in self.inner and other.number % times == 0:
                     self.bind(name, Size.of(other.number // times))
                     return other
+        what = what if isinstance(what, str) else what.label
         if a.number is not None and b.number is not None:
             raise ShapeError(f"{what}: sizes {a} and {b} should be one")
         raise UnsupportedError(f"{what}: sizes {a} and {b} are not known to be equal")
 
     def type(self, name: str) -> Type:
-        """Returns the shape of a value, or of memory that an operator keeps."""
+        """Returns the type of a value, or of memory that an operator keeps."""
         return self.memory.get(name) or self.types[name]
 
     def dtype(self, name: str) -> str:
-        """Returns a dtype that C++ has. Raises `UnknownError`, or `UnsupportedError` for others."""
+        """Returns a dtype that C++ has. Raises `UnknownError`, or `UnsupportedError` for other
+        dtypes.
+        """
         dtype = self.type(name).dtype
         if dtype is None:
             raise UnknownError(name)
@@ -478,8 +506,8 @@ class Program:
         return tuple(result)
 
     def add_levels(self, name: str, sizes: Sequence[Size]) -> tuple[LodLevel, ...]:
-        """Returns the LoD that begins with a value; ``sizes``: sentences of each level, then
-        words.
+        """Returns the LoD that begins with a value; ``sizes``: sequences of each level,
+        then steps.
         """
         lod = self.types[name].lod or ()
         for index, level in enumerate(lod):
@@ -488,7 +516,7 @@ class Program:
         return self.levels(name)
 
     def levels(self, name: str) -> tuple[LodLevel, ...]:
-        """Returns the LoD of a value from the outermost level, () where it is dense.
+        """Returns the LoD of a value from the outermost level, () if the value is dense.
 
         Raises `UnknownError`.
         """
@@ -500,36 +528,32 @@ class Program:
         return tuple(self.lods[level] for level in lod)
 
     def sentences(self, name: str) -> LodLevel | None:
-        """Returns the level of a value's words, None where it is dense. Raises `UnknownError`."""
+        """Returns the level whose parts are the value's steps, None if dense. Raises
+        `UnknownError`.
+        """
         levels = self.levels(name)
         return levels[-1] if levels else None
 
-    def settled(self, name: str) -> Type:
-        """Returns the type of a value in sizes as they are known now."""
-        result = self.types[name]
-        shape, value = result.shape, result.value
-        if shape is not None:
-            shape = tuple(size and self.size(size) for size in shape)
-        if value is not None:
-            value = self.size(value) if isinstance(value, Size) else tuple(map(self.size, value))
-        return replace(result, shape=shape, value=value)
+    def settle(self, name: str) -> Type:
+        """Returns the type of a value in sizes that are known at present."""
+        return self.sizes.settle(self.types[name])
 
     def numbers(self, name: str) -> Array | None:
-        """Returns the integers of a value that are known now, sizes among them; None for other
-        values.
-        """
-        return self.settled(name).sizes
+        """Returns the known integers of a value, which may be sizes; None if they are not known."""
+        return self.settle(name).sizes
 
     def most(self, name: str) -> Size:
-        """Returns how many numbers a value has at most, whatever a call finds.
+        """Returns the maximum number of elements of a value, whatever a call finds.
 
-        What is subtracted goes first: a size that a call finds may be small.
+        Subtracted terms are dropped first: a size that a call finds may be small.
         """
-        return volume(self.shape(name)).most().put(self.inner).most()
+        return volume(self.shape(name)).most().substitute(self.inner).most()
 
     @property
     def views(self) -> dict[str, tuple[str, Size]]:
-        """Values that stand inside of others: the outermost of these, and the first element."""
+        """Returns the values in the memory of a containing value: the outermost one, and the first
+        element.
+        """
         direct = {name: at for code in self.codes for name, at in code.views.items()}
         result: dict[str, tuple[str, Size]] = {}
         for name in direct:
@@ -543,8 +567,8 @@ class Program:
         return result
 
     def dims(self, name: str) -> list[Size]:
-        """Returns the sizes of an input's axes, how many sentences each level of its LoD has, and
-        how many words the longest sentence, where that is needed.
+        """Returns the sizes of an input's axes, then the number of sequences of each level of its
+        LoD, then the steps of the longest sequence, if needed.
 
         Raises `UnknownError`.
         """
@@ -553,21 +577,23 @@ class Program:
         return [*self.shape(name), *counts, *longest]
 
     def longest_of(self, level: LodLevel) -> Size:
-        """Returns the words of the longest sentence; a call passes them for inputs.
-
-        Raises `UnsupportedError` for others.
-        """
-        if level.level != -1 or level.name not in {value.name for value in self.graph.inputs}:
-            raise UnsupportedError("padded to the longest of sentences that a call makes")
+        """Returns the steps of the longest sequence of an input; a call passes them."""
         size = Size.of(f"{self.ident(level.name)}_longest")
         return self.size(self.longest.setdefault(level.name, size))
 
     def is_known(self, name: str) -> bool:
-        """Returns whether a value is known before a run."""
+        """Returns whether a value consists of sizes and numbers."""
         return name in self.graph.constants or self.types[name].value is not None
+
+    def has_no_step(self, node: Node) -> bool:
+        """Returns whether a node needs no step because all its results are sizes and numbers. A
+        FoundSize needs a step unless its input is known.
+        """
+        known = all(self.is_known(name) for name in node.outputs if name)
+        return known and (node.op != "FoundSize" or self.is_known(node.inputs[0]))
 
 
 def sizes_in(program: Program, name: str) -> tuple[Size, ...]:
-    """Returns the integers of a value that is known, one after the other."""
+    """Returns the integers of a known value, in order."""
     result = program.numbers(name)
     return () if result is None else tuple(map(Size.of, result.reshape(-1)))

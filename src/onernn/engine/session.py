@@ -1,22 +1,25 @@
-"""Runs a graph as often as asked, from prepared layers."""
+"""Runs a graph any number of times on prepared layers."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from onernn.backend import Stack, open_backend
+from onernn.backend.onednn.precision import DTYPES, unknown
 from onernn.engine.kernels import KERNELS, PreparedNode, prepare, share_of
 from onernn.engine.program import UnknownError
 from onernn.fuse_passes import Pass, fuse, passes_for
-from onernn.fuse_passes.bodies import bodies
-from onernn.fuse_passes.over_time import bind
-from onernn.ir.arrays import Array
+from onernn.fuse_passes.bodies import bodies, every_node
+from onernn.ir.arrays import Array, same_bytes
 from onernn.ir.budget import STEPS, budget_of_run, return_freed_memory, usable_memory
 from onernn.ir.errors import (
     MISFITS,
@@ -25,31 +28,45 @@ from onernn.ir.errors import (
     UnsupportedError,
     naming,
 )
-from onernn.ir.feeds import Feed, checked_feed, checked_given
+from onernn.ir.feeds import Feed, check_feed, check_given
 from onernn.ir.files import is_compiled
-from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, graph_of
+from onernn.ir.graph import (
+    UNSUPPORTED,
+    Defaults,
+    Graph,
+    Node,
+    Value,
+    defaults_of,
+    graph_of,
+    with_open_names,
+)
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent, check_cells
 
 if TYPE_CHECKING:
     from onernn.backend.compiled.library import Kernels
-    from onernn.engine.plan import Plan
+    from onernn.engine.plan import Arguments, Plan
     from onernn.engine.streams import Streams
 
 _MOST_PLANS = 16
-"""Plans of one session: inputs without a declared type may have many types."""
+"""Limit of plans per session: inputs without a declared type may have many types."""
 
 Observer = Callable[[Node, tuple[Any, ...], float], None]
 
 
-def unsupported(graph: Graph) -> tuple[Refusal, ...]:
+def find_unsupported(graph: Graph) -> tuple[Refusal, ...]:
     """Returns every node that no kernel runs, with the reason."""
     return tuple(
         Refusal(node.attributes.get("reason", f"operator {node.op} has no kernel"), node.label)
         for node in graph.nodes
         if node.op == UNSUPPORTED or node.op not in KERNELS
     )
+
+
+def _refuse_unsupported(graph: Graph) -> None:
+    if refusals := find_unsupported(graph):
+        raise UnsupportedError(f"{graph.name} cannot be run:", refusals)
 
 
 @dataclass(frozen=True)
@@ -71,29 +88,28 @@ class Explained:
 class Session:
     """A model made ready to run: fused, checked, weights packed. Safe to share between threads.
 
-    ``model``: as `onernn.load` gives it, or its path.
-    ``dtype``: how recurrent nodes compute: f32, bf16, f16, u8, int8-dynamic (u8 whose scales
-    are those of each sentence and step), int8-weights (only weights are rounded, to 8 bits); a
-    node that has a precision of its own (`LayerPrecision`) keeps that, except on the "reference",
-    which is float32. A node that the backend cannot run falls back to the reference, and
-    `explain` says so; with ``strict`` it raises.
-    ``passes``: () runs the model unfused; None takes the passes of the dtype. ``max_bytes``: the
-    most memory for the values of one run; by default three quarters of what the process may use.
-    ``max_steps``: how many operators the loops and layers of one run may run; a layer counts as the
-    operators that take as long, and layers over the rows that the inputs bring are free.
+    ``model``: a graph that `onernn.load` returned, or a model's path. ``threads``: by default all
+    CPUs that the process may use. ``backend``: "auto" runs each layer on the kernels if they
+    support it, otherwise on oneDNN; "kernels", "onednn", "reference" (NumPy). ``dtype``: how
+    recurrent nodes compute: f32, bf16, f16, u8, int8-dynamic (u8 with one scale per sequence and
+    step), int8-weights (only weights are rounded, to 8 bits). A node with its own precision
+    (`LayerPrecision`) keeps it, except on the "reference", which is float32. A node that the
+    backend cannot run falls back to the reference, and `explain` says so; with ``strict`` it
+    raises. ``passes``: () runs the model unfused; None takes the passes of the dtype.
+    ``max_bytes``: the maximum memory for the values of one run; by default three quarters of the
+    memory that the process may use. ``max_steps``: how many operators the loops and layers of one
+    run may run. A layer counts as the number of operators that take as long. Layers over the rows
+    that the inputs bring are free. ``rules``: meanings of operators that onernn does not know (see
+    `onernn.load`); only with a path.
 
-    Raises `UnsupportedError` for operators that cannot run, all of them at once, and
-    `LibraryError` where the backend's library is missing.
+    Raises `UnsupportedError` for operators that cannot run, all of them at once, and `LibraryError`
+    if the backend's library is missing.
 
-    The path of a compiled file gives a `CompiledModel`, which takes ``threads`` and the limits.
+    With the path of a compiled file, `Session` returns a `CompiledModel`, which takes ``threads``
+    and the limits.
     """
 
-    def __new__(cls, model: Any = None, *args: Any, **options: Any) -> Any:
-        if is_compiled(model):
-            from onernn.engine.compiled_model import CompiledModel  # no other model's
-
-            return CompiledModel(model, *args, **options)
-        return super().__new__(cls)
+    _defaults: Defaults | None = None
 
     def __init__(
         self,
@@ -106,15 +122,17 @@ class Session:
         passes: tuple[Pass, ...] | None = None,
         max_bytes: int | None = None,
         max_steps: int = STEPS,
+        rules: Mapping[str, Any] | None = None,
     ) -> None:
+        if dtype not in DTYPES and backend != "reference":
+            raise UnsupportedError(unknown(dtype))
         self._max_steps = max_steps
         self._asked_bytes = max_bytes
-        model = graph_of(model)
+        model = graph_of(model, rules)
+        self._defaults = defaults_of(model)
         self._passes = passes_for(dtype) if passes is None else passes
         self.graph = fuse(model, self._passes).model
-        refusals = unsupported(self.graph)
-        if refusals:
-            raise UnsupportedError(f"{model.name} cannot be run:", refusals)
+        _refuse_unsupported(self.graph)
         self._engine = open_backend(backend, threads=threads)
         self._options: dict[str, Any] = {"dtype": dtype, "strict": strict}
         self._is_reference = backend == "reference"
@@ -125,8 +143,18 @@ class Session:
         del model
         return_freed_memory()
 
+    if not TYPE_CHECKING:  # a type checker would see the result as Any, and no options
+
+        @wraps(__init__, assigned=())  # so that help() shows the options
+        def __new__(cls, model=None, *args, **options):
+            if is_compiled(model):
+                from onernn.engine.compiled_model import CompiledModel  # only this model needs it
+
+                return CompiledModel(model, *args, **options)
+            return super().__new__(cls)
+
     def _set_up(self) -> None:
-        """Sets what depends on this process, and what runs find out."""
+        """Sets the attributes that depend on this process or that runs fill."""
         self._max_bytes = usable_memory() if self._asked_bytes is None else self._asked_bytes
         self._share = share_of(self.graph, self.layers)
         self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
@@ -135,8 +163,11 @@ class Session:
         self._ranged = any(value.ranges for value in self.graph.inputs)  # no plan checks them
         self._plans: dict[tuple[Any, ...], Plan | None] = {}
         self._sized: dict[tuple[Any, ...], Plan | None] = {}
-        self._last: tuple[Plan | None, list[int] | None] = None, None  # of any sizes, or of these
+        self._last: tuple[Plan | None, list[int] | None] = None, None  # for any sizes, or these
+        self._why_walked = ""
         self._has_bodies = any(map(bodies, self.graph.nodes))
+        self._fed: dict[frozenset[str], Session] = {}
+        self._bound: tuple[dict[str, Array], Session] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("graph", "_asked_bytes", "_max_steps", "_passes", "_engine", "_options", "layers")
@@ -147,8 +178,8 @@ class Session:
         self._set_up()
 
     def _prepare(self, graph: Graph) -> dict[Node, PreparedNode]:
-        """Returns the layer with packed weights of each recurrent node, those in bodies
-        included.
+        """Returns the layer with packed weights of each recurrent node, including nodes
+        in bodies.
         """
         result: dict[Node, PreparedNode] = {}
         for node in graph.nodes:
@@ -184,7 +215,8 @@ class Session:
             return self._on_kernels(rnn, options)
         choice = layer.backend in ("auto", "onednn") and getattr(self._engine, "kernels", None)
         if choice and rnn.precision and not rnn.precision.parts:
-            # One kernel for all batches gives a sequence the same bits. Fixed scales choose one.
+            # One kernel for all batches computes the same bits for a sequence in each. Fixed scales
+            # choose one.
             kernels = self._on_kernels(rnn, {**options, "strict": False})
             layer = kernels if kernels.backend == "kernels" else layer
         return layer
@@ -193,7 +225,7 @@ class Session:
         return self._rows_apart and layer.mixes_rows
 
     def _on_kernels(self, rnn: Recurrent, options: Mapping[str, Any]) -> Stack:
-        """Returns the layer on the kernels, with scales for each row. Raises `UnsupportedError`."""
+        """Returns the layer on the kernels, with one scale per row. Raises `UnsupportedError`."""
         if getattr(self._engine, "kernels", None) is None:
             raise UnsupportedError(
                 "oneDNN takes the scale of u8 from a whole batch, so a stream would change others;"
@@ -207,25 +239,76 @@ class Session:
         """Returns the outputs by name, for inputs by name.
 
         Floats of another dtype, such as float64, are rounded to the dtype that the model declares.
-        ``observe(node, outputs, seconds)`` is called after each node. Raises `ShapeError` if an
-        input is missing, unknown, not of the model's kind of numbers and shape, or has a number
-        that the dtype cannot hold; `BudgetError` before the run would take more than ``max_bytes``
-        or ``max_steps``.
+        ``observe(node, outputs, seconds)`` is called after each node. Inputs that have a default in
+        the model's file may be passed as well.
+
+        Raises `ShapeError` if an input is missing or unknown, does not have the model's kind of
+        values and shape, or has a value that the dtype cannot hold. Raises `BudgetError` before the
+        run would take more than ``max_bytes`` or ``max_steps``.
+        """
+        if self._defaults and isinstance(inputs, Mapping):
+            if names := self._defaults.names.intersection(inputs):
+                return self._run_fed(self._defaults, names, inputs, observe)
+        if observe is None:
+            plan, call = self._call(inputs)
+            if plan and call and (outputs := self._run_plan(plan, call)):
+                return outputs
+        return self._walk(check_feed(self.graph.inputs, inputs), observe)
+
+    def _call(self, inputs: Feed) -> tuple[Plan | None, Arguments | None]:
+        """Returns the plan for these inputs, and the arguments of its call.
+
+        Raises `ShapeError` for inputs that the model does not take.
         """
         plan, dims = self._last
-        call = None if observe or plan is None or self._ranged else plan.arguments(inputs)
+        call = None if plan is None or self._ranged else plan.arguments(inputs)
         if call is None or (dims is not None and call.dims != dims):
-            inputs = checked_feed(self.graph.inputs, inputs)
-            plan = None if observe else self._choose(inputs)
+            inputs = check_feed(self.graph.inputs, inputs)
+            plan = self._choose(inputs)
             call = plan.arguments(inputs) if plan else None
-        outputs = plan and call and plan.run(call, self._max_bytes, self._max_steps, self._budget)
-        return outputs or self._walked(checked_feed(self.graph.inputs, inputs), observe)
+        return plan, call
+
+    def _run_plan(self, plan: Plan, call: Arguments) -> dict[str, Ragged | Array] | None:
+        return plan.run(call, self._max_bytes, self._max_steps, self._budget)
+
+    def _run_fed(
+        self, defaults: Defaults, names: frozenset[str], inputs: Feed, observe: Observer | None
+    ) -> dict[str, Ragged | Array]:
+        """Runs with arrays that replace defaults, in a session that takes them as inputs.
+
+        Layers need their weights before a run. So a graph that reads such a default is prepared
+        with these arrays, and prepared again for other arrays.
+        """
+        if names not in self._fed:
+            if len(self._fed) >= _MOST_PLANS:
+                self._fed.clear()
+            self._fed[names] = self.with_graph(defaults.open(names, {}))
+        session = self._fed[names]
+        if not find_unsupported(session.graph):
+            return session.run(inputs, observe)
+        declared = tuple(value for value in defaults.inputs if value.name in names)
+        arrays = {
+            name: np.asarray(data_of(value), order="C")
+            for name, value in check_feed(declared, {n: inputs[n] for n in names}).items()
+        }
+        bound = self._bound
+        if (
+            not bound
+            or bound[0].keys() != arrays.keys()
+            or not all(same_bytes(old, arrays[name]) for name, old in bound[0].items())
+        ):
+            arrays = {name: array.copy() for name, array in arrays.items()}
+            session = self.with_graph(defaults.open((), arrays))
+            _refuse_unsupported(session.graph)
+            bound = self._bound = arrays, session
+        others = {name: value for name, value in inputs.items() if name not in names}
+        return bound[1].run(others, observe)
 
     def _choose(self, inputs: Feed) -> Plan | None:
         """Returns the plan for these inputs, which the next call tries first.
 
-        Where sizes decide branches, only a plan for these sizes runs all nodes. So the first call
-        gets that one, and the plan for all sizes waits for a call with other sizes.
+        If sizes decide branches, only a plan for these sizes runs all nodes. So the first call gets
+        that plan. The plan for all sizes is made at a call with different sizes.
         """
         is_first = self._has_bodies and not self._plans and not self._sized
         plan, sized = self._for_sizes(None, inputs) if is_first else None, True
@@ -238,10 +321,10 @@ class Session:
         return plan
 
     def _for_sizes(self, plan: Plan | None, inputs: Feed) -> Plan | None:
-        """Returns a plan for dense inputs of exactly these sizes; ``plan`` where that gains
-        nothing.
+        """Returns a plan for dense inputs of exactly these sizes; returns ``plan`` if that has no
+        advantage.
 
-        ``plan``: for any sizes, which leaves nodes to Python. ``inputs``: checked ones.
+        ``plan``: for any sizes; it leaves nodes to Python. ``inputs``: checked ones.
         """
         dense = {v.name: data_of(inputs[v.name]) for v in self.graph.inputs if not v.lod_depth}
         key = tuple([(array.dtype, array.shape) for array in dense.values()])
@@ -260,13 +343,15 @@ class Session:
 
     @contextmanager
     def _budget(self, inputs: Feed) -> Iterator[None]:
-        """A layer may run over as many rows as the inputs have bytes, besides ``max_steps``."""
+        """Limits a run: in addition to ``max_steps``, layers may run over as many rows as the
+        inputs have bytes.
+        """
         nbytes = sum(data_of(value).nbytes for value in inputs.values())
         steps = self._max_steps + nbytes * self._share
         with budget_of_run(self._max_bytes, steps), prepare(self.layers):
             yield
 
-    def _walked(self, inputs: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
+    def _walk(self, inputs: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
         """Runs node by node in Python, with the errors and the results of each node."""
         values: dict[str, Any] = dict(self.graph.constants)
         values.update(inputs)
@@ -283,7 +368,7 @@ class Session:
         return {output.name: values[output.name] for output in self.graph.outputs}
 
     def _plan(self, inputs: Feed) -> Plan | None:
-        """Returns the plan for inputs of these types; None where the graph runs node by node."""
+        """Returns the plan for inputs of these types; None if the graph runs node by node."""
         key = tuple([_kind(inputs[name]) for name in self._undeclared])
         if key not in self._plans:
             if len(self._plans) >= _MOST_PLANS:
@@ -296,15 +381,16 @@ class Session:
     ) -> Plan | None:
         if self._kernels is None:
             return None
-        inputs = tuple(value.opened(data_of(feed[value.name])) for value in graph.inputs)
+        inputs = tuple(value.complete(data_of(feed[value.name])) for value in graph.inputs)
         try:
             plan = self._plan_of(inputs, graph, layers)
-        except (OnernnError, UnknownError, *MISFITS):
-            return None  # the walk reports what is wrong, if anything is
+        except (OnernnError, UnknownError, *MISFITS) as error:
+            self._why_walked = _why(error)
+            return None  # `_walk` reports errors, if there are any
         except Exception:
             if os.environ.get("ONERNN_RAISE"):
                 raise
-            return None  # a plan is faster, the walk is right
+            return None  # a plan only saves time: `_walk` returns the right results
         return plan if plan.is_worth_it or plan.is_partial else None
 
     def _plan_of(
@@ -314,7 +400,7 @@ class Session:
         layers: Mapping[Node, PreparedNode] | None = None,
     ) -> Plan:
         """Returns the plan for inputs of these types, on the kernels. Raises `UnsupportedError`."""
-        from onernn.engine.plan import Plan  # with C's bindings, which importing this room spares
+        from onernn.engine.plan import Plan  # C's bindings are imported only when a plan is made
 
         kernels, layers = self._kernels, self.layers if layers is None else layers
         if kernels is None:
@@ -328,7 +414,7 @@ class Session:
 
     @property
     def explained(self) -> tuple[Explained, ...]:
-        """One entry for each recurrent node, those inside loops and branches, too."""
+        """One entry for each recurrent node, including nodes inside loops and branches."""
         return tuple(
             Explained(
                 each.node.label,
@@ -341,6 +427,27 @@ class Session:
             for each in self.layers.values()
         )
 
+    @property
+    def interpreted(self) -> str:
+        """The operators that Python runs instead of the library, for inputs of any sizes, each with
+        the number of nodes and the reason; "" if there are none, or if inputs lack a type.
+        """
+        if self._kernels is None or self._undeclared:
+            return ""
+        try:
+            return self._plan_of(self.graph.inputs).interpreted
+        except (OnernnError, UnknownError, *MISFITS) as error:
+            return f"all ({_why(error)})"
+
+    @property
+    def slower_kernels(self) -> str:
+        """Why the kernels in use are not the best for this CPU, and what to do; "" if they are, or
+        if no kernels are used. ONERNN_MAX_ISA, a user's own choice, is named by `onernn doctor`.
+        """
+        if self._kernels is None or not self._kernels.missing:
+            return ""
+        return f"{self._kernels.isa} is {self._kernels.shortfall}"
+
     def streams(
         self,
         capacity: int,
@@ -348,75 +455,156 @@ class Session:
         *,
         first: Mapping[str, Array] | None = None,
         given: Mapping[str, Array] | None = None,
-        inputs: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | Sequence[str] | None = None,
         queue: int = 64,
     ) -> Streams:
-        """Room for ``capacity`` clients, each of which pushes a frame and pulls its result.
+        """Returns streams for ``capacity`` clients, each of which pushes a frame and pulls its
+        result.
 
-        ``states``: the output that is the next state, by the input that takes it. Without it the
-        model is one of sequences, which goes on where the chunk before ended (`exposed`).
-        ``first``: states before the first frame, zeros where none is given. ``queue``: how many
-        frames of a stream may wait, and how many results may be left unpulled.
+        ``states`` maps each input that takes a state to the output that is the next state. Without
+        it the model is a model of sequences; each chunk continues from the state after the previous
+        chunk (see `expose`). ``first``: states before the first frame, zeros for states that are
+        not in it. ``queue``: how many frames of a stream may wait, and how many results may be left
+        unpulled.
 
-        Where branches depend on an integer without axes, such as a sample rate, or on sizes, frames
-        of the same integers and sizes run together, and no more needs to be said. ``given``: arrays
-        for inputs that no frame shall bring; ``inputs``: an array, a dtype or a shape for inputs
-        that the model leaves open: an operator that mixes streams is refused here then, and not
-        when the first frame runs.
-
-        Raises `UnsupportedError` naming an operator that cannot go on, or that mixes streams.
+        Branches may depend on sizes, or on an integer without axes, such as a sample rate. Then
+        frames of the same integers and sizes run together; no further option is needed. ``given``:
+        arrays for inputs that no frame may bring. ``inputs``: an array, a dtype or a shape for
+        inputs that the model leaves open, or texts in the form of the option ``--input``,
+        ``["x=float32(1, 576)"]`` or ``{"x": "float32(1, 576)"}``. With these two options, errors
+        that only some frames would show, such as a branch that mixes streams, are raised by this
+        method and not when a frame is pushed. Raises `UnsupportedError` naming an operator that
+        cannot continue, or that mixes streams.
         """
         from onernn.engine.chunks import Stateful, expose
-        from onernn.engine.streams import Streams  # both know sessions
+        from onernn.engine.streams import Streams  # both modules use sessions
+        from onernn.fuse_passes.over_time import bind
 
         if capacity < 1 or queue < 1:
             raise UnsupportedError(f"capacity {capacity}, queue {queue}: expected 1 or more")
         session = self
         if given or inputs:
-            alike = checked_given(self.graph, given or {})
-            session = self.with_graph(bind(self.graph, alike, inputs or {}))
+            alike = check_given(self.graph, given or {})
+            session = self.with_graph(bind(self.graph, alike, _read_texts(inputs or {})))
         graph = session.graph
-        model = expose(graph) if states is None else Stateful.named(graph, states)
+        model = expose(graph) if states is None else Stateful.of_names(graph, states)
         return Streams(session, model, capacity, first or {}, queue=queue)
 
     def with_graph(self, graph: Graph, *, rows_apart: bool = False) -> Session:
-        """Returns a session of this one's options that runs another graph; they share packed
+        """Returns a session with the same options that runs another graph; they share packed
         weights.
 
-        ``rows_apart``: layers whose numbers would depend on what else is in a batch run on the
-        kernels, where they do not. Raises `UnsupportedError` where these are missing.
+        ``rows_apart``: layers whose results would depend on the rest of a batch run on the kernels,
+        which treat each row separately. Raises `UnsupportedError` if the kernels are missing.
         """
         session = object.__new__(Session)
         session.__dict__ |= self.__getstate__()
-        session._rows_apart = rows_apart
+        session._rows_apart |= rows_apart
         session.graph = fuse(graph, self._passes).model
         session.layers = session._prepare(session.graph)
         session._set_up()
         return session
 
+    def _explain_loops(self) -> Iterator[str]:
+        """Yields a line for each loop that no pass turned into layers, with the reasons."""
+        loops = [node for node in every_node(self.graph) if node.op in ("Loop", "Scan")]
+        refusals = fuse(self.graph, self._passes).refusals if loops else ()
+        for node in loops:
+            reasons = [each.reason for each in refusals if each.where in node.outputs]
+            yield f"{node.label}: a loop ({'; '.join(reasons) or 'no pass makes it a layer'})"
+
     def explain(self) -> str:
-        """Returns one line per recurrent node: cell, direction, dtype, kernel, why no faster one;
-        then the rule of ``backend="auto"``; how many threads the kernels use; what runs the graph,
-        known after the first run; notes.
+        """Returns one line per recurrent node: cell, direction, dtype, kernel, why no faster
+        kernel; then one line per loop: why it is not a layer.
+
+        Further lines: the rule of ``backend="auto"``; why the kernels are not the best for this
+        CPU, if they are not; how many threads they use; what runs the graph, known after the first
+        run; notes.
         """
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
+        lines += self._explain_loops()
         if self.layers and (rule := getattr(self._engine, "rule", "")):
             lines.append(f"backend auto: {rule}")
+        lines += [f"kernels: {self.slower_kernels}"] if self.slower_kernels else []
         threads: dict[str, list[str]] = {}
         for each in self.layers.values():
             if each.layer.compiled:
                 threads.setdefault(each.layer.compiled.threads, []).append(each.node.label)
         for how, labels in threads.items():
             lines.append(f"threads: {how}" + f"; {', '.join(labels)}" * (len(threads) > 1))
-        plans = [
-            plan.description if plan else "node by node in Python" for plan in self._plans.values()
-        ]
+        walked = "node by node in Python" + f": {self._why_walked}" * bool(self._why_walked)
+        plans = [plan.description if plan else walked for plan in self._plans.values()]
         sized = [plan.description for plan in self._sized.values() if plan]
         plans += [f"for inputs of sizes that it had: {each}" for each in sized]
         lines += [f"graph: {each}" for each in dict.fromkeys(plans)]
         return "\n".join([*lines, *(f"note: {note}" for note in self.graph.notes)])
 
 
+def _read_texts(inputs: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """Returns what a caller declares about inputs; parses texts in the way of the command line."""
+    if not isinstance(inputs, Mapping):
+        listed = inputs if isinstance(inputs, list | tuple) else [inputs]
+        texts, known = [*map(str, listed)], dict[str, Any]()
+    else:
+        texts = [f"{n}={k}" for n, k in inputs.items() if isinstance(k, str) and "(" in k]
+        known = dict(inputs)
+    if texts:
+        from onernn.engine.emit.pipeline import read_declared  # imports all of emit
+
+        known |= {n: with_open_names(value) for n, value in read_declared(texts).items()}
+    return known
+
+
+def _why(error: Exception) -> str:
+    """Returns the reason why a plan is missing."""
+    unknown = isinstance(error, UnknownError)
+    return f"the shape of {error} is not known" if unknown else str(error)
+
+
 def _kind(value: Ragged | Array) -> tuple[str, int]:
     array = data_of(value)
     return array.dtype.str, array.ndim
+
+
+def find_obstacles(session: Session) -> list[Refusal]:
+    """Returns the inputs and layers that prevent a plan of a whole model."""
+    from onernn.engine.inferring import lacking  # plans need it, other runs do not
+
+    pairs = ((value, lacking(value)) for value in session.graph.inputs)
+    return [Refusal(lacks, value.name) for value, lacks in pairs if lacks] + [
+        Refusal(each.layer.why or "another library runs it", node.label)
+        for node, each in session.layers.items()
+        if each.layer.compiled is None
+    ]
+
+
+def plan_ahead(session: Session) -> list[Refusal]:
+    """Makes the plan of a session's runs now; returns why Python would run a part of the model.
+
+    If the graph has branches, sizes may decide which of them run. Then the first call makes the
+    plan.
+    """
+    refusals = find_obstacles(session)
+    if refusals or session._has_bodies:
+        return refusals
+    try:
+        plan = session._plans[()] = session._plan_of(session.graph.inputs)
+    except (OnernnError, UnknownError, *MISFITS) as error:
+        return [Refusal(str(error), "model")]
+    return [Refusal("only Python runs it", node.label) for node in plan.outside]
+
+
+def run_at_once(session: Session, inputs: Feed) -> dict[str, Ragged | Array] | None:
+    """Returns the outputs of a session if one call of the library computes them all.
+
+    Returns None for inputs that do not have the dtypes and shapes that the model declares, if
+    Python has to run a node, and if a run is refused. In these cases `Session.run` raises or takes
+    longer.
+    """
+    with suppress(OnernnError):
+        plan, call = session._call(inputs)
+        if plan and call and call.feed is not inputs:
+            call = plan.arguments(inputs)  # the inputs are not converted
+        if plan and call and not plan.outside:
+            return session._run_plan(plan, call)
+    return None

@@ -1,4 +1,4 @@
-"""Numbers of a model in a file that processes map: they share its pages."""
+"""Shares a model's arrays between processes that map one file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from onernn.ir.files import new_part
 T = TypeVar("T")
 _ALIGNMENT = 64
 _STAMP = 64
-"""Bytes in front of the numbers that identify the file."""
+"""Bytes before the arrays, which identify the file."""
 
 
 class SharedFileError(OnernnError):
-    """The file behind a `Shared` is not there any more, or is another one."""
+    """Raised if the file of a `Shared` no longer exists, or was replaced by a different one."""
 
 
 class Shared(Generic[T]):
-    """An object whose arrays lie in a file; pickled it is small, as the file stays where it is."""
+    """An object whose arrays are in a file; its pickle is small because the arrays stay in the
+    file.
+    """
 
     def __init__(
         self, path: Path, stamp: bytes, pickled: bytes, spans: tuple[tuple[int, int], ...]
@@ -33,31 +35,32 @@ class Shared(Generic[T]):
         self._path, self._stamp, self._pickled, self._spans = path, stamp, pickled, spans
 
     def open(self) -> T:
-        """Returns the object, its arrays mapped read-only; it keeps them when the file's name is
-        gone.
+        """Returns the object, its arrays mapped read-only; they remain valid when the file is
+        removed.
         """
         try:
             with open(self._path, "rb") as file:
                 content = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
         except (OSError, ValueError) as error:
             raise SharedFileError(
-                f"{self._path}: {error}; open() works on the machine where onernn.shared() made the"
+                f"{self._path}: {error}; open() works on the machine where onernn.share() made the"
                 " file, and as long as its block lasts"
             ) from None
         if content[:_STAMP] != self._stamp or len(content) < max(end for _, end in self._spans):
-            raise SharedFileError(f"{self._path}: not the file that onernn.shared() made")
+            raise SharedFileError(f"{self._path}: not the file that onernn.share() made")
         made: T = pickle.loads(self._pickled, buffers=[content[a:b] for a, b in self._spans])
         return made
 
 
 @contextmanager
-def shared(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
-    """A model for other processes of this machine: each calls `Shared.open`, and all of them share
-    the pages of its weights, those that are packed for the kernels among them.
+def share(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
+    """Yields a model for other processes of this machine: each calls `Shared.open`, and all of them
+    share the pages of its weights, including weights that are packed for the kernels.
 
-    ``model``: a `Session`, or anything that pickle takes. ``folder``: of the file that holds the
-    numbers, by default that of temporary files. The file is removed when the block ends; processes
-    that have opened it keep their pages. Raises `OSError` where the folder has no room.
+    ``model``: a `Session`, or any object that pickle takes. ``folder``: the folder of the file that
+    holds the arrays, by default the folder of temporary files. The file is removed when the block
+    ends; processes that have opened it keep their pages. Raises `OSError` if the folder has too
+    little free space.
     """
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(model, 5, buffer_callback=buffers.append)
@@ -67,15 +70,17 @@ def shared(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
     try:
         with open(handle, "wb", closefd=False) as file:
             file.write(stamp)
-            spans = tuple(_find_written(file, buffer) for buffer in buffers)
+            spans = tuple(_write(file, buffer) for buffer in buffers)
         yield Shared(Path(path).absolute(), stamp, pickled, spans)
     finally:
         os.unlink(path)
         os.close(handle)
 
 
-def _find_written(file: Any, buffer: pickle.PickleBuffer) -> tuple[int, int]:
-    """The places of a buffer's first byte, on a cache line, and of its end."""
+def _write(file: Any, buffer: pickle.PickleBuffer) -> tuple[int, int]:
+    """Writes a buffer at the next cache line; returns the positions of its first byte and
+    its end.
+    """
     start = file.tell()
     start += file.write(bytes(-start % _ALIGNMENT))
     with buffer.raw() as content:

@@ -1,28 +1,42 @@
-"""Many clients on one session: each tick runs all streams that wait as one batch."""
+"""Runs many clients on one session: each tick runs all streams that wait as one batch."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field, replace
 from threading import Lock
+from types import MappingProxyType
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from onernn.engine.chunks import Stateful
+from onernn.engine.saved_streams import read_states, write_states
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
-from onernn.fuse_passes.mapping import Mapper
-from onernn.fuse_passes.over_time import bind
-from onernn.ir.arrays import Array
-from onernn.ir.errors import BudgetError, OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.ir.feeds import checked_feed, checked_given
-from onernn.ir.graph import Graph, Value
-from onernn.ir.ragged import data_of
-from onernn.ir.records import dataclass
+from onernn.fuse_passes.mapping import Mapper, find_unmappable
+from onernn.fuse_passes.over_time import bind, find_sizes
+from onernn.ir.arrays import Array, digest
+from onernn.ir.errors import (
+    BudgetError,
+    FrameError,
+    OnernnError,
+    Refusal,
+    ShapeError,
+    UnsupportedError,
+)
+from onernn.ir.feeds import check_feed, check_given
+from onernn.ir.graph import Graph, Value, with_rows
+from onernn.ir.ragged import Ragged, as_array, data_of
+from onernn.ir.records import cached_property, dataclass
 
 Frame = Mapping[str, Array]
 _NONE: dict[str, Array] = {}
-_KINDS = 16  # of frames, for which a model with branches is kept ready
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+_KINDS = 16  # limit of kinds of frames for which a model with branches is kept ready
 
 
 class Streams:
@@ -32,9 +46,10 @@ class Streams:
     streams: operators work row by row. ``first``: states before the first frame, in place of the
     model's.
 
-    If the model cannot run row by row as it stands, for instance because a branch depends on the
-    sample rate, frames of one kind run together: of the same shapes, and of the same integers
-    without axes. Their graph has these shapes and integers in it, so that its branches are decided.
+    Some models cannot run row by row without changes, for instance because a branch depends on the
+    sample rate. Then frames of one kind run together: frames of the same shapes, and of the same
+    integers without axes. Each kind runs its own copy of the graph, in which these shapes and
+    integers are constants, so that every branch is resolved.
     """
 
     def __init__(
@@ -47,12 +62,12 @@ class Streams:
         queue: int,
     ) -> None:
         graph, states = model.graph, model.states
-        self._inputs = tuple(value for value in graph.inputs if value.name not in states)
+        self._inputs = tuple(_settle(graph, v) for v in graph.inputs if v.name not in states)
         self._capacity, self._most = capacity, queue
         self._next = dict(states)
         if unknown := sorted(first.keys() - states.keys()):
-            raise ShapeError(f"first: {unknown[0]!r} is no state; there are {', '.join(states)}")
-        given = checked_given(graph, first)
+            raise ShapeError(f"first: {unknown[0]!r} is not a state; there are {', '.join(states)}")
+        given = check_given(graph, first)
         self._first = {n: given[n] if n in given else model.initial(n) for n in states}
         try:
             self._states = {
@@ -65,207 +80,420 @@ class Streams:
         self._own: dict[int, dict[str, Array]] = {}  # states whose sizes change, by stream
         self._session, self._graph = session, graph
         self._alike: tuple[str, ...] = ()
-        self._of_kinds: dict[_Kind, Session | UnsupportedError] = {}
+        self._of_kinds: dict[_Kind, Session | OnernnError] = {}
+        self._wide: tuple[int, tuple[Value, ...]] | None = None  # inputs for so many frames
+        self._searches = 0
         self._whole: Session | None = None
         try:
-            self._whole = session.with_graph(_over_streams(graph), rows_apart=True)
+            self._whole = session.with_graph(over_streams(graph), rows_apart=True)
         except UnsupportedError:
             self._alike = tuple(v.name for v in self._inputs if _decides(v))
-            is_fixed = all(v.shape is not None and None not in v.shape for v in graph.inputs)
-            if is_fixed and not self._alike:
-                raise
-        self._waiting: dict[int, list[dict[str, Array]]] = {}
-        self._done: dict[int, list[dict[str, Array] | OnernnError]] = {}
+            is_fixed = all(v.shape is not None and None not in v.shape for v in self._inputs)
+            if is_fixed and not (self._alike or self._growing):  # there is one kind of frames
+                known = {n: Value(n, a.dtype.name, a.shape) for n, a in self._first.items()}
+                self._whole = session.with_graph(self._bind({}, known), rows_apart=True)
+            elif refusal := find_unmappable(graph, self._alike):
+                raise UnsupportedError(f"{graph.name} as streams:", (refusal,)) from None
+        layers = session.layers.values()
+        self._rounds = any(each.layer.compiled is None for each in layers)  # oneDNN runs it
+        self._waiting: dict[int, list[_Entry]] = {}
+        self._done: dict[int, list[_Entry | OnernnError]] = {}
         self._made: _Made | None = None
         self._rows: dict[int, int] = {}  # of the states, by open stream
-        self._ids = itertools.count()  # none is used twice: an old one never names a new stream
+        self._ids = itertools.count()  # no id is used twice: an old id never names a new stream
         self._new, self._free = iter(range(capacity)), list[int]()
         self._lock = Lock()
 
     def __len__(self) -> int:
-        """Returns how many are open."""
-        return len(self._waiting)
+        """Returns the number of open streams."""
+        return len(self._rows)
 
-    def open(self) -> int:
-        """Opens a stream with the first states; returns its id, which no later stream gets.
+    def open(self, *, state: bytes | None = None) -> int:
+        """Opens a stream with the first states, or with a saved ``state`` of one stream (`save`).
 
-        Raises `BudgetError` if ``capacity`` are open.
+        Returns its id, which no later stream gets. Raises `BudgetError` if ``capacity`` streams are
+        open, and the errors of `restore`.
         """
+        if state is None:
+            with self._lock:
+                return self._open(1, {n: array[None] for n, array in self._first.items()})[0]
+        old, states = self._read(state)
+        if len(old) != 1:
+            raise ShapeError(f"state: expected one stream, got {len(old)}; restore() opens them")
         with self._lock:
-            row = self._free.pop() if self._free else next(self._new, None)
-            if row is None:
-                raise BudgetError(
-                    f"{self._capacity} streams are open, as many as there may be: close one, or"
-                    " make more room with streams(capacity)"
-                )
-            for name, array in self._states.items():
-                array[row] = self._first[name]
-            stream = next(self._ids)
-            own = {n: array for n, array in self._first.items() if n not in self._states}
-            self._own[stream] = own or _NONE
-            self._waiting[stream], self._done[stream] = [], []
-            self._rows[stream] = row
-            return stream
+            return self._open(1, states)[0]
 
     def close(self, stream: int) -> None:
         """Ends a stream and drops its waiting frames. Raises `ShapeError` if it is not open."""
         with self._lock:
-            self._check(stream)
-            del self._waiting[stream], self._done[stream], self._own[stream]
+            self._check([stream])
             self._free.append(self._rows.pop(stream))
+            del self._waiting[stream], self._done[stream], self._own[stream]
 
-    def push(self, stream: int, frame: Frame | Array) -> None:
-        """Adds what the model takes in one call, by name; one array where it takes one input.
+    def save(self, stream: int | None = None) -> bytes:
+        """Returns the state of one stream, or of all, as bytes for `open` and `restore`.
 
-        Raises `ShapeError` where it does not fit the model, `BudgetError` where ``queue`` frames
-        wait already: call `pull` more often, or push less.
+        Runs the frames that wait first, so this is the state after the last pushed frame. Results
+        that were not pulled are not in the bytes. The bytes contain a digest of the model.
         """
+        with self._lock:
+            ids = [*self._rows] if stream is None else [stream]
+            self._check(ids)
+            while any(self._waiting[each] for each in ids):
+                self._tick(ids)
+            states = {
+                name: [
+                    self._states[name][self._rows[each]]
+                    if name in self._states
+                    else self._own[each][name]
+                    for each in ids
+                ]
+                for name in self._first
+            }
+            return write_states(self._digest, ids, states, frozenset(self._growing))
+
+    def restore(self, saved: bytes) -> dict[int, int]:
+        """Opens the streams that `save` wrote; returns the new id of each, by its old id.
+
+        Raises `ModelFormatError` if `save` did not write the bytes, if they were changed, or if
+        they belong to a different model. Raises `BudgetError` if there are more streams than
+        ``capacity`` allows. After an error no stream has been opened.
+        """
+        old, states = self._read(saved)
+        with self._lock:
+            return dict(zip(old, self._open(len(old), states), strict=True))
+
+    def push(self, stream: int | Sequence[int] | Array, frame: Frame | Array) -> None:
+        """Adds the inputs of one call of the model, by name; one array if it takes one input.
+
+        ``stream``: an id, or ids on one axis. With ids, each array has one more axis 0, with one
+        row for each id. An array without this axis is the same for all ids. An id that occurs twice
+        gets two frames, in this order.
+
+        Raises `ShapeError` for a frame that does not fit the model, and `UnsupportedError` for a
+        kind of frame that the model cannot run row by row. Raises `BudgetError` if more than
+        ``queue`` frames of a stream would wait: call `pull` more often, or push less. After an
+        error no frame of the call is taken.
+        """
+        ids, is_one = _list_ids(stream)
+        frames = self._check_frames(frame, None if is_one else len(ids))
+        with self._lock:
+            self._push(ids, frames)
+
+    @overload
+    def pull(self, stream: int) -> list[dict[str, Array]]: ...
+    @overload
+    def pull(self, stream: Sequence[int] | Array) -> dict[str, Array]: ...
+    def pull(
+        self, stream: int | Sequence[int] | Array
+    ) -> list[dict[str, Array]] | dict[str, Array]:
+        """Returns all results of a stream that were not pulled yet, in order, one for each frame.
+
+        With ids on one axis: returns the next result of each stream, as one row of each output. An
+        id that occurs twice gets its next two results. A result has all outputs except the states,
+        or the states if there is nothing else.
+
+        Runs the ticks that the results need; each tick takes the oldest frame of every stream that
+        waits. A frame that the model refuses is left out, and the state stays as it was. `pull` of
+        one stream raises the model's error after the results before it have been pulled. With ids
+        it raises `FrameError`, which names these streams. With ids, it raises `ShapeError` if a
+        stream has fewer results, or if results differ in shape. All remaining results can still be
+        pulled after any error.
+        """
+        ids, is_one = _list_ids(stream)
+        with self._lock:
+            self._check(ids)
+            return self._pull_all(ids[0]) if is_one else self._pull_next(ids)
+
+    def tick(self) -> int:
+        """Runs the oldest frame of every stream that waits; returns the number of these streams."""
+        with self._lock:
+            return self._tick()
+
+    def _check(self, streams: Sequence[int]) -> None:
+        self._store()
+        if not self._rows.keys() >= {*streams}:
+            closed = next(stream for stream in streams if stream not in self._rows)
+            raise ShapeError(f"stream {closed} is not open")
+
+    def _open(self, count: int, states: Mapping[str, Sequence[Array] | Array]) -> list[int]:
+        """Opens streams, all or none. ``states``: for each name, one state per stream."""
+        self._store()
+        if len(self._rows) + count > self._capacity:
+            raise BudgetError(
+                f"{len(self._rows)} streams are open and {count} more are asked for, there may be"
+                f" {self._capacity}: close one, or make more room with streams(capacity)"
+            )
+        rows = [self._free.pop() for _ in range(min(count, len(self._free)))]
+        rows += itertools.islice(self._new, count - len(rows))
+        if len(rows) < count:  # interrupted calls have taken some without effect
+            unused = {*range(self._capacity)}.difference(self._rows.values(), rows)
+            rows += itertools.islice(unused, count - len(rows))
+        for name, array in self._states.items():
+            if count:
+                array[rows] = states[name]
+        ids = [*itertools.islice(self._ids, count)]
+        for at, stream in enumerate(ids):
+            self._own[stream] = {name: states[name][at] for name in self._growing}
+            self._waiting[stream], self._done[stream] = [], []
+        self._rows.update(zip(ids, rows, strict=True))
+        return ids
+
+    def _read(self, saved: bytes) -> tuple[list[int], dict[str, list[Array]]]:
+        return read_states(saved, self._digest, self._first, self._growing)
+
+    @cached_property
+    def _growing(self) -> dict[str, tuple[int | None, ...]]:
+        """The declared shapes of states whose sizes change."""
+        return {
+            value.name: value.shape or ()
+            for value in self._graph.inputs
+            if value.name in self._first and value.name not in self._states
+        }
+
+    @cached_property
+    def _digest(self) -> str:
+        graph = self._graph
+        return digest((graph.inputs, graph.outputs, graph.nodes, dict(graph.constants), self._next))
+
+    def _check_frames(self, frame: Frame | Array, count: int | None) -> _Frames:
+        """Returns a copy of ``count`` frames; None: of one frame without an axis for it."""
         if not isinstance(frame, Mapping):
             if len(self._inputs) != 1:
                 names = ", ".join(value.name for value in self._inputs)
                 raise ShapeError(f"a frame: expected arrays by name, of {names}")
             frame = {self._inputs[0].name: frame}
-        result = {
-            name: np.array(data_of(value), order="C")  # the caller may use its own again
-            for name, value in checked_feed(self._inputs, frame).items()
+        inputs = self._inputs
+        if count is not None:
+            wide = self._wide
+            if wide is None or wide[0] != count:
+                self._wide = wide = count, tuple(with_rows(value, count) for value in inputs)
+            _, inputs = wide
+            frame = {**frame}
+            for value in self._inputs:
+                given = frame.get(value.name)
+                if given is None or isinstance(given, Ragged):
+                    continue
+                frame[value.name] = array = as_array(given, f"input {value.name!r}")
+                if array.ndim == len(value.shape or ()):
+                    frame[value.name] = np.broadcast_to(array, (count, *array.shape))
+                elif value.shape is None and len(array) != count:
+                    raise ShapeError(
+                        f"input {value}: expected a row for each of {count} ids, got {array.shape}"
+                    )
+        arrays = {
+            name: np.array(data_of(value), order="C")  # the caller may reuse its own array
+            for name, value in check_feed(inputs, frame).items()
         }
-        with self._lock:
-            self._check(stream)
-            if len(self._waiting[stream]) >= self._most:
-                raise BudgetError(
-                    f"stream {stream}: {self._most} frames wait already; pull, push less, or make"
-                    " more room with streams(queue=)"
+        if count is None:
+            arrays = {name: array[None] for name, array in arrays.items()}
+        shapes = tuple([array.shape[1:] for array in arrays.values()])
+        numbers = [arrays[name] for name in self._alike]
+        rows = 1 if count is None else count
+        if not numbers or (rows > 1 and all((each == each[0]).all() for each in numbers)):
+            return _Frames(arrays, [(shapes, tuple([int(each[0]) for each in numbers]))] * rows)
+        each_row = zip(*(each.tolist() for each in numbers), strict=True)
+        return _Frames(arrays, [(shapes, each) for each in each_row])
+
+    def _push(self, ids: list[int], frames: _Frames) -> None:
+        self._check(ids)
+        waiting = dict[int, list[_Entry]]()
+        for row, each in enumerate(ids):
+            waiting[each] = [*(waiting.get(each) or self._waiting[each]), (frames, row)]
+        if full := [each for each, entries in waiting.items() if len(entries) > self._most]:
+            raise BudgetError(
+                f"stream {full[0]}: {len(self._waiting[full[0]])} frames wait already, and"
+                f" {self._most} may; pull, push less, or make more room with streams(queue=)"
+            )
+        if self._whole is None and not self._growing:
+            for kind in {*frames.kinds}:
+                self._runner(kind, frames, frames.kinds.index(kind))
+        self._made = _Made(waiting=waiting)
+        self._store()
+
+    def _pull_all(self, stream: int) -> list[dict[str, Array]]:
+        while True:
+            done = self._done[stream]
+            found = list[dict[str, Array]]()
+            for result in done:
+                if isinstance(result, OnernnError):
+                    self._done[stream] = done[max(1, len(found)) :]
+                    if found:
+                        return found
+                    raise result
+                rows, index = result
+                found.append({name: array[index].copy() for name, array in rows.arrays.items()})
+            if not self._waiting[stream]:
+                self._done[stream] = []
+                return found
+            self._tick([stream])
+
+    def _pull_next(self, ids: list[int]) -> dict[str, Array]:
+        counts, done = Counter(ids), self._done
+        while lacking := [stream for stream, count in counts.items() if len(done[stream]) < count]:
+            if ended := [stream for stream in lacking if not self._waiting[stream]]:
+                raise ShapeError(
+                    f"stream {ended[0]}: {counts[ended[0]]} results are asked for, of"
+                    f" {len(done[ended[0]])} frames; nothing is pulled"
                 )
-            self._waiting[stream].append(result)
+            self._tick(counts)
+        if len(counts) == len(ids):
+            taken = [done[stream][0] for stream in ids]
+        else:
+            rests = {stream: iter(done[stream]) for stream in counts}
+            taken = [next(rests[stream]) for stream in ids]
+        entries = [each for each in taken if not isinstance(each, OnernnError)]
+        if len(entries) < len(ids):
+            errors = dict[int, OnernnError]()
+            for stream, each in zip(ids, taken, strict=True):
+                if isinstance(each, OnernnError):
+                    errors.setdefault(stream, each)
+            self._made = _Made(
+                done={s: [x for x in done[s] if x is not error] for s, error in errors.items()}
+            )
+            self._store()
+            raise FrameError(errors)
+        results = _gather(entries, ids)
+        self._made = _Made(done={stream: done[stream][count:] for stream, count in counts.items()})
+        self._store()
+        return results
 
-    def pull(self, stream: int) -> list[dict[str, Array]]:
-        """Returns all results of a stream that were not pulled yet, in order, one for each frame.
-
-        Runs the ticks that they need; each takes the oldest frame of every stream that waits.
-        Raises what the model raised for a frame, once the results before it have been pulled: that
-        frame is left out, and the state stays as it was.
+    def _tick(self, pulled: Collection[int] = ()) -> int:
+        """Runs a tick. ``pulled``: streams whose results are about to be pulled, whatever their
+        number.
         """
-        with self._lock:
-            self._check(stream)
-            while True:
-                done = self._done[stream]
-                found = list[dict[str, Array]]()
-                for result in done:
-                    if isinstance(result, OnernnError):
-                        self._done[stream] = done[max(1, len(found)) :]
-                        if found:
-                            return found
-                        raise result
-                    found.append(result)
-                if not self._waiting[stream]:
-                    self._done[stream] = []
-                    return found
-                self._tick(stream)
-
-    def tick(self) -> int:
-        """Runs the oldest frame of every stream that waits; how many that were."""
-        with self._lock:
-            return self._tick()
-
-    def _check(self, stream: int) -> None:
-        self._put()
-        if stream not in self._waiting:
-            raise ShapeError(f"stream {stream} is not open")
-
-    def _tick(self, pulled: int | None = None) -> int:
-        """``pulled``: a stream whose results are about to be pulled, however many they are."""
-        self._put()
-        ready = [
-            stream
-            for stream, frames in self._waiting.items()
-            if frames and (stream == pulled or len(self._done[stream]) < self._most)
-        ]
-        for streams in self._groups(ready):
-            self._run(streams)
-        return len(ready)
-
-    def _groups(self, ready: list[int]) -> Iterator[list[int]]:
-        """Streams whose oldest frames are of one kind."""
+        self._store()
         groups: dict[_Kind, list[int]] = {}
-        for stream in ready:
-            groups.setdefault(self._kind(stream), []).append(stream)
-        yield from groups.values()
+        last, group = None, list[int]()
+        for stream in self._rows:
+            waiting = self._waiting[stream]
+            if waiting and (len(self._done[stream]) < self._most or stream in pulled):
+                kind = self._kind(stream, *waiting[0])
+                if kind is not last:  # to look it up by its integers takes longer
+                    last, group = kind, groups.setdefault(kind, [])
+                group.append(stream)
+        for streams in groups.values():
+            self._run(streams)
+        return sum(map(len, groups.values()))
 
-    def _kind(self, stream: int) -> _Kind:
-        """Returns the shapes of its oldest frame and of its own states, and the integers that
-        decide.
-        """
-        frame = self._waiting[stream][0]
-        arrays = (*frame.values(), *self._own[stream].values())
-        return tuple(a.shape for a in arrays), tuple(int(frame[name]) for name in self._alike)
+    def _kind(self, stream: int, frames: _Frames, row: int) -> _Kind:
+        """Returns the kind of a stream's frame, with the shapes of its own states."""
+        kind = frames.kinds[row]
+        if self._growing:
+            shapes, numbers = kind
+            kind = (*shapes, *(array.shape for array in self._own[stream].values())), numbers
+        return kind
 
-    def _runner(self, stream: int) -> Session:
-        """Returns what runs frames of the kind of this stream's oldest one.
+    def _runner(self, kind: _Kind, frames: _Frames, row: int, own: Frame | None = None) -> Session:
+        """Returns the session that runs frames of a kind, of which one is ``frames[row]``.
 
-        Raises `UnsupportedError` naming the operator that mixes streams.
+        Raises `UnsupportedError` naming the operator that mixes streams, or `ShapeError` with the
+        sizes that a frame may have.
         """
         if self._whole:
             return self._whole
-        kind = self._kind(stream)
         if kind not in self._of_kinds:
             if len(self._of_kinds) == _KINDS:
                 del self._of_kinds[next(iter(self._of_kinds))]
-            frame = self._waiting[stream][0]
-            arrays = {**self._first, **self._own[stream], **frame}
+            arrays = {**self._first, **(own or {})}
+            arrays |= {name: array[row] for name, array in frames.arrays.items()}
             known = {name: arrays.pop(name) for name in self._alike}
             declared = {n: Value(n, a.dtype.name, a.shape) for n, a in arrays.items()}
             try:
-                taken = fuse(bind(self._graph, known, declared)).model
-                runner = self._session.with_graph(_over_streams(taken), rows_apart=True)
+                runner = self._session.with_graph(self._bind(known, declared), rows_apart=True)
                 self._of_kinds[kind] = runner
             except UnsupportedError as error:
-                self._of_kinds[kind] = error
+                self._of_kinds[kind] = self._name_sizes(known, declared) or error
         result = self._of_kinds[kind]
-        if isinstance(result, UnsupportedError):
+        if isinstance(result, OnernnError):
             raise result.with_traceback(None)
         return result
 
+    def _bind(self, known: Mapping[str, Array], declared: Mapping[str, Value]) -> Graph:
+        """Returns the graph over streams for frames of one kind."""
+        return over_streams(fuse(bind(self._graph, known, declared)).model)
+
+    def _name_sizes(
+        self, known: Mapping[str, Array], declared: Mapping[str, Value]
+    ) -> ShapeError | None:
+        """Returns the error for a frame that would run if one axis had a different size.
+
+        The search takes a second, so it runs once for each of a few kinds.
+        """
+        self._searches += 1
+        if self._searches > _KINDS:
+            return None
+        for value in self._inputs:
+            got = declared.get(value.name)
+            for axis, size in reversed([*enumerate(value.shape or ())]):
+                if size is not None or got is None or got.shape is None:
+                    continue
+
+                def fits(size: int, got: Value = got, axis: int = axis) -> bool:
+                    sizes = [*(got.shape or ())]
+                    sizes[axis] = size
+                    changed = {**declared, got.name: replace(got, shape=(*sizes,))}
+                    with suppress(OnernnError):
+                        return bool(self._bind(known, changed))
+                    return False
+
+                if sizes := find_sizes(fits):
+                    least, most = sizes
+                    alike = ", ".join(f"{name} = {int(each)}" for name, each in known.items())
+                    runs = f"{least}" + f" to {most}" * (most > least)
+                    return ShapeError(
+                        f"input {value}: got {got.dtype} {got.shape}; a frame of {runs} on axis"
+                        f" {axis} runs" + f" with {alike}" * bool(alike)
+                    )
+        return None
+
     def _run(self, streams: list[int]) -> None:
         count = len(streams)
-        batch = streams + streams[-1:] * (min(_round_batch(count), self._capacity) - count)
-        frames = [self._waiting[stream][0] for stream in batch]
-        names = [value.name for value in self._inputs if value.name not in self._alike]
-        feed = {name: np.stack([frame[name] for frame in frames]) for name in names}
+        batch = streams
+        if self._rounds:
+            batch = streams + streams[-1:] * (min(_round_batch(count), self._capacity) - count)
+        entries = [self._waiting[stream][0] for stream in batch]
+        results: list[_Entry | OnernnError]
         rows = [self._rows[stream] for stream in batch]
-        feed |= {name: array[rows] for name, array in self._states.items()}
-        own = [self._own[stream] for stream in batch]
-        feed |= {name: np.stack([each[name] for each in own]) for name in own[0]}
-        results: list[dict[str, Array] | OnernnError]
+        own = [self._own[stream] for stream in batch] if self._growing else [_NONE]
         try:
-            outputs = self._runner(streams[0]).run(feed)
-            result = {name: data_of(value) for name, value in outputs.items()}
+            frames, row = entries[0]
+            runner = self._runner(self._kind(streams[0], frames, row), frames, row, own[0])
+            feed = {n: a for n, a in _gather(entries, batch).items() if n not in self._alike}
+            feed |= {name: array[rows] for name, array in self._states.items()}
+            feed |= {name: np.stack([each[name] for each in own]) for name in own[0]}
+            result = {name: data_of(value) for name, value in runner.run(feed).items()}
             states = {name: self._state(name, result[after]) for name, after in self._next.items()}
         except OnernnError as error:
-            if count > 1:  # which frame that was
+            if count > 1:  # which frame the error belongs to
                 for stream in streams:
                     self._run([stream])
                 return
             states, results = {}, [error]
         else:
-            shown = [name for name in result if name not in self._next.values()]
-            results = [
-                {name: result[name][index].copy() for name in shown} for index in range(count)
-            ]
+            others = [name for name in result if name not in self._next.values()]
+            made = _Frames({name: result[name] for name in others or result})
+            results = [(made, index) for index in range(count)]
         self._made = _Made(
             {n: (rows[:count], array[:count]) for n, array in states.items() if n in self._states},
             {
                 stream: {name: states[name][index].copy() for name in own[index]}
                 for index, stream in enumerate(streams)
                 if states and own[index]
-            },
+            }
+            if self._growing
+            else {},
             {stream: self._waiting[stream][1:] for stream in streams},
-            {s: [*self._done[s], result] for s, result in zip(streams, results, strict=True)},
+            {stream: [*self._done[stream], results[at]] for at, stream in enumerate(streams)},
         )
-        self._put()
+        self._store()
 
-    def _put(self) -> None:
-        """Puts back what a tick has made. An interrupt here loses no frame and runs none
-        twice: to do it again changes nothing, and every call begins with it."""
+    def _store(self) -> None:
+        """Stores the results of a call.
+
+        An interrupt during this method loses no frame and runs none twice: a repetition changes
+        nothing, and every call begins with it.
+        """
         if self._made is None:
             return
         for name, (rows, array) in self._made.states.items():
@@ -276,7 +504,7 @@ class Streams:
         self._made = None
 
     def _state(self, name: str, made: Array) -> Array:
-        """Returns the next states of some streams. Raises `ShapeError` where they do not fit."""
+        """Returns the next states of some streams. Raises `ShapeError` if they do not fit."""
         first = self._first[name]
         same = made.shape[1:] == first.shape or (
             name not in self._states and made.ndim == 1 + first.ndim
@@ -290,32 +518,90 @@ class Streams:
 
 
 _Kind = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
+"""Shapes of arrays, and the integers that decide branches."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Made:
-    """The results of a tick, by state or by stream."""
+class _Frames:
+    """Frames that came in one call, or the results of a tick: a row of each array per frame.
 
-    states: dict[str, tuple[list[int], Array]]
-    own: dict[int, dict[str, Array]]
-    waiting: dict[int, list[dict[str, Array]]]
-    done: dict[int, list[dict[str, Array] | OnernnError]]
+    ``kinds``: of each frame.
+    """
+
+    arrays: dict[str, Array]
+    kinds: list[_Kind] = field(default_factory=list)
+
+
+_Entry = tuple[_Frames, int]
+"""One frame or result of a `_Frames`."""
+
+
+class _Made(NamedTuple):
+    """Changes that a call makes, by state or by stream."""
+
+    states: Mapping[str, tuple[list[int], Array]] = _NOTHING
+    own: Mapping[int, dict[str, Array]] = _NOTHING
+    waiting: Mapping[int, list[_Entry]] = _NOTHING
+    done: Mapping[int, list[_Entry | OnernnError]] = _NOTHING
+
+
+def _list_ids(streams: int | Sequence[int] | Array) -> tuple[list[int], bool]:
+    """Returns ids, and whether ``streams`` is a single id without an axis."""
+    if type(streams) is int:
+        return [streams], True
+    ids = as_array(streams, "streams")
+    if ids.ndim > 1 or (ids.dtype.kind not in "iu" and ids.size):
+        raise ShapeError(f"streams: expected an id or ids on one axis, got {ids.dtype} {ids.shape}")
+    return ids.reshape(-1).tolist(), not ids.ndim
+
+
+def _gather(entries: list[_Entry], streams: list[int]) -> dict[str, Array]:
+    """Returns the arrays of some frames or results, one row for each. Raises `ShapeError` for
+    different shapes.
+    """
+    if not entries:
+        return {}
+    first, _ = entries[0]
+    if len({id(frames) for frames, _ in entries}) == 1:
+        index = [row for _, row in entries]
+        is_whole = all(index == [*range(len(array))] for array in first.arrays.values())
+        return first.arrays if is_whole else {n: a[index] for n, a in first.arrays.items()}
+    result = {}
+    for name, array in first.arrays.items():
+        for stream, (frames, _) in zip(streams, entries, strict=True):
+            if frames.arrays[name].shape[1:] != array.shape[1:]:
+                raise ShapeError(
+                    f"{name!r}: streams {streams[0]} and {stream} have results of shapes"
+                    f" {array.shape[1:]} and {frames.arrays[name].shape[1:]}: pull them in calls of"
+                    " their own; nothing is pulled"
+                )
+        result[name] = np.stack([frames.arrays[name][row] for frames, row in entries])
+    return result
+
+
+def _settle(graph: Graph, value: Value) -> Value:
+    """Returns an input with the sizes that the model's operators require."""
+    if value.shape is None:
+        return value
+    counts = graph.types[value.name].counts
+    sizes = zip(value.shape, counts, strict=True)
+    return replace(value, shape=tuple(own if size is None else size for own, size in sizes))
 
 
 def _decides(value: Value) -> bool:
-    """Returns whether an input is one integer, which branches and shapes may depend on."""
+    """Returns whether an input is one integer, on which branches and shapes may depend."""
     return value.shape == () and np.dtype(value.dtype or "float32").kind in "iub"
 
 
 def _round_batch(count: int) -> int:
-    """Returns a batch of a few sizes, eight for each power of two: oneDNN keeps primitives of
-    each.
+    """Returns a batch size from a small set, eight per power of two: oneDNN keeps primitives for
+    each size.
     """
     unit = 1 << max(0, count.bit_length() - 4)
     return -(-count // unit) * unit
 
 
-def _over_streams(graph: Graph) -> Graph:
+def over_streams(graph: Graph) -> Graph:
     """Returns the model of a batch of streams, axis 0 of every input and output."""
     mapper = Mapper.of(graph, graph.inputs)
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""The functions that gates may go through, by their ONNX names in lower case."""
+"""The functions that gates may apply, by their ONNX names in lower case."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Function = Callable[[Array], Array]
 
 
 def sigmoid(a: Array) -> Array:
-    """1 / (1 + exp(-a)), without overflow: exp only ever sees what is not positive."""
+    """Computes 1 / (1 + exp(-a)) without overflow: no argument of exp is positive."""
     small = np.exp(-np.abs(a))
     return np.where(a >= 0, 1, small) / (1 + small)
 
 
-def _clipped_affine(a: Array, alpha: Array, beta: Array) -> Array:
+def _clip_affine(a: Array, alpha: Array, beta: Array) -> Array:
     return np.maximum(0, np.minimum(1, alpha * a + beta))
 
 
@@ -36,25 +36,25 @@ _OF_ONNX: dict[str, tuple[Callable[..., Array], *tuple[float | None, ...]]] = {
     # ONNX says 1, ONNX Runtime takes 0
     "ThresholdedRelu": (lambda a, alpha: np.where(a > alpha, a, 0).astype(a.dtype), None),
     "ScaledTanh": (lambda a, alpha, beta: alpha * np.tanh(beta * a), None, None),
-    "HardSigmoid": (_clipped_affine, 0.2, 0.5),
+    "HardSigmoid": (_clip_affine, 0.2, 0.5),
     "Elu": (lambda a, alpha: np.where(a < 0, alpha * np.expm1(np.minimum(a, 0)), a), 1.0),
 }
 FUNCTIONS = {name.lower(): compute for name, (compute, *_) in _OF_ONNX.items()}
 NAMES: Mapping[str, str] = MappingProxyType({name.lower(): name for name in _OF_ONNX})
-"""Each function's name as ONNX writes it; operators that compute one have it, too."""
+"""Each function's name in ONNX's spelling; operators that compute a function have the same name."""
 
 DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
     {name.lower(): tuple(numbers) for name, (_, *numbers) in _OF_ONNX.items()}
 )
-"""alpha and beta of each function that has them, unless they are given; None: they must be."""
+"""Default alpha and beta of each function that has them; None: there is no default."""
 
 
 def complete(activation: Activation) -> Activation:
     """Returns the activation with alpha and beta, its own or its function's default ones.
 
-    Defaults are the ONNX operators' of the same names. Raises `UnsupportedError` for a name
-    that is not listed in the ONNX specification of RNN, and for a number that the function does
-    not take, or lacks.
+    The defaults equal the defaults of the ONNX operators of the same names. Raises
+    `UnsupportedError` for a name that is not listed in the ONNX specification of RNN, for a number
+    that the function does not take, and for a missing number.
     """
     name, *given = activation
     if name not in FUNCTIONS:
@@ -71,10 +71,11 @@ def complete(activation: Activation) -> Activation:
 
 
 def function(activation: Activation) -> Function:
-    """Returns the NumPy function of an activation; dtype in is dtype out. Raises as `completed`
-    does.
+    """Returns the NumPy function of an activation; dtype in is dtype out.
+
+    Raises the same errors as `complete`.
     """
     name, *both = complete(activation)
     compute, numbers = FUNCTIONS[name], [number for number in both if number is not None]
-    # Numbers in the dtype of a: Python's would make a float64 of a scalar under NumPy 1.
+    # Numbers in the dtype of a: with Python's numbers, NumPy 1 would make a scalar float64.
     return lambda a: compute(a, *map(a.dtype.type, numbers)) if numbers else compute(a)

@@ -1,19 +1,22 @@
-"""Array aliases, and the one way in which arrays are frozen, and digested."""
+"""Array aliases, and functions that freeze and digest arrays."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from hashlib import sha256
 from mmap import mmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-Int64 = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+    Int64 = npt.NDArray[np.int64]
+else:
+    Array = Int64 = np.ndarray
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -22,8 +25,8 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 def frozen(array: Array) -> Array:
     """Returns a contiguous read-only array with the same values; writable memory is copied.
 
-    The caller's own array is kept where it is read-only and owns its memory, or is of bytes or of a
-    mapped file.
+    Returns the caller's own array if it is read-only and owns its memory, or if its memory is bytes
+    or a mapped file.
     """
     if type(array) is np.ndarray and array.flags.c_contiguous and not _writable(array):
         return array
@@ -46,9 +49,9 @@ def seal(fresh: Array) -> Array:
 
 
 def _writable(array: Any) -> bool:
-    """Returns whether the array, or whoever owns its memory, can write to it.
+    """Returns whether the array, or the owner of its memory, can write to it.
 
-    A read-only view may be of memory that others write to: of a tensor, a bytearray, DLPack.
+    A read-only view may belong to memory that others write to: a tensor, a bytearray, DLPack.
     """
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
@@ -61,15 +64,15 @@ def _writable(array: Any) -> bool:
     return not isinstance(array, bytes | mmap) or not memoryview(array).readonly
 
 
-def widen(bits: Array) -> Array:
-    """float32 from bfloat16, given as uint16: their upper halves."""
+def widen_bfloat16(bits: Array) -> Array:
+    """Returns float32 from bfloat16, whose bits are uint16: the upper 16 bits of float32."""
     wide = bits.astype(np.uint32)
     wide <<= 16
     return wide.view(np.float32)
 
 
 def bfloat16_bits(array: Array) -> Array:
-    """Returns the bfloat16 nearest to each float32, halves to even, as uint16; NaN stays NaN."""
+    """Returns the bfloat16 nearest to each float32, ties to even, as uint16; NaN stays NaN."""
     numbers = np.ascontiguousarray(array, np.float32)
     bits = numbers.view(np.uint32)
     even = bits >> np.uint32(16)
@@ -84,14 +87,12 @@ def bfloat16_bits(array: Array) -> Array:
 
 
 def same_array(one: Array, other: Array) -> bool:
-    """Returns whether both have the same dtype, shape and numbers."""
+    """Returns whether both have the same dtype, shape and values."""
     return one.dtype == other.dtype and np.array_equal(one, other)
 
 
 def same_bytes(one: Array, other: Array) -> bool:
-    """Returns whether two arrays hold the same bytes, by memcmp; False where one is not
-    contiguous.
-    """
+    """Returns whether two arrays hold the same bytes, by memcmp; False if one is not contiguous."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not (one.flags.c_contiguous and other.flags.c_contiguous):
@@ -100,14 +101,16 @@ def same_bytes(one: Array, other: Array) -> bool:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of all arrays, texts and numbers in a value, but not of where it comes from."""
+    """Returns the SHA-256 of all arrays, texts and numbers in a value, except its origin."""
+    from hashlib import sha256  # loads OpenSSL
+
     result = sha256()
     _add(value, result.update)
     return result.hexdigest()
 
 
 def _add(value: Any, update: Callable[[Any], None]) -> None:
-    """Each value with its type and length in front, so that no two run into each other."""
+    """Adds each value after its type and length, so that different values differ in bytes."""
     parts: list[Any]
     if isinstance(value, np.ndarray | np.generic):
         array = np.ascontiguousarray(value)

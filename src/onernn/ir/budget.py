@@ -1,7 +1,7 @@
-"""Bounds for the memory and time that files and graphs cost: code asks before it takes more.
+"""Limits the memory and time that files and graphs cost: code asks before it takes more.
 
-Sizes that stand in a file cost its author nothing. No array of that size is allocated, and no
-stream inflated, before a `Budget` was asked (design/0024).
+A file may declare sizes of any magnitude at no cost. So code asks a `Budget` before it allocates an
+array of that size or inflates a stream (design/0024).
 """
 
 from __future__ import annotations
@@ -9,27 +9,29 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from onernn.ir.errors import BudgetError
+from onernn.ir.records import NamedTuple
 
 LOADING = 180 * 10**6
-"""Bytes that loading may take besides twice the size of the files.
+"""Bytes that loading may take in addition to twice the size of the files.
 
-SECURITY.md promises 200 MB, which also cover what no reader counts: modules that are imported late,
-and what the allocator keeps.
+SECURITY.md promises 200 MB. The difference covers memory that no reader counts: modules that are
+imported late, and memory that the allocator keeps.
 """
 
 
 STEPS = 500_000
-"""Operators that the loops and layers of a run may run in all: the smallest take some seconds."""
+"""Operators that the loops and layers of a run may run in total: the smallest take some seconds."""
 
 _WORK = 2**18
 """Multiplications that take as long as a small operator: some 10 us."""
@@ -38,16 +40,16 @@ _WORK = 2**18
 WORK = 10_000_000
 """Steps of work that building one model may take, some 100 ns to 1 us each; see `working`.
 
-ONERNN_MAX_WORK in the environment allows another number.
+ONERNN_MAX_WORK in the environment sets a different number.
 """
 
 
 class Work:
-    """Counts what readers, passes and inference go through: nodes of graphs, terms of sizes.
+    """Counts the work of readers, passes and inference: nodes of graphs, terms of sizes.
 
-    A graph of kilobytes may be rebuilt thousands of times, or sizes be multiplied until each has
-    hundreds of terms. Steps are counted, not seconds, so that a file is refused on each machine or
-    on none. Used by one thread.
+    A graph of kilobytes may be rebuilt thousands of times, or its sizes may be multiplied until
+    each has hundreds of terms. The count is in steps, not in seconds, so that a file is refused on
+    every machine or on none. Only one thread may use it.
     """
 
     def __init__(self) -> None:
@@ -56,7 +58,7 @@ class Work:
         self.used = 0
 
     def spend(self, steps: int) -> None:
-        """Counts steps. Raises `BudgetError` where they are more than a model may take."""
+        """Counts steps. Raises `BudgetError` if there are more than a model may take."""
         self.used += steps
         if self.used > self.most:
             raise BudgetError(
@@ -70,7 +72,7 @@ _WORKS: ContextVar[Work | None] = ContextVar("work of the model", default=None)
 
 @contextmanager
 def working() -> Iterator[Work]:
-    """One count of work for all that is built inside; that of outside, if there is one."""
+    """Opens one count of work for all code inside; uses the outer count if there is one."""
     work = _WORKS.get() or Work()
     token = _WORKS.set(work)
     try:
@@ -86,10 +88,10 @@ def spend(steps: int) -> None:
 
 
 class Recurrence(NamedTuple):
-    """The size of a recurrent layer, which decides how long it takes.
+    """The size of a recurrent layer, which determines how long it takes.
 
-    ``runs``: layers times directions, each of which goes step by step. ``work``: multiplications
-    for one row of its input, which are as many as its weights have numbers.
+    ``runs``: layers times directions, each of which runs step by step. ``work``: multiplications
+    for one row of its input, which equal the number of its weights.
     """
 
     runs: int
@@ -103,23 +105,77 @@ class Recurrence(NamedTuple):
 
     @property
     def share(self) -> int:
-        """Most that a row costs: one sequence of one step."""
+        """Returns the maximum cost of a row: one sequence of one step."""
         return self.runs + self.work // _WORK + 1
 
 
-class Budget:
-    """Bytes that may still be taken, ``most`` in all; ``way_out``: what allows more.
+class TimeLimit(NamedTuple):
+    """The time when work must end, by `time.monotonic`; ``seconds``: the limit that the
+    user set.
+    """
 
-    ``steps``: operators that loops and layers may run in all. One object for one load or one run,
-    used by one thread.
+    seconds: float
+    ends: float
+
+    @classmethod
+    def after(cls, seconds: float | None) -> TimeLimit | None:
+        """Returns a limit that starts now. Returns the current limit if that ends earlier or if
+        ``seconds`` is None.
+        """
+        current = _LIMIT.get()
+        if seconds is None:
+            return current
+        ends = time.monotonic() + seconds
+        return current if current and current.ends <= ends else cls(seconds, ends)
+
+    @property
+    def left(self) -> float:
+        """Returns the seconds until the limit."""
+        return self.ends - time.monotonic()
+
+    def check(self) -> None:
+        """Raises `BudgetError` after the limit."""
+        if self.left < 0:
+            raise BudgetError(
+                f"no result after {self.seconds:g} s; --seconds (seconds=) allows more"
+            )
+
+
+_LIMIT: ContextVar[TimeLimit | None] = ContextVar("time limit", default=None)
+
+
+def time_limit() -> TimeLimit | None:
+    """Returns the time limit of the work that this code is part of, None if there is none."""
+    return _LIMIT.get()
+
+
+@contextmanager
+def limited_to(limit: TimeLimit | None) -> Iterator[None]:
+    """Sets the time limit of all work inside the block; None removes it.
+
+    Runs check it before each operator, and the NumPy reference before each step.
+    """
+    token = _LIMIT.set(limit)
+    try:
+        yield
+    finally:
+        _LIMIT.reset(token)
+
+
+class Budget:
+    """Limits the bytes of one load or one run; only one thread may use it.
+
+    ``most``: the limit in total. ``way_out``: the option that raises the limit. ``steps``: how many
+    operators loops and layers may run in total.
     """
 
     def __init__(self, most: int, way_out: str = "", steps: int = STEPS) -> None:
         self.most, self.used, self.way_out = most, 0, way_out
         self.most_steps, self.steps = steps, 0
+        self.limit = time_limit()
 
     def ask(self, size: int, what: str = "it") -> None:
-        """Raises `BudgetError` where ``size`` bytes more would be too many."""
+        """Raises `BudgetError` if ``size`` more bytes would be too many."""
         if self.used + size > self.most:
             raise BudgetError(
                 f"{what} would take {size:,} bytes; {self.used:,} of at most {self.most:,} are"
@@ -127,7 +183,9 @@ class Budget:
             )
 
     def turn(self, operators: int) -> None:
-        """Counts a turn of a loop with so many operators, or a layer that takes as long."""
+        """Counts an iteration of a loop with this number of operators, or a layer that takes as
+        long.
+        """
         self.steps += operators
         if self.steps > self.most_steps:
             raise BudgetError(
@@ -151,7 +209,7 @@ def running() -> Budget:
 
 @contextmanager
 def budget_of_run(most: int, steps: int) -> Iterator[Budget]:
-    """A budget for what runs inside."""
+    """Opens a budget for all that runs inside the block."""
     budget = Budget(most, "; Session(max_bytes=...), --max-bytes, allows more", steps)
     token = _RUNS.set(budget)
     try:
@@ -161,9 +219,9 @@ def budget_of_run(most: int, steps: int) -> Iterator[Budget]:
 
 
 class FileBudget(Budget):
-    """A budget for loading a model: twice the size of its files, each counted once, and some.
+    """A budget for loading a model: twice the size of its files, each counted once, and a constant.
 
-    Readers ask it for all that they keep: the bytes of files, arrays, and Python's objects.
+    Readers ask it for all memory that they keep: the bytes of files, arrays, and Python's objects.
     """
 
     def __init__(self, size: int = 0) -> None:
@@ -171,33 +229,34 @@ class FileBudget(Budget):
         self._files: set[tuple[int, int]] = set()
 
     def reads(self, file: os.stat_result) -> None:
-        """A file more; the same one under another name gives nothing more.
+        """Allows twice a file's size; the same file under another name adds nothing.
 
-        A sparse file has any size and fills no disk: never more than the machine's memory.
+        A sparse file can have any size without filling a disk, so the limit is the machine's
+        memory.
         """
         if (key := (file.st_dev, file.st_ino)) not in self._files:
             self._files.add(key)
             self.allow(2 * file.st_size)
 
     def allow(self, more: int) -> None:
-        """Allows so many bytes more: for what a file holds."""
+        """Allows ``more`` further bytes, for the content of a file."""
         self.most = min(self.most + more, usable_memory())
 
     def release(self, size: int) -> None:
-        """Gives back bytes that were taken and are free again."""
+        """Subtracts bytes that were taken and are free again."""
         self.used -= size
 
     @contextmanager
     def lent(self, size: int, what: str) -> Iterator[None]:
-        """Bytes that are taken until the block ends."""
+        """Takes bytes until the block ends."""
         self.take(size, what)
         yield
         self.release(size)
 
     def parses_json(self, text: bytes) -> None:
-        """Takes the objects that a text in JSON becomes: two bytes may become sixty.
+        """Takes the memory of the objects of a JSON text: two bytes may become sixty.
 
-        Its decoded text is asked for only: it goes before the objects are read.
+        The decoded text is only asked for, not taken: it is released before the objects are read.
         """
         count = text.count
         objects = 96 * (count(b"[") + count(b",")) + 256 * count(b"{") + 160 * count(b":")
@@ -207,8 +266,13 @@ class FileBudget(Budget):
         self.ask(text_size(text), "the text")
 
 
+_SHORT = 1000  # bytes that Python searches faster than NumPy starts
+
+
 def text_size(text: bytes | memoryview) -> int:
     """Returns the bytes of a decoded text: one wide character makes all of them wide."""
+    if len(text) < _SHORT and bytes(text).isascii():
+        return len(text)
     largest = int(np.frombuffer(text, np.uint8).max(initial=0))
     return len(text) * (4 if largest >= 0xF0 else 2 if largest >= 0xC4 else 1)
 
@@ -219,16 +283,14 @@ _LOADS: ContextVar[FileBudget | None] = ContextVar("budget of the load", default
 def loading(size: int = 0) -> FileBudget:
     """Returns the budget of the load that this code is part of; outside of loads a new one.
 
-    ``size``: bytes that a new one allows besides those that are always allowed.
+    ``size``: bytes that a new budget allows in addition to the constant.
     """
     return _LOADS.get() or FileBudget(size)
 
 
 @contextmanager
 def budget_of_load() -> Iterator[None]:
-    """One budget for all files that are read inside: that of a load which is under way, or a new
-    one.
-    """
+    """Opens one budget for all files that are read inside: the current load's, or a new one."""
     token = _LOADS.set(loading())
     try:
         yield
@@ -237,7 +299,7 @@ def budget_of_load() -> Iterator[None]:
 
 
 def bytes_of(array: Any) -> int:
-    """Returns the bytes of an array; where a size is 0, the bytes by its other sizes.
+    """Returns the bytes of an array; if a size is 0, the bytes by its other sizes.
 
     (2**40, 0) is empty, but its sum over the last axis is not.
     """
@@ -247,8 +309,8 @@ def bytes_of(array: Any) -> int:
 
 @cache
 def usable_memory() -> int:
-    """Returns three quarters of the memory that this process may use: the machine's, or its
-    cgroup's.
+    """Returns three quarters of the memory that the machine has, or that the process's cgroup may
+    use.
     """
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -263,6 +325,8 @@ _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # None: another 
 
 
 def return_freed_memory() -> None:
-    """Gives the system what was freed: glibc keeps it, 29 MB behind a model of 25 MB, for 3 ms."""
+    """Returns freed memory to the system: glibc keeps it, 29 MB after a model of 25 MB;
+    takes 3 ms.
+    """
     if _malloc_trim is not None:
         _malloc_trim(0)

@@ -1,8 +1,8 @@
 """The step of every recurrent cell, as one formula over a builder of values.
 
-Run over arrays it is the reference, over values that remember what they were made of its gradients
-follow, and over the names of an ONNX graph it is the body of a Scan. Equations: RNN developer guide
-of oneDNN; oneAPI specification 1.3, RNN (AUGRU cells).
+With arrays as values, the formula is the reference. With values that record their operands, it
+yields the gradients. With the names of an ONNX graph, it is the body of a Scan. Equations: RNN
+developer guide of oneDNN; oneAPI specification 1.3, RNN (AUGRU cells).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ def step(spec: RnnSpec, b: Any, h: Any, c: Any = None) -> list[Any]:
     """Returns the states (h,) or (h, c) after a step from those before it.
 
     ``b`` makes values (N, O), which have ``+``, ``*`` and ``1 - value``: ``x(gate)`` is the product
-    of the input with a gate's weights, and its bias; ``h(gate, state)`` is a state's product;
-    ``inner(product)`` has the bias row u' of LBR cells added; ``gate(place, sum)``
-    and ``apply(place, value)`` are the cell's functions, with and without the clip of gates;
-    ``peephole(row, state)``, ``clip(state)`` and ``project(h)`` belong to LSTM; ``attention`` is
-    (N, 1), None for cells without.
+    of the input with a gate's weights, plus its bias; ``h(gate, state)`` is a state's product;
+    ``inner(product)`` adds the bias row u' of LBR cells; ``gate(place, sum)`` and ``apply(place,
+    value)`` are the cell's functions, with and without the clip of gates; ``peephole(row, state)``,
+    ``clip(state)`` and ``project(h)`` belong to LSTM; ``attention`` is (N, 1), None for cells
+    without attention.
     """
     if spec.cell is Cell.LSTM:
         return _lstm(spec, b, h, c)

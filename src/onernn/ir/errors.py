@@ -1,9 +1,9 @@
-"""The errors of the package, how other exceptions become one of them, and how names are shown."""
+"""The errors of onernn, the conversion of other exceptions, and the display of names."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,23 @@ from onernn.ir.records import dataclass
 
 
 def printable(text: object, keep: str = "") -> str:
-    """Text that a file may have brought along, for a terminal: harmless, and on one line.
+    """Returns a text, which may come from a file, in a form that is safe to print on one line.
 
-    Control characters, marks that turn the direction of writing and whatever else cannot be seen
-    come out as escapes (``\\x1b``, ``\\u202e``, ``\\n``), but for the characters to ``keep``.
+    Control characters, marks that change the direction of writing and other invisible characters
+    become escapes (``\\x1b``, ``\\u202e``, ``\\n``), except the characters to ``keep``.
     """
+    shown = str(text)
+    if shown.isprintable():
+        return shown
     return "".join(
         each if each.isprintable() or each in keep else each.encode("unicode_escape").decode()
-        for each in str(text)
+        for each in shown
     )
 
 
 def message_of(error: Exception) -> str:
-    """Returns what an error says: the system's words behind the file, without the number they
-    bear.
+    """Returns the message of an error: for errors of the system the file, then the text without the
+    error number.
     """
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
@@ -33,11 +36,11 @@ def message_of(error: Exception) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'onednn'?" behind a message about an unknown name, "" where none is like it.
+    """Returns "; did you mean 'onednn'?" for an unknown name, "" if no known name is similar.
 
-    Letters may be missing, wrong or swapped, and be of another case.
+    Letters may be missing, wrong, swapped, or in a different case.
     """
-    from difflib import get_close_matches  # only where something went wrong already
+    from difflib import get_close_matches  # only after an error
 
     lower = {each.lower(): each for each in reversed(list(known))}
     result = get_close_matches(name.lower(), lower, n=1)
@@ -46,7 +49,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why something was not done: a pass that did not fire, a node that cannot run."""
+    """The reason why something was not done: a pass that did not fire, a node that cannot run."""
 
     reason: str
     where: str = ""
@@ -64,18 +67,18 @@ class OnernnError(Exception):
         super().__init__(printable(message, self._keep))
 
     def __reduce__(self) -> Any:
-        """Pickled with its text, which is printable already, and its fields."""
-        return _raised_elsewhere, (type(self), self.args), self.__dict__
+        """Pickles its text, which is printable already, and its fields."""
+        return _unpickle_error, (type(self), self.args), self.__dict__
 
 
-def _raised_elsewhere(kind: type[OnernnError], args: tuple[Any, ...]) -> OnernnError:
+def _unpickle_error(kind: type[OnernnError], args: tuple[Any, ...]) -> OnernnError:
     error = kind(*args)
     error.args = args
     return error
 
 
 class ModelFormatError(OnernnError):
-    """A file is not what it claims to be; names the file and, where known, the byte offset."""
+    """A file has not the claimed format; names the file and, if known, the byte offset."""
 
     def __init__(self, reason: str, file: str | Path = "", offset: int | None = None) -> None:
         self.file, self.offset = str(file), offset
@@ -85,17 +88,19 @@ class ModelFormatError(OnernnError):
 
 
 class ShapeError(OnernnError, ValueError):
-    """An array's rank, shape or dtype is not the one its role asks for."""
+    """An array's rank, shape or dtype does not fit its role."""
 
 
 class BudgetError(OnernnError, MemoryError):
-    """More memory is asked for than may be taken; says for what, and how much is allowed."""
+    """The work needs more memory or time than is allowed; says for what, and how much is
+    allowed.
+    """
 
 
 class UnsupportedError(OnernnError):
-    """Something valid that cannot be run exactly; ``refusals`` say what and where.
+    """Valid input that cannot be run exactly; ``refusals`` name each place and reason.
 
-    Each of them is a line behind the message.
+    Each of them is a line after the message.
     """
 
     def __init__(self, message: str, refusals: Iterable[Refusal] = ()) -> None:
@@ -109,6 +114,25 @@ class UnsupportedError(OnernnError):
         return self.refusals[0]
 
 
+class FrameError(OnernnError):
+    """Frames of some streams in one call were refused and left out; ``errors``: why, by stream.
+
+    Nothing else is lost: results of the other frames wait for the next call.
+    """
+
+    def __init__(self, errors: Mapping[int, OnernnError]) -> None:
+        self.errors = dict(errors)
+        few = ", ".join(map(str, [*self.errors][:8])) + ", ..." * (len(self.errors) > 8)
+        stream, error = next(iter(self.errors.items()))
+        super().__init__(
+            f"a frame of each of {len(self.errors)} streams ({few}) is left out, all other results"
+            f" wait for the next pull; of stream {stream}: {error}"
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.errors,)
+
+
 class MissingDependencyError(OnernnError, ImportError):
     """An optional package is needed and absent; the message says what to install."""
 
@@ -120,22 +144,19 @@ class LibraryError(OnernnError):
 
 
 class UnforeseenError(OnernnError):
-    """An unexpected exception, with the file and node where it arose."""
+    """An unexpected exception, with the file and node that caused it."""
 
 
 # The one place in which other exceptions become an `OnernnError`: a model's bytes decide what is
-# computed.
-#
-# With ONERNN_RAISE in the environment, as in the tests, they are raised as they are.
+# computed. If ONERNN_RAISE is set in the environment, exceptions are raised unchanged; the tests
+# set it.
 
 MISFITS = (ValueError, IndexError, TypeError, ArithmeticError)
-"""What NumPy raises for arrays and numbers that do not fit each other."""
+"""Exceptions that NumPy raises for arrays and numbers that do not fit each other."""
 
 
 def unforeseen(error: Exception, where: object) -> UnforeseenError:
-    """Returns the exception as an `UnforeseenError`, or raised as it is where ONERNN_RAISE is
-    set.
-    """
+    """Returns the exception as an `UnforeseenError`; raises it unchanged if ONERNN_RAISE is set."""
     if os.environ.get("ONERNN_RAISE"):
         raise error
     match error:
@@ -150,15 +171,16 @@ def unforeseen(error: Exception, where: object) -> UnforeseenError:
 
 @contextmanager
 def guard(where: Callable[[], object]) -> Iterator[None]:
-    """Exceptions of neither the package nor the disk become an `UnforeseenError` at ``where()``.
+    """Turns exceptions that neither onernn nor the disk raised into an `UnforeseenError` at
+    ``where()``.
 
-    Guards stand in each other: the inner one names the node, the outer one the file.
+    Guards may be nested: the inner one names the node, the outer one the file.
     """
     try:
         yield
     except UnforeseenError as error:
         raise UnforeseenError(f"{where()}: {error}") from error.__cause__
-    except (OnernnError, OSError):  # what a disk or a folder says has nothing to do with bytes
+    except (OnernnError, OSError):  # an error of a disk or a folder does not depend on the bytes
         raise
     except Exception as error:
         raise unforeseen(error, where()) from error
@@ -166,7 +188,7 @@ def guard(where: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def naming(node: Any, file: str = "") -> Iterator[None]:
-    """Errors raised inside name the node; what does not fit is a `ShapeError`."""
+    """Adds the node's name to errors raised inside; `MISFITS` become a `ShapeError`."""
     try:
         yield
     except OnernnError as error:

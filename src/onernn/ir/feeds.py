@@ -1,22 +1,24 @@
-"""Inputs of a model, in the types that it declares."""
+"""Checks the inputs of a model and converts them to the types that it declares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, did_you_mean
-from onernn.ir.graph import Graph, Value
+from onernn.ir.graph import Graph, Value, sizes_by_name
 from onernn.ir.ragged import Ragged, as_array, convert, data_of
 
 Feed = Mapping[str, Ragged | Array]
 
 
-def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
+def check_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
     """Returns the inputs in the dtypes that the model declares (`converted`).
 
-    Raises `ShapeError` naming the input.
+    Raises `ShapeError` naming the input, or two inputs that have different sizes under one name.
     """
     _check_names(inputs)
     names = [value.name for value in expected]
@@ -27,14 +29,17 @@ def checked_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged 
         what = " and ".join(f"{how} {which}" for how, which in wrong if which)
         hint = did_you_mean(unknown[0], names) if unknown else ""
         raise ShapeError(f"inputs: {what}; the model takes {'; '.join(map(str, expected))}{hint}")
-    return {value.name: _checked_value(value, inputs[value.name]) for value in expected}
+    feed = {value.name: _check_value(value, inputs[value.name]) for value in expected}
+    if any(value.names for value in expected):
+        sizes_by_name(expected, {name: data_of(value).shape for name, value in feed.items()})
+    return feed
 
 
-def checked_given(graph: Graph, given: Feed) -> dict[str, Array]:
+def check_given(graph: Graph, given: Feed) -> dict[str, Array]:
     """Returns arrays for some of the inputs, in the dtypes that the model declares."""
     _check_names(given)
     named = tuple(value for value in graph.inputs if value.name in given)
-    return {name: data_of(value) for name, value in checked_feed(named, given).items()}
+    return {name: data_of(value) for name, value in check_feed(named, given).items()}
 
 
 def _check_names(inputs: Any) -> None:
@@ -46,7 +51,7 @@ def _check_names(inputs: Any) -> None:
             raise ShapeError(f"inputs: expected names as keys, got {name!r}")
 
 
-def _checked_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
+def _check_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
     if expected.lod_depth and not isinstance(given, Ragged):
         raise ShapeError(
             f"input {expected.name!r} is ragged: expected onernn.Ragged(data, offsets)"
@@ -60,11 +65,14 @@ def _checked_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
                 f"input {expected.name!r}: expected {expected.lod_depth} LoD levels,"
                 f" got {len(given.outer) + 1}"
             )
-        return given.with_data(_checked_array(expected, given.data))
-    return _checked_array(expected, as_array(given, f"input {expected.name!r}"))
+        return given.with_data(_check_array(expected, given.data))
+    is_array = type(given) is np.ndarray  # names in messages take longer than the rest
+    return _check_array(
+        expected, given if is_array else as_array(given, f"input {expected.name!r}")
+    )
 
 
-def _checked_array(expected: Value, array: Array) -> Array:
+def _check_array(expected: Value, array: Array) -> Array:
     shape = expected.shape
     if shape is not None and (
         len(shape) != array.ndim
@@ -75,8 +83,10 @@ def _checked_array(expected: Value, array: Array) -> Array:
         if not least <= array.shape[axis] <= most:
             got = f"{array.shape[axis]}, the model takes {least} to {most}"
             raise ShapeError(f"input {expected}: axis {axis} is {got}")
-    if expected.dtype is not None:
-        return convert(array, expected.dtype, f"input {expected}")
-    if array.dtype.kind not in "biuf":
-        raise ShapeError(f"input {expected}: expected numbers, got {array.dtype}")
-    return array
+    if expected.dtype is None:
+        if array.dtype.kind not in "biuf":
+            raise ShapeError(f"input {expected}: expected numbers, got {array.dtype}")
+        return array
+    if array.dtype == expected.dtype:
+        return array
+    return convert(array, expected.dtype, f"input {expected}")

@@ -1,4 +1,4 @@
-"""Files: replaced whole or not at all, inside a folder, and arrays of an ``.npz``."""
+"""Replaces files completely or not at all, checks paths, and reads arrays of an ``.npz``."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ def is_compiled(model: object) -> bool:
 
 
 def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
-    """Returns the path of a file that a model names, links followed; it lies in the folder.
+    """Returns the path of a file that a model names, links followed; the file is in the folder.
 
-    Raises `ModelFormatError` for ``..``, absolute paths and links that leave the folder. ``what``:
-    whose file it is; ``told_by``: the file that names it.
+    A link in the folder may also lead into a hub's cache of the model's files (`_stores`). Raises
+    `ModelFormatError` for ``..``, absolute paths and links that leave the folder. ``what``: the
+    owner of the file; ``told_by``: the file that contains the name.
     """
     if isinstance(name, str) and name and "\0" not in name:
-        result = (folder / name).resolve()
-        if result.is_relative_to(folder.resolve()):
+        result, root = (folder / name).resolve(), folder.resolve()
+        if result.is_relative_to(root):
+            return result
+        named_inside = not os.path.isabs(name) and ".." not in Path(name).parts
+        if named_inside and any(map(result.is_relative_to, _stores(root, told_by))):
             return result
     raise ModelFormatError(
         f"{what}: its file {name!r} would lie outside of the model's folder; copy it there",
@@ -48,17 +52,33 @@ def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
     )
 
 
+def _stores(root: Path, told_by: Path) -> Iterator[Path]:
+    """Yields folders that may hold the linked files of a model.
+
+    If the model's own file is a link, this is the folder of the link's target. A Hugging Face cache
+    has the links of each revision in ``snapshots/``. It has all files in ``blobs/`` next to it,
+    which is not a link.
+    """
+    if os.path.islink(told_by):
+        yield told_by.resolve().parent
+    for each in (root, *root.parents):
+        if each.name == "snapshots":
+            yield each.with_name("blobs")
+
+
 def check_file(path: str | Path) -> None:
-    """Raises `ModelFormatError` for what is no file: a pipe would be waited for."""
+    """Raises `ModelFormatError` for a path that is not a file: reading a pipe would block."""
     if not os.path.isfile(path):
+        kind = "a folder" if os.path.isdir(path) else "a pipe or device"
         is_there = os.path.exists(path)
-        raise ModelFormatError("a folder, pipe or device" if is_there else "no such file", path)
+        raise ModelFormatError(f"{kind}; expected a file" if is_there else "no such file", path)
 
 
 def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
-    """Returns the one that is a file, or None: a pipe in a folder would be waited for.
+    """Returns the only candidate that is a file, or None. Pipes do not count: reading one would
+    block.
 
-    Raises `ModelFormatError` for several; it names the ``argument`` that chooses.
+    Raises `ModelFormatError` for several files; the error names the ``argument`` that chooses.
     """
     files = [file for file in candidates if os.path.isfile(file)]
     if len(files) > 1:
@@ -71,8 +91,8 @@ def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """Opens a stream for the new content of a file, which gets the file's name when the block ends.
 
-    Until then, and if the block raises, the disk is full or the process dies, the old file stays as
-    it was. Raises `OSError` naming the file.
+    Until then the old file remains unchanged. It also remains if the block raises, the disk is full
+    or the process dies. Raises `OSError` naming the file.
     """
     with replacing_all([path]) as (stream,):
         yield stream
@@ -82,9 +102,8 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 def replacing_all(paths: Iterable[str | Path]) -> Iterator[list[BinaryIO]]:
     """Opens a stream for each file of a set; the first file is the one that readers open first.
 
-    No file is replaced before all content is on the disk. An old file and a new one of the set are
-    never there at the same time: if the process dies while it renames them, the first file is
-    missing.
+    No file is replaced before all content is on the disk. Old and new files of the set never exist
+    at the same time: if the process dies while it renames them, the first file is missing.
     """
     with ExitStack() as stack:
         new = [stack.enter_context(_NewFile(path)) for path in paths]
@@ -96,12 +115,13 @@ def replacing_all(paths: Iterable[str | Path]) -> Iterator[list[BinaryIO]]:
 
 @contextmanager
 def staging(path: str | Path) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """Makes a folder for a file and the files next to it, which ends with the block.
+    """Makes a temporary folder for a file and the files next to it; the block's end removes the
+    folder.
 
-    Yields the file's path in that folder, and a function that puts all files of the folder into
-    their places together, as `replacing_all` does it. Raises `OSError` naming the file.
+    Yields the file's path in that folder, and a function that moves all files of the folder to
+    their places together, in the same way as `replacing_all`. Raises `OSError` naming the file.
     """
-    from shutil import copyfileobj, rmtree  # slow, and most processes write no such files
+    from shutil import copyfileobj, rmtree  # slow to import; most processes do not need them
 
     path = Path(path)
     with _naming(path):
@@ -125,7 +145,7 @@ class _NewFile:
     """The content of a file under a temporary name, in the folder of the file."""
 
     def __init__(self, path: str | Path) -> None:
-        # A link stays a link: the file that it names is replaced.
+        # A link stays a link: its target is replaced.
         self.path = os.path.realpath(path)
         self.part: str | None = None
 
@@ -144,7 +164,7 @@ class _NewFile:
         return self
 
     def complete(self) -> None:
-        """Writes what is buffered. The stream stays open, which keeps the part locked."""
+        """Writes the buffered content. The stream stays open, which keeps the part locked."""
         with _naming(self.path):
             self.stream.flush()
             if self.part is not None:
@@ -158,7 +178,7 @@ class _NewFile:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             with _naming(self.path):
-                self.stream.close()  # writes what is buffered: the disk may still be full
+                self.stream.close()  # writes the buffer: the disk may still be full
         except OSError:
             if error is None:
                 raise
@@ -172,7 +192,7 @@ class _NewFile:
 
 @contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
-    """Errors name the file, not its part."""
+    """Makes errors name the file, not its part."""
     try:
         yield
     except OSError as error:
@@ -181,7 +201,7 @@ def _naming(path: str | Path) -> Iterator[None]:
 
 
 def _rename(files: list[_NewFile]) -> None:
-    """Gives complete files their names. Old files of a set are moved away before."""
+    """Renames complete files to their final names. Old files of a set are moved away before."""
     if len(files) < 2:
         for each in files:
             each.rename()
@@ -218,8 +238,9 @@ def _move(path: str, to: str) -> None:
             os.close(folder)
 
 
-# Temporary files and folders. Their maker locks them, and the lock ends with its process: so the
-# next one in the folder knows and removes those that a killed process left.
+# Temporary files and folders. The process that makes one locks it, and the lock ends with the
+# process. So the next process in the folder can recognise and remove files that a killed process
+# left.
 
 
 def _part_in(folder: str | Path, name: str = "") -> str:
@@ -241,7 +262,7 @@ def new_part(
 
 @contextmanager
 def _turn(folder: str) -> Iterator[None]:
-    """Lets one thread of all processes at a time rename a set of files in a folder."""
+    """Lets only one thread of all processes rename a set of files in a folder at a time."""
     part = _part_in(folder, "turn")
     while (handle := _lock(part, os.O_RDWR | os.O_CREAT)) is None:
         pass
@@ -256,7 +277,7 @@ def _lock(part: str, flags: int, how: int = fcntl.LOCK_EX, mode: int = 0o666) ->
     """Opens and locks a temporary file or folder; None if another process removed it meanwhile.
 
     With LOCK_NB it raises `OSError` if another process holds the lock, or if the file system has no
-    locks: then nobody removes anything there.
+    locks. In the latter case no process removes files there.
     """
     is_locked = False
     try:
@@ -277,7 +298,7 @@ def _lock(part: str, flags: int, how: int = fcntl.LOCK_EX, mode: int = 0o666) ->
 
 
 def _remove_abandoned(folder: str | Path) -> None:
-    """Removes what killed processes left in a folder, as far as that is allowed."""
+    """Removes files that killed processes left in a folder, as far as that is allowed."""
     begin, end = _part_in("", "*").split("*")
     try:
         names = os.listdir(folder)
@@ -303,55 +324,57 @@ def _remove_abandoned(folder: str | Path) -> None:
                 os.close(handle)
 
 
-# Archives and the arrays in them: a size is believed only where the bytes for it are there.
+# Archives and the arrays in them: a size counts only if the archive has enough bytes for it.
 
 _PIECE = 2**20
 _ENTRY = 24
 """Bytes of zipfile's objects for each byte of an archive's directory; a member has 47 or more."""
 ARRAY = 512
-"""Bytes that an array takes besides its numbers, with its name and its places in dictionaries."""
+"""Bytes that an array takes besides its elements, with its name and its entries in dictionaries."""
 _MOST_HEADER = 10_000
-"""Bytes of an ``.npy``'s header, as NumPy limits it, but before it is read."""
+"""Limit for the bytes of an ``.npy``'s header, the same as NumPy's, checked before it is read."""
 
 
 class _Directory:
-    """A stream of which zipfile reads an archive's directory: what it makes of that is taken."""
+    """A stream from which zipfile reads an archive's directory; the budget counts zipfile's
+    objects.
+    """
 
     def __init__(self, stream: IO[bytes], budget: FileBudget) -> None:
         self.stream, self.budget = stream, budget
         self.seek, self.tell, self.seekable = stream.seek, stream.tell, stream.seekable
 
     def read(self, size: int = -1) -> bytes:
-        if size > 0:  # else the end of the file, where a comment may be
+        if size > 0:  # otherwise the end of the file, which may have a comment
             self.budget.take(_ENTRY * size, "the archive's directory")
         return self.stream.read(size)
 
 
 @contextmanager
 def unzip(stream: IO[bytes], what: str, file: str | Path) -> Iterator[ZipFile]:
-    """An archive in a stream; ``file`` and ``what`` it is not are for errors.
+    """Opens an archive in a stream; ``file`` and ``what`` are for errors.
 
-    Raises `ModelFormatError` for what is none, or has damaged members, and `BudgetError` for one of
-    too many members.
+    Raises `ModelFormatError` if it is not an archive or has damaged members, and `BudgetError` if
+    it has too many members.
     """
-    from zipfile import ZipFile  # slow, and few models are one
+    from zipfile import ZipFile  # slow to import, and few models are archives
 
     try:
         with ZipFile(cast(Any, _Directory(stream, loading()))) as archive:
-            archive.fp = cast(Any, stream)  # members are taken by those who read them
+            archive.fp = cast(Any, stream)  # the budget counts members when they are read
             yield archive
     except (OnernnError, FileNotFoundError):
         raise
-    except Exception as error:  # zipfile, zlib, lzma and tokenize each raise kinds of their own
+    except Exception as error:  # zipfile, zlib, lzma and tokenize each raise different kinds
         raise ModelFormatError(f"{what}: {str(error)[:200]}", file) from error
 
 
 @contextmanager
-def opened_member(archive: ZipFile, member: ZipInfo) -> Iterator[IO[bytes]]:
-    """The bytes of a member, piece after piece.
+def open_member(archive: ZipFile, member: ZipInfo) -> Iterator[IO[bytes]]:
+    """Opens the bytes of a member, to read them piece after piece.
 
-    Raises `ValueError` for a compression other than deflate: lzma and bzip2 take memory as the
-    file says.
+    Raises `ValueError` for a compression other than deflate: lzma and bzip2 take as much memory as
+    the file requests.
     """
     if member.compress_type not in (0, 8):
         raise ValueError(f"{member.filename}: compressed by another method than deflate")
@@ -360,23 +383,25 @@ def opened_member(archive: ZipFile, member: ZipInfo) -> Iterator[IO[bytes]]:
 
 
 def member_bytes(archive: ZipFile, member: ZipInfo) -> bytes:
-    """Returns all bytes of a member, which the budget of the load counts. Raises as
-    `opened_member`.
+    """Returns all bytes of a member, which the budget of the load counts.
+
+    Raises the same errors as `open_member`.
     """
     loading().take(member.file_size, member.filename)
-    with opened_member(archive, member) as stream:
+    with open_member(archive, member) as stream:
         return stream.read(member.file_size)
 
 
 def read_member(archive: ZipFile, member: ZipInfo) -> Array:
     """Returns the array of a member, by the budget of the load; nothing else of the file is read.
 
-    Raises `BudgetError`, and `ValueError`, or what zipfile does, for what is none.
+    Raises `BudgetError`. Raises `ValueError`, or an error of zipfile, if the member is not an
+    array.
     """
     size, name = member.file_size, member.filename
     if size > member.compress_size:  # before anything is inflated
         loading().ask(size, f"{name}, which np.savez stores uncompressed,")
-    with opened_member(archive, member) as stream:
+    with open_member(archive, member) as stream:
         version = np.lib.format.read_magic(stream)
         if version not in ((1, 0), (2, 0)):
             raise ValueError(f"{name}: npy version {version}")
@@ -406,10 +431,10 @@ def read_member(archive: ZipFile, member: ZipInfo) -> Array:
 
 
 def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str, Array]:
-    """Returns the arrays of an ``.npz`` whose names begin so; the others are not read.
+    """Returns the arrays of an ``.npz`` whose names begin with a prefix; the others are not read.
 
-    Raises `ModelFormatError` if it is none, or holds objects, and `BudgetError` where they would
-    take more than `onernn.load` may take for a model of this size.
+    Raises `ModelFormatError` if it is not an ``.npz``, or holds objects. Raises `BudgetError` if
+    the arrays would take more than `onernn.load` may take for a model of this size.
     """
     check_file(file)
     try:

@@ -1,12 +1,13 @@
-"""The one form that every framework's model is lowered to: values, nodes, graphs, types."""
+"""The common form of every framework's models: values, nodes, graphs, types."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import field
 from os import PathLike
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from onernn.ir.arrays import Array, frozen
 from onernn.ir.budget import spend
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError, printable
 from onernn.ir.operator import OPERATORS, Operator
-from onernn.ir.records import Immutable, cached_property, dataclass
+from onernn.ir.records import Immutable, NamedTuple, Renamed, cached_property, dataclass, replace
 from onernn.ir.types import UNKNOWN, Size, Type, constant_type, dense, evaluate, lod_names, words_of
 
 UNSUPPORTED = "Unsupported"
@@ -24,8 +25,9 @@ UNSUPPORTED = "Unsupported"
 class NativeOp(NamedTuple):
     """One operator of the framework's own graph: its position there, and its type.
 
-    ``name``: its own, by which viewers of the file, such as Netron, find it, "" where it has none.
-    ``value``: the main one that it makes, by which those without a name are found, as Paddle's.
+    ``name``: its own name, under which viewers of the file, such as Netron, show it; "" if it has
+    none. ``value``: the name of its main output, which identifies operators without a name, such as
+    Paddle's.
     """
 
     position: int
@@ -39,32 +41,32 @@ _NAMED = 3
 
 
 def layer_operators(origin: Iterable[NativeOp]) -> tuple[NativeOp, ...]:
-    """Returns the native operators of recurrent types, or all where there is none; each once."""
+    """Returns the native operators of recurrent types, or all if there is none; each once."""
     every = tuple(dict.fromkeys(origin))
     return tuple(op for op in every if names_recurrence(op.type)) or every
 
 
 def names_recurrence(text: str) -> bool:
-    """Returns whether the type of a native operator, or a reason, names a kind of recurrent
-    layers.
+    """Returns whether the type of a native operator, or a reason, names a kind of
+    recurrent layer.
     """
     return any(kind in text.lower() for kind in _RECURRENT)
 
 
 def native_names(origin: Iterable[NativeOp]) -> str:
-    """Their names, as ``'/r/LSTM'``, of many the first ones; "" where one has none."""
+    """Returns operators' names, such as ``'/r/LSTM'``, the first of many; "" if one has none."""
     names = [*dict.fromkeys(op.name for op in origin)]
     more = ["..."] if len(names) > _NAMED else []
     return "" if "" in names else ", ".join([*map(repr, names[:_NAMED]), *more])
 
 
 def native_types(origin: Iterable[NativeOp]) -> str:
-    """Returns the types of native operators, each once: unrolled cells stand for hundreds."""
+    """Returns the types of native operators, each once: an unrolled layer has hundreds of them."""
     return "+".join(dict.fromkeys(op.type for op in origin))
 
 
 def describe_operators(origin: tuple[NativeOp, ...]) -> str:
-    """Some operators as a reader finds them: "LSTM '/r/LSTM'", "gru that makes 'y'", or "file"."""
+    """Describes operators so that a reader finds them: "LSTM '/r/LSTM'", "gru that makes 'y'"."""
     types, value = native_types(origin), origin[-1].value
     if names := native_names(origin):
         return printable(f"{types} {names}")
@@ -72,8 +74,8 @@ def describe_operators(origin: tuple[NativeOp, ...]) -> str:
 
 
 def is_named_here(value: str) -> bool:
-    """Returns whether a value is named after a canonical operator, "x/Rnn#2", and so is not in the
-    file.
+    """Returns whether a value is named after a canonical operator, such as "x/Rnn#2". The file does
+    not contain such a name.
     """
     _, slash, last = value.rpartition("/")
     return bool(slash) and last.partition("#")[0] in OPERATORS
@@ -83,7 +85,9 @@ def is_named_here(value: str) -> bool:
 class Value:
     """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth.
 
-    ``ranges``: by axis, the least and the most that a dynamic size may be, where a model says.
+    ``ranges``: by axis, the minimum and the maximum of a dynamic size, if the model declares them.
+    ``names``: for each axis the model's name for its dynamic size, "" for no name. Dynamic sizes
+    with one name are equal in all inputs.
     """
 
     name: str
@@ -91,46 +95,69 @@ class Value:
     shape: tuple[int | None, ...] | None = None
     lod_depth: int = 0
     ranges: Mapping[int, tuple[int, float]] = field(default_factory=dict, hash=False)
+    names: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> dict[int, str]:
+        """The names of dynamic sizes by axis; empty if the number of axes differs."""
+        sizes = self.shape or ()
+        pairs = zip(self.names, sizes, strict=True) if len(self.names) == len(sizes) else ()
+        return {axis: name for axis, (name, size) in enumerate(pairs) if name and size is None}
 
     @property
     def type(self) -> Type:
-        """Sizes that are left open are named after the value and the axis."""
+        """The type. The model's names for open sizes are used; others are named after the value and
+        the axis.
+        """
         shape: list[Any] | None = None
         lod = lod_names(self.name, self.lod_depth)
         if self.shape is not None:
+            own = {axis: f"{name}." for axis, name in self.named.items()}
             shape = [
-                f"{self.name}.{index}" if s is None else s for index, s in enumerate(self.shape)
+                own.get(index, f"{self.name}.{index}") if s is None else s
+                for index, s in enumerate(self.shape)
             ]
             if lod:
                 shape[:1] = [words_of(lod)]
         return replace(dense(self.dtype, shape), lod=lod)
 
-    def declared(self, known: Any) -> Value:
-        """This input with what a caller knows of it: a `Value`, an array, a dtype or a shape.
+    def declare(self, known: Any) -> Value:
+        """Returns the input with a caller's knowledge: a `Value`, an array, a dtype or a shape.
 
-        Raises `ShapeError` if that is none of these, or if the model declares another shape.
+        Raises `ShapeError` if ``known`` is none of these, or if the model declares a different
+        shape.
         """
         if isinstance(known, Value):
-            return replace(known, name=self.name)
-        dtype, shape = getattr(known, "dtype", known), getattr(known, "shape", None)
-        if isinstance(known, (tuple, list)):
-            dtype, shape = self.dtype, tuple(known)
-        try:
-            dtype = dtype and np.dtype(dtype).name
-        except TypeError:
-            expected = "expected an array, a dtype or a shape such as (1, 80)"
-            raise ShapeError(f"input {self}: {expected}, got {known!r}") from None
+            shape = known.shape
+        else:
+            dtype, shape = getattr(known, "dtype", known), getattr(known, "shape", None)
+            if isinstance(known, (tuple, list)):
+                numbers = (int(each) if isinstance(each, np.integer) else each for each in known)
+                dtype, shape = self.dtype, tuple(numbers)
+            try:
+                dtype = dtype and np.dtype(dtype).name
+            except TypeError:
+                expected = "expected an array, a dtype or a shape such as (1, 80)"
+                raise ShapeError(f"input {self}: {expected}, got {known!r}") from None
         own = self.shape
         if own is not None and shape is not None:
             pairs = zip(own, shape, strict=False)
-            if len(own) != len(shape) or any(a not in (None, b) for a, b in pairs):
+            both = [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
+            if len(own) != len(shape) or any(a != b for a, b in both):
                 raise ShapeError(f"input {self}: got the shape {shape}")
-        return replace(self, dtype=self.dtype or dtype, shape=own if shape is None else shape)
+            sizes = zip(own, shape, strict=True)
+            shape = tuple(a if b is None else b for a, b in sizes)
+        shape = own if shape is None else shape
+        if isinstance(known, Value):
+            return replace(known, name=self.name, shape=shape, names=self.names)
+        return replace(self, dtype=self.dtype or dtype, shape=shape)
 
-    def opened(self, array: Array) -> Value:
-        """This input with an array's dtype and axes where it leaves these open; sizes stay open."""
+    def complete(self, array: Array) -> Value:
+        """Returns the input with an array's dtype and rank if these are open; sizes stay open."""
         shape = (None,) * array.ndim if self.shape is None else self.shape
         return replace(self, dtype=self.dtype or array.dtype.name, shape=shape)
+
+    declared, opened = Renamed("declare"), Renamed("complete")
 
     def __str__(self) -> str:
         shape = ("...",) if self.shape is None else self.shape
@@ -139,11 +166,77 @@ class Value:
         return f"{printable(self.name)}: {self.dtype or 'any'}({', '.join(sizes)}){ragged}"
 
 
+def sizes_by_name(values: Iterable[Value], shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sizes in these shapes by the names that ``values`` have for them.
+
+    ``shapes``: by the names of values; a size may also be a name, or None if it is unknown. Raises
+    `ShapeError` if one name has two numbers.
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    for value in values:
+        shape = shapes.get(value.name) or ()
+        for axis, name in value.named.items() if len(shape) == len(value.names) else ():
+            size, place = shape[axis], f"{shape[axis]} on axis {axis} of {value.name!r}"
+            first, where = found.get(name, (None, ""))
+            if isinstance(first, int) and isinstance(size, int) and first != size:
+                raise ShapeError(
+                    f"inputs: the model has one size {printable(name)!r}, got {where} and {place}"
+                )
+            if first is None or isinstance(size, int):
+                found[name] = size, place
+    return {name: size for name, (size, _) in found.items() if size is not None}
+
+
+def with_open_names(value: Value) -> Value:
+    """Returns a value in which names among its sizes are replaced by dynamic sizes with these
+    names.
+    """
+    own = value.named
+    names = tuple(
+        size if isinstance(size, str) else own.get(axis, "")
+        for axis, size in enumerate(value.shape or ())
+    )
+    shape = value.shape and tuple(s if isinstance(s, int) else None for s in value.shape)
+    return replace(value, shape=shape, names=names if any(names) else ())
+
+
+def with_rows(value: Value, count: int | None, name: str = "") -> Value:
+    """Returns the value with a new axis 0 of ``count`` rows, each of which is one such value."""
+    if value.shape is None:
+        return value
+    names = (name, *(value.names or ("",) * len(value.shape)))
+    ranges = {axis + 1: each for axis, each in value.ranges.items()}
+    return replace(value, shape=(count, *value.shape), names=names, ranges=ranges)
+
+
+def declare_inputs(
+    inputs: Sequence[Value],
+    known: Mapping[str, Any],
+    given: Mapping[str, Array] = MappingProxyType({}),
+) -> list[Value]:
+    """Returns the inputs that are not ``given``; some get a caller's knowledge (`Value.declare`).
+
+    A size that the model names is the same in all inputs. Raises `ShapeError` if ``known``
+    contradicts the model, or if one name has two sizes.
+    """
+    left = [value for value in inputs if value.name not in given]
+    result = [value.declare(known.get(value.name, value)) for value in left]
+    shapes: dict[str, Any] = {name: array.shape for name, array in given.items()}
+    sizes = sizes_by_name(inputs, shapes | {value.name: value.shape for value in result})
+    for at, value in enumerate(left):
+        shape = [*(result[at].shape or ())]
+        for axis, name in value.named.items():
+            shape[axis] = sizes.get(name)
+        if value.named:
+            result[at] = replace(result[at], shape=tuple(shape))
+    return result
+
+
 @dataclass(frozen=True, eq=False)
 class Node(Immutable):
-    """One operator: an ONNX operator by name and meaning, or one of our own few.
+    """One operator: an ONNX operator by name and meaning, or one of onernn's own few.
 
-    Absent optional inputs and outputs are "". ``origin``: the native operators it stands for.
+    Absent optional inputs and outputs are "". ``origin``: the native operators it represents.
     """
 
     op: str
@@ -157,7 +250,9 @@ class Node(Immutable):
 
     @property
     def label(self) -> str:
-        """How messages call it: by the name of what it stands for in the file, or by its value."""
+        """The node's name in messages: the name of its native operator in the file, or of its
+        value.
+        """
         shown = layer_operators(self.origin)
         if names := native_names(shown):
             return printable(f"node {names} ({native_types(shown)})")
@@ -176,21 +271,24 @@ class Node(Immutable):
 
     @cached_property
     def attrs(self) -> SimpleNamespace:
-        """The attributes, with the operator's defaults where they are absent."""
+        """The attributes, with the operator's defaults for absent ones."""
         operator = OPERATORS.get(self.op)
-        if operator is None:  # one that is not supported: its attributes are all there is
+        if operator is None:  # not supported: defaults are unknown
             return SimpleNamespace(**self.attributes)
         return operator.attrs(self.attributes, len(self.outputs))
 
     @cached_property
     def problem(self) -> str:
-        """What is wrong with the number of inputs and outputs, or the attributes; "" if nothing."""
+        """The error in the number of inputs and outputs, or in the attributes; "" if there is
+        none.
+        """
         operator = OPERATORS.get(self.op)
         return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
 
     @property
     def typed(self) -> tuple[Any, Any, Any, bool]:
-        """The inputs' types that were met last, what followed for the outputs, and equal sizes.
+        """The last inputs' types, the outputs' types that follow from them, and the sizes that must
+        be equal.
 
         Also, whether sizes or offsets of the outputs are named after the node.
         """
@@ -199,8 +297,8 @@ class Node(Immutable):
     def remember_types(self, *known: Any) -> None:
         self.__dict__["_typed"] = known
 
-    def renamed(self, names: Mapping[str, str]) -> Node:
-        """Returns the node with other names of values; cached attributes and types stay."""
+    def rename(self, names: Mapping[str, str]) -> Node:
+        """Returns the node with renamed values; cached attributes and types stay."""
         if names.keys().isdisjoint((*self.inputs, *self.outputs)):
             return self
         inputs, outputs = (
@@ -214,49 +312,68 @@ class Node(Immutable):
             out.remember_types(*self.typed)
         return out
 
+    renamed = Renamed("rename")
+
     def input(self, position: int) -> str:
-        """Returns the name of an input, "" where it is absent."""
+        """Returns the name of an input, "" if it is absent."""
         return self.inputs[position] if position < len(self.inputs) else ""
 
 
-# The types of a graph's values, from the operators' own rules.
+# The types of a graph's values, inferred by the operators' rules.
 
 FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowError)
-"""Exceptions of rules and formulas on sizes where a run would fail: nothing is known then."""
+"""Exceptions of rules and formulas on sizes that would make a run fail: nothing is known then."""
 
 
 class Sizes:
-    """Which names of sizes mean the same: rules fill it where two sizes must be equal."""
+    """Names of sizes that mean the same size: rules add to it if two sizes must be equal.
+
+    ``bound`` maps each of these names to its size.
+    """
 
     def __init__(self) -> None:
-        self._bound: dict[str, Size] = {}
+        self.bound: dict[str, Size] = {}
 
     def same(self, *sizes: Size | None) -> Size | None:
-        """Returns the one size that all are, a number where one of them is; None where none is
-        known.
+        """Returns the one size that all sizes are; a number if one of them is a number; None if
+        none is known.
         """
-        known = [self.settled(size) for size in sizes if size is not None]
+        known = [self.settle_size(size) for size in sizes if size is not None]
         if not known:
             return None
         chosen = min(known, key=lambda size: (size.number is None, size.name is None))
         for size in known:
             if size != chosen and size.name and size.name not in chosen.names:
-                self._bound[size.name] = chosen
+                self.bound[size.name] = chosen
         return chosen
 
-    def settled(self, size: Size) -> Size:
-        while self._bound and not size.names.isdisjoint(self._bound):
-            size = size.put(self._bound)
-        return size
+    def settle_size(self, size: Size) -> Size:
+        """Returns a size, simplified by everything that is known of its names."""
+        if not self.bound or size.names.isdisjoint(self.bound):
+            return size
+        return size.substitute(
+            {name: self._follow(name) for name in size.names & self.bound.keys()}
+        )
+
+    def _follow(self, name: str) -> Size:
+        """Returns the size of a bound name; shortens the chain of names."""
+        way, result = [name], self.bound[name]
+        while result.name in self.bound:
+            way.append(result.name)
+            result = self.bound[result.name]
+        result = self.settle_size(result)
+        self.bound |= dict.fromkeys(way, result)
+        return result
 
     def settle(self, found: Type) -> Type:
-        """Returns the type with every size as it is known now."""
-        if not self._bound or found.shape is None:
+        """Returns the type with every size in its currently known form."""
+        if not self.bound or found.shape is None:
             return found
-        shape = tuple(None if size is None else self.settled(size) for size in found.shape)
+        shape = tuple(None if size is None else self.settle_size(size) for size in found.shape)
         value = found.value
         if value is not None:
-            value = self.settled(value) if isinstance(value, Size) else (*map(self.settled, value),)
+            settle = self.settle_size
+            value = settle(value) if isinstance(value, Size) else (*map(settle, value),)
         if shape == found.shape and value == found.value:
             return found
         return replace(found, shape=shape, value=value)
@@ -266,8 +383,8 @@ class Context:
     """The knowledge of a type rule, except its inputs' types.
 
     ``attrs``: the node's attributes with their defaults. ``same(a, b)`` declares two sizes equal
-    and returns the one, or raises `ShapeError`; ``fresh(label)`` is a size that is known during a
-    run only, named after the node.
+    and returns that size, or raises `ShapeError`. ``fresh(label)`` is a size that is known only
+    during a run, named after the node.
     """
 
     def __init__(self, node: Node, sizes: Sizes) -> None:
@@ -279,7 +396,8 @@ class Context:
     def same(self, *sizes: Size | None) -> Size | None:
         self.said.append(sizes)
         result = self._sizes.same(*sizes)
-        numbers = {self._sizes.settled(size).number for size in sizes if size is not None} - {None}
+        known = [self._sizes.settle_size(size).number for size in sizes if size is not None]
+        numbers = {*known} - {None}
         if len(numbers) > 1:
             raise ShapeError(f"expected equal sizes, got {sorted(filter(None, numbers))}")
         return result
@@ -295,10 +413,18 @@ class Context:
 
 
 class Inference:
-    """The types of values, found node after node. ``known``: those that no node makes."""
+    """The types of values, inferred node after node.
 
-    def __init__(self, known: Mapping[str, Type] = MappingProxyType({})) -> None:
+    ``known``: the types of values that no node makes; ``bound``: sizes by their names.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, Type] = MappingProxyType({}),
+        bound: Mapping[str, Size] = MappingProxyType({}),
+    ) -> None:
         self._sizes, self._found = Sizes(), dict(known)
+        self._sizes.bound.update(bound)
 
     def __contains__(self, name: str) -> bool:
         return name in self._found
@@ -310,11 +436,11 @@ class Inference:
         self._found[name] = known
 
     def add(self, node: Node) -> None:
-        """Finds the types of a node's outputs; those of its inputs are there."""
+        """Infers the types of a node's outputs; the types of its inputs must be known."""
         spend(1 + len(node.inputs) + len(node.outputs))
-        inputs = tuple(self[name] if name else None for name in node.inputs)
+        inputs = tuple([self[name] if name else None for name in node.inputs])
         before, outputs, said, _ = node.typed
-        if before == inputs:  # graphs made one from another share most nodes
+        if before == inputs:  # graphs that are made from each other share most nodes
             for equal in said:
                 self._sizes.same(*equal)
         else:
@@ -330,11 +456,16 @@ class Inference:
         return {name: self._sizes.settle(result) for name, result in self._found.items() if name}
 
 
-def infer(nodes: Iterable[Node], known: Mapping[str, Type]) -> dict[str, Type]:
-    """Returns the type of every value, ``known`` and computed; what a rule cannot infer is
-    unknown.
+def infer(
+    nodes: Iterable[Node],
+    known: Mapping[str, Type],
+    bound: Mapping[str, Size] = MappingProxyType({}),
+) -> dict[str, Type]:
+    """Returns the type of every value, ``known`` and inferred; unknown if a rule cannot infer it.
+
+    ``bound``: sizes by their names.
     """
-    inference = Inference(known)
+    inference = Inference(known, bound)
     for node in nodes:
         inference.add(node)
     return inference.types()
@@ -356,14 +487,16 @@ def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> t
     try:
         outputs = _numbers(operator, node, inputs, outputs[0]) or outputs
     except FAILURES:
-        pass  # the shape is known all the same
+        pass  # the shape is still known
     return (*outputs, *unknown)[: len(node.outputs)]
 
 
 def _under_words(
     operator: Operator, node: Node, inputs: tuple[Type | None, ...], outputs: tuple[Type, ...]
 ) -> tuple[Type, ...]:
-    """Returns the outputs with the LoD of the first ragged input, as `Operator.run` gives it."""
+    """Returns the outputs with the LoD of the first ragged input, in the same way as
+    `Operator.run`.
+    """
     given = [each for each in inputs if each is not None]
     like = next((each for each in given if each.lod != ()), None)
     if like is None or operator.dropped is True:
@@ -389,7 +522,8 @@ def _under_words(
 def _numbers(
     operator: Operator, node: Node, inputs: tuple[Type | None, ...], out: Type
 ) -> tuple[Type, ...] | None:
-    """Integers and truths that are computed from known ones, sizes with names among them.
+    """Returns integers and truth values that are computed from known ones, which may be sizes with
+    names.
 
     Smaller integers wrap around.
     """
@@ -418,9 +552,9 @@ __all__ = [
 class Graph(Immutable):
     """An immutable model: nodes in an order in which they can run, constants read-only.
 
-    ``notes`` are what a reader wants a user to know. Raises `ModelFormatError` where a value is
-    used before it is made (including a cycle) or made twice, and where a node's inputs, outputs or
-    attributes are not those of its operator.
+    ``notes``: messages of a reader for the user. Raises `ModelFormatError` if a value is used
+    before it is made (including a cycle) or is made twice, and if a node's inputs, outputs or
+    attributes do not fit its operator.
     """
 
     name: str
@@ -456,6 +590,11 @@ class Graph(Immutable):
                 raise ModelFormatError(f"output {value.name!r} is made by no operator", self.name)
 
     @cached_property
+    def ops(self) -> frozenset[str]:
+        """The operators of the nodes."""
+        return frozenset([node.op for node in self.nodes])
+
+    @cached_property
     def _producers(self) -> dict[str, Node]:
         return {name: node for node in self.nodes for name in node.outputs if name}
 
@@ -470,19 +609,27 @@ class Graph(Immutable):
     @cached_property
     def types(self) -> dict[str, Type]:
         """The type of every value, inferred from the inputs' declarations; see `Type`."""
-        return self.typed({value.name: value.type for value in self.inputs})
+        return self.infer_types({value.name: value.type for value in self.inputs})
 
-    def typed(self, inputs: Mapping[str, Type]) -> dict[str, Type]:
-        """Returns the types of all values where the inputs are of these types."""
+    def infer_types(
+        self, inputs: Mapping[str, Type], bound: Mapping[str, Size] = MappingProxyType({})
+    ) -> dict[str, Type]:
+        """Returns the types of all values if the inputs are of these types.
+
+        ``bound``: sizes by their names.
+        """
         constants = {name: constant_type(array) for name, array in self.constants.items()}
-        return infer(self.nodes, {**constants, **inputs})
+        return infer(self.nodes, {**constants, **inputs}, bound)
+
+    typed, pruned = Renamed("infer_types"), Renamed("prune")
+    used_only_by = Renamed("is_used_only_by")
 
     def is_dense(self, *names: str) -> bool:
-        """Returns whether all values are surely without offsets; absent ones are."""
+        """Returns whether all values are known to have no offsets; absent values count as dense."""
         return all(self.types[name].lod == () for name in names if name)
 
     def _repr_html_(self) -> str:
-        """Returns a table for notebooks: inputs, operators with the types that they make, and
+        """Returns a table for notebooks: inputs, operators with the types of their outputs, and
         outputs.
         """
         from onernn.ir import html
@@ -496,20 +643,20 @@ class Graph(Immutable):
         return html.table(self.name, ("operator", "from", "makes", "type"), rows)
 
     def number(self, name: str) -> Any:
-        """Returns the number of a constant that has one; None for other values."""
+        """Returns the value of a scalar constant; None if the value is not one."""
         array = self.constants.get(name)
         return array.item() if array is not None and array.size == 1 else None
 
     def producer(self, name: str, *ops: str) -> Node | None:
         """Returns the node that makes a value; None for inputs, constants and "".
 
-        ``ops``: None, too, for a node of another operator than these.
+        ``ops``: also None for a node of an operator that is not in ``ops``.
         """
         node = self._producers.get(name)
         return None if node is None or ops and node.op not in ops else node
 
     def has(self, node: Node) -> bool:
-        """Returns whether this very node is in the graph."""
+        """Returns whether exactly this node object is in the graph."""
         return any(self.producer(name) is node for name in node.outputs if name)
 
     def users(self, name: str) -> list[Node]:
@@ -519,14 +666,12 @@ class Graph(Immutable):
         return any(value.name == name for value in self.outputs)
 
     def is_read(self, name: str) -> bool:
-        """Returns whether any node, or the caller of the graph, reads the value; "" is never
-        read.
-        """
+        """Returns whether any node, or the caller of the graph, reads the value; False for ""."""
         return bool(name) and (name in self._users or self.is_output(name))
 
-    def used_only_by(self, name: str, node: Node) -> bool:
-        """Returns whether this node is the value's only reader, the caller of the graph
-        included.
+    def is_used_only_by(self, name: str, node: Node) -> bool:
+        """Returns whether this node is the value's only reader. The caller of the graph counts as a
+        reader.
         """
         return self.users(name) == [node] and not self.is_output(name)
 
@@ -536,8 +681,8 @@ class Graph(Immutable):
         new: Iterable[Node],
         constants: Mapping[str, Array] = MappingProxyType({}),
     ) -> Graph:
-        """Returns the graph with ``new`` in the place of the last of ``old``, and constants
-        added.
+        """Returns the graph with ``new`` in place of the last of ``old``, and with added
+        constants.
         """
         gone = set(map(id, old))
         place = max(i for i, node in enumerate(self.nodes) if id(node) in gone)
@@ -566,8 +711,8 @@ class Graph(Immutable):
                 nodes.append(Node("Identity", inputs[:1], node.outputs[:1], {}, node.origin))
         return self._prune(nodes, self.constants)
 
-    def pruned(self) -> Graph:
-        """Without nodes and constants that no output needs; inputs stay: they are the signature."""
+    def prune(self) -> Graph:
+        """Returns the graph without nodes and constants that no output needs; all inputs stay."""
         return self._prune(self.nodes, self.constants)
 
     def _prune(self, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Graph:
@@ -581,23 +726,63 @@ class Graph(Immutable):
         return replace(self, nodes=tuple(reversed(kept)), constants=used)
 
 
-_readers: list[Callable[[Any], Graph]] = []
+@dataclass(frozen=True, eq=False)
+class Defaults:
+    """Inputs of a graph's file that have a default there: the graph holds them as constants.
+
+    ``inputs``: in the form that the file declares. ``open(names, bound)`` reads the file again, and
+    returns the graph in which ``names`` are inputs, and the arrays of ``bound`` are constants.
+    """
+
+    inputs: tuple[Value, ...]
+    open: Callable[[Collection[str], Mapping[str, Array]], Graph]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(value.name for value in self.inputs)
 
 
-def register_reader(read: Callable[[Any], Graph]) -> None:
-    """Registers what reads a model where only its path is given."""
+_defaults = WeakKeyDictionary[Graph, Defaults]()
+
+
+def declare_defaults(graph: Graph, defaults: Defaults) -> None:
+    """Remembers the defaults of a graph from a file; graphs that are made from it have none."""
+    _defaults[graph] = defaults
+
+
+def defaults_of(graph: Graph) -> Defaults | None:
+    return _defaults.get(graph)
+
+
+def feed_defaults(graph: Graph, names: Iterable[str]) -> Graph:
+    """Returns the graph in which each of ``names`` with a default in the file is an input."""
+    defaults = defaults_of(graph)
+    fed = defaults.names.intersection(names) if defaults else frozenset[str]()
+    return defaults.open(fed, {}) if defaults and fed else graph
+
+
+_readers: list[Callable[..., Graph]] = []
+
+
+def register_reader(read: Callable[..., Graph]) -> None:
+    """Registers the function that reads a model if only its path is given."""
     _readers.append(read)
 
 
-def graph_of(model: Graph | str | PathLike[str]) -> Graph:
-    """Returns the model itself, or what `onernn.load` makes of a path.
+def graph_of(model: Graph | str | PathLike[str], rules: Mapping[str, Any] | None = None) -> Graph:
+    """Returns the model itself, or the result of `onernn.load` for a path with these ``rules``.
 
-    Raises what that raises, and `UnsupportedError` for what is neither.
+    Raises the errors of `onernn.load`. Raises `UnsupportedError` for other types, and for rules of
+    a model that has already been read.
     """
     if isinstance(model, Graph):
+        if rules:
+            raise UnsupportedError(
+                f"rules: {model.name} is read already; pass them to onernn.load, or give a path"
+            )
         return model
     if isinstance(model, str | PathLike):
-        return _readers[-1](model)
+        return _readers[-1](model, rules)
     raise UnsupportedError(
         "expected a model as onernn.load gives it, or the path of one, got"
         f" {type(model).__module__}.{type(model).__qualname__}"

@@ -9,14 +9,13 @@ from itertools import islice
 from onernn.ir.errors import printable
 
 MOST = 60
-"""Rows of a table: a notebook keeps what it showed."""
+"""Maximum number of rows of a table: a notebook stores its output."""
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns the rows below their title and head; the first `MOST` of them, and how many more
-    there are.
+    """Returns a title, a head and the first `MOST` rows, and the number of further rows.
 
-    Texts have no markup, and no characters that turn the text around.
+    Texts have no markup, and no characters that change the direction of writing.
     """
     every = list(rows)
     lines = [_row("th", head), *(_row("td", row) for row in islice(every, MOST))]

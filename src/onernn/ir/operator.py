@@ -1,10 +1,10 @@
-"""What an operator is: one record, from which everything else about it follows."""
+"""Defines an operator as one record, from which everything else about it follows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from inspect import Parameter, signature
+from inspect import CO_VARARGS, unwrap
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from onernn.ir.records import dataclass
 from onernn.ir.types import Type, type_of
 
 REQUIRED: Final = object()
-"""In the place of an attribute's default: it has to be given."""
+"""In place of an attribute's default: a value is required."""
 
 _INTEGERS = (bool, int, np.integer, np.bool_)
 _KINDS: tuple[tuple[type, ...], ...] = (
@@ -29,9 +29,9 @@ _KINDS: tuple[tuple[type, ...], ...] = (
 
 
 def is_like(value: Any, default: Any) -> bool:
-    """Returns whether a value is of a default's kind; any is where the default has none.
+    """Returns whether a value is of a default's kind; True without a default.
 
-    Frameworks write 1 for True, and for 1.0. Lists hold what the default's does, or numbers.
+    Frameworks write 1 for True, and for 1.0. Lists hold elements of the default's kind, or numbers.
     """
     kinds = next((kinds for kinds in _KINDS if isinstance(default, kinds)), None)
     if isinstance(default, tuple | list) and isinstance(value, tuple | list):
@@ -40,38 +40,40 @@ def is_like(value: Any, default: Any) -> bool:
 
 
 Kind = Literal["elementwise", "view", "moves", "mixes", "sizes", "sequences", "layer", "control"]
-"""elementwise  an element of the result depends on the elements at its place
+"""elementwise  an element of the result depends on the input elements at the same place
 view         the same elements in the same order under another shape
-moves        elements at other places, their numbers unchanged
+moves        elements at different places, their values unchanged
 mixes        an element depends on several: products, reductions, norms
-sizes        integers computed from shapes, and values that are made of them
+sizes        integers computed from shapes, and values computed from these integers
 sequences    works sequence by sequence
 layer        a recurrent layer
-control      runs graphs of its own"""
+control      runs graphs inside of the node"""
 
 Compute = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Axes = Array
 """The annotation of an input of integers that name axes: the result's type depends on them."""
 Shape = Array
-"""The annotation of an input of integers that say only how large the result is."""
+"""The annotation of an input of integers that only determine the size of the result."""
 Axis = int
 """The annotation of an attribute that names the axis along which an operator works."""
 Path = Sequence[int | None]
-"""For each axis of an input: the axis of the results on which its elements keep their places, None
-if elements along it meet or move. () for an input that all places of the results may read."""
+"""For each axis of an input: the axis of the results on which its elements keep their index. None
+if elements along it are combined or moved. () for an input that all elements of the results may
+read.
+"""
 Paths = Callable[..., Sequence[Path] | None]
 """``paths(attrs, *types)``: a path for each input. None if only a run knows them."""
 TypeRule = Callable[..., Any]
 Growth = Callable[..., int]
 Batched = Literal["", "stretched", "axis", "joined", "axes", "batch"] | Callable[[Any, Any], None]
-"""How an operator is computed of many rows at once, when its values get an axis in front:
-stretched  inputs of fewer axes get ones behind that of the rows
-axis       attribute ``axis`` counts one axis more; the other inputs are alike for all rows
-joined     so does it; each input has all rows
-axes       the input of `Axes` counts one axis more
+"""How an operator is computed for many rows at once, when its values get a new axis 0 of rows:
+stretched  inputs with fewer axes get axes of size 1 after the axis of rows
+axis       attribute ``axis`` counts one more axis; the other inputs are the same for all rows
+joined     attribute ``axis`` counts one more axis; each input has all rows
+axes       the input of `Axes` counts one more axis
 batch      rows and axis 0 become one axis
-""         not at all"""
+""         not possible"""
 RowRule = Callable[[Any, Any], Any]
 """``rows(flow, node)``: see `onernn.ops.row_rules`."""
 Drops = bool | Callable[..., bool]
@@ -81,8 +83,8 @@ Drops = bool | Callable[..., bool]
 class Slot:
     """An input. The last one may be ``variadic``: any number of them.
 
-    ``axes``: integers that name axes, so that the result's type depends on them.
-    ``shape``: integers that say only how large the result is.
+    ``axes``: integers that name axes, so that the result's type depends on them. ``shape``:
+    integers that only determine the size of the result.
     """
 
     name: str
@@ -95,31 +97,31 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator in ONNX's newest form, by name and meaning, or one of the package's own domain.
+    """An operator in ONNX's newest form, by name and meaning, or one of onernn's own domain.
 
     attributes  names and defaults
-    type        ``type(context, *types)`` gives the types of the outputs
-    compute     ``compute(attrs, *values)`` gives the output, or a tuple of them; an absent input is
-                None. It sees the arrays of ragged inputs, and the result is ragged like the first
-                of these
-    offsets     ``compute`` sees `Ragged` values instead, and decides itself
-    paths       see `Paths`; the words of a ragged input must keep their places. None: not known
-    reach       ``reach(attrs, axis, *types)``: the window that each place along an axis sees of the
-                first input, an `onernn.ops.windows.Window`; None if it is not of one size
-    dropped     whether axis 0 of the result is another one than the words, so that the result is an
+    type        ``type(context, *types)`` returns the types of the outputs
+    compute     ``compute(attrs, *values)`` returns the output, or a tuple of them; an absent input
+                is None. It gets the arrays of ragged inputs, and the result has the offsets of the
+                first of them
+    offsets     ``compute`` gets `Ragged` values instead, and decides about offsets itself
+    paths       see `Paths`; the steps of a ragged input must keep their places. None: not known
+    reach       ``reach(attrs, axis, *types)``: the window of the first input that each place along
+                an axis reads, an `onernn.ops.windows.Window`; None if its size varies
+    dropped     whether axis 0 of the result is not the axis of steps, so that the result is an
                 array; or ``dropped(attrs, *types)``
-    since       the first opset in which ONNX has it, in ``domain``; 0: it is not ONNX's
-    keeps       the result's elements are elements of the first input (of all inputs where there may
-                be any number): moved, chosen among others, cast
-    growth      ``growth(node, *values)`` bounds the bytes that a run may allocate. None: those of
-                the results, by ``type``; ``compute`` itself asks the run's budget if data decide
-    scratch     bytes that a run takes besides, for each element of the largest input
-    sized       ``compute`` also works on arrays of `Size`: shapes are followed through it
-    expression  ``expression(attrs, there)``: what an elementwise operator computes of the inputs
-                that are there; see `onernn.ops.elementwise`
+    since       an opset; in earlier ones ONNX, in ``domain``, lacks this meaning; 0: not ONNX's
+    keeps       the result's elements are elements of the first input (of all inputs if there may
+                be any number): moved, selected, cast
+    growth      ``growth(node, *values)`` bounds the bytes that a run may allocate. None: the bytes
+                of the results, by ``type``; ``compute`` asks the run's budget if data decide
+    scratch     additional bytes that a run takes, for each element of the largest input
+    sized       ``compute`` also works on arrays of `Size`, so that shapes can be inferred by it
+    expression  ``expression(attrs, there)``: the expression that an elementwise operator computes
+                from the inputs that are present; see `onernn.ops.elementwise`
     batched     see `Batched`; a function ``batched(mapper, node)`` adds the node of all rows to a
                 `fuse_passes.mapping.Mapper`
-    rows        where the outputs have the rows of a batch, if that does not follow from ``paths``
+    rows        a rule for the place of a batch's rows in the outputs, if ``paths`` do not say it
     """
 
     name: str
@@ -145,13 +147,13 @@ class Operator:
 
     @cached_property
     def least(self) -> int:
-        """How many inputs have to be there."""
+        """The minimum number of inputs."""
         there = [not (slot.optional or slot.variadic) for slot in self.slots]
         return max((index for index, needed in enumerate(there, 1) if needed), default=0)
 
     @cached_property
     def most(self) -> int | None:
-        """How many there may be, None: any number."""
+        """The maximum number of inputs, None: any number."""
         return None if self.slots and self.slots[-1].variadic else len(self.slots)
 
     def slot(self, index: int) -> Slot:
@@ -160,7 +162,7 @@ class Operator:
     def keeps_words(self, attrs: SimpleNamespace, *types: Type | None) -> bool:
         """Returns whether the result of ragged inputs is ragged; otherwise it is an array.
 
-        Raises `ShapeError` where words would mix.
+        Raises `ShapeError` if steps would be combined.
         """
         dropped = self.dropped if isinstance(self.dropped, bool) else self.dropped(attrs, *types)
         if dropped or self.paths is stretch or (self.kind == "view" and self.paths is None):
@@ -178,9 +180,7 @@ class Operator:
     def problem(
         self, inputs: tuple[str, ...], outputs: tuple[str, ...], attributes: Mapping[str, Any]
     ) -> str:
-        """Returns what is wrong with a node's inputs, outputs or attributes, "" where nothing
-        is.
-        """
+        """Returns what is wrong with a node's inputs, outputs or attributes, "" if nothing is."""
         if len(inputs) < self.least or (self.most is not None and len(inputs) > self.most):
             most = "more" if self.most is None else self.most
             return f"expected {self.least} to {most} inputs, got {len(inputs)}"
@@ -203,10 +203,10 @@ class Operator:
         return f"attribute {', '.join(lacking)} is missing" if lacking else ""
 
     def run(self, node: Any, *values: Any) -> Any:
-        """Returns the node's output, or a tuple of them, from its input values (None where absent).
+        """Returns the node's output, or a tuple of them, from its input values (None if absent).
 
-        What computes halves computes in float32, and its first output is rounded. Raises
-        `ShapeError` where words of a LoD would mix, and whatever the formula raises.
+        Operators on float16 compute in float32, and the first output is rounded. Raises
+        `ShapeError` if steps of a LoD would be combined, and any error that the formula raises.
         """
         if self.compute is None:
             raise ShapeError(f"{self.name} runs in a session only")
@@ -244,13 +244,15 @@ _HALF = np.dtype(np.float16)
 
 
 def _are_halves(values: Iterable[Any]) -> bool:
-    """Returns whether there are numbers of float16, and no wider ones."""
+    """Returns whether there are float16 values and no wider ones."""
     dtypes = {data_of(value).dtype for value in values if value is not None}
     return _HALF in dtypes and {each for each in dtypes if each.kind == "f"} == {_HALF}
 
 
 def _as(value: Any, dtype: Any, to: Any) -> Any:
-    """Returns a value of one dtype in another; others as they are."""
+    """Returns a value of one dtype in another dtype; returns a value of any other dtype
+    unchanged.
+    """
     array = None if value is None else data_of(value)
     if array is None or array.dtype != dtype:
         return value
@@ -269,7 +271,9 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def at_axis(axis: int, rank: int) -> int:
-    """Returns an axis counted from the front. Raises `ShapeError` for one that is not there."""
+    """Returns an axis counted from the front. Raises `ShapeError` for an axis that does
+    not exist.
+    """
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis}: the value has {rank} axes")
     return axis % rank
@@ -296,13 +300,13 @@ def along_axis(attrs: Any, x: Type, *_: Any) -> list[Path]:
 
 
 def stretch(_: Any, *types: Type | None) -> list[Path]:
-    """Returns the paths of inputs that broadcasting stretches to one shape."""
+    """Returns the paths of inputs that are broadcast to one shape."""
     ranks = list(map(rank_of, types))
     return [range(max(ranks) - rank, max(ranks)) for rank in ranks]
 
 
 def join(attrs: Any, *types: Type) -> list[Path]:
-    """Returns the paths of inputs of which all work along the axis of attribute ``axis``."""
+    """Returns the paths of inputs that all work along the axis of attribute ``axis``."""
     return [over(each, (attrs.axis,))[0] for each in types]
 
 
@@ -334,33 +338,35 @@ def op(
 ) -> Callable[[Function], Function]:
     """Adds the operator that a NumPy function computes; its signature is the schema.
 
-    Positional parameters are the inputs: annotated ``| None`` one may be absent, ``*rest`` is any
-    number of them, `Ragged` carries offsets, `Axes` and `Shape` hold integers that say axes and
-    sizes. Parameters by keyword are the attributes with their defaults, `Axis` is along which it
-    works; ``outputs`` is how many outputs a node has. A
-    first parameter ``attrs`` takes all attributes at once; ``attributes`` lists them then. A layer
-    or control flow runs in a session: its function has no body. See `Operator` for the rest.
-    By default sequences, layers and control see ``offsets``, the first two are not ONNX's
-    (``since`` is 0), views and moves have ``keeps``, and ``batched`` follows from `Axes`, an
-    attribute ``axis``, or the kind; ``paths`` follows from the kind, an `Axis`, or ``batched``.
+    Positional parameters are the inputs. An input annotated ``| None`` may be absent, ``*rest`` is
+    any number of inputs, `Ragged` has offsets, `Axes` and `Shape` hold integers for axes and sizes.
+    Keyword parameters are the attributes with their defaults; `Axis` is the axis along which the
+    operator works; ``outputs`` is the number of a node's outputs. A first parameter ``attrs`` takes
+    all attributes at once; then ``attributes`` lists them. A layer or control flow runs in a
+    session: its function has no body. See `Operator` for the rest. By default, sequences, layers
+    and control get ``offsets``; sequences and layers are not ONNX operators (``since`` is 0); views
+    and moves have ``keeps``. By default, ``batched`` follows from `Axes`, an attribute ``axis``, or
+    the kind, and ``paths`` follows from the kind, an `Axis`, or ``batched``.
     """
 
     def register(function: Function) -> Function:
-        parameters = [*signature(function).parameters.values()]
-        options = {p.name: p for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
-        inputs = [p for p in parameters if p.name not in options and p.name != "attrs"]
-        named = {
-            k: REQUIRED if p.default is Parameter.empty else p.default for k, p in options.items()
-        }
-        named.pop("outputs", None)
+        plain: Any = unwrap(function)  # faster than `inspect.signature`, of 250 operators
+        code, said = plain.__code__, plain.__annotations__
+        inputs, rest = code.co_varnames[: code.co_argcount], code.co_flags & CO_VARARGS
+        last = code.co_argcount + code.co_kwonlyargcount
+        options = code.co_varnames[code.co_argcount : last]
+        takes_all = code.co_varnames[:1] == ("attrs",)
+        names = (*inputs[takes_all:], *code.co_varnames[last : last + bool(rest)])
+        slots = tuple(_slot(name, said.get(name, ""), name not in inputs) for name in names)
+        defaults = plain.__kwdefaults__ or {}
+        attrs = {name: defaults.get(name, REQUIRED) for name in options if name != "outputs"}
+        attrs |= attributes or {}
 
         def compute(attrs: SimpleNamespace, *values: Any) -> Any:
             if not options:
                 return function(*values)
             return function(*values, **{name: attrs.__dict__[name] for name in options})
 
-        slots, attrs = tuple(map(_slot, inputs)), {**named, **(attributes or {})}
-        takes_all = parameters[0].name == "attrs"
         runs_elsewhere = kind in ("layer", "control")
         as_batch = _batch(kind, slots, attrs) if batched is None else batched
         sees_offsets = kind in ("sequences", "layer", "control") if offsets is None else offsets
@@ -371,12 +377,12 @@ def op(
             attributes=MappingProxyType(attrs),
             type=type,
             compute=None if runs_elsewhere else function if takes_all else compute,
-            paths=paths or _paths(kind, as_batch, options.values()),
+            paths=paths or _paths(kind, as_batch, map(said.get, options)),
             reach=reach,
             dropped=drops,
             offsets=sees_offsets,
             outputs=(1, outputs) if isinstance(outputs, int) else outputs,
-            since=(0 if kind in ("sequences", "layer") else 13) if since is None else since,
+            since=(0 if kind in ("sequences", "layer") else 1) if since is None else since,
             domain=domain,
             sized=sized,
             keeps=kind in ("view", "moves") if keeps is None else keeps,
@@ -399,22 +405,21 @@ def _batch(kind: Kind, slots: Sequence[Slot], attributes: Mapping[str, Any]) -> 
     return "stretched" if kind == "elementwise" else ""
 
 
-def _paths(kind: Kind, batched: Batched, options: Iterable[Parameter]) -> Paths | None:
+def _paths(kind: Kind, batched: Batched, annotations: Iterable[Any]) -> Paths | None:
     if kind == "elementwise":
         return stretch
-    if any(each.annotation == "Axis" for each in options):
+    if "Axis" in annotations:
         return along_axis
     return batch if batched == "batch" else None
 
 
-def _slot(parameter: Parameter) -> Slot:
-    annotation = "" if parameter.annotation is Parameter.empty else parameter.annotation
+def _slot(name: str, annotation: Any, variadic: bool) -> Slot:
     if not isinstance(annotation, str):
-        raise TypeError(f"{parameter}: the file lacks from __future__ import annotations")
+        raise TypeError(f"{name}: the file lacks from __future__ import annotations")
     return Slot(
-        parameter.name,
+        name,
         optional=annotation.endswith("| None"),
-        variadic=parameter.kind is Parameter.VAR_POSITIONAL,
+        variadic=variadic,
         ragged=annotation == "Ragged",
         axes=annotation.startswith("Axes"),
         shape=annotation == "Shape",

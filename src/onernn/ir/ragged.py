@@ -1,48 +1,52 @@
-"""Variable-length batches, and arrays as callers bring them."""
+"""Batches of sequences with different lengths, and arrays of callers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from onernn.ir.arrays import Array, Int64, frozen
 from onernn.ir.errors import MISFITS, ShapeError
 from onernn.ir.records import dataclass
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 Side = Literal["right", "left"]
 
 
-def _checked_offsets(offsets: npt.ArrayLike, count: int, of: str, level: str) -> Int64:
+def _check_offsets(offsets: npt.ArrayLike, count: int, of: str, level: str) -> Int64:
     result = as_array(offsets, level)
     if result.ndim != 1 or result.size == 0 or result.dtype.kind not in "iu":
         raise ShapeError(
             f"{level}: expected a list of at least one integer offset,"
             f" got {result.dtype} {result.shape}"
         )
+    problem = ""
     if result[0] != 0:
-        raise ShapeError(f"{level}: must start at 0, starts at {result[0]}")
-    if (where := falls(result)).size:
+        problem = f"must start at 0, starts at {result[0]}"
+    elif (where := falls(result)).size:
         at = where[0]
-        raise ShapeError(
-            f"{level}: must not decrease, position {at + 1} goes"
-            f" from {result[at]} to {result[at + 1]}"
-        )
-    if result[-1] != count:
-        raise ShapeError(f"{level}: ends at {result[-1]}, but there are {count} {of}")
+        problem = f"must not decrease, position {at + 1} goes from {result[at]} to {result[at + 1]}"
+    elif result[-1] != count:
+        problem = f"ends at {result[-1]}, but there are {count} {of}"
+    if problem:
+        are_lengths = result.min() >= 0 and int(result.sum(dtype=object)) == count
+        hint = "; these are lengths, which Ragged.from_lengths takes" if are_lengths else ""
+        raise ShapeError(f"{level}: {problem}{hint}")
     return frozen(result.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """N sentences of W words in all: ``data`` (W, ...), ``offsets`` (N+1,), int64.
+    """N sequences of W steps in total: ``data`` (W, ...), ``offsets`` (N+1,), int64.
 
-    Sentence n is ``data[offsets[n]:offsets[n+1]]``; length zero is legal. ``outer`` holds the
-    upper LoD levels, outermost first; the last entry of each counts the elements one level below.
-    Data is taken as it is (no copy). Raises `ShapeError` with the offending numbers: offsets must
-    start at 0, must not decrease and must end at W; no element may be masked.
+    Sequence n is ``data[offsets[n]:offsets[n+1]]``; length zero is valid. ``outer`` holds the upper
+    LoD levels, outermost first; the last entry of each counts the elements one level below. Data is
+    not copied. Raises `ShapeError` with the offending numbers: offsets must start at 0, must not
+    decrease and must end at W; no element may be masked.
     """
 
     data: Array
@@ -51,10 +55,10 @@ class Ragged:
 
     def __post_init__(self) -> None:
         data = _rows(self.data, "data")
-        offsets = _checked_offsets(self.offsets, len(data), "steps", "offsets")
+        offsets = _check_offsets(self.offsets, len(data), "steps", "offsets")
         below, outer = len(offsets) - 1, []
         for depth, level in reversed(list(enumerate(self.outer))):
-            outer.append(_checked_offsets(level, below, "elements below", f"outer level {depth}"))
+            outer.append(_check_offsets(level, below, "elements below", f"outer level {depth}"))
             below = len(outer[-1]) - 1
         object.__setattr__(self, "data", data)
         object.__setattr__(self, "offsets", offsets)
@@ -65,7 +69,7 @@ class Ragged:
 
     @classmethod
     def from_lod(cls, data: Array, lod: Sequence[npt.ArrayLike]) -> Ragged:
-        """From LoD offsets of any depth; the last level is the one that RNNs run over."""
+        """Makes a batch from LoD offsets of any depth; RNNs run over the last level."""
         if not len(lod):
             raise ShapeError("lod: expected at least one level of offsets, got none")
         *outer, last = lod
@@ -73,13 +77,13 @@ class Ragged:
 
     @classmethod
     def from_lengths(cls, data: Array, lengths: npt.ArrayLike) -> Ragged:
-        """From the words of all sentences (W, ...) and the length of each (N,)."""
+        """Makes a batch from the steps of all sequences (W, ...) and their lengths (N,)."""
         data = _rows(data, "data")
-        return cls(data, offsets_of(_checked_lengths(lengths, None, len(data))))
+        return cls(data, offsets_of(_check_lengths(lengths, None, len(data))))
 
     @classmethod
     def from_list(cls, sentences: Sequence[Array]) -> Ragged:
-        """From one array (T_n, ...) a sentence; at least one, for its dtype and channels."""
+        """Makes a batch from one array (T_n, ...) per sequence, of at least one sequence."""
         if not len(sentences):
             raise ShapeError("sequences: expected at least one array, got an empty list")
         arrays = [_rows(s, f"sequence {n}") for n, s in enumerate(sentences)]
@@ -92,7 +96,7 @@ class Ragged:
 
     @classmethod
     def from_mask(cls, padded: Array, mask: npt.ArrayLike) -> Ragged:
-        """From padded (N, T, ...) and a mask (N, T) with one run of ones a sentence."""
+        """Makes a batch from padded (N, T, ...) and a mask (N, T), one run of ones per sequence."""
         padded, kept = as_array(padded, "padded"), as_array(mask, "mask").astype(bool)
         if kept.shape != padded.shape[:2] or kept.ndim != 2:
             raise ShapeError(f"mask: expected (N, T) = {padded.shape[:2]}, got {kept.shape}")
@@ -111,18 +115,18 @@ class Ragged:
         time_major: bool = False,
         side: Side = "right",
     ) -> Ragged:
-        """From (N, T, ...), or (T, N, ...) where ``time_major``, padded on ``side``."""
+        """Makes a batch from (N, T, ...), or (T, N, ...) if ``time_major``, padded on ``side``."""
         padded = as_array(padded, "padded")
         if padded.ndim < 2:
             raise ShapeError(f"padded: expected at least batch and time axes, got {padded.shape}")
         batch_major = np.swapaxes(padded, 0, 1) if time_major else padded
         n, t = batch_major.shape[:2]
-        counts = _checked_lengths(lengths, n, t)
+        counts = _check_lengths(lengths, n, t)
         return cls(batch_major[_valid(counts, t, side)], offsets_of(counts))
 
     @property
     def lod(self) -> list[list[int]]:
-        """All levels of offsets, outermost first, as Paddle's ``lod()`` gives them."""
+        """All levels of offsets, outermost first, in the form of Paddle's ``lod()``."""
         return [level.tolist() for level in (*self.outer, self.offsets)]
 
     @property
@@ -130,29 +134,30 @@ class Ragged:
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
-        """Returns the number of sentences, N."""
+        """Returns the number of sequences, N."""
         return len(self.offsets) - 1
 
     def with_data(self, data: Array) -> Ragged:
-        """Returns other words under the same offsets, which are not checked again."""
+        """Returns a batch of ``data`` with the same offsets, which are not checked again."""
         data = as_array(data, "data")
         if data.shape[:1] != self.data.shape[:1]:
-            return Ragged(data, self.offsets, self.outer)  # says what is wrong
+            return Ragged(data, self.offsets, self.outer)  # raises the error
         same = object.__new__(Ragged)
         for name, value in (("data", data), ("offsets", self.offsets), ("outer", self.outer)):
             object.__setattr__(same, name, value)
         return same
 
     def to_list(self) -> list[Array]:
-        """Returns one view (T_n, ...) a sentence."""
+        """Returns one view (T_n, ...) per sequence."""
         return np.split(self.data, self.offsets[1:-1]) if len(self) else []
 
     def to_padded(
         self, *, time: int | None = None, time_major: bool = False, side: Side = "right"
     ) -> Array:
-        """Returns (N, T, ...), or (T, N, ...) where ``time_major``; zeros on ``side``.
+        """Returns (N, T, ...), or (T, N, ...) if ``time_major``, with zeros on ``side``.
 
-        T is the longest sentence, or ``time``; `ShapeError` where that is shorter.
+        T is the length of the longest sequence, or ``time``; raises `ShapeError` if ``time`` is
+        shorter.
         """
         longest = int(self.lengths.max(initial=0))
         t = longest if time is None else time
@@ -167,12 +172,17 @@ class Ragged:
 
 
 def falls(offsets: Array) -> Array:
-    """Returns the positions that a smaller number follows; a difference could wrap around."""
+    """Returns the positions that a smaller number follows.
+
+    The numbers are compared, since a difference could wrap around.
+    """
     return np.flatnonzero(offsets[1:] < offsets[:-1])
 
 
 def offsets_of(lengths: Int64) -> Int64:
-    """Where sequences of these lengths begin, and where the last one ends."""
+    """Returns the offsets at which sequences of these lengths begin, and the end of the
+    last one.
+    """
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -183,7 +193,7 @@ def _rows(data: Any, what: str) -> Array:
     return array
 
 
-def _checked_lengths(lengths: npt.ArrayLike, count: int | None, most: int) -> Int64:
+def _check_lengths(lengths: npt.ArrayLike, count: int | None, most: int) -> Int64:
     result = as_array(lengths, "lengths")
     if result.ndim != 1 or (result.size and result.dtype.kind not in "iu"):
         raise ShapeError(f"lengths: expected integers (N,), got {result.dtype} {result.shape}")
@@ -196,7 +206,7 @@ def _checked_lengths(lengths: npt.ArrayLike, count: int | None, most: int) -> In
 
 
 def _valid(lengths: Int64, time: int, side: Side) -> npt.NDArray[np.bool_]:
-    """Returns (N, T) true where a word stands."""
+    """Returns (N, T), true for each valid step."""
     if side not in ("right", "left"):
         raise ValueError(f"side: expected 'right' or 'left', got {side!r}")
     from_start = np.arange(time) < lengths[:, None]
@@ -204,7 +214,7 @@ def _valid(lengths: Int64, time: int, side: Side) -> npt.NDArray[np.bool_]:
 
 
 Batch = Ragged | Array
-"""A value that a graph takes or gives."""
+"""A value that a graph takes or returns."""
 
 
 def depth_of(value: Any) -> int:
@@ -213,15 +223,15 @@ def depth_of(value: Any) -> int:
 
 
 def data_of(value: Any) -> Array:
-    """Returns the array inside: a ragged batch's words, or the array itself."""
+    """Returns the array inside: a ragged batch's steps, or the array itself."""
     return value.data if isinstance(value, Ragged) else as_array(value, "value")
 
 
 def as_array(value: Any, what: str) -> Array:
     """Returns a caller's value as an array; ``what``: its name in messages.
 
-    Raises `ShapeError` if NumPy cannot read it, and if elements are masked: an array would show the
-    numbers under the mask.
+    Raises `ShapeError` if NumPy cannot read it, and if elements are masked: an array would contain
+    the numbers under the mask.
     """
     if type(value) is np.ndarray:
         return value
@@ -237,7 +247,8 @@ def as_array(value: Any, what: str) -> Array:
 
 
 def convert(array: Array, dtype: npt.DTypeLike, what: str) -> Array:
-    """Returns the numbers in a dtype; floats are rounded, the array itself is returned if it fits.
+    """Returns the values in a dtype; floats are rounded. Returns the array itself if it has the
+    dtype.
 
     Raises `ShapeError` if the dtype is of another kind, or cannot hold a number: an integer that
     would change, a finite number that would become infinite.

@@ -1,14 +1,19 @@
-"""Records: dataclasses that are made fast, computed once, and pickled as their fields.
+"""Records: dataclasses and named tuples that are defined fast and pickled as their fields; cached
+properties.
 
-`dataclasses.dataclass` up to Python 3.12 takes 40 ms of CPU time for the records of a first run.
+`dataclasses.dataclass` up to Python 3.12 takes 40 ms of CPU time for the records of a first run,
+`typing.NamedTuple` 10 ms.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+import warnings
+from collections import _tuplegetter  # type: ignore[attr-defined]
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, FrozenInstanceError, fields
+from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
@@ -17,25 +22,42 @@ import numpy as np
 
 from onernn.ir.arrays import seal
 
-__all__ = ["Immutable", "cached_property", "dataclass"]
+__all__ = [
+    "Immutable",
+    "NamedTuple",
+    "Renamed",
+    "cached_property",
+    "dataclass",
+    "replace",
+    "warn_renamed",
+]
 
 if TYPE_CHECKING or sys.version_info >= (3, 13):
     from dataclasses import dataclass
 else:
 
     def dataclass(cls=None, /, *, frozen=False, eq=True, kw_only=False):
-        """As in dataclasses; `replace`, `fields` and pickle work on its classes."""
+        """Makes a class a dataclass; `replace`, `fields` and pickle work on it."""
 
         def decorate(cls):
             own = vars(cls).copy()
-            if cls.__doc__ is None:  # else dataclasses inspects the signature for one
+            given = {name: own[name] for name in own.get("__annotations__", ()) if name in own}
+            for name, value in given.items():
+                if isinstance(value, dataclasses.Field):
+                    delattr(cls, name)
+                    if value.default is not MISSING:
+                        setattr(cls, name, value.default)
+            if cls.__doc__ is None:
                 cls.__doc__ = cls.__name__
-            cls = dataclasses.dataclass(cls, init=False, repr=False, eq=False, kw_only=kw_only)
-            methods = {"__init__": _init(cls), "__repr__": _repr}
+            complete = partial(_complete, cls, own, given, eq, frozen, kw_only)
+            late = [*_FROM_FIELDS, "__init__"]
+            methods = {"__repr__": _repr}
             if eq:
-                methods |= _comparison(cls, frozen)
+                late += ["__eq__", "__hash__"] if frozen else ["__eq__"]
+                methods |= {} if frozen else {"__hash__": None}
             if frozen:
                 methods |= {"__setattr__": _refuse, "__delattr__": _refuse}
+            methods |= {name: _Late(name, cls, complete) for name in late}
             for name, method in methods.items():
                 if name not in own:
                     setattr(cls, name, method)
@@ -44,11 +66,51 @@ else:
         return decorate if cls is None else decorate(cls)
 
 
-def _init(cls: Any) -> Any:
-    """``__init__``; it writes into the instance's dictionary, as ``__setattr__`` may refuse."""
-    scope: dict[str, Any] = {"__missing": MISSING}  # no field has a name that begins so
+_FROM_FIELDS = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
+
+
+class _Late:
+    """An attribute that a class gets when it is first used: a run does not use most of them."""
+
+    def __init__(self, name: str, cls: Any, complete: Callable[[], None]) -> None:
+        self._name, self._class, self._complete = name, cls, complete
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        self._complete()
+        result = vars(self._class)[self._name]
+        return result.__get__(instance, owner) if callable(result) else result
+
+
+def _complete(
+    cls: Any, own: dict[str, Any], given: dict[str, Any], eq: bool, frozen: bool, kw_only: bool
+) -> None:
+    """Adds the methods that follow from a class's fields. Two threads may do so at once.
+
+    ``own``: the attributes that the class itself defines; ``given``: the defaults of its fields.
+    """
+    bare: Any = type(cls.__name__, (), {**{n: own[n] for n in _READ if n in own}, **given})
+    bare = dataclasses.dataclass(bare, init=False, repr=False, eq=False, kw_only=kw_only)
+    bases = (getattr(base, "__dataclass_fields__", {}) for base in cls.__mro__[:0:-1])
+    made = {name: field for inherited in bases for name, field in inherited.items()}
+    made |= bare.__dataclass_fields__
+    matched = tuple(f.name for f in made.values() if not f.kw_only)
+    late = dict(zip(_FROM_FIELDS, (made, bare.__dataclass_params__, matched), strict=True))
+    late["__init__"] = _init(cls, made.values())
+    if eq:
+        late |= _comparison(made.values(), frozen)
+    for name, value in late.items():
+        if name not in own:
+            setattr(cls, name, value)
+
+
+_READ = ("__annotations__", "__module__", "__doc__")
+
+
+def _init(cls: Any, shown: Collection[Any]) -> Any:
+    """Returns an ``__init__``. It writes into the dictionary: ``__setattr__`` may refuse."""
+    scope: dict[str, Any] = {"__missing": MISSING}  # no field has a name with this prefix
     positional, named, body = ["self"], ["*"], ["__dict__ = self.__dict__"]
-    for field in fields(cls):
+    for field in shown:
         name, parameter, value = field.name, field.name, field.name
         if field.default is not MISSING:
             scope[f"__{name}"], parameter = field.default, f"{name}=__{name}"
@@ -66,10 +128,10 @@ def _init(cls: Any) -> Any:
     return init
 
 
-def _comparison(cls: Any, frozen: bool) -> dict[str, Callable[..., Any] | None]:
-    names = [field.name for field in fields(cls) if field.compare]
+def _comparison(shown: Collection[Any], frozen: bool) -> dict[str, Callable[..., Any] | None]:
+    names = [field.name for field in shown if field.compare]
     values: Callable[[Any], Any] = attrgetter(*names)
-    hashed = attrgetter(*(f.name for f in fields(cls) if f.compare and f.hash is not False))
+    hashed = attrgetter(*(f.name for f in shown if f.compare and f.hash is not False))
 
     def __eq__(self: Any, other: object) -> Any:
         return values(self) == values(other) if type(other) is type(self) else NotImplemented
@@ -77,7 +139,7 @@ def _comparison(cls: Any, frozen: bool) -> dict[str, Callable[..., Any] | None]:
     def __hash__(self: Any) -> int:
         return hash(hashed(self))
 
-    return {"__eq__": __eq__, "__hash__": __hash__ if frozen else None}
+    return {"__eq__": __eq__, "__hash__": __hash__} if frozen else {"__eq__": __eq__}
 
 
 def _repr(self: Any) -> str:
@@ -89,6 +151,68 @@ def _refuse(self: Any, name: str, *_: Any) -> None:
     raise FrozenInstanceError(f"cannot change field {name!r}")
 
 
+if TYPE_CHECKING:
+    from dataclasses import replace
+else:
+
+    def replace(record, /, **changes):
+        """Returns a record with changed fields, like `dataclasses.replace`, but faster."""
+        values = record.__dict__
+        return type(record)(**{n: values[n] for n in record.__dataclass_fields__} | changes)
+
+
+# Tuples with names.
+
+if TYPE_CHECKING:
+    from typing import NamedTuple
+else:
+
+    class _Methods:
+        def _asdict(self):
+            return dict(zip(self._fields, self, strict=True))
+
+        def _replace(self, /, **changes):
+            return type(self)(**self._asdict() | changes)
+
+        @classmethod
+        def _make(cls, values):
+            return cls(*values)
+
+        def __getnewargs__(self):
+            return tuple(self)
+
+        def __repr__(self):
+            shown = [f"{name}={value!r}" for name, value in self._asdict().items()]
+            return f"{type(self).__name__}({', '.join(shown)})"
+
+    _NAMES = ("_asdict", "_replace", "_make", "__getnewargs__", "__repr__")
+    _METHODS = {name: vars(_Methods)[name] for name in _NAMES}
+
+    class _LateNew:
+        """The ``__new__`` of a class, compiled when it is first asked for."""
+
+        def __get__(self, instance, cls):
+            values = ", ".join(cls._fields) + ","
+            new = eval(f"lambda _cls, {values}: _new(_cls, ({values}))", {"_new": tuple.__new__})
+            new.__name__, new.__qualname__ = "__new__", f"{cls.__qualname__}.__new__"
+            new.__module__, new.__annotations__ = cls.__module__, cls.__annotations__
+            new.__defaults__ = tuple(cls._field_defaults.values())
+            cls.__new__ = staticmethod(new)
+            return new
+
+    class _Named(type):
+        def __new__(cls, name, bases, inside):
+            fields = inside.get("__annotations__", {})
+            defaults = {field: inside[field] for field in fields if field in inside}
+            getters = {field: _tuplegetter(at, "") for at, field in enumerate(fields)}
+            own = {"_fields": (*fields,), "__match_args__": (*fields,), "__slots__": ()}
+            own |= {"_field_defaults": defaults, "__new__": _LateNew()}
+            return type(name, (tuple,), {**_METHODS, **inside, **getters, **own})
+
+    NamedTuple = type.__new__(_Named, "NamedTuple", (), {})
+    """As `typing.NamedTuple`, which compiles texts for each class and each of its annotations."""
+
+
 # Properties that are computed once.
 
 if TYPE_CHECKING:
@@ -96,9 +220,9 @@ if TYPE_CHECKING:
 else:
 
     class cached_property:  # noqa: N801 - its name elsewhere
-        """As `functools.cached_property` from Python 3.12 on: without a lock.
+        """Works like `functools.cached_property` from Python 3.12 on: without a lock.
 
-        The lock of 3.11 is one for all objects: where another thread holds it at a fork, the child
+        The lock of 3.11 is one for all objects: if another thread holds it at a fork, the child
         waits for it forever. Two threads at once may compute the same value twice.
         """
 
@@ -120,9 +244,10 @@ else:
 class Immutable:
     """A frozen record whose arrays and mappings do not change.
 
-    A pickle holds its fields, not what was derived from them. From protocol 5 on arrays are
-    out-of-band buffers, and stay in these: nothing is copied on arrival, nor checked again. An
-    array that several records share stays one. A copy, also a deep one, is the record itself.
+    A pickle holds its fields, not the values derived from them. From protocol 5 on, arrays are
+    out-of-band buffers and remain in these buffers: on arrival nothing is copied or checked again.
+    An array that several records share remains one array. A copy, even a deep copy, is the record
+    itself.
     """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,7 +266,30 @@ class Immutable:
 
 def _read_only(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return seal(np.asarray(value))  # a subclass may be one that is mapped from a file
+        return seal(np.asarray(value))  # a subclass may be mapped from a file
     if type(value) is dict:
         return MappingProxyType({name: _read_only(each) for name, each in value.items()})
     return value
+
+
+# Old names, which work until a version removes them.
+
+
+def warn_renamed(old: str, new: str) -> None:
+    """Warns the caller of the caller that a public name has changed."""
+    text = f"{old} is {new} now; version 0.3 removes the old name"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
+
+
+class Renamed:
+    """The old name of a method: an attribute of a class that warns and returns the method."""
+
+    def __init__(self, new: str) -> None:
+        self._new = new
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._old = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        warn_renamed(f"{owner.__name__}.{self._old}", f"{owner.__name__}.{self._new}")
+        return getattr(owner if instance is None else instance, self._new)

@@ -1,26 +1,26 @@
-"""A recurrent layer of a graph: its values by name, a stack taken apart, and its limits."""
+"""A recurrent layer of a graph: its values by name, the parts of a stack, and its limits."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, NativeOp, Node
-from onernn.ir.records import dataclass
+from onernn.ir.records import NamedTuple, dataclass
 from onernn.ir.spec import Cell, Direction, RnnSpec
 from onernn.ir.weights import OWN, LayerPrecision, RnnWeights, Weights, layers_of
 
 
 @dataclass(frozen=True, eq=False)
 class Recurrent:
-    """An "Rnn" node whose inputs and outputs have names instead of positions; "" where absent.
+    """An "Rnn" node whose inputs and outputs have names instead of positions; "" if absent.
 
-    ``h``, ``c``: the initial states, (L, D, N, O). ``y``: the hidden state of every word;
-    ``cells``: the cell state of every word. ``h_final``, ``c_final``: the states behind the last
-    word of each sentence. ``precision``: the node's own, in place of the session's dtype.
+    ``h``, ``c``: the initial states, (L, D, N, O). ``y``: the hidden state of every step;
+    ``cells``: the cell state of every step. ``h_final``, ``c_final``: the states after the last
+    step of each sequence. ``precision``: the node's own, in place of the session's dtype.
     """
 
     spec: RnnSpec
@@ -48,7 +48,7 @@ class Recurrent:
         return cls(*given, origin=node.origin, precision=attrs.precision)
 
     def node(self) -> Node:
-        """Returns the node of these values; absent ones at the end have no position."""
+        """Returns the node of these values; absent values at the end have no position."""
         return Node(
             "Rnn",
             _cut(self.x, self.h, self.c, self.attention),
@@ -65,18 +65,16 @@ class Recurrent:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The names of the initial states that the cell has, "" where one is absent."""
+        """The names of the initial states that the cell has, "" if one is absent."""
         return (self.h, self.c)[: len(self.spec.cell.states)]
 
     @property
     def finals(self) -> tuple[str, ...]:
-        """The names of the final states that the cell has, "" where no one is read."""
+        """The names of the final states that the cell has, "" if nothing reads one."""
         return (self.h_final, self.c_final)[: len(self.spec.cell.states)]
 
     def with_states(self, states: tuple[str, ...], finals: tuple[str, ...] = ()) -> Recurrent:
-        """Returns the same layer between other initial and final states, in the order of the
-        cell's.
-        """
+        """Returns the same layer with different initial and final states, in the cell's order."""
         (h, c), (h_final, c_final) = (*states, "", "")[:2], (*finals, "", "")[:2]
         return replace(self, h=h, c=c, h_final=h_final, c_final=c_final)
 
@@ -85,7 +83,7 @@ def with_precision(graph: Graph, of: Mapping[str, LayerPrecision]) -> Graph:
     """Returns the graph with the precision ``of[y]`` for each recurrent node; others follow the
     session.
 
-    So {} takes away every precision, that of layers inside loops and branches, too.
+    So {} removes every precision, including the precision of layers inside loops and branches.
     """
     nodes = []
     for node in graph.nodes:
@@ -108,7 +106,7 @@ def _cut(*names: str) -> tuple[str, ...]:
 
 
 class Part(NamedTuple):
-    """One layer in one direction of a stack, and its spec as a layer of its own."""
+    """One layer in one direction of a stack, and its spec as a single layer."""
 
     layer: int
     direction: int
@@ -125,7 +123,7 @@ class Part(NamedTuple):
         return self.spec.direction == "right2left"
 
 
-@lru_cache(256)  # for layers that are made anew with every step of training
+@lru_cache(256)  # for layers that are made again with every step of training
 def parts(spec: RnnSpec) -> tuple[Part, ...]:
     """Returns every layer and direction of a stack, layer by layer, from the lowest one."""
     both: tuple[Direction, ...] = ("left2right", "right2left")
@@ -138,7 +136,7 @@ def parts(spec: RnnSpec) -> tuple[Part, ...]:
     return tuple(result)
 
 
-# Which recurrent layers a backend can run, or a framework's operators can say.
+# Which recurrent layers a backend can run, or a framework's operators can express.
 
 CELL_NAMES = {
     Cell.RNN_TANH: "plain RNN with tanh",
@@ -156,11 +154,11 @@ CELL_NAMES = {
 class Limits:
     """The recurrent layers that a backend or format takes; a field's default takes all.
 
-    ``who`` and ``kind`` are for messages: "oneDNN" and "u8" give "oneDNN has no u8 LSTM with ...".
-    ``functions``: names of those that any gate may have, () for the cell's own only, None for all.
-    ``parameters``: whether these may have an alpha and a beta. ``replaces``: update="replace".
-    ``projected``: an input that is projected already. ``apart``: stacks whose directions meet at
-    the end only, stacking="onednn". ``dtypes``: of the weights.
+    ``who`` and ``kind`` are for messages: "oneDNN" and "u8" result in "oneDNN has no u8 LSTM with
+    ...". ``functions``: names of functions that any gate may have, () for the cell's own only, None
+    for all. ``parameters``: whether functions may have an alpha and a beta. ``replaces``:
+    update="replace". ``projected``: an input that is projected already. ``apart``: stacks whose
+    directions are joined only at the end, stacking="onednn". ``dtypes``: of the weights.
     """
 
     who: str
@@ -182,9 +180,9 @@ class Limits:
 
 
 def why_not(spec: RnnSpec, weights: Sequence[RnnWeights], limits: Limits) -> str:
-    """Returns the first reason why a layer is beyond the limits, "" where it is within.
+    """Returns the first reason why a layer is beyond the limits, "" if it is within.
 
-    ``weights``: those of each layer, as `layers_of` gives them.
+    ``weights``: the weights of each layer, as returned by `layers_of`.
     """
     cell, dtype, deep = spec.cell.name, weights[0].iter.dtype.name, spec.layers > 1
     functions = _other_functions(spec, limits)
@@ -218,8 +216,8 @@ def why_not(spec: RnnSpec, weights: Sequence[RnnWeights], limits: Limits) -> str
 
 
 def _other_functions(spec: RnnSpec, limits: Limits) -> str:
-    """Returns the functions of the gates that are beyond the limits, and what there is; "" if none
-    are.
+    """Returns the functions of the gates that are beyond the limits, and the available ones; "" if
+    none are.
     """
     known = limits.functions
     if spec.activations is not None and known is not None and not known:
@@ -234,7 +232,7 @@ def _other_functions(spec: RnnSpec, limits: Limits) -> str:
 
 
 def check_cells(spec: RnnSpec) -> None:
-    """Nothing, or `UnsupportedError` where the cell state of every word is not available."""
+    """Raises `UnsupportedError` if the cell state of every step is not available."""
     plain = spec.projection_size is None and not spec.input_forget
     clipped = spec.gate_clip is not None or spec.cell_clip is not None
     if spec.cell is not Cell.LSTM or spec.layers * spec.directions > 1 or clipped or not plain:

@@ -1,14 +1,14 @@
-"""The specification of a recurrent layer: what it computes, without its numbers."""
+"""The specification of a recurrent layer: what it computes, without its weights."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
 from enum import Enum
 from numbers import Integral
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from onernn.ir.errors import ShapeError
-from onernn.ir.records import dataclass
+from onernn.ir.records import NamedTuple, dataclass
 
 Direction = Literal["left2right", "right2left", "bidirectional_concat", "bidirectional_sum"]
 Stacking = Literal["framework", "onednn"]
@@ -16,7 +16,7 @@ Update = Literal["keep", "replace"]
 
 
 class Activation(NamedTuple):
-    """A function by its ONNX name in lower case; alpha and beta only where it has them."""
+    """A function by its ONNX name in lower case; alpha and beta only if the function has them."""
 
     name: str
     alpha: float | None = None
@@ -28,10 +28,10 @@ class Activation(NamedTuple):
 
 
 class Cell(Enum):
-    """A recurrent cell; equations as in the RNN developer guide of oneDNN.
+    """A recurrent cell, with the equations of oneDNN's RNN developer guide.
 
-    ``gates`` come in oneDNN's order. GRU keeps with u: h = u h' + (1-u) o. AUGRU cells scale u by
-    (1 - attention). LBR cells ("linear before reset") hold a fourth bias row u', inside r*(...).
+    ``gates`` are in oneDNN's order. GRU keeps with u: h = u h' + (1-u) o. AUGRU cells scale u by (1
+    - attention). LBR cells ("linear before reset") have a fourth bias row u', inside r*(...).
     """
 
     RNN_TANH = "rnn_tanh"
@@ -71,7 +71,7 @@ class Cell(Enum):
 
     @property
     def activations(self) -> tuple[Activation, ...]:
-        """The default ones: (gate, candidate) of GRUs, (gate, candidate, cell) of LSTM."""
+        """The default activations: (gate, candidate) of GRUs, (gate, candidate, cell) of LSTM."""
         if self is Cell.LSTM:
             names: tuple[str, ...] = ("sigmoid", "tanh", "tanh")
         else:
@@ -84,12 +84,12 @@ class RnnSpec:
     """A recurrent layer or stack: hashable, complete, and free of tensors and their names.
 
     ``input_size`` is I. ``hidden_size`` is the number of units; the recurrent width O is
-    ``projection_size`` where there is one. ``activations`` are strings or `Activation`, in the
-    order of `Cell.activations`; None and the cell's own mean the same. ``update``: what the
+    ``projection_size`` if there is a projection. ``activations`` are strings or `Activation`, in
+    the order of `Cell.activations`; None and the cell's own mean the same. ``update``: what the
     update gate of a GRU does: "keep" the old state with it, or "replace" the state by it.
-    ``gate_clip`` bounds every gate before its activation to [-gate_clip, gate_clip] (ONNX);
+    ``gate_clip`` bounds every gate before its activation to [-gate_clip, gate_clip] (ONNX).
     ``cell_clip`` = (min, max) bounds an LSTM's cell state, and with ``cell_clip_nan`` a NaN there
-    becomes the lower bound (MXNet); with ``input_forget`` an LSTM's forget gate is 1 - i (ONNX).
+    becomes the lower bound (MXNet). With ``input_forget`` an LSTM's forget gate is 1 - i (ONNX).
 
     Raises `ShapeError` for sizes below 1 and `ValueError` for fields that contradict the cell.
     """
@@ -175,15 +175,15 @@ class RnnSpec:
         return len(self.cell.gates)
 
     def reads(self, layer: int) -> int:
-        """Channels of what a layer of the stack reads."""
+        """Returns the number of input channels of a layer of the stack."""
         if layer == 0:
             return self.input_size
         return self.output_size if self.stacking == "framework" else self.recurrent_size
 
     def joins(self, layer: int) -> bool:
-        """Returns whether the directions are joined behind a layer, or each goes on by itself."""
+        """Returns whether the directions are joined after a layer, or continue separately."""
         return self.stacking == "framework" or layer == self.layers - 1
 
     def one_layer(self, input_size: int, direction: Direction) -> RnnSpec:
-        """Returns the same cell as one layer of another input size and direction."""
+        """Returns the same cell as one layer with this input size and direction."""
         return replace(self, input_size=input_size, direction=direction, layers=1)

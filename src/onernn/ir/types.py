@@ -1,9 +1,9 @@
-"""What is known of a value before anything runs: its type, and sizes that a call may choose."""
+"""The type of a value before anything runs, and sizes that a call may choose."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from math import gcd, lcm, prod
 from operator import mul
 from typing import Any, Union
@@ -25,19 +25,19 @@ _FEW = 8  # terms that are not counted as work
 
 
 class SizeError(UnsupportedError, ValueError):
-    """A size that is too large or not valid to compute with."""
+    """Raised for a size that is too large or not valid to compute with."""
 
 
 @dataclass(frozen=True, eq=False)
 class Size:
     """A sum of products, ``terms`` = ((names, coefficient), ...); (((), 3),) is the number 3.
 
-    Sizes are equal if they are the same number whatever their names are: T - T / 2 and
+    Sizes are equal if they have the same value for all values of their names, such as T - T / 2 and
     (T + 1) / 2. `_is_zero` decides it, for quotients that repeat within `_POINTS` points.
     """
 
     terms: tuple[tuple[Product, int], ...]
-    __array_ufunc__ = None  # NumPy's numbers leave arithmetic to us
+    __array_ufunc__ = None  # make NumPy scalars defer to this class's operators
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Size):
@@ -56,7 +56,7 @@ class Size:
 
     @cached_property
     def _sample(self) -> int:
-        """The number that it is for one number of each name: equal sizes have the same."""
+        """The size's value for one fixed value of each name: equal sizes have the same sample."""
         total = 0
         for factors, by in self.terms:
             for each in factors:
@@ -65,7 +65,7 @@ class Size:
         return total
 
     def at(self, numbers: Mapping[str, Any]) -> Any:
-        """Returns the number for these numbers, or arrays of such, in the place of all names."""
+        """Returns the value of the size if all names have these numbers, which may be arrays."""
         total: Any = 0
         for factors, by in self.terms:
             each = (
@@ -82,18 +82,17 @@ class Size:
         return max((sum(_degree(each, name) for each in f) for f, _ in self.terms), default=0)
 
     def period(self, name: str) -> int:
-        """For names of one remainder by this number, the size is a polynomial."""
+        """Returns a period: for values of the name with the same remainder by it, the size is a
+        polynomial.
+        """
         return lcm(*(each.period(name) for each in self.quotients if name in each.names))
 
     @classmethod
     def of(cls, value: Any) -> Size:
-        """Returns a name's size, or a number's."""
+        """Returns the size of a name or a number."""
         if isinstance(value, Size):
             return value
-        if isinstance(value, str):
-            return cls((((value,), 1),))
-        number = int(value)  # any number that a constant holds
-        return cls((((), number),) if number else ())
+        return _size_of(value if isinstance(value, str) else int(value))
 
     @classmethod
     def _sum(cls, terms: Mapping[Product, int]) -> Size:
@@ -105,16 +104,16 @@ class Size:
             raise SizeError("a size with too many names, or numbers of 2**63 and more, in it")
         return left
 
-    @property
+    @cached_property
     def number(self) -> int | None:
-        """The number it is, None where a name is left."""
+        """The number that the size is, None if it contains a name."""
         if not self.terms:
             return 0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
 
     @property
     def name(self) -> str | None:
-        """The name it is, None for everything else."""
+        """The name that the size is, None for everything else."""
         if len(self.terms) == 1 and len(self.terms[0][0]) == 1 and self.terms[0][1] == 1:
             factor = self.terms[0][0][0]
             return factor if isinstance(factor, str) else None
@@ -133,18 +132,24 @@ class Size:
 
     @cached_property
     def length(self) -> int:
-        """How many names and numbers it is written with."""
+        """The number of names and numbers in its text."""
         factors = sum(len(factors) + 1 for factors, _ in self.terms)
         return factors + sum(each.whole.length for each in self.quotients)
 
     def __add__(self, other: Any) -> Size:
+        own, more = self.number, Size.of(other)
+        if own is not None and more.number is not None and abs(own + more.number) < 2**63:
+            return _size_of(own + more.number)
         terms = dict(self.terms)
-        for names, by in Size.of(other).terms:
+        for names, by in more.terms:
             terms[names] = terms.get(names, 0) + by
         return Size._sum(terms)
 
     def __mul__(self, other: Any) -> Size:
-        terms, factor = dict[Product, int](), Size.of(other)
+        own, factor = self.number, Size.of(other)
+        if own is not None and factor.number is not None and abs(own * factor.number) < 2**63:
+            return _size_of(own * factor.number)
+        terms = dict[Product, int]()
         if len(self.terms) * len(factor.terms) > _FEW:
             spend(len(self.terms) * len(factor.terms))
         for names, by in self.terms:
@@ -162,7 +167,7 @@ class Size:
     __radd__, __rmul__ = __add__, __mul__
 
     def __floordiv__(self, other: Any) -> Size:
-        """Exact quotients by one product only. Raises `ValueError` elsewhere."""
+        """Divides by one product. Raises `ValueError` unless the quotient is known to be exact."""
         by = Size.of(other)
         if len(by.terms) != 1:
             raise ValueError(f"{self} / {by} is not known to be whole")
@@ -180,10 +185,11 @@ class Size:
         return Size._sum(terms)
 
     def floor_div(self, by: int) -> Size:
-        """Divided by a positive number, and rounded down.
+        """Divides by a positive number, and rounds down.
 
-        Only what ``by`` does not divide stays in a quotient: 4 * T + 3 by 4 is T. No number is
-        negative in there, so nor is what is divided, and C++ rounds it as Python does.
+        Only the part that ``by`` does not divide remains in a quotient: 4 * T + 3 by 4 is T. The
+        quotient contains no negative number, so the dividend is not negative either, and C++ rounds
+        it in the same way as Python.
         """
         if not 0 < by < 2**63:
             raise SizeError(f"{self} / {by}: expected a positive number of 64 bits")
@@ -202,8 +208,9 @@ class Size:
 
     @property
     def signs(self) -> tuple[int, int] | None:
-        """The least and the largest sign that it may have, names and quotients being at
-        least 0; None: any."""
+        """The smallest and the largest sign that it may have if names and quotients are at least 0;
+        None: any sign.
+        """
         number = dict(self.terms).get((), 0)
         named = [by for names, by in self.terms if names]
         own = (number > 0) - (number < 0)
@@ -213,12 +220,14 @@ class Size:
             return min(own, *(-1 for _ in named), 0), own
         return None
 
-    def put(self, sizes: Mapping[str, Any]) -> Size:
+    def substitute(self, sizes: Mapping[str, Any]) -> Size:
         """Returns the size with sizes, or numbers, in place of names."""
         out = Size(())
         for factors, by in self.terms:
             result = (
-                Size.of(sizes.get(factor, factor)) if isinstance(factor, str) else factor.put(sizes)
+                Size.of(sizes.get(factor, factor))
+                if isinstance(factor, str)
+                else factor.substitute(sizes)
                 for factor in factors
             )
             out = out + reduce(mul, result, Size.of(by))
@@ -229,7 +238,7 @@ class Size:
         return Size(tuple((names, by) for names, by in self.terms if by > 0))
 
     def __str__(self) -> str:
-        """C++, and what people write."""
+        """Returns the size as text, in the notation of C++ and of mathematics."""
         text = ""
         for names, by in reversed(self.terms):
             factors = [str(name) for name in names]
@@ -242,12 +251,20 @@ class Size:
 
     @property
     def factor(self) -> str:
-        """As a factor of a C++ product."""
+        """Returns the size as a factor of a C++ product."""
         return f"({self})" if len(self.terms) > 1 else str(self)
 
 
+@lru_cache(2**12)
+def _size_of(value: str | int) -> Size:
+    """Returns the size of a name or a number; most models compute with few of them."""
+    if isinstance(value, str):
+        return Size((((value,), 1),))
+    return Size((((), value),) if value else ())
+
+
 _POINTS, _PIECE = 2 * 10**7, 10**6
-"""Numbers of all names at which two sizes are compared, and how many of them at a time."""
+"""How many combinations of values two sizes are compared at, and how many of them at a time."""
 
 
 @cache
@@ -264,10 +281,11 @@ def _degree(factor: Factor, name: str) -> int:
 
 
 def _is_zero(size: Size) -> bool:
-    """Returns whether a size is 0 for all numbers of its names; False if too many decide it.
+    """Returns whether a size is 0 for all values of its names; False if too many points decide it.
 
-    Terms without a name in common are constants if their sum is one. Between numbers with the same
-    remainder a size is a polynomial, which is 0 if it is 0 at one point more than its degree.
+    Terms that share no name with the rest must be constant if the sum is. For values with the same
+    remainder a size is a polynomial. A polynomial is 0 if it is 0 at one point more than its
+    degree.
     """
     rest = 0
     for part in _apart(size):
@@ -309,7 +327,7 @@ def _is_zero_on_grid(size: Size) -> bool:
 
 @dataclass(frozen=True)
 class Quotient:
-    """A size by a number, rounded down; of neither is any number negative."""
+    """A size divided by a number, rounded down; neither contains a negative number."""
 
     whole: Size
     by: int
@@ -319,7 +337,9 @@ class Quotient:
         return self.whole.names
 
     def period(self, name: str) -> int:
-        """For names of one remainder by this number, the quotient is a polynomial."""
+        """Returns a period: for values of the name with the same remainder by it, the quotient is a
+        polynomial.
+        """
         inner = self.whole.period(name)
         if inner > 1:
             return self.by * inner
@@ -329,7 +349,7 @@ class Quotient:
         return self.by // gcd(self.by, *holders)
 
     def __lt__(self, other: Factor) -> bool:
-        """In a product quotients follow names."""
+        """Orders the factors of a product: names before quotients."""
         if isinstance(other, str):
             return False
         return (self.by, self.whole.terms) < (other.by, other.whole.terms)
@@ -337,8 +357,8 @@ class Quotient:
     def __gt__(self, other: Factor) -> bool:
         return isinstance(other, str) or other < self
 
-    def put(self, sizes: Mapping[str, Any]) -> Size:
-        return self.whole.put(sizes).floor_div(self.by)
+    def substitute(self, sizes: Mapping[str, Any]) -> Size:
+        return self.whole.substitute(sizes).floor_div(self.by)
 
     def __str__(self) -> str:
         return f"({self.whole.factor} / {self.by})"
@@ -357,18 +377,22 @@ def volume(shape: Shape) -> Size:
 
 
 def write_shape(shape: Shape) -> str:
-    """Returns a shape as comments write it: (T, N, 128)."""
+    """Returns a shape in the form of comments: (T, N, 128)."""
     return f"({', '.join(map(str, shape))})"
 
 
 _name_of = cache(str)
-"""A dtype's name; NumPy makes it anew each time."""
+"""A dtype's name; NumPy creates the string again each time."""
 
 LodName = str
-"""Two ragged values share their offsets where the names of their levels are the same."""
+"""The name of a level; two ragged values share their offsets if the names of their levels are
+equal.
+"""
 
 _MOST_NUMBERS = 64
-"""Longest vector of integers that is followed: it describes a shape or axes, not data."""
+"""Maximum length of a vector of integers that is followed: it describes a shape or axes,
+not data.
+"""
 
 Numbers = Size | tuple[Size, ...]
 
@@ -377,9 +401,9 @@ Numbers = Size | tuple[Size, ...]
 class Type:
     """dtype by NumPy's name, shape of the data, LoD levels from the outermost; None is unknown.
 
-    The shape of a ragged value is that of its words, (W, ...). A single size may be unknown, too.
-    ``lod`` is () for a dense value. ``value`` holds the integers of a scalar or short vector that
-    describes a shape or axes, or the truths (0 or 1) that follow from these.
+    The shape of a ragged value is the shape of its steps, (W, ...). A single size may also be
+    unknown. ``lod`` is () for a dense value. ``value`` holds the integers of a scalar or short
+    vector that describes a shape or axes, or truth values (0 or 1) that follow from these.
     """
 
     dtype: str | None = None
@@ -389,38 +413,38 @@ class Type:
 
     @property
     def rank(self) -> int | None:
-        """The number of axes; the words of a ragged value count as one."""
+        """The number of axes; the steps of a ragged value count as one axis."""
         return None if self.shape is None else len(self.shape)
 
     @property
     def counts(self) -> tuple[int | None, ...]:
-        """The sizes that are numbers, None in the place of others; () where the rank is unknown."""
+        """The sizes that are numbers, None in place of others; () if the rank is unknown."""
         return tuple(None if size is None else size.number for size in self.shape or ())
 
     @property
     def depth(self) -> int:
-        """The number of LoD levels, 0 where it is unknown."""
+        """The number of LoD levels, 0 if it is unknown."""
         return len(self.lod or ())
 
     @property
     def ragged(self) -> bool | None:
-        """Whether the value carries offsets; None where that is not known."""
+        """Whether the value has offsets; None if that is not known."""
         return None if self.lod is None else bool(self.lod)
 
     @property
     def sizes(self) -> Array | None:
-        """``value`` as an array: int64 where all are numbers, else of `Size`."""
-        if self.value is None:
+        """``value`` as an array: int64 if all elements are numbers, otherwise of `Size`."""
+        value = self.value
+        if value is None:
             return None
-        sizes = np.array(self.value, object)
-        numbers = [size.number for size in sizes.reshape(-1)]
-        if any(number is None for number in numbers):
-            return sizes
-        return np.array(numbers, np.int64).reshape(sizes.shape)
+        numbers: Any = value.number if isinstance(value, Size) else [each.number for each in value]
+        if numbers is None or isinstance(numbers, list) and None in numbers:
+            return np.array(value, object)
+        return np.array(numbers, np.int64)
 
     @property
     def numbers(self) -> Array | None:
-        """``value`` as int64; None where a size among them has a name."""
+        """``value`` as int64; None if a size among them has a name."""
         sizes = self.sizes
         return None if sizes is None or sizes.dtype == object else sizes
 
@@ -441,8 +465,8 @@ def dense(dtype: str | None, shape: Iterable[Any] | None) -> Type:
 
 
 def evaluate(dtype: str | None, sizes: Any) -> Type:
-    """Returns the type of integers: of a scalar or a vector, whose elements are numbers or
-    `Size`.
+    """Returns the type of integers: of a scalar or a vector, whose elements are numbers
+    or `Size`.
     """
     array = np.asarray(sizes)
     out = dense(dtype, array.shape)
@@ -453,7 +477,7 @@ def evaluate(dtype: str | None, sizes: Any) -> Type:
 
 
 def type_of(value: Array | Ragged, name: str = "") -> Type:
-    """Returns the type of a value at hand; the levels of a ragged one are named after it."""
+    """Returns the type of an existing value; the levels of a ragged value are named after it."""
     array = data_of(value)
     if isinstance(value, Ragged):
         shape = dense(None, array.shape).shape
@@ -467,7 +491,7 @@ _CONSTANTS: dict[int, tuple[ref[Any], Type]] = {}
 
 
 def constant_type(array: Array) -> Type:
-    """`type_of` an array that does not change: computed once, as graphs share their constants."""
+    """Returns `type_of` a read-only array, computed once: graphs share their constants."""
     key = id(array)
     known = _CONSTANTS.get(key)
     if known is None or known[0]() is not array:
@@ -481,7 +505,7 @@ def lod_names(name: str, depth: int) -> tuple[LodName, ...]:
 
 
 def words_of(lod: tuple[LodName, ...]) -> Size:
-    """Returns the number of words of all sequences under a LoD."""
+    """Returns the number of steps of all sequences under a LoD."""
     return Size.of(f"{lod[-1]}.words")
 
 
@@ -491,5 +515,5 @@ def counts_of(found: Type) -> tuple[Size, ...]:
 
 
 def sequences_of(found: Type) -> Size | None:
-    """Returns the number of sequences of a ragged value, None where it is dense or unknown."""
+    """Returns the number of sequences of a ragged value, None if it is dense or unknown."""
     return counts_of(found)[-1] if found.lod else None

@@ -1,18 +1,18 @@
-"""The numbers of a recurrent layer, in oneDNN's canonical layouts, and its precision."""
+"""The weights of a recurrent layer, in oneDNN's canonical layouts, and its precision."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from onernn.ir.arrays import Array, frozen, seal
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.ragged import as_array
-from onernn.ir.records import Immutable, cached_property, dataclass
+from onernn.ir.records import Immutable, NamedTuple, Renamed, cached_property, dataclass
 from onernn.ir.spec import RnnSpec
 
 _RANKS = {"layer": 5, "iter": 5, "bias": 4, "peephole": 4, "projection": 4}
@@ -69,8 +69,8 @@ class RnnWeights(Immutable):
     ) -> RnnWeights:
         """Returns weights from layer (L, D, G, O, I) and iter in ldgoi, projection in ldoi.
 
-        The projection is (L, D, R, O) there; bias and peephole are the same in both. Raises
-        `ShapeError` naming the array.
+        The projection is (L, D, R, O) in that layout; bias and peephole are the same in both.
+        Raises `ShapeError` naming the array.
         """
 
         def turn(array: Any) -> Any:
@@ -79,7 +79,7 @@ class RnnWeights(Immutable):
         return cls(turn(layer), turn(iter), bias, peephole, turn(projection))
 
     def check(self, spec: RnnSpec) -> None:
-        """Nothing, or `ShapeError` naming the first array that does not fit ``spec``."""
+        """Raises `ShapeError` naming the first array that does not fit ``spec``."""
         for name, shape in shapes_of(spec).items():
             array = getattr(self, name)
             if array is None and (name in ("layer", "bias") or shape is None):
@@ -107,7 +107,7 @@ class RnnWeights(Immutable):
         if not all(0 <= index < count for index, count in zip(place, stack, strict=False)):
             raise IndexError(f"weights of {stack} layers and directions have no part {place}")
         at = tuple(slice(index, index + 1) for index in place)
-        return self.mapped(lambda array: array[at])
+        return self.map(lambda array: array[at])
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -117,13 +117,13 @@ class RnnWeights(Immutable):
 
     @cached_property
     def infinite(self) -> str:
-        """Which array has numbers that are not finite, "" where all are.
+        """The name of an array with values that are not finite, "" if all are finite.
 
-        Nothing a layer gives would be a number, and some kernels make 0 of NaN.
+        A layer with such weights would not output valid numbers, and some kernels turn NaN into 0.
         """
         for name, array in self.arrays.items():
             with np.errstate(all="ignore"):
-                if np.isfinite(array.sum()):  # what is not finite makes a sum that is not, either
+                if np.isfinite(array.sum()):  # a value that is not finite makes the sum not finite
                     continue
             if bad := array.size - int(np.count_nonzero(np.isfinite(array))):
                 return (
@@ -133,8 +133,10 @@ class RnnWeights(Immutable):
         return ""
 
     @classmethod
-    def joined(cls, parts: Sequence[RnnWeights], axis: int) -> RnnWeights:
-        """Layers (axis 0) or directions (axis 1) as one. Raises `ShapeError` naming an array."""
+    def join(cls, parts: Sequence[RnnWeights], axis: int) -> RnnWeights:
+        """Returns layers (axis 0) or directions (axis 1) as one. Raises `ShapeError` naming an
+        array.
+        """
         if len(parts) == 1:
             return parts[0]
         arrays = [part.arrays for part in parts]
@@ -150,15 +152,17 @@ class RnnWeights(Immutable):
         }
         return cls(**{"layer": None, **whole})
 
-    def mapped(self, function: Callable[[Array], Array]) -> RnnWeights:
-        """Returns the weights with each array replaced by what the function makes of it."""
+    def map(self, function: Callable[[Array], Array]) -> RnnWeights:
+        """Returns the weights with the function applied to each array."""
         result: Any = {name: function(array) for name, array in self.arrays.items()}
         return RnnWeights(**{"layer": None, **result})
 
+    joined, mapped = Renamed("join"), Renamed("map")
+
 
 def shapes_of(spec: RnnSpec) -> dict[str, tuple[int, ...] | None]:
-    """Returns the shape of each array of a layer, by its name in `RnnWeights`; None: it has
-    none.
+    """Returns the shape of each array of a layer, by its name in `RnnWeights`; None: the layer does
+    not have it.
     """
     stack, units, width = (spec.layers, spec.directions), spec.hidden_size, spec.recurrent_size
     return {
@@ -175,7 +179,7 @@ class Layers(tuple[RnnWeights, ...]):
 
     @cached_property
     def packed(self) -> dict[Any, Any]:
-        """What backends made of them, by the backend's own key, to be used again."""
+        """The packed weights of backends, by the backend's own key, for reuse."""
         return {}
 
 
@@ -185,9 +189,9 @@ Weights = RnnWeights | Sequence[RnnWeights]
 def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
     """Returns the weights of each layer of a stack, checked.
 
-    A list holds the layers one by one, and may differ in their input sizes; one `RnnWeights` of
-    L > 1 layers cannot, so its input size must be what a layer hands to the next. Raises
-    `ShapeError`, and `UnsupportedError` for weights that are not finite.
+    A list holds the layers one by one, which may differ in their input sizes. One `RnnWeights` of L
+    > 1 layers has one input size, which must equal the output size of a layer. Raises `ShapeError`,
+    and `UnsupportedError` for weights that are not finite.
     """
     for one in (weights,) if isinstance(weights, RnnWeights) else weights:
         if one.infinite:
@@ -220,10 +224,10 @@ def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
 
 
 class Scale(NamedTuple):
-    """A byte q = x * factor + shift, rounded to the nearest, halves to even, and saturated.
+    """A byte q = x * factor + shift, rounded to the nearest, ties to even, and saturated.
 
-    oneDNN's data scale and shift (RNN developer guide, rnn_data_qparams). QuantizeLinear has the
-    scale 1 / factor and the zero point ``shift``.
+    This is oneDNN's data scale and shift (RNN developer guide, rnn_data_qparams). QuantizeLinear
+    has the scale 1 / factor and the zero point ``shift``.
     """
 
     factor: float
@@ -231,17 +235,17 @@ class Scale(NamedTuple):
 
 
 UNIT: Final = Scale(127.0, 128.0)
-"""[-1, 1], where every state of an LSTM or GRU without projection lies."""
+"""The scale of [-1, 1], the range of every state of an LSTM or GRU without projection."""
 
 
 @dataclass(frozen=True, eq=False)
 class PartScales(Immutable):
-    """The scales of one layer in one direction; None: of its own numbers, as the kernel finds them.
+    """The scales of one layer in one direction; None: computed from the values by the kernel.
 
-    ``data``: of the input; ``state``: of h, that of a projection where there is one.
-    Weights are signed bytes w * factor, by output channel: ``layer`` and ``iter`` (G, O),
-    ``projection`` (R,), float32. Raises `ShapeError` for a scale that is not positive and finite,
-    and a shift that is no whole number from 0 to 255.
+    ``data``: of the input; ``state``: of h, or of the projected h if there is a projection. Weights
+    are int8 w * factor, by output channel: ``layer`` and ``iter`` (G, O), ``projection`` (R,),
+    float32. Raises `ShapeError` for a scale that is not positive and finite, and for a shift that
+    is not an integer from 0 to 255.
     """
 
     data: Scale | None = None
@@ -272,7 +276,7 @@ class PartScales(Immutable):
             object.__setattr__(self, name, frozen(factors))
 
     def check(self, spec: RnnSpec, part: str) -> None:
-        """Raises `ShapeError` naming scales of weights that are not of a cell's shape."""
+        """Raises `ShapeError` naming scales of weights that do not have the cell's shape."""
         rows = (spec.gates, spec.hidden_size)
         expected = {"layer": rows, "iter": rows, "projection": (spec.projection_size,)}
         for name, shape in expected.items():
@@ -287,17 +291,19 @@ NO_SCALES: Final = PartScales()
 
 
 def own_factors(matrix: Array, axis: int) -> Array:
-    """127 / the largest number along an axis, float32: what a kernel finds for each column."""
+    """Returns 127 / the largest magnitude along an axis, float32; kernels use it for each
+    column.
+    """
     largest = np.abs(matrix).max(axis=axis, initial=1e-30)
     return np.asarray(127 / largest, np.float32)
 
 
 class PartViews(NamedTuple):
-    """The weights of one layer in one direction where a framework keeps them: each call reads them.
+    """The weights of one layer in one direction in a framework's memory, which each call reads.
 
-    ``input`` and ``recurrent``: for each gate in oneDNN's order a view (I, O) or (R, O); those of a
-    matrix have the same strides. ``bias``: for each row of the pivot the arrays (O,) that are added
-    up, at most two. ``projection``: (O, R).
+    ``input`` and ``recurrent``: for each gate in oneDNN's order a view (I, O) or (R, O); the views
+    of a matrix have the same strides. ``bias``: for each row of the canonical bias the arrays (O,)
+    that are added up, at most two. ``projection``: (O, R).
     """
 
     input: Sequence[Array]
@@ -308,11 +314,11 @@ class PartViews(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LayerPrecision(Immutable):
-    """How a recurrent node computes: ``dtype`` as in `Session`, "" for the session's own.
+    """How a recurrent node computes: ``dtype``: see `Session`, "" for the session's own.
 
-    ``parts``: in u8 the scales of each layer and direction, in the order of `ir.rnn.parts`;
-    () where the kernel finds all of them. They belong to what the node reads and to its weights:
-    a pass that changes one of these drops the precision or refuses.
+    ``parts``: in u8 the scales of each layer and direction, in the order of `ir.rnn.parts`; () if
+    the kernel finds all of them. The scales belong to the node's inputs and weights: a pass that
+    changes one of these drops the precision or refuses.
     """
 
     dtype: str = ""
@@ -324,12 +330,12 @@ class LayerPrecision(Immutable):
             raise ShapeError(f"scales belong to dtype 'u8', not to {self.dtype!r}")
 
     def __bool__(self) -> bool:
-        """Returns whether it says anything."""
+        """Returns whether it sets anything."""
         return bool(self.dtype)
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the numbers that products read are rounded: then the input may not change."""
+        """Whether the operands of products are rounded: then the input may not change."""
         return self.dtype not in ("", "f32", "f64")
 
     def check(self, spec: RnnSpec) -> None:
@@ -345,7 +351,7 @@ class LayerPrecision(Immutable):
             part.check(spec, f"layer {layer}, direction {direction}")
 
     def refuse(self, who: str) -> None:
-        """Raises `UnsupportedError` where it says anything and ``who`` cannot say that."""
+        """Raises `UnsupportedError` if a precision is set and ``who`` cannot express it."""
         if self.dtype:
             raise UnsupportedError(
                 f"{who} cannot say that this layer computes in {self.dtype}; give the model from"
@@ -353,18 +359,18 @@ class LayerPrecision(Immutable):
             )
 
     def of(self, first: int, count: int = 1) -> LayerPrecision:
-        """Returns the precision of ``count`` parts from the ``first`` on."""
+        """Returns the precision of ``count`` parts from index ``first`` on."""
         return LayerPrecision(self.dtype, self.parts[first : first + count])
 
 
 OWN: Final = LayerPrecision()
-"""The precision of a node that computes as the session says."""
+"""The precision of a node that uses the session's precision."""
 
 
 def join(*each: LayerPrecision) -> LayerPrecision | None:
-    """Returns the precision of parts that follow each other.
+    """Returns the precision of consecutive parts.
 
-    None if they compute in different dtypes, or only some of them have scales.
+    Returns None if they compute in different dtypes, or if only some of them have scales.
     """
     if len({(one.dtype, bool(one.parts)) for one in each}) > 1:
         return None

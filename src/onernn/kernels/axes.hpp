@@ -1,5 +1,5 @@
-// Functions that mix the numbers along one axis: x is (outer, count, inner), and a function goes
-// over `count`. Formulas: ONNX operator specification.
+// Functions that combine the elements along one axis: x is (outer, count, inner), and a function
+// goes over `count`. Formulas: ONNX operator specification.
 #ifndef ONERNN_AXES_HPP
 #define ONERNN_AXES_HPP
 
@@ -80,7 +80,7 @@ inline Strip strip_of(std::int64_t count) {
   return {rows, Width, width, count - (rows - 1) * Width, true};
 }
 
-/// function(strip, where it begins in x, the first of its lines)
+/// function(strip, the index in x of its first element, its first line)
 template <std::int64_t Width = kStrip, class Function>
 inline void each_strip(std::int64_t outer, std::int64_t count, std::int64_t inner,
                        Function function) {
@@ -96,7 +96,7 @@ inline void each_strip(std::int64_t outer, std::int64_t count, std::int64_t inne
   }
 }
 
-/// A number for each column of a strip.
+/// Holds a number for each column of a strip.
 template <class Total>
 struct Columns {
   Total v[kStrip];
@@ -143,7 +143,7 @@ inline Columns<T> tops(const T* x, const Strip& strip) {
   return joined(x, strip, lowest<T>(), [](T a) { return a; }, [](T a, T b) { return most(a, b); });
 }
 
-/// The sums of e^(x - from), which stand in out, too, if there is one.
+/// The sums of e^(x - from), which are also written to out, if it is not null.
 template <class T>
 inline Columns<Sum<T>> exps(Optional<T> out, const T* x, const Strip& strip,
                             const Columns<T>& from) {
@@ -199,7 +199,7 @@ struct Moments {
   }
 };
 
-/// Norms of rows; `bias`, `mean` and `inverse` (one number a row) may be null.
+/// Norms of rows; `bias`, `mean` and `inverse` (one number per row) may be null.
 template <class T>
 void layer_norm(T* out, const T* x, const T* scale, Optional<const T> bias, Optional<T> mean_out,
                 Optional<T> inverse_out, std::int64_t rows, std::int64_t count, double epsilon) {

@@ -1,7 +1,7 @@
-// The places of a batch's words, which are read in place and without padding.
+// The rows of a batch's steps, which are read in place and without padding.
 //
-// Word t of sequence n is row first[n] + t * stride, or first[n] + start[t]: LoD (sequences one
-// behind the other), TNC, NTC, and PyTorch's packed layout (all first words, then all second ones).
+// Step t of sequence n is row first[n] + t * stride, or first[n] + start[t]: LoD (sequences one
+// after the other), TNC, NTC, and PyTorch's packed layout (all first steps, then all second ones).
 #ifndef ONERNN_BATCH_HPP
 #define ONERNN_BATCH_HPP
 
@@ -21,7 +21,7 @@ struct Batch {
   const std::int64_t* length;  // (N)
   const std::int64_t* order;   // (N), the longest sequence first
 
-  /// The row of word t of sequence n.
+  /// Returns the row of step t of sequence n.
   std::int64_t row(std::int64_t n, std::int64_t t) const {
     return first[n] + (start ? start[t] : t * stride);
   }
@@ -32,18 +32,18 @@ class Batching {
  public:
   explicit Batching(std::int64_t most) : first_(most), length_(most), order_(most) {}
 
-  /// T words of N sequences, time-major: (T, N, C). Of sequence n only the first lengths[n] words
-  /// count; all where that is null.
+  /// T steps of N sequences, time-major: (T, N, C). Of sequence n only the first lengths[n] steps
+  /// count; all if `lengths` is null.
   Batch tnc(std::int64_t T, std::int64_t N, const std::int64_t* lengths = nullptr) {
     return dense(T, N, lengths, 1, N);
   }
 
-  /// The same, sequence by sequence: (N, T, C).
+  /// The same with sequences first: (N, T, C).
   Batch ntc(std::int64_t T, std::int64_t N, const std::int64_t* lengths = nullptr) {
     return dense(T, N, lengths, T, 1);
   }
 
-  /// N sequences one behind the other; sequence n begins at offsets[n].
+  /// N sequences one after the other; sequence n begins at offsets[n].
   Batch lod(const std::int64_t* offsets, std::int64_t N) {
     std::int64_t *first = first_.data(), *length = length_.data(), *order = order_.data();
     for (std::int64_t n = 0; n < N; ++n) {

@@ -1,10 +1,11 @@
 """Compiles the kernels: ``python kernels/build.py``.
 
-``kernels/built`` gets one shared library for each instruction set: the least demanding set and the
-best one of this CPU, or those that the variable ISAS names (``ISAS=all``: every set). This file
-needs only the standard library, so that setup.py can run it. It does not build again what comes
-from these sources, flags and compiler: all editable installations of a tree share one build, and
-all trees of a user share objects (see `cache_folder`).
+``kernels/built`` gets one shared library for each instruction set: the first one of the
+architecture and the best one of this CPU, or the sets that the variable ISAS names. ``ISAS=all``
+names every set. ``ISAS=native`` is the best one of this CPU alone, in two thirds of the time. This
+file needs only the standard library, so that setup.py can run it. It does not build again what
+comes from these sources, flags and compiler: all editable installations of a tree share one build,
+and all trees of a user share objects (see `cache_folder`).
 
 What only compiling needs is imported by it: every process that runs a model imports this file.
 """
@@ -26,22 +27,25 @@ HERE = Path(__file__).resolve().parent
 LOADER = HERE / "loader" / "libonernn.cpp"
 BUILT = HERE / "built"
 HEADERS = (HERE / "library" / "onernn.h", HERE / "library" / "kernels.h")
+Flags = dict[str, tuple[str, ...]]
 # Flags by instruction set, the least demanding one first: the names in ONERNN_MAX_ISA. Single
 # features and no -march=skylake-avx512, which allows a compiler what nobody asked the CPU for.
 _V2 = ("-march=x86-64", "-msse4.2", "-mpopcnt")
 _AVX2 = (*_V2, "-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+_BF16 = (*_AVX512, "-mavx512vnni", "-mavx512bf16")
 _X86 = {
     "v2": _V2,
     "avx2": _AVX2,
     "avx2_vnni": (*_AVX2, "-mavxvnni"),
     "avx512": _AVX512,
     "avx512_vnni": (*_AVX512, "-mavx512vnni"),
-    "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
+    "avx512_bf16": _BF16,
+    "avx512_amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8", "-DONERNN_TILES"),
 }
 # GCC, which would load early, runs out of registers for the sums of a product.
 _NEON = ("-fno-schedule-insns",)
-_ARM64: dict[str, tuple[str, ...]] = {
+_ARM64: Flags = {
     "neon": ("-march=armv8-a", *_NEON),
     "neon_dotprod": ("-march=armv8.2-a+dotprod", *_NEON),
     "neon_i8mm_bf16": ("-march=armv8.2-a+dotprod+i8mm+bf16", *_NEON),
@@ -80,6 +84,7 @@ _ADDED = {
     "avx2_vnni": ("cells_s8", "cpu", "quantized"),
     "avx512_vnni": ("cells_s8", "cpu", "quantized"),
     "avx512_bf16": ("cells_bf16", "cpu", "training"),
+    "avx512_amx": ("cells_bf16", "cells_s8", "cpu", "quantized", "training"),
     "neon_dotprod": ("cells_s8", "cpu", "quantized"),
     "neon_i8mm_bf16": ("cells_bf16", "cells_s8", "cpu", "quantized", "training"),
 }
@@ -116,7 +121,7 @@ class NoCompiler(BuildError):
     """There is no C++17 compiler that knows all flags."""
 
 
-def isas(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
+def isas(machine: str = platform.machine()) -> Flags:
     """Returns the instruction sets of an architecture, the least demanding one first, and their
     flags.
     """
@@ -126,15 +131,20 @@ def isas(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
 
 
 def choose_sets(machine: str = platform.machine()) -> list[str]:
-    """Returns the instruction sets to compile for, those of ISAS or of this CPU; always the first
-    one.
+    """Returns the instruction sets to compile for: the names in ISAS, or this CPU's.
 
-    The first library tells which of the others the CPU can run. Raises `BuildError`.
+    The first set is one of them unless ISAS is ``native``: other CPUs can run it, and it tells
+    which of the others a CPU can run. Raises `BuildError`.
     """
     known = isas(machine)
-    names = os.environ.get("ISAS", "").replace(",", " ").split() or [_best(known)]
+    names = os.environ.get("ISAS", "").replace(",", " ").split()
+    if names == ["native"]:
+        return [_best(known)]
+    names = names or [_best(known)]
     if unknown := sorted({*names} - {*known, "all"}):
-        raise BuildError(f"ISAS={' '.join(unknown)}: expected all, or some of {', '.join(known)}")
+        raise BuildError(
+            f"ISAS={' '.join(unknown)}: expected all, native, or some of {', '.join(known)}"
+        )
     first = next(iter(known))
     return [isa for isa in known if isa == first or not {isa, "all"}.isdisjoint(names)]
 
@@ -144,25 +154,32 @@ def _libraries(machine: str) -> list[str]:
     return [*choose_sets(machine), *([""] if LOADER.exists() else [])]
 
 
-def _best(known: dict[str, tuple[str, ...]]) -> str:
-    """Returns the last instruction set that this CPU runs and the compiler, if any, knows.
+def runnable(known: Flags, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
+    """Returns the instruction sets that this CPU runs.
 
     Linux names the features of a CPU; it omits those that it does not support itself.
     """
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = cpuinfo.read_text()
     except OSError:
         text = ""
     line = re.search(r"^(?:flags|Features)\s*:(.*)", text, re.MULTILINE)
     features = set(line[1].replace("_", "").replace("asimddp", "dotprod").split() if line else ())
-    # GCC's -msse4.2 and -mavx512bf16 are sse4_2 and avx512_bf16 there, ARM's +i8mm is i8mm.
-    name = re.compile(r"(?:^-m(?!arch)|\+)([\w.]+)")
+    # GCC's -msse4.2, -mavx512bf16 and -mamx-tile are sse4_2, avx512_bf16 and amx_tile there, ARM's
+    # +i8mm is i8mm.
+    name = re.compile(r"(?:^-m(?!arch)|\+)([\w.-]+)")
     needs = {
-        i: {n.replace(".", "") for flag in known[i] for n in name.findall(flag)} for i in known
+        isa: {re.sub("[.-]", "", n) for flag in known[isa] for n in name.findall(flag)}
+        for isa in known
     }
-    usable = [isa for isa in known if needs[isa] <= features]
+    return [isa for isa in known if needs[isa] <= features]
+
+
+def _best(known: Flags) -> str:
+    """Returns the last instruction set that this CPU runs and the compiler, if any, knows."""
     command = tuple(_command())
-    return next((i for i in usable[::-1] if _knows(command, known[i])), next(iter(known)))
+    usable = runnable(known)[::-1]
+    return next((isa for isa in usable if _knows(command, known[isa])), next(iter(known)))
 
 
 @lru_cache
@@ -177,7 +194,7 @@ def _knows(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
 
 
 def library_of(isa: str, folder: Path = BUILT) -> Path:
-    """Where the library of an instruction set lies; "": the one that C programs link with."""
+    """Returns the path of an instruction set's library; "": the one that C programs link with."""
     return folder / (f"libonernn-{isa}.so" if isa else "libonernn.so")
 
 
@@ -254,7 +271,10 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
                 raise BuildError(f"files in {HERE} changed while they were compiled: build again")
             for file, target in zip(made, paths, strict=True):
                 content = file.read_bytes() + last_line.encode()
-                _write(file, content + f"; crc32 {zlib.crc32(content):08x}\n".encode())
+                with open(file, "wb") as stream:
+                    stream.write(content + f"; crc32 {zlib.crc32(content):08x}\n".encode())
+                    stream.flush()
+                    os.fsync(stream.fileno())
                 file.chmod(0o755)
                 os.replace(file, target)
         for isa in _list_outdated(folder, machine):
@@ -285,23 +305,13 @@ def _list_outdated(folder: Path, machine: str) -> list[str]:
     return outdated
 
 
-def _write(file: Path, content: bytes) -> None:
-    with open(file, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
 def _command() -> list[str]:
-    """CXX, or c++, g++ or clang++; empty where none is there."""
+    """Returns CXX, or c++, g++ or clang++; [] if there is none."""
     import shlex
     import shutil
 
-    if wish := shlex.split(os.environ.get("CXX", "")):
-        return wish
-    return next(
-        ([result] for name in ("c++", "g++", "clang++") if (result := shutil.which(name))), []
-    )
+    there = [*filter(None, map(shutil.which, ("c++", "g++", "clang++")))]
+    return shlex.split(os.environ.get("CXX", "")) or there[:1]
 
 
 @lru_cache
@@ -338,7 +348,7 @@ def _probe(command: list[str], machine: str, *static: str) -> None:
         _run([*_linker(command, targets), *static, "probe.o", "-o", "probe.so"], place)
 
 
-def _linker(command: list[str], targets: dict[str, tuple[str, ...]]) -> list[str]:
+def _linker(command: list[str], targets: Flags) -> list[str]:
     """Links for the least demanding set: Zig makes a C++ library for each set of flags it sees."""
     return [*command, *LINK, *next(iter(targets.values()))]
 
@@ -364,9 +374,7 @@ def _compile(
     targets, cores = isas(machine), len(os.sched_getaffinity(0))
     (inside / "exports.map").write_text(EXPORTS)
     parts = {
-        isa: [
-            (_compiled_for(isa, file, targets), file) for file in (sources() if isa else [LOADER])
-        ]
+        isa: [(_choose_isa(isa, file, targets), file) for file in (sources() if isa else [LOADER])]
         for isa in wanted
     }
     objects = {
@@ -379,10 +387,8 @@ def _compile(
     keys = {part: _object_key(origin, commands[part], part[1], texts) for part in objects}
     missing = [part for part in objects if not cache.take(keys[part], objects[part])]
     missing.sort(key=lambda part: [*_SECONDS, part[1].stem].index(part[1].stem))
-    seconds = sum(
-        _SECONDS.get(file.stem, 1) / (2 if isa in _LEVELS and file.stem not in _SHARED else 1)
-        for isa, file in missing
-    ) / min(cores, len(missing) or 1)
+    seconds = sum(_SECONDS.get(part[1].stem, 1) / (1 + bool(_level(*part))) for part in missing)
+    seconds /= min(cores, len(missing) or 1)
     print(
         f"kernels: compiling for {', '.join(filter(None, wanted))}:"
         f" {len(missing)} of {len(objects)} objects, about {seconds:.0f} s on {cores} free cores",
@@ -390,10 +396,11 @@ def _compile(
     )
     started = time.monotonic()
 
+    prefix = []
+    if "SOURCE_DATE_EPOCH" in os.environ:  # a release has the same bytes wherever it is built
+        prefix = [f"-ffile-prefix-map={HERE}=kernels"]
+
     def compile_one(part: tuple[str, Path]) -> None:
-        prefix = []
-        if "SOURCE_DATE_EPOCH" in os.environ:  # a release has the same bytes wherever it is built
-            prefix = [f"-ffile-prefix-map={HERE}=kernels"]
         _run([*commands[part], *prefix, "-o", str(objects[part])], HERE)
         if _object_key(origin, commands[part], part[1], {}) == keys[part]:  # else a file changed
             cache.keep(keys[part], objects[part])
@@ -417,9 +424,7 @@ def _compile(
     return libraries
 
 
-def _to_compile(
-    command: list[str], targets: dict[str, tuple[str, ...]], isa: str, file: Path
-) -> list[str]:
+def _to_compile(command: list[str], targets: Flags, isa: str, file: Path) -> list[str]:
     """Returns the command that compiles a source for an instruction set, but for where the object
     goes.
     """
@@ -431,11 +436,16 @@ def _to_compile(
         names += [f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u"]
     if file == LOADER:
         names.append(f'-DONERNN_LEAST="{next(iter(targets))}"')
-    level = [_LEVELS[isa]] if isa in _LEVELS and file.stem not in _SHARED else []
-    return [*command, *COMPILE, *level, *targets[isa], *names, "-c", str(file.relative_to(HERE))]
+    options = [*COMPILE, *_level(isa, file), *targets[isa], *names]
+    return [*command, *options, "-c", str(file.relative_to(HERE))]
 
 
-def _compiled_for(isa: str, file: Path, targets: dict[str, tuple[str, ...]]) -> str:
+def _level(isa: str, file: Path) -> list[str]:
+    """Returns the level at which the source's object for an instruction set is optimized."""
+    return [_LEVELS[isa]] if isa in _LEVELS and file.stem not in _SHARED else []
+
+
+def _choose_isa(isa: str, file: Path, targets: Flags) -> str:
     """Returns the instruction set of a source's object in a library."""
     if file.stem in (*_SHARED, LOADER.stem):
         return next(iter(targets))
@@ -445,9 +455,9 @@ def _compiled_for(isa: str, file: Path, targets: dict[str, tuple[str, ...]]) -> 
 
 
 def cache_folder() -> Path:
-    """``onernn`` in XDG_CACHE_HOME, or in ~/.cache. Raises `OSError` where others could write.
+    """Returns ``onernn`` in XDG_CACHE_HOME, or in ~/.cache. Raises `OSError` if others can write.
 
-    They could, too, where they may rename one of its parents: not in those with a sticky bit.
+    They also can if they may rename one of its parents, which a sticky bit forbids.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")

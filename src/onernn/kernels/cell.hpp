@@ -1,7 +1,7 @@
 // The common part of all recurrent cells: their traits, numbers, the memory of a step, and the
 // input's share of the gates.
 //
-// A cell's Traits say what is special about it. They derive from onernn::Traits and replace
+// A cell's Traits say what is special about it. Traits derive from onernn::Traits and replace
 // members; each member may be a constant (Fixed<128> for a size), or a number that only the run
 // knows.
 #ifndef ONERNN_CELL_HPP
@@ -21,8 +21,8 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// A cell without anything special. Its sizes are still missing: `inputs` channels of a word,
-/// `units`, and `width` channels of h, which are `units` but where a projection follows.
+/// Traits of a plain cell. A derived class adds its sizes: `inputs` channels of a step, `units`,
+/// and `width` channels of h, which equals `units` unless a projection follows.
 template <class Real_, class Stored_ = Real_>
 struct Traits {
   using Real = Real_;      // what is computed with
@@ -54,7 +54,7 @@ struct CellWeights {
   bool is_finite = true;     // else zeros times a matrix may not be zeros
 };
 
-/// The rows that a step works on, one a sequence.
+/// The rows that a step works on, one per sequence.
 template <class Real, class Factor>
 class CellState {
  public:
@@ -65,7 +65,7 @@ class CellState {
         left_(most, (std::max)(width, units), coded) {}
 
   Real* h() { return turned_ ? two_.data() : one_.data(); }
-  /// What becomes h in the end, or goes through one more product before.
+  /// The output of the cell: h, or the factor of one more product that results in h.
   Real* next() { return turned_ ? one_.data() : two_.data(); }
   /// The state of an LSTM, or the update gates of a GRU.
   Real* c() { return three_.data(); }
@@ -86,7 +86,7 @@ class CellState {
   Fixed<kWidth> depth(Fixed<kWidth> width) const {
     return width;
   }
-  /// Whether the products of a step go through a matrix from its end: those of every second step.
+  /// Whether the products of a step read a matrix from its end, as in every second step.
   bool back() { return back_ = !back_; }
 
  private:
@@ -145,7 +145,7 @@ class Cell {
   }
 
  protected:
-  /// What a sum of gate g, panel p and row n starts from: the input's share of it.
+  /// The input's share of gate g, panel p and row n, from which the sum starts.
   auto shared(const Real* share) const {
     return [share, row = share_row()](std::int64_t n, std::int64_t p, int g) {
       return load(share + n * row + (p * kGates + g) * 16);
@@ -153,12 +153,12 @@ class Cell {
   }
   /// One less each number.
   static L without(L a) { return broadcast(Real(1)) - a; }
-  /// a where u is 1, b where it is 0. Said as one addition, so that every compiler rounds it once.
+  /// a if u is 1, b if u is 0. It is one addition, so that every compiler rounds it once.
   static L mixed(L u, L a, L b) { return multiply_add(u, a, without(u) * b); }
 
   L gate(L sum) const { return traits_.gate(traits_.clip(sum)); }
   L candidate(L sum) const { return traits_.candidate(traits_.clip(sum)); }
-  /// A GRU's update gate, as the part of h that stays.
+  /// A GRU's update gate: the part of h that stays.
   L update(L sum, const Real* attention, std::int64_t n) const {
     L u = gate(sum);
     if (traits_.attention) u = without(broadcast(attention[n])) * u;

@@ -1,9 +1,9 @@
 // Matrices of codes of 8 bits, times rows whose numbers keep 24 bits: for small batches, in which
 // reading the weights is what costs.
 //
-// A row is rounded to whole steps of its largest magnitude / kMostWhole. A whole number is three
-// digits, signed bytes, so the products of a row are three integer sums, which are exact: the same
-// in any batch and on every instruction set. The rounding changes as much as that of float32 does.
+// A row is rounded to multiples of its largest magnitude / kMostWhole. Each multiple is an integer
+// of three digits, signed bytes, so the products of a row are three integer sums, which are exact:
+// the same in any batch and on every instruction set. The rounding error is as small as float32's.
 //
 // A panel has groups of rows. A group begins with the steps of its columns, as floats; its rows
 // follow in quads of codes, which are numbers plus 128. vpdpbusd takes codes without a sign, so a
@@ -117,7 +117,7 @@ inline QuadSums times_digits(QuadColumns columns, Digits digits, QuadSums sum) {
 inline QuadSums start_of(std::int32_t) { return QuadSums{}; }
 #endif
 
-/// K numbers of a row as digits, and behind these what the sums of each group start with.
+/// K numbers of a row as digits, and after these the start of each group's sums.
 inline void round_to_digits(const float* row, std::int64_t K, QuadFactor* to) {
   const std::int64_t quads = digit_quads(K);
   const Floats inverse = broadcast(put_head(row, K, 0, kMostWhole, true, to));

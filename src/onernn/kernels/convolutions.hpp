@@ -1,8 +1,8 @@
 // Convolutions over the rows and columns of x (N, C, H, W), and their way back.
 //
-// A convolution is a product of a matrix of weights and of what windows see at each place. That
-// matrix is never written: its numbers are those of x, or of a copy with zeros around it, at
-// distances (`taps`) that are the same for all places. Sums add their products in one order,
+// A convolution is a product of a matrix of weights and of what windows see at each place. The
+// second matrix is never written: its elements are read from x, or from a copy with zeros around
+// it, at distances (`taps`) that are the same for all places. Sums add their products in one order,
 // channel after channel, so a place has the same bits in any batch and on any number of threads.
 #ifndef ONERNN_CONVOLUTIONS_HPP
 #define ONERNN_CONVOLUTIONS_HPP
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "axes.hpp"
 #include "isa.hpp"
 #include "lanes.hpp"
 #include "moves.hpp"
@@ -50,9 +51,11 @@ struct Group {
   const Real* panels;
   std::int64_t K, M;
   const Real* bias;  // or null
+  Real least;        // smaller results become this number
   Real* y;
 
   Real begin(std::int64_t m) const { return bias ? bias[m] : Real(); }
+  Lanes<Real> result(Lanes<Real> sums) const { return maximum(broadcast(least), sums); }
 };
 
 /// The elements of a window at a place, in each of C planes.
@@ -78,8 +81,8 @@ void see(Real* row, const Real* x, std::int64_t C, const Windows& w, std::int64_
   }
 }
 
-/// One group's channels at the few places of N images: what windows see, row by row, times panels.
-/// `x`, `y`: of the first image; `x_image`, `y_image`: to the next one.
+/// Computes one group's channels at the few places of N images: the rows that windows see times
+/// panels. `x`, `y`: the first image; `x_image`, `y_image`: the distance to the next one.
 template <int G, class Real, class Team>
 void convolve_few(const Group<Real>& of, Real* rows, std::int64_t N, std::int64_t x_image,
                   std::int64_t y_image, const Windows& w, Team& team) {
@@ -94,6 +97,7 @@ void convolve_few(const Group<Real>& of, Real* rows, std::int64_t N, std::int64_
         [&](std::int64_t m, std::int64_t channel, Lanes<Real> sums, std::int64_t count) {
           const std::int64_t row = first + m;
           Real* const to = of.y + row / places * y_image + channel * places + row % places;
+          sums = of.result(sums);
           if (places == 1) return store_some(to, sums, count);
           Real v[16];
           store(v, sums);
@@ -155,6 +159,7 @@ void convolve_many(const Group<Real>& of, const Windows& w, const Surroundings& 
           }
           for (int b = 0; b < B; ++b) {
             Real* const to = of.y + m0 * places + row * width + column;
+            for (int m = 0; m < M; ++m) sums[m][b] = of.result(sums[m][b]);
             if (stride == width || column + 16 <= width)
               for (int m = 0; m < M; ++m) store_some(to + m * places, sums[m][b], some);
             else
@@ -175,8 +180,104 @@ void convolve_many(const Group<Real>& of, const Windows& w, const Surroundings& 
              });
 }
 
-/// Weights of one group after the other, (groups * M, K), as convolutions read them: for every
-/// G * 16 channels K rows, with zeros where no channel is.
+/// Rows of `row` sums, one for each of M places, get added what the places see times `taps` rows of
+/// a panel, B times sixteen channels side by side.
+template <int M, int B, class Real>
+[[gnu::noinline]] void add_places(Real* sums, const Real* const* from, const std::int64_t* taps,
+                                  const Real* weights, std::int64_t row, std::int64_t count,
+                                  Ahead<> ahead) {
+  Lanes<Real> own[M][B];
+  const Real* places[M];
+  unrolled<M>([&](int m) { places[m] = from[m]; });
+  unrolled<M * B>([&](int i) { own[i / B][i % B] = load(sums + i / B * row + i % B * 16); });
+  for (std::int64_t k = 0; k < count; ++k, weights += row) {
+    const std::int64_t tap = taps[k];
+    ahead.row(k);
+    Lanes<Real> channels[B];
+    unrolled<B>([&](int b) { channels[b] = kept(load(weights + b * 16)); });
+    unrolled<M>([&](int m) {
+      const auto factor = broadcast(places[m][tap]);
+      unrolled<B>([&](int b) { own[m][b] = multiply_add(factor, channels[b], own[m][b]); });
+    });
+  }
+  unrolled<M * B>([&](int i) { store(sums + i / B * row + i % B * 16, own[i / B][i % B]); });
+}
+
+/// So many places go through so many rows of a panel at a time: these rows stay in the first cache,
+/// a panel in the second one.
+inline constexpr std::int64_t kWidePlaces = 96, kWideTaps = 64;
+
+/// Computes panel p's channels at `count` places from `first` on; channels are side by side.
+template <int G, class Real>
+void convolve_panel(const Group<Real>& of, const Windows& w, const Surroundings& around,
+                    std::int64_t p, std::int64_t first, std::int64_t count) {
+  using L = Lanes<Real>;
+  constexpr int B = kSums<L> >= 16 ? G : 1, M = kSums<L> / B > 8 ? 8 : kSums<L> / B;
+  constexpr std::int64_t kRow = G * 16;
+  alignas(64) Real sums[kWidePlaces * kRow];
+  const Real* from[kWidePlaces];
+  const std::int64_t channels = (std::min)(kRow, of.M - p * kRow), width = w.column.out;
+  Real begin[kRow] = {};
+  if (of.bias) std::copy_n(of.bias + p * kRow, channels, begin);
+  std::int64_t column = first % width;
+  const Real* at = of.from + first / width * around.columns + column;
+  for (std::int64_t i = 0; i < count; ++i, ++at, ++column) {
+    if (column == width) {
+      column = 0;
+      at += around.columns - width;
+    }
+    from[i] = at;
+    std::copy_n(begin, kRow, sums + i * kRow);
+  }
+  for (std::int64_t k = 0; k < of.K; k += kWideTaps) {
+    const Real* const rows = of.panels + (p * of.K + k) * kRow;
+    const std::int64_t taps = (std::min)(kWideTaps, of.K - k);
+    const Real* next = rows + taps * kRow;  // comes from memory meanwhile
+    for (int g = 0; g < G; g += B)
+      in_parts(count, M, [&](std::int64_t i, std::int64_t some) {
+        const bool comes = next < rows + (taps + kWideTaps) * kRow;
+        with_rows<M>(some, [&](auto block) {
+          add_places<block(), B>(sums + i * kRow + g * 16, from + i, of.taps + k, rows + g * 16,
+                                 kRow, taps, Ahead<>(comes ? next : rows, comes ? 16 : 0));
+        });
+        next += kWideTaps * 16;
+      });
+  }
+  const std::int64_t places = w.places();
+  for (std::int64_t m = 0; m < channels; m += 4)
+    for (std::int64_t i = 0; i < count; i += 16) {
+      L columns[4];
+      turn(sums + i * kRow + m, kRow, columns);
+      Real* const to = of.y + (p * kRow + m) * places + first + i;
+      for (std::int64_t j = 0; j < 4 && m + j < channels; ++j)
+        store_some(to + j * places, of.result(columns[j]), count - i);
+    }
+}
+
+/// As `convolve_many`, with channels side by side.
+template <int G, class Real, class Team>
+void convolve_wide(const Group<Real>& of, const Windows& w, const Surroundings& around,
+                   Team& team) {
+  const std::int64_t places = w.places(), pieces = (places + kWidePlaces - 1) / kWidePlaces;
+  const std::int64_t panels = (of.M + G * 16 - 1) / (G * 16);
+  constexpr std::int64_t kHalf = kWidePlaces / 2;  // registers and blocks of places divide it
+  const auto first = [=](std::int64_t piece) {
+    return (std::min)(places, (places + kHalf - 1) / kHalf * piece / pieces * kHalf);
+  };
+  // Small matrices stay in the second cache, while an image goes through it once.
+  const bool small = panels * of.K * G * 16 * std::int64_t(sizeof(Real)) <= 1 << 18;
+  team.split(panels * pieces, places / pieces * of.K * G * 16,
+             [&](std::int64_t begin, std::int64_t end) {
+               for (; begin < end; ++begin) {
+                 const std::int64_t piece = small ? begin / panels : begin % pieces;
+                 convolve_panel<G>(of, w, around, small ? begin % panels : begin / pieces,
+                                   first(piece), first(piece + 1) - first(piece));
+               }
+             });
+}
+
+/// Weights of one group after the other, (groups * M, K), as convolutions read them: for every G *
+/// 16 channels K rows, with zeros for missing channels.
 template <int G, class Real>
 void pack(Real* panels, const Real* weights, std::int64_t groups, std::int64_t M, std::int64_t K) {
   for (std::int64_t group = 0; group < groups; ++group)
@@ -187,12 +288,13 @@ void pack(Real* panels, const Real* weights, std::int64_t groups, std::int64_t M
 }
 
 /// y (N, M, ...) = bias (M; null: zeros) + what windows over x (N, C, ...) see times the weights of
-/// `groups`, see `pack`. Memory of its own: `seen` for an image with its surroundings or, at few
-/// places, for kRowsAtOnce windows; `taps` for one number for each weight of a channel.
+/// `groups`, see `pack`; `rectified`: negative results become 0. Memory of its own: `seen` for an
+/// image with its surroundings or, at few places, for kRowsAtOnce windows; `taps` for one number
+/// for each weight of a channel.
 template <int G, class Real, class Team>
 void convolve(Real* y, const Real* x, const Real* panels, Optional<const Real> bias, Real* seen,
               std::int64_t* taps, std::int64_t N, const Dims& x_sizes, const Dims& y_sizes,
-              const Dims& window, std::int64_t groups, Team& team) {
+              const Dims& window, std::int64_t groups, std::int64_t rectified, Team& team) {
   const Windows w(x_sizes, y_sizes, window);
   if (w.places() < 1) return;
   const std::int64_t C = x_sizes[0] / groups, M = y_sizes[0] / groups, K = C * w.taps();
@@ -205,6 +307,7 @@ void convolve(Real* y, const Real* x, const Real* panels, Optional<const Real> b
                        K,
                        M,
                        bias ? bias + at * M : nullptr,
+                       rectified ? Real() : lowest<Real>(),
                        to + at * M * w.places()};
   };
   if (w.are_few(M)) {
@@ -213,16 +316,18 @@ void convolve(Real* y, const Real* x, const Real* panels, Optional<const Real> b
     return;
   }
   const Surroundings around(w);
-  std::int64_t* tap = taps;
-  for (std::int64_t c = 0; c < C; ++c)
-    for (std::int64_t i = 0; i < w.row.size; ++i)
-      for (std::int64_t j = 0; j < w.column.size; ++j)
-        *tap++ = c * around.channel() + around.tap(w, i, j);
+  for (std::int64_t k = 0; k < K; ++k)
+    taps[k] = k < w.taps() ? around.tap(w, k / w.column.size, k % w.column.size)
+                           : taps[k - w.taps()] + around.channel();
   for (std::int64_t n = 0; n < N; ++n, x += x_image, y += y_image) {
     if (around.copied) around.copy(seen, x, x_sizes[0], w, n == 0);
     const Real* const from = around.copied ? seen : x;
     const auto run = [&](std::int64_t at, auto& threads) {
-      convolve_many<G>(group(at, from + at * C * around.channel(), y), w, around, threads);
+      const auto own = group(at, from + at * C * around.channel(), y);
+      if (w.are_wide(M, K))
+        convolve_wide<G>(own, w, around, threads);
+      else
+        convolve_many<G>(own, w, around, threads);
     };
     if (groups == 1) {
       run(0, team);

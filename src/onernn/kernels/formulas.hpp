@@ -16,7 +16,7 @@ inline namespace ONERNN_ISA {
 
 using Truth = std::uint8_t;
 
-/// The larger one, as NumPy has it: a NaN stays one.
+/// The larger number; NaN stays NaN, as in NumPy.
 template <class T>
 inline T most(T a, T b) {
   return a > b || a != a ? a : b;
@@ -31,15 +31,15 @@ template <class T>
 inline T sign(T a) {
   return a > 0 ? T(1) : a < 0 ? T(-1) : a;
 }
-/// The whole number towards zero; the lowest one for what is none, as x86 does it.
+/// The integer towards zero; the lowest integer for NaN and numbers out of range, as x86 does it.
 template <class T, class Real>
 inline T whole(Real a) {
   const Real bound = 2 * static_cast<Real>(T(1) << (std::numeric_limits<T>::digits - 1));
   return a > -bound - 1 && a < bound ? static_cast<T>(a) : (std::numeric_limits<T>::min)();
 }
 
-/// Eigen's quotient of polynomials for an odd function, with fused products, as ONNX Runtime has it
-/// on x86-64: the same bits. `above`, `below`: from the highest power on. A NaN stays one.
+/// Returns Eigen's quotient of polynomials for an odd function, with fused products: the bits of
+/// ONNX Runtime on x86-64. `above`, `below`: factors from the highest power on. NaN stays NaN.
 template <class T, std::size_t A, std::size_t B>
 inline T quotient(T a, T bound, const T (&above)[A], const T (&below)[B]) {
   a = a < -bound ? -bound : a > bound ? bound : a;
@@ -129,13 +129,13 @@ ONERNN_TRUTH(differ, a != b)
 #undef ONERNN_BINARY
 #undef ONERNN_TRUTH
 
-/// With the sign of the second one.
+/// Returns the remainder with the sign of the second number.
 template <class T>
 inline T modulo(T a, T b) {
   const T rest = a % b;
   return rest != 0 && (rest < 0) != (b < 0) ? static_cast<T>(rest + b) : rest;
 }
-/// With the sign of the first one.
+/// Returns the remainder with the sign of the first number.
 template <class T>
 inline T remainder(T a, T b) {
   if constexpr (std::numeric_limits<T>::is_integer)
@@ -181,6 +181,12 @@ inline To cast(From a) {
     return whole<To>(a);
   else
     return static_cast<To>(a);
+}
+/// A number of the 8 bits that bfloat16 keeps.
+inline float as_bfloat16(float a) {
+  const std::uint32_t bits = brain_bits(a) << 16;
+  std::memcpy(&a, &bits, sizeof a);
+  return a;
 }
 template <class From>
 inline Truth truth(From a) {

@@ -25,13 +25,13 @@ inline Floats exp_without_power(Floats a, Floats& n) {
   return multiply_add(square, q, r + broadcast(1.0f));
 }
 
-/// e^a. Beyond the bounds of a the result is 0, or infinite, as it is there.
+/// e^a. Beyond the bounds of a the result is 0, or infinite, the same as at the bound.
 inline Floats exp(Floats a) {
   Floats n;
   a = exp_without_power(minimum(broadcast(89.0f), maximum(broadcast(-104.0f), a)), n);
   return times_power_of_two(a, n);
 }
-/// 1 + e^a in fewer steps: e^a is at least e^-87, which adds nothing, and may be infinite where its
+/// 1 + e^a in fewer steps: e^a is at least e^-87, which adds nothing, and may be infinite if its
 /// inverse is subnormal.
 inline Floats one_and_exp(Floats a) {
   Floats n;
@@ -71,7 +71,7 @@ struct ClipNan {
   }
 };
 
-// Functions of a cell are objects, with the numbers that ONNX gives them.
+// Functions of a cell are objects, with the default numbers of ONNX.
 #define ONERNN_FUNCTION(Name, formula)                              \
   template <class Real>                                             \
   struct Name {                                                     \

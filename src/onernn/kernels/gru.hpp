@@ -1,7 +1,7 @@
 // GRU, gates u, r, o:
 //   u = f(Wu x + Ru h + bu)        r = f(Wr x + Rr h + br)
 //   o = g(Wo x + Ro (r h) + bo)    h' = u h + (1 - u) o
-// AUGRU: u becomes (1 - a) u, with a number a for each word. Where the traits say `replaces`, u and
+// AUGRU: u becomes (1 - a) u, with a number a for each step. Where the traits say `replaces`, u and
 // 1 - u change places in h'. Source: oneDNN's guide of the RNN primitive, GRU and AUGRU; ONNX
 // operator specification, GRU, linear_before_reset = 0.
 #ifndef ONERNN_GRU_HPP

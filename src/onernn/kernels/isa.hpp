@@ -1,13 +1,15 @@
 // The instruction set that this translation unit is compiled for (-march=...).
 //
-// All kernels stand in a namespace of its name, onernn::avx2 for one: objects that were compiled
-// for different instruction sets can be linked together, and none calls the code of another.
-// Programs write onernn:: only, the namespace is inline. build.py, which chooses the objects of a
-// library, gives it a name of its own.
+// All kernels are in a namespace of its name, onernn::avx2 for one: objects that were compiled for
+// different instruction sets can be linked together, and none calls the code of another. Programs
+// write onernn:: only, the namespace is inline. build.py, which chooses the objects of a library,
+// defines a name of its own.
 #ifndef ONERNN_ISA_HPP
 #define ONERNN_ISA_HPP
 
 #if defined(ONERNN_ISA)
+#elif defined(ONERNN_TILES)
+#define ONERNN_ISA tiles
 #elif defined(__AVX512F__) && defined(__AVX512BF16__)
 #define ONERNN_ISA avx512_bf16
 #elif defined(__AVX512F__) && defined(__AVX512VNNI__)
@@ -52,8 +54,11 @@
 #endif
 #endif
 
-// One instruction multiplies pairs of bfloat16, and adds their products.
-#if (defined(__AVX512F__) && defined(__AVX512BF16__)) || defined(ONERNN_SQUARES)
+// One instruction multiplies pairs of bfloat16, and adds their products. So do tiles, which
+// build.py asks for (tiles.hpp): a program that is compiled for this CPU has no permission to use
+// them.
+#if (defined(__AVX512F__) && defined(__AVX512BF16__)) || defined(ONERNN_SQUARES) || \
+    defined(ONERNN_TILES)
 #define ONERNN_PAIRS
 #endif
 

@@ -2,10 +2,12 @@
 //
 // broadcast, load, store, + - * /, multiply_add, minimum, maximum, round_to_even,
 // times_power_of_two and times_normal_power_of_two (n from -126 to 128; of 128 the result may be
-// infinite) are written for each kind of register, everything else in terms of them. Of minimum and
-// maximum the second number comes out where one of the two is NaN, as x86 has it.
+// infinite) are written for each kind of register, everything else in terms of them. If one of two
+// numbers is NaN, minimum and maximum return the second number, as on x86.
 #ifndef ONERNN_LANES_HPP
 #define ONERNN_LANES_HPP
+
+#include <type_traits>
 
 #include "isa.hpp"
 #include "lanes_avx2.hpp"
@@ -57,7 +59,7 @@ inline Ints operator+(Ints x, Ints y) {
 inline Floats to_floats(Ints x) {
   return in_each([](auto a) { return to_floats(a); }, x);
 }
-/// Sixteen integers, or what is as long, wherever they stand.
+/// Sixteen integers, or data of the same size, at any address.
 template <class Number>
 inline Ints integers(const Number* p) {
   return in_each([p](int first) { return integers_at(p + first); }, kFirst);
@@ -79,7 +81,7 @@ inline Floats load(const Half* p) {
 
 using Doubles = Loops<double>;
 
-/// How many Lanes stay in registers beside what they are summed from.
+/// How many Lanes stay in registers together with the numbers that they sum.
 template <class Lanes>
 inline constexpr int kSums = 3;
 #if defined(__AVX512F__)
@@ -111,7 +113,18 @@ struct LanesOf<double> {
 template <class Real>
 using Lanes = typename LanesOf<Real>::Type;
 
-/// The first `count` of up to sixteen numbers; zeros behind them.
+/// Returns the same numbers. AVX-512 has enough registers to keep them: GCC reads memory again for
+/// each of two or three uses.
+template <class Numbers>
+inline Numbers kept(Numbers x) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<Numbers, Floats> || std::is_same_v<Numbers, Ints>)
+    asm("" : "+v"(x.v));
+#endif
+  return x;
+}
+
+/// The first `count` of up to sixteen numbers; then zeros.
 template <class Real>
 inline Lanes<Real> load_some(const Real* p, std::int64_t count) {
   if (count >= 16) return load(p);

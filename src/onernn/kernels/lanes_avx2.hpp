@@ -33,7 +33,7 @@ inline __m256 times_power_of_two(__m256 a, __m256i n) {
   return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
 }
 inline __m256 times_power_of_two(__m256 a, __m256 n) {
-  // In two steps: a result may be subnormal, or infinite, where no single power is a number.
+  // In two steps: a result may be subnormal, or infinite, and no single power is a finite number.
   const __m256i all = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(all, 1);
   return times_power_of_two(times_power_of_two(a, half), _mm256_sub_epi32(all, half));
 }

@@ -15,7 +15,7 @@ using IntRegister [[gnu::vector_size(64)]] = long long;
 using Floats = One<FloatRegister>;
 using Ints = One<IntRegister>;
 inline constexpr One<int> kFirst{0};
-constexpr __mmask16 kEvery = 0xffff;  // GCC 12 warns of its own header where nothing is masked
+constexpr __mmask16 kEvery = 0xffff;  // GCC 12 warns of its own header if nothing is masked
 
 inline __m512 all_of(float a) { return _mm512_set1_ps(a); }
 inline __m512 register_at(const float* p) { return _mm512_loadu_ps(p); }

@@ -77,7 +77,7 @@ inline Loops<float> times_power_of_two(Loops<float> a, Loops<float> n) {
   for (int i = 0; i < 16; ++i) {
     // Where n is none, neither is a, whatever it is multiplied by.
     const std::int32_t whole = n.v[i] == n.v[i] ? static_cast<std::int32_t>(n.v[i]) : 0;
-    // In two steps: a result may be subnormal, or infinite, where no single power is a number.
+    // In two steps: a result may be subnormal, or infinite, and no single power is a finite number.
     const std::int32_t half = whole / 2;
     const std::int32_t bits[] = {(half + 127) * (1 << 23), (whole - half + 127) * (1 << 23)};
     float powers[2];

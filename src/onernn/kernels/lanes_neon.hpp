@@ -18,7 +18,7 @@ using Floats = Four<float32x4_t>;
 using Ints = Four<int32x4_t>;
 inline constexpr Four<int> kFirst{0, 4, 8, 12};
 
-/// Sixteen bytes of anything, wherever they stand.
+/// Sixteen bytes of anything, at any address.
 inline uint8x16_t bytes_at(const void* p) { return vld1q_u8(static_cast<const std::uint8_t*>(p)); }
 
 inline float32x4_t all_of(float a) { return vdupq_n_f32(a); }
@@ -43,7 +43,7 @@ inline float32x4_t times_power_of_two(float32x4_t a, int32x4_t n) {
   return vmulq_f32(a, vreinterpretq_f32_s32(exponent));
 }
 inline float32x4_t times_power_of_two(float32x4_t a, float32x4_t n) {
-  // In two steps: a result may be subnormal, or infinite, where no single power is a number.
+  // In two steps: a result may be subnormal, or infinite, and no single power is a finite number.
   const int32x4_t all = vcvtnq_s32_f32(n), half = vshrq_n_s32(all, 1);
   return times_power_of_two(times_power_of_two(a, half), vsubq_s32(all, half));
 }
@@ -109,7 +109,7 @@ inline float32x2_t register_of(Lane x) {
 }
 
 #if defined(__ARM_FEATURE_DOTPROD)
-/// sums += each column's four bytes times those of a lane.
+/// sums += each column's four bytes times a lane's four bytes.
 inline Ints add_quads(Lane x, Four<int8x16_t> columns, Ints sums) {
   const int8x8_t quad = vreinterpret_s8_f32(register_of(x));
   return in_each([quad](auto a, auto sum) { return vdotq_lane_s32(sum, a, quad, 0); }, columns,
@@ -118,16 +118,16 @@ inline Ints add_quads(Lane x, Four<int8x16_t> columns, Ints sums) {
 #endif
 
 #if defined(ONERNN_SQUARES)
-/// sums += each column's pair of bfloat16 times that of a lane.
+/// sums += each column's pair of bfloat16 times a lane's pair.
 inline Floats add_pairs(Lane x, Four<bfloat16x8_t> columns, Floats sums) {
   const bfloat16x4_t pair = vreinterpret_bf16_f32(register_of(x));
   return in_each([pair](auto a, auto sum) { return vbfdotq_lane_f32(sum, a, pair, 0); }, columns,
                  sums);
 }
 
-/// Two rows' sums of two columns get added two quads, or pairs, of each row times those of each
-/// column, one after the other: the same bits as add_quads and add_pairs give. As text, and in this
-/// order: Clang would have more in registers at a time than there are.
+/// Two rows' sums of two columns get added two quads, or pairs, of each row times the quads or
+/// pairs of each column, one after the other: the same bits as add_quads and add_pairs. Written
+/// out, and in this order: Clang would need more registers than there are.
 inline int32x4_t add_square(uint8x16_t rows, uint8x16_t columns, int32x4_t sums) {
   asm volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(sums) : "w"(rows), "w"(columns));
   return sums;
@@ -150,8 +150,8 @@ inline float32x4_t upper_halves(float32x4_t a, float32x4_t b) {
   return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
 }
 
-/// sums[m][g] += `count` quads or pairs of row m of M, both even, times those of columns place(g),
-/// whose rows are `row` apart: two rows and two columns in a register.
+/// sums[m][g] += `count` quads or pairs of row m of M, both even, times the quads or pairs of
+/// columns place(g), whose rows are `row` apart: two rows and two columns in a register.
 template <int M, int G, class Sums, class Factor, class Stored, class Place>
 inline void multiply_squares(Sums (*sums)[G], const Factor* const* left, const Stored* panel,
                              std::int64_t count, std::int64_t row, Place place) {

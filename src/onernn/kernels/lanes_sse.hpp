@@ -28,7 +28,7 @@ inline __m128 times_power_of_two(__m128 a, __m128i n) {
   return _mm_mul_ps(a, _mm_castsi128_ps(_mm_slli_epi32(exponent, 23)));
 }
 inline __m128 times_power_of_two(__m128 a, __m128 n) {
-  // In two steps: a result may be subnormal, or infinite, where no single power is a number.
+  // In two steps: a result may be subnormal, or infinite, and no single power is a finite number.
   const __m128i all = _mm_cvtps_epi32(n), half = _mm_srai_epi32(all, 1);
   return times_power_of_two(times_power_of_two(a, half), _mm_sub_epi32(all, half));
 }

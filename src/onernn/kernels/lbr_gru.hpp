@@ -1,4 +1,4 @@
-// GRU whose reset gate comes behind the product ("linear before reset"), gates u, r, o:
+// GRU whose reset gate is applied after the product ("linear before reset"), gates u, r, o:
 //   u = f(Wu x + Ru h + bu)                  r = f(Wr x + Rr h + br)
 //   o = g(Wo x + bo + r (Ro h + b'o))        h' = u h + (1 - u) o
 // LBR_AUGRU: u becomes (1 - a) u. Source: oneDNN's guide of the RNN primitive, Linear-before-reset

@@ -2,7 +2,7 @@
 //   i = f(Wi x + Ri h + Pi c + bi)     f = f(Wf x + Rf h + Pf c + bf)
 //   c' = f c + i g(Wc x + Rc h + bc)   o = f(Wo x + Ro h + Po c' + bo)
 //   h' = o h(c'), or P (o h(c')) with a projection
-// Pi, Pf, Po (peepholes) and the projection only where the traits say so. Source: oneDNN's guide of
+// Pi, Pf, Po (peepholes) and the projection only if the traits say so. Source: oneDNN's guide of
 // the RNN primitive, LSTM with its peephole and projection variants; ONNX operator specification,
 // LSTM.
 #ifndef ONERNN_LSTM_HPP

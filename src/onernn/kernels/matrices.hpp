@@ -1,4 +1,4 @@
-// Products of row-major matrices, for training: rows times a matrix, and the sum over all words of
+// Products of row-major matrices, for training: rows times a matrix, and the sum over all steps of
 // a row of one matrix by a row of another.
 #ifndef ONERNN_MATRICES_HPP
 #define ONERNN_MATRICES_HPP
@@ -20,8 +20,8 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 /// So many times sixteen columns of a matrix are multiplied together.
-inline constexpr int kBeside = kSums<Floats> >= 16 ? 4 : 2;
-inline constexpr std::int64_t kColumns = 16 * kBeside;
+inline constexpr int kSixteens = kSums<Floats> >= 16 ? 4 : 2;
+inline constexpr std::int64_t kColumns = 16 * kSixteens;
 
 /// A number of a matrix in bfloat16, widened: without an instruction that multiplies pairs,
 /// products would widen them again and again.
@@ -35,7 +35,7 @@ using Brains = BrainPair;
 using Brains = Brain;
 #endif
 
-/// Sixteen columns of a row, or of two rows, as a matrix stores them.
+/// Sixteen columns of a row, or of two rows, in the layout of a matrix.
 inline void store_row(const float* row, const float*, float* to) { std::copy_n(row, 16, to); }
 inline void store_row(const float* even, const float* odd, BrainPair* to) {
   std::uint32_t bits[16];
@@ -73,7 +73,7 @@ class Matrix {
     if (from) fill(from, row, column, K, C);
   }
 
-  /// Takes the numbers of K rows and C columns; see `take_square`.
+  /// Takes K rows and C columns; see `take_square`.
   void fill(const float* from, std::int64_t row, std::int64_t column, std::int64_t K,
             std::int64_t C) {
     constexpr std::int64_t R = kRowsOf<Stored>;
@@ -113,12 +113,12 @@ class Matrix {
 template <class Factor, class Stored>
 void times_panel(const Factor* const* x, std::int64_t rows, const Stored* panel, std::int64_t K,
                  float* y, std::int64_t y_row, std::int64_t columns, bool added) {
-  in_blocks<Floats, kBeside>(rows, [&](auto block, std::int64_t row) {
+  in_blocks<Floats, kSixteens>(rows, [&](auto block, std::int64_t row) {
     constexpr int M = block();
-    Floats sums[M][kBeside];
+    Floats sums[M][kSixteens];
     const auto each = [&](auto function) {
       for (int m = 0; m < M; ++m)
-        for (int b = 0; b < kBeside; ++b)
+        for (int b = 0; b < kSixteens; ++b)
           function(sums[m][b], y + (row + m) * y_row + b * 16, columns - b * 16);
     };
     each([added](Floats& sum, const float* at, std::int64_t count) {
@@ -131,8 +131,8 @@ void times_panel(const Factor* const* x, std::int64_t rows, const Stored* panel,
   });
 }
 
-/// A matrix of results in panels of columns, and those in parts of rows where there are fewer than
-/// two panels a member of a team.
+/// A matrix of results in panels of columns, and panels in parts of rows if there are fewer than
+/// two panels per member of a team.
 struct Tiles {
   Tiles(std::int64_t rows, std::int64_t columns, std::int64_t members)
       : rows(rows),
@@ -156,7 +156,7 @@ class Products {
   explicit Products(std::int64_t K) : left_(kRows, K) {}
 
   /// y (rows, C) becomes, or gets added, x times a matrix; rows are so many numbers apart. The team
-  /// splits the panels, and the rows where there are few panels.
+  /// splits the panels, and the rows if there are few panels.
   void multiply(const float* x, std::int64_t x_row, std::int64_t rows, const Matrix<Stored>& matrix,
                 float* y, std::int64_t y_row, bool added, Team& team) {
     const std::int64_t K = matrix.rows(), C = matrix.columns();
@@ -166,6 +166,7 @@ class Products {
       const Tiles tiles(some, C, team.members());
       team.split(tiles.count(), some * K * C / tiles.count(),
                  [&](std::int64_t tile, std::int64_t end) {
+                   [[maybe_unused]] const Scope<Factor, Stored> scope{};
                    for (; tile < end; ++tile) {
                      const std::int64_t first = tiles.row(tile), c = tiles.column(tile);
                      times_panel(left_.get() + first, tiles.row_end(tile) - first, matrix.panel(c),
@@ -179,8 +180,8 @@ class Products {
   Rows<Factor> left_;
 };
 
-/// Sums over words of a row of one matrix by a row of another, (I, C). The team splits the numbers
-/// of the result: one thread adds up each of them, in the order of words.
+/// Sums over steps of a row of one matrix by a row of another, (I, C). The team splits the elements
+/// of the result: one thread adds up each of them, in the order of steps.
 template <class Stored>
 class OuterProducts {
   using Factor = typename FactorOf<float, Stored>::Type;
@@ -195,7 +196,7 @@ class OuterProducts {
       panels_.emplace_back(most_, kColumns);
   }
 
-  /// y (I, C) gets added the sum over all words of the products of a's I by b's C numbers.
+  /// y (I, C) gets added the sum over all steps of the products of a's I by b's C numbers.
   void add(const float* a, std::int64_t I, const float* b, std::int64_t b_row, std::int64_t C,
            std::int64_t words, float* y, std::int64_t y_row, Team& team) {
     for (std::int64_t w = 0; w < words; w += most_) {
@@ -217,6 +218,7 @@ class OuterProducts {
       const std::int64_t pieces =
           (std::min)(tiles.count(), static_cast<std::int64_t>(panels_.size()));
       team.split(pieces, I * C * some / pieces, [&](std::int64_t piece, std::int64_t end) {
+        [[maybe_unused]] const Scope<Factor, Stored> scope{};
         for (; piece < end; ++piece) {
           Matrix<Stored>& panel = panels_[static_cast<std::size_t>(piece)];
           std::int64_t tile = tiles.count() * piece / pieces;

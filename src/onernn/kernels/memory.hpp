@@ -1,4 +1,4 @@
-// Memory that is allocated once, where a cache line begins, and never grows.
+// Memory that is allocated once, at the start of a cache line, and never grows.
 #ifndef ONERNN_MEMORY_HPP
 #define ONERNN_MEMORY_HPP
 

@@ -1,5 +1,5 @@
-// Elements at other places, and those of one number. Sizes are numbers of elements; `outer` ones
-// stand before the axis that a function works along, `inner` ones behind it. Indices are checked.
+// Functions that move elements, and that fill with one number. Sizes count elements: `outer` before
+// the axis that a function works along, `inner` after it. Indices are checked.
 #ifndef ONERNN_MOVES_HPP
 #define ONERNN_MOVES_HPP
 
@@ -20,7 +20,7 @@ struct Dims {
   std::int64_t operator[](std::int64_t at) const { return size[at]; }
 };
 
-/// The size of what a branch gives: of the one that was taken.
+/// Chooses the size of a branch's result: of the branch that was taken.
 inline void choose(std::int64_t& size, const std::uint8_t* condition, std::int64_t then,
                    std::int64_t otherwise) {
   size = *condition ? then : otherwise;
@@ -29,7 +29,15 @@ inline void choose(std::int64_t& size, const std::uint8_t* condition, std::int64
 /// A size that is known from here on.
 inline void tell_size(std::int64_t& size, std::int64_t number) { size = number; }
 
-/// Whether a loop has another turn: `most`, if it is there, and `limit` bound the turns.
+/// A size from 0 to `most`, which is a number in memory.
+template <class I>
+Status read_size(std::int64_t& size, const I* number, std::int64_t most) {
+  if (*number < 0 || *number > most) return Status::bad_sizes;
+  size = *number;
+  return Status::ok;
+}
+
+/// Whether a loop goes on: `most`, if it is there, and `limit` bound the turns.
 inline void has_turn(std::uint8_t* out, const std::uint8_t* going, const std::int64_t* most,
                      std::int64_t turn, std::int64_t limit) {
   *out = *going && turn < limit && (most == nullptr || turn < *most);
@@ -37,6 +45,14 @@ inline void has_turn(std::uint8_t* out, const std::uint8_t* going, const std::in
 
 /// Whether a size is one.
 inline Status natural(std::int64_t size) { return size < 0 ? Status::bad_sizes : Status::ok; }
+
+/// Whether integers may divide others: 0 never does, and no integer is -1 times the lowest one.
+template <class T>
+Status are_divisors(std::int64_t count, const T* x) {
+  for (std::int64_t i = 0; i < count; ++i)
+    if (x[i] == 0 || x[i] == -1) return Status::bad_sizes;
+  return Status::ok;
+}
 
 /// Integers that are made of sizes.
 template <class T>
@@ -156,7 +172,7 @@ Status gather_nd(T* out, const T* table, const I* indices, const Dims& sizes, st
   return Status::ok;
 }
 
-/// How a number meets the one that stands where it is put.
+/// How an update is combined with the element at its place.
 enum : std::int64_t { kReplace = 0, kAdd = 1, kMultiply = 2, kMost = 3, kLeast = 4 };
 
 template <class T>
@@ -216,7 +232,7 @@ Status scatter_nd(T* out, const T* x, const I* indices, const T* updates, const 
 /// How `around` fills what is not there.
 enum : std::int64_t { kConstant = 0, kEdge = 1, kReflect = 2, kWrap = 3 };
 
-/// The element of `left` ones that stands at a place around them; -1 where none does.
+/// The index among `left` elements of the one at a place around them; -1 if there is none.
 inline std::int64_t place_around(std::int64_t at, std::int64_t left, std::int64_t mode) {
   if (at >= 0 && at < left) return at;
   if (mode == kConstant) return -1;
@@ -227,7 +243,7 @@ inline std::int64_t place_around(std::int64_t at, std::int64_t left, std::int64_
 }
 
 /// out (shape) around x: along each axis `low` elements come before the `left` ones of x that stay,
-/// which begin at `cut`. *value or 0 where the mode is constant.
+/// which begin at `cut`. *value or 0 if the mode is constant.
 template <class T>
 void around(T* out, const T* x, Optional<const T> value, const Dims& shape, const Dims& low,
             const Dims& left, const Dims& cut, const Dims& strides, std::int64_t mode) {
@@ -287,7 +303,7 @@ void one_hot(T* out, const I* indices, const T* values, std::int64_t outer, std:
       }
 }
 
-/// out (outer, chosen, inner): those of x (outer, size, inner) whose condition is true.
+/// out (outer, chosen, inner): elements of x (outer, size, inner) whose condition is true.
 template <class T>
 Status compress(T* out, const T* x, const Truth* condition, std::int64_t given,
                 std::int64_t& chosen, std::int64_t size, std::int64_t outer, std::int64_t inner) {
@@ -319,7 +335,7 @@ void non_zero(std::int64_t* out, const T* x, std::int64_t& chosen, const Dims& s
   }
 }
 
-/// out (outer, rows, columns): what stands on or above diagonal k, or on or below it; else 0.
+/// out (outer, rows, columns): the elements on or above diagonal k, or on or below it; else 0.
 template <class T>
 void trilu(T* out, const T* x, std::int64_t outer, std::int64_t rows, std::int64_t columns,
            std::int64_t k, std::int64_t upper) {

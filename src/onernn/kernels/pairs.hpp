@@ -83,6 +83,16 @@ inline Floats load_row(const BrainPair* p, int r) {
 #endif
 }
 
+#if defined(ONERNN_TILES)
+/// K numbers of a row as pairs, rounded to nearest even; zeros up to the next 32.
+inline void round_to_pairs(const float* row, std::int64_t K, BrainPair* to) {
+  const auto rounded = [row, K](std::int64_t k) {
+    return static_cast<std::uint16_t>(k < K ? brain_bits(row[k]) : 0);
+  };
+  for (std::int64_t k = 0; k < K || k % 32; k += 2) to[k / 2] = {rounded(k), rounded(k + 1)};
+}
+#endif
+
 #endif
 
 }  // namespace ONERNN_ISA

@@ -8,28 +8,57 @@
 #include "axes.hpp"
 #include "formulas.hpp"
 #include "isa.hpp"
+#include "memory.hpp"
 #include "moves.hpp"
 #include "windows.hpp"
 
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// The largest number that windows see at each place, of so many planes.
+/// to[k] = function(to[k], every `stride`-th element of `from`). Compilers take several at a time
+/// of the strides that they know.
+template <class T, class Function>
+inline void combine(T* to, const T* from, std::int64_t stride, std::int64_t count,
+                    Function function) {
+  if (stride == 1)
+    for (std::int64_t k = 0; k < count; ++k) to[k] = function(to[k], from[k]);
+  else if (stride == 2)
+    for (std::int64_t k = 0; k < count; ++k) to[k] = function(to[k], from[2 * k]);
+  else
+    for (std::int64_t k = 0; k < count; ++k) to[k] = function(to[k], from[k * stride]);
+}
+
+/// The largest number that windows see at each place, of so many planes: first down each column,
+/// then along the row of these.
 template <class T>
 void max_pool(T* y, const T* x, std::int64_t planes, const Dims& x_sizes, const Dims& y_sizes,
               const Dims& window) {
   const Windows w(x_sizes, y_sizes, window);
-  for (std::int64_t n = 0; n < planes; ++n, x += w.seen(), y += w.places()) {
-    std::fill_n(y, w.places(), lowest<T>());
-    each_tap(w, [&](std::int64_t place, std::int64_t at, std::int64_t count) {
-      for (std::int64_t k = 0; k < count; ++k)
-        y[place + k] = most(y[place + k], x[at + k * w.column.stride]);
-    });
-  }
+  const auto larger = [](T a, T b) { return most(a, b); };
+  Memory<Range> wide(w.column.size);
+  for (std::int64_t j = 0; j < w.column.size; ++j)
+    wide.data()[j] =
+        inside(w.column.in, w.column.out, w.column.stride, j * w.column.dilation - w.column.before);
+  Memory<T> tops(w.column.in);
+  for (std::int64_t n = 0; n < planes; ++n, x += w.seen())
+    for (std::int64_t r = 0; r < w.row.out; ++r, y += w.column.out) {
+      const std::int64_t down = r * w.row.stride - w.row.before;
+      const Range high = inside(w.row.in, w.row.size, w.row.dilation, down);
+      std::fill_n(tops.data(), w.column.in, lowest<T>());
+      for (std::int64_t i = high.begin; i < high.end; ++i)
+        combine(tops.data(), x + (down + i * w.row.dilation) * w.column.in, 1, w.column.in, larger);
+      std::fill_n(y, w.column.out, lowest<T>());
+      for (std::int64_t j = 0; j < w.column.size; ++j) {
+        const Range own = wide.data()[j];
+        const std::int64_t right = j * w.column.dilation - w.column.before;
+        combine(y + own.begin, tops.data() + own.begin * w.column.stride + right, w.column.stride,
+                own.end - own.begin, larger);
+      }
+    }
 }
 
-/// The mean of what they see; `after`: how many elements behind each axis count, too, as those
-/// before it do; -1: only those of x.
+/// The mean of what windows see; `after`: how many elements after each axis also count, like the
+/// elements before it; -1: only elements of x.
 template <class T>
 void average_pool(T* y, const T* x, std::int64_t planes, const Dims& x_sizes, const Dims& y_sizes,
                   const Dims& window, std::int64_t rows_after, std::int64_t columns_after) {
@@ -43,15 +72,18 @@ void average_pool(T* y, const T* x, std::int64_t planes, const Dims& x_sizes, co
     }
     return found;
   };
+  Memory<T> columns(w.column.out);
+  for (std::int64_t c = 0; c < w.column.out; ++c)
+    columns.data()[c] = static_cast<T>(seen(w.column, c, columns_after));
   for (std::int64_t n = 0; n < planes; ++n, x += w.seen(), y += w.places()) {
     std::fill_n(y, w.places(), T());
     each_tap(w, [&](std::int64_t place, std::int64_t at, std::int64_t count) {
-      for (std::int64_t k = 0; k < count; ++k) y[place + k] += x[at + k * w.column.stride];
+      combine(y + place, x + at, w.column.stride, count, [](T a, T b) { return a + b; });
     });
-    for (std::int64_t r = 0, place = 0; r < w.row.out; ++r) {
-      const std::int64_t rows = seen(w.row, r, rows_after);
-      for (std::int64_t c = 0; c < w.column.out; ++c, ++place)
-        y[place] /= static_cast<T>(rows * seen(w.column, c, columns_after));
+    for (std::int64_t r = 0; r < w.row.out; ++r) {
+      const T rows = static_cast<T>(seen(w.row, r, rows_after));
+      combine(y + r * w.column.out, columns.data(), 1, w.column.out,
+              [=](T sum, T count) { return sum / (rows * count); });
     }
   }
 }

@@ -4,8 +4,8 @@
 // product reads it once, front to back, and G gates of 16 units are in registers together.
 //
 // A sum adds its products one after the other, from the first row of the matrix to the last one,
-// whatever the batch: a row gives the same bits in any batch, and on any number of
-// threads.
+// whatever the batch: a row has the same bits in any batch, and on any number of threads. Tiles add
+// 32 products of bfloat16 at a time, in one order as well.
 #ifndef ONERNN_PRODUCTS_HPP
 #define ONERNN_PRODUCTS_HPP
 
@@ -45,14 +45,14 @@ constexpr Fixed<(N + 15) / 16> panels_of(Fixed<N>) {
   return {};
 }
 
-/// So many panels stand side by side: each number of a row is read again for every one; with four
+/// So many panels are side by side: each number of a row is read again for every one; with four
 /// sums or more to add it to, that costs less than reading the panel.
 template <int G>
 constexpr int beside(std::int64_t panels) {
   return G == 1 && panels % 4 == 0 ? 4 : G <= 2 && panels % 2 == 0 ? 2 : 1;
 }
 
-/// What a number of a row is multiplied as.
+/// The type in which a number of a row is multiplied.
 template <class Factor>
 inline auto factor_of(Factor a) {
   return broadcast(a);
@@ -85,7 +85,7 @@ struct Ahead {
   Ahead(const Stored* next, std::int64_t stored)
       : first(reinterpret_cast<const char*>(next)), step(stored * sizeof(Stored)) {}
   const char* first;
-  std::int64_t step;  // bytes from those of one row to those of the next one
+  std::int64_t step;  // bytes from the sums of one row to the sums of the next
   void row(std::int64_t k) const {
 #if defined(__GNUC__)
     for (int line = 0; line < kLines; ++line)
@@ -94,7 +94,11 @@ struct Ahead {
   }
 };
 
-/// Where the columns of sum g stand in a row of a panel; or of several panels of G sums each.
+/// What a thread holds while it multiplies rows of these factors by these stored numbers.
+template <class Factor, class Stored>
+struct Scope {};
+
+/// Where the columns of sum g are in a row of a panel; or of several panels of G sums each.
 struct InOnePanel {
   std::int64_t operator()(int g) const { return g * 16; }
 };
@@ -119,7 +123,7 @@ inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Store
                      Row row = {}, Next ahead = {}, Place place = {}) {
   constexpr int R = kRowsOf<Stored> / kRowsOf<Factor>;  // factors a stored row
   const std::int64_t count = (K + kRowsOf<Factor> - 1) / kRowsOf<Factor>;
-  if (count < 1) return;  // else the sums would be stored before the loop, too
+  if (count < 1) return;  // else the sums would also be stored before the loop
 #if defined(ONERNN_SQUARES)
   if constexpr (kRowsOf<Factor> > 1 && M > 1)
     return multiply_two_rows(sums, left, panel, count, row, place);
@@ -131,6 +135,7 @@ inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Store
   const auto add = [&](int r, std::int64_t k) {
     decltype(load_row(panel, 0)) columns[G];
     unrolled<G>([&](int g) { columns[g] = load_row(panel + place(g), r); });
+    if constexpr (M > 1) unrolled<G>([&](int g) { columns[g] = kept(columns[g]); });
     unrolled<M>([&](int m) {
       const auto factor = factor_of(rows[m][k]);
       unrolled<G>([&](int g) { own[m][g] = multiply_add(factor, columns[g], own[m][g]); });
@@ -169,14 +174,14 @@ inline void multiply_two_rows(Sums (&sums)[M][G], const Factor* const* left, con
 }
 #endif
 
-/// How rows are rounded to quads: q = number / step + shift, from 0 to 255. A step of 0: the
+/// Tells how rows are rounded to quads: q = number / step + shift, from 0 to 255. A step of 0: the
 /// row's largest magnitude / 127.
 struct ByteScale {
   float step = 0;
   std::int32_t shift = 128;
 };
 
-/// Rows of at most K numbers as products read them: as they stand, or rounded to pairs or quads.
+/// Rows of at most K numbers for products: unchanged, or rounded to pairs or quads.
 template <class Factor>
 class Rows {
  public:
@@ -211,7 +216,7 @@ class Rows<BrainPair> {
   Memory<BrainPair> made_;
 };
 
-/// As above, of rows as they stand: some of each at a time are rounded to pairs.
+/// As above, of unchanged rows: some of each at a time are rounded to pairs.
 template <int M, int G, class Row = Fixed<G * 16>, class Next = Nothing>
 inline void multiply(Floats (&sums)[M][G], const float* const* left, const BrainPair* panel,
                      std::int64_t K, Row row = {}, Next = {}) {
@@ -244,6 +249,8 @@ inline void in_blocks(std::int64_t rows, Function function) {
   for (; row + M <= rows; row += M) function(Fixed<M>(), row);
   if constexpr (M > 4)
     for (; row + 4 <= rows; row += 4) function(Fixed<4>(), row);
+  if constexpr (M > 3)
+    for (; row + 3 <= rows; row += 3) function(Fixed<3>(), row);
   if constexpr (M > 2)
     for (; row + 2 <= rows; row += 2) function(Fixed<2>(), row);
   for (; row < rows; ++row) function(Fixed<1>(), row);
@@ -272,6 +279,8 @@ inline void in_parts(std::int64_t rows, std::int64_t most, Function function) {
 /// So many rows go through a panel together, and so many of the panel's rows at a time: with the
 /// sums of both they stay in the caches of a core.
 inline constexpr std::int64_t kRowsAtOnce = 24, kDepth = 128;
+template <class Factor, class Stored>
+inline constexpr std::int64_t kRowsTogether = kRowsAtOnce;
 
 /// M rows of B sums, `sums_row` numbers apart, get added the rows of `left` from a number on times
 /// K rows of a panel; see `multiply`. A function of its own, which all cells share.
@@ -287,7 +296,7 @@ template <int M, int B, class Real, class Factor, class Stored>
   unrolled<M * B>([&](int i) { store(sums + i / B * sums_row + i % B * 16, own[i / B][i % B]); });
 }
 
-/// sums (rows, S, 16) get added `rows` of `left` times a panel of S sums a row, where registers do
+/// sums (rows, S, 16) get added `rows` of `left` times a panel of S sums per row, if registers do
 /// not hold the sums of some rows and all gates: one or two gates after the other, for as many rows
 /// as there are registers. `next`: the panel that is multiplied then.
 template <int S, class Real, class Factor, class Stored>
@@ -320,14 +329,14 @@ inline void add_by_gates(Real* sums, const Factor* const* left, std::int64_t row
         continue;
       }
     int g = 0;
-    if constexpr (S > 1)  // few sums would wait for themselves: two gates beside each other
+    if constexpr (S > 1)  // few sums would wait for themselves: two gates side by side
       if (rows <= kSums<L> / 2)
         for (; g + 2 <= S; g += 2) gates(Fixed<2>(), g, part + g * 16, kRow);
     for (; g < S; ++g) gates(Fixed<1>(), g, part + g * 16, kRow);
   }
 }
 
-/// The sums of some rows of a product and one panel of S sums a row; of one row, and some panels.
+/// The sums of some rows of a product and one panel of S sums per row; of one row, and some panels.
 template <class Real, class Factor, class Stored, class Size>
 struct Tile {
   Real* sums;  // (rows, panels, S, 16)
@@ -339,14 +348,14 @@ struct Tile {
   bool back;               // the next tile is the one before this one
 };
 
-/// A tile gets added its rows times its panels. A function of its own, which all cells share, and
-/// apart from what they do with the sums: it takes longer to compile than all of that.
+/// Adds its rows times its panels to a tile. All cells share this function, apart from their work
+/// on the sums: it takes longer to compile than all of that work.
 template <int S, class Real, class Factor, class Stored, class Size>
 [[gnu::noinline]] void add_tile(const Tile<Real, Factor, Stored, Size> tile) {
   using L = Lanes<Real>;
   constexpr bool kInRegisters = kRowsOf<Stored> == 4 || kSums<L> >= 24;
-  // Short sums do not pay for going through memory, nor do those of rows that fit registers; with
-  // few registers not even a row's do.
+  // Short sums do not pay for going through memory, nor do sums of rows that fit registers; with
+  // few registers not even one row's sums fit.
   constexpr std::int64_t kShort = 48, kFew = S == 1 || kSums<L> < S ? 1 : kSums<L> / S;
   constexpr bool kNeverFits = kSums<L> < 4 && S != 3;
   // Of one row some panels are multiplied together, as many as it takes to hide how long each
@@ -411,9 +420,9 @@ template <int S, class Real, class Factor, class Stored, class Size>
 /// So many rows are multiplied by the rows of a matrix that were packed for them.
 inline constexpr std::int64_t kRowsInPlace = 64;
 
-/// S sums get added one row of `left` times whole panels of a matrix that keeps a column's numbers
-/// side by side: what is turned goes from registers into the sums, one after the other, so that a
-/// product reads sixteen streams of memory.
+/// Adds one row of `left` times whole panels to S sums. The matrix keeps a column's numbers side by
+/// side: transposed numbers go from registers into the sums, one after the other, so a product
+/// reads sixteen streams of memory.
 template <int S, int G, class Real>
 inline void add_row_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int64_t p,
                              std::int64_t K, const Real* left) {
@@ -468,13 +477,13 @@ constexpr std::int64_t parts_of(std::int64_t rows, std::int64_t groups, std::int
   return (std::max)((std::min)(rows / 8, (2 * members + groups - 1) / groups), std::int64_t(1));
 }
 
-/// finish(row, panel, sums) with the G sums of every row and panel, which are start(row, panel, g)
-/// plus row m of `left` times the matrix. The team splits the panels, so that each thread keeps its
-/// part of the matrix in its own cache, and all rows go through a panel while it is there; the
-/// rows, too, where there are fewer panels than that takes. `back`: from the last panel to the
-/// first one. Every second time so, a matrix that is larger than the cache is read first where it
-/// was read last. Each `finish` goes through all sums at hand before the next one begins: what a
-/// function of gates waits for is hidden by the functions of others.
+/// Calls finish(row, panel, sums) with the G sums of every row and panel: start(row, panel, g) plus
+/// row m of `left` times the matrix. The team splits the panels, so that each thread keeps its part
+/// of the matrix in its own cache, and all rows go through a panel while it is there; if there are
+/// too few panels, it also splits the rows. `back`: from the last panel to the first one. If every
+/// second product does so, a matrix larger than the cache is read first at its end that was read
+/// last. Each `finish` handles all sums at hand before the next one begins: while one function of
+/// gates waits, others compute.
 template <int G, class Real, class Factor, class Matrix, class Size, class Panels, class Team,
           class Start, class... Finish>
 inline void product(Matrix given, Size K, Panels panels, const Factor* const* left,
@@ -489,8 +498,10 @@ inline void product(Matrix given, Size K, Panels panels, const Factor* const* le
   team.split(groups * parts, each_part, [=](std::int64_t begin, std::int64_t stop) {
     constexpr std::int64_t kSome = 8;
     constexpr bool kMayBeInPlace = !std::is_pointer_v<Matrix>;
-    alignas(64) Real sums[(kMayBeInPlace ? kRowsInPlace : kRowsAtOnce) * 4 * 16];
-    std::int64_t together = kRowsAtOnce;
+    constexpr std::int64_t kRows = kRowsTogether<Factor, Stored>;
+    [[maybe_unused]] const Scope<Factor, Stored> scope{};
+    alignas(64) Real sums[(kMayBeInPlace ? kRowsInPlace : kRows) * 4 * 16];
+    std::int64_t together = kRows;
     if constexpr (kMayBeInPlace)
       if (given.unpacked) together = kRowsInPlace;
     const std::int64_t most = rows == 1 ? kSome : 1;
@@ -539,8 +550,8 @@ inline void product(Matrix given, Size K, Panels panels, const Factor* const* le
   });
 }
 
-/// use(row, column, sums, count) with up to sixteen sums from a column on: those of bias (C; null:
-/// zeros) + x (rows, K) times a matrix of C columns, in panels of G times 16.
+/// use(row, column, sums, count) with up to sixteen sums from a column on: the sums of bias (C;
+/// null: zeros) + x (rows, K) times a matrix of C columns, in panels of G times 16.
 template <int G, class Real, class Stored, class Team, class Use>
 inline void each_product(const Real* x, std::int64_t rows, std::int64_t K, const Stored* matrix,
                          Optional<const Real> bias, std::int64_t C, Team& team, Use use) {
@@ -619,7 +630,7 @@ void product_of_rows(T* out, const T* x, const T* y, std::int64_t rows, std::int
 }
 
 /// out (batch, rows, columns): alpha times x (batch, rows, inner) times y (batch, inner, columns),
-/// each turned where that is said. Matrices as they stand, none is packed.
+/// each transposed if an argument says so. The matrices are not packed.
 template <class T>
 void product(T* out, const T* x, const T* y, std::int64_t batch, std::int64_t rows,
              std::int64_t inner, std::int64_t columns, std::int64_t x_turned, std::int64_t y_turned,

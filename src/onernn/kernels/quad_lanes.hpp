@@ -62,7 +62,7 @@ inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sums) {
   return in_each([=](auto column, auto sum) { return add_products(sum, factor.v, column), sum; },
                  columns, sums);
 }
-/// Sixteen whole numbers from -shift to 255 - shift.
+/// Sixteen integers from -shift to 255 - shift.
 inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
   const auto more = all_of(shift);
   const __m128i bytes =
@@ -228,7 +228,7 @@ inline Ints multiply_add(QuadFactor factor, QuadColumns columns, Ints sum) {
 }
 #endif
 
-/// Number i of a quad, from -128 to 127.
+/// Returns number i of a quad, from -128 to 127.
 inline void put_byte(QuadFactor& quad, int i, int number) {
   quad.v[i / 2 + i % 2 * 2] = static_cast<std::int16_t>(number);
 }
@@ -269,7 +269,7 @@ struct FactorOf<float, ByteQuad> {
 template <>
 inline constexpr int kRowsOf<QuadFactor> = 4;
 
-/// The steps of sixteen columns, which stand in the place of quads.
+/// The steps of sixteen columns, which are stored in place of quads.
 inline Floats load_steps(const ByteQuad* p) {
 #if defined(ONERNN_NEON)
   return in_each([](auto steps) { return vreinterpretq_f32_s32(steps); }, integers(p));
@@ -297,7 +297,7 @@ inline QuadHead head_of(const QuadFactor* row) {
   return head;
 }
 
-/// Numbers k to k + 15 of the K of a row, and zeros behind them.
+/// Numbers k to k + 15 of a row of K, then zeros.
 inline Floats sixteen_of(const float* row, std::int64_t k, std::int64_t K) {
   if (k + 16 <= K) return load(row + k);
   float some[16] = {};
@@ -305,9 +305,8 @@ inline Floats sixteen_of(const float* row, std::int64_t k, std::int64_t K) {
   return load(some);
 }
 
-/// Puts the head of a row of K numbers, whose step is `step`, or where that is 0 its largest
-/// magnitude / `most`, or NaN where it has a number that is not finite. What comes out: 1 / step; 0
-/// for NaN.
+/// Writes the head of a row of K numbers. Its step is `step`; if that is 0, its largest magnitude /
+/// `most`, or NaN if a number is not finite. Returns 1 / step; 0 for NaN.
 inline float put_head(const float* row, std::int64_t K, float step, float most, bool coded,
                       QuadFactor* to) {
   std::uint32_t largest = 0;  // as bits, magnitudes are in order; infinity and NaN are last
@@ -325,7 +324,7 @@ inline float put_head(const float* row, std::int64_t K, float step, float most, 
   return finite ? 1 / step : 0.0f;
 }
 
-/// The nearest whole numbers, at least `low` and at most `high`; NaN becomes `low`.
+/// The nearest integers, at least `low` and at most `high`; NaN becomes `low`.
 inline Floats whole_of(Floats a, float low, float high) {
   return round_to_even(minimum(maximum(a, broadcast(low)), broadcast(high)));
 }

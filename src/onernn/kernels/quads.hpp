@@ -6,7 +6,7 @@
 // step, and one shift, for all rows of x, and others for h. A row with a number that is not finite
 // has the step NaN: all that it is multiplied into becomes NaN.
 //
-// Two rows stand before each panel: what an integer sum starts with, minus the shift times the sum
+// Two rows come before each panel: what an integer sum starts with, minus the shift times the sum
 // of its column, as vpdpbusd multiplies numbers that are shifted to have no sign; and the columns'
 // steps, as floats.
 #ifndef ONERNN_QUADS_HPP
@@ -71,8 +71,8 @@ class Rows<QuadFactor> {
 };
 
 /// use(m, g, sum) of row m of `left` times columns g of a panel whose rows have S sixteens of
-/// columns, `count` quads each. A function of its own: among other values GCC runs out of registers
-/// for the rows' addresses.
+/// columns, `count` quads each. It is a function of its own: inlined, GCC runs out of registers for
+/// the rows' addresses.
 #if defined(ONERNN_NEON)
 template <int M, int G, int S = G, class Use>
 [[gnu::noinline]] void sum_quads(const QuadFactor* const* left, const ByteQuad* panel,
@@ -97,7 +97,7 @@ template <int M, int G, int S = G, class Use>
       if (P > 1) own[M * (P - 1) + m][g] = Ints{};
     }
   }
-  if (count < 1) return;  // else the sums would be stored before the loop, too
+  if (count < 1) return;  // else the sums would also be stored before the loop
   panel += 2 * S * 16;
   const auto add = [&](auto part, std::int64_t k) {
     QuadColumns columns[G];
@@ -120,8 +120,8 @@ template <int M, int G, int S = G, class Use>
 }
 #endif
 
-/// So many sixteens of columns are summed at a time, where a panel has G of them: all, unless
-/// registers hold more rows of one.
+/// So many of a panel's G sixteens of columns are summed at a time: all, unless registers hold more
+/// rows of one.
 template <int G>
 inline constexpr int kBeside = kSums<Ints> / G > 1 ? G : 1;
 
@@ -135,7 +135,8 @@ inline void sum_panel(const QuadFactor* const* left, const ByteQuad* panel, std:
 }
 
 #if defined(ONERNN_NEON)
-/// What a row's bytes stand for is `moved` more: sum += as often the sum of each of G * 16 columns.
+/// A row's bytes represent numbers that are `moved` larger: sum += `moved` times the sum of each of
+/// G * 16 columns.
 template <int G>
 [[gnu::noinline]] void add_columns(Ints (&sums)[G], std::int32_t moved, const ByteQuad* panel,
                                    std::int64_t count) {
@@ -179,13 +180,23 @@ inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
 }
 #endif
 
-/// The same of panel p of a matrix: in quads or in codes, as the rows were made for it.
+/// The same of panel p of a matrix, in quads or in codes, like the rows.
 template <int M, int G, class Size, class Next>
 inline void multiply_panel(Floats (&sums)[M][G], const QuadFactor* const* left,
                            const ByteQuad* matrix, std::int64_t p, Size K, Next) {
   if (!head_of(left[0]).coded)
     return multiply_quads(sums, left, panel_of<G>(matrix, p, K), (K + 3) / 4);
   for (int m = 0; m < M; ++m) multiply_codes(sums[m], left[m], matrix, p, K);
+}
+
+/// use(row, g, sixteen sums) of all rows of `left` times a panel of G * 16 columns.
+template <int G, class Factor, class Use>
+inline void each_sum(const Factor* const* left, std::int64_t rows, const ByteQuad* panel,
+                     std::int64_t count, Use use) {
+  in_blocks<Ints, kBeside<G>>(rows, [&](auto block, std::int64_t row) {
+    sum_panel<block(), G>(left + row, panel, count,
+                          [&use, row](int m, int g, Ints sum) { use(row + m, g, sum); });
+  });
 }
 
 }  // namespace ONERNN_ISA

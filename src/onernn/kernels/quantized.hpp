@@ -1,6 +1,6 @@
 // Quantized numbers: q stands for (q - zero point) * scale. Sums of products are exact integers.
 // Formulas: ONNX operator specification; the LSTM is ONNX Runtime's DynamicQuantizeLSTM, for each
-// sentence by itself.
+// sequence by itself.
 #ifndef ONERNN_QUANTIZED_HPP
 #define ONERNN_QUANTIZED_HPP
 
@@ -23,13 +23,13 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// x / scale to the nearest whole number, the even one of two, and within `low` and `high`.
+/// x / scale to the nearest integer, the even one of two, and within `low` and `high`.
 inline float whole_within(float x, float scale, float zero, float low, float high) {
   const float whole = std::nearbyint(x / scale) + zero;
   return whole < low ? low : whole > high ? high : whole;
 }
 
-/// The scale of bytes without a sign, NaN where numbers are not finite, and their zero point.
+/// The scale of unsigned bytes, NaN if numbers are not finite, and their zero point.
 struct Parameters {
   float scale, zero;
 };
@@ -46,7 +46,7 @@ class Range255 {
   void add(const float* x, std::int64_t count) {
     Floats low = low_, high = high_, rest = rest_;
     for (std::int64_t k = 0; k < count; k += 16) {
-      const Floats v = load_some(x + k, count - k);  // zeros behind the last one change no range
+      const Floats v = load_some(x + k, count - k);  // zeros after the last one change no range
       low = minimum(v, low);
       high = maximum(v, high);
       rest = rest + (v - v);  // 0, or NaN of what is not finite
@@ -135,11 +135,11 @@ constexpr std::int64_t quads_of(std::int64_t K) { return (K + 3) / 4; }
 class ByteRows {
  public:
   ByteRows(std::int64_t most, std::int64_t K)
-      : K_(K), quads_((K + 15) / 16 * 4), rows_(most), made_(most * quads_), told_(most) {
+      : K_(K), quads_((K + 63) / 64 * 16), rows_(most), made_(most * quads_), told_(most) {
     for (std::int64_t m = 0; m < most; ++m) rows_.data()[m] = made_.data() + m * quads_;
   }
 
-  /// Bytes as they stand; those with a sign are moved by 128, with their zero point.
+  /// Bytes without a change; signed bytes are moved by 128, with their zero point.
   template <class T>
   void put(std::int64_t m, const T* row, int zero) {
     constexpr int kShift = std::is_signed_v<T> ? 0 : 128;
@@ -176,8 +176,8 @@ class ByteRows {
   const QuadFactor* const* get() const { return rows_.data(); }
   float scale(std::int64_t m) const { return told_.data()[m].scale; }
 
-  /// Sixteen sums of row m, of columns with these zero points or none; `head`: what stands before
-  /// the columns in their panel, -128 times their sums.
+  /// Sixteen sums of row m, of columns with these zero points or none; `head`: the row before the
+  /// columns in their panel, -128 times their sums.
   Ints unshifted(std::int64_t m, Ints sums, const ByteQuad* head,
                  Optional<const std::int32_t> zeros) const {
     // Without a sign, as sums wrap around.
@@ -222,15 +222,13 @@ void sums_of_bytes(const ByteRows& rows, std::int64_t count, std::int64_t K,
              [&](std::int64_t begin, std::int64_t end) {
                for (std::int64_t p = begin; p < end; ++p) {
                  const ByteQuad* const panel = panel_of<G>(as_quads(panels), p, K);
-                 in_blocks<Ints, kBeside<G>>(count, [&](auto block, std::int64_t row) {
-                   sum_panel<block(), G>(rows.get() + row, panel, quads_of(K),
-                                         [=, &rows](int m, int g, Ints sums) {
-                                           const std::int64_t column = (p * G + g) * 16;
-                                           use(row + m, column,
-                                               rows.unshifted(row + m, sums, panel + g * 16,
-                                                              zeros ? zeros + column : zeros));
-                                         });
-                 });
+                 each_sum<G>(rows.get(), count, panel, quads_of(K),
+                             [=, &rows](std::int64_t row, int g, Ints sums) {
+                               const std::int64_t column = (p * G + g) * 16;
+                               use(row, column,
+                                   rows.unshifted(row, sums, panel + g * 16,
+                                                  zeros ? zeros + column : zeros));
+                             });
                }
              });
 }
@@ -260,7 +258,7 @@ void convolve_seen(std::int32_t* y, const std::uint8_t* seen, std::int64_t colum
                    Optional<const std::int32_t> zeros, const Windows& w, Team& team) {
   constexpr std::int64_t kSome = 48;
   const std::int64_t K = C * w.taps(), places = w.places();
-  // Neighbours in a row of a window stand side by side, unless they are some elements apart.
+  // Neighbours in a row of a window are side by side, unless they are some elements apart.
   const std::int64_t runs = w.column.dilation == 1 ? 1 : w.column.size, run = K / w.row.size / runs;
   team.split(
       (places + kSome - 1) / kSome, kSome * K * M / 4, [&](std::int64_t begin, std::int64_t end) {
@@ -293,7 +291,7 @@ void convolve_seen(std::int32_t* y, const std::uint8_t* seen, std::int64_t colum
 }
 
 /// y (N, M, ...) = what windows over x (N, C, ...) see times the weights of `groups`, each in
-/// panels as above. What stands around x counts as its zero point. `seen`: memory for a group's
+/// panels as above. Padding around x counts as its zero point. `seen`: memory for a group's
 /// channels with what windows see around them.
 template <int G, class T, class Team>
 void convolve_bytes(std::int32_t* y, const T* x, Optional<const T> zero, const std::int8_t* panels,
@@ -327,11 +325,11 @@ void convolve_bytes(std::int32_t* y, const T* x, Optional<const T> zero, const s
 
 /// y (T, directions, N, O), y_h and y_c (directions, N, O). Null may be: y_h, y_c, `lengths`, h, c,
 /// zero points. A direction's matrices are panels of sixteen units with their gates i, o, f and c
-/// side by side, the columns' scales in their heads; zero points and bias stand in this order, too,
-/// peepholes by sixteen units of i, o and f. `clip`: 0 where nothing is clipped. `backwards`: the
-/// first direction is. `tied`: f is 1 - i. `together`: one scale for all sequences, as ONNX Runtime
-/// has it on one thread: padding up to the longest one counts, and so do the states of a sequence
-/// until the step behind its last; 2: from then on, too. `fed` has room for the gates of all words.
+/// side by side, the columns' scales in their heads; zero points and bias have the same order,
+/// peepholes go by sixteen units of i, o and f. `clip`: 0 if nothing is clipped. `backwards`: the
+/// first direction is. `tied`: f is 1 - i. `together`: one scale for all sequences, like ONNX
+/// Runtime on one thread: padding up to the longest one counts, and so do the states of a sequence
+/// until the step after its last; 2: also later states. `fed` is memory for the gates of all steps.
 template <class Team>
 inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const float* x,
                              const std::int32_t* lengths, const float* h, const float* c,
@@ -409,19 +407,21 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
       }
       team.split(panels, running * O * 16, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t k = begin; k < end; ++k) {
-          // A matrix that is larger than the cache is read first where it was read last.
+          // A matrix larger than the cache is read first at the end that was read last.
           const std::int64_t p = t % 2 ? begin + end - 1 - k : k;
           const ByteQuad* const panel = panel_of<4>(as_quads(own_r), p, O);
           const float *const b = own_bias + p * 64, *const peephole = own_p + p * 48;
-          in_blocks<Ints, kBeside<4>>(running, [&](auto block, std::int64_t first) {
-            constexpr int M = block();
-            float sums[M][64];
-            sum_panel<M, 4>(states.get() + first, panel, quads_of(O), [&](int m, int g, Ints sum) {
-              sum = states.unshifted(first + m, sum, panel + g * 16,
-                                     r_zeros ? r_zeros + d * wide + p * 64 + g * 16 : r_zeros);
-              store(sums[m] + g * 16, scaled(sum, states.scale(first + m), panel + 64 + g * 16));
-            });
-            for (int m = 0; m < M; ++m) {
+          const auto step = [&](auto most, std::int64_t first, auto some) {
+            float sums[most()][64];
+            each_sum<4>(states.get() + first, some, panel, quads_of(O),
+                        [&](std::int64_t m, int g, Ints sum) {
+                          sum = states.unshifted(
+                              first + m, sum, panel + g * 16,
+                              r_zeros ? r_zeros + d * wide + p * 64 + g * 16 : r_zeros);
+                          store(sums[m] + g * 16,
+                                scaled(sum, states.scale(first + m), panel + 64 + g * 16));
+                        });
+            for (std::int64_t m = 0; m < some; ++m) {
               const std::int64_t n = active.data()[first + m];
               const std::int64_t at = back ? length.data()[n] - 1 - t : t;
               const float* const more = fed + (at * N + n) * wide + p * 64;
@@ -440,12 +440,18 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
               store(own_h + (n * panels + p) * 16, now_h);  // read before, as bytes
               store_some(y + ((at * directions + d) * N + n) * O + p * 16, now_h, O - p * 16);
             }
-          });
+          };
+          if (running == 1)  // the compiler is to know it: most streams have one sequence
+            step(Fixed<1>(), 0, Fixed<1>());
+          else
+            in_parts(running, kRowsAtOnce, [&step](std::int64_t first, std::int64_t some) {
+              step(Fixed<kRowsAtOnce>(), first, some);
+            });
         }
       });
     }
     for (std::int64_t n = 0; n < N; ++n)
-      for (std::int64_t o = 0; o < O; ++o) {  // a sentence of no words ends with zeros
+      for (std::int64_t o = 0; o < O; ++o) {  // a sequence without steps ends with zeros
         const std::int64_t to = (d * N + n) * O + o, from = n * panels * 16 + o;
         if (y_h) y_h[to] = length.data()[n] ? own_h[from] : 0;
         if (y_c) y_c[to] = length.data()[n] ? own_c[from] : 0;

@@ -1,7 +1,7 @@
 // One direction of one recurrent layer over a batch of sequences of different lengths.
 //
-// Step t runs the sequences that are longer than t. They stand in the order of their lengths, the
-// longest first, so those that still run are always the first rows.
+// Step t runs the sequences that are longer than t. The sequences are in the order of their
+// lengths, the longest first, so those that still run are always the first rows.
 #ifndef ONERNN_RECURRENT_HPP
 #define ONERNN_RECURRENT_HPP
 
@@ -29,7 +29,7 @@ class Recurrent {
     Real* y;                // rows of y_row numbers, of which `width` are written
     std::int64_t y_row;
     bool backwards, added;  // added to what y holds
-    Real* cells = nullptr;  // (W, units), c of every word; null: not wanted
+    Real* cells = nullptr;  // (W, units), c of every step; null: not wanted
   };
   struct States {
     const Real *h, *c;  // (N, width), (N, units); null: zeros
@@ -48,6 +48,7 @@ class Recurrent {
   template <class Team>
   [[gnu::noinline]] void run(const typename Cell::Weights& weights, const Batch& batch,
                              const Words& words, const States& states, Team& team) {
+    [[maybe_unused]] const Scope<typename Cell::Factor, typename Cell::Stored> scope{};
     begin(batch, states, weights.is_finite);
     // Where steps are too short to be shared, what another thread has projected would come from its
     // cache: that takes longer than the product.
@@ -84,7 +85,7 @@ class Recurrent {
  private:
   static constexpr std::int64_t kStepsAhead = 32;  // of one sequence: their input's share at once
 
-  /// The row of word t of the m-th longest sequence.
+  /// Returns the row of step t of the m-th longest sequence.
   static std::int64_t row(const Batch& batch, const Words& words, std::int64_t m, std::int64_t t) {
     const std::int64_t n = batch.order[m];
     return batch.row(n, words.backwards ? batch.length[n] - 1 - t : t);
@@ -137,7 +138,7 @@ class Recurrent {
 
   Cell cell_;
   Memory<std::int64_t> steps_;        // where the rows of each step begin
-  Rows<typename Cell::Factor> rows_;  // the words whose share is computed
+  Rows<typename Cell::Factor> rows_;  // the steps whose share is computed
   Memory<Real> attention_, share_;
   typename Cell::State state_;
 };

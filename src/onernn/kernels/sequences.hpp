@@ -1,4 +1,4 @@
-// Sentences of different lengths: sentence n of a value is its rows offsets[n] to offsets[n + 1],
+// Sequences of different lengths: sequence n of a value is its rows offsets[n] to offsets[n + 1],
 // of `inner` numbers each. Formulas: Paddle's sequence operators.
 #ifndef ONERNN_SEQUENCES_HPP
 #define ONERNN_SEQUENCES_HPP
@@ -17,18 +17,23 @@ inline namespace ONERNN_ISA {
 
 using Offsets = const std::int64_t*;
 
-/// Whether offsets begin at 0, end at `words` and never fall.
+/// Whether offsets begin at 0, end at the number of steps and never fall.
 inline Status sound(Offsets offsets, std::int64_t count, std::int64_t words) {
   for (std::int64_t n = 0; n < count; ++n)
     if (offsets[n] > offsets[n + 1]) return Status::bad_lengths;
   return offsets[0] == 0 && offsets[count] == words ? Status::ok : Status::bad_lengths;
 }
 
-/// The words of the longest sentence.
+/// Returns the number of steps of the longest sequence.
 inline std::int64_t longest(Offsets offsets, std::int64_t count) {
   std::int64_t most = 0;
   for (std::int64_t n = 0; n < count; ++n) most = (std::max)(most, offsets[n + 1] - offsets[n]);
   return most;
+}
+
+/// Finds that number.
+inline void find_longest(std::int64_t& size, Offsets offsets, std::int64_t count) {
+  size = longest(offsets, count);
 }
 
 /// Offsets that come as numbers.
@@ -39,26 +44,26 @@ Status take_offsets(std::int64_t* offsets, const I* given, std::int64_t count, s
   return sound(offsets, count, words);
 }
 
-/// The offsets of one value behind those that are there: `before` of them, for `rows` words.
+/// Appends the offsets of one value after the `before` offsets that are there, for `rows` steps.
 inline void append_offsets(std::int64_t* offsets, Offsets from, std::int64_t before,
                            std::int64_t rows, std::int64_t count) {
   for (std::int64_t n = 0; n <= count; ++n) offsets[before + n] = rows + from[n];
 }
 
-/// The numbers of one value behind those that are there, `before` of them.
+/// Appends the numbers of one value after the `before` numbers that are there.
 template <class T>
 void append(T* out, const T* x, std::int64_t before, std::int64_t count) {
   std::copy_n(x, count, out + before);
 }
 
-/// Where sentences begin that are those of two values joined; begins with 0 or what is there.
+/// Where sequences begin that join the sequences of two values; starts with 0 or what is there.
 inline void add_offsets(std::int64_t* offsets, Offsets from, std::int64_t count,
                         std::int64_t first) {
   for (std::int64_t n = 0; n <= count; ++n) offsets[n] = from[n] + (first ? 0 : offsets[n]);
 }
 
-/// Sentence n of x into sentence n of out, behind the words of earlier values: `ends` are their
-/// ends, and move on.
+/// Copies sequence n of x into sequence n of out, after the steps of earlier values: `ends` are
+/// their ends, and move on.
 template <class T>
 void join(T* out, std::int64_t* ends, Offsets offsets, const T* x, Offsets from, std::int64_t count,
           std::int64_t inner, std::int64_t first) {
@@ -75,14 +80,14 @@ void lengths(I* out, Offsets offsets, std::int64_t count) {
   for (std::int64_t n = 0; n < count; ++n) out[n] = static_cast<I>(offsets[n + 1] - offsets[n]);
 }
 
-/// The row of word t of sentence n in a padded array.
+/// Returns the row of step t of sequence n in a padded array.
 inline std::int64_t padded_row(std::int64_t n, std::int64_t t, std::int64_t time,
                                std::int64_t count, std::int64_t time_major) {
   return time_major ? t * count + n : n * time + t;
 }
 
-/// out, (time, count, inner) or (count, time, inner): behind each sentence *value, or a word of
-/// values where `word` says so; zeros where there is none.
+/// out, (time, count, inner) or (count, time, inner): after each sequence *value, or one step of
+/// values if `word` says so; zeros if `value` is null.
 template <class T>
 Status pad(T* out, const T* x, Offsets offsets, Optional<const T> value, std::int64_t word,
            std::int64_t time, std::int64_t count, std::int64_t inner, std::int64_t time_major) {
@@ -102,7 +107,7 @@ Status pad(T* out, const T* x, Offsets offsets, Optional<const T> value, std::in
   return Status::ok;
 }
 
-/// The words of a padded array, sentence by sentence, and how many these are.
+/// Copies the steps of a padded array, sequence by sequence, and counts them.
 template <class T, class I>
 Status unpad(T* out, const T* x, const I* lengths, std::int64_t* offsets, std::int64_t& words,
              std::int64_t time, std::int64_t count, std::int64_t inner, std::int64_t time_major) {
@@ -119,10 +124,10 @@ Status unpad(T* out, const T* x, const I* lengths, std::int64_t* offsets, std::i
   return Status::ok;
 }
 
-/// How `pool` makes one word of a sentence.
+/// How `pool` makes one row of a sequence.
 enum : std::int64_t { kFirstWord = 0, kLastWord = 1, kMax = 2, kSum = 3, kAverage = 4, kSqrt = 5 };
 
-/// out (count, inner); `empty` for a sentence without words.
+/// out (count, inner); `empty` for a sequence without steps.
 template <class T>
 void pool(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_t inner,
           std::int64_t kind, double empty) {
@@ -154,7 +159,7 @@ void reverse_sentences(T* out, const T* x, Offsets offsets, std::int64_t count,
       std::copy_n(x + from * inner, inner, out + k * inner);
 }
 
-/// Over the words of each sentence, of one number a word.
+/// Over the steps of each sequence, of one number per step.
 template <class T>
 void sentence_softmax(T* out, const T* x, Offsets offsets, std::int64_t count) {
   for (std::int64_t n = 0; n < count; ++n) {
@@ -163,8 +168,8 @@ void sentence_softmax(T* out, const T* x, Offsets offsets, std::int64_t count) {
   }
 }
 
-/// out (words, length, inner): neighbouring words side by side, the first one `start` words away;
-/// zeros outside of the sentence.
+/// out (steps, length, inner): neighbouring steps side by side, the first one `start` steps away;
+/// zeros outside of the sequence.
 template <class T>
 void context(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_t inner,
              std::int64_t length, std::int64_t start) {
@@ -179,7 +184,7 @@ void context(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64
       }
 }
 
-/// Row n as often as sentence n has words.
+/// Repeats row n as often as sequence n has steps.
 template <class T>
 void expand(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_t inner) {
   for (std::int64_t n = 0; n < count; ++n)
@@ -187,16 +192,16 @@ void expand(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_
       std::copy_n(x + n * inner, inner, out + k * inner);
 }
 
-/// Whether a is larger than b; a NaN is larger than every number, as NumPy has it.
+/// Whether a is larger than b; NaN is larger than every number, as in NumPy.
 template <class T>
 inline bool beyond(T a, T b) {
   return !(a <= b) && b == b;
 }
 
-/// Viterbi's path: the tags of each sentence with the highest score; ties go to the lower tag.
-/// emission (words, tags); rows of the transition (tags + 2, tags): scores of starting with a tag,
-/// of ending with it, then from tag i to tag j. Formula: Paddle's operator crf_decoding.
-/// `best` (2, tags) and `came_from` (words, tags) are memory of its own.
+/// Computes Viterbi's path: the tags of each sequence with the highest score; ties go to the lower
+/// tag. emission (steps, tags); rows of the transition (tags + 2, tags): scores of starting with a
+/// tag, of ending with it, then from tag i to tag j. Formula: Paddle's operator crf_decoding.
+/// `best` (2, tags) and `came_from` (steps, tags) are memory of its own.
 template <class T>
 void viterbi(std::int64_t* out, const T* emission, const T* transition, Offsets offsets,
              std::int64_t count, std::int64_t tags, T* best, std::int32_t* came_from) {

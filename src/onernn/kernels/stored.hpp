@@ -1,5 +1,5 @@
-// How the numbers of a matrix are stored: as they are, as halves, as pairs of bfloat16, or as
-// fours of bytes.
+// How the numbers of a matrix are stored: unchanged, as float16, as pairs of bfloat16, or as fours
+// of bytes.
 #ifndef ONERNN_STORED_HPP
 #define ONERNN_STORED_HPP
 
@@ -18,7 +18,7 @@ struct Half {
 };
 inline Half operator-(Half a) { return {static_cast<std::uint16_t>(a.bits ^ 0x8000u)}; }
 
-/// The upper halves of two floats: rows 2k and 2k + 1 of a column.
+/// The upper 16 bits of two floats: rows 2k and 2k + 1 of a column.
 struct BrainPair {
   std::uint16_t even, odd;
 };
@@ -50,7 +50,7 @@ struct FactorOf {
 #if defined(ONERNN_PAIRS)
 template <>
 struct FactorOf<float, BrainPair> {
-  using Type = BrainPair;  // this target multiplies pairs: the other factor is rounded, too
+  using Type = BrainPair;  // this target multiplies pairs: the other factor is also rounded
 };
 #endif
 
@@ -65,7 +65,7 @@ inline std::uint32_t brain_bits(float a) {
 /// A half as a float, exactly.
 inline float widened(Half half) {
   const std::uint32_t sign = (half.bits & 0x8000u) << 16, rest = half.bits & 0x7fffu;
-  // The exponent moves by 112 (by 224 where it says infinity or NaN); a subnormal is cut out.
+  // The exponent moves by 112 (by 224 for infinity and NaN); a subnormal is cut out.
   std::uint32_t bits = sign | ((rest << 13) + (rest < 0x7c00u ? 112u << 23 : 224u << 23));
   float out;
   if (rest < 0x400u) {

@@ -1,4 +1,4 @@
-// Who computes: this thread, and helpers. These are threads that the process keeps for all teams,
+// Who computes: this thread, and helpers. Helpers are threads that the process keeps for all teams,
 // or somebody else's that are lent.
 #ifndef ONERNN_TEAM_HPP
 #define ONERNN_TEAM_HPP
@@ -37,10 +37,10 @@ inline void wait_a_little(int turns) {
   if (turns % 256 == 0) std::this_thread::yield();
 }
 
-/// A leader and its helpers, by number; 0 is the leader. In a turn the pieces of one job are dealt
-/// out in equal runs, which depend on sizes alone: each member keeps its part of the weights in its
-/// own cache. A member whose run is done takes pieces from the ends of other runs, so nobody waits
-/// for a thread that the system lets wait, but for the piece that such a thread has begun.
+/// A leader and its helpers, by number; 0 is the leader. A turn divides the pieces of one job into
+/// equal runs, which depend on sizes alone: each member keeps its part of the weights in its own
+/// cache. A member whose run is done takes pieces from the ends of other runs. If the system
+/// suspends a thread, the others wait only for the piece that it has begun.
 ///
 /// Between two turns helpers watch a number: waking a thread would take longer than a step. One
 /// that was not needed for a while sleeps.
@@ -50,13 +50,13 @@ class Crew {
 
   explicit Crew(int members) : places_(static_cast<std::size_t>(members)) {}
 
-  /// The first of `count` pieces that is member m's: its run ends where the next one's begins.
+  /// The first of `count` pieces that is member m's: its run ends at the start of the next one's.
   static std::int64_t first_of(std::int64_t count, int m, int members) {
     return count * m / members;
   }
 
-  /// function(begin, end) over 0 to count by the first `members`, those of them that come. Takes a
-  /// copy: a function whose address nobody has stays in registers where nobody helps.
+  /// function(begin, end) over 0 to count by those of the first `members` that come. Takes a copy:
+  /// without helpers, a function whose address is not taken stays in registers.
   template <class Function>
 #if defined(__GNUC__)
   [[gnu::noinline]]
@@ -106,7 +106,7 @@ class Crew {
     }
   }
 
-  /// Helpers sleep, and `wake` them: those of a crew that lives longer than a call.
+  /// Lets helpers sleep, for a crew that lives longer than a call; `wake` wakes one.
   void let_sleep() { may_sleep_.store(true, std::memory_order_relaxed); }
   void wake(int m) {
     Place& place = places_[m];
@@ -121,14 +121,14 @@ class Crew {
     // The pieces of its run that are left: turn, end, begin. Relaxed: a piece is taken by changing
     // this one number, and what the piece needs has come with `turn_`.
     std::atomic<std::uint64_t> left{0};
-    // Sequentially consistent, as `turn_` beside it: a helper sets this and then reads the turn,
-    // the leader sets the turn and then reads this, and one of both has to see what the other set.
+    // Sequentially consistent, like `turn_`: a helper sets this and then reads the turn, the leader
+    // sets the turn and then reads this, and one of both has to see what the other set.
     std::atomic<bool> asleep{false};
     std::mutex mutex;
     std::condition_variable woken;
   };
 
-  /// Half of what is left of a run from one end, false where nothing of this turn is.
+  /// Takes half of what is left of a run from one end; false if nothing of this turn is left.
   static bool take(Place& place, std::uint64_t turn, bool front, std::int64_t* from,
                    std::int64_t* to) {
     for (std::uint64_t left = place.left.load(std::memory_order_relaxed);;) {
@@ -146,9 +146,9 @@ class Crew {
 
   /// All that member m can take of a turn.
   void work(int m, std::uint64_t turn) {
-    // Read before a piece is taken: while one of the turn is left, all of these belong to it. They
-    // are not older, as the turn was acquired, nor newer: the leader writes the next ones behind
-    // what this member adds to `finished_`.
+    // Read before a piece is taken: while a piece of the turn is left, all of these belong to it.
+    // They are not older, since the turn was acquired, nor newer: the leader writes the next ones
+    // after what this member adds to `finished_`.
     const int members = members_.load(std::memory_order_relaxed);
     void* const function = function_.load(std::memory_order_relaxed);
     const Call call = call_.load(std::memory_order_relaxed);
@@ -179,14 +179,15 @@ class Crew {
   }
 
   using Call = void (*)(void*, std::int64_t, std::int64_t);
-  // Released behind all that a turn needs, also what the leader wrote before; helpers acquire it.
+  // Released after all that a turn needs, including what the leader wrote before; helpers acquire
+  // it.
   alignas(64) std::atomic<std::uint64_t> turn_{0};
   // Relaxed: `turn_` publishes them.
   std::atomic<void*> function_{nullptr};
   std::atomic<Call> call_{nullptr};
   std::atomic<int> members_{0};
   std::atomic<bool> may_sleep_{false};  // relaxed: set before there are helpers
-  // Released by each member behind its pieces, acquired by the leader: it then sees their results.
+  // Released by each member after its pieces, acquired by the leader: it then sees their results.
   alignas(64) std::atomic<std::int64_t> finished_{0};
   std::vector<Place> places_;
 };
@@ -211,7 +212,7 @@ class Workers {
   }
   void leave() { led_.unlock(); }
   Crew& crew() { return crew_; }
-  /// At most so many members, whose threads are started where they are missing.
+  /// At most so many members, whose missing threads are started.
   int members(int most) {
     if (members() < most) start(most);
     return (std::min)(members(), most);
@@ -233,7 +234,7 @@ class Workers {
  private:
   struct Process {
     std::mutex mutex;
-    // Released behind what a constructor writes; acquired, without the mutex, by who leads.
+    // Released after what a constructor writes; acquired, without the mutex, by who leads.
     std::atomic<Workers*> workers{nullptr};
     int teams = 0;
   };
@@ -249,7 +250,7 @@ class Workers {
 #if defined(__unix__) || defined(__APPLE__)
     pthread_atfork([] { process->mutex.lock(); }, [] { process->mutex.unlock(); },
                    [] {
-                     // Threads of the parent are not here: theirs stay where they are.
+                     // A child has no threads of its parent: their stacks stay.
                      process->workers.store(process->teams ? new Workers : nullptr,
                                             std::memory_order_release);
                      process->mutex.unlock();
@@ -271,11 +272,11 @@ class Workers {
 
   Crew crew_{kMost};
   std::mutex led_;
-  std::atomic<bool> stopped_{false};  // released, acquired: workers end behind what was before
+  std::atomic<bool> stopped_{false};  // released, acquired: workers end after what was before
   std::vector<std::thread> threads_;
 };
 
-/// What each member of a team would do, counted by one thread that multiplies nothing.
+/// Counts what each member of a team would do, on one thread that multiplies nothing.
 struct Paper {
   struct Held {
     const void* matrix;
@@ -319,12 +320,11 @@ struct Paper {
   }
 };
 
-/// At most so many threads; fewer where there is little to do. Negative: exactly so many, for
-/// tests.
+/// At most so many threads; fewer if there is little to do. Negative: exactly so many, for tests.
 class Team {
  public:
-  /// As many threads take part as have so many multiplications to do: three microseconds of a
-  /// core with AVX-512, six where it reads its part of the matrix for one row.
+  /// As many threads take part as have so many multiplications to do: three microseconds of a core
+  /// with AVX-512, six if it reads its part of the matrix for one row.
   static constexpr std::int64_t kWorth = 1 << 17;
 
   explicit Team(int threads)
@@ -407,7 +407,7 @@ class Team {
     const bool lent = lent_.load(std::memory_order_relaxed);
     if (members > 1 && !lent && !paper_) members = led().workers->members(members);
     if (members < 2)
-      function(std::int64_t(0), count);  // once in this function, as it is inlined
+      function(std::int64_t(0), count);  // once in this function, because it is inlined
     else if (paper_)
       paper_->share(members, count, function);
     else
@@ -423,7 +423,7 @@ class Team {
         forced_ ? count : (std::min)(count, (std::max)(count * each / kWorth, std::int64_t(1))));
   }
 
-  /// Of this thread: whom it leads, null where it tried and another one does.
+  /// Of this thread: the crew that it leads; null if another thread leads it.
   struct Led {
     Workers* workers = nullptr;
     bool tried = false;
@@ -435,7 +435,7 @@ class Team {
 
   const int threads_;
   const bool forced_;
-  // Released behind the crew that is lent, acquired by helpers; the leader's own thread wrote it.
+  // Released after the crew that is lent, acquired by helpers; the leader's own thread wrote it.
   std::atomic<bool> lent_{false};
   std::atomic<int> arrived_{0};  // relaxed: a number for each helper; their work comes with turns
   int lent_members_ = 0;

@@ -1,7 +1,7 @@
 // Matrices as frameworks keep them, and how some of their rows become panels.
 //
-// Frameworks write to their weights at any time and in any way. A product that reads a matrix where
-// the framework keeps it never misses a write: it packs a few rows of a panel into a core's first
+// Frameworks write to their weights at any time and in any way. A product that reads the
+// framework's own matrix never misses a write: it packs a few rows of a panel into a core's first
 // cache, multiplies them, and goes on to the next ones. So it has the bits of a packed matrix.
 #ifndef ONERNN_UNPACKED_HPP
 #define ONERNN_UNPACKED_HPP
@@ -18,14 +18,14 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Row k and column o of gate g stand at gates[g][k * row + o * column]; `columns` of each gate.
+/// Row k and column o of gate g are at gates[g][k * row + o * column]; `columns` of each gate.
 template <class Real>
 struct Unpacked {
   const Real* gates[4];
   std::int64_t row, column, columns;
 };
 
-/// A matrix in panels or, if `unpacked` is not null, as a framework keeps it.
+/// A matrix in panels or, if `unpacked` is not null, in a framework's layout.
 template <class Real, class Stored>
 struct Operand {
   const Stored* panels = nullptr;
@@ -41,7 +41,7 @@ template <class Real, class Stored>
 inline const Stored* panels_of_matrix(Operand<Real, Stored> matrix) {
   return matrix.panels;
 }
-/// What tells one matrix from others.
+/// Returns the address that identifies a matrix.
 template <class Stored>
 inline const void* identity_of(const Stored* matrix) {
   return matrix;
@@ -54,13 +54,13 @@ template <class Matrix>
 using StoredOf =
     std::remove_const_t<std::remove_pointer_t<decltype(panels_of_matrix(std::declval<Matrix>()))>>;
 
-/// Whether a matrix of `Stored` can be packed some rows at a time: a column of halves may have to
-/// be refused, one of bytes needs its largest number.
+/// Whether a matrix of `Stored` can be packed some rows at a time: a column of float16 may have to
+/// be refused, a column of bytes needs its largest number.
 template <class Real, class Stored>
 inline constexpr bool kReadsUnpacked =
     std::is_same_v<Real, Stored> || std::is_same_v<Stored, BrainPair>;
 
-/// What a stack of the library keeps of a matrix.
+/// The fields of a matrix that a stack of the library keeps.
 template <class Real, class Stored>
 using MatrixOf =
     std::conditional_t<kReadsUnpacked<Real, Stored>, Operand<Real, Stored>, const Stored*>;
@@ -92,8 +92,9 @@ inline void put_rows(const Floats (&rows)[4], std::int64_t count, BrainPair* to,
 
 /// `count` rows of at most sixteen columns become rows of a panel; zeros for missing columns.
 template <class Real, class Stored>
-inline void pack_rows(const Real* from, std::int64_t row, std::int64_t column, std::int64_t count,
-                      std::int64_t columns, Stored* to, std::int64_t step) {
+[[gnu::noinline]] void pack_rows(const Real* from, std::int64_t row, std::int64_t column,
+                                 std::int64_t count, std::int64_t columns, Stored* to,
+                                 std::int64_t step) {
   std::int64_t k = 0;
   const auto put = [&](const Lanes<Real>(&rows)[4]) {
     put_rows(rows, (std::min<std::int64_t>)(count - k, 4), to + k / kRowsOf<Stored> * step, step);

@@ -22,7 +22,7 @@ struct Window {
   bool stays_inside() const { return before == 0 && span() <= in; }
 };
 
-/// Those along rows and columns.
+/// Windows along rows and columns.
 struct Windows {
   Window row, column;
 
@@ -35,18 +35,25 @@ struct Windows {
   std::int64_t seen() const { return row.in * column.in; }
   std::int64_t places() const { return row.out * column.out; }
   std::int64_t taps() const { return row.size * column.size; }
-  /// Whether so few places stand side by side that M channels do, as many as lanes at least.
+  /// Whether so few places are side by side that the M channels go side by side, at least as many
+  /// as lanes.
   bool are_few(std::int64_t M) const { return places() <= 8 && M >= 16; }
+  /// Whether the M channels, sums of K products, go side by side at many places: rows of a matrix
+  /// are read once for all places; few places leave lanes empty. Short sums at many places would
+  /// wait for planes that are far apart.
+  bool are_wide(std::int64_t M, std::int64_t K) const {
+    return M >= 32 && (K >= 512 || (K >= 64 && places() <= 128));
+  }
 };
 
-/// From one place to another.
+/// Returns the distance from one place to another.
 struct Range {
   std::int64_t begin, end;
 };
 
 /// The places, of `out`, at which place * stride + shift is one of `in` elements.
 inline Range inside(std::int64_t in, std::int64_t out, std::int64_t stride, std::int64_t shift) {
-  const auto from = [=](std::int64_t at) {  // the first one at `at` or behind it
+  const auto from = [=](std::int64_t at) {  // the first one at `at` or after it
     return at <= 0 ? 0 : (std::min)(out, (at + stride - 1) / stride);
   };
   const std::int64_t begin = from(-shift);
@@ -63,9 +70,9 @@ inline void copy_steps(Real* to, const Real* from, std::int64_t step, std::int64
     for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * step];
 }
 
-/// How windows find their elements: those of x as they stand, or of a copy with zeros around. The
-/// copy is made of rows * columns `phases`: each has every so manieth row and column, so that
-/// neighbouring places of a window that strides see neighbours.
+/// How windows find their elements: in x itself, or in a copy with zeros around. The copy is made
+/// of rows * columns `phases`: each has every so manieth row and column, so that neighbouring
+/// places of a window that strides see neighbours.
 struct Surroundings {
   std::int64_t phase_rows, phase_columns, rows, columns;
   bool copied;
@@ -82,7 +89,7 @@ struct Surroundings {
   std::int64_t phase() const { return rows * columns; }
   std::int64_t channel() const { return phase_rows * phase_columns * phase(); }
 
-  /// From the first element that a window sees to that of a tap.
+  /// Returns the distance from the first element that a window sees to the element of a tap.
   std::int64_t tap(const Windows& w, std::int64_t row, std::int64_t column) const {
     row *= w.row.dilation;
     column *= w.column.dilation;

@@ -1,20 +1,21 @@
 """Operators that a session runs: recurrent layers, and ONNX's that run graphs of their own.
 
-Attribute ``body`` is a `Graph`; the last inputs are the values of outside that it takes, behind
-its own.
+Attribute ``body`` is a `Graph`. After the body's own inputs come the values that it reads from
+outside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Graph, Node
 from onernn.ir.operator import op
 from onernn.ir.ragged import Ragged
+from onernn.ir.records import NamedTuple
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
 from onernn.ir.types import UNKNOWN, Size, Type, dense, sequences_of
@@ -22,13 +23,13 @@ from onernn.ir.weights import OWN, RnnWeights
 from onernn.ops import row_rules
 from onernn.ops.growth import elements, no_new_bytes
 
-_ROUNDS = 4  # rounds in which the types of carried values settle; then they are unknown
+_ROUNDS = 4  # rounds after which unsettled types of carried values become unknown
 
 
 def _outputs(body: Any, types: list[Type]) -> list[Type]:
     """Returns the types of a body's outputs; sizes and offsets made inside have no name outside."""
     inputs = {value.name: each for value, each in zip(body.inputs, types, strict=True)}
-    result = body.typed(inputs)
+    result = body.infer_types(inputs)
     names = frozenset(name for each in types for name in _names(each))
     return [_outside(result[value.name], names) for value in body.outputs]
 
@@ -45,7 +46,7 @@ def _outside(x: Type, names: frozenset[str]) -> Type:
     return Type(x.dtype, shape, x.lod if is_known else None)
 
 
-def joined_types(a: Type, b: Type) -> Type:
+def join_types(a: Type, b: Type) -> Type:
     """Returns the type that holds for both."""
     shape = None
     if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
@@ -57,7 +58,7 @@ def _branches(context: Context, condition: Type, *values: Type) -> tuple[Type, .
     attrs, count = context.attrs, context.attrs.then_taken
     then = _outputs(attrs.then_branch, list(values[:count]))
     other = _outputs(attrs.else_branch, list(values[count:]))
-    return tuple(map(joined_types, then, other))
+    return tuple(map(join_types, then, other))
 
 
 @op(
@@ -71,12 +72,17 @@ def _branches(context: Context, condition: Type, *values: Type) -> tuple[Type, .
 def if_(
     condition: Array, *taken: Any, then_branch: Graph, else_branch: Graph, then_taken: int
 ) -> None:
-    """Runs one of two graphs; ``then_taken`` of the values are the first one's."""
+    """Runs one of two graphs; the first ``then_taken`` values are inputs of the first graph."""
 
 
-# What control flow is written as in a plan (see `onernn.engine.flattening`): marks among the
-# operators of branches and of loops. The first output of Then and Else stands for the condition; a
-# branch whose mark is ``refused`` ends the call.
+# Plans write control flow with these marks among the operators of branches and loops (see
+# `onernn.engine.flattening`). The first output of Then and Else stands for the condition; a branch
+# whose mark is ``refused`` ends the call.
+
+
+def _of_any_value(types: Sequence[Type]) -> tuple[Type, ...]:
+    """Returns types of values that differ between branches, or from turn to turn."""
+    return tuple(replace(each, value=None) for each in types)
 
 
 def _then(_: Context, condition: Type) -> Type:
@@ -84,17 +90,17 @@ def _then(_: Context, condition: Type) -> Type:
 
 
 def _else(_: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
-    return (Type("bool", condition.shape, ()), *(replace(each, value=None) for each in values))
+    return (Type("bool", condition.shape, ()), *_of_any_value(values))
 
 
 def _end_if(context: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
-    """Returns the values of both branches: sizes that differ are known during a call only."""
-    values = tuple(replace(each, value=None) for each in values)
+    """Returns the types of both branches joined: sizes that differ are known only during a call."""
+    values = _of_any_value(values)
     if context.attrs.gives != "both":
         return values
     count = len(values) // 2
     return tuple(
-        _name(context, index, joined_types(*pair))
+        _name(context, index, join_types(*pair))
         for index, pair in enumerate(zip(values[:count], values[count:], strict=True))
     )
 
@@ -114,37 +120,34 @@ _MARK: dict[str, Any] = {"kind": "control", "outputs": 2**16, "since": 0}
 
 @op("Then", type=_then, **_MARK)
 def then(condition: Array, *, refused: str = "") -> None:
-    """The first branch begins."""
+    """Begins the first branch."""
 
 
 @op("Else", type=_else, **_MARK)
 def else_(condition: Array, *given: Any, refused: str = "") -> None:
-    """The first branch ends, and the second one begins."""
+    """Ends the first branch and begins the second one."""
 
 
 @op("EndIf", type=_end_if, **_MARK)
 def end_if(condition: Array, *given: Any, gives: str = "both") -> None:
-    """Both branches end."""
+    """Ends both branches."""
 
 
 def _repeat(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
-    """Returns the turn's number, whether it goes on, and what turns hand on to the next one."""
-    states = (replace(each, value=None) for each in values[: context.attrs.states])
+    """Returns the types of the turn's number, of the flag to continue, and of the passed values."""
+    states = _of_any_value(values[: context.attrs.states])
     return (Type("int64", (), (), context.fresh("turn")), Type("bool", (), ()), *states)
 
 
 def _again(context: Context, turn: Type, going: Type, more: Type | None, *values: Type) -> Any:
-    """Returns the last states, and what all turns gave: as many as axis ``along`` of the last input
-    has.
-    """
+    """Returns the types of the last states and of the stacked results of all turns."""
     attrs, count = context.attrs, context.attrs.states
     gathered = values[2 * count : 2 * count + len(attrs.axes)]
     turns = (
         context.fresh("turns") if attrs.along is None else (values[-1].shape or [None])[attrs.along]
     )
-    states = (replace(each, value=None) for each in values[:count])
     stacked = (_stack(each, axis, turns) for each, axis in zip(gathered, attrs.axes, strict=True))
-    return (*states, *stacked)
+    return (*_of_any_value(values[:count]), *stacked)
 
 
 @op("Repeat", type=_repeat, **_MARK)
@@ -155,12 +158,25 @@ def repeat(
     states: int,
     scanned: tuple[int, ...] = (),
 ) -> None:
-    """A turn begins. ``scanned``: along which axes the inputs behind the states are read."""
+    """Begins a turn. ``scanned``: the axes along which the inputs after the states are read."""
 
 
 @op("Element", type=lambda context, x, _: _element(x, context.attrs.axis), **_MARK)
 def element(x: Any, turn: Array, *, axis: int = 0, backwards: int = 0) -> None:
-    """Number ``turn`` along an axis, counted from its end where it goes ``backwards``."""
+    """Reads element ``turn`` along an axis, counted from the end if it goes ``backwards``."""
+
+
+def _found_size(context: Context, x: Type) -> Type:
+    """Returns the type with a new name for its value if it is one unknown integer."""
+    if x.value is not None or x.counts not in ((), (1,)) or x.shape is None:
+        return x
+    size = context.fresh("number")
+    return replace(x, lod=(), value=(size,) if x.shape else size)
+
+
+@op("FoundSize", type=_found_size, **_MARK)
+def found_size(x: Array) -> None:
+    """Makes an integer that a run computes one of the sizes of shapes."""
 
 
 @op("Again", type=_again, **_MARK)
@@ -175,17 +191,19 @@ def again(
     along: int | None = None,
     operators: int = 1,
 ) -> None:
-    """A turn ends. ``more``: whether there is a turn more. ``given``: the states as they are, as
-    the next turn has them, what is gathered, and what was gone through. ``operators``: of a turn.
+    """Ends a turn; ``more``: whether another one follows. ``operators``: the number of operators
+    per turn.
+
+    ``given``: the states of this turn and of the next one, the gathered and the scanned values.
     """
 
 
 def _settle(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
-    """Returns the types of the body's inputs in any turn, and of its outputs behind the states."""
-    states = [replace(each, value=None) for each in states]
+    """Returns the types of the body's inputs in any turn, and of its outputs after the states."""
+    states = [*_of_any_value(states)]
     for _ in range(_ROUNDS):
         result = _outputs(body, [*front, *states, *rest])
-        joined = list(map(joined_types, states, result[skip:]))
+        joined = list(map(join_types, states, result[skip:]))
         if joined == states:
             return [*front, *states, *rest], result[skip + len(states) :]
         states = joined
@@ -204,8 +222,8 @@ class Turns(NamedTuple):
     """A Loop or a Scan: a graph that runs again and again.
 
     ``front``: how many inputs come before the states, 2 (the limit and the condition) or 0.
-    ``states``: how many values each turn hands on to the next one. Axes and directions (1:
-    backwards) of what is gone through element by element, and of what is gathered.
+    ``states``: how many values each turn passes to the next one. Axes and directions (1: backwards)
+    of the scanned values, and of the gathered values.
     """
 
     body: Graph
@@ -228,11 +246,11 @@ class Turns(NamedTuple):
 
     @property
     def skip(self) -> int:
-        """How many outputs of the body come before the states: whether another turn follows."""
+        """The number of outputs before the states in the body: whether a further turn follows."""
         return min(self.front, 1)
 
     def parts(self, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
-        """Divides inputs into the front, the first states, what is scanned, and other values."""
+        """Divides inputs into the front, the first states, the scanned values, and the rest."""
         begin = self.front + self.states
         end = begin + len(self.input_axes)
         return values[: self.front], values[self.front : begin], values[begin:end], values[end:]
@@ -270,7 +288,7 @@ _TURNS |= {"growth": no_new_bytes, "rows": row_rules.turns}
 
 @op("Loop", **_TURNS)
 def loop(most: Array | None, going: Array | None, *values: Any, body: Graph, carried: int) -> None:
-    """Runs a graph again and again; ``carried`` of the values are what turns hand on."""
+    """Runs a graph repeatedly; every turn passes ``carried`` of the values to the next turn."""
 
 
 @op("Scan", **_TURNS)
@@ -305,9 +323,7 @@ def scan_attributes(
 
 
 def types_inside(node: Node, name: str, types: Sequence[Type | None]) -> list[Type]:
-    """Returns the types of a body's inputs, in any turn, where the node's inputs are of
-    ``types``.
-    """
+    """Returns the types of a body's inputs, in any turn, if the node's inputs have ``types``."""
     if node.op == "If":
         first = 1 + (node.attrs.then_taken if name == "else_branch" else 0)
         return [each or UNKNOWN for each in types[first:]][: len(node.attrs.__dict__[name].inputs)]
@@ -316,7 +332,7 @@ def types_inside(node: Node, name: str, types: Sequence[Type | None]) -> list[Ty
 
 
 def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type, ...]:
-    """Returns (y, h, c where the cell has one, the cell state of every word)."""
+    """Returns the types of y, h, c (if the cell has one), and of the cell state of every step."""
     spec = context.attrs.spec
     weights = context.attrs.weights
     first = weights if isinstance(weights, RnnWeights) else weights[0]
@@ -345,41 +361,39 @@ def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type,
     )
 
 
-def _layer_of_rows(m: Any, node: Node) -> None:
-    """A recurrent layer: rows join its batch."""
+def _batch_layer(m: Any, node: Node) -> None:
+    """Adds a recurrent layer whose batch has all rows, or the sequences of all rows."""
     rnn = Recurrent.of(node)
-    if m.graph.types[rnn.x].lod != ():
-        raise m.refused(node, "its sequences are ragged")
+    lod = m.graph.types[rnn.x].lod
+    if lod is None or (lod and rnn.x not in m.mapped):
+        raise m.make_error(node, "its sequences belong to one row, or may")
 
-    def within(name: str, axes: int) -> str:
-        """Returns (F, ``axes`` others, N, ...) as (others, F * N, ...)."""
-        if not name:
-            return ""
-        all_rows = m.rows(node, name)
-        rank = m.rank(node, name) + 1
-        perm = (*range(1, 1 + axes), 0, *range(1 + axes, rank))
-        return str(m.merged(m.emit("Transpose", (all_rows,), perm=perm), axes))
+    def within(name: str, axis: int) -> str:
+        return m.merge_batch(node, name, axis) if name else ""
 
     states = [within(name, 2) for name in (rnn.h, rnn.c)]
-    inputs = [within(rnn.x, 1), *states, within(rnn.attention, 1)]
+    steps = [rnn.x, rnn.attention] if lod else [within(rnn.x, 1), within(rnn.attention, 1)]
+    inputs = [steps[0], *states, steps[1]]
     while not inputs[-1]:
         inputs.pop()
-    outputs = tuple(m.name(name) if name else "" for name in node.outputs)
+    is_apart = [bool(name) and not (lod and name not in rnn.finals) for name in node.outputs]
+    pairs = zip(node.outputs, is_apart, strict=True)
+    outputs = tuple(m.name(name) if apart else name for name, apart in pairs)
     m.nodes.append(Node("Rnn", tuple(inputs), outputs, node.attributes, node.origin))
-    batch = m.sizes(m.rows(node, rnn.x), 2, 3)
-    for output, name in zip(outputs, node.outputs, strict=True):
-        if not name:
+    m.mapped.update(filter(None, node.outputs))
+    batch = -1 if lod else m.sizes(m.rows(node, rnn.x), 2, 3)
+    for output, name, apart in zip(outputs, node.outputs, is_apart, strict=True):
+        if not apart:
             continue
         axes = 2 if name in rnn.finals else 1
         parts = [m.sizes(output, 0, axes), m.count, batch, m.sizes(output, axes + 1, None)]
-        apart = m.reshaped(output, parts)
+        rows = m.reshape(output, parts)
         perm = (axes, *range(axes), *range(1 + axes, 3 + axes))
-        m.nodes.append(Node("Transpose", (apart,), (name,), {"perm": perm}))
-        m.mapped.add(name)
+        m.nodes.append(Node("Transpose", (rows,), (name,), {"perm": perm}))
 
 
 def _layer_bytes(node: Node, x: Any, *_: Any) -> int:
-    """Returns every word's output, its cell state where the node has it, final states; float32."""
+    """Returns the bytes of all steps' outputs, their cell states if asked for, and final states."""
     spec = node.attrs.spec
     words, sentences = (
         (len(x.data), len(x))
@@ -397,7 +411,7 @@ def _layer_bytes(node: Node, x: Any, *_: Any) -> int:
     outputs=4,
     type=_layer_types,
     growth=_layer_bytes,
-    batched=_layer_of_rows,
+    batched=_batch_layer,
     rows=row_rules.layer,
 )
 def rnn(
@@ -410,4 +424,4 @@ def rnn(
     weights: Any,
     precision: Any = OWN,
 ) -> None:
-    """A layer of recurrent cells; ``weights``: one `RnnWeights`, or one for each layer."""
+    """Runs a layer of recurrent cells; ``weights``: one `RnnWeights`, or one per layer."""

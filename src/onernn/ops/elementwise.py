@@ -1,9 +1,10 @@
-"""ONNX operators that work element by element, by name and meaning, and what their expressions say.
+"""ONNX operators that work element by element, by name and meaning, and their expressions.
 
-An expression is (function, arguments...): an integer is the position of an input, a tuple an
-expression, and a float after these is a number. Types, NumPy, plans and generated code read the
-same one. Each function has its NumPy here and its C++ in `kernels/formulas.hpp`. Formulas: ONNX
-operator specification. dtype in is dtype out, except where the operator says so.
+An expression is (function, arguments...): an integer is the position of an input, a tuple is an
+expression, and a float, after these, is a literal. Types, NumPy, plans and generated code read the
+same expression. This module has the NumPy code of each function; `kernels/formulas.hpp` has the C++
+code. The formulas follow the ONNX operator specification. An output has the dtype of its input,
+unless the operator says otherwise.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import CO_VARARGS
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from onernn.ir.activations import FUNCTIONS as ACTIVATIONS
-from onernn.ir.arrays import Array, bfloat16_bits, widen
+from onernn.ir.arrays import Array, bfloat16_bits, widen_bfloat16
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op, over
+from onernn.ir.records import NamedTuple
 from onernn.ir.types import Size, Type
 from onernn.ops.growth import wide
 from onernn.ops.rules import broadcast, same
@@ -30,14 +32,16 @@ Expression = int | float | tuple[Any, ...]
 
 
 class Formula(NamedTuple):
-    """A function of elements. ``kinds``: what C++ has it for: "f"loats, "i"ntegers, "b"ooleans."""
+    """A function of elements. ``kinds``: the types that C++ supports: "f"loats, "i"ntegers,
+    "b"ooleans.
+    """
 
     kinds: str
     compute: Callable[..., Any]
 
 
 def compare(by: Any, a: Array, b: Array) -> Any:
-    """Sizes are compared where the answer is the same whatever their names stand for."""
+    """Compares arrays. Raises `ShapeError` for sizes whose order only a run knows."""
     if object not in (a.dtype, b.dtype):
         return by(a, b)
     apart = np.asarray(a - b, object)
@@ -49,7 +53,7 @@ def compare(by: Any, a: Array, b: Array) -> Any:
 
 
 def _divide(a: Array, b: Array) -> Array:
-    """Integers are cut towards zero, as C does."""
+    """Divides; quotients of integers are rounded towards zero, the same as in C."""
     if a.dtype == object:  # sizes: whole quotients only
         return a // b
     if a.dtype.kind not in "iu":
@@ -96,7 +100,7 @@ def _hard_swish(x: Array) -> Any:
 
 
 def _quotient(bound: float, above: list[float], below: list[float]) -> Callable[[Array], Array]:
-    """Eigen's quotient of polynomials for an odd function, as ONNX Runtime has it on x86-64.
+    """Returns Eigen's quotient of polynomials for an odd function: ONNX Runtime's on x86-64.
 
     The highest power comes first. Products are fused there: of float32, here in float64.
     """
@@ -207,7 +211,7 @@ BETWEEN_HALVES = {"widened": "float32", "halved": "float16"}
 
 
 def evaluate(expression: Expression, values: Sequence[Array]) -> Array:
-    """Returns an expression of arrays. Its numbers take the dtype of the first argument."""
+    """Returns an expression's value for arrays. Literals take the dtype of the first argument."""
     if not isinstance(expression, tuple):
         return values[expression]  # type: ignore[index]
     function, *arguments = expression
@@ -219,10 +223,9 @@ def evaluate(expression: Expression, values: Sequence[Array]) -> Array:
 
 
 def dtype_of(expression: Expression, dtypes: Sequence[str | None]) -> str | None:
-    """Returns an expression's dtype from those of its inputs, which all have one; None where they
-    differ.
+    """Returns an expression's dtype from the dtypes of its inputs; None if these differ.
 
-    A condition and an exponent may have another one.
+    A condition and an exponent may have a different dtype.
     """
     assert isinstance(expression, tuple)
     function = expression[0]
@@ -233,22 +236,22 @@ def dtype_of(expression: Expression, dtypes: Sequence[str | None]) -> str | None
 
 
 def functions_of(expression: Expression) -> set[str]:
-    """Returns the functions that an expression is made of; "number" where it has one."""
+    """Returns the names of an expression's functions, and "number" if it has a literal."""
     if not isinstance(expression, tuple):
         return {"number"} if isinstance(expression, float) else set()
     return {expression[0]}.union(*map(functions_of, expression[1:]))
 
 
-def put(expression: Any, places: Any) -> Any:
-    """Returns the expression with other expressions, or places, for those of its inputs."""
+def substitute(expression: Any, places: Any) -> Any:
+    """Returns the expression with its inputs replaced by expressions or places."""
     if isinstance(expression, tuple):
         function, *arguments = expression
-        return (function, *(put(each, places) for each in arguments))
+        return (function, *(substitute(each, places) for each in arguments))
     return expression if isinstance(expression, float) else places[expression]
 
 
 def again(function: str, first: Expression, *rest: Expression) -> Expression:
-    """Returns a function of two, of any number: the first two, then the result and the next one."""
+    """Extends a function of two arguments to any number, from left to right."""
     result = first
     for each in rest:
         result = (function, result, each)
@@ -261,7 +264,7 @@ Place = int
 
 
 def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:
-    """Adds an operator whose function gives an expression of its inputs, None where one is absent.
+    """Adds an operator whose function returns an expression of its inputs; absent ones are None.
 
     Types, the NumPy formula and plans follow from the expression; ``more``: as `op` takes it.
     """
@@ -313,7 +316,7 @@ def _of_one(function: str) -> Meaning:
 
 @_functions("Tanh=tanh Sigmoid=sigmoid")
 def _squash(function: str) -> Meaning:
-    """``rational=1``, which ONNX has not: ONNX Runtime's bits."""
+    """Returns an operator whose attribute ``rational=1`` asks for ONNX Runtime's bits."""
 
     def meaning(x: Place, *, rational: int = 0) -> Expression:
         return f"rational_{function}" if rational else function, x
@@ -363,7 +366,7 @@ def mod(a: Place, b: Place, *, fmod: int = 0) -> Expression:
 
 @elementwise("Clip", keeps=True)
 def clip(x: Place, low: Place | None = None, high: Place | None = None) -> Expression:
-    """Where the bounds cross, the upper one holds."""
+    """Bounds x; if the bounds cross, the upper one holds."""
     above: Expression = x if low is None else ("most", x, low)
     if high is not None:
         return "least", above, high
@@ -377,24 +380,22 @@ def gelu(x: Place, *, approximate: str = "none") -> Expression:
     return "gelu_tanh" if approximate == "tanh" else "gelu", x
 
 
-@elementwise("LeakyRelu")
-def leaky_relu(x: Place, *, alpha: float = 0.01) -> Expression:
-    return "leaky_relu", x, float(alpha)
+def _of_alpha(function: str, default: float) -> Meaning:
+    def meaning(x: Place, *, alpha: float = default) -> Expression:
+        return function, x, float(alpha)
+
+    return meaning
 
 
-@elementwise("ThresholdedRelu")
-def thresholded_relu(x: Place, *, alpha: float = 1.0) -> Expression:
-    return "thresholded_relu", x, float(alpha)
+elementwise("LeakyRelu")(_of_alpha("leaky_relu", 0.01))
+elementwise("ThresholdedRelu")(_of_alpha("thresholded_relu", 1.0))
+elementwise("Elu")(_of_alpha("elu", 1.0))
+elementwise("Celu")(_of_alpha("celu", 1.0))
 
 
 @elementwise("HardSigmoid")
 def hard_sigmoid(x: Place, *, alpha: float = 0.2, beta: float = 0.5) -> Expression:
     return "hard_sigmoid", x, float(alpha), float(beta)
-
-
-@elementwise("Elu")
-def elu(x: Place, *, alpha: float = 1.0) -> Expression:
-    return "elu", x, float(alpha)
 
 
 @elementwise("Selu")
@@ -404,11 +405,6 @@ def selu(
     return "selu", x, float(alpha), float(gamma)
 
 
-@elementwise("Celu")
-def celu(x: Place, *, alpha: float = 1.0) -> Expression:
-    return "celu", x, float(alpha)
-
-
 def _cast_type(context: Context, x: Type) -> Type:
     to = context.attrs.to
     return Type("float32" if to == "bfloat16" else np.dtype(to).name, x.shape)
@@ -416,18 +412,18 @@ def _cast_type(context: Context, x: Type) -> Type:
 
 @op("Cast", kind="elementwise", type=_cast_type, sized=True, keeps=True, growth=wide)
 def cast(x: Array, *, to: str) -> Array:
-    """``to`` is NumPy's name of a dtype, not ONNX's number; bfloat16 is float32 rounded to it."""
+    """Converts to the dtype that NumPy names ``to``; bfloat16 is float32 rounded to it."""
     if x.dtype == object:  # sizes
         return compare(np.not_equal, x, np.array(0)) if to == "bool" else x
     if to != "bfloat16":
         return x.astype(to)
-    return widen(bfloat16_bits(x)).reshape(x.shape)
+    return widen_bfloat16(bfloat16_bits(x)).reshape(x.shape)
 
 
-def _cast_rows(m: Any, node: Node) -> None:
-    """Of its second input the dtype counts, which all rows have alike."""
+def _batch_cast(m: Any, node: Node) -> None:
+    """Adds the node of all rows: only the dtype of the second input counts."""
     if node.inputs[0] in m.mapped:
-        m.put(node, node.inputs)
+        m.add_mapped(node, node.inputs)
     else:
         m.nodes.append(node)
 
@@ -438,7 +434,7 @@ def _cast_rows(m: Any, node: Node) -> None:
     type=lambda _, x, like: Type(like.dtype, x.shape),
     keeps=True,
     growth=wide,
-    batched=_cast_rows,
+    batched=_batch_cast,
 )
 def cast_like(x: Array, like: Array) -> Array:
     return x.astype(like.dtype)

@@ -1,6 +1,6 @@
-"""How many bytes an operator's results may take, before it runs: from their types.
+"""The bytes that an operator's results may take, computed from their types before it runs.
 
-Where data decide, the bound stands beside the operator.
+If the size depends on data, the operator's own module has the bound.
 """
 
 from __future__ import annotations
@@ -53,25 +53,27 @@ def wide(_: Node, *values: Any) -> int:
 
 
 def no_new_bytes(*_: Any) -> int:
-    """For operators that give views or few numbers, or count themselves."""
+    """Returns 0, for operators that return views or few numbers, or ask the budget themselves."""
     return 0
 
 
 def elements(sizes: Iterable[Any]) -> int:
-    """Returns the number of elements, an empty axis counted as 1: a sum over it has the others."""
+    """Returns the number of elements; an empty axis counts as 1, because a sum over it keeps the
+    others.
+    """
     return math.prod(max(int(size), 1) for size in sizes)
 
 
 def word_bytes(x: Any) -> int:
-    """Returns the bytes of one word."""
+    """Returns the bytes of one step."""
     data = data_of(x)
     return elements(data.shape[1:]) * data.dtype.itemsize
 
 
 def product_of_sizes(values: Iterable[Any]) -> int:
-    """At least the bytes of what can be made of values without a number that says how often.
+    """Returns a bound of the bytes of results whose size no number among the values decides.
 
-    0 where an input is empty: then the other sizes decide.
+    It is 0 if an input is empty: then the other sizes decide.
     """
     product = 16
     for value in values:
@@ -81,7 +83,7 @@ def product_of_sizes(values: Iterable[Any]) -> int:
 
 
 def product_with_numbers(values: Sequence[Any]) -> int:
-    """As `product_of_sizes`, where integers among the values say how often; 0 where many do."""
+    """Returns the bound of `product_of_sizes` times integers among the values; 0 if many are."""
     product = product_of_sizes(values)
     for value in values:
         if value is not None and (array := data_of(value)).dtype.kind in "iu":

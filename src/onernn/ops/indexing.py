@@ -1,4 +1,4 @@
-"""ONNX operators that take elements by their places, put others there, or put some around."""
+"""ONNX operators that read, replace or pad elements by their positions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onernn.ir.operator import Axes, Axis, Path, at_axis, join, op, over, rank_o
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Size, Type
 from onernn.ops.growth import results, wide
-from onernn.ops.rules import integers, same, with_size
+from onernn.ops.rules import Sizes, integers, same, sizes_rule, with_size
 from onernn.ops.windows import Window
 
 # Attribute ``non_negative`` is our own: ONNX counts negative indices from the end, Paddle and MXNet
@@ -39,18 +39,18 @@ def _gather(context: Context, table: Type, indices: Type) -> Type:
     return Type(table.dtype, (*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]), lod)
 
 
-def _gathered_rows(m: Any, node: Node) -> None:
+def _batch_gather(m: Any, node: Node) -> None:
     x, indices = node.inputs
     if x in m.mapped:
         if indices in m.mapped:
-            raise m.refused(node, "rows are looked up in themselves")
-        m.put(node, node.inputs, axis=node.attrs.axis + (node.attrs.axis >= 0))
+            raise m.make_error(node, "rows are looked up in themselves")
+        m.add_mapped(node, node.inputs, axis=node.attrs.axis + (node.attrs.axis >= 0))
         return
     axis, rank = node.attrs.axis % m.rank(node, x), m.rank(node, x) + m.rank(node, indices)
     if axis == 0:
-        m.put(node, node.inputs)
+        m.add_mapped(node, node.inputs)
         return
-    result = m.emit("Gather", node.inputs, **node.attributes)
+    result = m.emit("Gather", *node.inputs, **node.attributes)
     m.end(
         node,
         "Transpose",
@@ -59,7 +59,7 @@ def _gathered_rows(m: Any, node: Node) -> None:
     )
 
 
-def _gathered_paths(attrs: Any, table: Type, indices: Type) -> list[Path]:
+def _gather_paths(attrs: Any, table: Type, indices: Type) -> list[Path]:
     axis, more = at_axis(attrs.axis, rank_of(table)), rank_of(indices)
     before, after = range(axis), range(axis + more, rank_of(table) + more - 1)
     return [[*before, None, *after], range(axis, axis + more)]
@@ -71,11 +71,11 @@ def _gathered_paths(attrs: Any, table: Type, indices: Type) -> list[Path]:
     offsets=True,
     type=_gather,
     sized=True,
-    paths=_gathered_paths,
-    batched=_gathered_rows,
+    paths=_gather_paths,
+    batched=_batch_gather,
 )
 def gather(table: Any, indices: Any, *, axis: Axis = 0, non_negative: bool = False) -> Any:
-    """Along the words of a ragged table the result is dense, or ragged like the indices."""
+    """Takes entries; along the steps of a ragged table the result is ragged like the indices."""
     data, chosen = data_of(table), data_of(indices)
     _check_indices(non_negative, chosen, data.shape[axis])
     out = np.take(data, chosen, axis=axis)
@@ -97,19 +97,17 @@ def gather_elements(
 ) -> Array:
     size = x.shape[axis]
     _check_indices(non_negative, indices, size)
-    cut = [slice(0, count) for count in indices.shape]  # indices may be the smaller one elsewhere
+    cut = [slice(0, count) for count in indices.shape]  # other axes may be shorter in indices
     cut[axis] = slice(None)
     return np.take_along_axis(x[tuple(cut)], indices % max(size, 1), axis=axis)
 
 
-def _gathered_nd(context: Context, table: Type, indices: Type) -> Type:
-    if table.shape is None or indices.shape is None or indices.shape[-1] is None:
-        return Type(table.dtype)
-    depth = indices.shape[-1].number
-    if depth is None:
-        return Type(table.dtype)
-    inner = table.shape[context.attrs.batch_dims + depth :]
-    return Type(table.dtype, (*indices.shape[:-1], *inner))
+@sizes_rule
+def _gather_nd_type(context: Context, table: Sizes, indices: Type) -> Sizes | None:
+    *_, depth = indices.counts or (None,)
+    if indices.shape is None or depth is None:
+        return None
+    return (*indices.shape[:-1], *table[context.attrs.batch_dims + depth :])
 
 
 def _nd_paths(attrs: Any, table: Type, indices: Type) -> list[Path]:
@@ -117,7 +115,7 @@ def _nd_paths(attrs: Any, table: Type, indices: Type) -> list[Path]:
     return [own, [*range(rank_of(indices) - 1), None]]
 
 
-@op("GatherND", kind="moves", drops=True, type=_gathered_nd, scratch=8, paths=_nd_paths)
+@op("GatherND", kind="moves", drops=True, type=_gather_nd_type, scratch=8, paths=_nd_paths)
 def gather_nd(
     table: Array, indices: Array, *, batch_dims: int = 0, non_negative: bool = False
 ) -> Array:
@@ -134,27 +132,21 @@ def gather_nd(
     return out.reshape((*indices.shape[:-1], *out.shape[2:]))
 
 
+@sizes_rule
 def _pad(
-    _: Context, x: Type, pads: Type, value: Type | None = None, axes: Type | None = None
-) -> Type:
-    if x.shape is None:
-        return Type(x.dtype)
-    shape: tuple[Size | None, ...] = (None,) * len(x.shape)
-    if pads.sizes is not None and (axes is None or axes.numbers is not None):
-        chosen = integers(axes) or range(len(x.shape))
-        shape = x.shape
-        for axis, (low, high) in zip(chosen, pads.sizes.reshape(2, -1).T, strict=True):
-            size = shape[at_axis(axis, len(shape))]
-            shape = with_size(shape, axis, None if size is None else size + low + high)
-    return Type(x.dtype, shape)
-
-
-def _padded_rows(m: Any, node: Node) -> None:
-    m.over_axes(node, range(m.rank(node, node.inputs[0])))
+    _: Context, shape: Sizes, pads: Type, value: Type | None = None, axes: Type | None = None
+) -> Sizes:
+    if pads.sizes is None or axes is not None and axes.numbers is None:
+        return (None,) * len(shape)
+    chosen = integers(axes) or range(len(shape))
+    for axis, (low, high) in zip(chosen, pads.sizes.reshape(2, -1).T, strict=True):
+        size = shape[at_axis(axis, len(shape))]
+        shape = with_size(shape, axis, None if size is None else size + low + high)
+    return shape
 
 
 def _around(_: Any, x: Type, pads: Type, value: Any = None, axes: Type | None = None) -> Any:
-    """Returns (axis, before, after) of each axis with pads; None where only a run knows them."""
+    """Returns (axis, before, after) of each axis with pads; None if only a run knows them."""
     chosen = range(rank_of(x)) if axes is None else integers(axes)
     if pads.numbers is None or chosen is None:
         return None
@@ -162,7 +154,7 @@ def _around(_: Any, x: Type, pads: Type, value: Any = None, axes: Type | None = 
     return [(at_axis(axis, rank_of(x)), *pair) for axis, pair in pairs if any(pair)]
 
 
-def _padded_paths(attrs: Any, *types: Any) -> list[Path] | None:
+def _pad_paths(attrs: Any, *types: Any) -> list[Path] | None:
     around = _around(attrs, *types)
     return None if around is None else over(types[0], (axis for axis, *_ in around))
 
@@ -178,8 +170,8 @@ def _reach(attrs: Any, axis: int, *types: Any) -> Window | None:
     drops=True,
     type=_pad,
     growth=results,
-    batched=_padded_rows,
-    paths=_padded_paths,
+    batched=lambda m, node: m.over_axes(node, range(m.rank(node, node.inputs[0]))),
+    paths=_pad_paths,
     reach=_reach,
 )
 def pad(
@@ -190,7 +182,7 @@ def pad(
     *,
     mode: str = "constant",
 ) -> Array:
-    """Negative pads cut."""
+    """Adds elements around the axes; negative pads cut."""
     chosen = [axis % x.ndim for axis in (range(x.ndim) if axes is None else axes.tolist())]
     if len(pads) != 2 * len(chosen):
         raise ShapeError(f"pads {pads.tolist()}: expected two for each of {len(chosen)} axes")
@@ -211,13 +203,15 @@ def pad(
     return np.pad(x, around, mode=mode)  # type: ignore[call-overload]
 
 
-def _reversed_paths(attrs: Any, x: Type, lengths: Type) -> list[Path]:
-    return [*over(x, (attrs.time_axis,)), [attrs.batch_axis]]
-
-
-@op("ReverseSequence", kind="moves", drops=True, type=same, paths=_reversed_paths)
+@op(
+    "ReverseSequence",
+    kind="moves",
+    drops=True,
+    type=same,
+    paths=lambda attrs, x, _: [*over(x, (attrs.time_axis,)), [attrs.batch_axis]],
+)
 def reverse_sequence(x: Array, lengths: Array, *, time_axis: int = 0, batch_axis: int = 1) -> Array:
-    """Reverses the first steps of each sequence; those after its length stay."""
+    """Reverses the first steps of each sequence; steps after its length stay."""
     time, batch = time_axis, batch_axis
     if {time, batch} != {0, 1}:
         raise ShapeError(f"expected time and batch as the first axes, got {time} and {batch}")
@@ -256,7 +250,7 @@ def _one_hot_paths(attrs: Any, indices: Type, *_: Type) -> list[Path]:
     paths=_one_hot_paths,
 )
 def one_hot(indices: Any, depth: Array, values: Array, *, axis: Axis = -1) -> Any:
-    """values = (off, on); an index outside [-depth, depth) gives a row of off."""
+    """Returns rows of ``values`` (off, on): all off for an index outside [-depth, depth)."""
     chosen, count = data_of(indices), int(depth.reshape(-1)[0])
     if count < 0:
         raise ShapeError(f"depth {count}")
@@ -275,11 +269,13 @@ def _compress(context: Context, x: Type, condition: Type) -> Type:
     return Type(x.dtype, with_size(x.shape, context.attrs.axis, context.fresh("chosen")))
 
 
-def _compressed_paths(attrs: Any, x: Type, _: Type) -> list[Path] | None:
-    return None if attrs.axis is None else over(x, (attrs.axis,))
-
-
-@op("Compress", kind="moves", drops=True, type=_compress, paths=_compressed_paths)
+@op(
+    "Compress",
+    kind="moves",
+    drops=True,
+    type=_compress,
+    paths=lambda attrs, x, _: None if attrs.axis is None else over(x, (attrs.axis,)),
+)
 def compress(x: Array, condition: Array, *, axis: int | None = None) -> Array:
     return np.compress(condition, x, axis)
 
@@ -299,7 +295,7 @@ _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.m
 
 
 def _inside(indices: Array, sizes: Array | int) -> Array:
-    """Indices counted from the front. Raises `ShapeError` for those outside of [-size, size)."""
+    """Returns indices counted from the front. Raises `ShapeError` outside of [-size, size)."""
     if indices.dtype.kind not in "iu":
         raise ShapeError(f"indices of {indices.dtype}: expected integers")
     outside = (indices < -sizes) | (indices >= sizes)
@@ -308,8 +304,10 @@ def _inside(indices: Array, sizes: Array | int) -> Array:
     return np.where(indices < 0, indices + sizes, indices)
 
 
-def _put(reduction: str, out: Array, places: Any, updates: Array) -> None:
-    """The last update of a place stays, as in ONNX Runtime."""
+def _update(reduction: str, out: Array, places: Any, updates: Array) -> None:
+    """Writes updates to their places. The last update of a place stays, the same as in ONNX
+    Runtime.
+    """
     if updates.dtype != out.dtype:
         raise ShapeError(f"updates of {updates.dtype}: expected {out.dtype}")
     if reduction == "none":
@@ -343,7 +341,7 @@ def scatter_elements(
     places = list(np.ogrid[tuple(map(slice, indices.shape))])
     places[axis] = _inside(indices, x.shape[axis])
     out = x.copy()
-    _put(reduction, out, tuple(places), updates)
+    _update(reduction, out, tuple(places), updates)
     return out
 
 
@@ -360,5 +358,5 @@ def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "no
     for axis, size in enumerate(outer):
         places = places * size + whole[..., axis]
     out = x.reshape(math.prod(outer), *inner).copy()
-    _put(reduction, out, places, updates)
+    _update(reduction, out, places, updates)
     return out.reshape(x.shape)

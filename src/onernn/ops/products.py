@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from string import ascii_letters
 from typing import Any
 
 import numpy as np
@@ -15,32 +14,29 @@ from onernn.ir.types import Size, Type
 from onernn.ops.rules import Sizes, broadcast, common
 
 
-def _matmul_type(context: Context, a: Type, b: Type) -> Type:
+def product_shape(context: Context, a: Type, b: Type) -> Sizes | None:
+    """Returns the shape of a product; a vector is a row as the first factor, else a column."""
     if a.shape is None or b.shape is None:
-        return Type(common(a, b))
-    return Type(common(a, b), product_shape(context, a.shape, b.shape))
+        return None
+    is_matrix = len(b.shape) > 1
+    context.same(a.shape[-1], b.shape[-2 if is_matrix else 0])
+    outer = broadcast(a.shape[:-2], b.shape[:-2])
+    columns = b.shape[-1:] if is_matrix else ()
+    return None if outer is None else (*outer, *a.shape[-2:-1], *columns)
 
 
-def product_shape(context: Context, a: Sizes, b: Sizes) -> Sizes | None:
-    """A vector is a matrix of one row as the first factor, of one column as the second."""
-    context.same(a[-1], b[-2 if len(b) > 1 else 0])
-    outer = broadcast(a[:-2], b[:-2])
-    columns = b[-1:] if len(b) > 1 else ()
-    return None if outer is None else (*outer, *a[-2:-1], *columns)
-
-
-def product_of_rows(m: Any, node: Node) -> None:
+def batch_product(m: Any, node: Node) -> None:
     a, b, *others = node.inputs
     ranks = [m.rank(node, name) for name in (a, b)]
     vectors = (b in m.mapped and min(ranks) < 2) or (ranks[0] == 1 and ranks[1] > 2)
     if vectors or not m.mapped.isdisjoint(others):
-        raise m.refused(node, "it multiplies vectors of rows")
+        raise m.make_error(node, "it multiplies vectors of rows")
     wide = 1 if ranks[0] == 1 else max(ranks)  # (F, K) @ (K, M)
-    m.put(node, (m.widened(node, a, wide), m.widened(node, b, wide), *others))
+    m.add_mapped(node, (m.widen(node, a, wide), m.widen(node, b, wide), *others))
 
 
 def product_paths(_: Any, a: Type, b: Type, *zeros: Type | None) -> list[Path]:
-    """Of stacks of matrices; zero points are one for each row of a, or column of b."""
+    """Returns the paths of stacks of matrices, and of zero points: per row of a, column of b."""
     first, second = rank_of(a), rank_of(b)
     stacks = max(first, second, 2) - 2
     rows, columns = [stacks] * (first > 1), [stacks + (first > 1)] * (second > 1)
@@ -48,7 +44,13 @@ def product_paths(_: Any, a: Type, b: Type, *zeros: Type | None) -> list[Path]:
     return [[*a_stacks, *rows, None], [*b_stacks, None, *columns], rows, columns]
 
 
-@op("MatMul", kind="mixes", type=_matmul_type, paths=product_paths, batched=product_of_rows)
+@op(
+    "MatMul",
+    kind="mixes",
+    type=lambda context, a, b: Type(common(a, b), product_shape(context, a, b)),
+    paths=product_paths,
+    batched=batch_product,
+)
 def matmul(a: Array, b: Array) -> Array:
     if a.ndim > 2 and b.ndim == 2 and a.size:  # one product, where NumPy makes one a matrix
         return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
@@ -65,10 +67,10 @@ def _gemm_type(context: Context, a: Type, b: Type, c: Type | None = None) -> Typ
     return Type(dtype, (rows, columns))
 
 
-def _gemm_of_rows(m: Any, node: Node) -> None:
+def _batch_gemm(m: Any, node: Node) -> None:
     c = node.input(2)
     if node.attrs.transA or (c and m.rank(node, c) > 1 and m.graph.types[c].counts[0] != 1):
-        raise m.refused(node, "what it adds, or multiplies, belongs to a place in the batch")
+        raise m.make_error(node, "what it adds, or multiplies, belongs to a place in the batch")
     m.over_batch(node)
 
 
@@ -83,7 +85,7 @@ def _gemm_paths(attrs: Any, a: Type, b: Type, c: Type | None = None) -> list[Pat
     kind="mixes",
     paths=_gemm_paths,
     type=_gemm_type,
-    batched=_gemm_of_rows,
+    batched=_batch_gemm,
 )
 def gemm(
     a: Array,
@@ -138,29 +140,31 @@ def _einsum_type(context: Context, *factors: Type) -> Type:
     return Type(dtype, (*(sizes[k] for k in front), *middle, *(sizes[k] for k in back)))
 
 
-def _einsum_of_rows(m: Any, node: Node) -> None:
-    """Rows are one letter more, in front."""
+def _batch_einsum(m: Any, node: Node) -> None:
+    """Adds the Einsum of all rows: one more letter comes first."""
     terms, result = _terms(node.attrs.equation)
+    from string import ascii_letters  # compiles a pattern
+
     row = next((c for c in ascii_letters if c not in node.attrs.equation), "")
     if not row or len(terms) != len(node.inputs):
-        raise m.refused(node, f"equation {node.attrs.equation!r}")
+        raise m.make_error(node, f"equation {node.attrs.equation!r}")
     pairs = zip(terms, node.inputs, strict=True)
     over = ",".join(row * (name in m.mapped) + term for term, name in pairs)
-    m.put(node, node.inputs, equation=f"{over}->{row}{result}")
+    m.add_mapped(node, node.inputs, equation=f"{over}->{row}{result}")
 
 
 def _einsum_paths(attrs: Any, *_: Type) -> list[Path] | None:
-    """Axes without letters are not followed."""
+    """Returns the paths by letters; None if axes have no letters."""
+    if "." in attrs.equation:
+        return None
     terms, result = _terms(attrs.equation)
-    places = {letter: result.index(letter) for letter in result}
-    return (
-        None
-        if "." in attrs.equation
-        else [
-            [places.get(letter) if term.count(letter) == 1 else None for letter in term]
-            for term in terms
+    return [
+        [
+            result.index(letter) if term.count(letter) == 1 and letter in result else None
+            for letter in term
         ]
-    )
+        for term in terms
+    ]
 
 
 @op(
@@ -168,7 +172,7 @@ def _einsum_paths(attrs: Any, *_: Type) -> list[Path] | None:
     kind="mixes",
     type=_einsum_type,
     paths=_einsum_paths,
-    batched=_einsum_of_rows,
+    batched=_batch_einsum,
 )
 def einsum(first: Array, *rest: Array, equation: str) -> Array:
     return np.asarray(np.einsum(equation, first, *rest))

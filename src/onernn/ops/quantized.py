@@ -1,12 +1,12 @@
-"""Operators on quantized numbers: q stands for (q - zero point) * scale.
+"""Operators on quantized values: q stands for (q - zero point) * scale.
 
-Formulas: ONNX operator specification. Sums of products are integers of 32 bits and exact.
+The formulas follow the ONNX operator specification. Sums of products are exact 32-bit integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,32 +17,42 @@ from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Node
 from onernn.ir.operator import OPERATORS, REQUIRED, Axis, Path, at_axis, op, over, rank_of
 from onernn.ir.ragged import data_of
+from onernn.ir.records import NamedTuple
 from onernn.ir.spec import Activation
 from onernn.ir.types import Size, Type, dense
 from onernn.ops.elementwise import FORMULAS
 from onernn.ops.growth import results, wide
-from onernn.ops.products import product_of_rows, product_paths, product_shape
+from onernn.ops.products import batch_product, product_paths, product_shape
+from onernn.ops.reducing import as_column
 from onernn.ops.windows import conv
 
 _EXACT = 256
 """Products of two numbers of nine bits whose sum float32 holds exactly."""
 
 
+def _is_single(values: Array) -> bool:
+    """Returns whether scales or zero points are one value for all elements, () or (1,)."""
+    return values.size == 1 and values.ndim < 2
+
+
 def _check_parameters(x: Array, scale: Array, zero: Array | None, of: Array | None) -> None:
-    """``of``: the array whose dtype the zero point has, None where it says the dtype itself."""
+    """Raises `ShapeError` for wrong scales, and zero points of another dtype than ``of`` has.
+
+    ONNX Runtime takes one number as () or (1,), and its quantizer writes both side by side.
+    """
     if scale.dtype.kind != "f" or not (np.isfinite(scale) & (scale != 0)).all():
         raise ShapeError(f"scale {scale.tolist()!s:.60}: expected finite floats other than 0")
     if zero is None:
         return
-    if zero.shape != scale.shape:
+    if zero.shape != scale.shape and not (_is_single(zero) and _is_single(scale)):
         raise ShapeError(f"zero point {zero.shape}: expected {scale.shape}, the scale's shape")
     if of is not None and zero.dtype != of.dtype:
         raise ShapeError(f"zero point of {zero.dtype}: expected {of.dtype}, the dtype of {x.shape}")
 
 
 def _along(axis: int, x: Array, values: Array) -> Array:
-    """Scales or zero points as they stretch over x: one for all, or one a slice of ``axis``."""
-    if values.size == 1 and values.ndim < 2:
+    """Returns scales or zero points stretched over x: one for all, or one per slice of ``axis``."""
+    if _is_single(values):
         return values.reshape(())
     if values.ndim != 1:
         raise ShapeError(f"scale {values.shape}: expected one number, or one a slice of an axis")
@@ -53,7 +63,7 @@ def _along(axis: int, x: Array, values: Array) -> Array:
 
 
 def round_scaled(x: Array, scale: Array, zero: Array) -> Array:
-    """x / scale, half to even, beside the zero point, in the range of its dtype."""
+    """Returns x / scale, rounded half to even, plus the zero point, in the range of its dtype."""
     if np.isnan(x).any():
         raise ShapeError("x holds NaN, for which no quantized number stands")
     bounds = np.iinfo(zero.dtype)
@@ -62,8 +72,8 @@ def round_scaled(x: Array, scale: Array, zero: Array) -> Array:
     return np.clip(whole, np.asarray(bounds.min, whole.dtype), top).astype(zero.dtype)
 
 
-def _quantized_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
-    """Scales and zero points are one number each, or one for each entry of an axis."""
+def _scale_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
+    """Returns the paths of x, and of scales and zero points: one for all, or along one axis."""
     single = [[at_axis(attrs.axis, rank_of(x))] * (rank_of(each) == 1) for each in others]
     return [*over(x, ()), *single]
 
@@ -72,7 +82,7 @@ def _quantized_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
     "QuantizeLinear",
     kind="elementwise",
     since=10,
-    paths=_quantized_paths,
+    paths=_scale_paths,
     type=lambda _, x, __, zero=None: Type("uint8" if zero is None else zero.dtype, x.shape),
     growth=wide,
 )
@@ -88,7 +98,7 @@ def quantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: 
     "DequantizeLinear",
     kind="elementwise",
     since=10,
-    paths=_quantized_paths,
+    paths=_scale_paths,
     type=lambda _, x, scale, zero=None: Type(scale.dtype, x.shape),
     growth=wide,
 )
@@ -105,11 +115,10 @@ def dequantize_linear(
 
 
 def parameters(low: Array, high: Array) -> tuple[Array, Array]:
-    """Returns (scales, zero points) of ranges in bytes without a sign: float32, the latter whole
-    ones.
+    """Returns (scales, zero points) that hold ranges in unsigned bytes: float32, the latter whole.
 
-    0 is in each range. What is not finite has the scale NaN; a range without width, or with one
-    below what float32 divides, has the scale 1.
+    0 is in each range. A range that is not finite has the scale NaN. A range without width, or with
+    a width too small for a float32 scale, has the scale 1.
     """
     steps = (high - low) / np.float32(255)
     scale = np.where(steps > 0, steps, np.float32(1))
@@ -137,7 +146,7 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
 
 
 def _shift(role: str, x: Array, zero: Array | None, column: bool) -> Array:
-    """x - its zero point, which is one for all, or one a row of ``a`` or a column of ``b``."""
+    """Returns x minus its zero point: one for all, one per row of ``a``, or per column of ``b``."""
     if x.dtype not in (np.uint8, np.int8):
         raise ShapeError(f"{role} of {x.dtype}: expected uint8 or int8")
     whole = x.astype(np.int16)
@@ -164,14 +173,8 @@ def exact_product(a: Array, b: Array) -> Array:
     return np.asarray(sums)
 
 
-def _integers_type(context: Context, a: Type, b: Type, *_: Type | None) -> Type:
-    if a.shape is None or b.shape is None:
-        return Type("int32")
-    return Type("int32", product_shape(context, a.shape, b.shape))
-
-
 def _product_growth(node: Node, a: Array, b: Array, *_: Any) -> int:
-    """Sums of 32 bits, three times; factors without their zero points, in two and in four bytes."""
+    """Returns bytes: three times the sums of 32 bits, and factors in two and in four bytes."""
     return 3 * results(node, a, b) + 6 * (bytes_of(data_of(a)) + bytes_of(b))
 
 
@@ -179,10 +182,10 @@ def _product_growth(node: Node, a: Array, b: Array, *_: Any) -> int:
     "MatMulInteger",
     kind="mixes",
     since=10,
-    type=_integers_type,
+    type=lambda context, a, b, *_: Type("int32", product_shape(context, a, b)),
     growth=_product_growth,
     paths=product_paths,
-    batched=product_of_rows,
+    batched=batch_product,
 )
 def matmul_integer(
     a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
@@ -204,11 +207,11 @@ _CONV = OPERATORS["Conv"]
 def conv_integer(
     attrs: Any, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None
 ) -> Array:
-    """Padding counts as x's zero point. Sums of float64 are exact below 2**53."""
+    """Convolves integers in float64, exact below 2**53. Padding counts as x's zero point."""
     if x_zero is not None and x_zero.size != 1:
         raise ShapeError(f"zero point of x {x_zero.shape}: expected one for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
-        w_zero = w_zero.reshape(-1, *[1] * (w.ndim - 1))
+        w_zero = as_column(w_zero, w.ndim)
     running().ask(10 * (x.size + w.size))  # without their zero points
     factors = _shift("x", x, x_zero, True), _shift("w", w, w_zero, True)
     sums = conv(attrs, *(each.astype(np.float64) for each in factors))
@@ -223,7 +226,7 @@ _FUNCTIONS: tuple[tuple[Callable[..., Array], ...], ...] = (
 
 
 class Quantized(NamedTuple):
-    """Numbers of bytes without their zero point, and the steps that these are counts of.
+    """8-bit values without their zero point, and their step sizes.
 
     A matrix of each direction: (D, K, 4*O) in steps of (D, 4*O).
     """
@@ -232,9 +235,9 @@ class Quantized(NamedTuple):
     steps: Array
 
 
-def quantized(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
-    """Returns a matrix without its zero point. Raises `ShapeError` for what is not one of the
-    operator.
+def shift_bytes(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
+    """Returns a matrix minus its zero point. Raises `ShapeError` if the operator does not take this
+    matrix.
     """
     if q.dtype not in (np.uint8, np.int8) or zero.dtype != q.dtype:
         raise ShapeError(f"{name} of {q.dtype}, zero point of {zero.dtype}: expected bytes of one")
@@ -250,7 +253,7 @@ def quantized(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
 
 
 def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Quantized:
-    """x in whole floats, with one range along ``axes``; zeros where it is not ``inside``.
+    """Returns x as whole floats with one range along ``axes``; zeros outside of ``inside``.
 
     A range with NaN has the step NaN.
     """
@@ -261,7 +264,7 @@ def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Quantized:
 
 
 def lstm_shapes(attrs: Any, x: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
-    """Returns the shapes of the inputs behind x, whose shape is (T, N, I), in their order.
+    """Returns the shapes of the inputs after x (T, N, I), in their order.
 
     Sizes are numbers or `Size`. Raises `ShapeError` for an unknown direction.
     """
@@ -300,7 +303,7 @@ def _types(context: Context, x: Type, w: Type, r: Type, *_: Type | None) -> tupl
 
 
 def _lstm_paths(attrs: Any, *_: Type | None) -> list[Path]:
-    """Of x (T, N, I), lengths and states, to Y (T, D, N, O)."""
+    """Returns the paths of x (T, N, I), lengths and states to Y (T, D, N, O)."""
     rows = None if attrs.together else 2
     return [[None, rows, None], (), (), (), [rows], *[[None, rows, None]] * 2]
 
@@ -333,17 +336,18 @@ def lstm(
     r_scale: Array,
     r_zero: Array,
 ) -> tuple[Array, Array, Array]:
-    """Returns (Y (T, D, N, O), Y_h (D, N, O), Y_c (D, N, O))
+    """Returns (Y (T, D, N, O), Y_h (D, N, O), Y_c (D, N, O)).
 
-    ``together``, which ONNX has not: one scale for all sequences, as ONNX Runtime has it on one
-    thread. Padding up to the longest sequence counts, and so do the states of a sequence until the
-    step behind its last one, where ONNX Runtime writes zeros into Y; 2: from then on, too, as it
-    has no Y.
+    ``together`` does not exist in ONNX: it means one scale for all sequences, the same as in ONNX
+    Runtime on one thread. The scale also covers the padding up to the longest sequence, and the
+    states of a sequence until the step after its last one, because ONNX Runtime then writes zeros
+    into Y. With 2 it also covers later states, because there is no Y.
     """
     _check(attrs, x, w, r, b, lengths, h, c, p)
     words = max(x.shape[0], 1) * max(x.shape[1], 1)
     running().ask(4 * bytes_of(x) + 16 * words * w.shape[2] + 4 * (w.size + r.size))
-    weights = quantized("w", w, w_scale, w_zero), quantized("r", r, r_scale, r_zero)
+    matrices = (("w", w, w_scale, w_zero), ("r", r, r_scale, r_zero))
+    of_x, of_h = (shift_bytes(*matrix) for matrix in matrices)
     t, n, units = *x.shape[:2], r.shape[1]
     count = len(w)
     own = np.full(n, t) if lengths is None else lengths.astype(np.int64)
@@ -360,12 +364,12 @@ def lstm(
     zeros = np.zeros((n, units), np.float32)
     for d in range(count):
         back = d == 1 or attrs.direction == "reverse"
-        sums = exact_product(words.whole, weights[0].whole[d])
-        fed = sums.astype(np.float32) * (words.steps * weights[0].steps[d])
+        sums = exact_product(words.whole, of_x.whole[d])
+        fed = sums.astype(np.float32) * (words.steps * of_x.steps[d])
         state, memory = (zeros if initial is None else initial[d] for initial in (h, c))
         bias = np.zeros(8 * units, np.float32) if b is None else b[d]
         peepholes = None if p is None else p[d]
-        cell = _Cell(attrs, weights[1].whole[d], weights[1].steps[d], bias, peepholes)
+        cell = _Cell(attrs, of_h.whole[d], of_h.steps[d], bias, peepholes)
         for step in range(longest):
             now = np.where(inside[step], own - 1 - step if back else step, 0)
             rows = np.arange(n)
@@ -374,13 +378,14 @@ def lstm(
             runs = inside[step][:, None]
             state, memory = np.where(runs, result[0], state), np.where(runs, result[1], memory)
             y[now[inside[step]], d, rows[inside[step]]] = state[inside[step]]
-        # A sentence of no words ends with zeros, whatever it began with: see design/0008.
+        # A sequence of length zero ends with zeros, whatever its initial state was: see
+        # design/0008.
         final[:, d] = np.where((own > 0)[:, None], np.stack([state, memory]), 0)
     return y, final[0], final[1]
 
 
 def recurrence(w: Array, r: Array) -> Recurrence:
-    """Returns how long its steps take."""
+    """Returns the cost of the recurrence's steps."""
     return Recurrence(len(w), w.size + r.size)
 
 
@@ -397,7 +402,10 @@ class _Cell:
         self.sigmoid, self.tanh = _FUNCTIONS[bool(attrs.together)]
 
     def step(self, fed: Array, h: Array, c: Array, counts: Array) -> tuple[Array, Array]:
-        """``counts``: rows of h that may run, and those that are quantized with these."""
+        """Returns the states (h, c) after a step.
+
+        ``counts``: the rows of h that decide the range of its bytes.
+        """
         row = in_bytes(h, counts, self.axes)
         product = exact_product(row.whole, self.r).astype(np.float32)
         sums = fed + product * (row.steps * self.steps) + self.bias

@@ -17,7 +17,7 @@ from onernn.ir.graph import Context
 from onernn.ir.operator import Axes, Axis, Path, at_axis, op, over, rank_of
 from onernn.ir.types import Type
 from onernn.ops.growth import wide
-from onernn.ops.rules import ONE, Sizes, broadcast, integers, same, with_size
+from onernn.ops.rules import ONE, Sizes, broadcast, integers, same, sizes_rule, with_size
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
@@ -30,6 +30,11 @@ def _highest(dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "b":
         return True
     return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
+
+
+def as_column(values: Array, axes: int) -> Array:
+    """Returns values along the first of so many axes, of size 1 along the others."""
+    return values.reshape(-1, *[1] * (axes - 1))
 
 
 Reduction = Callable[..., Any]
@@ -75,12 +80,11 @@ def _reduces(reduction: Reduction) -> Callable[..., Array]:
     return reduce
 
 
-def _reduce(context: Context, x: Type, axes: Type | None = None) -> Type:
-    if x.shape is None:
-        return Type(x.dtype)
-    noop, rank = context.attrs.noop_with_empty_axes, len(x.shape)
+@sizes_rule
+def _reduce(context: Context, shape: Sizes, axes: Type | None = None) -> Sizes:
+    noop, rank = context.attrs.noop_with_empty_axes, len(shape)
     over = {at_axis(each, rank) for each in _over(noop, rank, integers(axes))}
-    return Type(x.dtype, _reduce_sizes(x.shape, over, context.attrs.keepdims))
+    return _reduce_sizes(shape, over, context.attrs.keepdims)
 
 
 def _reduce_sizes(shape: Sizes, over: Container[int], keepdims: int) -> Sizes:
@@ -152,7 +156,7 @@ def cum_sum(x: Array, axis: Axes, *, exclusive: int = 0, reverse: int = 0) -> Ar
     along = int(axis.reshape(()))
     ordered = np.flip(x, along) if reverse else x
     out = np.cumsum(ordered, axis=along, dtype=x.dtype)
-    if exclusive:  # what was added up before; taking it off again would lose small numbers
+    if exclusive:  # the sum before; subtracting it again would lose small values
         lines = np.moveaxis(out, along, 0)
         lines[1:] = lines[:-1].copy()
         lines[:1] = 0
@@ -182,13 +186,9 @@ def top_k(x: Array, k: Array, *, axis: Axis = -1, largest: int = 1) -> tuple[Arr
     return np.take_along_axis(x, chosen, axis=axis), chosen
 
 
-def _normalized_axes(attrs: Any, rank: int) -> range:
-    return range(attrs.axis + rank if attrs.axis < 0 else attrs.axis, rank)
-
-
-def _normalized_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
-    """Scale and bias are stretched."""
-    (path,) = over(x, _normalized_axes(attrs, rank_of(x)))
+def _normalize_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
+    """Returns the paths of x along all axes but the last ones, and of stretched scale and bias."""
+    (path,) = over(x, range(at_axis(attrs.axis, rank_of(x)), rank_of(x)))
     return [path, *(path[len(path) - rank_of(each) :] for each in others)]
 
 
@@ -197,7 +197,7 @@ def _normalize(
 ) -> tuple[Type, Type, Type]:
     if x.shape is None:
         return Type(x.dtype), Type(), Type()
-    over = _normalized_axes(context.attrs, len(x.shape))
+    over = range(at_axis(context.attrs.axis, len(x.shape)), len(x.shape))
     wide = "float32" if x.dtype == "float16" else x.dtype
     statistic = Type(wide, _reduce_sizes(x.shape, over, 1))
     return Type(x.dtype, broadcast(x.shape, scale.shape)), statistic, statistic
@@ -207,15 +207,15 @@ def _normalize(
     "LayerNormalization",
     kind="mixes",
     outputs=3,
-    paths=_normalized_paths,
+    paths=_normalize_paths,
     type=_normalize,
     since=17,
 )
 def layer_normalization(
     x: Array, scale: Array, bias: Array | None = None, *, axis: Axis = -1, epsilon: float = 1e-5
 ) -> tuple[Array, Array, Array]:
-    """Returns (y, mean, 1 / standard deviation), the statistics of halves in float32."""
-    over = tuple(range(axis + x.ndim if axis < 0 else axis, x.ndim))
+    """Returns (y, mean, 1 / standard deviation); the statistics of float16 are float32."""
+    over = tuple(range(at_axis(axis, x.ndim), x.ndim))
     mean = x.mean(axis=over, keepdims=True)
     centred = x - mean
     variance = np.square(centred).mean(axis=over, keepdims=True)
@@ -225,17 +225,13 @@ def layer_normalization(
 
 
 def _per_channel(x: Array, scale: Array, bias: Array, **more: Array) -> list[Array]:
-    """Returns one number a channel, axis 1, each. Raises `ShapeError`."""
+    """Returns the arrays with one value per channel (axis 1). Raises `ShapeError`."""
     channels = x.shape[1] if x.ndim > 1 else 1
     given = {"scale": scale, "B": bias, **more}
     for name, each in given.items():
         if each.shape != (channels,):
             raise ShapeError(f"{name}: expected ({channels},), got {each.shape}")
-    return [each.reshape(-1, *[1] * (x.ndim - 2)) for each in given.values()]
-
-
-def _channel_paths(_: Any, x: Type, *others: Type) -> list[Path]:
-    return [*over(x, ()), *[[1]] * len(others)]
+    return [as_column(each, x.ndim - 1) for each in given.values()]
 
 
 @op(
@@ -243,7 +239,7 @@ def _channel_paths(_: Any, x: Type, *others: Type) -> list[Path]:
     kind="mixes",
     type=same,
     growth=wide,
-    paths=_channel_paths,
+    paths=lambda _, x, *others: [*over(x, ()), *[[1]] * len(others)],
     batched="batch",
 )
 def batch_normalization(
@@ -256,27 +252,27 @@ def batch_normalization(
     epsilon: float = 1e-5,
     training_mode: int = 0,
 ) -> Array:
-    """Inference only: over axis 1, with the statistics that training left."""
+    """Normalizes each channel of axis 1 by the statistics of training; inference only."""
     if training_mode:
         raise ShapeError("attribute training_mode=1: only inference is run")
     scale, bias, mean, variance = _per_channel(x, scale, bias, mean=mean, var=variance)
     factor = scale / np.sqrt(variance + variance.dtype.type(epsilon))
     y = (x - mean) * factor + bias
-    return y.astype(x.dtype, copy=False)  # the statistics of halves may be float32
+    return y.astype(x.dtype, copy=False)  # the statistics of float16 may be float32
 
 
-def _own(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    """x by its own mean and variance along axes."""
+def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    """Returns x minus its mean along axes, over the root of its variance."""
     centred = x - x.mean(axis=axes, keepdims=True)
     variance = np.square(centred).mean(axis=axes, keepdims=True)
     return centred / np.sqrt(variance + x.dtype.type(epsilon))
 
 
-@op("InstanceNormalization", kind="mixes", since=7, type=same, growth=wide, batched="batch")
+@op("InstanceNormalization", kind="mixes", type=same, growth=wide, batched="batch")
 def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5) -> Array:
     """Normalizes over the axes after the channels."""
     factor, added = _per_channel(x, scale, bias)
-    return _own(x, tuple(range(2, x.ndim)), epsilon) * factor + added
+    return _standardize(x, tuple(range(2, x.ndim)), epsilon) * factor + added
 
 
 @op("GroupNormalization", kind="mixes", since=21, type=same, growth=wide, batched="batch")
@@ -289,4 +285,4 @@ def group_normalization(
     if groups < 1 or x.ndim < 2 or x.shape[1] % groups:
         raise ShapeError(f"attribute num_groups={groups}: channels of {x.shape}")
     rows = x.reshape(len(x), groups, x.shape[1] // groups * math.prod(x.shape[2:]))
-    return _own(rows, (2,), epsilon).reshape(x.shape) * factor + added
+    return _standardize(rows, (2,), epsilon).reshape(x.shape) * factor + added

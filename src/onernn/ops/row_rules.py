@@ -1,9 +1,8 @@
 """Where operators leave the rows of a batch: rules for `fuse_passes.row_independence`.
 
-`follow` goes along an operator's paths. A rule ``rule(flow, node)`` returns a `State` for all
-outputs of a node, or a tuple with one for each output. It raises `UnknownRows` if a row of the
-result may depend on other rows. Each rule checks that constants do not tell one place in the batch
-from another.
+`follow` follows an operator's paths. A rule ``rule(flow, node)`` returns a `State` for all outputs
+of a node, or a tuple with one for each output. It raises `UnknownRows` if a row of the result may
+depend on other rows. Each rule checks that constants do not distinguish places in the batch.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class Rows:
     """The place of rows in a value: along ``axis``, entries [inner * n, inner * (n + 1)) belong to
     row n, and after the last row the first one may follow again.
 
-    ``lod``: the value has one entry per step on axis 0, and these offsets say which steps are of
-    one row; the outermost level has one entry per row.
+    ``lod``: the value has one entry per step on axis 0, and these offsets divide the steps into
+    rows; the outermost level has one entry per row.
     """
 
     axis: int
@@ -104,14 +103,12 @@ def follow(flow: Any, node: Node) -> tuple[State, ...]:
 
 
 def _computes(flow: Any, name: str) -> bool:
-    """Returns whether a value holds numbers that are computed with, rather than sizes or truths."""
+    """Returns whether a value holds data, not sizes or booleans."""
     return flow.types[name].dtype not in (None, "bool", "int32", "int64")
 
 
 def spread(flow: Any, node: Node, paths: Sequence[tuple[str, Path]]) -> State:
-    """Returns rows that an operator makes of values without rows, as Expand and sums with zeros
-    do.
-    """
+    """Returns the rows of a result whose inputs have no rows, for example of Expand."""
     shape = flow.shape(node, node.outputs[0])
     axes = [axis for axis, size in enumerate(shape) if not flow.is_own(size)]
     if not axes:
@@ -187,8 +184,8 @@ def unpad(flow: Any, node: Node) -> State:
     return Rows(0, ONE, flow.types[node.outputs[0]].lod or ())
 
 
-def padded_words(flow: Any, node: Node) -> State:
-    """Steps as rows of one length; that of the longest row is not a row's own."""
+def pad(flow: Any, node: Node) -> State:
+    """Returns the rows of padded steps; refuses padding to the longest row of a batch."""
     x, like = (*node.inputs, "")[:2]
     lod, major = _words(flow, node, x).lod, 1 if node.attrs.__dict__.get("time_major") else 0
     shape = flow.shape(node, node.outputs[0])
@@ -201,7 +198,7 @@ def padded_words(flow: Any, node: Node) -> State:
     return Rows(major)
 
 
-def expanded_words(flow: Any, node: Node) -> State:
+def expand(flow: Any, node: Node) -> State:
     x, like = node.inputs
     rows, words = flow[x], _words(flow, node, like)
     if len(words.lod) > 1 or rows != Rows(0):
@@ -209,7 +206,7 @@ def expanded_words(flow: Any, node: Node) -> State:
     return words
 
 
-def joined_words(flow: Any, node: Node) -> State:
+def join(flow: Any, node: Node) -> State:
     for name in node.inputs:
         if len(_words(flow, node, name).lod) > 1:
             raise UnknownRows(node, "joins sequences of several levels")
@@ -238,7 +235,7 @@ def layer(flow: Any, node: Node) -> tuple[State, ...]:
 
 def turns(flow: Any, node: Node) -> tuple[State, ...]:
     """Returns a Loop or a Scan."""
-    from onernn.ops.control import Turns  # whose operators have this rule
+    from onernn.ops.control import Turns  # its operators use this rule
 
     own = Turns.of(node.attrs)
     front, begin, scanned, rest = own.parts(node.inputs)
@@ -272,10 +269,10 @@ def branches(flow: Any, node: Node) -> tuple[State, ...]:
 def _turns(
     flow: Any, node: Node, skip: int, front: list[State], begin: Sequence[str], rest: list[State]
 ) -> tuple[list[State], list[State]]:
-    """Where the values have rows that every turn hands on, and those that are gathered.
+    """Returns the axes of rows of the states in every turn, and of the gathered values.
 
-    A value is handed on with its rows on one axis; the first one may be alike for all rows. The
-    first ``skip`` outputs of the body say whether another turn follows.
+    Every turn passes a value on with its rows on the same axis; the first value may be equal for
+    all rows. The first ``skip`` outputs of the body say whether a further turn follows.
     """
     states = [flow[name] for name in begin]
     for _ in range(len(states) + 2):

@@ -1,13 +1,13 @@
 """Type rules that several operators share. A rule takes a `Context` and the inputs' types.
 
-A rule speaks of the data's dtype and shape; LoD follows from the operator's record, except for
-operators that see offsets. What it cannot infer it leaves unknown, and it may raise where a run
-would: nothing is known of the outputs then.
+A rule infers the dtype and shape of the data; the LoD follows from the operator's record, except
+for operators that see offsets. A rule leaves unknown what it cannot infer. It may raise if a run
+would raise; then nothing is known of the outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import mul
 
@@ -27,8 +27,21 @@ def same(_: Context, x: Type, *others: Type | None) -> Type:
     return Type(x.dtype, x.shape)
 
 
+def sizes_rule(rule: Callable[..., Sizes | None]) -> Callable[..., Type]:
+    """Returns the type rule of a result that has the dtype of the first input.
+
+    ``rule(context, shape, *others)`` returns the sizes of the result. It is asked only if the
+    shape of the first input is known.
+    """
+
+    def infer(context: Context, x: Type, *others: Type | None) -> Type:
+        return Type(x.dtype, None if x.shape is None else rule(context, x.shape, *others))
+
+    return infer
+
+
 def elementwise(_: Context, *given: Type | None) -> Type:
-    """Returns inputs of one dtype, stretched to one shape."""
+    """Returns the type of inputs with one dtype, broadcast to one shape."""
     there = [each for each in given if each is not None]
     return Type(common(*there), broadcast(*(each.shape for each in there)))
 
@@ -44,7 +57,7 @@ def common(*given: Type) -> str | None:
 
 
 def broadcast(*shapes: Sizes | None) -> Sizes | None:
-    """NumPy's: sizes of 1 stretch. A size with a name may turn out to be 1."""
+    """Broadcasts as NumPy does: sizes of 1 stretch. A size with a name may turn out to be 1."""
     if any(shape is None for shape in shapes):
         return None
     rank = max(len(shape or ()) for shape in shapes)
@@ -67,7 +80,7 @@ def volume(sizes: Sequence[Size | None]) -> Size | None:
 
 
 def quotient(size: Size | None, by: Size | None) -> Size | None:
-    """Returns the exact quotient, None if it is not known to be a whole number."""
+    """Returns the exact quotient, None if it is not known to be an integer."""
     if size is None or by is None or by == Size(()):
         return None
     try:
@@ -87,7 +100,7 @@ def with_size(shape: Sizes, axis: int, size: Size | None) -> Sizes:
 
 
 def integers(found: Type | None) -> list[int] | None:
-    """Returns the numbers of an input, None where it is absent. Raises `ShapeError` if they are
+    """Returns the integers of an input, None if it is absent. Raises `ShapeError` if they are
     unknown.
     """
     if found is None:

@@ -1,4 +1,4 @@
-"""Random numbers of a seed that is an input: a graph that draws is a function like any other."""
+"""Random samples from a seed that is an input, so that a graph with samples is a function."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _sample_type(context: Context, seed: Type, *parameters: Type) -> Type:
 
 
 def _sample_growth(node: Node, *values: Any) -> int:
-    """NumPy draws in float64, and broadcasts the parameters."""
+    """Returns bytes: NumPy draws in float64, and broadcasts the parameters."""
     return 8 * results(node, *values)
 
 
@@ -44,10 +44,9 @@ def sample(
     stream: int = 0,
     dtype: str = "float32",
 ) -> Array:
-    """Returns numbers of a distribution: of each of its parameters as many as ``shape`` says,
-    behind it.
+    """Returns samples of a distribution: an array of ``shape`` for each element of its parameters.
 
-    ``stream`` tells nodes of one seed apart.
+    ``stream``: nodes with the same seed and different streams draw different samples.
     """
     if distribution not in _DRAWS:
         raise ShapeError(f"distribution: expected one of {', '.join(_DRAWS)}, got {distribution!r}")

@@ -1,4 +1,4 @@
-"""Operators of our own domain over whole sequences: offsets, padding, pools, decoding."""
+"""Operators of onernn's domain over whole sequences: offsets, padding, pools, decoding."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy as np
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.budget import bytes_of, running
 from onernn.ir.errors import ShapeError
-from onernn.ir.graph import Context
+from onernn.ir.graph import Context, Node
 from onernn.ir.operator import op, stretch
 from onernn.ir.ragged import Ragged, data_of, offsets_of
 from onernn.ir.types import Size, Type, sequences_of, words_of
 from onernn.ops import row_rules
 from onernn.ops.growth import largest_input, no_new_bytes, word_bytes
+from onernn.ops.reducing import as_column
 from onernn.ops.rules import ONE, common, same, word_behind
 
 
@@ -36,9 +37,7 @@ def sequence_data(x: Array) -> Array:
 
 
 def _with_words(x: Type, words: Size | None) -> tuple[Size | None, ...] | None:
-    """Returns the shape of rows that become words: so many, where the number of rows is not
-    known.
-    """
+    """Returns the shape of rows that become steps: ``words`` rows if their number is unknown."""
     known = x.shape[0] if x.shape else None
     return x.shape and (words if known is None else known, *x.shape[1:])
 
@@ -80,7 +79,7 @@ def _append(context: Context, *values: Type) -> Type:
 
 @op("SequenceAppend", kind="sequences", type=_append)
 def sequence_append(first: Ragged, *rest: Ragged) -> Ragged:
-    """Returns the sequences of all values in one batch, the first value's first; upper levels
+    """Returns the sequences of all values in one batch, in the order of the values; upper levels
     likewise.
     """
     values = (first, *rest)
@@ -102,16 +101,24 @@ def _unpad(context: Context, padded: Type, lengths: Type) -> Type:
     return out
 
 
+def _batch_unpad(m: Any, node: Node) -> None:
+    """Adds the sequences of all rows, row after row."""
+    x, lengths = node.inputs
+    padded = m.merge_batch(node, x, node.attrs.time_major)
+    m.add_mapped(node, (padded, m.reshape(m.rows(node, lengths), [-1])))
+
+
 @op(
     "SequenceUnpad",
     kind="sequences",
     keeps=True,
+    batched=_batch_unpad,
     type=_unpad,
     growth=largest_input,
     rows=row_rules.unpad,
 )
 def sequence_unpad(padded: Any, lengths: Any, *, time_major: int = 0) -> Ragged:
-    """Padded (N, T, ...), or (T, N, ...) where ``time_major``, and lengths (N,) -> ragged."""
+    """Returns a ragged value from (N, T, ...), or (T, N, ...) if ``time_major``, and lengths."""
     flat = np.asarray(data_of(lengths)).reshape(-1)
     return Ragged.from_padded(data_of(padded), flat, time_major=bool(time_major))
 
@@ -126,25 +133,41 @@ def _pad(context: Context, x: Type, like: Type | None = None) -> Type:
 
 
 def _to_padded(x: Ragged, time: int | None, time_major: bool = False) -> Array:
-    """Returns the padded array, for which and whose copy in the other order the run's budget is
-    asked.
-    """
+    """Returns the padded array. Asks the run's budget for it and for a copy in the other order."""
     longest = max(time or 0, int(x.lengths.max(initial=0)), 1)
     running().ask(len(x) * longest * (word_bytes(x) + 2))
     return x.to_padded(time=time, time_major=time_major)
+
+
+def _batch_pad(m: Any, node: Node) -> None:
+    """Adds the padded sequences of all rows, with the length of ``like``."""
+    x, like = node.inputs[0], node.input(1)
+    if not like:
+        raise m.make_error(node, "it pads to the longest sequence of all rows")
+    all_rows, time_major = m.rows(node, like), node.attrs.time_major
+    longest = m.emit("Gather", all_rows, m.constant(0), axis=0)
+    padded = m.emit("SequencePad", x, longest, time_major=time_major)
+    batch = m.sizes(all_rows, 1 + time_major, 2 + time_major)
+    before = [m.sizes(padded, 0, 1)] if time_major else []
+    sizes = [*before, m.count, batch, m.sizes(padded, 1 + time_major, None)]
+    apart = m.reshape(padded, sizes)
+    rank = m.rank(node, node.outputs[0]) + 1
+    perm = (1, 0, *range(2, rank)) if time_major else range(rank)
+    m.end(node, "Transpose", (apart,), perm=tuple(perm))
 
 
 @op(
     "SequencePad",
     kind="sequences",
     keeps=True,
+    batched=_batch_pad,
     type=_pad,
-    rows=row_rules.padded_words,
+    rows=row_rules.pad,
 )
 def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> Array:
-    """Ragged -> (N, T, ...), or (T, N, ...) where ``time_major``, zeros behind each sequence.
+    """Returns (N, T, ...), or (T, N, ...) if ``time_major``, with zeros after each sequence.
 
-    T is that of ``like``, a padded array of the same layout, or the longest sequence.
+    T is the T of ``like``, a padded array of the same layout, or the longest sequence's length.
     """
     time = None if like is None else data_of(like).shape[0 if time_major else 1]
     return _to_padded(x, time, bool(time_major))
@@ -155,9 +178,9 @@ def _fill(context: Context, x: Type, value: Type) -> Type:
     return Type(x.dtype, word_behind(x, (sequences_of(x), time)), ())
 
 
-@op("SequenceFill", kind="sequences", type=_fill, rows=row_rules.padded_words)
+@op("SequenceFill", kind="sequences", type=_fill, rows=row_rules.pad)
 def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
-    """Ragged -> (N, T, ...) with ``value``, one number or one word, behind each sequence.
+    """Returns (N, T, ...) with ``value``, one number or one step, after each sequence.
 
     T is ``time``, or the longest sequence.
     """
@@ -181,13 +204,13 @@ def sequence_lengths(x: Ragged) -> Array:
 
 
 def _reduce(x: Ragged, by: np.ufunc) -> Array:
-    """Returns one row for each sequence that has words, in order."""
+    """Returns one row for each sequence that has steps, in order."""
     starts = x.offsets[:-1][x.lengths > 0]
     return by.reduceat(x.data, starts, axis=0) if len(starts) else x.data[:0]
 
 
 def _column(lengths: Int64, like: Array) -> Array:
-    return lengths.reshape(-1, *[1] * (like.ndim - 1)).astype(like.dtype)
+    return as_column(lengths, like.ndim).astype(like.dtype)
 
 
 POOLS: dict[str, Callable[[Ragged, Int64], Array]] = {
@@ -207,9 +230,10 @@ def _pool(_: Context, x: Type) -> Type:
 
 @op("SequencePool", kind="sequences", type=_pool, rows=row_rules.pool)
 def sequence_pool(x: Ragged, *, kind: str, empty: float = 0.0) -> Ragged | Array:
-    """Returns one row a sequence, of ``kind``; a sequence without words gives ``empty``.
+    """Returns one row per sequence, of ``kind``; ``empty`` for a sequence of length zero.
 
-    "sqrt" is the sum by the root of the length. Upper levels stay: (N, ...) under them.
+    "sqrt" is the sum divided by the square root of the length. Upper levels stay: (N, ...) under
+    them.
     """
     filled = x.lengths > 0
     running().ask(len(x) * word_bytes(x))
@@ -224,7 +248,7 @@ def _like(_: Context, x: Type) -> Type:
 
 @op("SequenceSoftmax", kind="sequences", type=_like, rows=row_rules.each_sequence)
 def sequence_softmax(x: Ragged) -> Ragged:
-    """Softmax over the words of each sequence, of one number a step: (W, 1) or (W,)."""
+    """Returns the softmax over the steps of each sequence of (W, 1) or (W,)."""
     if x.data.size != len(x.data):
         raise ShapeError(f"expected one number a step, got {x.data.shape}")
     lengths = x.lengths[x.lengths > 0]
@@ -235,7 +259,7 @@ def sequence_softmax(x: Ragged) -> Ragged:
 
 @op("SequenceReverse", kind="sequences", type=_like, rows=row_rules.each_sequence)
 def sequence_reverse(x: Ragged) -> Ragged:
-    """The words of each sequence from its end."""
+    """Reverses the steps of each sequence."""
     mirrored = np.repeat(x.offsets[:-1] + x.offsets[1:] - 1, x.lengths)
     return x.with_data(x.data[mirrored - np.arange(len(x.data))])
 
@@ -255,9 +279,9 @@ def _widen(context: Context, x: Type) -> Type:
     rows=row_rules.each_sequence,
 )
 def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
-    """Returns (W, I) -> (W, length*I): words t+start ... t+start+length-1 side by side.
+    """Converts (W, I) to (W, length*I): steps t+start ... t+start+length-1 side by side.
 
-    Outside of the sequence stand zeros.
+    Steps outside of the sequence are zeros.
     """
     if x.data.ndim != 2:
         raise ShapeError(f"expected (W, I), got {x.data.shape}")
@@ -283,10 +307,10 @@ def _expand(context: Context, x: Type, like: Type) -> Type:
     "SequenceExpand",
     kind="sequences",
     type=_expand,
-    rows=row_rules.expanded_words,
+    rows=row_rules.expand,
 )
 def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
-    """Sequence n (row n of a dense x) as often as element n of a level of ``like`` has parts."""
+    """Repeats sequence (row) n of x as often as element n of a level of ``like`` has parts."""
     times = np.diff((*like.outer, like.offsets)[level])
     count = len(x)
     if count != len(times):
@@ -312,17 +336,17 @@ def _join(context: Context, *parts: Type) -> Type:
     "SequenceConcat",
     kind="sequences",
     type=_join,
-    rows=row_rules.joined_words,
+    rows=row_rules.join,
 )
 def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
-    """Sequence n of every input, one behind the other, as sequence n."""
+    """Joins the sequences n of all inputs, one after the other, to sequence n."""
     parts = (first, *rest)
     running().ask(sum(bytes_of(part.data) for part in parts))
     counts = {len(part) for part in parts}
     if len(counts) != 1:
         raise ShapeError(f"batches of {sorted(counts)} sequences")
     lengths = np.stack([part.lengths for part in parts])
-    # Where each word goes: the start of its sequence, then the words of the inputs before.
+    # The row of each step: the start of its sequence, then the steps of the inputs before.
     starts = offsets_of(lengths.sum(0))[:-1] + np.cumsum(lengths, 0) - lengths
     words = np.concatenate([part.data for part in parts])
     out = np.empty_like(words)
@@ -334,17 +358,17 @@ def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
     return Ragged(out, offsets_of(lengths.sum(0)))
 
 
-def _tags(_: Context, emission: Type, transition: Type) -> Type:
-    words: Size | None = emission.shape[0] if emission.shape else None
-    return Type("int64", (words, ONE), emission.lod)
-
-
-@op("CrfDecode", kind="sequences", type=_tags, rows=row_rules.each_sequence)
+@op(
+    "CrfDecode",
+    kind="sequences",
+    type=lambda _, x, __: Type("int64", (x.shape[0] if x.shape else None, ONE), x.lod),
+    rows=row_rules.each_sequence,
+)
 def crf_decode(emission: Ragged, transition: Array) -> Ragged:
-    """Viterbi decoding: emission ragged (W, K), transition (K+2, K) -> tags (W, 1), int64.
+    """Decodes by Viterbi: emission ragged (W, K), transition (K+2, K) -> tags (W, 1), int64.
 
     Rows of transition: score of starting with a tag, of ending with it, then from tag i to tag j.
-    Ties go to the lower tag. Formula: documentation of Paddle's operator ``crf_decoding``.
+    Ties go to the lower tag. The formula is from the documentation of Paddle's ``crf_decoding``.
     """
     scores = emission.data
     tags = scores.shape[-1]
@@ -353,14 +377,14 @@ def crf_decode(emission: Ragged, transition: Array) -> Ragged:
             f"expected emission (W, K) and transition (K+2, K),"
             f" got {scores.shape} and {transition.shape}"
         )
-    # One step from every tag to every other, of all sequences; and the best paths to each word.
+    # One step from every tag to every other, for all sequences; then the best paths to each step.
     running().ask((len(emission) * transition.size + 2 * scores.size) * 8)
     start, stop, between = transition[0], transition[1], transition[2:]
     into = between.T.copy()
     order = np.argsort(-emission.lengths, kind="stable")  # the longest sequence first
     starts, lengths = emission.offsets[order], emission.lengths[order]
     steps = [starts[lengths > step] + step for step in range(lengths.max(initial=0))]
-    best = scores.copy()  # of all paths to each word's each tag, from step to step
+    best = scores.copy()  # of all paths to each tag of a step, from step to step
     best[starts[lengths > 0]] += start
     for before, here in pairwise(steps):
         best[here] += (best[before[: len(here)]].T[:, :, None] + between[:, None]).max(0)
@@ -368,7 +392,7 @@ def crf_decode(emission: Ragged, transition: Array) -> Ragged:
     tag = (best[(starts + lengths - 1)[lengths > 0]] + stop).argmax(1)
     for before, here in [*pairwise(steps)][::-1]:
         path[here] = going_on = tag[: len(here)].copy()
-        # Where the best path came from is computed again, for one tag of the K there are.
+        # The previous tag of the best path is computed again, for one tag instead of K.
         tag[: len(here)] = (best[before[: len(here)]] + into[going_on]).argmax(1)
     path[starts[lengths > 0]] = tag
     return emission.with_data(path[:, None])

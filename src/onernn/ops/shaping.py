@@ -1,6 +1,6 @@
-"""ONNX operators that give elements another shape or another place, or compute shapes.
+"""ONNX operators that reshape or move elements, or that compute shapes.
 
-Where opsets differ these are the newest forms: axes, sizes and positions come as inputs.
+If opsets differ, an operator has its newest form: axes, sizes and positions are inputs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from onernn.ops import row_rules
 from onernn.ops.growth import no_new_bytes, results
 from onernn.ops.rules import (
     ONE,
+    Sizes,
     broadcast,
     common,
     integers,
     quotient,
     same,
+    sizes_rule,
     volume,
     with_size,
 )
@@ -46,7 +48,7 @@ from onernn.ops.windows import Window
 _ZERO = np.zeros(1, np.float32)
 
 
-def checked_sizes(shape: Array) -> tuple[int, ...]:
+def check_sizes(shape: Array) -> tuple[int, ...]:
     """Returns the sizes as integers. Raises `ShapeError` for those below 0."""
     if shape.min(initial=0) < 0:
         raise ShapeError(f"a value of shape {shape.tolist()}: sizes are at least 0")
@@ -62,8 +64,8 @@ def _shape_type(context: Context, x: Type) -> Type:
     return evaluate("int64", np.array(sizes[context.attrs.start : context.attrs.end], object))
 
 
-def _shape_of_rows(m: Any, node: Node) -> None:
-    """Rows are alike in their shape, so it is no value of a row."""
+def _batch_shape(m: Any, node: Node) -> None:
+    """Adds a Shape of all rows: their shapes are equal, so the result has no axis of rows."""
     rank = m.rank(node, node.inputs[0])
 
     def place(index: int) -> int:
@@ -79,40 +81,41 @@ def _shape_of_rows(m: Any, node: Node) -> None:
     drops=True,
     type=_shape_type,
     growth=no_new_bytes,
-    batched=_shape_of_rows,
+    batched=_batch_shape,
 )
 def shape(x: Array, *, start: int = 0, end: int | None = None) -> Array:
     return np.array(x.shape[start:end], np.int64)
 
 
-def _size_type(_: Context, x: Type) -> Type:
-    count = None if x.shape is None else volume(x.shape)
-    return Type("int64", (), (), count)
-
-
-@op("Size", kind="sizes", drops=True, type=_size_type, growth=no_new_bytes)
+@op(
+    "Size",
+    kind="sizes",
+    drops=True,
+    type=lambda _, x: Type("int64", (), (), None if x.shape is None else volume(x.shape)),
+    growth=no_new_bytes,
+)
 def size(x: Array) -> Array:
     return np.array(x.size, np.int64)
 
 
-def _ask(shape: Type) -> tuple[Size | None, ...] | None:
-    """Returns the shape in an input of integers; only its rank, where the numbers are unknown."""
+def _ask(shape: Type) -> Sizes | None:
+    """Returns the shape in an input of integers; only its rank if the values are unknown."""
     if shape.sizes is not None:
         return tuple(map(Size.of, shape.sizes))
     rank = shape.shape[0] if shape.shape else None
     return None if rank is None or rank.number is None else (None,) * rank.number
 
 
-def _expanded_rows(m: Any, node: Node) -> None:
+def _batch_expand(m: Any, node: Node) -> None:
     x, shape = node.inputs
     wanted = m.graph.types[shape].counts
     if shape in m.mapped or len(wanted) != 1 or wanted[0] is None:
-        raise m.refused(node, "its shape is not known before a run")
+        raise m.make_error(node, "its shape is not known before a run")
     ones = [1] * (m.rank(node, x) - wanted[0])
-    m.put(node, (m.widened(node, x, wanted[0]), m.shape([1, *ones, shape])))
+    m.add_mapped(node, (m.widen(node, x, wanted[0]), m.shape([1, *ones, shape])))
 
 
-def _expanded_paths(_: Any, x: Type, shape: Type) -> list[Path] | None:
+def _expand_paths(_: Any, x: Type, shape: Type) -> list[Path] | None:
     sizes, rank = _ask(shape), rank_of(x)
     more = None if sizes is None else max(len(sizes) - rank, 0)
     return None if more is None else [range(more, more + rank)]
@@ -123,12 +126,12 @@ def _expanded_paths(_: Any, x: Type, shape: Type) -> list[Path] | None:
     kind="moves",
     type=lambda _, x, shape: Type(x.dtype, broadcast(x.shape, _ask(shape))),
     growth=results,
-    paths=_expanded_paths,
-    batched=_expanded_rows,
+    paths=_expand_paths,
+    batched=_batch_expand,
 )
 def expand(x: Array, shape: Shape) -> Array:
-    """Broadcasting both ways: the shape need not be the larger one."""
-    return np.broadcast_to(x, np.broadcast_shapes(x.shape, checked_sizes(shape)))
+    """Broadcasts both ways: the shape need not be the larger one."""
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, check_sizes(shape)))
 
 
 @op(
@@ -141,7 +144,7 @@ def expand(x: Array, shape: Shape) -> Array:
 )
 def constant_of_shape(shape: Shape, *, value: Any = _ZERO) -> Array:
     number = np.asarray(value).reshape(-1)
-    return np.full(checked_sizes(shape), number[0], number.dtype)
+    return np.full(check_sizes(shape), number[0], number.dtype)
 
 
 def _range_type(context: Context, start: Type, limit: Type, delta: Type) -> Type:
@@ -155,7 +158,7 @@ def _range_type(context: Context, start: Type, limit: Type, delta: Type) -> Type
     return Type(start.dtype, (Size.of(len(range(*(int(n) for n in numbers if n is not None)))),))
 
 
-@op("Range", kind="sizes", drops=True, type=_range_type)
+@op("Range", kind="sizes", drops=True, type=_range_type, growth=no_new_bytes)
 def range_(start: Array, limit: Array, delta: Array) -> Array:
     first, end, step = (np.asarray(number).reshape(()).item() for number in (start, limit, delta))
     if not step:
@@ -165,20 +168,19 @@ def range_(start: Array, limit: Array, delta: Array) -> Array:
     return (first + np.arange(count, dtype=dtype) * dtype.type(step)).astype(dtype)
 
 
-def _tile(_: Context, x: Type, repeats: Type) -> Type:
-    times = _ask(repeats)
-    if x.shape is None or times is None:
-        return Type(x.dtype, x.shape and (None,) * len(x.shape))
-    return Type(x.dtype, tuple(map(volume, zip(x.shape, times, strict=True))))
+@sizes_rule
+def _tile(_: Context, shape: Sizes, repeats: Type) -> Sizes:
+    times = _ask(repeats) or (None,) * len(shape)
+    return tuple(map(volume, zip(shape, times, strict=True)))
 
 
-def _tiled_rows(m: Any, node: Node) -> None:
+def _batch_tile(m: Any, node: Node) -> None:
     x, repeats = node.inputs
     m.alike(node, (repeats,))
-    m.put(node, (x, m.shape([1, repeats])))
+    m.add_mapped(node, (x, m.shape([1, repeats])))
 
 
-def _tiled_paths(_: Any, x: Type, repeats: Type) -> list[Path] | None:
+def _tile_paths(_: Any, x: Type, repeats: Type) -> list[Path] | None:
     times = _ask(repeats)
     return None if times is None else over(x, (k for k, size in enumerate(times) if size != ONE))
 
@@ -189,8 +191,8 @@ def _tiled_paths(_: Any, x: Type, repeats: Type) -> list[Path] | None:
     drops=True,
     type=_tile,
     growth=results,
-    paths=_tiled_paths,
-    batched=_tiled_rows,
+    paths=_tile_paths,
+    batched=_batch_tile,
 )
 def tile(x: Array, repeats: Array) -> Array:
     if len(repeats) != x.ndim:
@@ -223,21 +225,20 @@ def perm_of(attrs: Any, rank: int) -> tuple[int, ...]:
     return tuple(range(rank)[::-1] if attrs.perm is None else attrs.perm)
 
 
-def _transpose(context: Context, x: Type) -> Type:
-    if x.shape is None:
-        return Type(x.dtype)
-    perm = perm_of(context.attrs, len(x.shape))
-    if sorted(perm) != list(range(len(x.shape))):
-        raise ShapeError(f"perm {perm} of {len(x.shape)} axes")
-    return Type(x.dtype, tuple(x.shape[index] for index in perm))
+@sizes_rule
+def _transpose(context: Context, shape: Sizes) -> Sizes:
+    perm = perm_of(context.attrs, len(shape))
+    if sorted(perm) != list(range(len(shape))):
+        raise ShapeError(f"perm {perm} of {len(shape)} axes")
+    return tuple(shape[index] for index in perm)
 
 
-def _transposed_rows(m: Any, node: Node) -> None:
+def _batch_transpose(m: Any, node: Node) -> None:
     perm = perm_of(node.attrs, m.rank(node, node.inputs[0]))
-    m.put(node, node.inputs, perm=(0, *(axis + 1 for axis in perm)))
+    m.add_mapped(node, node.inputs, perm=(0, *(axis + 1 for axis in perm)))
 
 
-def _transposed_paths(attrs: Any, x: Type) -> list[Path]:
+def _transpose_paths(attrs: Any, x: Type) -> list[Path]:
     perm = perm_of(attrs, rank_of(x))
     return [[perm.index(axis) for axis in range(len(perm))]]
 
@@ -245,10 +246,10 @@ def _transposed_paths(attrs: Any, x: Type) -> list[Path]:
 @op(
     "Transpose",
     kind="moves",
-    paths=_transposed_paths,
+    paths=_transpose_paths,
     type=_transpose,
     growth=no_new_bytes,
-    batched=_transposed_rows,
+    batched=_batch_transpose,
 )
 def transpose(x: Array, *, perm: Ints | None = None) -> Array:
     return x.transpose(perm)
@@ -259,21 +260,19 @@ def _begins(axes: Array, rank: int) -> bool:
     return any(axis in (0, -rank) for axis in axes)
 
 
-def _squeeze(_: Context, x: Type, axes: Type | None = None) -> Type:
-    if x.shape is None:
-        return Type(x.dtype)
+@sizes_rule
+def _squeeze(_: Context, shape: Sizes, axes: Type | None = None) -> Sizes | None:
     if axes is None:
-        if any(size is None or size.number is None for size in x.shape):
-            return Type(x.dtype)
-        return Type(x.dtype, tuple(size for size in x.shape if size != ONE))
-    gone = {at_axis(axis, len(x.shape)) for axis in integers(axes) or ()}
-    return Type(x.dtype, tuple(size for index, size in enumerate(x.shape) if index not in gone))
+        is_known = all(size is not None and size.number is not None for size in shape)
+        return tuple(size for size in shape if size != ONE) if is_known else None
+    gone = {at_axis(axis, len(shape)) for axis in integers(axes) or ()}
+    return tuple(size for index, size in enumerate(shape) if index not in gone)
 
 
-def _squeezed_rows(m: Any, node: Node) -> None:
+def _batch_squeeze(m: Any, node: Node) -> None:
     sizes = m.graph.types[node.inputs[0]].counts
     if not node.input(1) and None in sizes:
-        raise m.refused(node, "which axes are of size 1 is not known before a run")
+        raise m.make_error(node, "which axes are of size 1 is not known before a run")
     m.over_axes(node, [axis for axis, size in enumerate(sizes) if size == 1])
 
 
@@ -284,7 +283,7 @@ def _squeezed_rows(m: Any, node: Node) -> None:
     type=_squeeze,
     sized=True,
     growth=no_new_bytes,
-    batched=_squeezed_rows,
+    batched=_batch_squeeze,
 )
 def squeeze(x: Array, axes: Axes | None = None) -> Array:
     return x.squeeze(None if axes is None else tuple(axes.tolist()))
@@ -345,12 +344,12 @@ def _flatten(context: Context, x: Type) -> Type:
     return Type(x.dtype, (volume(x.shape[:cut]), volume(x.shape[cut:])))
 
 
-def _flattened_rows(m: Any, node: Node) -> None:
+def _batch_flatten(m: Any, node: Node) -> None:
     x = node.inputs[0]
     rank = m.rank(node, x)
     axis = node.attrs.axis + rank * (node.attrs.axis < 0)
-    front = m.emit("ReduceProd", (m.sizes(x, 1, 1 + axis),)) if axis else 1
-    back = m.emit("ReduceProd", (m.sizes(x, 1 + axis, None),)) if axis < rank else 1
+    front = m.emit("ReduceProd", m.sizes(x, 1, 1 + axis)) if axis else 1
+    back = m.emit("ReduceProd", m.sizes(x, 1 + axis, None)) if axis < rank else 1
     m.end(node, "Reshape", (x, m.shape([m.count, front, back])))
 
 
@@ -359,7 +358,7 @@ def _flattened_rows(m: Any, node: Node) -> None:
     kind="view",
     type=_flatten,
     growth=no_new_bytes,
-    batched=_flattened_rows,
+    batched=_batch_flatten,
 )
 def flatten(x: Array, *, axis: Axis = 1) -> Array:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
@@ -381,15 +380,15 @@ def _reshape(context: Context, x: Type, shape: Type) -> Type:
     return Type(x.dtype, tuple(sizes))
 
 
-def _reshaped_rows(m: Any, node: Node) -> None:
+def _batch_reshape(m: Any, node: Node) -> None:
     x, shape = node.inputs
     m.alike(node, (shape,))
-    m.put(node, (x, m.shape([m.count, shape])))  # a 0 takes the same axis: both moved by one
+    m.add_mapped(node, (x, m.shape([m.count, shape])))  # a 0 still means the same axis
 
 
-@op("Reshape", kind="view", type=_reshape, sized=True, batched=_reshaped_rows)
+@op("Reshape", kind="view", type=_reshape, sized=True, batched=_batch_reshape)
 def reshape(x: Array, shape: Shape, *, allowzero: int = 0) -> Array:
-    """A size of 0 is that of the input, unless allowzero."""
+    """Gives a size of 0 the size that the input has there, unless ``allowzero``."""
     sizes = [
         x.shape[place] if size == 0 and not allowzero else size
         for place, size in enumerate(shape.tolist())
@@ -398,50 +397,55 @@ def reshape(x: Array, shape: Shape, *, allowzero: int = 0) -> Array:
 
 
 def _check_backwards(size: int, start: int, end: int, step: int) -> None:
-    """Refuses what ONNX's text, its reference and ONNX Runtime 1.32 do not cut alike.
+    """Refuses slices for which ONNX's text, its reference and ONNX Runtime 1.32 disagree.
 
-    To the largest number ONNX Runtime takes all; from before the axis the reference takes nothing.
+    For the largest integer as the end, ONNX Runtime takes all elements. For a start before the
+    axis, the reference takes none.
     """
     if step < 0 and (end in (FAR, 2**63 - 1) or start < -max(size, 1)):
         raise ShapeError(f"implementations disagree on [{start}:{end}:{step}] of {size} elements")
 
 
-def _slice(
-    context: Context,
-    x: Type,
-    starts: Type,
-    ends: Type,
-    axes: Type | None = None,
-    steps: Type | None = None,
-) -> Type:
-    if x.shape is None:
-        return Type(x.dtype)
-    if axes is None and (starts.shape is None or not starts.shape or starts.shape[0] is None):
-        return Type(x.dtype, (None,) * len(x.shape))
-    chosen = integers(axes)
+def _cuts(
+    rank: int, starts: Type, ends: Type, axes: Type | None = None, steps: Type | None = None
+) -> list[tuple[int, list[Size | None]]] | None:
+    """Returns (axis, [start, end, step]) of each cut; None if only a run knows a value.
+
+    Raises `ShapeError` if the axes are computed at run time.
+    """
+    chosen: Any = integers(axes)
     if chosen is None:
-        chosen = list(range((starts.shape or (ONE,))[0].number or 0))  # type: ignore[union-attr]
-    out = x.shape
-    given = [None if each is None else each.sizes for each in (starts, ends, steps)]
-    for index, axis in enumerate(chosen):
-        first, last, step = (
-            None if each is None else Size.of(each.reshape(-1)[index]) for each in given
-        )
-        stride, place = 1 if steps is None else step and step.number, at_axis(axis, len(out))
-        size, taken = out[place], None
-        if size is not None and first is not None and last is not None and stride:
-            taken = cut(size, first, last, stride, _always)
-        out = with_size(out, place, taken[1] if taken else context.fresh(f"cut{place}"))
-    return Type(x.dtype, out)
+        if not starts.shape or starts.shape[0] is None:
+            return None
+        chosen = range(starts.shape[0].number or 0)
+    given = [each.sizes for each in (starts, ends)]
+    given.append(np.ones(len(chosen), int) if steps is None else steps.sizes)
+    columns = [
+        [None] * len(chosen) if each is None else list(map(Size.of, each.reshape(-1)))
+        for each in given
+    ]
+    return [(at_axis(axis, rank), [*cut]) for axis, *cut in zip(chosen, *columns, strict=True)]
+
+
+@sizes_rule
+def _slice(context: Context, shape: Sizes, *cuts: Any) -> Sizes:
+    known = _cuts(len(shape), *cuts)
+    if known is None:
+        return (None,) * len(shape)
+    for axis, (first, last, step) in known:
+        size, taken = shape[axis], None
+        if size is not None and first is not None and last is not None and step and step.number:
+            taken = cut(size, first, last, step.number, _always)
+        shape = with_size(shape, axis, taken[1] if taken else context.fresh(f"cut{axis}"))
+    return shape
 
 
 def cut(
     size: Size, start: Size, end: Size, step: int, holds: Callable[..., bool]
 ) -> tuple[Size, Size] | None:
-    """Returns (first, count) of what [start:end:step] takes of an axis; None where only a run
-    knows.
+    """Returns (first, count) of the part [start:end:step] of an axis; None if only a run knows.
 
-    ``holds(*sizes)``: whether these are at least 0, which a plan checks in each call.
+    ``holds(*sizes)``: whether these sizes are at least 0; a plan checks this in each call.
     """
     if size.number is not None and start.number is not None and end.number is not None:
         _check_backwards(size.number, start.number, end.number, step)
@@ -453,14 +457,14 @@ def cut(
         return (size - 1, (size - step - 1).floor_div(-step)) if whole else None
     start = size + start if first is not None and first < 0 else start
     end = size if last == FAR else size + end if last is not None and last < 0 else end
-    whole = start == Size.of(0) and end == size  # which no axis has less than 0 of
+    whole = start == Size.of(0) and end == size  # valid for every size
     if not whole and not holds(start, end - start, size - end):
         return None
     return start, (end - start + (step - 1)).floor_div(step)
 
 
 def _always(*sizes: Size) -> bool:
-    """Returns whether sizes are at least 0, whatever their names stand for."""
+    """Returns whether sizes are at least 0 for all values of their names."""
     return all(size.signs is not None and size.signs[0] >= 0 for size in sizes)
 
 
@@ -471,24 +475,11 @@ def _cut_paths(
     return None if chosen is None else over(x, chosen)
 
 
-def _reach(
-    _: Any,
-    axis: int,
-    x: Type,
-    starts: Type,
-    ends: Type,
-    axes: Type | None = None,
-    steps: Type | None = None,
-) -> Window | None:
-    """Elements that are cut off at both ends; None where that is not known."""
-    chosen = integers(axes)
-    places = range(rank_of(x)) if chosen is None else [at_axis(a, rank_of(x)) for a in chosen]
-    given = [None if each is None else each.sizes for each in (starts, ends, steps)]
-    if given[0] is None or given[1] is None or (steps is not None and given[2] is None):
+def _reach(_: Any, axis: int, x: Type, *cuts: Any) -> Window | None:
+    """Returns a window of one element with the elements that are cut off at both ends."""
+    first, last, step = dict(_cuts(rank_of(x), *cuts) or ()).get(axis, (None,) * 3)
+    if first is None or last is None:
         return None
-    first, last, step = (
-        ONE if each is None else Size.of(each[places.index(axis)]) for each in given
-    )
     size = x.shape and x.shape[axis]
     behind = (last - size).number if size else None
     behind = last.number if behind is None else behind
@@ -539,11 +530,11 @@ def _parts(context: Context, x: Type, sizes: Type | None = None) -> tuple[Type, 
     return tuple(Type(x.dtype, with_size(x.shape, axis, size)) for size in each)
 
 
-@op("Split", kind="moves", outputs=2**16, type=_parts, growth=no_new_bytes)
+@op("Split", kind="moves", outputs=2**16, type=_parts, sized=True, growth=no_new_bytes)
 def split(
     x: Array, sizes: Array | None = None, *, axis: Axis = 0, outputs: int
 ) -> tuple[Array, ...]:
-    """Into ``sizes``; without these into equal parts, the last one may be smaller."""
+    """Splits into ``sizes``, or into equal parts, of which the last one may be smaller."""
     whole = x.shape[axis]
     if sizes is None:
         ends = np.minimum(np.arange(1, outputs + 1) * -(-whole // outputs), whole)

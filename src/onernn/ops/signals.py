@@ -1,8 +1,8 @@
 """ONNX's Resize and Fourier transforms, by name and meaning.
 
-Resize goes axis by axis: each result is a weighted sum of elements. Coordinates are computed in
-float32, as ONNX Runtime does: some lie in the middle of two elements. Numbers of transforms are
-(..., 1) real or (..., 2) complex.
+Resize computes axis by axis: each result is a weighted sum of elements. Coordinates are computed in
+float32, the same as in ONNX Runtime: some lie halfway between two elements. Values of transforms
+are (..., 1) if real and (..., 2) if complex.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from onernn.ir.budget import running
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context
 from onernn.ir.operator import Axes, Path, at_axis, op, over, rank_of
-from onernn.ir.records import dataclass
+from onernn.ir.records import NamedTuple, dataclass
 from onernn.ir.types import Size, Type
-from onernn.ops.rules import ONE, Sizes, with_size
+from onernn.ops.rules import ONE, Sizes, sizes_rule, with_size
 
 _F32 = np.float32
 
@@ -49,12 +49,16 @@ def _axes(attrs: Any, rank: int) -> list[int]:
 
 
 def _find_resized(
-    attrs: Any, x: Array, roi: Array | None, scales: Array | None, sizes: Array | None
+    attrs: Any,
+    shape: tuple[int, ...],
+    roi: Array | None,
+    scales: Array | None,
+    sizes: Array | None,
 ) -> list[_Axis]:
     """Returns the axes that change. Raises `ShapeError` for sizes that are impossible or not
     defined.
     """
-    axes = _axes(attrs, x.ndim)
+    axes = _axes(attrs, len(shape))
     scales = (attrs.scales or None) if scales is None or not scales.size else scales
     sizes = None if sizes is None or not sizes.size else sizes
     if (scales is None) == (sizes is None):
@@ -62,7 +66,7 @@ def _find_resized(
     numbers = np.asarray(scales if sizes is None else sizes).reshape(-1)
     if len(numbers) != len(axes) or not np.isfinite(numbers).all() or (numbers <= 0).any():
         raise ShapeError(f"expected {len(axes)} positive numbers, got {numbers.tolist()}")
-    lengths = np.array([x.shape[axis] for axis in axes])
+    lengths = np.array([shape[axis] for axis in axes])
     crops = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
     region = np.array([0] * len(axes) + [1] * len(axes)) if not crops or roi is None else roi
     if region.shape != (2 * len(axes),):
@@ -83,7 +87,7 @@ def _find_resized(
 
 def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
     """Returns the scales that lead to these sizes."""
-    factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # of none nothing is made
+    factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # no elements: no result
     policy = attrs.keep_aspect_ratio_policy
     if policy == "stretch":
         return factors
@@ -138,16 +142,15 @@ def _nearest(attrs: Any, where: Array) -> Array:
     return before + _ROUNDED[attrs.nearest_mode](where - before)
 
 
-def _resized_type(
+@sizes_rule
+def _resize_type(
     context: Context,
-    x: Type,
-    roi: Type | None = None,
-    scales: Type | None = None,
+    shape: Sizes,
+    roi: Any = None,
+    scales: Any = None,
     sizes: Type | None = None,
-) -> Type:
-    if x.shape is None:
-        return Type(x.dtype)
-    attrs, shape = context.attrs, x.shape
+) -> Sizes:
+    attrs = context.attrs
     axes = _axes(attrs, len(shape))
     numbers = None if sizes is None else sizes.sizes
     crops = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
@@ -158,11 +161,11 @@ def _resized_type(
         elif attrs.scales and not crops:
             size = _scale(shape[axis], attrs.scales[k])
         shape = with_size(shape, axis, size)
-    return Type(x.dtype, shape)
+    return shape
 
 
 def _scale(size: Size | None, scale: float) -> Size | None:
-    """``size`` times a scale, rounded down; None where float32 may round it to another number."""
+    """Returns ``size`` times a scale, rounded down; None if float32 may round it differently."""
     if size is None:
         return None
     if size.number is not None:
@@ -171,7 +174,7 @@ def _scale(size: Size | None, scale: float) -> Size | None:
     return (size * over).floor_div(under) if under <= 2**10 and over <= 2**10 else None
 
 
-def _resized_paths(
+def _resize_paths(
     attrs: Any, x: Type, roi: Any = None, scales: Type | None = None, sizes: Any = None
 ) -> list[Path] | None:
     """Returns the axes that change; sizes may be the old ones: all of their axes."""
@@ -196,11 +199,11 @@ def _resized_paths(
         "keep_aspect_ratio_policy": "stretch",
         "mode": "nearest",
         "nearest_mode": "round_prefer_floor",
-        "scales": (),  # our own: constant ones, so that types know them
+        "scales": (),  # onernn's own: constant scales, so that types know them
     },
-    paths=_resized_paths,
+    paths=_resize_paths,
     since=10,
-    type=_resized_type,
+    type=_resize_type,
 )
 def resize(
     attrs: Any,
@@ -209,7 +212,43 @@ def resize(
     scales: Array | None = None,
     sizes: Array | None = None,
 ) -> Array:
-    changed = _find_resized(attrs, x, roi, scales, sizes)
+    outside = np.zeros((1,) * x.ndim, bool)
+    for axis in find_resampled(attrs, x.shape, x.dtype, roi, scales, sizes):
+        row = x.size // max(x.shape[axis.at], 1) * x.dtype.itemsize
+        running().ask(4 * len(axis.before) * (row + 32))
+        column = (-1, *[1] * (x.ndim - 1 - axis.at))
+        outside = outside | axis.outside.reshape(column)
+        first = np.take(x, axis.before, axis.at)
+        if axis.after is None:
+            x = first
+            continue
+        rest = axis.rest.reshape(column)
+        x = first * (1 - rest) + np.take(x, axis.after, axis.at) * rest
+    return np.where(outside, x.dtype.type(attrs.extrapolation_value), x) if outside.any() else x
+
+
+class Resampled(NamedTuple):
+    """An axis of which each result reads the element ``before``, or both with the weight ``rest``
+    of ``after``. ``outside``: results that are not on the axis.
+    """
+
+    at: int
+    before: Array
+    after: Array | None
+    rest: Array
+    outside: Array
+
+
+def find_resampled(
+    attrs: Any,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    roi: Array | None,
+    scales: Array | None,
+    sizes: Array | None,
+) -> list[Resampled]:
+    """Returns the elements that a Resize reads along each axis that changes, axis by axis."""
+    changed = _find_resized(attrs, shape, roi, scales, sizes)
     if attrs.mode not in ("nearest", "linear"):
         raise ShapeError(f"attribute mode={attrs.mode!r}: only nearest and linear are computed")
     if (
@@ -218,28 +257,27 @@ def resize(
         and any(axis.target < axis.size for axis in changed)
     ):
         raise ShapeError("attribute antialias=1 is not computed")
-    if attrs.mode == "linear" and x.dtype.kind != "f":
-        raise ShapeError(f"attribute mode=linear is of floats, got {x.dtype}")
-    dtype, outside = x.dtype, np.zeros((1,) * x.ndim, bool)
+    if attrs.mode == "linear" and dtype.kind != "f":
+        raise ShapeError(f"attribute mode=linear is of floats, got {dtype}")
+    result = []
     for axis in changed:
         if axis.target and not axis.size:
             raise ShapeError(f"axis {axis.at} has no elements, {axis.target} are asked for")
-        row = x.size // max(axis.size, 1) * x.dtype.itemsize
-        running().ask(4 * axis.target * (row + 32))
+        running().ask(64 * axis.target)
         where = _coordinates(attrs.coordinate_transformation_mode, axis)
-        column = (-1, *[1] * (x.ndim - 1 - axis.at))
+        outside = np.zeros(len(where), bool)
         if attrs.coordinate_transformation_mode == "tf_crop_and_resize":
-            outside = outside | ((where < 0) | (where > axis.size - 1)).reshape(column)
+            outside = (where < 0) | (where > axis.size - 1)
         if attrs.mode == "nearest":
-            nearest = np.clip(_nearest(attrs, where), 0, axis.size - 1)
-            x = np.take(x, nearest.astype(np.int64), axis.at)
+            nearest = np.clip(_nearest(attrs, where), 0, axis.size - 1).astype(np.int64)
+            result.append(Resampled(axis.at, nearest, None, where, outside))
             continue
         where = np.clip(where, 0, axis.size - 1)
         before = np.floor(where).astype(np.int64)
         after = np.minimum(before + 1, axis.size - 1)
-        rest = (where - before).reshape(column).astype(dtype)
-        x = np.take(x, before, axis.at) * (1 - rest) + np.take(x, after, axis.at) * rest
-    return np.where(outside, dtype.type(attrs.extrapolation_value), x) if outside.any() else x
+        rest = (where - before).astype(dtype)
+        result.append(Resampled(axis.at, before, after, rest, outside))
+    return result
 
 
 _TWO = Size.of(2)
@@ -253,7 +291,7 @@ def _number(name: str, array: Array) -> int:
 
 
 def _numbers_of(x: Array, *, real: bool = False) -> Array:
-    """Real or complex numbers without their last axis."""
+    """Returns real or complex numbers without their last axis."""
     if x.ndim < 2 or x.shape[-1] not in (1, 2) or x.dtype.kind != "f":
         raise ShapeError(f"expected floats (..., 1) or (..., 2), got {x.dtype} {x.shape}")
     if real and x.shape[-1] != 1:
@@ -262,11 +300,11 @@ def _numbers_of(x: Array, *, real: bool = False) -> Array:
 
 
 def _parts(x: Array, dtype: Any) -> Array:
-    """Complex numbers as (..., 2)."""
+    """Returns complex numbers as (..., 2)."""
     return np.stack([x.real, x.imag], -1).astype(dtype, copy=False)
 
 
-def _signal_axis(rank: int, axis: Array | None) -> int:
+def signal_axis(rank: int, axis: Array | None) -> int:
     """Returns the axis of the signal. The last one holds the parts of a number."""
     at = -2 if axis is None else int(axis.reshape(()))
     if at_axis(at, rank) == rank - 1:
@@ -274,31 +312,27 @@ def _signal_axis(rank: int, axis: Array | None) -> int:
     return at_axis(at, rank)
 
 
+@sizes_rule
 def _dft_type(
-    context: Context, x: Type, length: Type | None = None, axis: Type | None = None
-) -> Type:
-    if x.shape is None:
-        return Type(x.dtype)
-    count, onesided, inverse = None, context.attrs.onesided, context.attrs.inverse
-    along = _signal_axis(len(x.shape), None if axis is None else axis.numbers)
-    size = x.shape[along]
+    context: Context, shape: Sizes, length: Type | None = None, axis: Type | None = None
+) -> Sizes:
+    onesided, inverse = context.attrs.onesided, context.attrs.inverse
+    along = signal_axis(len(shape), None if axis is None else axis.numbers)
+    size = shape[along]
     if length is not None:
-        count = length.sizes
-        size = None if count is None else Size.of(count.reshape(()).item())
+        size = None if length.sizes is None else Size.of(length.sizes.reshape(()).item())
     elif onesided and inverse and size is not None:
         size = (size - 1) * 2
     if onesided and not inverse and size is not None:
         size = size.floor_div(2) + 1
-    return Type(
-        x.dtype, (*with_size(x.shape, along, size)[:-1], ONE if onesided and inverse else _TWO)
-    )
+    return (*with_size(shape, along, size)[:-1], ONE if onesided and inverse else _TWO)
 
 
 def _dft_paths(_: Any, x: Type, length: Any = None, axis: Type | None = None) -> list[Path] | None:
     number = None if axis is None else axis.numbers
     if axis is not None and number is None:
         return None
-    return over(x, (_signal_axis(rank_of(x), number), -1))
+    return over(x, (signal_axis(rank_of(x), number), -1))
 
 
 @op(
@@ -307,6 +341,7 @@ def _dft_paths(_: Any, x: Type, length: Any = None, axis: Type | None = None) ->
     paths=_dft_paths,
     since=17,
     type=_dft_type,
+    batched=lambda m, node: m.over_axes(node, (-2,)),
 )
 def dft(
     x: Array,
@@ -317,7 +352,7 @@ def dft(
     onesided: int = 0,
 ) -> Array:
     """Returns the signal cut to ``length``, or filled up with zeros."""
-    along = _signal_axis(x.ndim, axis)
+    along = signal_axis(x.ndim, axis)
     halved = onesided and inverse
     if halved and x.shape[-1] != 2:
         raise ShapeError(f"attributes inverse=1 and onesided=1 are of complex numbers: {x.shape}")
@@ -334,7 +369,7 @@ def dft(
 
 
 def _framing(x: Array, step: Array, window: Array | None, length: Array | None) -> tuple[int, int]:
-    """Returns (the length of a frame, how far the next one begins behind it)."""
+    """Returns (the length of a frame, the distance from its start to the next frame's start)."""
     if x.ndim != 3:
         raise ShapeError(f"signal: expected (N, T, 1) or (N, T, 2), got {x.shape}")
     sizes = [] if length is None else [_number("frame_length", length)]
@@ -347,16 +382,15 @@ def _framing(x: Array, step: Array, window: Array | None, length: Array | None) 
     return frame, _number("frame_step", step)
 
 
+@sizes_rule
 def _stft_type(
     context: Context,
-    x: Type,
+    signal: Sizes,
     step: Type,
     window: Type | None = None,
     length: Type | None = None,
-) -> Type:
-    if x.shape is None:
-        return Type(x.dtype)
-    batch, size, _ = x.shape
+) -> Sizes:
+    batch, size, _ = signal
     shape: Sizes = (batch, None, None, _TWO)
     frame = size
     if window is not None:
@@ -369,7 +403,7 @@ def _stft_type(
         if size is not None and step.numbers is not None:
             frames = (size - frame).floor_div(step.numbers.item()) + 1
             shape = with_size(shape, 1, frames)
-    return Type(x.dtype, shape)
+    return shape
 
 
 @op("STFT", kind="mixes", since=17, type=_stft_type, batched="batch")

@@ -1,7 +1,7 @@
 """ONNX's convolutions and pooling, by name and meaning: windows over the axes of (N, C, ...).
 
-Along an axis a window has ``size`` elements that stand ``dilation`` apart, moves on by ``stride``,
-and also sees what ``before`` and ``after`` add around the axis (ONNX: pads, auto_pad).
+Along an axis a window has ``size`` elements at distances of ``dilation``, and moves by ``stride``.
+It also sees the padding ``before`` and ``after`` the axis (ONNX: pads, auto_pad).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onernn.ir.operator import REQUIRED, Path, op, over, rank_of
 from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type, dense
 from onernn.ops import row_rules
-from onernn.ops.reducing import lowest
+from onernn.ops.reducing import as_column, lowest
 from onernn.ops.rules import ONE, common
 
 ATTRIBUTES: Mapping[str, Any] = MappingProxyType(
@@ -36,9 +36,9 @@ _FAR = 2**31
 
 @dataclass(frozen=True)
 class Window:
-    """A window along one axis; ``same``: SAME_UPPER or SAME_LOWER, what is added follows the size.
+    """A window along one axis; ``same``: SAME_UPPER or SAME_LOWER, the size decides the padding.
 
-    Sizes are numbers or `Size`, except where a method asks for numbers.
+    Sizes are integers or `Size`, unless a method asks for integers.
     """
 
     size: int
@@ -50,15 +50,15 @@ class Window:
 
     @property
     def extent(self) -> int:
-        """From its first element to its last one."""
+        """The length from its first element to its last one."""
         return self.dilation * (self.size - 1) + 1
 
     def reach(self, count: int) -> int:
-        """From the first element of the first place to the last one of the last place."""
+        """Returns the elements from the first one of the first place to the last of the last."""
         return (count - 1) * self.stride + self.extent
 
     def tap(self, index: int, count: int) -> slice:
-        """Where its element ``index`` is, in each of ``count`` places."""
+        """Returns the positions of the window's element ``index`` in each of ``count`` places."""
         first = index * self.dilation
         return slice(first, first + (count - 1) * self.stride + 1, self.stride)
 
@@ -72,10 +72,10 @@ class Window:
         return Window(self.size, self.stride, self.dilation, before, after)
 
     def places(self, size: Any, ceil: bool = False) -> Any:
-        """Returns how many places it has along an axis; ``ceil``: the last ones may reach over its
-        end.
+        """Returns the number of places of the window along an axis.
 
-        But each begins before the end: windows over nothing but what is added behind do not count.
+        ``ceil``: the last ones may reach over the end, if they begin before it; windows over
+        padding alone do not count.
         """
         if self.same:
             return _quotient(size + (self.stride - 1), self.stride)
@@ -90,8 +90,8 @@ def _quotient(size: Any, by: int) -> Any:
 
 
 def windows_of(attrs: Any, kernel: Sequence[int]) -> list[Window]:
-    """Returns the windows that a node's attributes describe. Raises `ShapeError` for what is
-    none.
+    """Returns the windows that a node's attributes describe. Raises `ShapeError` for wrong
+    integers.
     """
     rank = len(kernel)
     sizes = numbers("kernel_shape", kernel, rank, 1)
@@ -113,7 +113,7 @@ def windows_of(attrs: Any, kernel: Sequence[int]) -> list[Window]:
 
 
 def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
-    """Returns an attribute's numbers, ``least`` where it is not given."""
+    """Returns an attribute's integers, ``least`` if it is absent."""
     if given is None:
         return [least] * count
     if not isinstance(given, tuple | list) or len(given) != count:
@@ -124,9 +124,9 @@ def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
 
 
 def count_places(windows: Sequence[Window], x: Array, ceil: bool = False) -> list[Window]:
-    """Returns the windows over an array (N, C, ...), with what is added as numbers.
+    """Returns the windows over an array (N, C, ...), with integers as padding.
 
-    Raises `ShapeError` where one does not fit in.
+    Raises `ShapeError` if a window does not fit in.
     """
     if not windows or x.ndim != len(windows) + 2:
         raise ShapeError(f"windows over {len(windows)} axes: expected (N, C, ...), got {x.shape}")
@@ -141,13 +141,13 @@ def count_places(windows: Sequence[Window], x: Array, ceil: bool = False) -> lis
 
 
 def places(windows: Sequence[Window], sizes: Sequence[Any], ceil: bool = False) -> Any:
-    """Returns how many places windows have along the axes after (N, C), of numbers or `Size`."""
+    """Returns the number of places along each axis after (N, C), as integers or `Size`."""
     both = zip(windows, sizes, strict=True)
     return tuple(None if size is None else window.places(size, ceil) for window, size in both)
 
 
 def pad(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
-    """Returns the array with what windows at so many places see around it."""
+    """Returns the array with the padding that windows at ``counts`` places see around it."""
     around = [(0, 0), (0, 0)]
     for window, size, count in zip(windows, x.shape[2:], counts, strict=True):
         around.append((window.before, max(window.reach(count) - window.before - size, 0)))
@@ -155,7 +155,7 @@ def pad(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -
 
 
 def view_windows(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
-    """Returns what windows see, a view of the padded array: (N, C, *places, *window)."""
+    """Returns the elements in each window, a view of the padded array: (N, C, *places, *window)."""
     x = pad(x, windows, fill, counts)
     axes = tuple(range(2, x.ndim))
     every = np.lib.stride_tricks.sliding_window_view(x, [w.extent for w in windows], axes)
@@ -166,7 +166,7 @@ def view_windows(x: Array, windows: Sequence[Window], fill: Any, counts: Sequenc
 
 
 def bytes_padded(x: Array, windows: Sequence[Window], counts: Sequence[int]) -> int:
-    """Returns the bytes of an array padded for windows at so many places."""
+    """Returns the bytes of an array padded for windows at this many places."""
     sizes = (
         max(window.before + size, window.reach(count))
         for window, size, count in zip(windows, x.shape[2:], counts, strict=True)
@@ -179,7 +179,7 @@ _AT_ONCE = 2**22
 
 
 def _check(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
-    """Raises `ShapeError`. ``back``: the weights are those of a convolution the other way."""
+    """Raises `ShapeError` for wrong inputs. ``back``: for weights of a transposed convolution."""
     if x.ndim < 3 or w.ndim != x.ndim:
         raise ShapeError(f"expected (N, C, ...) and weights of as many axes: {x.shape}, {w.shape}")
     if x.dtype.kind != "f" or w.dtype != x.dtype:
@@ -195,21 +195,17 @@ def _check(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = F
 
 
 def _at_once(count: int, image: int) -> list[slice]:
-    """Returns the images that one product takes."""
+    """Returns slices of the images: one slice per product."""
     step = max(_AT_ONCE // max(image, 1), 1)
     return [slice(first, first + step) for first in range(0, count, step)]
 
 
 def _with_bias(y: Array, bias: Array | None) -> Array:
-    return y if bias is None else y + bias.reshape(-1, *[1] * (y.ndim - 2))
-
-
-def _conv_type(context: Context, x: Type, w: Type, bias: Type | None = None) -> Type:
-    return _type(context, x, w, w.shape[0] if w.shape else None, places)
+    return y if bias is None else y + as_column(bias, y.ndim - 1)
 
 
 def _type(context: Context, x: Type, w: Type, channels: Size | None, sizes: Any) -> Type:
-    """``sizes(windows, sizes)``: of the axes behind the channels."""
+    """Returns the type of a convolution; ``sizes(windows, sizes)``: of the axes after channels."""
     dtype = common(x, w)
     if x.shape is None or w.shape is None:
         return Type(dtype)
@@ -229,19 +225,18 @@ def _conv_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> Window | No
     "Conv",
     kind="mixes",
     attributes={**ATTRIBUTES, "group": 1, "kernel_shape": None},
-    since=7,
-    type=_conv_type,
+    type=lambda context, x, w, *_: _type(context, x, w, w.shape[0] if w.shape else None, places),
     reach=_conv_reach,
     batched="batch",
 )
 def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """Each window's elements are a column of a matrix."""
+    """Multiplies weights with a matrix whose columns are the elements of each window."""
     windows, groups = count_places(windows_of(attrs, w.shape[2:]), x), attrs.group
     _check(attrs, x, w, bias)
     counts = places(windows, x.shape[2:])
     axes, count, depth = len(windows), math.prod(counts), math.prod(w.shape[1:])
     kernels = w.reshape(groups, len(w) // groups, depth)
-    row = max(len(x), 1) * count * x.dtype.itemsize  # the columns of all images, and results twice
+    row = max(len(x), 1) * count * x.dtype.itemsize  # columns of all images, results twice
     running().ask(bytes_padded(x, windows, counts) + row * (2 * len(w) + max(depth * groups, 1)))
     out = np.empty((len(x), groups, len(w) // groups, count), x.dtype)
     taps_first = (0, 1, *range(axes + 2, 2 * axes + 2), *range(2, axes + 2))
@@ -251,13 +246,12 @@ def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     return _with_bias(out.reshape(len(x), len(w), *counts), bias)
 
 
-def reached_along(
+def find_transposed_sizes(
     attrs: Any, windows: Sequence[Window], sizes: Sequence[Any]
 ) -> list[tuple[Any, int]]:
-    """Returns (the size of the result, what is cut off before it) of each axis, of numbers or
-    `Size`.
+    """Returns (the result's size, the length cut off before it) per axis, of integers or `Size`.
 
-    Raises `ShapeError` where more is asked for than windows reach: ONNX does not say what is there.
+    Raises `ShapeError` if the result is larger than windows reach: ONNX leaves these elements open.
     """
     more = numbers("output_padding", attrs.output_padding, len(windows), 0)
     wanted = attrs.output_shape and numbers("output_shape", attrs.output_shape, len(windows), 1)
@@ -284,14 +278,14 @@ def reached_along(
 def _whole(
     windows: Sequence[Window], sizes: Sequence[int], reached: Sequence[tuple[int, int]]
 ) -> list[int]:
-    """The sizes before anything is cut off."""
+    """Returns the sizes before anything is cut off."""
     rows = zip(windows, sizes, reached, strict=True)
     return [max(window.reach(size), before + kept) for window, size, (kept, before) in rows]
 
 
 def _conv_transpose_type(context: Context, x: Type, w: Type, bias: Type | None = None) -> Type:
     def sizes(windows: Sequence[Window], sizes: Sequence[Any]) -> list[Any]:
-        return [size for size, _ in reached_along(context.attrs, windows, sizes)]
+        return [size for size, _ in find_transposed_sizes(context.attrs, windows, sizes)]
 
     part = w.shape[1] if w.shape else None
     return _type(context, x, w, None if part is None else part * context.attrs.group, sizes)
@@ -312,16 +306,15 @@ def _conv_transpose_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> W
         "output_padding": None,
         "output_shape": None,
     },
-    since=7,
     type=_conv_transpose_type,
     reach=_conv_transpose_reach,
     batched="batch",
 )
 def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """Returns each element lays the weights, times itself, around its place."""
+    """Adds the weights, times each element, around the place of the element."""
     _check(attrs, x, w, bias, back=True)
     windows, sizes, groups = windows_of(attrs, w.shape[2:]), x.shape[2:], attrs.group
-    reached = reached_along(attrs, windows, sizes)
+    reached = find_transposed_sizes(attrs, windows, sizes)
     if any(size < 1 for size, _ in reached):
         raise ShapeError(f"gives axes of {[size for size, _ in reached]} elements")
     channels, count, whole = w.shape[1] * groups, math.prod(sizes), _whole(windows, sizes, reached)
@@ -365,7 +358,7 @@ def _reduce(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.uf
 
 
 def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array:
-    """Returns the first place of the largest, also where NaN is among them."""
+    """Returns the first position of the largest element, also if some are NaN."""
     axes, counts = len(windows), top.shape[2:]
     parts = view_windows(x, windows, 0, counts)
     inside = view_windows(np.ones((1, 1, *x.shape[2:]), bool), windows, False, counts)
@@ -376,18 +369,18 @@ def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array
     for axis, (window, tap) in enumerate(zip(windows, taps, strict=True), 2):
         inner = x.shape[2:axis] if attrs.storage_order else x.shape[axis + 1 :]
         first = np.arange(counts[axis - 2]) * window.stride - window.before
-        place = first.reshape(-1, *[1] * (x.ndim - 1 - axis)) + tap * window.dilation
+        place = as_column(first, x.ndim - axis) + tap * window.dilation
         result = result + place * math.prod(inner)
     return result
 
 
-def _floats(x: Array) -> None:
+def _check_floats(x: Array) -> None:
     if x.dtype.kind != "f":
         raise ShapeError(f"expected floats, got {x.dtype}")
 
 
 def _inside(window: Window, count: int, low: int, high: int) -> Array:
-    """Returns how many elements of each place stand from low to high."""
+    """Returns how many elements of each place are in [low, high)."""
     starts = np.arange(count) * window.stride - window.before
     at = starts[:, None] + np.arange(window.size) * window.dilation
     return ((at >= low) & (at < high)).sum(1)
@@ -402,7 +395,7 @@ def _pool_reach(attrs: Any, axis: int, x: Type) -> Window | None:
 
 
 def _pool(*more: str) -> Callable[..., Any]:
-    """Returns the type of the result; others have its shape."""
+    """Returns the type of the result; further results have its shape."""
 
     def rule(context: Context, x: Type) -> tuple[Type, ...]:
         if x.shape is None:
@@ -417,7 +410,7 @@ def _pool(*more: str) -> Callable[..., Any]:
 
 
 def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[int, ...]]:
-    """Returns the windows of a pool and how many places each has; asks the run's budget.
+    """Returns the windows of a pool and their numbers of places; asks the run's budget.
 
     Positions, a second output, take all windows' elements in integers.
     """
@@ -434,7 +427,6 @@ def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[
     kind="mixes",
     attributes={**_ATTRIBUTES, "storage_order": 0},
     outputs=2,
-    since=8,
     keeps=True,
     type=_pool("int64"),
     paths=_pool_paths,
@@ -443,7 +435,7 @@ def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[
     rows=lambda flow, node: row_rules.follow(flow, node)[:1],  # positions are in the whole batch
 )
 def max_pool(attrs: Any, x: Array) -> Any:
-    """Returns (the largest, where it stands in x as x is flat)."""
+    """Returns (the largest elements, their positions in the flat x)."""
     windows, counts = _place(attrs, x, attrs.outputs)
     top = _reduce(x, windows, lowest(x.dtype), counts, np.maximum)
     return top if attrs.outputs == 1 else (top, _positions(attrs, x, windows, top))
@@ -453,31 +445,26 @@ def max_pool(attrs: Any, x: Array) -> Any:
     "AveragePool",
     kind="mixes",
     attributes={**_ATTRIBUTES, "count_include_pad": 0},
-    since=7,
     type=_pool(),
     paths=_pool_paths,
     reach=_pool_reach,
     batched="batch",
 )
 def average_pool(attrs: Any, x: Array) -> Array:
-    """Elements behind all pads, which ``ceil_mode`` adds, never count."""
-    _floats(x)
+    """Averages windows. Elements that ``ceil_mode`` adds after all pads never count."""
+    _check_floats(x)
     windows, counts = _place(attrs, x)
     divisor: Any = 1
     for axis, (window, size) in enumerate(zip(windows, x.shape[2:], strict=True)):
         low, high = (-window.before, size + window.after) if attrs.count_include_pad else (0, size)
-        column = _inside(window, counts[axis], low, high)
-        divisor = divisor * column.reshape(-1, *[1] * (len(windows) - 1 - axis))
+        inside = _inside(window, counts[axis], low, high)
+        divisor = divisor * as_column(inside, len(windows) - axis)
     return _reduce(x, windows, 0, counts, np.add) / divisor.astype(x.dtype)
-
-
-def _global(context: Context, x: Type) -> Type:
-    return Type(x.dtype, x.shape and (*x.shape[:2], *[ONE] * len(x.shape[2:])))
 
 
 def _over_all(reduction: Any) -> Callable[..., Array]:
     def pool(x: Array) -> Array:
-        _floats(x)
+        _check_floats(x)
         if x.ndim < 3 or not x[:1, :1].size:
             raise ShapeError(f"expected (N, C, ...) with elements, got {x.shape}")
         return np.asarray(reduction(x, axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype)
@@ -489,9 +476,8 @@ for _name, _reduction in {"Average": np.mean, "Max": np.max}.items():
     op(
         f"Global{_name}Pool",
         kind="mixes",
-        since=7,
         keeps=_reduction is np.max,
-        type=_global,
+        type=lambda _, x: Type(x.dtype, x.shape and (*x.shape[:2], *[ONE] * len(x.shape[2:]))),
         paths=_pool_paths,
         batched="batch",
     )(_over_all(_reduction))

@@ -25,10 +25,10 @@ _MOST_VALUES = 2**31 - 1  # of one array of lists
 class Column:
     """A column of a table as one input.
 
-    ``bad``: why a row cannot be an input, by its number. ``words``: how much work each row is;
-    ``filled``: whether it has values at all.
-    ``shapes`` (N, K): rows of one batch have the same one; the sequences of a ragged input differ.
-    ``axis``: the batch axis of a dense input. Raises `ShapeError` if no row fits.
+    ``bad``: why a row cannot be an input, by its number. ``words``: the work of each row;
+    ``filled``: whether a row has values at all. ``shapes`` (N, K): rows of one batch have the same
+    one; the sequences of a ragged input differ. ``axis``: the batch axis of a dense input. Raises
+    `ShapeError` if no row fits.
     """
 
     def __init__(self, value: Value, name: str, column: Any, axis: int = 0) -> None:
@@ -58,7 +58,7 @@ class Column:
         self.words = np.maximum(np.diff(steps), 1)
 
     def _open_lists(self, array: pa.Array) -> Array:
-        """Returns the numbers of all rows. Keeps the LoD of each level, and where rows begin in
+        """Returns the values of all rows. Keeps the LoD of each level, and the start of each row in
         it.
         """
         self._lods: list[Int64] = []
@@ -72,7 +72,7 @@ class Column:
             self._reject(_nulls(array), array, "null")
         self._dtype_is_known = not pa.types.is_null(array.type)
         if not self._dtype_is_known:
-            return np.zeros(len(array), np.uint8)  # any number can hold it
+            return np.zeros(len(array), np.uint8)  # every dtype can hold it
         if pa.types.is_nested(array.type):
             return np.empty(len(array), object)  # no numbers
         if array.null_count:
@@ -103,8 +103,8 @@ class Column:
         return cast
 
     def _uniform(self, features: Sequence[int | None]) -> Int64:
-        """Returns the sizes (N, K) of each row's lists below its sequence; rows with several are
-        bad.
+        """Returns the sizes (N, K) of each row's lists below its sequence; rows with unequal sizes
+        are bad.
         """
         rows = len(self._rows)
         out = np.zeros((rows, len(features)), np.int64)
@@ -114,7 +114,7 @@ class Column:
             least, most = np.full(rows, np.iinfo(np.int64).max), np.full(rows, -1)
             np.minimum.at(least, self._row_of(level), lengths)
             np.maximum.at(most, self._row_of(level), lengths)
-            empty = most < 0  # a row without steps says nothing of their size
+            empty = most < 0  # a row without steps does not show their size
             usual = declared if declared is not None else int(most.max(initial=0))
             out[:, index] = np.where(empty, usual, most)
             for row in np.flatnonzero(~empty & (least != most)):
@@ -156,12 +156,12 @@ class Column:
         )
 
     def lengths_differ(self, other: Column) -> npt.NDArray[np.bool_]:
-        """For each row: whether its sequences in two ragged inputs have different lengths."""
+        """Returns for each row whether its sequences in two ragged inputs differ in length."""
         result = np.zeros(len(self._rows), bool)
         for up in range(min(self._depth, other._depth)):
             mine, theirs = (np.diff(each._starts[each._depth - up]) for each in (self, other))
             result |= mine != theirs
-            if up:  # as many sequences: each has to be as long
+            if up:  # equally many sequences: the lengths of each must be equal
                 for row in np.flatnonzero(~result).tolist():
                     one, two = (each._parts(row, each._depth - up) for each in (self, other))
                     result[row] = not np.array_equal(one, two)
@@ -173,7 +173,7 @@ class Column:
         return np.diff(self._lods[level][begin : end + 1])
 
     def _entries(self, level: int, rows: Int64) -> Int64:
-        """Returns the numbers of all entries that these rows have in a level."""
+        """Returns the indices of all entries that these rows have in a level."""
         starts = self._starts[level]
         counts = starts[rows + 1] - starts[rows]
         ends = np.cumsum(counts)
@@ -186,8 +186,8 @@ def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _whole(column: Any, depth: int) -> pa.Array:
-    """Returns one array of numbers, or of lists of them; where a column has no values its type is
-    not known and it has ``depth`` lists.
+    """Returns one array of values or of nested lists. If a column has no values, its type is not
+    known; then the array has ``depth`` levels of lists.
     """
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if isinstance(array, pa.ExtensionArray):
@@ -203,7 +203,7 @@ def _whole(column: Any, depth: int) -> pa.Array:
 def parse_type(text: str | pa.DataType) -> pa.DataType:
     """Returns a column's type from its name, such as "int64" or "list<float>".
 
-    Raises `UnsupportedError` for what is none.
+    Raises `UnsupportedError` for an unknown name.
     """
     if not isinstance(text, str):
         return text
@@ -223,11 +223,15 @@ def batch_size(value: Value, axis: int) -> Size | None:
     return shape[axis] if shape is not None and axis < len(shape) else None
 
 
+class OpenTypeError(UnsupportedError):
+    """The model leaves the type of an output open, and no row was scored that shows it."""
+
+
 class Result:
     """An output as a column: lists if it is ragged, else values or lists.
 
-    Axes of size 1 are left out where that is known. ``rows``: what their number is called in the
-    graph's types; where these leave it open, ``axis`` has them.
+    Axes of known size 1 are left out. ``rows``: the name of the number of rows in the graph's
+    types; if the types leave it open, ``axis`` is the axis of rows.
     """
 
     def __init__(self, graph: Graph, value: Value, rows: set[Size | None], axis: int) -> None:
@@ -268,7 +272,7 @@ class Result:
     ) -> pa.Array:
         """Returns the column: entry i of all batches together belongs to row ``places[i]``.
 
-        ``kind``: its type, if the caller said it. Raises `UnsupportedError` if no row has a
+        ``kind``: its type, if the caller said it. Raises `OpenTypeError` if no row has a
         value and the type is not known, and `ShapeError` if values are of another type.
         """
         if sum(data_of(each).size for each in batches) > _MOST_VALUES:
@@ -287,11 +291,9 @@ class Result:
         return entries.take(pa.array(source, mask=source < 0))
 
     def _type(self) -> pa.DataType:
-        """Returns the column's type before anything ran. Raises `UnsupportedError` if it is not
-        known.
-        """
+        """Returns the column's type before anything ran. Raises `OpenTypeError` if it is open."""
         if self._dtype is None or self._sizes is None:
-            raise UnsupportedError(
+            raise OpenTypeError(
                 f"output {self.name!r}: its type is not known before a row was scored; say it"
                 f" (types={{{self.name!r}: TYPE}}, --output-type {self.name}=TYPE), such as"
                 " list<float>"

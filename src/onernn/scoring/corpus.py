@@ -3,173 +3,410 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import sha256
 from io import BufferedReader
-from itertools import islice
+from itertools import filterfalse, groupby, islice
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-from pyarrow.fs import FileSystem
+import pyarrow.parquet as pq
+from pyarrow.fs import FileInfo, LocalFileSystem
 
 from onernn.ir.errors import ModelFormatError, ShapeError, UnsupportedError
+from onernn.scoring.scorer import REJECTED
+from onernn.scoring.systems import list_files, open_system, relative, shown
 
 _JSON = re.compile(r"\.(jsonl|ndjson|json)(\.(gz|bz2|zst|lz4|br))?$")
+_CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4", "br": "brotli"}
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,8}")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 1000
 """Rows of JSON that give the columns and their types."""
 _CHUNK = 1024  # rows
+_BUFFER = 2**20
+"""Bytes of each column that are read at once."""
+_LINE = 2**30
+"""Bytes of the longest line."""
 NOTE = "onernn"
 """The key of a note in the metadata of each file that a scoring writes."""
 _RAW = 10_000
 """Bytes of a line that cannot be read, in the reason for its rejection."""
 
 
+class Origin(NamedTuple):
+    """Where a row comes from: a file below the corpus, and a line of it, from 1 on, with its text,
+    or a row, from 0 on.
+    """
+
+    file: str
+    line: int | None
+    row: int | None
+    text: bytes = b""
+
+    def __str__(self) -> str:
+        return f"{self.file}, " + (f"row {self.row}" if self.line is None else f"line {self.line}")
+
+
 class Window(NamedTuple):
-    """The rows that become one file. ``bad``: why some could not be read, by their number."""
+    """The rows of one output file. ``bad``: why some could not be read, by their number.
+    ``origins``: the origin of a row, by the row's number.
+    """
 
     number: int
     table: pa.Table
     bad: dict[int, str]
+    origins: Sequence[Origin]
+
+    def digest(self) -> str:
+        """Returns a digest of the rows. Files that hold the same rows in another way have the same
+        one.
+        """
+        content = pa.BufferOutputStream()
+        table = self.table.replace_schema_metadata().combine_chunks()
+        pq.write_table(table, content, compression="none", use_dictionary=False, store_schema=False)
+        view = memoryview(content.getvalue())
+        footer = int.from_bytes(view[-8:-4], "little") + 8  # has the version of pyarrow
+        result = sha256(view[:-footer])
+        result.update(repr((table.num_rows, sorted(self.bad.items()))).encode())
+        return result.hexdigest()
+
+    def __str__(self) -> str:
+        if not len(self.origins):
+            return f"window {self.number}"
+        return f"window {self.number} ({self.origins[0]} to {self.origins[-1]})"
+
+    def trace(self, scored: pa.Table) -> pa.Table:
+        """Returns the scored rows with the origin of each rejected one in its reason."""
+        column = scored[REJECTED]
+        if column.null_count < len(column):
+            reasons = [
+                why and f"{self.origins[row]}: {why}" for row, why in enumerate(column.to_pylist())
+            ]
+            at = scored.column_names.index(REJECTED)
+            scored = scored.set_column(at, REJECTED, pa.array(reasons, pa.string()))
+        return scored
+
+    def rejected(self, scored: pa.Table) -> pa.Table:
+        """Returns a table of the rejected rows: file, line or row, reason, and text. A row of
+        Parquet has the text that it would have in JSON.
+        """
+        reasons = {row: why for row, why in enumerate(scored[REJECTED].to_pylist()) if why}
+        origins = [self.origins[row] for row in reasons]
+        values = self.table.take(pa.array(reasons, pa.int64())).to_pylist()
+        texts = [
+            json.dumps(row, default=str, ensure_ascii=False)
+            if origin.line is None
+            else origin.text.decode(errors="backslashreplace").rstrip("\r\n")
+            for origin, row in zip(origins, values, strict=True)
+        ]
+        return pa.table(
+            {
+                "file": pa.array([each.file for each in origins], pa.string()),
+                "line": pa.array([each.line for each in origins], pa.int64()),
+                "row": pa.array([each.row for each in origins], pa.int64()),
+                "reason": pa.array(reasons.values(), pa.string()),
+                "text": pa.array(texts, pa.large_string()),
+            }
+        )
 
 
-class _Line(NamedTuple):
-    """A line of JSON: its file, its number there from 1 on, and its bytes."""
+class _Ranges(Sequence[Origin]):
+    """The origins of rows of Parquet: a file, the first row's number, and how many follow."""
 
-    path: str
-    number: int
-    text: bytes
+    def __init__(self, ranges: Iterable[tuple[str, int, int]] = ()) -> None:
+        self._ranges = [*ranges]
+
+    def append(self, file: str, start: int, count: int) -> None:
+        self._ranges.append((file, start, count))
+
+    def take(self, size: int) -> _Ranges:
+        """Returns the first rows, and takes them away."""
+        taken, ranges, self._ranges = _Ranges(), self._ranges, []
+        for file, start, count in ranges:
+            first = min(size, count)
+            taken.append(file, start, first)
+            self.append(file, start + first, count - first)
+            size -= first
+        self._ranges = [each for each in self._ranges if each[2]]
+        return taken
+
+    def __len__(self) -> int:
+        return sum(count for *_, count in self._ranges)
+
+    def __getitem__(self, row: Any) -> Any:
+        row %= max(len(self), 1)
+        for file, start, count in self._ranges:
+            if row < count:
+                return Origin(file, None, start + row)
+            row -= count
+        raise IndexError
+
+
+class Block(NamedTuple):
+    """Rows that can be read without earlier rows: a row group of Parquet, or a file of JSON.
+    ``file``, ``group``: their numbers; ``start``: the number of the first row in the file.
+    """
+
+    file: int
+    group: int
+    start: int
+    rows: int
 
 
 class Corpus:
     """The rows of a file, or of all files in a folder or under a URI, in the order of their names.
 
-    Files are Parquet, or lines of JSON where their names say so. Names that begin with _ or a dot
-    are passed over. Folders named NAME=VALUE are columns: of integers if every value is written as
-    one, else of text. ``inputs``: columns that the model takes; ``keep``: those to read besides,
-    or all. Columns are those of all files together, null where a file lacks them; of JSON, those of
-    the first rows. A JSON value that its column cannot hold unchanged makes the row a bad one.
-    ``fingerprint``: the files' paths, sizes and times; ``rows``: how many there are, 0 where that
-    is not known before they are read.
+    Files are Parquet, or lines of JSON if their names say so. Names that begin with _ or a dot are
+    passed over. Folders named NAME=VALUE are columns: of integers if every value is written as one,
+    else of text. ``inputs``: columns that the model takes; ``keep``: the columns to read in
+    addition, or all. Other columns may be of any types. The columns of all files are joined, with
+    nulls if a file lacks one. The first rows of JSON decide its columns. A JSON value that its
+    column cannot hold unchanged makes the row a bad one. ``name``: the name of the corpus in
+    errors. ``fingerprint``: the files' names, sizes and times. ``rows``: the number of rows, 0 for
+    JSON. ``estimate``: the number of rows; for JSON an estimate by the bytes read so far.
+    ``blocks``: the blocks of Parquet, and of JSON after `set_lines`. A corpus can be pickled.
 
     Raises `ShapeError` for a column that is not there, `ModelFormatError` naming the file that
-    cannot be read, `UnsupportedError` if there are none, or some of both kinds; `OSError` as the
-    file system does.
+    cannot be read, `UnsupportedError` if there are none, or some of both kinds, and for the folder
+    of a table format; `OSError` as the file system does.
     """
 
     def __init__(
         self, where: str, inputs: Collection[str], keep: Collection[str] | None = None
     ) -> None:
-        self.rows, self._inputs = 0, inputs
-        root = where if "://" in where else os.path.abspath(where)
-        with _format_errors(where):
-            found = ds.dataset(root, schema=pa.schema([]), format="parquet")
-        self._system, self.paths = found.filesystem, found.files
-        kinds = {bool(_JSON.search(path.lower())) for path in self.paths}
+        self.rows = self.estimate = 0
+        self._inputs = inputs
+        self._system, self._root = open_system(where)
+        is_local = isinstance(self._system, LocalFileSystem)
+        self.name = self._root if is_local else shown(where).rstrip("/")
+        self.blocks = list[Block]()
+        files = self._list()
+        self.fingerprint = self._fingerprint(files)
+        self.paths = [each.path for each in files]
+        self._sizes = [each.size or 0 for each in files]
+        kinds = {bool(_JSON.search(self._name(path).lower())) for path in self.paths}
         if len(kinds) != 1:
             what = "files of JSON and others" if kinds else "no files"
-            raise UnsupportedError(f"{root}: there are {what}; give a folder of one format")
+            raise UnsupportedError(f"{self.name}: there are {what}; choose a folder of one format")
         (self._json,) = kinds
-        if self._json:
-            self._schema = self._sample_schema()
-        else:
-            base = FileSystem.from_uri(root)[1] if "://" in root else root
-            folders = _folders(base, self.paths)
-            parts = ds.partitioning(folders, flavor="hive")
-            found = ds.dataset(root, schema=pa.schema([]), format="parquet", partitioning=parts)
-            self._fragments = list(found.get_fragments())
-            self._schema = folders
-            for each in self._fragments:
-                with _format_errors(each.path):
-                    self._schema = _join_schemas(each.physical_schema, self._schema)
-                    self.rows += each.count_rows()
-            first = self._fragments[0].physical_schema.metadata or {}
-            self._schema = self._schema.with_metadata(
-                {key: text for key, text in first.items() if key != NOTE.encode()}
-            )
-        self.fingerprint = self._fingerprint()
-        names = self._schema.names
         self._all = keep is None
-        self.columns: list[str] = names if keep is None else [*dict.fromkeys([*keep, *inputs])]
+        chosen = None if keep is None else [*dict.fromkeys([*keep, *inputs])]
+        self._schema = self._sample_schema(chosen) if self._json else self._file_schema(chosen)
+        names = self._schema.names
+        # The scorer names the missing columns of inputs.
+        self.columns: list[str] = [
+            name for name in chosen or names if name in names or name in (keep or ())
+        ]
         if missing := [name for name in self.columns if name not in names]:
-            raise ShapeError(f"there is no column {missing[0]!r}; the columns are {names}")
+            raise ShapeError(f"there is no column {missing[0]!r}; the columns are {self._names}")
+        self.schema = pa.schema(map(self._schema.field, self.columns), self._schema.metadata)
 
-    def _fingerprint(self) -> list[list[Any]]:
-        infos = self._system.get_file_info(self.paths)
-        return [[each.path, each.size or 0, each.mtime_ns or 0] for each in infos]
+    def _list(self) -> list[FileInfo]:
+        with _format_errors(self.name):
+            return list_files(self._system, self._root, self.name)
+
+    def _fingerprint(self, files: list[FileInfo]) -> list[list[Any]]:
+        return [[self._name(each.path), each.size or 0, each.mtime_ns or 0] for each in files]
+
+    def _name(self, path: str) -> str:
+        return relative(path, self._root)
 
     def check_unchanged(self) -> None:
         """Raises `UnsupportedError` if a file was changed since it was listed."""
-        for was, now in zip(self.fingerprint, self._fingerprint(), strict=True):
-            if was != now:
-                raise UnsupportedError(
-                    f"{now[0]}: this file was changed while it was scored; score it into a new"
-                    " folder"
-                )
+        was, now = (
+            {*map(tuple, each)} for each in (self.fingerprint, self._fingerprint(self._list()))
+        )
+        if changed := was ^ now:
+            raise UnsupportedError(
+                f"{self.name}: {min(changed)[0]} was changed while it was scored; the same"
+                " command compares its rows with those that were scored"
+            )
 
-    def windows(self, size: int, done: Collection[int] = ()) -> Iterator[Window]:
-        """Yields all windows but those that are done; a corpus without rows is one window."""
-        pieces = self._json_pieces(size) if self._json else self._pieces(size)
-        for index, piece in enumerate(pieces):
-            if index not in done:
-                yield Window(index, *(self._read(piece) if self._json else (piece, {})))
+    def windows(
+        self, size: int, done: Collection[int] = (), only: Collection[int] | None = None
+    ) -> Iterator[Window]:
+        """Yields all windows except those that are done, or ``only`` some; a corpus without rows is
+        one window.
+        """
+        if only is not None and not only:
+            return
+        first = min(only) if only else next(filterfalse(done.__contains__, range(len(done) + 1)))
+        if not self.blocks:
+            first = 0
+        elif first and first * size >= self.rows:
+            return
+        block, skipped = self._seek(first * size)
+        pieces: Iterator[Any] = (self._json_pieces if self._json else self._pieces)(
+            size, int(block), int(skipped)
+        )
+        last = max(only) if only else None
+        for index, piece in enumerate(pieces, first):
+            if index not in done and (only is None or index in only):
+                yield self._read(index, piece) if self._json else piece._replace(number=index)
+            if index == last:
+                return
 
-    def _pieces(self, size: int) -> Iterator[pa.Table]:
-        rows, first = self._schema.empty_table().select(self.columns), True
-        for batch in self._batches():
-            rows = pa.concat_tables([rows, pa.Table.from_batches([batch])])
+    def _seek(self, rows: Any) -> tuple[Any, Any]:
+        """Returns the block of each row, and the place of the row in it."""
+        ends = np.cumsum([0, *(each.rows for each in self.blocks)])
+        blocks = np.searchsorted(ends[1:], rows, side="right")
+        return blocks, rows - ends[blocks]
+
+    def runs(self, size: int, windows: Sequence[int]) -> list[range]:
+        """Returns windows, which are in order, as runs of windows that begin in the same block."""
+        blocks, _ = self._seek(np.array(windows) * size)
+        result = list[range]()
+        for index, (number, block) in enumerate(zip(windows, blocks, strict=True)):
+            if index and result[-1].stop == number and block == blocks[index - 1]:
+                result[-1] = range(result[-1].start, number + 1)
+            else:
+                result.append(range(number, number + 1))
+        return result
+
+    @property
+    def lines_unknown(self) -> bool:
+        """Whether the lines of the files are to be counted before `runs` knows the blocks."""
+        return self._json and not self.blocks
+
+    def count_lines(self, file: int) -> int:
+        """Returns how many rows a file of JSON has."""
+        return sum(1 for _ in self._lines(file, file + 1))
+
+    def set_lines(self, counts: Sequence[int]) -> None:
+        """Notes how many rows each file of JSON has."""
+        self.blocks = [Block(file, 0, 0, lines) for file, lines in enumerate(counts)]
+        self.rows = self.estimate = sum(counts)
+
+    def _file_schema(self, chosen: Collection[str] | None) -> pa.Schema:
+        """Returns the chosen columns of files of Parquet. Counts the rows."""
+        folders = {path: _folders(self._name(path)) for path in self.paths}
+        result = _folder_types(folders.values())
+        self._folders = folders
+        names, first = dict.fromkeys(result.names), dict[bytes, bytes]()
+        for number, path in enumerate(self.paths):
+            with _format_errors(path), self._open(path) as file:
+                own, start = file.schema_arrow, 0
+                names |= dict.fromkeys(own.names)
+                if twice := [name for name, times in Counter(own.names).items() if times > 1]:
+                    raise pa.ArrowInvalid(f"there are two columns {twice[0]!r}")
+                if path == self.paths[0]:
+                    first = own.metadata or {}
+                if chosen is not None:
+                    own = pa.schema(each for each in own if each.name in chosen)
+                try:
+                    result = _join_schemas(own, result)
+                except pa.ArrowException as error:
+                    raise pa.ArrowInvalid(
+                        f"{error}; columns can be left out (keep=, --keep)"
+                    ) from error
+                for group in range(file.num_row_groups):
+                    rows = file.metadata.row_group(group).num_rows
+                    self.blocks.append(Block(number, group, start, rows))
+                    start += rows
+                self.rows += start
+        self._names, self.estimate = [*names], self.rows
+        return result.with_metadata({key: x for key, x in first.items() if key != NOTE.encode()})
+
+    @contextmanager
+    def _open(self, path: str) -> Iterator[pq.ParquetFile]:
+        """Opens a file of Parquet so that reading keeps a piece of each column in memory. By
+        default pyarrow reads whole row groups ahead.
+        """
+        with (
+            self._system.open_input_file(path) as stream,
+            pq.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False) as file,
+        ):
+            yield file
+
+    def _pieces(self, size: int, block: int, skipped: int) -> Iterator[Window]:
+        rows, origins, first = self.schema.empty_table(), _Ranges(), True
+        for path, start, table in self._tables(block, skipped):
+            rows = pa.concat_tables([rows, table])
+            origins.append(path, start, table.num_rows)
             while rows.num_rows >= size:
-                yield rows.slice(0, size)
+                whole = rows.slice(0, size).combine_chunks()  # its rows may be from several blocks
+                yield Window(0, whole, {}, origins.take(size))
                 rows, first = rows.slice(size), False
         if rows.num_rows or first:
-            yield rows
+            yield Window(0, rows.combine_chunks(), {}, origins)
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        for each in self._fragments:
-            with _format_errors(each.path):
-                yield from each.to_batches(
-                    schema=self._schema,
-                    columns=self.columns,
-                    batch_size=_CHUNK,
-                    batch_readahead=1,
-                )
+    def _tables(self, first: int, skipped: int) -> Iterator[tuple[str, int, pa.Table]]:
+        """Yields some rows of a file: its name, the first row's number, and a table. Begins in a
+        block, after rows that are ``skipped``.
+        """
+        for number, blocks in groupby(self.blocks[first:], lambda each: each.file):
+            groups = [*blocks]
+            path, start = self.paths[number], groups[0].start
+            folders = self._folders[path]
+            with _format_errors(path), self._open(path) as file:
+                here = {*file.schema_arrow.names}.intersection(self.columns) - {*folders}
+                for batch in file.iter_batches(
+                    _CHUNK, [each.group for each in groups], [*here], use_threads=False
+                ):
+                    dropped = min(skipped, batch.num_rows)
+                    batch, start, skipped = batch.slice(dropped), start + dropped, skipped - dropped
+                    columns = [
+                        _cast(batch.column(each.name), each.type)
+                        if each.name in here
+                        else _repeat(folders.get(each.name), each.type, batch.num_rows)
+                        for each in self.schema
+                    ]
+                    yield self._name(path), start, pa.table(columns, schema=self.schema)
+                    start += batch.num_rows
 
-    def _json_pieces(self, size: int) -> Iterator[list[_Line]]:
-        lines = self._lines()
+    def _json_pieces(self, size: int, block: int, skipped: int) -> Iterator[list[Origin]]:
+        self._bytes, total = 0, sum(self._sizes)
+        lines, rows = islice(self._lines(block), skipped, None), 0
         while piece := list(islice(lines, size)):
+            rows += len(piece)
+            if not self.blocks:
+                self.estimate = max(rows, round(rows * total / max(self._bytes, 1)))
             yield piece
+        if not self.blocks:
+            self.estimate = rows
 
-    def _lines(self) -> Iterator[_Line]:
-        for path in self.paths:
-            with _format_errors(path), self._system.open_input_stream(path) as stream:
-                for number, text in enumerate(BufferedReader(stream), 1):
-                    if text.strip():
-                        yield _Line(path, number, text)
+    def _lines(self, first: int = 0, stop: int | None = None) -> Iterator[Origin]:
+        """Yields the lines of files that are not blank."""
+        before = 0
+        for path, size in [*zip(self.paths, self._sizes, strict=True)][first:stop]:
+            name = self._name(path)
+            with _format_errors(path), self._system.open_input_file(path) as raw:
+                with _unpack(raw, name) as stream:
+                    lines = iter(partial(BufferedReader(stream).readline, _LINE), b"")
+                    for number, text in enumerate(lines, 1):
+                        if len(text) == _LINE and not text.endswith(b"\n"):
+                            raise OSError(f"line {number} has more than {_LINE:,} bytes")
+                        self._bytes = before + raw.tell()
+                        if text.strip():
+                            yield Origin(name, number, None, text)
+            before += size
 
-    def _sample_schema(self) -> pa.Schema:
-        """Returns the columns of the first rows. Rows after these give the type of a column that
-        has no values there; a column without any is of text, or if the model takes it, of integers.
+    def _sample_schema(self, chosen: Collection[str] | None) -> pa.Schema:
+        """Returns the chosen columns of the first rows. If a column has no values there, later rows
+        decide its type. A column without any value is text, or integers if the model takes it.
         """
         rows, lines = list[dict[str, Any]](), self._lines()
-        for line in islice(lines, _SAMPLE):
-            with suppress(ValueError, RecursionError):  # a bad row says nothing of the others
+        for count, line in enumerate(lines, 1):
+            with suppress(ValueError, RecursionError):  # a bad row does not affect the others
                 rows.append(_row(line.text))
+            if rows and count >= _SAMPLE:
+                break
         if not rows:
             raise UnsupportedError(f"{self.paths[0]}: there are no rows that can be read")
-        types = dict[str, pa.DataType]()
-        for name in dict.fromkeys(name for row in rows for name in row):
-            try:
-                types[name] = pa.array([row.get(name) for row in rows]).type
-            except (pa.ArrowException, ValueError, OverflowError) as error:
-                text = f"column {name!r} of the first {_SAMPLE:,} rows has several types: {error}"
-                raise ModelFormatError(text, self.paths[0]) from error
+        self._names = [*dict.fromkeys(name for row in rows for name in row)]
+        types = {
+            name: _common_type([row.get(name) for row in rows])
+            for name in (self._names if chosen is None else chosen)
+            if name in self._names
+        }
         while unknown := [name for name, kind in types.items() if not _is_known(kind)]:
             if (next_line := next(lines, None)) is None:
                 break
@@ -184,11 +421,11 @@ class Corpus:
                 types[name] = _settle(types[name], pa.int64())
         return pa.schema(types.items())
 
-    def _read(self, lines: list[_Line]) -> tuple[pa.Table, dict[int, str]]:
-        """Returns the rows of JSON; one that cannot be read has nulls. pyarrow's reader drops
-        columns that come late, gives a file up at a bad line, and crashes at some.
+    def _read(self, number: int, lines: list[Origin]) -> Window:
+        """Returns the rows of JSON; rows that cannot be read have nulls. pyarrow's own reader is
+        not used: it drops columns that come late, stops at a bad line, and crashes at some lines.
         """
-        schema = pa.schema([self._schema.field(name) for name in self.columns])
+        schema = self.schema
         rows, bad = list[dict[str, Any]](), dict[int, str]()
         for index, line in enumerate(lines):
             try:
@@ -199,17 +436,17 @@ class Corpus:
         try:
             table = _table(rows, schema)
             if not any(map(_is_infinite, table.combine_chunks().columns)):
-                return table, bad
+                return Window(number, table, bad, lines)
         except (pa.ArrowException, ValueError, OverflowError):
             pass
         for index, (line, row) in enumerate(zip(lines, rows, strict=True)):
             try:
-                _table([row], schema)
-                if index not in bad:
+                one = _table([row], schema)
+                if index not in bad and any(map(_is_infinite, one.columns)):
                     json.loads(line.text, parse_float=_finite)
             except (pa.ArrowException, ValueError, OverflowError) as error:
                 rows[index], bad[index] = {}, _explain_line(line, error)
-        return _table(rows, schema), bad
+        return Window(number, _table(rows, schema), bad, lines)
 
     def _check_row(self, row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
         """Returns the row. Raises `ValueError` for values that their column would change or
@@ -217,9 +454,12 @@ class Corpus:
         """
         late = row.keys() - {*self._schema.names}
         if late and self._all:
-            raise ValueError(f"none of the first {_SAMPLE:,} rows has a column {min(late)!r}")
+            raise ValueError(
+                f"none of the first {_SAMPLE:,} rows has a column {min(late)!r}; leave it out"
+                " (keep=, --keep)"
+            )
         for field in schema:
-            if not _holds(field.type, row.get(field.name)):
+            if not holds(field.type, row.get(field.name)):
                 value = f"{row[field.name]!r:.60}"
                 raise ValueError(f"column {field.name!r} is of {field.type}, got {value}")
         return row
@@ -230,8 +470,6 @@ def _format_errors(path: str) -> Iterator[None]:
     """Errors name the file that cannot be read."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{error}: it is no file or folder") from error
     except (pa.ArrowException, OSError, EOFError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -252,24 +490,60 @@ def _join_schemas(own: pa.Schema, schema: pa.Schema) -> pa.Schema:
     return result
 
 
-def _folders(base: str, paths: Iterable[str]) -> pa.Schema:
-    """Returns the columns that folders named NAME=VALUE are."""
-    values: dict[str, set[str]] = {}
-    for path in paths:
-        for part in path.removeprefix(base).split("/")[:-1]:
-            name, equals, value = part.partition("=")
-            if equals:
-                values.setdefault(unquote(name), set()).add(unquote(value))
+def _folders(name: str) -> dict[str, str | None]:
+    """Returns the values of the columns that a file's folders are, named NAME=VALUE."""
+    pairs = (part.partition("=") for part in name.split("/")[:-1] if "=" in part)
+    result = {unquote(column): unquote(value) for column, _, value in pairs}
+    return {column: None if value == _NULL else value for column, value in result.items()}
+
+
+def _folder_types(folders: Iterable[Mapping[str, str | None]]) -> pa.Schema:
+    """Returns the columns that folders are."""
+    values: dict[str, list[str]] = {}
+    for each in folders:
+        for name, value in each.items():
+            values.setdefault(name, []).extend([] if value is None else [value])
     return pa.schema(
-        (name, pa.int32() if all(map(_INTEGER.fullmatch, texts - {_NULL})) else pa.string())
+        (name, pa.int32() if all(map(_INTEGER.fullmatch, texts)) else pa.string())
         for name, texts in values.items()
     )
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)  # extension types cannot be cast
+
+
+def _repeat(value: str | None, kind: pa.DataType, count: int) -> pa.Array:
+    """Returns the value of a folder as a column, or nulls."""
+    return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value).cast(kind), count)
+
+
+def _unpack(raw: Any, name: str) -> Any:
+    """Returns the stream of a file's content, decompressed if the file's name has such a suffix."""
+    codec = _CODECS.get(name.lower().rpartition(".")[2])
+    return pa.CompressedInputStream(raw, codec) if codec else raw
 
 
 def _unify(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Returns the type that holds values of both. Raises `pa.ArrowException` if there is none."""
     schemas = [pa.schema([("", one)]), pa.schema([("", other)])]
     return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+
+
+def _common_type(values: list[Any]) -> pa.DataType:
+    """Returns the type that most of these JSON values have. Rows with other types are bad."""
+    errors = (pa.ArrowException, ValueError, OverflowError)
+    with suppress(*errors):
+        return pa.array(values).type
+    kinds = Counter[pa.DataType]()
+    for value in values:
+        with suppress(*errors):
+            kinds[pa.array([value]).type] += 1
+    result = pa.null()
+    for kind, _ in kinds.most_common():
+        with suppress(pa.ArrowException):
+            result = _unify(result, kind)
+    return result
 
 
 def _inner(kind: pa.DataType) -> list[pa.Field]:
@@ -282,7 +556,7 @@ def _is_known(kind: pa.DataType) -> bool:
 
 
 def _settle(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
-    """Returns the type with ``leaf`` for what no row has a value of."""
+    """Returns the type with ``leaf`` in place of parts that have no value in any row."""
     if pa.types.is_null(kind):
         return leaf
     inner = [each.with_type(_settle(each.type, leaf)) for each in _inner(kind)]
@@ -291,8 +565,10 @@ def _settle(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
     return pa.struct(inner) if pa.types.is_struct(kind) else kind
 
 
-def _holds(kind: pa.DataType, value: Any) -> bool:
-    """Returns whether a column of this type holds a JSON value unchanged."""
+def holds(kind: pa.DataType, value: Any) -> bool:
+    """Returns whether a column of this type holds a value of Python unchanged; of types that JSON
+    lacks, pyarrow knows.
+    """
     if value is None:
         return True
     if pa.types.is_list(kind):
@@ -302,22 +578,27 @@ def _holds(kind: pa.DataType, value: Any) -> bool:
         accepted = _ACCEPTED.get(inner)
         if accepted is not None:
             return accepted.issuperset(map(type, value))
-        return all(_holds(inner, each) for each in value)
+        return all(holds(inner, each) for each in value)
     if pa.types.is_struct(kind):
         fields = {each.name: each.type for each in _inner(kind)}
         return type(value) is dict and all(
-            name in fields and _holds(fields[name], each) for name, each in value.items()
+            name in fields and holds(fields[name], each) for name, each in value.items()
         )
-    return type(value) in _ACCEPTED.get(kind, frozenset())
+    return kind not in _ACCEPTED or type(value) in _ACCEPTED[kind]
 
 
 _ACCEPTED: dict[pa.DataType, frozenset[type]] = {
+    pa.null(): frozenset({type(None)}),
     pa.bool_(): frozenset({bool, type(None)}),
-    pa.int64(): frozenset({int, type(None)}),
-    pa.float64(): frozenset({float, int, type(None)}),  # integers that it cannot hold are refused
     pa.string(): frozenset({str, type(None)}),
+    **{
+        pa.type_for_alias(f"{sign}int{bits}"): frozenset({int, type(None)})
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },  # values that a type cannot hold are refused by pyarrow
+    **dict.fromkeys((pa.float32(), pa.float64()), frozenset({float, int, type(None)})),
 }
-"""Types of values by the type of a JSON column; `pa.array` would make 7 of "007" and 1 of true."""
+"""Types of values by the type of a column; `pa.array` would make 7 of "007" and 1 of true."""
 
 
 def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -325,17 +606,17 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _explain_line(line: _Line, error: Exception) -> str:
-    """Returns why a line is not a row: the file, the line, and its text."""
+def _explain_line(line: Origin, error: Exception) -> str:
+    """Returns why a line is not a row, and its text."""
     text = line.text.strip()
     cut = f"... ({len(text):,} bytes)" if len(text) > _RAW else ""
     raw = text[:_RAW].decode(errors="backslashreplace")
-    return f"{line.path}, line {line.number}: {error}: {raw}{cut}"
+    return f"{error}: {raw}{cut}"
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    """Returns the row. Raises `ValueError` or `RecursionError` for what is none, and for what a
-    dictionary would lose.
+    """Returns the row. Raises `ValueError` or `RecursionError` if it is not a valid row, or if a
+    dictionary would lose a part of it.
     """
     row = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     if not isinstance(row, dict):

@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from onernn.engine.session import Session
+from onernn.fuse_passes.ragged_inputs import LENGTHS, padded_inputs, with_ragged_inputs
 from onernn.fuse_passes.row_independence import Independence, independence
-from onernn.ir.arrays import Array, Int64
+from onernn.ir.arrays import Int64
 from onernn.ir.errors import LibraryError, OnernnError, ShapeError, UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Value
-from onernn.ir.ragged import Batch, Ragged
-from onernn.scoring.columns import Column, Result, batch_size, parse_type
+from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.scoring.columns import Column, OpenTypeError, Result, batch_size, parse_type
 
 WORDS = 20_000
 """Words of a batch: enough for the kernels, and its values stay small."""
@@ -32,15 +33,17 @@ other sizes are rounded otherwise; other rows change far more."""
 
 
 class Scorer:
-    """A model that scores tables, as `__call__` says. It can be pickled, as its session can.
+    """A model that scores tables: see `__call__`. It can be pickled, because its session can.
 
-    ``model``: a `Session`, or what makes one, with the ``options`` of one. ``inputs``: the column
-    of each input; one that is not named there has the input's name. ``outputs``: the column of
-    each output, and no other outputs; by default all, by their names. ``words``: of one batch, at
-    most, unless a row has more. ``batch_axis``: where dense inputs and outputs have their rows, one
-    number for all or by name, the last axis where there are fewer; of most outputs it is known.
-    ``types``: the types of columns by output, as pyarrow's or by name, such as "list<float>": an
-    output whose type the model leaves open needs one if no row was scored yet.
+    ``model``: a `Session`, or a model for one; ``options``: the options of the `Session`.
+    ``inputs``: the column of each input; by default the input's name. ``outputs``: the column of
+    each output; outputs that are not listed are left out; by default all outputs, by their names.
+    ``words``: the steps of a batch, at most, unless one row has more. ``batch_axis``: the axis of
+    rows of dense inputs and outputs, one integer for all or by name; the last axis of arrays with
+    fewer axes. For most outputs the axis is known. ``types``: the types of columns by output, as
+    pyarrow's or by name, such as "list<float>": an output whose type the model leaves open needs
+    one if no row was scored yet. ``keep``: the columns of the table that the result keeps, before
+    the outputs; by default all.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Scorer:
         words: int = WORDS,
         batch_axis: int | Mapping[str, int] = 0,
         types: Mapping[str, Any] | None = None,
+        keep: Collection[str] | None = None,
         **options: Any,
     ) -> None:
         self.session = model if isinstance(model, Session) else Session(model, **options)
@@ -62,25 +66,26 @@ class Scorer:
             )
         graph = self.session.graph
         self._words = words
+        self.keep = None if keep is None else [*dict.fromkeys(keep)]
         self._tolerance = _NEAR if any(e.dtype != "f32" for e in self.session.explained) else _CLOSE
         names = {value.name: value.name for value in graph.inputs}
         self.columns = names | _check_known(inputs or {}, names, "input")
         names = {value.name: value.name for value in graph.outputs}
-        self._outputs = names if outputs is None else _check_known(outputs, names, "output")
-        for name, times in Counter([*self._outputs.values(), REJECTED]).items():
+        self.outputs = names if outputs is None else _check_known(outputs, names, "output")
+        for name, times in Counter([*self.outputs.values(), REJECTED]).items():
             if times > 1:
                 raise ShapeError(f"outputs: two of them would be column {name!r}")
         border = {value.name: value.shape for value in (*graph.inputs, *graph.outputs)}
         if isinstance(batch_axis, int):
             batch_axis = dict.fromkeys(border, batch_axis)
-        self._axes = dict.fromkeys(border, 0) | _check_known(batch_axis, border, "input or output")
+        self.axes = dict.fromkeys(border, 0) | _check_known(batch_axis, border, "input or output")
         for name, shape in border.items():
-            if shape and self._axes[name] >= len(shape):
-                self._axes[name] = len(shape) - 1
-        self._fixed = _fixed_rows(graph.inputs, self._axes)
+            if shape and self.axes[name] >= len(shape):
+                self.axes[name] = len(shape) - 1
+        self._fixed = _find_fixed_rows(graph.inputs, self.axes)
         self._types = {
             name: parse_type(kind)
-            for name, kind in _check_known(types or {}, self._outputs, "output").items()
+            for name, kind in _check_known(types or {}, self.outputs, "output").items()
         }
         self._known: dict[tuple[Value, ...], tuple[Independence, list[Result]]] = {}
         if any(layer.layer.mixes_rows for layer in self.session.layers.values()):
@@ -89,12 +94,12 @@ class Scorer:
     def __call__(
         self, rows: pa.Table | pa.RecordBatch, known_bad: Mapping[int, str] | None = None
     ) -> pa.Table:
-        """Returns the same rows in the same order with the outputs behind them, and the column
-        `REJECTED`.
+        """Returns the kept columns of the same rows in the same order, the outputs, and the column
+        `REJECTED`. All further columns, except the inputs, may have any type.
 
-        Columns of numbers are dense, (N,); lists are ragged sequences where the input is, and else
-        further axes. Nothing is padded: rows of a dense input with other sizes come into another
-        batch. A row that cannot be scored has nulls for outputs. ``known_bad``: rows to reject in
+        A column of scalars is dense, (N,). Lists are sequences if the input is ragged, otherwise
+        further axes. Nothing is padded: rows of a dense input with different sizes run in separate
+        batches. A row that cannot be scored has nulls for outputs. ``known_bad``: rows to reject in
         any case, and why.
 
         Raises `ShapeError` if a column is missing, or of a type that no row can have, and
@@ -103,8 +108,9 @@ class Scorer:
         """
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         self.check_columns(table.column_names)
+        count = table.num_rows
         columns = {
-            value.name: Column(value, name, table.column(name), self._axes[value.name])
+            value.name: Column(value, name, table.column(name), self.axes[value.name])
             for value in self.session.graph.inputs
             for name in [self.columns[value.name]]
         }
@@ -119,52 +125,77 @@ class Scorer:
                 bad.setdefault(row, f"{names}: sequences of different lengths")
         places: list[Int64] = [np.zeros(0, np.int64)]
         outputs: list[list[Batch]] = [[] for _ in results]
-        for batch in self._batches(columns, bad, table.num_rows, bool(known.doubt)):
+        for batch in self._batches(columns, bad, count, bool(known.doubt)):
             for rows, values in self._run(columns, batch, bad, known, results):
                 places.append(rows)
                 for into, output in zip(outputs, values, strict=True):
                     into.append(output)
         where = np.concatenate(places)
+        if self.keep is not None:
+            table = table.select(self.keep)
         for result, batches in zip(results, outputs, strict=True):
-            array = result.array(batches, where, table.num_rows, self._types.get(result.name))
-            table = table.append_column(self._outputs[result.name], array)
-        reasons = [bad.get(row) for row in range(table.num_rows)]
+            try:
+                array = result.array(batches, where, count, self._types.get(result.name))
+            except OpenTypeError as error:
+                why = f"; row {min(bad)} was rejected: {bad[min(bad)]}" if bad else ""
+                raise OpenTypeError(f"{error}{why}") from error
+            table = table.append_column(self.outputs[result.name], array)
+        reasons = [bad.get(row) for row in range(count)]
         return table.append_column(REJECTED, pa.array(reasons, pa.string()))
 
     def check_columns(self, names: Collection[str]) -> None:
-        """Raises `ShapeError` if inputs miss their columns, or outputs' names are taken."""
+        """Raises `ShapeError` if needed columns are missing, or the outputs' names are taken.
+
+        A padded input whose lengths have no column takes a ragged column from now on.
+        """
+        graph = self.session.graph
+        ragged = [n for n in padded_inputs(graph) if self.columns[n + LENGTHS] not in names]
+        if ragged := [n for n in ragged if self.columns[n] in names]:
+            for name in ragged:
+                del self.columns[name + LENGTHS]
+            self.session = self.session.with_graph(with_ragged_inputs(graph, ragged))
+            self._known.clear()
         for name, column in self.columns.items():
             if column not in names:
                 raise ShapeError(
                     f"input {name!r} takes column {column!r}; the columns are {[*names]}; name"
                     f" its column (inputs={{{name!r}: COLUMN}}, --input {name}=COLUMN)"
                 )
-        if taken := {*self._outputs.values(), REJECTED}.intersection(names):
+        kept = names if self.keep is None else self.keep
+        if missing := [name for name in kept if name not in names]:
+            raise ShapeError(f"there is no column {missing[0]!r}; the columns are {[*names]}")
+        if taken := {*self.outputs.values(), REJECTED}.intersection(kept):
             raise ShapeError(
                 f"there is a column {min(taken)!r} already: leave it out (keep=, --keep), or give"
                 " the output another name (outputs={NAME: COLUMN}, --output NAME=COLUMN)"
             )
 
+    def schema(self, columns: pa.Schema) -> pa.Schema:
+        """Returns the columns of the result for tables with these columns. Raises as `__call__`,
+        which returns it for a table without rows.
+        """
+        return self(columns.empty_table()).schema
+
     def expect(self, schema: pa.Schema) -> None:
         """Notes the types of outputs in a table that was scored before."""
-        for name, column in self._outputs.items():
+        for name, column in self.outputs.items():
             self._types.setdefault(name, schema.field(column).type)
 
     def _results_for(self, inputs: tuple[Value, ...]) -> tuple[Independence, list[Result]]:
-        """Returns what is known of the rows of a batch, and the outputs.
+        """Returns the facts about the rows of a batch, and the outputs.
 
         Raises `UnsupportedError` if the model certainly combines the rows of a batch.
         """
         if inputs not in self._known:
             graph = replace(self.session.graph, inputs=inputs)
-            called = {batch_size(value, self._axes[value.name]) for value in inputs} - {None}
+            called = {batch_size(value, self.axes[value.name]) for value in inputs} - {None}
             results = [
-                Result(graph, value, called, self._axes[value.name])
+                Result(graph, value, called, self.axes[value.name])
                 for value in graph.outputs
-                if value.name in self._outputs
+                if value.name in self.outputs
             ]
-            known = independence(graph, self._axes, [each.name for each in results])
-            if (self._fixed or self._words) == 1:  # no batch has several rows
+            known = independence(graph, self.axes, [each.name for each in results])
+            if (self._fixed or self._words) == 1:  # no batch has more than one row
                 known = Independence({}, frozenset())
             self._known[inputs] = known, results
         known, results = self._known[inputs]
@@ -175,7 +206,7 @@ class Scorer:
     def _batches(
         self, columns: Mapping[str, Column], bad: Mapping[int, str], count: int, doubted: bool
     ) -> Iterator[Int64]:
-        """Yields rows that run together: of one shape and similar length, filled by words.
+        """Yields rows that run together: with one shape and similar lengths, filled by steps.
 
         If it is ``doubted`` that rows are independent, a row whose ragged inputs have different
         lengths runs by itself: the lengths of two rows could add up to the same number.
@@ -248,7 +279,7 @@ class Scorer:
             result.by_rows(outputs[result.name], count, known.axes.get(result.name))
             for result in results
         )
-        return [_first(each, len(rows)) for each in arrays]
+        return [_cut(each, 0, len(rows)) for each in arrays]
 
     def _check_sample(
         self,
@@ -272,7 +303,7 @@ class Scorer:
             except _Refused as error:
                 raise _dependent(f"{known.doubt}; {row} runs in a batch only: {error}") from error
             for result, one, all_of in zip(results, single, outputs, strict=True):
-                if _differ(_row(one, 0), _row(all_of, index), self._tolerance):
+                if _differ(one, _cut(all_of, index, index + 1), self._tolerance):
                     raise _dependent(
                         f"{known.doubt}; {row} by itself has other values of output {result.name!r}"
                     )
@@ -289,29 +320,20 @@ def _dependent(why: str) -> UnsupportedError:
     )
 
 
-def _row(batch: Batch, index: int) -> Array:
-    """Returns the values of one row."""
+def _cut(batch: Batch, first: int, last: int) -> Batch:
+    """Returns some of the rows."""
     if not isinstance(batch, Ragged):
-        return batch[index]
-    first, last = index, index + 1
-    for level in (*batch.outer, batch.offsets):
-        first, last = int(level[first]), int(level[last])
-    return batch.data[first:last]
-
-
-def _first(batch: Batch, count: int) -> Batch:
-    """Returns the first rows."""
-    if not isinstance(batch, Ragged):
-        return batch[:count]
+        return batch[first:last]
     levels = []
     for level in (*batch.outer, batch.offsets):
-        levels.append(level[: count + 1])
-        count = int(levels[-1][-1])
-    return Ragged(batch.data[:count], levels[-1], tuple(levels[:-1]))
+        levels.append(level[first : last + 1] - level[first])
+        first, last = int(level[first]), int(level[last])
+    return Ragged(batch.data[first:last], levels[-1], tuple(levels[:-1]))
 
 
-def _differ(one: Array, other: Array, tolerance: float) -> bool:
+def _differ(alone: Batch, together: Batch, tolerance: float) -> bool:
     """Returns whether values differ by more than rounding. Integers must be equal."""
+    one, other = data_of(alone), data_of(together)
     if one.shape != other.shape or one.dtype.kind != "f":
         return not np.array_equal(one, other)
     if not one.size:
@@ -333,7 +355,7 @@ def _check_known(named: Mapping[str, T], names: Collection[str], what: str) -> d
     return dict(named)
 
 
-def _fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | None:
+def _find_fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | None:
     """Returns the rows of a batch, if the model fixes them; raises if an input has no rows."""
     result: set[int] = set()
     for value in inputs:

@@ -14,18 +14,25 @@ from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Graph, describe_operators
 from onernn.ir.ragged import Batch
 from onernn.ir.records import dataclass
-from onernn.verification.comparing import TOLERANCES, OutputComparison, compare, json_text
+from onernn.verification.comparing import (
+    TOLERANCES,
+    Batches,
+    OutputComparison,
+    compare,
+    json_text,
+)
 from onernn.verification.input_generation import make_inputs
-from onernn.verification.recording import INPUTS, open_recording, read_inputs
+from onernn.verification.recording import INPUTS, Recording, open_recording, read_inputs
 from onernn.verification.tracing import trace
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault and where it is. ``outputs``: those with the fault beside those without it.
+    """A fault and its place. ``outputs``: the outputs with the fault, compared with the outputs
+    without it.
 
-    ``counts``: whether a run on one of the framework's paths gives other numbers, or fails. A cost,
-    an exporter's fault, and one that this batch does not bring out are listed, and do not count.
+    ``counts``: whether a run on one of the framework's paths returns wrong results, or fails. A
+    cost, an exporter's fault, and a fault without effect on this batch are listed and do not count.
     """
 
     fault: str
@@ -40,7 +47,12 @@ class Finding:
     @property
     def max_abs(self) -> float | None:
         """The largest difference in any output; None: none was computed, NaN: not comparable."""
-        return _worst(self.outputs)
+        errors = [output.max_abs for output in self.outputs]
+        return math.nan if any(map(math.isnan, errors)) else max(errors, default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the fields and ``max_abs``."""
+        return {**vars(self), "max_abs": self.max_abs}
 
 
 @dataclass(frozen=True)
@@ -65,19 +77,11 @@ class AuditReport:
         return self.passed
 
     def to_json(self) -> str:
-        """``{"status", "outputs", "framework", "batch", "findings", "paths", "cause": null}``."""
-        findings = []
-        for each in self.findings:
-            outputs = [output.as_json() for output in each.outputs]
-            findings.append({**vars(each), "max_abs": each.max_abs, "outputs": outputs})
-        paths = {path: [each.as_json() for each in results] for path, results in self.paths.items()}
-        return json_text(
-            self.passed,
-            framework=self.framework,
-            batch=self.batch,
-            findings=findings,
-            paths=paths,
-        )
+        """Returns ``{"status", "outputs", "framework", "batch", "findings", "paths", "cause":
+        null}``.
+        """
+        keys = ("framework", "batch", "findings", "paths")
+        return json_text(self.passed, **{key: getattr(self, key) for key in keys})
 
 
 def audit(
@@ -85,34 +89,34 @@ def audit(
     data: str | Path | Mapping[str, Array] | None = None,
     *,
     params: str | Path | None = None,
+    rules: Mapping[str, Any] | None = None,
 ) -> AuditReport:
-    """Known faults of stock Paddle or MXNet that hit a saved model, and of ONNX files.
+    """Finds known faults of stock Paddle or MXNet that hit a saved model, and faults of ONNX files.
 
-    No framework has to be installed.
+    It needs no framework.
 
-    ``model``: its file, as for `load`, or what `load` gave, whose file is read again. ``data``: a
-    recording, of which the inputs are used; ragged inputs with an empty sentence are made where
-    there is none. Each fault is repeated on the reference, by itself, then all of a path together.
+    ``model``: a file for `load`, or the result of `load`, whose file is read again; ``params`` and
+    ``rules``: see `load`. ``data``: a recording, for its inputs;
+    without it the audit makes ragged inputs with an empty sequence. It repeats each fault on the
+    reference, first by itself, then all faults of a path together.
 
-    Raises `ModelFormatError` for a file that is no model and for a recording that does not fit,
-    `UnsupportedError` for operators that cannot run, and if no inputs can be made.
+    Raises `ModelFormatError` if the file is not a model or the recording does not fit. Raises
+    `UnsupportedError` if an operator cannot run, or if no inputs can be made.
     """
     path = model.name if isinstance(model, Graph) else model
-    run = AuditRun(find_faults(path, params), data)
-    findings = tuple(run.finding(fault) for fault in run.model.faults)
-    together = {way: run.compared(run.faults_on(way)) for way in run.model.paths}
+    run = AuditRun(find_faults(path, params, rules), data)
+    findings = tuple(map(run.finding, run.model.faults))
+    together = {way: run.compare_outputs(run.faults_on(way)) for way in run.model.paths}
     framework, ways = run.model.framework, run.model.paths
     return AuditReport(str(path), framework, run.batch, findings, together, ways)
 
 
 class AuditRun:
-    """A model on one batch, as documented; and what it gives under its faults beside that."""
+    """A model on one batch: its documented outputs, and its outputs under known faults."""
 
-    def __init__(
-        self, model: FaultyModel[Any], data: str | Path | Mapping[str, Array] | None = None
-    ) -> None:
+    def __init__(self, model: FaultyModel[Any], data: Recording | None = None) -> None:
         self.model = model
-        self.feed: Mapping[str, Batch] = {}
+        self.feed: Batches = {}
         self.values: dict[str, Any] = {}
         if data is not None:
             graph = model.model
@@ -137,12 +141,14 @@ class AuditRun:
         return [f for f in self.model.faults if path in f.paths and f.effect == "wrong"]
 
     def outputs(self, faults: Sequence[FrameworkFault[Any]]) -> dict[str, Batch]:
-        """Returns the outputs that the framework gives under some of its faults."""
+        """Returns the outputs that the framework computes under some of its faults."""
         graph = self.model.with_faults(faults, self.values)
         values = _values(graph, {value.name: self.feed[value.name] for value in graph.inputs})
         return {output.name: values[output.name] for output in graph.outputs}
 
-    def compared(self, faults: Sequence[FrameworkFault[Any]]) -> tuple[OutputComparison, ...]:
+    def compare_outputs(
+        self, faults: Sequence[FrameworkFault[Any]]
+    ) -> tuple[OutputComparison, ...]:
         if not any(fault.repeats for fault in faults):
             return ()
         return tuple(
@@ -151,7 +157,7 @@ class AuditRun:
         )
 
     def finding(self, fault: FrameworkFault[Any]) -> Finding:
-        outputs = self.compared([fault]) if fault.repeats else ()
+        outputs = self.compare_outputs([fault]) if fault.repeats else ()
         happens = fault.effect in ("crashes", "refuses")
         if fault.effect == "wrong":
             happens = not all(output.passed for output in outputs)
@@ -168,10 +174,5 @@ class AuditRun:
         )
 
 
-def _values(graph: Graph, feed: Mapping[str, Batch]) -> dict[str, Any]:
+def _values(graph: Graph, feed: Batches) -> dict[str, Any]:
     return {**graph.constants, **trace(graph, feed)}
-
-
-def _worst(outputs: tuple[OutputComparison, ...]) -> float | None:
-    errors = [output.max_abs for output in outputs]
-    return math.nan if any(map(math.isnan, errors)) else max(errors, default=None)

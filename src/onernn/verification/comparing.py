@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from onernn.fuse_passes.ragged_inputs import LENGTHS
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import Value
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
+
+Batches = Mapping[str, Batch]
+"""Inputs or outputs of a model, by name."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +44,12 @@ TOLERANCES = {
 _OF_OUTPUTS = {"float16": "f16"}  # NumPy's name of a narrow dtype, and the tolerance's
 
 
-def tolerance_of(
-    dtype: str, atol: float | None, rtol: float | None, *outputs: Ragged | Array
-) -> Tolerance:
-    """Returns the default one of a dtype computed in, with what is given in its place; exact for
-    others.
+def tolerance_of(dtype: str, atol: float | None, rtol: float | None, *outputs: Batch) -> Tolerance:
+    """Returns the default tolerance of a dtype, except for the values that a caller sets; other
+    dtypes have none.
 
-    ``outputs``: what is to be compared. A narrow dtype of theirs widens the relative default, as
-    it rounds whatever was computed.
+    ``outputs``: the arrays to compare. If one has a narrow dtype, that rounds the result, so the
+    relative default is wider.
     """
     default = TOLERANCES.get(dtype, Tolerance(0, 0))
     for output in outputs:
@@ -68,17 +71,19 @@ class OutputComparison:
 
     @classmethod
     def incomparable(cls, name: str, reason: str) -> OutputComparison:
-        """Returns the verdict where no difference can be measured."""
+        """Returns the verdict on outputs whose difference cannot be measured."""
         return cls(name, False, np.nan, np.nan, reason)
 
     def as_json(self) -> dict[str, Any]:
-        """``{"name", "pass", "max_abs", "max_rel"}``."""
+        """Returns ``{"name", "pass", "max_abs", "max_rel"}``."""
         numbers = {"max_abs": self.max_abs, "max_rel": self.max_rel}
         return {"name": self.name, "pass": self.passed, **numbers}
 
 
 def differences(actual: Array, reference: Array) -> Array:
-    """|a - b| in float64; 0 where both are the same infinity or NaN, infinite where only one is."""
+    """Returns |a - b| in float64: 0 for the same infinity or NaN in both, infinite for one in only
+    one of them.
+    """
     one, other = np.asarray(actual, np.float64), np.asarray(reference, np.float64)
     with np.errstate(invalid="ignore"):
         apart = np.abs(one - other)
@@ -86,10 +91,10 @@ def differences(actual: Array, reference: Array) -> Array:
     return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
 
 
-def compare(
-    name: str, actual: Ragged | Array, reference: Ragged | Array, tolerance: Tolerance
-) -> OutputComparison:
-    """Integers, shapes and LoD must be equal; floats within the tolerance; NaN where NaN is."""
+def compare(name: str, actual: Batch, reference: Batch, tolerance: Tolerance) -> OutputComparison:
+    """Compares an output: integers, shapes and LoD must be equal, floats within the tolerance, and
+    each NaN must be in the same place.
+    """
     if isinstance(reference, Ragged):
         if not isinstance(actual, Ragged):
             return OutputComparison.incomparable(name, "LoD is missing")
@@ -122,28 +127,24 @@ def compare(
 
 
 def compare_all(
-    outputs: Mapping[str, Batch],
-    expected: Mapping[str, Batch],
-    tolerances: Mapping[str, Tolerance],
+    outputs: Batches, expected: Batches, tolerances: Mapping[str, Tolerance]
 ) -> tuple[OutputComparison, ...]:
-    """Returns each expected output, compared in one form."""
+    """Compares each expected output in one form."""
     return tuple(
         compare(name, *in_one_form(outputs[name], want), tolerances[name])
         for name, want in expected.items()
     )
 
 
-def all_pass(
-    outputs: Mapping[str, Batch],
-    expected: Mapping[str, Batch],
-    tolerances: Mapping[str, Tolerance],
-) -> bool:
-    """Returns whether every expected output is there within its tolerance."""
+def all_pass(outputs: Batches, expected: Batches, tolerances: Mapping[str, Tolerance]) -> bool:
+    """Returns whether every expected output is within its tolerance."""
     return all(each.passed for each in compare_all(outputs, expected, tolerances))
 
 
-def largest_difference(outputs: Mapping[str, Batch], expected: Mapping[str, Batch]) -> float:
-    """max|a - b| / max|b| over all outputs, infinite if shapes or special values differ."""
+def largest_difference(outputs: Batches, expected: Batches) -> float:
+    """Returns the largest max|a - b| / max|b| of all outputs; infinite if shapes or special values
+    differ.
+    """
     worst = 0.0
     for name, want in expected.items():
         one, other = in_one_form(outputs[name], want)
@@ -158,13 +159,14 @@ def largest_difference(outputs: Mapping[str, Batch], expected: Mapping[str, Batc
 # --- one model's inputs and outputs by another's names and in its forms
 
 
-LENGTHS = "_lengths"
-"""Suffix of the input of lengths that `onernn convert` adds to a padded input."""
+GIVEN = "is given"
+MAP = "--map MINE=THEIRS (names={MINE: THEIRS})"
+"""The words of a note on inputs that are matched in order, and of how to match them by name."""
 
 
-def paired_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Value]:
-    """Returns another model's input for each of one's: by name, the rest in order as `feed_for`
-    does.
+def pair_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Value]:
+    """Returns the input of another model for each input of one: by name, the others in order, in
+    the way of `feed_for`.
     """
     named = {value.name: value for value in theirs}
     own = {value.name for value in mine}
@@ -173,73 +175,107 @@ def paired_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, V
     return {name: twin for name, twin in pairs if twin is not None}
 
 
-def feed_for(
-    wanted: Sequence[Value], batches: Mapping[str, Batch], who: str
-) -> tuple[dict[str, Batch], list[str]]:
-    """Returns the inputs that a model takes, from batches by name; and what had to be assumed.
+def inputs_by_name(wanted: Sequence[Value], batches: Batches) -> tuple[dict[str, Batch], set[str]]:
+    """Returns the inputs that a model takes and that batches have by name, in the model's forms,
+    and the names of the batches in use.
 
-    By name; a ragged NAME serves a model that takes NAME padded and NAME_lengths, and these serve
-    one that takes it ragged. What is left over is matched in order. Raises `ModelFormatError`
-    if an input stays without a batch.
+    A ragged NAME also serves a model that takes a padded NAME and NAME_lengths, and the reverse. A
+    last axis of size 1 is added or removed if the model declares it so.
     """
     names = [value.name for value in wanted]
     result: dict[str, Batch] = {}
     used: set[str] = set()
     for value in wanted:
         name = value.name
-        batch = batches.get(name)
-        stem = name.removesuffix(LENGTHS)
-        if batch is None and name != stem and isinstance(ragged := batches.get(stem), Ragged):
-            result[name] = ragged.lengths.astype(value.dtype or np.int32)
-        elif batch is not None and value.lod_depth == 1 and not isinstance(batch, Ragged):
-            if (lengths := batches.get(name + LENGTHS)) is None:
-                continue
-            used |= {name, name + LENGTHS}
-            result[name] = Ragged.from_padded(batch, np.asarray(lengths).astype(np.int64))
-        elif isinstance(batch, Ragged) and not value.lod_depth and name + LENGTHS in names:
-            used.add(name)
+        batch, lengths = batches.get(name), batches.get(name + LENGTHS)
+        whole = batches.get(name.removesuffix(LENGTHS))
+        if batch is None and isinstance(whole, Ragged):
+            result[name] = whole.lengths.astype(value.dtype or np.int32)
+            continue
+        if isinstance(batch, Ragged) and not value.lod_depth and name + LENGTHS in names:
             longest = max(1, int(batch.lengths.max(initial=0)))
             _, declared, *_ = (*(value.shape or ()), None, None)  # T, which some files fix
-            result[name] = batch.to_padded(time=longest if declared is None else declared)
-        elif batch is not None:
+            batch = batch.to_padded(time=longest if declared is None else declared)
+        elif batch is not None and value.lod_depth == 1 and not isinstance(batch, Ragged):
+            if lengths is None:
+                continue
+            used.add(name + LENGTHS)
+            batch = Ragged.from_padded(batch, np.asarray(lengths).astype(np.int64))
+        if batch is not None:
             used.add(name)
-            result[name] = batch
-    missing = [value for value in wanted if value.name not in result]
-    spare = [name for name in batches if name not in used and name not in names]
+            result[name] = map_data(batch, partial(_fit_last_axis, value.shape))
+    return result, used
+
+
+def _fit_last_axis(declared: tuple[int | None, ...] | None, array: Array) -> Array:
+    """Returns the array with or without a last axis of size 1, by the declared shape."""
+    if declared is None or not array.ndim:
+        return array
+    if len(declared) == array.ndim + 1 and declared[-1] == 1:
+        return array[..., None]
+    without = len(declared) == array.ndim - 1 and array.shape[-1] == 1
+    return array[..., 0] if without else array
+
+
+def feed_for(
+    wanted: Sequence[Value], batches: Batches, who: str
+) -> tuple[dict[str, Batch], list[str]]:
+    """Returns the inputs that a model takes, from batches by name in the way of `inputs_by_name`,
+    and the assumptions.
+
+    Other batches are matched in order. Raises `ModelFormatError` for an input without a batch.
+    """
+    result, used = inputs_by_name(wanted, batches)
+    names = [value.name for value in wanted]
+    missing = _without_lengths([name for name in names if name not in result])
+    spare = _without_lengths([n for n in batches if n not in used and n not in names])
     notes = []
-    if missing and len(missing) <= len(spare) and _alike(missing, [batches[n] for n in spare]):
-        for value, name in zip(missing, spare, strict=False):
-            notes.append(f"input {value.name!r} of {who} is given {name!r}")
-            result[value.name] = batches[name]
-            used.add(name)
-        missing, spare = [], spare[len(missing) :]
+    if missing and len(missing) <= len(spare):
+        other = {
+            new + end: batches[old + end]
+            for new, old in zip(missing, spare, strict=False)
+            for end in ("", LENGTHS)
+            if old + end in batches
+        }
+        found, taken = inputs_by_name([v for v in wanted if v.name not in result], other)
+        if all(v.name in result or _is_like(v, found.get(v.name)) for v in wanted):
+            pairs = dict(zip(missing, spare, strict=False))
+            notes = [f"input {new!r} of {who} {GIVEN} {old!r}" for new, old in pairs.items()]
+            result |= found
+            used |= {pairs[n.removesuffix(LENGTHS)] + LENGTHS for n in taken if n not in pairs}
+            missing, spare = [], spare[len(missing) :]
     if missing:
         takes, has = "; ".join(map(str, wanted)), ", ".join(batches)
-        listed = ", ".join(repr(value.name) for value in missing)
-        raise ModelFormatError(f"{who} takes {takes}; the data has no {listed}, it has {has}")
-    spare = [n for n in spare if not n.endswith(LENGTHS) or n.removesuffix(LENGTHS) not in used]
+        listed = ", ".join(map(repr, missing))
+        fits = f"the inputs in order do not fit; {MAP} says which is which" if spare else ""
+        raise ModelFormatError(
+            f"{who} takes {takes}; the data has no {listed}, it has {has}{'; ' * bool(fits)}{fits}"
+        )
     notes += [f"{who} does not take the input {name!r}" for name in spare]
     return {name: result[name] for name in names}, notes
 
 
-def _alike(missing: Sequence[Value], spare: Sequence[Batch]) -> bool:
-    """Returns whether batches could be these inputs, in order: ranks, sizes and LoD fit."""
-    for value, batch in zip(missing, spare, strict=False):
-        if isinstance(batch, Ragged) != bool(value.lod_depth):
-            return False
-        shape = batch.data.shape if isinstance(batch, Ragged) else np.shape(batch)
-        if value.shape is not None and (
-            len(shape) != len(value.shape)
-            or any(a not in (None, b) for a, b in zip(value.shape, shape, strict=True))
-        ):
-            return False
-    return True
+def _without_lengths(names: list[str]) -> list[str]:
+    """Returns the names without NAME_lengths of each NAME among them."""
+    return [n for n in names if not (n.endswith(LENGTHS) and n.removesuffix(LENGTHS) in names)]
+
+
+def _is_like(value: Value, batch: Batch | None) -> bool:
+    """Returns whether a batch could be this input: LoD, rank and sizes fit."""
+    if batch is None or isinstance(batch, Ragged) != bool(value.lod_depth):
+        return False
+    shape = np.shape(data_of(batch))
+    declared = shape if value.shape is None else value.shape
+    return len(shape) == len(declared) and all(
+        a in (None, b) for a, b in zip(declared, shape, strict=True)
+    )
 
 
 def outputs_for(
-    names: Sequence[str], outputs: Mapping[str, Batch]
+    names: Sequence[str], outputs: Batches
 ) -> tuple[dict[str, tuple[str, Batch]], list[str]]:
-    """For outputs of a model, the reference's by name, or in order; and what had to be assumed.
+    """Returns the reference's output for each output of a model, by name or in order, and the
+    assumptions.
 
     Raises `ModelFormatError` if none can be compared.
     """
@@ -265,10 +301,10 @@ def outputs_for(
 
 
 def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
-    """Returns both outputs ragged where only one is and the other holds the same sentences padded.
+    """Returns both outputs as ragged, if one is ragged and the other holds the same sequences
+    padded.
 
-    What stands behind a sentence is then no part of the comparison: a ragged output has none.
-    Integers of any width are the same kind.
+    The padding is then not compared. Integers of any width become int64.
     """
     if isinstance(reference, Ragged) and not isinstance(actual, Ragged):
         actual = _unpad(actual, reference)
@@ -276,19 +312,22 @@ def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
         reference = _unpad(reference, actual)
         if not isinstance(reference, Ragged) and actual.data.shape == np.shape(reference):
             actual = actual.data  # the reference lost its offsets, as some operators do
-    one, other = (v.data if isinstance(v, Ragged) else np.asarray(v) for v in (actual, reference))
-    if one.dtype != other.dtype and one.dtype.kind in "iu" and other.dtype.kind in "iu":
-        wide = one.astype(np.int64)
-        actual = actual.with_data(wide) if isinstance(actual, Ragged) else wide
-        wide = other.astype(np.int64)
-        reference = reference.with_data(wide) if isinstance(reference, Ragged) else wide
+    dtypes = [data_of(value).dtype for value in (actual, reference)]
+    if dtypes[0] != dtypes[1] and all(dtype.kind in "iu" for dtype in dtypes):
+        actual, reference = (
+            map_data(value, lambda array: array.astype(np.int64)) for value in (actual, reference)
+        )
     return actual, reference
 
 
+def map_data(value: Batch, change: Callable[[Array], Array]) -> Batch:
+    """Returns a batch under the same offsets, with ``change`` made to its numbers."""
+    data = change(data_of(value))
+    return value.with_data(data) if isinstance(value, Ragged) else data
+
+
 def _unpad(padded: Batch, like: Ragged) -> Batch:
-    """Returns the sentences of padded (N, T, ...) or (T, N, ...), or the array where it is
-    neither.
-    """
+    """Returns the sequences of padded (N, T, ...) or (T, N, ...), or the array if it is neither."""
     array: Array = np.asarray(padded)
     longest = int(like.lengths.max(initial=0))
     for n, t in ((0, 1), (1, 0)):
@@ -304,18 +343,21 @@ def _unpad(padded: Batch, like: Ragged) -> Batch:
 
 
 def json_text(status: bool | str, **more: Any) -> str:
-    """Returns a result with the keys that all have: ``{"status", "outputs": [], "cause": null,
+    """Returns a result with the keys of all commands: ``{"status", "outputs": [], "cause": null,
     ...}``.
 
-    ``status``: in words, or whether it passed. NaN and infinity, which JSON has not, become null.
+    ``status``: a text, or whether it passed. An object becomes the result of its ``as_json``, or
+    its fields. NaN and infinity become null, because JSON lacks them.
     """
     words = status if isinstance(status, str) else "pass" if status else "fail"
-    return json.dumps(_finite({"status": words, "outputs": [], "cause": None, **more}))
+    return json.dumps(_as_json({"status": words, "outputs": [], "cause": None, **more}))
 
 
-def _finite(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
+    if is_dataclass(value):
+        value = value.as_json() if hasattr(value, "as_json") else vars(value)
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _as_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_as_json(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,32 +22,56 @@ from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes import over_time as forms
 from onernn.fuse_passes.bodies import every_node
-from onernn.ir.arrays import Array, bfloat16_bits
-from onernn.ir.errors import BudgetError, MissingDependencyError, OnernnError, UnsupportedError
-from onernn.ir.feeds import checked_feed, checked_given
+from onernn.ir.arrays import Array, bfloat16_bits, widen_bfloat16
+from onernn.ir.budget import TimeLimit, limited_to
+from onernn.ir.errors import (
+    BudgetError,
+    MissingDependencyError,
+    OnernnError,
+    Refusal,
+    UnsupportedError,
+)
+from onernn.ir.feeds import check_feed, check_given
 from onernn.ir.files import staging
-from onernn.ir.graph import Graph, Node, Value, graph_of
+from onernn.ir.graph import Graph, Node, graph_of
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.verification.comparing import (
     TOLERANCES,
+    Batches,
     OutputComparison,
     Tolerance,
+    all_pass,
     compare,
-    compare_all,
     feed_for,
-    outputs_for,
     tolerance_of,
 )
-from onernn.verification.diagnosis.cause import undo_causes
+from onernn.verification.diagnosis.cause import Edit, apply_edits, undo_causes
 from onernn.verification.diagnosis.matching import Operation
 from onernn.verification.diagnosis.model_diff import shuffle
+from onernn.verification.diagnosis.search import explanations, trial_of
 from onernn.verification.input_generation import make_inputs
-from onernn.verification.recording import keyed_inputs, open_recording, read_inputs, read_outputs
+from onernn.verification.recording import (
+    INPUTS,
+    OUTPUTS,
+    Recording,
+    key_arrays,
+    open_recording,
+    read_inputs,
+    read_outputs,
+)
 from onernn.verification.references import Against, run_framework
-from onernn.verification.tracing import expand, with_layers
-from onernn.verification.verifying import Progress, Report, either, rounding, verify
+from onernn.verification.tracing import expand, fast_backend, map_arrays, rename_values
+from onernn.verification.verifying import (
+    SECONDS,
+    Progress,
+    Report,
+    against_of,
+    compare_outputs,
+    either,
+    verify,
+)
 
 _log = logging.getLogger("onernn")
 _TOLERANCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -76,22 +103,22 @@ def convert(
 ) -> Report | None:
     """Writes a model as another framework's file, chosen by the suffix of ``path``.
 
-    ``model``: as `onernn.load` gives it, or its path. ``.pdmodel``: Paddle's program, its
-    parameters beside it. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time, ...),
-    and NAME_lengths (batch,) int32; ragged outputs come padded, zeros behind the sentences.
-    ``check``: a recording; the report says whether the file gives the recorded outputs, a
-    ``.pdmodel`` in onernn, an ``.onnx`` by plain ONNX Runtime. Further options:
+    ``model``: the result of `onernn.load`, or a path. ``.pdmodel``: Paddle's program, with its
+    parameters in the same folder. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time,
+    ...), and NAME_lengths (batch,) int32; ragged outputs are padded, with zeros after each
+    sequence. ``check``: a recording; the report says whether the file returns the recorded outputs,
+    a ``.pdmodel`` in onernn, an ``.onnx`` in plain ONNX Runtime. Further options:
     `adapters.converting.write_model`.
 
     The file gets its name only if it passes; until then an older file stays. Without ``check``,
-    onernn runs it and the model on ``inputs``, or on generated inputs, and compares their outputs
-    under ``atol`` and ``rtol`` or the default tolerance. If that is not possible, because no
-    inputs fit within 5 CPU seconds and 1 GB of values, or the parameters take more than 1 GB, the
-    file is kept, and ``note`` or the logger "onernn" gets the reason.
+    onernn runs the file and the model on ``inputs``, or on generated inputs, and compares their
+    outputs under ``atol`` and ``rtol`` or the default tolerance. If that is not possible, because
+    no inputs fit within 5 CPU seconds and 1 GB of values, or the parameters take more than 1 GB,
+    the file is kept, and ``note`` or the logger "onernn" gets the reason.
 
     ONNX Runtime runs in a process of its own. Raises `WrongFileError` if the file differs from the
-    model, `UnsupportedError` naming what the target cannot say, or if ONNX Runtime does not run the
-    file or crashes, `MissingDependencyError` where a check lacks onnxruntime.
+    model. Raises `UnsupportedError` if the target cannot express an operator, or if ONNX Runtime
+    rejects the file or crashes. Raises `MissingDependencyError` if a check lacks onnxruntime.
     """
     path, model = Path(path), graph_of(model)
     writer_for(path)  # refuse before all else
@@ -103,30 +130,25 @@ def convert(
                 keep()
             return report
         write_model(model, written, **options)
-        reason = ""
         try:
             report = _beside_its_model(model, written, atol, rtol, options)
         except OnernnError as error:
             reason = str(error)
         else:
             if not report.passed:
-                apart = "; ".join(
-                    f"output {each.name!r}: {each.reason}"
-                    for each in report.outputs
-                    if not each.passed
-                )
+                failed = (each for each in report.outputs if not each.passed)
+                apart = "; ".join(f"output {each.name!r}: {each.reason}" for each in failed)
                 raise WrongFileError(f"{path} is not written, it would be wrong: {apart}", report)
             reason = "".join(report.notes)
         keep()
     if reason:
-        text = f"{path} is not verified: {reason}"
-        (options.get("note") or _log.warning)(text)
+        (options.get("note") or _log.warning)(f"{path} is not verified: {reason}")
     return None
 
 
 @contextmanager
 def _name_file(written: Path, path: Path) -> Iterator[None]:
-    """Errors name the file, not the trial that gets its name later; no warning names the trial."""
+    """Makes errors name the file, not its temporary path, and drops warnings with that path."""
 
     def names_others(record: logging.LogRecord) -> bool:
         return str(written) not in record.getMessage()
@@ -149,9 +171,7 @@ def _beside_its_model(
     rtol: float | None,
     options: Mapping[str, Any],
 ) -> Report:
-    """Returns a file compared with its model. Raises an `OnernnError` that says why it cannot
-    be.
-    """
+    """Compares a file with its model. Raises an `OnernnError` if that is not possible."""
     layers = (Recurrent.of(node).layers for node in every_node(model) if node.op == "Rnn")
     held = [model.constants, *(each.arrays for stack in layers for each in stack)]
     if sum(array.nbytes for arrays in held for array in arrays.values()) > _PARAMETERS:
@@ -160,12 +180,12 @@ def _beside_its_model(
         raise UnsupportedError("it draws random numbers, which each framework draws in its own way")
     dtype, inputs = options["output_dtype"], options.get("inputs")
     if dtype != "float32":
-        model = _round_weights(fuse(model).model, dtype)
+        model = map_arrays(fuse(model).model, partial(_round_matrix, dtype=dtype))
         rtol = TOLERANCES[_TOLERANCES[dtype]].rtol if rtol is None else rtol
     old = {new: name for name, new in (options["names"] or {}).items()}
     report: Report | None = None
-    for semantics in SEMANTICS:  # a quantized layer of ONNX Runtime may be read in two ways
-        read = _rename(load(written, None, semantics), old)
+    for semantics in SEMANTICS:  # a quantized layer of ONNX Runtime has two meanings
+        read = rename_values(load(written, None, semantics), old)
         if inputs is None:
             inputs = make_inputs(*either(read, Against(model)))
         report = _same_outputs(model, read, inputs, atol, rtol)
@@ -178,13 +198,11 @@ def _beside_its_model(
 def _same_outputs(
     model: Graph,
     read: Graph,
-    inputs: Mapping[str, Batch],
+    inputs: Batches,
     atol: float | None,
     rtol: float | None,
 ) -> Report:
-    """Returns two models on the same inputs and kernels: layers keep the precision that they ask
-    for.
-    """
+    """Compares two models on the same inputs and kernels; layers keep their own precision."""
     feed, _ = feed_for(model.inputs, inputs, "the model")
     mine, _ = feed_for(read.inputs, inputs, "the file")
     reference = Session(model).run(feed)
@@ -197,55 +215,32 @@ def _same_outputs(
         return Report(
             tuple(OutputComparison.incomparable(name, str(error)) for name in reference), ""
         )
-    pairs, _ = outputs_for([v.name for v in read.outputs], reference)
-    expected = {name: value for name, (_, value) in pairs.items()}
-    asked = {name: tolerance_of("f32", atol, rtol, actual[name], w) for name, w in expected.items()}
-    outputs = compare_all(actual, expected, asked)
-    if atol is rtol is None and not all(each.passed for each in outputs):
-        outputs = compare_all(actual, expected, rounding(read, mine, expected, asked))
-    empty = not any(data_of(value).size for value in expected.values())
-    return Report(outputs, runner.explain(), notes=("all outputs are empty",) * empty)
+    compared = compare_outputs(read, mine, actual, reference, atol, rtol)
+    notes = ("all outputs are empty",) * compared.empty
+    return Report(compared.outputs, runner.explain(), notes=notes)
 
 
-def _round_weights(model: Graph, dtype: str) -> Graph:
-    """Returns the model with the weights that a file of narrow weights holds."""
-
-    def round_to(array: Array) -> Array:
-        if array.ndim < 2 or array.dtype != np.float32:
-            return array
-        if dtype == "float16":
-            return array.astype(np.float16).astype(np.float32)
-        return (bfloat16_bits(array).astype(np.uint32) << 16).view(np.float32)
-
-    def layer(rnn: Recurrent) -> Recurrent:
-        return replace(rnn, weights=[each.mapped(round_to) for each in rnn.layers])
-
-    constants = {name: round_to(array) for name, array in model.constants.items()}
-    return replace(with_layers(model, layer) or model, constants=constants)
-
-
-def _rename(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """Returns the graph with other names of its inputs and outputs."""
-
-    def values(of: tuple[Value, ...]) -> tuple[Value, ...]:
-        return tuple(replace(value, name=names.get(value.name, value.name)) for value in of)
-
-    nodes = tuple(node.renamed(names) for node in graph.nodes)
-    return replace(graph, inputs=values(graph.inputs), outputs=values(graph.outputs), nodes=nodes)
+def _round_matrix(array: Array, dtype: str) -> Array:
+    """Returns an array with the values that a file of narrow weights holds."""
+    if array.ndim < 2 or array.dtype != np.float32:
+        return array
+    if dtype == "float16":
+        return array.astype(np.float16).astype(np.float32)
+    return widen_bfloat16(bfloat16_bits(array))
 
 
 def _check_recording(
     model: Graph,
     path: Path,
-    check: str | Path | Mapping[str, Array],
+    check: Recording,
     atol: float | None,
     rtol: float | None,
     options: Mapping[str, Any],
 ) -> Report:
-    """Writes a file, and compares its outputs with those of a recording."""
+    """Writes a file, and compares its outputs with the outputs of a recording."""
     writer, names, output_dtype = writer_for(path), options["names"], options["output_dtype"]
     arrays, where = open_recording(check)
-    inputs = checked_feed(model.inputs, read_inputs(arrays, model.inputs, where))
+    inputs = check_feed(model.inputs, read_inputs(arrays, model.inputs, where))
     runtime = writer.runtime
     if runtime is None or writer.pads is None:
         write_model(model, path, inputs=inputs, **options)
@@ -270,19 +265,29 @@ def _check_recording(
 def _compare_padded(
     name: str, array: Array, reference: Batch, tolerance: Tolerance
 ) -> OutputComparison:
-    """As `compare`; what is ragged must be zero behind the sentences."""
+    """Compares a padded output with a reference; after each sequence it must be zero."""
     if not isinstance(reference, Ragged):
         return compare(name, array, reference, tolerance)
-    words = None
-    if array.ndim >= 2 and len(array) == len(reference):
-        if array.shape[1] >= reference.lengths.max(initial=0):
-            words = Ragged.from_padded(array, reference.lengths)
-    if words is None:
+    fits = array.ndim >= 2 and len(array) == len(reference)
+    if not fits or array.shape[1] < reference.lengths.max(initial=0):
         reason = f"shape: expected {len(reference)} padded sequences, got {array.shape}"
         return OutputComparison.incomparable(name, reason)
+    words = Ragged.from_padded(array, reference.lengths)
     if not np.array_equal(words.to_padded(time=array.shape[1]), array, equal_nan=True):
         return OutputComparison.incomparable(name, "not zero behind the sequences")
     return compare(name, reference.with_data(words.data), reference, tolerance)
+
+
+class UndecidedError(UnsupportedError):
+    """Branches of a model of one frame stay open; ``options`` of the command line decide them."""
+
+    def __init__(
+        self, error: UnsupportedError, options: list[tuple[str, str]], notes: list[str]
+    ) -> None:
+        whole = " ".join(f"{option} {shlex.quote(text)}" for option, text in options)
+        told = [Refusal(note) for note in (*notes, f"say {whole}") if options]
+        super().__init__(str(error).partition("\n")[0], [*error.refusals, *told])
+        self.options = options
 
 
 # --- models of one frame as models of sequences, compared before they are returned
@@ -299,19 +304,22 @@ def over_time(
     given: Mapping[str, Array] = _NOTHING,
     inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
-    """Returns a model of one frame, over sequences: its inputs and outputs get an axis T in front.
+    """Returns a model of one frame as a model of sequences: inputs and outputs get a first axis T.
 
-    ``states``: the output that is the state of the next frame, by the input that takes it; they
-    stay as they are, before the first frame and behind the last one. ``given``: arrays for inputs
-    that the model shall no longer have, such as a sample rate. ``inputs``: an array, a dtype or a
-    shape for others that the model leaves open.
+    ``states``: the output that is the state of the next frame, by the input that takes it; these
+    keep their shapes: the states before the first frame and after the last one. ``given``: arrays
+    for inputs to remove, such as a sample rate. ``inputs``: an array, a dtype or a shape for others
+    that the model leaves open.
 
-    Both forms run on made inputs, all frames at once, frame by frame, and in two parts. Raises
-    `UnsupportedError` where they differ, or naming the operator that stands in the way.
+    Both forms run on generated inputs, all frames at once, frame by frame, and in two parts. Raises
+    `UnsupportedError` if they differ, or naming the operator that prevents the form.
     """
     graph = graph_of(model)
-    step = forms.bind(graph, checked_given(graph, given), inputs)
-    whole = _fix_sizes(forms.over_time(step, states), None)
+    step = forms.bind(graph, check_given(graph, given), inputs)
+    try:
+        whole = _fix_sizes(forms.over_time(step, states), None)
+    except forms.OpenBranchError as error:
+        raise UndecidedError(error, *forms.find_missing(step, states, error)) from None
     frames = _frames(step)
     step = _fix_sizes(step, None)
     start = {name: frames[0][name] for name in states}
@@ -331,24 +339,27 @@ def over_time(
 
 
 def _frames(step: Graph) -> list[dict[str, Batch]]:
-    """Returns two of each size that is open; where the model does not run on these, sizes that
-    fit.
+    """Returns inputs of frames, two of each open size; if the model does not run on these, inputs
+    of sizes that fit.
     """
+
+    def make(size: int | None) -> list[dict[str, Batch]]:
+        sized = _fix_sizes(step, size)
+        return [make_inputs(sized, empty=False, seed=seed) for seed in range(_FRAMES)]
+
     try:
-        sized = _fix_sizes(step, 2)
-        return [make_inputs(sized, empty=False, seed=seed) for seed in range(_FRAMES)]
+        return make(2)
     except OnernnError:
-        sized = _fix_sizes(step, None)
-        return [make_inputs(sized, empty=False, seed=seed) for seed in range(_FRAMES)]
+        return make(None)
 
 
 def _fix_sizes(model: Graph, size: int | None) -> Graph:
-    """Returns the model with this size in the place of every one that is open or has a name."""
-
-    def shape(value: Value) -> tuple[int | None, ...] | None:
-        return value.shape and tuple(s if isinstance(s, int) else size for s in value.shape)
-
-    return replace(model, inputs=tuple(replace(v, shape=shape(v)) for v in model.inputs))
+    """Returns the model with this size in place of each size that is open or has a name."""
+    inputs = []
+    for value in model.inputs:
+        sizes = value.shape and tuple(s if isinstance(s, int) else size for s in value.shape)
+        inputs.append(replace(value, shape=sizes))
+    return replace(model, inputs=tuple(inputs))
 
 
 def _stack_frames(
@@ -377,6 +388,12 @@ def _check(
             want = np.stack([data_of(each[name]) for each in expected])
         dtype = "f32" if want.dtype.kind == "f" else "exact"
         verdict = compare(name, got, want, tolerance_of(dtype, None, None, want))
+        shared = [v.name for v in whole.inputs if v.shape == () and v.name not in states]
+        if not verdict.passed and shared:
+            raise UnsupportedError(
+                f"{whole.name} over time: output {name!r} depends on {', '.join(shared)}; an input"
+                " without axes belongs to all frames: say --given, or make its shape (1,)"
+            )
         if not verdict.passed:
             raise UnsupportedError(
                 f"{whole.name} over time: output {name!r} is {verdict.max_abs:.3g} from that of"
@@ -397,56 +414,106 @@ class Repair:
 
     ``changes``: lines, node by node. ``after``: the written file against the reference, on the
     first batch of `SEEDS` on which they differ, or on the last; None if nothing was written.
-    ``refused``: why there is no file, "" where there is one.
+    ``refused``: why nothing was written, or "". ``found``: the report with the causes.
     """
 
     changes: tuple[str, ...] = ()
     after: Report | None = None
     refused: str = ""
+    found: Report | None = None
 
     def __bool__(self) -> bool:
         return not self.refused
 
 
 def repair(
-    report: Report,
+    model: Report | Graph | str | Path,
     path: str | Path,
-    against: Against,
+    against: Against | Graph | str | Path | object | None = None,
     *,
-    progress: Progress = lambda *_: None,
-    note: Callable[[str], None] = lambda _: None,
+    recording: Recording | None = None,
+    names: Mapping[str, str] | None = None,
     atol: float | None = None,
     rtol: float | None = None,
+    seconds: float | None = None,
+    progress: Progress = lambda *_: None,
+    note: Callable[[str], None] = _log.warning,
 ) -> Repair:
-    """Undoes the causes of a report in its model, and writes that where it agrees with the
-    reference on fresh inputs.
+    """Undoes the faults of a model that `verify` finds, and writes the model if it is then right.
 
-    ``report``: `verify`'s, of outputs that differ from those of ``against``. ``path``: of the file,
-    of a kind that `onernn.convert` writes. Nothing is written, and what stands there stays, where a
-    cause is only a candidate, cannot be undone in the model, or the file that is written differs.
-    Raises `UnsupportedError` for what the file cannot say, and what `verify` raises.
+    ``model``: a model, its path, or a report of `verify` on it. ``path``: the file to write, of a
+    kind that `onernn.convert` writes. `verify` explains the other arguments; a report already
+    contains them. ``note`` gets the remarks of a writer.
+
+    With a second model, it undoes proved causes, and compares the written file with that model on
+    fresh inputs. With only a recording, it undoes a cause if no other known fault explains the
+    recording, and compares the written file with the recording. In all other cases it writes
+    nothing, keeps an old file, and ``refused`` says why. Raises `UnsupportedError` if the format
+    lacks something, `BudgetError` after ``seconds``, and what `verify` raises.
     """
     path = Path(path)
     writer_for(path)  # refuse before all else
-    evidence = report.evidence
-    assert evidence is not None  # of a Report that `verify` made
-    if not report.causes:
+    with limited_to(TimeLimit.after(seconds or None)):
+        report = model
+        if not isinstance(report, Report):
+            report = verify(
+                report,
+                recording,
+                against=against,
+                names=names,
+                atol=atol,
+                rtol=rtol,
+                seconds=seconds,
+                progress=progress,
+            )
+        elif report.evidence is None:
+            raise UnsupportedError("report: expected the result of onernn.verify, got another one")
+        assert report.evidence is not None
+        known = report.evidence.reference.against
+        if isinstance(model, Report) and against is not None:
+            known = against_of(against, report.evidence.model)
+        done = _repair(report, path, known, progress, note, atol, rtol)
+    return replace(done, found=report)
+
+
+def _repair(
+    report: Report,
+    path: Path,
+    against: Against | None,
+    progress: Progress,
+    note: Callable[[str], None],
+    atol: float | None,
+    rtol: float | None,
+) -> Repair:
+    """Undoes the causes of a report; ``against``: None if its reference is a recording."""
+    evidence, causes = report.evidence, report.causes
+    assert evidence is not None
+    if report.passed:
+        return Repair(refused="nothing to repair: the outputs agree")
+    if not causes:
         unknown = "; ".join(report.unseen) or "no known fault explains the difference"
         return Repair(refused=report.stopped or unknown)
+    doubtful = [cause for cause in causes if cause.evidence != "proved"]
+    if doubtful and against is not None:
+        return Repair(refused=f"only a candidate: {doubtful[0].text}")
     try:
-        fixed = undo_causes(evidence.model, report.causes)
+        fixed = undo_causes(evidence.model, causes)
     except UnsupportedError as error:
         return Repair(refused=str(error))
-    read = all(cause.form == "read" for cause in report.causes)
+    if against is None and (doubt := _find_doubt(report, progress)):
+        return Repair(refused=doubt)
+    read = all(cause.form == "read" for cause in causes)
     before = evidence.model if read else expand(fuse(evidence.model).model)[0]
     changes = tuple(differences(before, fixed))
     after: Report | None = None
     with staging(path) as (written, keep):
         write_model(fixed, written, inputs=evidence.inputs, note=note)
-        for batches in _fresh(fixed, against, evidence.all_inputs, progress):
+        recorded = key_arrays(INPUTS, evidence.inputs) | key_arrays(OUTPUTS, evidence.expected)
+        fresh = _fresh(fixed, against, evidence.all_inputs, progress) if against else ()
+        for case in (key_arrays(INPUTS, each) for each in fresh) if against else [recorded]:
             after = verify(
                 load(written),
-                keyed_inputs(batches),
+                case,
                 against=against,
                 diagnose=False,
                 atol=atol,
@@ -455,31 +522,61 @@ def repair(
             )
             if not after.passed:
                 unseen = "; ".join(after.unseen) if after.matches else ""
-                differs = "on fresh inputs the repaired file differs, too"
-                return Repair(changes, after, unseen or differs)
+                where = "on fresh inputs" if against else "from the recording"
+                return Repair(changes, after, unseen or f"{where} the repaired file differs, too")
         keep()
     return Repair(changes, after)
 
 
+def _find_doubt(report: Report, progress: Progress) -> str:
+    """Returns why a recording does not decide which fault a model has, "" if it does.
+
+    Several faults may explain a recording: then it must not matter which of them is undone.
+    """
+    evidence = report.evidence
+    assert evidence is not None
+    (cause,) = report.causes
+    trial = trial_of(evidence)
+    (feed,) = islice(_fresh(evidence.model, None, evidence.inputs, progress), 1)
+
+    def outputs(edits: Sequence[Edit]) -> Batches:
+        graph = apply_edits(trial.graph, edits)
+        return Session(graph, passes=(), backend=fast_backend()).run(feed)
+
+    known = outputs(cause.edits)
+    limit = TimeLimit.after(SECONDS)
+    assert limit is not None
+    for other in explanations(trial, limit, progress):
+        if isinstance(other, str):
+            return other
+        if not all_pass(outputs(other.edits), known, evidence.tolerances):
+            return (
+                f"the recording allows several causes: {cause.text}; {other.text}. Record longer"
+                " sequences, more of them, or states that are not zero, or give --against"
+            )
+    return ""
+
+
 def _fresh(
-    model: Graph, against: Against, known: Mapping[str, Batch], progress: Progress
-) -> Iterator[Mapping[str, Batch]]:
-    """Batches that no search has seen; of the same numbers as ``known`` where none can be made."""
+    model: Graph, against: Against | None, known: Batches, progress: Progress
+) -> Iterator[Batches]:
+    """Yields batches that no search has used; if none can be made, ``known`` in another order."""
     for seed in SEEDS:
         progress("making fresh inputs", 0, 1)
+        graphs = (model,) if against is None else either(model, against)
         try:
-            yield make_inputs(*either(model, against), empty=not against.kind, seed=seed)
+            yield make_inputs(*graphs, empty=against is None or not against.kind, seed=seed)
         except UnsupportedError:
             yield shuffle(known, seed, lengths=False)
 
 
-# --- what was changed in a graph, in lines for a reader
+# --- the changes in a graph, as lines for a reader
 
 
 def differences(before: Graph, after: Graph) -> Iterator[str]:
-    """Yields a line for each node that came or went, and for each part of one that changed.
+    """Yields a line for each node that one graph lacks, and for each change of a node's content.
 
-    Nodes are the same where their first outputs are.
+    Two nodes are the same if their first outputs have the same name.
     """
     old, new = ({node.outputs[0]: node for node in each.nodes} for each in (before, after))
     for value in after.inputs:
@@ -488,9 +585,9 @@ def differences(before: Graph, after: Graph) -> Iterator[str]:
     for name in old | new:
         one, other = old.get(name), new.get(name)
         if one is None or other is None:
-            node = one or other
-            assert node is not None
-            yield f"{'-' if other is None else '+'} {node.label}: {_format_node(node)}"
+            for sign, node in (("-", one), ("+", other)):
+                if node is not None:
+                    yield f"{sign} {node.label}: {_format_node(node)}"
         elif one.op != other.op:
             yield f"~ {one.label}: {_format_node(one)} -> {_format_node(other)}"
         else:
@@ -505,10 +602,10 @@ def _format_node(node: Node) -> str:
 
 
 def _change(one: Any, other: Any) -> str:
-    arrays = [isinstance(each, np.ndarray) for each in (one, other)]
-    if not any(arrays):
-        return "" if one == other else f": {_short(one)} -> {_short(other)}"
-    if not all(arrays) or one.shape != other.shape or one.dtype != other.dtype:
+    arrays = [each for each in (one, other) if isinstance(each, np.ndarray)]
+    if not arrays and one == other:
+        return ""
+    if len(arrays) < 2 or one.shape != other.shape or one.dtype != other.dtype:
         return f": {_short(one)} -> {_short(other)}"
     floats = one.dtype.kind == "f"
     if np.array_equal(one, other, equal_nan=floats):

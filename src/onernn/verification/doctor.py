@@ -1,19 +1,24 @@
-"""The machine, the library, and every supported combination against the float64 reference."""
+"""The machine and its packages, and every combination against the float64 reference."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
+import platform
+import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
-from typing import NamedTuple
+from functools import lru_cache, partial
+from importlib import metadata
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from onernn.backend import Backend, Stack, open_backend
 from onernn.backend.compiled.library import kernels_here
-from onernn.backend.compiled.packing import CODES, rounded_weights
+from onernn.backend.compiled.packing import CODES, round_weights
 from onernn.backend.onednn.library import load_library, other_copies
 from onernn.backend.onednn.precision import (
     DTYPES,
@@ -38,6 +43,10 @@ from onernn.verification.suite import (
 )
 
 MODES = ("inference", "training")
+MISSING = "missing"
+"""The version of oneDNN if there is none."""
+EXTRAS = ("onnx", "torch", "paddle", "mxnet", "keras", "keras-live", "openvino", "score", "ray")
+"""Those for users; the checkout uses the others."""
 WORKS, SLOWER, REFUSED, WRONG = "works", "slower path", "refused", "WRONG"
 NEVER_RAN = "never ran"
 
@@ -55,11 +64,11 @@ class Combination(NamedTuple):
 class Finding:
     """A combination's verdict: works, slower path (NumPy), never ran, refused or WRONG.
 
-    never ran: on NumPy here, and on oneDNN on no machine that was examined before this one.
-    ``guide``: whether oneDNN's guide has the combination in its table of data types.
-    ``max_error`` is the largest difference from the float64 reference, of gradients in units of
-    the largest of their array, NaN if nothing ran. ``reason``: why slower, refused or wrong;
-    of what works, too, where some layers are slower.
+    never ran: NumPy runs it on this machine, and oneDNN ran it on no machine examined before.
+    ``guide``: whether oneDNN's guide has the combination in its table of data types. ``max_error``
+    is the largest difference from the float64 reference, of gradients in units of the largest of
+    their array, NaN if nothing ran. ``reason``: why slower, refused or wrong; also for a working
+    combination if some of its layers are slower.
     """
 
     combination: Combination
@@ -69,10 +78,36 @@ class Finding:
     reason: str = ""
     guide: bool = False
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns the fields, and the combination's fields in place of it."""
+        result = vars(self).copy()
+        return {**result.pop("combination")._asdict(), **result}
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that onernn needs, or that an extra of onernn installs.
+
+    ``needed``: the versions that fit, such as ">=2.1". ``version``: "" if it is not installed.
+    """
+
+    name: str
+    needed: str
+    version: str
+    fits: bool
+
+    def __str__(self) -> str:
+        told = f"{self.name} {self.version or 'missing'}"
+        return told if self.fits else f"{told} (needs {self.needed})"
+
 
 @dataclass(frozen=True)
 class Examination:
-    """The machine as oneDNN sees it, which kernels are here, a finding for each combination."""
+    """The machine as oneDNN sees it, its kernels and packages, a finding for each combination.
+
+    ``packages``: the packages that onernn needs; ``extras``: the packages of each extra.
+    ``findings``: none unless the combinations were run.
+    """
 
     isa: str
     version: str
@@ -80,37 +115,41 @@ class Examination:
     threads: int
     other_copies: tuple[str, ...]
     kernels: str
-    findings: tuple[Finding, ...]
+    machine: str
+    onernn: str
+    packages: tuple[Package, ...]
+    extras: dict[str, tuple[Package, ...]]
+    findings: tuple[Finding, ...] = ()
 
     @property
     def passed(self) -> bool:
-        return all(finding.verdict != WRONG for finding in self.findings)
+        """Whether no result is wrong, all needed packages are there, and a backend is."""
+        right = all(finding.verdict != WRONG for finding in self.findings)
+        backend = self.version != MISSING or not self.kernels.startswith("none")
+        return right and backend and all(each.fits for each in self.packages)
 
     def to_json(self) -> str:
-        """``{"status", "outputs", ..., "findings": [{"cell", ..., "verdict", ...}]}``."""
-        findings = []
-        for finding in self.findings:
-            result = vars(finding).copy()
-            findings.append({**result.pop("combination")._asdict(), **result})
-        return json_text(self.passed, **{**vars(self), "findings": findings})
+        """Returns ``{"status", "outputs", ..., "findings": [{"cell", ..., "verdict", ...}]}``."""
+        return json_text(self.passed, **vars(self))
 
 
-# Kernels cut a batch in pieces by its size: its steps have 33 sentences, 17 twice, 16, 3 and 1.
-# A projection that is wider than all gates together (they fill 32 numbers) is read another way.
+# Kernels cut a batch in pieces by its size: its steps have 33 sequences, 17 twice, 16, 3 and 1. A
+# projection that is wider than all gates together (they fill 32 numbers) is read in a different
+# way.
 ODD = Shape(7, 5, 1, (5, 0, *[4] * 7, *[1] * 16, 7, 3, *[4] * 6, 5), projection_size=33)
 EVEN = Shape(16, 32, 2, (3,) * 16)
-LARGE = Shape(32, 512, 1, (5, 3, 3, 1))  # large weights may run another way
+LARGE = Shape(32, 512, 1, (5, 3, 3, 1))  # large weights may run on a different path
 
 
 Outputs = dict[str, Array]
 
 
 def _batches(case: Case) -> tuple[Ragged | Array, Ragged | Array | None]:
-    """Returns its words and its attention, dense if all sentences are equally long."""
+    """Returns a case's steps and its attention, dense if all sequences are equally long."""
     if len(set(case.lengths)) > 1:
         return case.x, case.attention
     attention = case.attention and case.attention.to_padded(time_major=True)
-    return case.padded(time_major=True), attention
+    return case.pad(time_major=True), attention
 
 
 def outputs(case: Case, layer: Stack) -> Outputs:
@@ -121,7 +160,7 @@ def outputs(case: Case, layer: Stack) -> Outputs:
 
 
 def gradients(case: Case, layer: Stack) -> tuple[Outputs, str, str]:
-    """Outputs and gradients by name; the kernel, and why no faster one ran."""
+    """Returns outputs and gradients by name, the kernel, and the reason for a slower one."""
     x, attention = _batches(case)
     y, final, tape = layer.run_training(x, case.state, attention)
     rng = np.random.default_rng(2)
@@ -142,6 +181,60 @@ def _number(name: str, arrays: Sequence[Array]) -> Outputs:
     return {f"{name}{k}": array for k, array in enumerate(arrays)}
 
 
+def survey(threads: int | None = None) -> Examination:
+    """Returns versions, kernels and packages, without findings: no layer runs."""
+    try:
+        library = load_library()
+        onednn = library.effective_isa, library.version, str(library.path)
+        threads = threads or library.max_threads
+    except LibraryError as error:
+        onednn = "", MISSING, str(error)
+    try:
+        version = metadata.version("onernn")
+    except metadata.PackageNotFoundError:
+        version = "not installed by pip"
+    return Examination(
+        *onednn,
+        threads or 0,
+        tuple(map(str, other_copies())),
+        kernels_here(),
+        _describe_machine(),
+        version,
+        _packages(),
+        {extra: packages for extra in EXTRAS if (packages := _packages(extra))},
+    )
+
+
+def _describe_machine() -> str:
+    cpu = None
+    with suppress(OSError), open("/proc/cpuinfo") as lines:
+        cpu = re.search(r"model name\s*: (.*)", lines.read(8192))
+    name = cpu[1] if cpu else "CPU of unknown name"
+    cores = len(os.sched_getaffinity(0))
+    return f"Python {platform.python_version()}, {platform.platform()}, {name}, {cores} cores"
+
+
+def _packages(extra: str = "") -> tuple[Package, ...]:
+    """Returns the packages that onernn needs on this machine, or the packages of one extra."""
+    from packaging.requirements import Requirement  # no other command needs it
+
+    try:
+        every = [*map(Requirement, metadata.requires("onernn") or ())]
+    except metadata.PackageNotFoundError:
+        return ()
+    result = []
+    for each in every:
+        chosen = each.marker is None or each.marker.evaluate({"extra": extra})
+        if chosen and ("extra ==" in str(each.marker)) == bool(extra):
+            try:
+                version = metadata.version(each.name)
+            except metadata.PackageNotFoundError:
+                version = ""
+            fits = bool(version) and each.specifier.contains(version, prereleases=True)
+            result.append(Package(each.name, str(each.specifier), version, fits))
+    return tuple(result)
+
+
 def examine(
     threads: int | None = None,
     watch: Callable[[Sequence[Combination]], Iterable[Combination]] = iter,
@@ -149,32 +242,21 @@ def examine(
 ) -> Examination:
     """Runs every cell, direction, data type and mode on this machine against the reference.
 
-    ``watch`` may show the progress of what it iterates over. ``backend``: what runs. Raises
-    `LibraryError` where that is missing.
+    ``watch`` may show the progress of its iteration. ``backend``: the backend that runs. Raises
+    `LibraryError` if it is missing.
     """
     engine = open_backend(backend, threads=threads)
-    try:
-        library = load_library()
-        onednn = library.effective_isa, library.version, str(library.path)
-        threads = threads or library.max_threads
-    except LibraryError as error:
-        onednn = "", "missing", str(error)
     every = itertools.product(KINDS, DIRECTIONS, MODES, DTYPES)
     wanted = [Combination(cell, way, dtype, mode) for cell, way, mode, dtype in every]
     findings = tuple(examine_one(engine, combination) for combination in watch(wanted))
-    return Examination(
-        *onednn,
-        threads or 0,
-        tuple(map(str, other_copies())),
-        kernels_here(),
-        findings,
-    )
+    return replace(survey(threads), findings=findings)
 
 
 def examine_one(backend: Backend, combination: Combination) -> Finding:
     """Returns the verdict on one combination, over batches odd and even, ragged and dense."""
     cell, direction, dtype, mode = combination
     guide = in_guide(combination)
+    find = partial(Finding, combination, guide=guide)
     shapes = [ODD, EVEN]
     if direction == "left2right" and mode == "inference" and cell in ("LSTM", "GRU", "LBR GRU"):
         shapes.append(LARGE)
@@ -189,12 +271,12 @@ def examine_one(backend: Backend, combination: Combination) -> Finding:
             else:
                 got, kernel, reason = gradients(case, layer)
         except UnsupportedError as error:
-            return Finding(combination, REFUSED, reason=str(error), guide=guide)
+            return find(REFUSED, reason=str(error))
         kernels.append(kernel)
         slower += [reason] if reason else []
         tolerance = _tolerance(layer.dtype, direction)
         rounded = expected
-        if layer.dtype == CODES:  # only weights are rounded: compared with what these are then
+        if layer.dtype == CODES:  # only weights are rounded: compare with rounded weights
             tolerance, rounded = TOLERANCES["f32"], _expect(*key, shape, rounds=True)[1]
         for name, want in expected.items():
             exact = compare(name, got[name], want, tolerance)
@@ -202,30 +284,29 @@ def examine_one(backend: Backend, combination: Combination) -> Finding:
             verdict = compare(name, got[name], rounded[name], tolerance)
             if not verdict.passed:
                 wrong = f"{name}: {verdict.reason} ({shape})"
-                return Finding(combination, WRONG, kernel, apart, wrong, guide)
+                return find(WRONG, kernel, apart, wrong)
             worst = max(worst, apart)
     named = ", ".join(dict.fromkeys(kernels))
     result = WORKS
     if len(slower) == len(shapes):
         result = SLOWER if not guide or OURS[dtype].ran else NEVER_RAN
-    return Finding(combination, result, named, worst, "; ".join(dict.fromkeys(slower)), guide)
+    return find(result, named, worst, "; ".join(dict.fromkeys(slower)))
 
 
 def in_guide(combination: Combination) -> bool:
     """Returns whether oneDNN's guide has it in its table of data types."""
     if combination.dtype not in OURS:
         return False
-    kind, extras = KINDS[combination.cell]
     return GUIDE[OURS[combination.dtype].row].has(
-        kind,
-        peephole="peephole" in extras,
-        projection="projection" in extras,
+        KINDS[combination.cell],
+        peephole="peephole" in combination.cell,
+        projection="projection" in combination.cell,
         training=combination.mode == "training",
     )
 
 
 def _tolerance(dtype: str, direction: Direction) -> Tolerance:
-    """Returns the data type's tolerance; a sum of two directions in bytes has the steps of both."""
+    """Returns the data type's tolerance; twice as much for a sum of two directions in 8 bits."""
     result = TOLERANCES[dtype]
     both = dtype in ("u8", "int8-dynamic") and direction == "bidirectional_sum"
     return replace(result, atol=2 * result.atol) if both else result
@@ -235,12 +316,12 @@ def _tolerance(dtype: str, direction: Direction) -> Tolerance:
 def _expect(
     cell: str, direction: Direction, mode: str, shape: Shape, *, rounds: bool = False
 ) -> tuple[Case, Outputs]:
-    """Returns a layer and what the reference makes of it; the data types share it.
+    """Returns a layer and the reference's results for it; the data types share both.
 
-    ``rounds``: its matrices hold the numbers of int8-weights.
+    ``rounds``: its matrices are rounded in the way of int8-weights.
     """
     case = sample_case(cell, direction, shape, training=mode == "training")
-    weights = list(map(rounded_weights, case.weights)) if rounds else [*case.weights]
+    weights = list(map(round_weights, case.weights)) if rounds else [*case.weights]
     layer = open_backend("reference").prepare(case.spec, weights, dtype="f64")
     return case, outputs(case, layer) if mode == "inference" else gradients(case, layer)[0]
 
@@ -258,47 +339,37 @@ LEGEND = (
 
 
 def entry(finding: Finding) -> str:
-    """Returns one finding in a word: 2e-07 on oneDNN, (2e-07) on NumPy, refused, or WRONG."""
+    """Returns the table cell of a finding: 2e-07 on oneDNN, (2e-07) on NumPy, refused, or WRONG."""
     if finding.verdict == REFUSED:
         return "refused"
     number = f"{finding.max_error:.0e}"
-    if finding.verdict == WRONG:
-        return f"WRONG {number}"
-    if finding.verdict == NEVER_RAN:
-        return f"never ran ({number})"
-    return f"({number})" if finding.verdict == SLOWER else number
+    words = {WRONG: f"WRONG {number}", NEVER_RAN: f"never ran ({number})", SLOWER: f"({number})"}
+    return words.get(finding.verdict, number)
 
 
 def columns(examination: Examination) -> list[str]:
     """Returns the `COLUMNS` in which a combination ran: the kernels have data types that oneDNN
     lacks.
     """
-    ran = [finding.combination for finding in examination.findings if finding.verdict != REFUSED]
-    return [name for name in COLUMNS if name in {f"{of.dtype} {of.mode}" for of in ran}]
+    every = [each.combination for each in examination.findings if each.verdict != REFUSED]
+    ran = {f"{each.dtype} {each.mode}" for each in every}
+    return [name for name in COLUMNS if name in ran]
 
 
 def rows(examination: Examination) -> list[list[str]]:
-    """Cell, direction, and an entry for each of `columns`."""
+    """Returns rows of a cell, a direction, and an entry for each of `columns`."""
     entries = {tuple(finding.combination): entry(finding) for finding in examination.findings}
-    shown = [name.split() for name in columns(examination)]
-    return [
-        [cell, way, *(entries[cell, way, dtype, mode] for dtype, mode in shown)]
-        for cell in KINDS
-        for way in DIRECTIONS
-    ]
+    shown = [tuple(name.split()) for name in columns(examination)]
+    layers = itertools.product(KINDS, DIRECTIONS)
+    return [[*layer, *(entries[*layer, *column] for column in shown)] for layer in layers]
 
 
 def markdown(examination: Examination) -> str:
-    """Returns the table and where it was made."""
-    kernels_isa = examination.kernels.split()[0].strip(":")  # without the path behind it
-    lines = [
-        f"oneDNN {examination.version} on {examination.isa}, kernels {kernels_isa}. {LEGEND}",
-        "",
-        _line(["cell", "direction", *columns(examination)]),
-        _line(["---"] * (2 + len(columns(examination)))),
-        *map(_line, rows(examination)),
-    ]
-    return "\n".join(lines)
+    """Returns the table, with the machine on which it was made."""
+    kernels_isa = examination.kernels.split()[0].strip(":")  # without the path after it
+    title = f"oneDNN {examination.version} on {examination.isa}, kernels {kernels_isa}. {LEGEND}"
+    head = ["cell", "direction", *columns(examination)]
+    return f"{title}\n\n{_table(head, rows(examination))}"
 
 
 def manual_tables(examination: Examination) -> str:
@@ -307,12 +378,14 @@ def manual_tables(examination: Examination) -> str:
 
 
 def data_types() -> str:
-    """For each type of input data a row: the guide's, the specification's, and onernn's."""
+    """Returns a table with a row for each type of input data, by the guide, the specification and
+    onernn.
+    """
     head = [
         *("data and h", "weights", "bias", "c", "output", "oneDNN's guide", "oneAPI 1.3"),
         *("here", "runs on oneDNN from", "compared with the reference on"),
     ]
-    lines = [_line(head), _line(["---"] * len(head))]
+    lines = []
     for dtype, row in GUIDE.items():
         here, theirs = OURS[dtype], SPECIFICATION.get(dtype)
         taken = [f"**{t}**" if t == here.output else t for t in row.output]
@@ -320,47 +393,38 @@ def data_types() -> str:
         entries = [*row[4:5], *row[7:9], row.cell_state, ", ".join(taken), _cells(row)]
         entries.append("no such row" if theirs is None else _cells(theirs, like=row))
         ran = ", ".join(here.ran) or "never ran on any machine"
-        entries += [dtype_here, here.since or "-", ran if here.since else "-"]
-        lines.append(_line(entries))
-    return "\n".join(lines)
+        lines.append([*entries, dtype_here, here.since or "-", ran if here.since else "-"])
+    return _table(head, lines)
 
 
 def _cells(row: Row, like: Row | None = None) -> str:
-    """Returns the cells of a row and which way it goes; what differs from another row is added."""
+    """Returns the propagation and the cells of a row, and its differences from the row ``like``."""
     cells = "every cell" if row.cells == "all" else ", ".join(row.cells)
     lacks = [name for name in ("peephole", "projection") if not getattr(row, name)]
     text = f"{row.propagation}: {cells}" + (f" without {' and '.join(lacks)}" if lacks else "")
     if like is None:
         return text
-    same = (row.propagation, row.cells, row.peephole, row.projection) == (
-        (like.propagation, like.cells, like.peephole, like.projection)
-    )
     other = f"; c is {row.cell_state}" if row.cell_state != like.cell_state else ""
-    return ("the same" if same else text) + other
+    return ("the same" if text == _cells(like) else text) + other
 
 
 def kernels(examination: Examination) -> list[str]:
     """Returns each kernel that ran, and the cells, data types and modes that it ran."""
-    ran = [finding for finding in examination.findings if finding.kernel]
-    return _group((finding.kernel, _brief(finding)) for finding in ran)
+    return _group((each.kernel, _brief(each)) for each in examination.findings if each.kernel)
 
 
 def reasons(examination: Examination) -> list[str]:
-    """Returns why combinations run slower, are refused or are wrong; each reason once, with its
-    cells.
-    """
-    explained = [finding for finding in examination.findings if finding.reason]
-    return _group(
-        (f"{finding.verdict}: {finding.reason}", _brief(finding)) for finding in explained
-    )
+    """Returns each reason why combinations are slower, refused or wrong, with its cells."""
+    explained = [each for each in examination.findings if each.reason]
+    return _group((f"{each.verdict}: {each.reason}", _brief(each)) for each in explained)
 
 
 def wrong(examination: Examination, most: int = 4) -> list[str]:
     """Returns one line for each of the first wrong combinations, and how many more there are."""
-    findings = [finding for finding in examination.findings if finding.verdict == WRONG]
-    lines = [f"wrong: {_brief(each)} on {each.kernel}: {each.reason}" for each in findings[:most]]
-    rest = len(findings) - most
-    return [*lines, f"wrong: {rest} more"] if rest > 0 else lines
+    findings = [each for each in examination.findings if each.verdict == WRONG]
+    lines = [f"wrong: {_brief(each)} on {each.kernel}: {each.reason}" for each in findings]
+    rest = len(lines) - most
+    return [*lines[:most], f"wrong: {rest} more"] if rest > 0 else lines
 
 
 def _brief(finding: Finding) -> str:
@@ -376,5 +440,7 @@ def _group(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{head}: {', '.join(items)}" for head, items in groups.items()]
 
 
-def _line(entries: Iterable[str]) -> str:
-    return f"| {' | '.join(entries)} |"
+def _table(head: list[str], lines: list[list[str]]) -> str:
+    """Returns a table in Markdown."""
+    every = (head, ["---"] * len(head), *lines)
+    return "\n".join(f"| {' | '.join(entries)} |" for entries in every)

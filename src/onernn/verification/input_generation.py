@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import process_time
+from types import MappingProxyType
 
 import numpy as np
 
-from onernn.engine.session import unsupported
+from onernn.engine.session import find_unsupported
 from onernn.fuse_passes import fuse
 from onernn.ir.arrays import Array
+from onernn.ir.budget import time_limit
 from onernn.ir.errors import BudgetError, OnernnError, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
-from onernn.ir.ragged import Batch, Ragged
+from onernn.ir.ragged import Batch, Ragged, data_of, offsets_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ops import OPERATORS
-from onernn.verification.comparing import feed_for, paired_inputs
-from onernn.verification.tracing import StepCounter
+from onernn.verification.comparing import Batches, feed_for, pair_inputs
+from onernn.verification.recording import INPUTS
+from onernn.verification.tracing import StepCounter, fast_backend
 
 TIME, BATCH = 14, 5
 _LOUD = 6.0
@@ -47,8 +50,8 @@ _Plan = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class _Role:
-    """The use of an input: words, ids below a bound, lengths, a state, a divisor, other;
-    or a choice, a number that is compared with the bound.
+    """The use of an input: steps, ids below a bound, lengths, a state, a divisor, other; or a
+    choice, a value that is compared with the bound.
 
     ``shape``: all of it that the layers fix, T and N as letters.
     """
@@ -59,37 +62,47 @@ class _Role:
 
 
 def make_inputs(
-    model: Graph, *others: Graph, empty: bool = True, short: bool = False, seed: int = 0
+    model: Graph,
+    *others: Graph,
+    empty: bool = True,
+    short: bool = False,
+    seed: int = 0,
+    known: Batches = MappingProxyType({}),
 ) -> dict[str, Batch]:
-    """Returns inputs on which the model runs, and all ``others`` that run here take in their own
-    names.
+    """Returns inputs for the model and for all ``others`` that onernn runs, which take them by
+    their own names.
 
-    Each recurrent layer makes `_STEPS` steps or more on them, if any that fit make as many.
-    ``empty``: with a sequence of length zero, if they take one. ``short``: a batch of fewer and
-    shorter sequences instead. What any of them declares of an input holds for all. Sizes that none
-    declares follow from the types or are found by trying. Raises `UnsupportedError` if none fit,
-    with the first attempt's reason and what to give instead.
+    Each recurrent layer makes `_STEPS` steps or more, if inputs that fit allow it. ``empty``: with
+    a sequence of length zero, if the models take one. ``short``: a batch of fewer and shorter
+    sequences instead. ``known``: a batch from which the result must differ in shape. A size or
+    dtype that one model declares holds for all; integers, if only one of them takes integers.
+    Sizes that no model declares follow from the types, or from attempts. Raises `UnsupportedError`
+    if no inputs fit, with the reason of the first attempt and a proposal, and `BudgetError` after
+    the time limit.
     """
     graphs = [model, *others]
-    twins = [paired_inputs(model.inputs, each.inputs) for each in graphs]
-    inputs = united_inputs(*graphs)
+    twins = [pair_inputs(model.inputs, each.inputs) for each in graphs]
+    inputs = unite_inputs(model.inputs, *(each.inputs for each in others))
     sessions = [
-        StepCounter(each, backend="reference", max_bytes=_BYTES)
+        StepCounter(each, backend=fast_backend(), max_bytes=_BYTES)
         for each in graphs
-        if each is model or not unsupported(each)
+        if each is model or not find_unsupported(each)
     ]
     fused = [fuse(each).model for each in graphs]
-    roles = {value.name: _role(fused, twins, value) for value in inputs}
+    roles = {value.name: _find_role(fused, twins, value) for value in inputs}
     wanted = _SHORT if short else _STEPS
     error: OnernnError | None = None
     best: tuple[float, dict[str, Batch]] | None = None
     until = process_time() + _SECONDS
+    same = repr({name: np.shape(data_of(value)) for name, value in known.items()})
     tried = set[str]()
+    has_lengths = any(v.lod_depth or roles[v.name].kind == "lengths" for v in inputs)
 
     def attempt(sizes: dict[str, tuple[int, ...]], lengths: Array) -> float:
         """Returns the fewest steps of a layer on inputs of these sizes, -1 if they do not fit."""
         nonlocal best, error, until
-        if (key := repr((sizes, lengths))) in tried:
+        key = repr((sizes, lengths if has_lengths else ()))
+        if key in tried or repr(sizes) == same:
             return -1
         tried.add(key)
         size = 8 * max(len(lengths), *map(math.prod, sizes.values()))  # drawn as float64
@@ -115,9 +128,11 @@ def make_inputs(
         return seen
 
     usual = (sorted(_LENGTHS), _FEW) if short else (_LENGTHS, BATCH)
-    guesses = _shapes(inputs, roles, _padded_sizes(inputs, twins), *usual)
+    guesses = _shapes(inputs, roles, _read_padded_sizes(inputs, twins), *usual)
     for shapes, usual_time, batch in itertools.islice(guesses, _ATTEMPTS):
         for with_empty in (True, False) if empty else (False,):
+            if best and best[0] >= wanted:
+                break
             time, before, seen = usual_time, -2.0, -1.0
             while before < seen < wanted and process_time() <= until:
                 before, seen = seen, attempt(shapes(time), _lengths(time, batch, with_empty))
@@ -126,6 +141,8 @@ def make_inputs(
             break
     if best is not None:
         return best[1]
+    if (limit := time_limit()) is not None:
+        limit.check()
     shown = "; ".join(map(str, inputs))
     reason = f": {error}" if error else ""
     raise UnsupportedError(
@@ -134,29 +151,25 @@ def make_inputs(
     )
 
 
-def united_inputs(model: Graph, *others: Graph) -> tuple[Value, ...]:
+def unite_inputs(inputs: Sequence[Value], *others: Sequence[Value]) -> tuple[Value, ...]:
     """Returns the inputs of a model with the sizes and dtypes that other models declare of them."""
-    twins = [paired_inputs(model.inputs, each.inputs) for each in others]
-    return tuple(
-        _unite(value, [pairs.get(value.name) for pairs in twins]) for value in model.inputs
-    )
+    twins = [pair_inputs(inputs, each) for each in others]
+    return tuple(_unite(value, [pairs.get(value.name) for pairs in twins]) for value in inputs)
 
 
-def _steps_of(session: StepCounter, feed: Mapping[str, Batch], inputs: tuple[Value, ...]) -> float:
+def _steps_of(session: StepCounter, feed: Batches, inputs: tuple[Value, ...]) -> float:
     """Runs a model, and returns the fewest steps of its layers that may make more or fewer."""
     session.run(feed_for(session.graph.inputs, feed, session.graph.name)[0])
-    twins = paired_inputs(session.graph.inputs, inputs)
-    declared = (_unite(value, [twins.get(value.name)]) for value in session.graph.inputs)
-    steps = session.steps(declared)
+    steps = session.steps(unite_inputs(session.graph.inputs, inputs))
     return min((s.count for s in steps if s.count is not None and s.most is None), default=math.inf)
 
 
 def _keys(inputs: tuple[Value, ...]) -> str:
     """Returns the keys of a recording with these inputs, as Python."""
     names = (
-        key
+        prefix + value.name
         for value in inputs
-        for key in (f"in__{value.name}", *([f"lod__{value.name}"] if value.lod_depth else []))
+        for prefix in (INPUTS if value.lod_depth else INPUTS[:1])
     )
     return ", ".join(f"{key!r}: ..." for key in names)
 
@@ -171,12 +184,14 @@ def _unite(value: Value, twins: list[Value | None]) -> Value:
             elif len(shape) == len(twin.shape):
                 pairs = zip(shape, twin.shape, strict=True)
                 shape = tuple(b if a is None else a for a, b in pairs)
-        value = replace(value, shape=shape, dtype=value.dtype or twin.dtype)
+        dtypes = [dtype for dtype in (value.dtype, twin.dtype) if dtype]
+        whole = [dtype for dtype in dtypes if np.dtype(dtype).kind in "iu"]
+        value = replace(value, shape=shape, dtype=next(iter([*whole, *dtypes]), None))
     return value
 
 
-def _padded_sizes(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> dict[str, int]:
-    """N and T of sentences, where another model takes them padded and fixes these."""
+def _read_padded_sizes(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> dict[str, int]:
+    """Returns N and T of sequences that another model takes padded to fixed sizes."""
     result: dict[str, int] = {}
     for value, pairs in itertools.product(inputs, twins):
         twin = pairs.get(value.name)
@@ -186,39 +201,33 @@ def _padded_sizes(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> d
     return result
 
 
-def _role(graphs: list[Graph], twins: list[dict[str, Value]], value: Value) -> _Role:
-    """Returns the role that the first operator gives it; operators that only move values are
-    skipped.
-    """
+def _find_role(graphs: list[Graph], twins: list[dict[str, Value]], value: Value) -> _Role:
+    """Returns the role of an input for the first operator that does more than move its values."""
     known = zip(graphs, twins, strict=True)
-    names = [(graph, pairs[value.name].name) for graph, pairs in known if value.name in pairs]
-    result = next(filter(None, (_role_in(*each) for each in names)), None)
+    roles = (
+        _role_in(graph, pairs[value.name].name) for graph, pairs in known if value.name in pairs
+    )
+    result = next(filter(None, roles), None)
     if result is None and value.dtype in ("int32", "int64") and len(value.shape or ()) == 1:
         return _Role("lengths", ("N",))  # of which a mask is made
     return result or _Role("other")
 
 
 def _role_in(graph: Graph, value: str) -> _Role | None:
-    seen, wanted = {value}, [value]
-    while wanted:
-        name = wanted.pop(0)
+    names = [value]
+    for name in names:  # which grows
         for node in graph.users(name):
-            role = _role_at(graph, node, name)
-            if role is not None:
+            if (role := _role_at(graph, node, name)) is not None:
                 return role
             if _keeps_role(node, name):
-                fresh = [out for out in node.outputs if out and out not in seen]
-                seen.update(fresh)
-                wanted += fresh
+                names += [out for out in node.outputs if out and out not in names]
     return None
 
 
 def _keeps_role(node: Node, name: str) -> bool:
-    """Returns whether an operator's results are a value's own elements; not those of several,
-    joined.
-    """
+    """Returns whether an operator's results are elements of this one value."""
     operator = OPERATORS.get(node.op)
-    if node.op == "Einsum":  # as passes write a moved axis
+    if node.op == "Einsum":  # passes write a moved axis in this form
         return True
     if operator is None or not operator.keeps:  # None if it is not supported
         return False
@@ -229,6 +238,7 @@ def _keeps_role(node: Node, name: str) -> bool:
 
 def _role_at(graph: Graph, node: Node, name: str) -> _Role | None:
     slot = node.inputs.index(name)
+    first, second = (graph.constants.get(each) for each in (*node.inputs, "")[:2])
     if node.op == "Rnn":
         rnn = Recurrent.of(node)
         spec = rnn.spec
@@ -238,12 +248,11 @@ def _role_at(graph: Graph, node: Node, name: str) -> _Role | None:
             return _Role("attention", ("T", "N", 1))
         width = spec.hidden_size if name == rnn.c else spec.recurrent_size
         return _Role("state", (spec.layers * spec.directions, "N", width))
-    if node.op == "Conv" and slot == 0 and node.inputs[1] in graph.constants:
-        weight = graph.constants[node.inputs[1]]
-        channels = weight.shape[1] * node.attrs.group
-        return _Role("images", ("N", channels, *["T"] * (weight.ndim - 2)))
+    if node.op == "Conv" and slot == 0 and second is not None:
+        channels = second.shape[1] * node.attrs.group
+        return _Role("images", ("N", channels, *["T"] * (second.ndim - 2)))
     if node.op == "Equal" and (sizes := graph.types[name].shape) is not None:
-        other = graph.constants.get(node.inputs[1 - slot])
+        other = first if slot else second
         single = all(size is not None and size.number == 1 for size in sizes)
         if single and other is not None and other.size == 1 and other.dtype.kind in "iu":
             return _Role("choice", (), int(other.item()))  # such as the rate of samples
@@ -251,13 +260,11 @@ def _role_at(graph: Graph, node: Node, name: str) -> _Role | None:
         return _Role("divisor")
     if node.op == "SequenceUnpad" and slot == 1:
         return _Role("lengths", ("N",))
-    if node.op == "Gather" and slot == 1 and node.inputs[0] in graph.constants:
-        table = graph.constants[node.inputs[0]]
-        return _Role("ids", ("T", "N"), table.shape[node.attributes.get("axis", 0)])
-    if node.op in ("MatMul", "Gemm") and slot == 0 and node.inputs[1] in graph.constants:
-        weight = graph.constants[node.inputs[1]]
-        width = weight.shape[-1 if node.attributes.get("transB") else 0]
-        return _Role("words", ("T", "N", width)) if weight.ndim == 2 else None
+    if node.op == "Gather" and slot == 1 and first is not None:
+        return _Role("ids", ("T", "N"), first.shape[node.attrs.axis])
+    if node.op in ("MatMul", "Gemm") and slot == 0 and second is not None and second.ndim == 2:
+        width = second.shape[-1 if node.attributes.get("transB") else 0]
+        return _Role("words", ("T", "N", width))
     return None
 
 
@@ -270,7 +277,7 @@ def _shapes(
 ) -> Iterator[tuple[Callable[[int], dict[str, tuple[int, ...]]], int, int]]:
     """Yields guesses at all shapes by T, the likely ones first; and the T and N in them."""
     for usual, order in itertools.product(lengths, (("T", "N"), ("N", "T"))):
-        known = dict(padded)  # T and N where a shape declares them
+        known = dict(padded)  # T and N if a shape declares them
         plans = [_plans(value, roles[value.name], order, known) for value in inputs]
         batch = known.get("N", usual_batch)
         for chosen in itertools.product(*plans):
@@ -281,18 +288,20 @@ def _shapes(
 def _in_numbers(
     inputs: tuple[Value, ...], plans: tuple[_Plan, ...], letters: dict[str, int], time: int
 ) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes for numbers of the letters; the first plan decides sizes of one name."""
     sizes = {**letters, "T": time}
-    return {
-        value.name: tuple(sizes[size] if isinstance(size, str) else size for size in plan)
-        for value, plan in zip(inputs, plans, strict=True)
-    }
+    named, result = dict[str, int](), dict[str, tuple[int, ...]]()
+    for value, plan in zip(inputs, plans, strict=True):
+        shape = [sizes[size] if isinstance(size, str) else size for size in plan]
+        for axis, name in value.named.items():
+            shape[axis] = named.setdefault(name, shape[axis])
+        result[value.name] = tuple(shape)
+    return result
 
 
 def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, int]) -> list[_Plan]:
     """Returns the possible shapes of an input, in letters and numbers; adds T and N that it
-    declares.
-
-    One axis of an image is its time T, most often the last one; the others are H.
+    declares. One axis of an image is its time T, most often the last one; the others are H.
     """
     guess = role.shape
     if value.lod_depth:
@@ -309,7 +318,7 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
     if guess is None or len(guess) != len(value.shape):
         guess = ("N", *["T"] * len(value.shape))[: len(value.shape)]
     fixed = tuple(g if s is None else s for g, s in zip(guess, value.shape, strict=True))
-    if role.kind in ("other", "divisor"):  # each unknown size either way
+    if role.kind in ("other", "divisor"):  # each unknown size as N or T
         places = [("N", "T") if isinstance(size, str) else (size,) for size in fixed]
         return list(itertools.product(*places))
     for letter, size in zip(guess, value.shape, strict=True):
@@ -328,7 +337,7 @@ def _of_images(plan: _Plan) -> list[_Plan]:
 
 
 def _lengths(time: int, batch: int, empty: bool) -> Array:
-    """Unsorted lengths: half of ``time``, 0 or 1, all of it, 1, nearly all, and so on."""
+    """Returns unsorted lengths: half of ``time``, 0 or 1, all of it, 1, nearly all, and so on."""
     short = 0 if empty else 1
     most, half = max(1, time - 2), (time + 1) // 2
     pattern = {1: [most], 2: [most, short]}.get(batch, [half, short, time, 1, most])
@@ -338,16 +347,16 @@ def _lengths(time: int, batch: int, empty: bool) -> Array:
 def _batch(
     value: Value, role: _Role, shape: tuple[int, ...], lengths: Array, rng: np.random.Generator
 ) -> Batch:
+    sizes = (int(lengths.sum()), *shape[1:]) if value.lod_depth else shape
+    words = _numbers(value, role, sizes, lengths, rng)
     if not value.lod_depth:
-        return _numbers(value, role, shape, lengths, rng)
-    words = _numbers(value, role, (int(lengths.sum()), *shape[1:]), lengths, rng)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return words
     outer: list[Array] = []
     below = len(lengths)
     for _ in range(value.lod_depth - 1):
         outer.insert(0, np.array([0, min(2, below), below], np.int64))
         below = 2
-    return Ragged(words, offsets, tuple(outer))
+    return Ragged(words, offsets_of(lengths), tuple(outer))
 
 
 def _numbers(

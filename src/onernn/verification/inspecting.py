@@ -1,4 +1,4 @@
-"""A model before and after fusion, and what runs it, in lines and as a page; graphs as SVG."""
+"""Shows a model before and after fusion, and its kernels, as lines and as a page with graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from onernn.adapters.registry import pass_name
-from onernn.engine.session import Explained, Session, unsupported
+from onernn.engine.session import Explained, Session, find_unsupported
 from onernn.fuse_passes import FuseResult, fuse, passes_for
 from onernn.ir.errors import LibraryError, Refusal, printable
 from onernn.ir.files import replacing
@@ -42,8 +42,8 @@ class _Box(NamedTuple):
 
 
 def escape(text: str) -> str:
-    """Returns a name in an SVG: no markup, and nothing that XML forbids or that turns the text
-    around.
+    """Returns a name for an SVG, without markup and without characters that XML forbids or that
+    reverse the text.
     """
     return escaped(printable(text, "\n"))
 
@@ -60,9 +60,9 @@ def picture(
     """Returns an SVG of the graph from top to bottom: operators are boxes, inputs and outputs
     ovals.
 
-    ``fused``: colours of the nodes that make these values; ``apart``: values whose makers get a
-    red border; ``notes``: lines about the makers of values, the first of which stands below the
-    box. Hovering over a box shows all of them. Constants are left out, and nodes above ``most``.
+    ``fused``: colours of nodes by their values; ``apart``: values whose nodes get a red border;
+    ``notes``: lines about nodes by their values. The first line is below the box; hovering over a
+    box shows all. The picture omits constants, and nodes beyond ``most``.
     """
     boxes = _boxes(graph, fused, apart, notes, most)
     ranks = _ranks(boxes)
@@ -86,8 +86,8 @@ def picture(
     return "\n".join([*lines, "</svg>"])
 
 
-def fused_values(before: Graph, after: Graph) -> tuple[dict[str, str], dict[str, str]]:
-    """Colours in both graphs: each recurrent node that fusion made, and what went into it."""
+def colour_fused_values(before: Graph, after: Graph) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns colours in both graphs for each fused recurrent node and the nodes it replaces."""
     kept, left = (set(map(id, graph.nodes)) for graph in (before, after))
     old: dict[str, str] = {}
     new: dict[str, str] = {}
@@ -176,7 +176,7 @@ def _cut(*lines: str) -> tuple[str, ...]:
 
 
 def _ranks(boxes: list[_Box]) -> dict[str, int]:
-    """Returns rows: below all that a box reads, and then as far down as its readers let it."""
+    """Returns the row of each box: below its inputs, then as far down as its readers allow."""
     ranks: dict[str, int] = {}
     readers: dict[str, list[str]] = {}
     for box in boxes:  # they come in an order in which they can run
@@ -190,7 +190,7 @@ def _ranks(boxes: list[_Box]) -> dict[str, int]:
 
 
 def _order_rows(boxes: list[_Box], ranks: Mapping[str, int]) -> list[list[_Box]]:
-    """Returns rows; within each by the middle of what a box reads."""
+    """Returns rows of boxes; a row is in the order of the middle of each box's inputs."""
     rows: list[list[_Box]] = [[] for _ in range(max(ranks.values(), default=0) + 1)]
     for box in boxes:
         rows[ranks[box.key]].append(box)
@@ -243,9 +243,7 @@ def _draw(box: _Box, x: float, y: float) -> str:
 
 
 def fill_page(name: str, content: Mapping[str, Any]) -> str:
-    """Returns the page that a template makes; all texts are escaped, but SVGs that it calls
-    safe.
-    """
+    """Returns the page of a template, which escapes all texts except SVGs that it calls safe."""
     import jinja2  # 20 ms, which few commands need
 
     templates = resources.files("onernn.verification").joinpath("templates")
@@ -268,12 +266,12 @@ def write_text(page: str, path: str | Path) -> None:
 
 
 def _make_printable(value: Any) -> Any:
-    """Returns a text as the page shows it, before it is escaped; SVGs were escaped when drawn."""
+    """Returns a text in printable form, before the page escapes it; SVGs are escaped already."""
     return printable(value, "\n") if type(value) is str else value
 
 
 def number(value: float) -> str:
-    """Returns three digits; a dash for what is no number."""
+    """Returns a number with three digits; a dash for NaN."""
     return "–" if value != value else "0" if value == 0 else f"{value:.3g}"
 
 
@@ -282,15 +280,15 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-# --- a model before and after fusion, and what runs it: `onernn inspect` and its page
+# --- a model before and after fusion, and its kernels: `onernn inspect` and its page
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model, what fusion makes of it, which nodes cannot run, and what runs the layers.
+    """A model, its fused graph, the nodes that cannot run, and the kernels of its layers.
 
     ``missing``: why the kernels are not known, "" otherwise. Without a library, or with operators
-    that cannot run, there are none.
+    that cannot run, there are none. ``interpreted``, ``slower_kernels``: see `Session`.
     """
 
     model: Graph
@@ -298,6 +296,8 @@ class Inspection:
     unsupported: tuple[Refusal, ...]
     kernels: tuple[Explained, ...]
     missing: str = ""
+    interpreted: str = ""
+    slower_kernels: str = ""
 
     @property
     def operators(self) -> dict[str, tuple[int, int]]:
@@ -307,7 +307,7 @@ class Inspection:
 
     @property
     def fused(self) -> list[dict[str, str]]:
-        """Each pass that fired: where, on which operators, and its name in the framework."""
+        """Each applied pass: its place, the operators, and its name in the framework."""
         return [
             {
                 "pass": each.name,
@@ -319,20 +319,22 @@ class Inspection:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the keys of ``--json`` beside those of all commands."""
+        """Returns the keys of ``--json`` in addition to the common keys of all commands."""
         return {
             "model": self.model.name,
             "interface": {
-                "inputs": list(map(_describe, self.model.inputs)),
-                "outputs": list(map(_describe, self.model.outputs)),
+                kind: [{key: getattr(value, key) for key in _DECLARED} for value in values]
+                for kind, values in (("inputs", self.model.inputs), ("outputs", self.model.outputs))
             },
-            "operators": {op: list(counts) for op, counts in self.operators.items()},
+            "operators": self.operators,
             "fused": self.fused,
-            "refusals": [vars(each) for each in self.result.refusals],
-            "unsupported": [vars(each) for each in self.unsupported],
-            "kernels": [vars(each) for each in self.kernels],
+            "refusals": self.result.refusals,
+            "unsupported": self.unsupported,
+            "kernels": self.kernels,
             "kernels_unknown": self.missing or None,
-            "notes": list(self.model.notes),
+            "kernels_slower": self.slower_kernels or None,
+            "interpreted": self.interpreted or None,
+            "notes": self.model.notes,
         }
 
 
@@ -344,19 +346,24 @@ def inspect_model(
     Raises `UnsupportedError` for a ``dtype`` or ``backend`` that is none.
     """
     result = fuse(model, passes_for(dtype))
-    refusals = unsupported(result.model)
+    refusals = find_unsupported(result.model)
     if refusals:
         return Inspection(model, result, refusals, ())
     try:
         session = Session(model, dtype=dtype, threads=threads, backend=backend)
     except LibraryError as error:
         return Inspection(model, result, (), (), str(error))
-    return Inspection(model, result, (), session.explained)
+    return Inspection(
+        model,
+        result,
+        (),
+        session.explained,
+        interpreted=session.interpreted,
+        slower_kernels=session.slower_kernels,
+    )
 
 
-def _describe(value: Value) -> dict[str, Any]:
-    shape = None if value.shape is None else list(value.shape)
-    return {"name": value.name, "dtype": value.dtype, "shape": shape, "lod_depth": value.lod_depth}
+_DECLARED = ("name", "dtype", "shape", "lod_depth")
 
 
 # --- a model's graph before and after fusion as one HTML file, which a browser can zoom
@@ -372,13 +379,9 @@ def write_graph_page(inspection: Inspection, path: str | Path) -> None:
 
 
 def render_graph_page(inspection: Inspection) -> str:
-    """Returns the page as text. It loads nothing, and runs no script but its own, which a hash
-    names.
+    """Returns the page as text. It loads nothing, and runs only its own script, whose hash its
+    policy has.
     """
-    return fill_page("graph.html.jinja", _content(inspection))
-
-
-def _content(inspection: Inspection) -> dict[str, Any]:
     refusals = inspection.result.refusals
     kernels = {each.node: f"runs on {each}" for each in inspection.kernels}
     notes = {
@@ -387,7 +390,8 @@ def _content(inspection: Inspection) -> dict[str, Any]:
     }
     refused = {each.where for each in refusals}
     drawn = pictures(inspection, refused, notes, most=_MOST_ON_PAGE)
-    return {"inspection": inspection, "most": _MOST_ON_PAGE, **drawn}
+    content = {"inspection": inspection, "most": _MOST_ON_PAGE, **drawn}
+    return fill_page("graph.html.jinja", content)
 
 
 def pictures(
@@ -396,11 +400,9 @@ def pictures(
     notes: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
     most: int = _MOST,
 ) -> dict[str, Any]:
-    """Returns both graphs as `picture` draws them, how many nodes they have, and a colour of fused
-    ones.
-    """
+    """Returns a `picture` of both graphs, their numbers of nodes, and a colour of fused nodes."""
     graphs = {"before": inspection.model, "after": inspection.result.model}
-    fused = dict(zip(graphs, fused_values(*graphs.values()), strict=True))
+    fused = dict(zip(graphs, colour_fused_values(*graphs.values()), strict=True))
     return {
         "pictures": {
             key: picture(
@@ -421,7 +423,7 @@ def pictures(
 def _notes(
     graph: Graph, refusals: Iterable[Refusal], kernels: Mapping[str, str]
 ) -> dict[str, list[str]]:
-    """Lines about the makers of values: types first, then kernels and refusals."""
+    """Returns lines about nodes by their values: types first, then kernels and refusals."""
     types = graph.types
     notes = {value.name: [_short(types[value.name])] for value in graph.inputs}
     reasons: dict[str, list[str]] = {}
@@ -438,7 +440,7 @@ def _notes(
 
 
 def _short(type: Type) -> str:
-    """Returns a type below a box: W stands for the words of a ragged value."""
+    """Returns a type in the short form below a box; W is the number of steps of a ragged value."""
     sizes = [str(size or "?") for size in type.shape or ()]
     sizes[:1] = ["W"] if type.ragged and sizes else sizes[:1]
     shape = "(...)" if type.shape is None else f"({', '.join(sizes)})"

@@ -7,8 +7,8 @@
                                                   # onnx.backend.base.Backend has them
         known_failures = "known_failures.toml"    # see `Conformance`
 
-`node_cases` gives the same as onnx.backend.test's `TestCase`s, and
-``python -m onernn.verification.node_suite FOLDER`` writes them as the folders of that suite:
+`node_cases` returns the cases as `TestCase`s of onnx.backend.test, and
+``python -m onernn.verification.node_suite FOLDER`` writes them as folders of that suite:
 FOLDER/test_NAME/model.onnx, data.json (tolerances), test_data_set_0/input_0.pb, ..., output_0.pb.
 """
 
@@ -44,9 +44,9 @@ OPSET = 14
 class NodeConformance(Conformance):
     """Tests of a backend of ONNX, one node a case; subclass it under a name that pytest collects.
 
-    Weights, lengths and states are inputs of the model, as in ONNX's own node tests; T and N are
-    open, and several batches run through one ``prepare``. What ONNX leaves open is not tested: what
-    stands in Y behind a sentence's end, and sentences of length zero.
+    Weights, lengths and states are inputs of the model, the same as in ONNX's own node tests; T and
+    N are open, and several batches run through one ``prepare``. ONNX does not define the values of
+    Y after a sequence's end, and sequences of length zero: these are not tested.
     """
 
     backend: Any = None
@@ -71,10 +71,11 @@ class NodeConformance(Conformance):
             results = layer.run(inputs)
         else:
             results = self.backend.run_model(layer, inputs, self.device)
-        if not isinstance(results, Sequence) or len(results) != 1 + len(case.spec.cell.states):
-            names = ", ".join(_outputs(case))
+        names = _outputs(case)
+        if not isinstance(results, Sequence) or len(results) != len(names):
             raise TypeError(
-                f"run: expected a list of {names}, got {type(results).__name__} {results!r}"
+                f"run: expected a list of {', '.join(names)}, got {type(results).__name__}"
+                f" {results!r}"
             )
         y, *states = map(np.asarray, results)
         sizes = (int(max(case.lengths)), case.spec.directions, len(case.x), case.spec.hidden_size)
@@ -85,9 +86,9 @@ class NodeConformance(Conformance):
 
 
 def node_inputs(case: Case) -> dict[str, Array]:
-    """Returns the model's inputs by name, those that are there, in order."""
+    """Returns the model's inputs by name, in order, without absent ones."""
     arrays = framework("onnx").write(PivotLayer.of(case.spec, list(case.weights)))
-    inputs = {"X": case.padded(time_major=True), **{name: arrays[name] for name in "WRB"}}
+    inputs = {"X": case.pad(time_major=True), **{name: arrays[name] for name in "WRB"}}
     if len(set(case.lengths)) > 1:
         inputs["sequence_lens"] = case.lengths.astype(np.int32)
     if case.state is not None:
@@ -97,7 +98,9 @@ def node_inputs(case: Case) -> dict[str, Array]:
 
 
 def node_model(case: Case, masked: bool = False) -> Any:
-    """Returns an `onnx.ModelProto` of one node. ``masked``: Y is 0 behind sentences, by a Where."""
+    """Returns an `onnx.ModelProto` of one node. ``masked``: a Where sets Y to 0 after each
+    sequence.
+    """
     onnx = require("onnx", "onnx")
     helper, spec, given = onnx.helper, case.spec, node_inputs(case)
     slots = ["X", "W", "R", "B", "sequence_lens", "initial_h"]
@@ -157,9 +160,9 @@ def node_cases(
     dtypes: Sequence[str] = ("f32",),
     sizes: Sequence[str] = tuple(SIZES),
 ) -> Iterator[Any]:
-    """Yields the cases as `onnx.backend.test.case.test_case.TestCase`, with what float64 gives.
+    """Yields the cases as `onnx.backend.test.case.test_case.TestCase`, with outputs from float64.
 
-    Raises `ValueError` naming an axis with something unknown on it.
+    Raises `ValueError` naming an axis with an unknown value.
     """
     require("onnx", "onnx")
     from onnx.backend.test.case.test_case import TestCase
@@ -182,7 +185,7 @@ def node_cases(
 
 
 def write_node_cases(folder: str | Path, cases: Iterable[Any] | None = None) -> int:
-    """Writes cases, all by default, as onnx.backend.test keeps them, and returns their number."""
+    """Writes cases, by default all, as files of onnx.backend.test, and returns their number."""
     onnx = require("onnx", "onnx")
     chosen = list(node_cases() if cases is None else cases)
     for case in chosen:
@@ -202,4 +205,6 @@ def write_node_cases(folder: str | Path, cases: Iterable[Any] | None = None) -> 
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python -m onernn.verification.node_suite FOLDER")
     print(write_node_cases(sys.argv[1]), "cases")

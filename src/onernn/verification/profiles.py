@@ -1,7 +1,8 @@
 """An output's errors by step, sequence length and direction of recurrent layers.
 
-The axes are found by marking one step: a NaN put into what a recurrent layer gives at one step of
-one sequence comes out where that step went, through transposes, reshapes and dense layers.
+To find the axes, one step is marked: a NaN is put into a recurrent layer's output at one step of
+one sequence. It shows in the model's output at the place of this step, after transposes, reshapes
+and dense layers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ops.elementwise import FLOATING
-from onernn.verification.comparing import differences
+from onernn.verification.comparing import differences, map_data
 from onernn.verification.tracing import Values, recurrent_layers, run_nodes
 
 
@@ -27,9 +29,9 @@ from onernn.verification.tracing import Values, recurrent_layers, run_nodes
 class Axes:
     """Axes of an output, None if it has none.
 
-    ``time``: None if a value reads several steps, or a final state. ``direction``: the one whose
-    halves are the directions of a bidirectional layer, counted from the last, which is -1.
-    ``state``: it holds final states. ``lengths``: of sequences, None if all are equally long.
+    ``time``: None if a value reads several steps, or a final state. ``direction``: the axis that
+    holds both directions of a bidirectional layer, counted from the last, which is -1. ``state``:
+    it holds final states. ``lengths``: of sequences, None if all are equally long.
     """
 
     time: int | None
@@ -40,9 +42,9 @@ class Axes:
 
 
 def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
-    """Returns the axes of each output of a traced graph that follow from the last layer before it.
+    """Returns the axes of each output of a traced graph, by the last layer before it.
 
-    Outputs that every step reaches (decoded) are left out.
+    Outputs that every step reaches, for example decoded ones, are omitted.
     """
     result: dict[str, Axes] = {}
     for rnn in reversed(recurrent_layers(graph).values()):
@@ -54,9 +56,7 @@ def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
 
 
 def _probe(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str, Axes]:
-    """Returns the axes of the outputs that one value of a layer reaches: its y, or a final
-    state.
-    """
+    """Returns the axes of the outputs that a layer's y or final state reaches."""
     reached, x, state = values[name], values.get(rnn.x), name != rnn.y
     lengths = x.lengths if isinstance(x, Ragged) else None
     data = data_of(reached)
@@ -97,28 +97,25 @@ def _probe(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str,
                     axes[what] = axis
                     break
         if not state and not axes:
-            continue  # something that mixes them all
+            continue  # an output that mixes all steps
         out[output] = Axes(axes.get("time"), axes.get("batch"), sides, state, lengths)
     return out
 
 
 def _hit(mark: Array, axis: int) -> Array:
-    """For each place along an axis: whether anything there is marked."""
+    """Returns for each index along an axis whether it has a mark."""
     return np.asarray(np.moveaxis(mark, axis, 0).reshape(mark.shape[axis], -1).any(axis=1))
 
 
 def mark_reached(graph: Graph, values: Values, places: Mapping[str, Array]) -> dict[str, Array]:
-    """For each output: which of its numbers become NaN where values of these names are NaN.
+    """Returns for each output which of its elements become NaN if values have NaN at ``places``.
 
-    ``places``: by the name of a value where it is NaN. Operators that decide by NaN let it through;
-    outputs that stay integers all the same, or become another shape, are left out. Raises what a
-    run raises.
+    Operators that depend on NaN pass it on. Outputs that stay integers or change their shape are
+    omitted. Raises what a run raises.
     """
     changed, constants = dict(values), dict(graph.constants)
     for name, where in places.items():
-        value, data = values[name], data_of(values[name])
-        data = np.where(where, np.nan, data).astype(data.dtype)
-        changed[name] = value.with_data(data) if isinstance(value, Ragged) else data
+        changed[name] = map_data(values[name], partial(_insert_nan, where=where))
     reached, behind = set(places), []
     for node in graph.nodes:
         if not reached.isdisjoint(node.inputs) and reached.isdisjoint(node.outputs):
@@ -132,6 +129,10 @@ def mark_reached(graph: Graph, values: Values, places: Mapping[str, Array]) -> d
         if name in reached and now.dtype.kind == "f" and now.shape == was.shape:
             marks[name] = np.isnan(now) & ~np.isnan(was)
     return marks
+
+
+def _insert_nan(array: Array, where: Array) -> Array:
+    return np.where(where, np.nan, array).astype(array.dtype)
 
 
 def _floating(node: Node, constants: dict[str, Array]) -> Node:
@@ -156,7 +157,7 @@ def _sides(mark: Array) -> int | None:
     return None
 
 
-# --- how far two outputs are apart, in numbers, and where a recurrent layer's errors lie
+# --- the size of the difference of two outputs, and the places of a recurrent layer's errors
 
 
 _SMALL = 1e-3
@@ -167,7 +168,7 @@ _SMALL = 1e-3
 class Errors:
     """Errors of one output: |a - b|, |a - b| / |b| of elements that are not small, the cosine.
 
-    ``max_rel`` is max|a - b| / max|b|, as in the verdict. NaN if nothing can be said: no
+    ``max_rel`` is max|a - b| / max|b|, the same as in the verdict. NaN if nothing can be said: no
     elements, or none that is finite in both.
     """
 
@@ -183,9 +184,7 @@ class Errors:
 
 
 def errors(actual: Array, reference: Array) -> Errors:
-    """Returns the numbers for two arrays of equal shape; elements that are not finite are left
-    out.
-    """
+    """Returns the errors of two arrays of equal shape, over all finite elements."""
     if actual.shape != reference.shape or actual.size == 0:
         return Errors()
     one, other = (np.asarray(a, np.float64).reshape(-1) for a in (actual, reference))
@@ -210,19 +209,30 @@ def errors(actual: Array, reference: Array) -> Errors:
 
 def _middle(values: Array) -> tuple[float, float, float]:
     """Returns the mean, the median and the 99th percentile."""
-    return float(values.mean()), float(np.median(values)), float(np.percentile(values, 99))
+    median, high = np.percentile(values, (50, 99))
+    return float(values.mean()), float(median), float(high)
 
 
 _Rows = tuple[tuple[str, float, float], ...]
+
+
+PLACES = {
+    "steps": "time step",
+    "lengths": "sentence length",
+    "directions": "direction",
+    "ends": "place",
+}
+"""The rows of a `Profile`, and the place of each kind in words."""
 
 
 @dataclass(frozen=True)
 class Profile:
     """The errors of one output by place: rows (place, max|a - b|, mean|a - b|) of each kind.
 
-    ``steps``: by position within the sentence; ``lengths``: by sentence length; ``directions``:
-    the halves of a bidirectional layer; ``ends``: inside and beyond the sentences. Kinds that an
-    output does not have are empty. ``state``: a final state, with one row a sentence length.
+    ``steps``: by position within the sequence; ``lengths``: by sequence length; ``directions``: by
+    direction of a bidirectional layer; ``ends``: inside and beyond the sequences. Kinds that an
+    output does not have are empty. ``state``: it is a final state, with one row per sequence
+    length.
     """
 
     name: str
@@ -233,18 +243,19 @@ class Profile:
     ends: _Rows = ()
 
     def as_json(self) -> dict[str, object]:
-        """Returns rows as {"at", "max_abs", "mean_abs"}."""
+        """Returns the fields, each row as {"at", "max_abs", "mean_abs"}."""
         keys = ("at", "max_abs", "mean_abs")
-        kinds = {k: getattr(self, k) for k in ("steps", "lengths", "directions", "ends")}
-        rows = {kind: [dict(zip(keys, row, strict=True)) for row in kinds[kind]] for kind in kinds}
-        return {"name": self.name, "state": self.state, **rows}
+        rows = {
+            kind: [dict(zip(keys, row, strict=True)) for row in getattr(self, kind)]
+            for kind in PLACES
+        }
+        return {**vars(self), **rows}
 
 
 def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Profile | None:
-    """Returns the errors of one output by what recurrent layers go wrong in; None if nothing is
-    known.
+    """Returns the errors of one output by step, length and direction; None if these are unknown.
 
-    ``axes``: where time, batch and direction stand in it, as `output_axes.axes_of` finds them.
+    ``axes``: the axes of time, batch and direction, see `axes_of`.
     """
     step: Int64 | None = None
     lengths: Int64 | None = None

@@ -1,4 +1,4 @@
-"""A model of which as many layers compute in bytes as a budget allows: see `quantize`.
+"""Quantizes as many layers of a model as a budget allows: see `quantize`.
 
 Rows of one sequence depend on each other, so a budget of labels counts sequences: design/0061
 derives its bound.
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from statistics import NormalDist
+from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,22 +23,26 @@ from onernn.fuse_passes.expand_layers import ExpandLayers, part_name
 from onernn.fuse_passes.joined_layers import stack_layers
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.errors import UnsupportedError, did_you_mean
-from onernn.ir.feeds import checked_feed
+from onernn.ir.feeds import check_feed
 from onernn.ir.graph import Graph, graph_of
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Part, parts, with_precision
 from onernn.ir.spec import Cell
 from onernn.ir.weights import UNIT, LayerPrecision, PartScales, Scale
-from onernn.verification.comparing import differences, json_text
+from onernn.verification.comparing import Batches, differences, json_text, map_data
 from onernn.verification.profiles import Axes, axes_of
 from onernn.verification.recording import INPUTS, open_recording, read_inputs
 from onernn.verification.tracing import recurrent_layers, trace
 
-Feed = Mapping[str, Batch]
+Feed = Batches
 _LEVELS = ("u8", "u8 rows", "bf16", "f32")
 """The dtypes of a layer from the narrowest on. u8: calibrated scales; u8 rows: one for each row."""
 CONFIDENCE = 0.95
+_TURNS, _TIMED, _SLOWER = 12, 1.0, 1.05
+"""Runs in turns that are timed, at most; their CPU seconds in all; the ratio from which on a model
+is called slower.
+"""
 _PRIOR = 3
 """Changed labels that are assumed in sequences that changed as a whole; see design/0061."""
 
@@ -53,9 +58,9 @@ class Budget(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Budget:
-        """ "labels 0.1%": the share of labels that change. "max_abs 0.02": of any output.
+        """Reads "labels 0.1%", the share of labels that change; "max_abs 0.02", the largest error
+        of any output; or "rmse 0.001", the root of the mean square error over all outputs.
 
-        "rmse 0.001": the root of the mean square over the numbers of all outputs.
         Raises `UnsupportedError` for other texts.
         """
         match = re.fullmatch(r"\s*(labels|max_abs|rmse)\s+([0-9.eE+-]+)\s*(%?)\s*", text)
@@ -69,21 +74,57 @@ class Budget(NamedTuple):
             raise UnsupportedError(f"budget {text!r}: {expected}")
         return cls(name, limit)
 
-    def shown(self, amount: float) -> str:
-        """Returns an amount of it in words."""
+    def format_amount(self, amount: float) -> str:
+        """Returns an amount of this measure as a text."""
         return f"{amount:.3%}" if self.name == "labels" else f"{amount:.3g}"
 
 
 class Numbers:
-    """How far outputs are from the exact ones by max_abs or rmse; new data may have more.
+    """The error of outputs by max_abs or rmse; new data may have a larger error.
 
-    ``counted``: what was compared, in words.
+    ``counted``: a text of what was compared.
     """
 
-    def __init__(self, measure: str, exact: Sequence[Feed]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        batches: Sequence[Feed],
+        exact: Sequence[Feed],
+        measure: str,
+        backend: str,
+    ) -> None:
         self._measure, self._exact = measure, exact
         sizes = (data_of(value).size for each in exact for value in each.values())
         self.counted = f"{sum(sizes):,} numbers"
+        self._owners = [
+            _owners_of_all(graph, feed, outputs, backend)
+            for feed, outputs in zip(batches, exact, strict=True)
+        ]
+
+    def promise(self, outputs: Sequence[Feed]) -> str:
+        """Returns the statement about new sequences from the errors of K, with its confidence.
+
+        With this confidence, at most a share p with (1 - p)^K = 1 - `CONFIDENCE` of all sequences
+        is worse than the worst of K, whatever their distribution.
+        """
+        seen: list[float] = []
+        for one, want, owners in zip(outputs, self._exact, self._owners, strict=True):
+            pairs = [(data_of(one[name]), data_of(want[name]), o) for name, o in owners.items()]
+            owner = np.concatenate([o for *_, o in pairs])
+            apart = np.concatenate([differences(a, b).ravel() for a, b, _ in pairs])[owner >= 0]
+            owner = owner[owner >= 0]
+            counts, worst = np.bincount(owner), np.zeros(owner.max(initial=-1) + 1)
+            np.maximum.at(worst, owner, apart)
+            if self._measure == "rmse":
+                worst = np.sqrt(np.bincount(owner, weights=apart**2) / np.maximum(counts, 1))
+            seen += worst[counts > 0].tolist()
+        if not seen:
+            return ""
+        share = 1 - (1 - CONFIDENCE) ** (1 / len(seen))
+        return (
+            f"with a confidence of {CONFIDENCE:.0%}, at most {share:.2%} of new sequences have a"
+            f" larger {self._measure} than {max(seen):.3g}, the largest of {len(seen):,} sequences"
+        )
 
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
         """Returns the error, and what the budget limits; infinite for other shapes."""
@@ -92,10 +133,10 @@ class Numbers:
             for one, other in zip(outputs, self._exact, strict=True)
             for name, want in other.items()
         ]
-        if any(a.shape != b.shape for a, b in pairs):
-            return np.inf, np.inf
-        apart = np.concatenate([differences(a, b).ravel() for a, b in pairs])
-        error = float(np.sqrt(np.mean(apart**2)) if self._measure == "rmse" else apart.max())
+        error = np.inf
+        if all(a.shape == b.shape for a, b in pairs):
+            apart = np.concatenate([differences(a, b).ravel() for a, b in pairs])
+            error = float(np.sqrt(np.mean(apart**2)) if self._measure == "rmse" else apart.max())
         return error, error
 
 
@@ -114,10 +155,10 @@ def upper_bound(changed: float, total: float, effect: float) -> float:
 
 
 def design_effect(changed: Array, counts: Array) -> float:
-    """Returns how many dependent labels (K,) of K sequences say as much as one independent label.
+    """Returns how many dependent labels (K,) of K sequences are worth one independent label.
 
-    The variance between sequences over that of independent labels; few changes say little of it,
-    so `_PRIOR` of them are added for which a sequence changes as a whole.
+    The effect is the variance between sequences divided by the variance of independent labels. Few
+    changes are weak evidence, so `_PRIOR` changes are added that change a whole sequence.
     """
     total, result, number = counts.sum(), changed.sum(), len(counts)
     whole = float(np.square(counts).sum() / total)
@@ -130,7 +171,7 @@ def design_effect(changed: Array, counts: Array) -> float:
 
 
 class Labels:
-    """How many labels of held-out batches change, and how many of new data at most.
+    """The share of labels that change in held-out batches, and an upper bound for new data.
 
     ``exact``, ``narrowest``: the outputs of each batch in float32, and all in u8, which shows how
     changes gather in sequences. ``name``: see `labels_output`. ``counted``: what was compared.
@@ -176,6 +217,11 @@ class Labels:
         different = self._sequences[self._read(outputs) != self._labels]
         return np.bincount(different, minlength=len(self._counts))
 
+    def promise(self, outputs: Sequence[Feed]) -> str:
+        """Returns the statement about new data from the changed labels, with its confidence."""
+        bound = self.of(outputs)[1]
+        return f"with a confidence of {CONFIDENCE:.0%}, at most {bound:.3%} change on new data"
+
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
         """Returns the share of labels that change, and its upper bound on new data."""
         changed = float(self._count_changes(outputs).sum())
@@ -185,7 +231,7 @@ class Labels:
 def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
     """Returns (labels,): the sequence of each label of an output, -1 for padding.
 
-    Raises `UnsupportedError` where sequences and padding cannot be told.
+    Raises `UnsupportedError` if sequences and padding are unknown.
     """
     array = data_of(value)
     shape = array.shape if array.dtype.kind in "biu" else array.shape[:-1]
@@ -195,24 +241,42 @@ def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
             ends = ends[level]  # of the outermost sequences
         steps = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
         return np.repeat(steps, np.prod(shape, dtype=int) // max(len(steps), 1))
+    where = f"budget labels: {name!r}: its labels read several"
     if axes is None or axes.batch is None or axes.batch >= len(shape):
-        text = "its labels read several sequences, or none; name another output (--labels-of)"
-        raise UnsupportedError(f"budget labels: {name!r}: {text}")
+        text = "sequences, or none; name another output (--labels-of)"
+        raise UnsupportedError(f"{where} {text}")
     places = np.indices(shape)
     sequence = places[axes.batch]
-    if axes.lengths is None or axes.state:  # an empty sentence has a state, too
+    if axes.lengths is None or axes.state:  # an empty sequence also has a state
         return sequence.ravel()
     if axes.time is None and len(shape) > 1 and np.ptp(axes.lengths):
-        text = "its labels read several steps, and may count padding; give batches of one length"
-        raise UnsupportedError(f"budget labels: {name!r}: {text}")
+        text = "steps, and may count padding; give batches of one length"
+        raise UnsupportedError(f"{where} {text}")
     stepped = axes.time is not None and axes.time < len(shape)
     step = places[axes.time] if stepped else np.zeros(shape, np.int64)
     return np.where(step < axes.lengths[sequence], sequence, -1).ravel()
 
 
+def _owners_of_all(graph: Graph, feed: Feed, outputs: Feed, backend: str) -> dict[str, Int64]:
+    """Returns an array per output: the sequence of each element, -1 for padding.
+
+    If that is not known, the batch counts as one sequence.
+    """
+    dense = not all(isinstance(value, Ragged) for value in outputs.values())
+    axes = axes_of(graph, trace(graph, feed, backend)) if dense else {}
+    result = {}
+    for name, value in outputs.items():
+        try:
+            single = map_data(value, lambda a: np.broadcast_to(np.float32(0), (*a.shape, 1)))
+            result[name] = _owners(single, axes.get(name), name)
+        except UnsupportedError:
+            return {name: np.zeros(data_of(v).size, np.int64) for name, v in outputs.items()}
+    return result
+
+
 def labels_output(outputs: Feed, name: str) -> str:
-    """Returns the output whose labels count: the one of this name, else the only one of integers,
-    or the only one. Raises `UnsupportedError` if several may be meant, or it holds no labels.
+    """Returns the output whose labels count: the output of this name, or the only one of integers,
+    or the only one. Raises `UnsupportedError` if there are several, or if it holds no labels.
     """
     arrays = {name: data_of(value) for name, value in outputs.items()}
     whole = [name for name, array in arrays.items() if array.dtype.kind in "biu"]
@@ -232,9 +296,8 @@ def labels_output(outputs: Feed, name: str) -> str:
 
 
 def scale_over(low: float, high: float) -> Scale | None:
-    """From low <= 0 to high >= 0, which fit; 0 is a byte, whole, so one end may have room.
-
-    None if only zeros were seen.
+    """Returns a scale for values from low <= 0 to high >= 0, in which 0 is exact; None if both are
+    0.
     """
     if low == high:
         return None
@@ -244,10 +307,10 @@ def scale_over(low: float, high: float) -> Scale | None:
 
 
 def scales_of(part: Part, x: tuple[float, float], h: tuple[float, float]) -> PartScales:
-    """Of a layer and direction, from the ends of its inputs and states.
+    """Returns the scales of a layer and direction for the ranges of its inputs and states.
 
-    States that cannot leave [-1, 1] have that range, whatever was seen. Where nothing but zeros
-    was read, each row has its own step.
+    States that cannot leave [-1, 1] have that range. If a range is only zeros, each row has its own
+    step.
     """
     natural = part.spec.activations is None and part.spec.cell is not Cell.RNN_RELU
     bounded = natural and not part.spec.projection_size and -1 <= h[0] <= h[1] <= 1
@@ -257,7 +320,7 @@ def scales_of(part: Part, x: tuple[float, float], h: tuple[float, float]) -> Par
 def observe_scales(
     graph: Graph, batches: Sequence[Feed], backend: str
 ) -> dict[str, tuple[PartScales, ...]]:
-    """By the y of each recurrent node outside of loops: the scales of its parts, of float32 runs.
+    """Returns the scales of each recurrent node outside of loops from float32 runs, by its y.
 
     Raises `UnsupportedError` naming the batch and the layer whose numbers are not finite.
     """
@@ -280,7 +343,7 @@ def observe_scales(
 
 
 def _finite(value: Batch, where: str) -> Array:
-    """Returns the numbers of a batch. Raises `UnsupportedError` if one is not finite."""
+    """Returns the values of a batch. Raises `UnsupportedError` if one is not finite."""
     numbers = data_of(value)
     if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
         raise UnsupportedError(f"{where} NaN or infinity; calibrate without it")
@@ -306,8 +369,9 @@ def separate_layers(model: Graph) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedLayer:
-    """``dtype``: "u8", "u8 rows", "bf16" or "f32", see `quantize`. ``alone``: the model's error
-    where only this layer computes in a dtype, by that dtype."""
+    """``dtype``: "u8", "u8 rows", "bf16" or "f32", see `quantize`. ``alone``: the model's error by
+    dtype, if only this layer computes in the dtype.
+    """
 
     name: str
     dtype: str
@@ -318,9 +382,10 @@ class QuantizedLayer:
 class Quantized:
     """The result of `quantize`. ``model``: the graph whose layers know their precision.
 
-    ``error``: on what was ``counted``. ``bound``: what the budget limits; for labels the upper
-    bound on new data, else the error. ``notes``: what a reader should know of them. ``example``: a
-    batch, whose inputs have the types of all batches.
+    ``error``: on what was ``counted``. ``bound``: the value that the budget limits: for labels the
+    upper bound on new data, otherwise the error. ``promise``: the statement about new data, with
+    its confidence. ``notes``: remarks for the reader. ``example``: a batch, whose inputs have the
+    types of all batches.
     """
 
     model: Graph
@@ -328,38 +393,36 @@ class Quantized:
     error: float
     bound: float
     counted: str
+    promise: str
     layers: tuple[QuantizedLayer, ...]
     notes: tuple[str, ...]
     example: Feed
 
     @property
     def verdict(self) -> str:
-        """The error and what it promises, in a line."""
-        shown, limit = self.budget.shown, self.budget.limit
-        seen = f"{self.budget.name}: {shown(self.error)}"
-        if self.budget.name == "labels":
-            new = f", at most {shown(self.bound)} on new data (95 % bound)"
-            return f"{seen} of {self.counted} changed{new}, {shown(limit)} allowed"
-        return f"{seen} of {self.counted} seen, {shown(limit)} allowed; new data may exceed it"
+        """The error and its promise, as one line."""
+        error, limit = map(self.budget.format_amount, (self.error, self.budget.limit))
+        how = "changed" if self.budget.name == "labels" else "seen"
+        seen = f"{self.budget.name}: {error} of {self.counted} {how}"
+        allowed = f", {limit} allowed" if np.isfinite(self.budget.limit) else ""
+        return "; ".join(filter(None, (seen + allowed, self.promise)))
 
     def of_layers(self) -> list[str]:
-        """Returns a line for each layer: its dtype, and what it costs by itself."""
-        lines = []
+        """Returns a line for each layer: its dtype, and the error that it causes by itself."""
+        amount, lines = self.budget.format_amount, []
         for each in self.layers:
-            costs = (f"{dtype} alone {self.budget.shown(e)}" for dtype, e in each.alone.items())
+            costs = (f"{dtype} alone {amount(error)}" for dtype, error in each.alone.items())
             lines.append(f"{each.name}: {each.dtype} ({', '.join(costs)})")
         return lines
 
     def to_json(self) -> str:
-        """``{"status", "outputs": [], "cause", "budget", "limit", "error", "bound", "counted",
-        "layers": [], "notes": []}``, with each layer's name, dtype and errors alone."""
-        return json_text(
-            True,
-            budget=self.budget.name,
-            limit=self.budget.limit,
-            layers=[vars(each) for each in self.layers],
-            **{key: getattr(self, key) for key in ("error", "bound", "counted", "notes")},
-        )
+        """Returns ``{"status", "outputs": [], "cause", "budget", "limit", "layers": [], "error",
+        "bound", "confidence", "counted", "promise", "notes": []}``, with the name, dtype and errors
+        of each layer.
+        """
+        keys = ("layers", "error", "bound", "counted", "promise", "notes")
+        of = {key: getattr(self, key) for key in keys} | {"confidence": CONFIDENCE}
+        return json_text(True, budget=self.budget.name, limit=self.budget.limit, **of)
 
 
 def quantize(
@@ -372,25 +435,26 @@ def quantize(
     backend: str = "auto",
     threads: int | None = 1,
 ) -> Quantized:
-    """Returns the model with each recurrent layer in u8, bf16 or f32: as narrow as the budget
-    allows.
+    """Returns the model with each recurrent layer in the narrowest of u8, bf16 and f32 that the
+    budget allows.
 
-    u8 has calibrated scales, or ("u8 rows") a step for each row that is read.
+    u8 has calibrated scales, or ("u8 rows") one scale for each row of an input.
 
-    ``model``: as `onernn.load` gives it, or its path. ``batches``: recordings, or inputs by name.
-    Every other one of them calibrates, and the rest gives the error; ``held_out`` gives the error
+    ``model``: the result of `onernn.load`, or its path. ``batches``: recordings, or inputs by name.
+    Every other batch calibrates, and the rest measures the error; ``held_out`` measures the error
     instead. ``labels_of``: the output whose labels a budget of labels counts; by default the only
-    one, or the only one of integers.
+    output, or the only one of integers.
 
-    All layers begin in u8. While the budget is broken, the layer that does most harm by itself gets
-    the next wider dtype. Without a budget all stay in u8.
+    All layers begin in u8. While the model breaks the budget, the layer with the largest error by
+    itself gets the next wider dtype. Without a budget all layers stay in u8.
 
-    Labels keep the budget on new data, by an upper bound of 95 %; other budgets are kept on the
-    batches that were seen. No time decides: the same batches give the same model. Raises
-    `UnsupportedError` for batches that are not finite or hold nothing, a model without recurrent
-    layers, and outputs without labels.
+    Labels keep the budget on new data, by an upper bound of 95 %; other budgets hold for these
+    batches, and ``promise`` says how many new sequences may exceed their errors. The same batches
+    always lead to the same model. ``notes`` say if it takes more time than float32 on this CPU.
+    Raises `UnsupportedError` for batches that are not finite or are empty, a model without
+    recurrent layers, and outputs without labels.
     """
-    wanted = Budget.of(budget) if budget is not None else Budget("max_abs", np.inf)
+    wanted = Budget("max_abs", np.inf) if budget is None else Budget.of(budget)
     if labels_of and wanted.name != "labels":
         raise UnsupportedError("labels_of (--labels-of) belongs to a budget of labels")
     graph, notes = separate_layers(graph_of(model)), []
@@ -407,6 +471,7 @@ def quantize(
     search = _Search(graph, scales, measured, wanted, labels_of, backend=backend, threads=threads)
     chosen = search.within_budget()
     error, bound = search.trial(chosen)
+    notes += search.notes_on_speed(chosen)
     if set(chosen.values()) == {"f32"}:
         few = "; a budget of labels needs at least 3 / budget held-out sequences"
         notes.append("nothing was narrowed" + (few if wanted.name == "labels" else ""))
@@ -416,6 +481,7 @@ def quantize(
         error,
         bound,
         search.errors.counted,
+        "" if measured is feeds else search.promise(chosen),
         tuple(
             QuantizedLayer(y, chosen[y], {each: search.alone(y, each) for each in _LEVELS[:-1]})
             for y in layers
@@ -441,10 +507,13 @@ class _Search:
         self._budget, self._options = budget, options
         self._done: dict[tuple[str, ...], tuple[float, float]] = {}
         exact = self._outputs(dict.fromkeys(scales, "f32"))
-        self.errors: Numbers | Labels = Numbers(budget.name, exact)
+        backend = options["backend"]
+        self.errors: Numbers | Labels
         if budget.name == "labels":
             narrowest = self._outputs(dict.fromkeys(scales, "u8"))
-            self.errors = Labels(graph, batches, exact, narrowest, labels_of, options["backend"])
+            self.errors = Labels(graph, batches, exact, narrowest, labels_of, backend)
+        else:
+            self.errors = Numbers(graph, batches, exact, budget.name, backend)
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
         """Returns the graph with these dtypes of its layers."""
@@ -466,12 +535,45 @@ class _Search:
         if key not in self._done:
             error, bound = self.errors.of(self._outputs(dtypes))
             if set(key) == {"f32"}:
-                bound = error  # nothing was changed: new data changes nothing
+                bound = error  # all in f32: new data cannot differ more
             self._done[key] = error, bound
         return self._done[key]
 
+    def promise(self, dtypes: Mapping[str, str]) -> str:
+        """Returns the statement about new data from held-out data; "" if nothing was narrowed."""
+        if set(dtypes.values()) == {"f32"}:
+            return ""
+        return self.errors.promise(self._outputs(dtypes))
+
+    def notes_on_speed(self, dtypes: Mapping[str, str]) -> list[str]:
+        """Returns a note if a run in these dtypes takes more CPU time than in float32.
+
+        It compares the shortest of some runs of the largest batch, in turns. It decides nothing.
+        """
+        both = [dict.fromkeys(self._scales, "f32"), dtypes]
+        if both[0] == both[1]:
+            return []
+        sessions = [Session(self.model(each), **self._options) for each in both]
+        feed = max(self._batches, key=lambda each: sum(data_of(v).size for v in each.values()))
+        best, ends = [np.inf, np.inf], process_time() + _TIMED
+        for turn in range(_TURNS):
+            for index, session in enumerate(sessions):
+                started = process_time()
+                session.run(feed)
+                best[index] = min(best[index], process_time() - started) if turn else np.inf
+            if turn > 1 and process_time() > ends:
+                break
+        ratio = best[1] / max(best[0], 1e-9)
+        if ratio < _SLOWER:
+            return []
+        kinds = " and ".join(sorted({*dtypes.values()} - {"f32"}))
+        return [
+            f"slower than f32 on this CPU: in {kinds} a run takes {ratio:.2f} times as long; time"
+            " both files where the model will run, with batches of the size in use"
+        ]
+
     def alone(self, y: str, dtype: str) -> float:
-        """Returns the error where only this layer is narrow."""
+        """Returns the error if only this layer is narrow."""
         return self.trial({**dict.fromkeys(self._scales, "f32"), y: dtype})[0]
 
     def within_budget(self) -> dict[str, str]:
@@ -491,7 +593,7 @@ def _read(graph: Graph, batches: Iterable[Feed | str | PathLike[str]]) -> list[F
         if isinstance(each, str | PathLike):
             arrays, where = open_recording(str(each), INPUTS)
             each = read_inputs(arrays, graph.inputs, where)
-        feed = checked_feed(graph.inputs, each)
+        feed = check_feed(graph.inputs, each)
         numbers = [_finite(v, f"batch {index}: input {n!r} has") for n, v in feed.items()]
         if any(array.size for array in numbers):
             feeds.append(feed)

@@ -1,15 +1,15 @@
 """Recordings: inputs and outputs of a model in one ``.npz``.
 
-``in__NAME`` and, where the input is ragged, ``lod__NAME`` (offsets of the last level; upper levels
-are ``lod__NAME__0``, ``lod__NAME__1``, outermost first); ``out__NAME`` and ``outlod__NAME``
-likewise. NAME is the model's own name of an input or output; digits are an output's position,
-unless an output bears that name.
+The keys are ``in__NAME`` and, if the input is ragged, ``lod__NAME`` (offsets of the last level;
+upper levels are ``lod__NAME__0``, ``lod__NAME__1``, outermost first); ``out__NAME`` and
+``outlod__NAME`` likewise. NAME is the model's own name of an input or output; digits are an
+output's position, unless an output bears that name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +19,28 @@ from onernn.ir.errors import ModelFormatError, ShapeError, UnsupportedError, did
 from onernn.ir.files import npz_arrays, replacing
 from onernn.ir.graph import Value
 from onernn.ir.ragged import Batch, Ragged, as_array
+from onernn.verification.comparing import MAP, inputs_by_name
 
 INPUTS, OUTPUTS = ("in__", "lod__"), ("out__", "outlod__")
 """Prefixes of the names of a recording's arrays."""
 _LONGEST = 2**16 - 5  # bytes of a name, without .npy
+Recording = str | Path | Mapping[str, Array]
+"""A recording: its file, or its arrays."""
 
 
 def read_arrays(
     file: str | Path, prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
 ) -> dict[str, Array]:
-    """Returns the arrays of an ``.npz`` with these prefixes; the others are not read. Raises as
-    `npz_arrays`.
+    """Returns the arrays of an ``.npz`` with these prefixes; reads no others. Raises what
+    `npz_arrays` raises.
     """
     return npz_arrays(file, prefixes)
 
 
 def open_recording(
-    recording: str | Path | Mapping[str, Array], prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
+    recording: Recording, prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
 ) -> tuple[Mapping[str, Array], str]:
-    """Returns the arrays of a recording, a file or these themselves, and what messages call it."""
+    """Returns the arrays of a recording, and its name in messages."""
     if isinstance(recording, Mapping):
         return recording, "recording"
     return read_arrays(recording, prefixes), str(recording)
@@ -46,25 +49,27 @@ def open_recording(
 def read_inputs(
     arrays: Mapping[str, Array], inputs: Iterable[Value], file: str = ""
 ) -> dict[str, Batch]:
-    """Returns the batch for each input. Raises `ModelFormatError` listing the names the model
-    takes.
+    """Returns the batch for each input, in the model's form: see `inputs_by_name`. Raises
+    `ModelFormatError` that lists the model's inputs.
     """
-    expected = {value.name: value for value in inputs}
-    recorded = [key.removeprefix("in__") for key in arrays if key.startswith("in__")]
-    unknown = [n for n in recorded if n not in expected]
-    wrong = [f"in__{n} is missing" for n in expected if n not in recorded]
+    expected = tuple(inputs)
+    recorded = read_given(arrays, file)
+    result, used = inputs_by_name(expected, recorded)
+    names = [value.name for value in expected]
+    unknown = [n for n in recorded if n not in used and n not in names]
+    wrong = [f"in__{n} is missing" for n in names if n not in result and n not in recorded]
     wrong += [f"in__{n} is unknown" for n in unknown]
     if wrong:
-        names = "; ".join(map(str, expected.values()))
-        hint = did_you_mean(unknown[0], expected) if unknown else ""
-        raise ModelFormatError(f"{', '.join(wrong)}; the model takes {names}{hint}", file)
-    return {name: _batch(arrays, "in__", "lod__", name, file) for name in expected}
+        hint = did_you_mean(unknown[0], names) if unknown else ""
+        takes = "; ".join(map(str, expected))
+        raise ModelFormatError(f"{', '.join(wrong)}; the model takes {takes}{hint}", file)
+    return {name: result[name] if name in result else recorded[name] for name in names}
 
 
 def read_outputs(
     arrays: Mapping[str, Array], outputs: Iterable[Value], file: str = ""
 ) -> dict[str, Batch]:
-    """Returns the recorded outputs by the model's names; those not recorded are left out."""
+    """Returns the recorded outputs by the model's names, without outputs that were not recorded."""
     names = [value.name for value in outputs]
     result: dict[str, Batch] = {}
     for key in arrays:
@@ -77,19 +82,61 @@ def read_outputs(
         if known not in names:
             listed = ", ".join(names) + did_you_mean(name, names)
             raise ModelFormatError(f"{key} is unknown; the model gives {listed}", file)
-        result[known] = _batch(arrays, "out__", "outlod__", name, file)
+        result[known] = _batch(arrays, OUTPUTS, name, file)
     if not result:
         raise ModelFormatError(f"no recorded outputs (out__NAME); the model gives {names}", file)
     return result
 
 
-def read_given(arrays: Mapping[str, Array]) -> dict[str, Batch]:
-    """Every recorded input by its own name, whatever a model takes."""
-    names = [key.removeprefix("in__") for key in arrays if key.startswith("in__")]
-    return {name: _batch(arrays, "in__", "lod__", name, "") for name in names}
+def read_given(arrays: Mapping[str, Array], file: str = "") -> dict[str, Batch]:
+    """Returns every recorded input by its own name, whatever a model takes."""
+    return {name: _batch(arrays, INPUTS, name, file) for name in input_names(arrays)}
 
 
-def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str, file: str) -> Batch:
+def rename_recording(
+    recording: Recording, names: Mapping[str, str], known: Container[str] = ()
+) -> Recording:
+    """Returns a recording by a model's names. ``names``: the recorded names by the model's.
+
+    ``known``: names of a second model, which the recording may lack. Raises `UnsupportedError`
+    for other names that are not in the recording.
+    """
+    if not names:
+        return recording
+    arrays, _ = open_recording(recording)
+    keys = "|".join((*INPUTS, *OUTPUTS))
+    parts = {key: re.fullmatch(f"({keys})(.*?)((?:__[0-9]+)?)", key) for key in arrays}
+    recorded = {part[2] for part in parts.values() if part}
+    check_names({k: v for k, v in names.items() if v not in known}, names, recorded)
+    own = {other: name for name, other in names.items()}
+    return {
+        f"{part[1]}{own.get(part[2], part[2])}{part[3]}" if part else key: arrays[key]
+        for key, part in parts.items()
+    }
+
+
+def check_names(names: Mapping[str, str], mine: Iterable[str], theirs: Iterable[str]) -> None:
+    """Raises `UnsupportedError` for a name that is not among ``mine``, or not among ``theirs``."""
+    pairs = ((name, other, set(mine), set(theirs)) for name, other in names.items())
+    for name, other, known, others in pairs:
+        for each, among in ((name, known), (other, others)):
+            if each not in among:
+                listed = ", ".join(map(repr, sorted(among)))
+                hint = did_you_mean(each, among)
+                raise UnsupportedError(
+                    f"{MAP}: {name}={other}: {each!r} is not one of {listed}{hint}"
+                )
+    if len({*names.values()}) < len(names):
+        raise UnsupportedError(f"{MAP}: two names for one: {dict(names)}")
+
+
+def input_names(arrays: Iterable[str]) -> list[str]:
+    """Returns the names of the recorded inputs."""
+    return [key.removeprefix("in__") for key in arrays if key.startswith("in__")]
+
+
+def _batch(arrays: Mapping[str, Array], prefixes: tuple[str, str], name: str, file: str) -> Batch:
+    data, lod = prefixes
     array = arrays[data + name]
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         result = array.dtype if isinstance(array, np.ndarray) else "no array"
@@ -107,24 +154,17 @@ def _batch(arrays: Mapping[str, Array], data: str, lod: str, name: str, file: st
 
 def write_outputs(file: str | Path, outputs: Mapping[str, Batch]) -> None:
     """Writes out__ and outlod__ keys; with the inputs' file they are a recording."""
-    write_arrays(file, keyed_outputs(outputs))
+    write_arrays(file, key_arrays(OUTPUTS, outputs))
 
 
 def write_inputs(file: str | Path, inputs: Mapping[str, Batch]) -> None:
     """Writes in__ and lod__ keys, as `read_given` reads them."""
-    write_arrays(file, keyed_inputs(inputs))
+    write_arrays(file, key_arrays(INPUTS, inputs))
 
 
-def keyed_inputs(inputs: Mapping[str, Batch]) -> dict[str, Array]:
-    """Returns the arrays of a recording, by their names in it."""
-    return _key_arrays(*INPUTS, inputs)
-
-
-def keyed_outputs(outputs: Mapping[str, Batch]) -> dict[str, Array]:
-    return _key_arrays(*OUTPUTS, outputs)
-
-
-def _key_arrays(data: str, lod: str, values: Mapping[str, Batch]) -> dict[str, Array]:
+def key_arrays(prefixes: tuple[str, str], values: Mapping[str, Batch]) -> dict[str, Array]:
+    """Returns the arrays of inputs or outputs, by their names in a recording."""
+    data, lod = prefixes
     arrays: dict[str, Array] = {}
     for name, value in values.items():
         if isinstance(value, Ragged):

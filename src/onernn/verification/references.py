@@ -1,7 +1,8 @@
 """References for comparisons: recorded outputs, another model, or a framework's own run.
 
-A framework runs in a process of its own, so that a crash there is a message: it reads in__ and
-lod__ keys from one file and writes out__ and outlod__ keys, or what the framework said, to others.
+A framework runs in a process of its own, so that a crash there becomes a message. The process reads
+in__ and lod__ keys from one file and writes out__ and outlod__ keys, or the framework's messages,
+to other files.
 """
 
 from __future__ import annotations
@@ -12,52 +13,56 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 from onernn.adapters.common.files import reading
 from onernn.adapters.loading import load
 from onernn.adapters.registry import RUNTIMES
-from onernn.engine.session import unsupported
+from onernn.engine.session import find_unsupported
+from onernn.ir.budget import time_limit
 from onernn.ir.errors import MissingDependencyError, OnernnError, UnsupportedError
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch
 from onernn.ir.records import dataclass
+from onernn.verification.comparing import MAP, Batches
 from onernn.verification.recording import (
+    check_names,
     read_arrays,
     read_given,
     read_outputs,
     write_inputs,
     write_outputs,
 )
-from onernn.verification.tracing import StepCounter, Traced, trace_layers
+from onernn.verification.tracing import StepCounter, rename_values
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Outputs by name, what they came from, and the model behind them where there is one.
+    """Outputs by name, a text of their origin, and the model that made them, if it is known.
 
-    ``session``: the one that ran it, if onernn did.
+    ``session``: the session that ran the model, if onernn did. ``complete``: it has all outputs; a
+    recording may omit some. ``against``: the reference that can run again, unless it is a
+    recording.
     """
 
     who: str
-    outputs: Mapping[str, Batch]
+    outputs: Batches
     graph: Graph | None = None
-    feed: Mapping[str, Batch] = field(default_factory=dict)
+    feed: Batches = field(default_factory=dict)
     session: StepCounter | None = None
-
-    def trace_layers(self) -> Traced | None:
-        """Returns all values of a run of the model behind it."""
-        return None if self.graph is None else trace_layers(self.graph, self.feed)
+    complete: bool = True
+    against: Against | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A model to run as the reference; by ``kind`` in that framework, by us where it is "".
+    """A model to run as the reference: in the framework ``kind``, or in onernn if that is "".
 
-    ``live``: the framework's own object, which then runs in this process; ``graph`` has the names.
-    Ours runs on the NumPy reference: it shares no kernel with what is verified.
+    ``live``: the framework's own object, which then runs in this process; ``graph`` has the names
+    of inputs and outputs. ``own``: the framework's name of each input that is renamed in ``graph``.
+    onernn runs it on the NumPy reference, which shares no kernel with the verified model.
     """
 
     graph: Graph
@@ -65,29 +70,49 @@ class Against:
     kind: str = ""
     params: str | None = None
     live: Any = None
+    own: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_read(self) -> bool:
-        """Whether onernn could run it, too; of some files only inputs and outputs are known."""
-        return not unsupported(self.graph)
+        """Whether onernn can also run it; for some files only inputs and outputs are known."""
+        return not find_unsupported(self.graph)
 
-    def run(
-        self, feed: Mapping[str, Batch], progress: Callable[[str, int, int], None]
-    ) -> Reference:
+    def run(self, feed: Batches, progress: Callable[[str, int, int], None]) -> Reference:
         """Returns the outputs. Raises `UnsupportedError` if it does not run."""
         progress("running the reference", 0, 1)
+        return replace(self._run(feed), against=self)
+
+    def _run(self, feed: Batches) -> Reference:
+        fed = {self.own.get(name, name): value for name, value in feed.items()}
         if self.live is not None:
-            return self._run_live(feed)
+            return self._run_live(fed)
         if self.kind:
             names = [value.name for value in self.graph.outputs]
-            outputs = run_framework(self.kind, self.path, self.params, feed, names)
+            outputs = run_framework(self.kind, self.path, self.params, fed, names)
             who = f"{self.kind} {RUNTIMES[self.kind].version} on {self.path}"
             return Reference(who, outputs, self.graph if self.is_read else None, feed)
         session = StepCounter(self.graph, backend="reference")
         outputs = session.run(feed)
         return Reference(self.path or self.graph.name, outputs, self.graph, feed, session)
 
-    def _run_live(self, feed: Mapping[str, Batch]) -> Reference:
+    def rename(self, names: Mapping[str, str], model: Graph) -> Against:
+        """Returns the reference with a model's names of inputs and outputs. ``names``: the
+        reference's names by the model's.
+
+        Raises `UnsupportedError` for a name that one of them lacks, or that stays ambiguous.
+        """
+        mine, theirs = (
+            {value.name for value in (*each.inputs, *each.outputs)} for each in (model, self.graph)
+        )
+        check_names(names, mine, theirs)
+        to = {other: name for name, other in names.items()}
+        if twice := [name for name in names if name in theirs and name not in to]:
+            raise UnsupportedError(
+                f"{MAP}: the reference also has {twice[0]!r}; say what that is for the model"
+            )
+        return replace(self, graph=rename_values(self.graph, to), own={**names})
+
+    def _run_live(self, feed: Batches) -> Reference:
         run = RUNTIMES[self.kind].run_live
         assert run is not None  # `live_against` chose it
         names, outputs = [value.name for value in self.graph.outputs], run(self.live, feed)
@@ -98,9 +123,10 @@ class Against:
 
 
 def live_against(model: object, graph: Graph) -> Against:
-    """From a live model, such as a torch.nn.Module, which gives what ``graph`` does in order.
+    """Makes a reference of a live model, such as a torch.nn.Module, with the outputs of ``graph``
+    in order.
 
-    Raises `UnsupportedError` for an object of no framework that is known.
+    Raises `UnsupportedError` for an object of an unknown framework.
     """
     homes = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     kind = next((name for name in RUNTIMES if RUNTIMES[name].run_live and name in homes), "")
@@ -113,48 +139,53 @@ def live_against(model: object, graph: Graph) -> Against:
 
 
 def open_against(
-    text: str, params: str | Path | None = None, semantics: str = "documented"
+    text: str,
+    params: str | Path | None = None,
+    semantics: str = "documented",
+    rules: Mapping[str, Any] | None = None,
 ) -> Against:
-    """From ``PATH``, or ``paddle:PATH``, ``mxnet:PATH``, ``torch:PATH``, any of `RUNTIMES`.
+    """Makes a reference of ``PATH``, or of ``paddle:PATH``, ``mxnet:PATH``, ``torch:PATH``, any of
+    `RUNTIMES`.
 
-    Raises what `load` does: names of inputs and outputs are read from the model's files.
+    For the other arguments see `load`.
+    Raises what `load` raises: the names of inputs and outputs come from the model's files.
     """
     kind, colon, path = text.partition(":")
     if not colon or kind not in RUNTIMES:
         kind, path = "", text
-    known = str(params) if params is not None else None
-    fixed = RUNTIMES[kind].load if kind else None
-    if fixed is None:
-        graph = load(path, params, semantics)
+    read = RUNTIMES[kind].load if kind else None
+    if read is None:
+        graph = load(path, params, semantics, rules=rules)
     else:
         with reading(path):
-            graph = fixed(path)
-    return Against(graph, path, kind, known)
+            graph = read(path, rules=rules)
+    return Against(graph, path, kind, None if params is None else str(params))
 
 
 # --- models run by their own frameworks, each in a process of its own: a crash there is a message
 
 
 _SECONDS = 600
-_MISSING = 3  # the exit status where the framework is not installed
+_MISSING = 3  # the exit status if the framework is not installed
 
 
 def run_framework(
-    kind: str, path: str, params: str | None, feed: Mapping[str, Batch], names: list[str]
+    kind: str, path: str, params: str | None, feed: Batches, names: list[str]
 ) -> dict[str, Batch]:
-    """Returns the outputs of the model in paddle, mxnet or onnxruntime; ``names``: of them, in
-    order.
+    """Returns the outputs of the model in a framework; ``names``: their names, in order.
 
-    Raises `MissingDependencyError` if it is not installed, `UnsupportedError` with what it said
-    where it does not run the model or crashes.
+    Raises `MissingDependencyError` if the framework is not installed, `UnsupportedError` with its
+    message if it does not run the model or crashes.
     """
     with tempfile.TemporaryDirectory() as folder:
         taken, results, said = (str(Path(folder, name)) for name in ("in.npz", "out.npz", "said"))
         write_inputs(taken, feed)
         call = f"import os, sys; from {__name__} import main; os._exit(main(*sys.argv[1:]))"
-        # Frameworks crash when Python shuts down, too; by then all is written.
-        # -P: a file in the working folder, which may be the model's, is no module.
+        # Some frameworks crash when Python shuts down; by then everything is written. -P: files in
+        # the working folder, which may be the model's, are not imported as modules.
         command = [sys.executable, "-P", "-c", call, kind, path, params or "", taken, results, said]
+        limit = time_limit()
+        seconds = _SECONDS if limit is None else max(0.0, min(_SECONDS, limit.left))
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             done = subprocess.run(
@@ -163,10 +194,12 @@ def run_framework(
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_SECONDS,
+                timeout=seconds,
             )
         except subprocess.TimeoutExpired as error:
-            raise UnsupportedError(f"{kind}: {path} took longer than {_SECONDS} s") from error
+            if limit:
+                limit.check()
+            raise UnsupportedError(f"{kind}: {path} took longer than {seconds:g} s") from error
         text = Path(said).read_text("utf-8") if os.path.exists(said) else ""
         if done.returncode == _MISSING:
             raise MissingDependencyError(text)
@@ -178,7 +211,7 @@ def run_framework(
 
 
 def _crash(kind: str, done: subprocess.CompletedProcess[str]) -> str:
-    """The end of a process that left no message: its status and last line."""
+    """Describes the end of a process that left no message: its status and last line."""
     how = f"exit status {done.returncode}"
     if done.returncode < 0:
         how = f"signal {-done.returncode}, {signal.Signals(-done.returncode).name}"
@@ -189,7 +222,7 @@ def _crash(kind: str, done: subprocess.CompletedProcess[str]) -> str:
 
 
 def main(kind: str, path: str, params: str, taken: str, written: str, said: str) -> int:
-    """Writes what the framework gives, or says against it. 0: done, 3: it is not installed."""
+    """Writes the framework's outputs, or its error. 0: done, 3: it is not installed."""
     feed = read_given(read_arrays(taken))
     try:
         results = RUNTIMES[kind].run(path, params, feed)

@@ -1,4 +1,4 @@
-"""A report in words for the terminal, and as one HTML file that needs nothing else."""
+"""A report as text for the terminal, and as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -10,22 +10,15 @@ from typing import Any
 
 from onernn.adapters.registry import RUNTIMES
 from onernn.fuse_passes import fuse
-from onernn.ir.errors import LibraryError, MissingDependencyError, OnernnError
+from onernn.ir.errors import OnernnError
 from onernn.ir.ragged import Batch, Ragged
 from onernn.verification.diagnosis.cause import Cause
 from onernn.verification.inspecting import Inspection, fill_page, pictures, write_text
-from onernn.verification.profiles import Profile
+from onernn.verification.profiles import PLACES, Profile
 from onernn.verification.verifying import Report
 
 _PROFILES = 6
 """Outputs whose errors are shown by place; another table lists all outputs."""
-_KINDS = {
-    "steps": "time step",
-    "lengths": "sentence length",
-    "directions": "direction",
-    "ends": "place",
-}
-"""The rows of a `Profile`, and what they are by."""
 _STEPS = 8
 """Layers whose steps are listed."""
 _AROUND = 4
@@ -33,28 +26,30 @@ _AROUND = 4
 
 
 def check_report(path: str | Path) -> None:
-    """Raises what `write_report` would, before anything is run."""
+    """Raises the error that `write_report` would raise, before anything runs."""
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path}: a report is a file, this is a folder")
     if not Path(path).absolute().parent.is_dir():
         raise FileNotFoundError(f"{path}: no such folder to write a report into")
 
 
-def write_report(report: Report, path: str | Path, command: str = "") -> None:
-    """Writes a verdict as a page. ``command``: what reproduces it, as typed.
+def write_report(report: Report, path: str | Path, command: str = "", repairs: str = "") -> None:
+    """Writes a verdict as a page. ``command``: the command that reproduces it; ``repairs``: the
+    command that undoes the causes.
 
     Raises `OSError` if it cannot write.
     """
     check_report(path)
-    write_text(render(report, command), path)
+    write_text(render(report, command, repairs), path)
 
 
-def render(report: Report, command: str = "") -> str:
+def render(report: Report, command: str = "", repairs: str = "") -> str:
     """Returns the page as text."""
-    return fill_page("report.html.jinja", _content(report, command))
+    content = {**_content(report), "command": command, "repairs": repairs}
+    return fill_page("report.html.jinja", content)
 
 
-def _content(report: Report, command: str) -> dict[str, Any]:
+def _content(report: Report) -> dict[str, Any]:
     evidence = report.evidence
     if evidence is None:
         raise ValueError("this report was made without evidence: it has no page")
@@ -64,7 +59,6 @@ def _content(report: Report, command: str) -> dict[str, Any]:
     passed = {output.name: output.passed for output in report.outputs}
     return {
         "report": report,
-        "command": command,
         "reference": evidence.reference.who,
         "model": evidence.model.name,
         "headline": _headline(report),
@@ -72,7 +66,7 @@ def _content(report: Report, command: str) -> dict[str, Any]:
         "inputs": [(name, _describe(value)) for name, value in evidence.inputs.items()],
         "profiles": sorted(report.profiles, key=lambda each: passed[each.name])[:_PROFILES],
         "passed": passed,
-        "kinds": _KINDS,
+        "kinds": PLACES,
         "layers": _around(report),
         "inspection": inspection,
         "apart": apart,
@@ -101,20 +95,18 @@ def _describe(value: Batch) -> str:
 
 
 def _around(report: Report) -> list[dict[str, Any]]:
-    """Returns the matched nodes around the first that departs, or the recurrent ones where all
-    agree.
-    """
+    """Returns the matched nodes around the first that differs, or recurrent nodes if all agree."""
     layers, first = report.layers, report.first
     if first is None:
         chosen = [each for each in layers if each.part]
     else:
         index = layers.index(first)
-        chosen = list(layers[max(0, index - _AROUND) : index + _AROUND + 1])
+        chosen = [*layers[max(0, index - _AROUND) : index + _AROUND + 1]]
     return [{"layer": each, "first": each is first} for each in chosen]
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Versions of this package, of what it runs on, and of the installed frameworks."""
+    """Yields the versions of onernn, of its platform, and of the installed frameworks."""
     yield "onernn", metadata.version("onernn")
     yield "numpy", metadata.version("numpy")
     yield from ((each.name, each.version) for each in RUNTIMES.values() if each.version)
@@ -125,44 +117,43 @@ def versions() -> Iterator[tuple[str, str]]:
 
         library = load_library()
         yield "oneDNN", f"{library.version}, {library.effective_isa}"
-    except (LibraryError, MissingDependencyError, OnernnError) as error:
+    except OnernnError as error:
         yield "oneDNN", str(error)
 
 
-# --- a report in words: for the terminal, and for the page that shows it
+# --- a report as text: for the terminal, and for the page that shows it
 
 
 def explanation(report: Report) -> list[tuple[str, list[str]]]:
-    """Titles and lines: the cause, the first node apart, where the errors lie, how many steps the
-    layers made, what was assumed.
+    """Returns titles and lines: the cause, the first node that differs, the places of errors, the
+    steps of layers, the assumptions.
     """
-    sections = []
-    if report.causes:
-        title = "cause" if len(report.causes) == 1 else f"{len(report.causes)} causes"
+    sections: dict[str, list[str]] = {}
+    if not report.matches:
+        count = len(report.causes)
         lines = [line for each in report.causes for line in _cause_lines(each)]
-        sections.append((title, [*lines, *filter(None, [report.stopped])]))
-    elif not report.matches:
-        sections.append(("cause", [report.stopped or "none of the known faults explains it"]))
-    if not report.matches and report.first is not None:
-        first = report.first
-        agreed = [  # but for what one operator does before its layers
+        lines += filter(None, [report.stopped])
+        title = f"{count} causes" if count > 1 else "cause"
+        sections[title] = lines or ["none of the known faults explains it"]
+    if not report.matches and (first := report.first):
+        agreed = [  # except a part of the same operator before its layers
             each
             for each in report.layers[: report.layers.index(first)]
             if each.part or each.native != first.native
         ]
         lines = [f"{first}: {first.comparison.reason}"]
         lines += [f"the last that agrees: {agreed[-1]}"] if agreed else []
-        sections.append(("first node apart", lines))
+        sections["first node apart"] = lines
     if not report.matches:
         failed = {output.name for output in report.outputs if not output.passed}
-        lines = [line for each in report.profiles if each.name in failed for line in summary(each)]
-        sections.append(("errors", lines))
-    sections.append(("too few steps", list(report.unseen)))
+        profiles = (each for each in report.profiles if each.name in failed)
+        sections["errors"] = [line for each in profiles for line in summary(each)]
+    sections["too few steps"] = list(report.unseen)
     steps = list(map(str, report.steps))
     more = [f"and {len(steps) - _STEPS} more"] if len(steps) > _STEPS else []
-    sections.append(("steps of recurrent layers", [*steps[:_STEPS], *more]))
-    sections.append(("notes", list(report.notes)))
-    return [(title, lines) for title, lines in sections if lines]
+    sections["steps of recurrent layers"] = [*steps[:_STEPS], *more]
+    sections["notes"] = list(report.notes)
+    return [(title, lines) for title, lines in sections.items() if lines]
 
 
 def _cause_lines(cause: Cause) -> list[str]:
@@ -175,10 +166,10 @@ def _cause_lines(cause: Cause) -> list[str]:
 
 
 def summary(profile: Profile) -> list[str]:
-    """Returns one line for each kind of an output's errors: where the largest are, in words."""
+    """Returns one line for each kind of an output's errors: the places of the largest ones."""
     lines = []
     where = f"{profile.name} (final state)" if profile.state else profile.name
-    for kind, what in _KINDS.items():
+    for kind, what in PLACES.items():
         if len(rows := getattr(profile, kind)) > 1:
             shown = rows if len(rows) <= 6 else _spread(rows)
             numbers = ", ".join(f"{place}: {worst:.2g}" for place, worst, _ in shown)
@@ -187,5 +178,5 @@ def summary(profile: Profile) -> list[str]:
 
 
 def _spread(rows: tuple[tuple[str, float, float], ...]) -> list[tuple[str, float, float]]:
-    """Six rows of many, the first and the last among them."""
+    """Returns six rows of many, from the first to the last."""
     return [rows[round(k * (len(rows) - 1) / 5)] for k in range(6)]

@@ -3,17 +3,17 @@
     from onernn.verification.suite import Case, Conformance
 
     class TestMyAdapter(Conformance):
-        framework = "keras"                       # skipped by name where it is not installed
+        framework = "keras"                       # skipped by name if it is not installed
         cells = ("lstm", "gru", "lbr_gru")
-        known_failures = "known_failures.toml"    # beside this file: "pattern of names" = "reason"
+        known_failures = "known_failures.toml"    # in this folder: "pattern of names" = "reason"
 
-        def layer(self, case): ...                # a layer of the framework's, as the case says
+        def layer(self, case): ...                # a layer of the framework, built from the case
         def outputs(self, layer, case): ...       # what the framework computes with it
         def weights(self, layer, case): ...       # what the adapter reads from it
 
 pip installs the pytest plugin with onernn; there is nothing to load.
 
-One table of cells serves `onernn doctor` and both conformance kits: small, reproducible, and
+One table of cells serves `onernn doctor --full` and both conformance kits: small, reproducible, and
 contractive, so that rounding does not grow.
 """
 
@@ -23,10 +23,11 @@ import inspect
 import itertools
 import math
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -37,34 +38,34 @@ from _onernn_pytestplugin import absent
 from onernn.backend import State, reference_stack
 from onernn.ir.arrays import Array
 from onernn.ir.ragged import Ragged
-from onernn.ir.records import dataclass
+from onernn.ir.records import Renamed, dataclass
 from onernn.ir.spec import Cell, Direction, RnnSpec
 from onernn.ir.weights import RnnWeights, Weights
 from onernn.verification.comparing import TOLERANCES, Tolerance, compare
 
 __all__ = ["Case", "Conformance", "Tolerance"]
 
-KINDS: dict[str, tuple[Cell, tuple[str, ...]]] = {
-    "RNN tanh": (Cell.RNN_TANH, ()),
-    "RNN relu": (Cell.RNN_RELU, ()),
-    "RNN sigmoid": (Cell.RNN_SIGMOID, ()),
-    "LSTM": (Cell.LSTM, ()),
-    "LSTM peephole": (Cell.LSTM, ("peephole",)),
-    "LSTM projection": (Cell.LSTM, ("projection",)),
-    "LSTM peephole projection": (Cell.LSTM, ("peephole", "projection")),
-    "GRU": (Cell.GRU, ()),
-    "LBR GRU": (Cell.LBR_GRU, ()),
-    "AUGRU": (Cell.AUGRU, ()),
-    "LBR AUGRU": (Cell.LBR_AUGRU, ()),
+KINDS = {
+    "RNN tanh": Cell.RNN_TANH,
+    "RNN relu": Cell.RNN_RELU,
+    "RNN sigmoid": Cell.RNN_SIGMOID,
+    "LSTM": Cell.LSTM,
+    "LSTM peephole": Cell.LSTM,
+    "LSTM projection": Cell.LSTM,
+    "LSTM peephole projection": Cell.LSTM,
+    "GRU": Cell.GRU,
+    "LBR GRU": Cell.LBR_GRU,
+    "AUGRU": Cell.AUGRU,
+    "LBR AUGRU": Cell.LBR_AUGRU,
 }
-"""The cells by name; an LSTM with and without its extras counts as several."""
+"""The cells by name; the name also has the extras of an LSTM: peephole, projection."""
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
 class Shape(NamedTuple):
-    """The sizes of a layer and of a batch, which is dense if all sentences are equally long.
+    """The sizes of a layer and of a batch, which is dense if all sequences are equally long.
 
-    ``projection_size``: of cells that have one; None: half of the hidden size.
+    ``projection_size``: for cells with a projection; None: half of the hidden size.
     """
 
     input_size: int
@@ -76,7 +77,7 @@ class Shape(NamedTuple):
 
 # --- of the conformance kits
 
-# Bounds that float32 holds exactly: what an adapter reads equals them.
+# Bounds that float32 holds exactly, so that an adapter reads equal values.
 _CLIPS: dict[str, tuple[str, dict[str, Any]]] = {
     "lstm_cell_clip": ("LSTM", {"cell_clip": (-0.25, 0.3125)}),
     "lstm_gate_clip": ("LSTM", {"gate_clip": 0.375}),
@@ -105,11 +106,11 @@ DTYPES = {"f32": np.float32, "f64": np.float64}
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One recurrent layer, or stack, and one batch for it.
+    """A recurrent layer or stack, with one batch as its input.
 
     ``weights``: one-layer weights in oneDNN's layouts, contractive. ``state``: (h,) or (h, c), each
-    (L, D, N, O) in the order of the sentences, or None for zeros. ``attention``: of AUGRU cells.
-    Arrays are float32, or float64 where ``dtype`` is "f64"; all numbers lie in [-1, 1].
+    (L, D, N, O) in the order of the sequences, or None for zeros. ``attention``: for AUGRU cells.
+    Arrays are float32, or float64 if ``dtype`` is "f64"; all values are in [-1, 1].
     """
 
     name: str
@@ -123,15 +124,15 @@ class Case:
 
     @property
     def lengths(self) -> Array:
-        """Words of each sentence, (N,)."""
+        """The number of steps of each sequence, (N,)."""
         return self.x.lengths
 
-    def padded(self, *, time_major: bool = False) -> Array:
-        """Returns the words as (N, T, I), or (T, N, I); zeros behind the sentences."""
+    def pad(self, *, time_major: bool = False) -> Array:
+        """Returns the steps as (N, T, I), or (T, N, I), with zeros after each sequence."""
         return self.x.to_padded(time_major=time_major)
 
     def cut(self, padded: Any, *, time_major: bool = False) -> list[Array]:
-        """Returns the sentences (T_n, O) of a padded output: what stands behind them is dropped."""
+        """Returns the sequences (T_n, O) of a padded output, without the padding."""
         rows = np.swapaxes(padded, 0, 1) if time_major else np.asarray(padded)
         return [row[:length] for row, length in zip(rows, self.lengths, strict=True)]
 
@@ -141,36 +142,37 @@ class Case:
         return np.random.default_rng(1)
 
     def contractive(self, *shape: int) -> Array:
-        """Returns numbers for weights: within 1 / sqrt(hidden_size), so that rounding does not
+        """Returns values for weights: within 1 / sqrt(hidden_size), so that rounding errors do not
         grow.
         """
         bound = 1 / np.sqrt(self.spec.hidden_size)
         return self.random.uniform(-bound, bound, shape).astype(DTYPES[self.dtype])
 
-    def negated(self) -> Case:
-        """Returns a batch of the same shapes with other words and states."""
+    def negate(self) -> Case:
+        """Returns a batch of the same shapes with different inputs and states."""
         state = None if self.state is None else tuple(-part for part in self.state)
         return replace(self, x=self.x.with_data(-self.x.data), state=state)
+
+    padded, negated = Renamed("pad"), Renamed("negate")
 
 
 def sample_case(
     cell: str, direction: Direction, shape: Shape, *, training: bool = False, dtype: str = "f32"
 ) -> Case:
     """Returns the case of a cell by its name in `KINDS`; the same at every call."""
-    kind, extras = KINDS[cell]
-    units = shape.hidden_size
+    kind, units = KINDS[cell], shape.hidden_size
     spec = RnnSpec(
         kind,
         shape.input_size,
         units,
         layers=shape.layers,
         direction=direction,
-        peephole="peephole" in extras,
-        projection_size=(shape.projection_size or units // 2) if "projection" in extras else None,
+        peephole="peephole" in cell,
+        projection_size=(shape.projection_size or units // 2) if "projection" in cell else None,
     )
     rng = np.random.default_rng(0)
-    # The derivative of relu jumps at 0, and a rounding error would choose its side: where
-    # gradients are compared every unit is clearly on or clearly off.
+    # The derivative of relu jumps at 0, and a rounding error would choose its side. So, for
+    # gradients, every unit is clearly on or clearly off.
     decided = training and kind is Cell.RNN_RELU
     bound = (0.25 if decided else 1.0) / math.sqrt(max(units, spec.recurrent_size))
 
@@ -215,15 +217,15 @@ class Combination(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in tests, messages and files of known failures."""
+        """The name of the case in tests, messages and files of known failures."""
         layers = f"{self.layers}layer" + "s" * (self.layers > 1)
         parts = (self.cell, self.direction, layers, self.lengths, self.state, self.dtype, self.size)
         return "-".join(parts)
 
     def case(self, lengths: tuple[int, ...] | None = None, *, empty: bool = True) -> Case:
-        """Returns the same numbers at every call; ``lengths``: another batch for the same layer.
+        """Returns the same values at every call; ``lengths``: for a second batch of the same layer.
 
-        ``empty``: with the sentences of length zero, if there are any.
+        ``empty``: include sequences of length zero, if there are any.
         """
         kind, clips = _KINDS[self.cell]
         counts = LENGTHS[self.lengths] if lengths is None else lengths
@@ -235,39 +237,39 @@ class Combination(NamedTuple):
         return replace(case, name=self.name, cell=self.cell, spec=spec, state=state)
 
     def other_batches(self, *, empty: bool = True) -> Iterator[Case]:
-        """For the same layer: other numbers in the same shapes, then other sentences."""
-        yield self.case(empty=empty).negated()
+        """Yields further batches for the same layer: new values, then new lengths."""
+        yield self.case(empty=empty).negate()
         if self.lengths in _OTHER_LENGTHS:
             yield self.case(_OTHER_LENGTHS[self.lengths], empty=empty)
 
 
-def combinations(
-    cells: Sequence[str],
-    directions: Sequence[Direction],
-    layers: Sequence[int],
-    lengths: Sequence[str],
-    states: Sequence[str],
-    dtypes: Sequence[str],
-    sizes: Sequence[str],
-) -> list[Combination]:
+AXES: dict[str, Collection[Any]] = {
+    "cells": CELLS,
+    "directions": DIRECTIONS,
+    "layers": range(1, 100),
+    "lengths": LENGTHS,
+    "states": STATES,
+    "dtypes": DTYPES,
+    "sizes": SIZES,
+}
+"""All values of each field of a `Combination`, in order."""
+
+
+def combinations(*axes: Sequence[Any]) -> list[Combination]:
     """Returns each cell in each direction: every number of layers, then one axis at a time.
 
-    The first of each axis stands wherever another one is varied. Raises `ValueError` naming an
-    axis with nothing, or something unknown, on it.
+    ``axes``: some of `AXES`. While one axis varies, the others have their first values. Raises
+    `ValueError` naming an axis without values, or with an unknown one.
     """
-    axes: tuple[Sequence[Any], ...]
-    axes = (cells, directions, layers, lengths, states, dtypes, sizes)
-    known = (CELLS, DIRECTIONS, range(1, 100), LENGTHS, STATES, DTYPES, SIZES)
-    names = ("cells", "directions", "layers", "lengths", "states", "dtypes", "sizes")
-    for axis, chosen, every in zip(names, axes, known, strict=True):
+    for (axis, every), chosen in zip(AXES.items(), axes, strict=True):
         if wrong := [one for one in chosen if one not in every] or not chosen:
             listed = "numbers from 1 on" if axis == "layers" else ", ".join(map(str, every))
             raise ValueError(
                 f"{axis}: expected some of {listed}; got {wrong if chosen else 'none'}"
             )
     result: dict[Combination, None] = {}
-    for cell, way in itertools.product(cells, directions):
-        main = Combination(cell, way, layers[0], lengths[0], states[0], dtypes[0], sizes[0])
+    for start in itertools.product(*axes[:2]):
+        main = (*start, *(axis[0] for axis in axes[2:]))
         for k, varied in enumerate(axes[2:], 2):
             others = ((*main[:k], each, *main[k + 1 :]) for each in varied)
             result |= dict.fromkeys(map(Combination._make, others))
@@ -284,11 +286,11 @@ _TOLERANCES = {**TOLERANCES, "f64": Tolerance(1e-13, 1e-12)}
 class Conformance:
     """Tests of one adapter; subclass it under a name that pytest collects.
 
-    Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``. One is
-    compared with the other, in float64 by onernn's reference; in the place of one that is missing
-    stands the case itself. The attributes say once what the adapter and its framework can do; their
-    defaults ask for everything. What it cannot and they do not declare must stand in the file
-    of known failures: nothing is skipped for raising, and a known failure that passes is an error.
+    Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``. Both are
+    compared, in float64 by onernn's reference; if one is missing, the case itself replaces it. The
+    attributes declare what the adapter and its framework can do; by default, everything. All
+    further failures must be in the file of known failures: no test is skipped because it raises,
+    and a known failure that passes is an error.
     """
 
     framework: str = ""
@@ -322,14 +324,26 @@ class Conformance:
     def outputs(self, layer: Any, case: Case) -> tuple[Sentences, State | None]:
         """Returns (y, final state) of the framework for ``case.x`` from ``case.state``.
 
-        y: a `Ragged`, or one array (T_n, O) a sentence (see `Case.cut`). State: (h,) or (h, c),
-        each (L, D, N, O), of each sentence's own end; a sentence of length zero keeps its own.
+        y: a `Ragged`, or one array (T_n, O) per sequence (see `Case.cut`). State: (h,) or (h, c),
+        each (L, D, N, O), at the end of each sequence; a sequence of length zero keeps its initial
+        state.
         """
         raise NotImplementedError
 
     def weights(self, layer: Any, case: Case) -> Weights | tuple[RnnSpec, Weights]:
         """Returns the adapter's weights in oneDNN's layouts, with the spec if it reads one."""
         raise NotImplementedError
+
+    @classmethod
+    def _title(cls) -> str:
+        """Returns the name of the class without "Test", and the framework with its version."""
+        name = cls.__name__.removeprefix("Test")
+        if not cls.framework:
+            return name
+        try:
+            return f"{name} ({cls.framework} {metadata.version(cls.framework)})"
+        except metadata.PackageNotFoundError:
+            return f"{name} ({cls.framework})"
 
     @classmethod
     def _takes_empty_sentences(cls) -> bool:
@@ -339,7 +353,7 @@ class Conformance:
         return cls.empty_sentences
 
     def test_conforms(self, combination: Combination) -> None:
-        """The layer gives what its weights say, for several batches one after another."""
+        """Checks the layer's outputs against its weights, for several batches in a row."""
         import pytest
 
         if self.framework and find_spec(self.framework) is None:
@@ -355,7 +369,7 @@ class Conformance:
 
     @classmethod
     def pytest_generate_tests(cls, metafunc: Any) -> None:
-        """A test for each combination; pytest calls this when it collects."""
+        """Makes a test for each combination; pytest calls this when it collects."""
         import pytest
 
         if "combination" not in metafunc.fixturenames:
@@ -363,11 +377,8 @@ class Conformance:
         if not (cls._gives("outputs") or cls._gives("weights")):
             raise pytest.Collector.CollectError(f"{cls.__name__}: define outputs, weights or both")
         try:
-            every = combinations(
-                *(cls.cells, cls.directions, cls.layers),
-                *(cls.lengths, cls.states, cls.dtypes, cls.sizes),
-            )
-            reasons = cls._known({each.name for each in every})
+            every = combinations(*(getattr(cls, axis) for axis in AXES))
+            reasons = cls._read_known_failures({each.name for each in every})
         except ValueError as error:
             raise pytest.Collector.CollectError(f"{cls.__name__}: {error}") from error
         marks = {
@@ -383,7 +394,7 @@ class Conformance:
         return getattr(cls, name) is not getattr(Conformance, name)
 
     @classmethod
-    def _known(cls, names: set[str]) -> dict[str, str]:
+    def _read_known_failures(cls, names: set[str]) -> dict[str, str]:
         """Returns the reason of each known failure by the case's name."""
         if cls.known_failures is None:
             return {}
@@ -403,14 +414,13 @@ class Conformance:
         return result
 
     def _pairs(self, combination: Combination) -> Iterator[tuple[str, Case, _Result, _Result]]:
-        """For each batch: a title, the case, the adapter's result and the expected one."""
+        """Yields for each batch a title, the case, the adapter's result and the expected one."""
         empty = self._takes_empty_sentences()
         case = combination.case(empty=empty)
         layer = self.layer(case)
         read = self.weights(layer, case) if self._gives("weights") else case.weights
         spec, weights = _read(read, case.spec)
-        firsts = (self.layers, self.lengths, self.states, self.dtypes, self.sizes)
-        main = combination[2:] == tuple(axis[0] for axis in firsts)
+        main = combination[2:] == tuple(getattr(self, axis)[0] for axis in [*AXES][2:])
         batches = [("outputs", case)]
         if self._gives("outputs") and main:
             again = combination.other_batches(empty=empty)
@@ -425,7 +435,7 @@ class Conformance:
             yield what, each, self._outputs(layer, each), truth
 
     def _outputs(self, layer: Any, case: Case) -> _Result:
-        """Returns the result of `outputs`. Raises `TypeError` that says what was expected."""
+        """Returns the result of `outputs`. Raises a `TypeError` that names the expected type."""
         try:
             returned = self.outputs(layer, case)
         except Exception as error:
@@ -439,16 +449,16 @@ class Conformance:
             raise TypeError(
                 f"outputs: expected (y, final state), got {_describe(returned)}; {_OUTPUTS}"
             )
-        y, state = returned
-        if self.final_states and state is None:
-            raise TypeError("outputs: no final state; if there is none, final_states = False")
+        y, state = _to_ragged(returned[0], case), returned[1]
         if not self.final_states:
-            return _to_ragged(y, case), None
+            return y, None
+        if state is None:
+            raise TypeError("outputs: no final state; if there is none, final_states = False")
         if not isinstance(state, tuple | list):
             raise TypeError(
                 f"outputs: expected a state as a tuple, got {_describe(state)}; {_OUTPUTS}"
             )
-        return _to_ragged(y, case), tuple(np.asarray(part) for part in state)
+        return y, tuple(map(np.asarray, state))
 
     def _differences(self, case: Case, result: _Result, expected: _Result) -> Iterator[str]:
         tolerance = self.tolerance or _TOLERANCES[case.dtype]
@@ -481,7 +491,9 @@ def _describe(value: Any) -> str:
 
 
 def _read(returned: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
-    """Spec and weights that `Conformance.weights` returned; the case's spec if it gave none."""
+    """Returns the spec and the weights that `Conformance.weights` returned; by default the case's
+    spec.
+    """
     if isinstance(returned, tuple) and returned and isinstance(returned[0], RnnSpec):
         if len(returned) != 2:
             raise TypeError(f"weights: expected (RnnSpec, weights), got {_describe(returned)}")
@@ -492,14 +504,13 @@ def _read(returned: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
         read = spec
     if isinstance(returned, RnnWeights):
         return read, returned
-    if not isinstance(returned, tuple | list) or not all(
-        isinstance(w, RnnWeights) for w in returned
-    ):
+    layers = returned if isinstance(returned, tuple | list) else [None]
+    if not all(isinstance(each, RnnWeights) for each in layers):
         raise TypeError(
             "weights: expected RnnWeights, a list of one for each layer, or (RnnSpec, one of"
             f" these); got {_describe(returned)}"
         )
-    return read, list(returned)
+    return read, list(layers)
 
 
 def _reference(spec: RnnSpec, weights: Weights, case: Case) -> _Result:
@@ -519,7 +530,7 @@ def _to_ragged(y: Any, case: Case) -> Ragged:
 
 
 def _first_apart(actual: Ragged, expected: Ragged, tolerance: Tolerance) -> str:
-    """Returns the place of the first wrong word, for the message."""
+    """Returns the place of the first wrong step, for the message."""
     if actual.data.shape != expected.data.shape or actual.lod != expected.lod:
         return ""
     allowed = tolerance.atol + tolerance.rtol * np.abs(expected.data).max(initial=0)

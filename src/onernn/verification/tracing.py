@@ -1,4 +1,6 @@
-"""Runs of graphs that keep every value, layer by layer, and runs again of what a change reaches."""
+"""Runs graphs and keeps every value, layer by layer; runs again only the nodes that a change
+reaches.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,21 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, OnernnError
 from onernn.ir.feeds import Feed
 from onernn.ir.graph import Graph, Node, Value, describe_operators, layer_operators, native_types
-from onernn.ir.ragged import Batch, Ragged, depth_of
+from onernn.ir.ragged import Ragged, depth_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
 from onernn.ir.spec import RnnSpec
-from onernn.ir.types import Size, Type
+from onernn.ir.types import Size, Type, dense
 from onernn.ops.control import types_inside
-from onernn.verification.comparing import Tolerance, all_pass, largest_difference
+from onernn.verification.comparing import Batches, Tolerance, all_pass, largest_difference
 
 Values = Mapping[str, Any]
 _Packed = dict[tuple[int, RnnSpec], Stack | None]
 _PACKED: WeakKeyDictionary[Graph, _Packed] = WeakKeyDictionary()
-"""The layers of graphs that others differ from in some nodes, once they are packed."""
+"""Packed layers of graphs from which other graphs differ in some nodes."""
 
 
-def trace(graph: Graph, feed: Mapping[str, Batch], backend: str = "reference") -> dict[str, Any]:
+def trace(graph: Graph, feed: Batches, backend: str = "reference") -> dict[str, Any]:
     """Returns every value of a run by name, inputs included; nothing is fused."""
     values: dict[str, Any] = dict(feed)
 
@@ -48,9 +50,9 @@ def trace(graph: Graph, feed: Mapping[str, Batch], backend: str = "reference") -
 
 
 class _Run(Session):
-    """A run of a search: unfused, in one thread, as it is short and others use the other cores.
+    """A run of a search: unfused, in one thread, because it is short and other runs need the cores.
 
-    ``packed``: layers of another run, by their weights and specs, to be filled and used again.
+    ``packed``: layers by their weights and specs, which several runs share.
     """
 
     def __init__(self, graph: Graph, backend: str, packed: _Packed) -> None:
@@ -67,10 +69,8 @@ class _Run(Session):
 
 
 def rerun(graph: Graph, known: Graph, values: Values, backend: str = "reference") -> dict[str, Any]:
-    """Returns the outputs of a graph that differs from a ``known`` one with these values in some
-    nodes.
-
-    Only the nodes that are new, and those behind them, are run.
+    """Returns the outputs of a graph that differs in some nodes from a ``known`` one with these
+    values. It runs only the new nodes and the nodes after them.
     """
     old = set(map(id, known.nodes))
     changed: set[str] = set()
@@ -92,7 +92,7 @@ def run_nodes(
     backend: str = "reference",
     packed: _Packed | None = None,
 ) -> dict[str, Any]:
-    """Returns the outputs of a graph of which only these nodes are to be run; the rest is known."""
+    """Returns the outputs of a graph, of which it runs only these nodes."""
     computed = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name} - computed
     taken = {name: values[name] for name in sorted(read - set(graph.constants))}
@@ -102,23 +102,19 @@ def run_nodes(
         inputs=tuple(Value(name, lod_depth=depth_of(value)) for name, value in taken.items()),
         outputs=wanted,
         nodes=tuple(nodes),
-    ).pruned()
+    ).prune()
     result = _Run(part, backend, packed or {}).run(taken, _ignore) if wanted else {}
-    return {
-        each.name: result[each.name]
-        if each.name in result
-        else values.get(each.name, graph.constants.get(each.name))
-        for each in graph.outputs
-    }
+    known = {**graph.constants, **values, **result}
+    return {each.name: known.get(each.name) for each in graph.outputs}
 
 
 def _ignore(*_: Any) -> None:
-    """An observer: a session that has one runs node by node, and plans nothing for one run."""
+    """Observes nothing: a session with an observer runs node by node, without a plan."""
 
 
 @cache
 def fast_backend() -> str:
-    """The backend for the runs of a search: compiled kernels if there are any, else NumPy."""
+    """Returns the backend for the runs of a search: compiled kernels if there are any."""
     try:
         open_backend("kernels")
     except LibraryError:
@@ -126,14 +122,15 @@ def fast_backend() -> str:
     return "kernels"
 
 
-# --- how many steps a run makes of each recurrent layer
+# --- how many steps of each recurrent layer a run makes
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps that a run made of a recurrent layer or loop, in the longest sequence.
+    """The steps that a run made in a recurrent layer or loop, for the longest sequence.
 
-    ``count``: None if the layer did not run. ``most``: as many as its shape allows, None if any.
+    ``count``: None if the layer did not run. ``most``: as many as its shape allows, None if any
+    number.
     """
 
     layer: str
@@ -151,15 +148,19 @@ class Steps:
         fixed = ", its shape allows no more" if self.most == self.count else ""
         return f"{self.layer}: {self.count} step{'s' * (self.count != 1)}{fixed}"
 
+    def as_json(self) -> dict[str, Any]:
+        """Returns ``{"layer", "count", "most", "unseen"}``."""
+        return {**vars(self), "unseen": self.unseen}
+
 
 _ONCE = Size.of(1)
 
 
-def sized_layers(
+def size_layers(
     graph: Graph, types: Mapping[str, Type], turns: Size | None = _ONCE
 ) -> Iterator[tuple[Node, Size | None]]:
     """Yields each recurrent layer and loop with states, and its number of steps by the types, None
-    if they do not say. Layers in bodies run in each of a loop's ``turns``.
+    if the types leave it open. Layers in bodies run in each of a loop's ``turns``.
     """
     for node in graph.nodes:
         given = [types[name] if name else None for name in node.inputs]
@@ -179,11 +180,13 @@ def sized_layers(
         for name, body in bodies(node).items():
             inner = zip(body.inputs, types_inside(node, name, given), strict=True)
             inside = turns if node.op == "If" else size
-            yield from sized_layers(body, body.typed({v.name: each for v, each in inner}), inside)
+            yield from size_layers(
+                body, body.infer_types({v.name: each for v, each in inner}), inside
+            )
 
 
 def _longest(graph: Graph, types: Mapping[str, Type], x: Type) -> Size | None:
-    """T of what a layer reads; of padded sequences the padded T, which none exceeds."""
+    """Returns T of a layer's input; for unpadded sequences, T of the padded input."""
     if x.lod == ():
         return x.shape[0] if x.shape else None
     made = x.lod[-1].rpartition(".")[0] if x.lod else ""
@@ -206,8 +209,12 @@ class StepCounter(Session):
         }
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
-        """Returns the outputs, as of `Session.run`."""
+        """Returns the outputs of `Session.run`, and counts steps: node by node, if need be."""
         self._counts.clear()
+        if observe is None and self.count_by_types(inputs):
+            outputs = super().run(inputs)
+            self.count_by_types(inputs)  # again: layers outside of a plan have counted theirs
+            return outputs
         values: dict[str, Any] = dict(inputs)
 
         def keep(node: Node, results: tuple[Any, ...], seconds: float) -> None:
@@ -225,17 +232,37 @@ class StepCounter(Session):
 
         return super().run(inputs, keep)
 
-    def steps(self, inputs: Iterable[Value] = ()) -> tuple[Steps, ...]:
-        """Returns the steps of the last run. ``inputs``: with sizes that another model declares,
-        too.
+    def count_by_types(self, inputs: Feed) -> bool:
+        """Counts the steps that a run of these inputs makes, without a run; returns whether their
+        shapes tell all of them. Ragged values, loops and branches need a run.
         """
+        self._counts.clear()
+        if any(node.op in ("Loop", "If") for node in self.graph.nodes):
+            return False
+        known = {}
+        for value in self.graph.inputs:
+            batch = inputs.get(value.name)
+            if isinstance(batch, Ragged):
+                return False
+            known[value.name] = dense(value.dtype, np.asarray(batch).shape)
+        found = list(size_layers(self.graph, types := self.graph.infer_types(known)))
+        own = set(map(id, self.graph.nodes))
+        for node, size in found:
+            ragged = types[node.inputs[0]].lod != () if id(node) in own else True
+            if ragged or size is None or size.number is None:
+                return False
+        self._counts.update((node, size.number) for node, size in found if size and size.number)
+        return True
+
+    def steps(self, inputs: Iterable[Value] = ()) -> tuple[Steps, ...]:
+        """Returns the steps of the last run. ``inputs``: with sizes that another model declares."""
         declared = {value.name: value for value in (*self.graph.inputs, *inputs)}
-        types = self.graph.typed({v.name: declared[v.name].type for v in self.graph.inputs})
+        types = self.graph.infer_types({v.name: declared[v.name].type for v in self.graph.inputs})
         result = []
-        for node, size in sized_layers(self.graph, types):
+        for node, size in size_layers(self.graph, types):
             count, most = self._counts.get(node), None if size is None else size.number
             if node.op == "Loop" and (count is None or size is None):
-                continue  # a loop whose data decide when it ends is no layer
+                continue  # a loop whose end depends on data is not a layer
             several = native_types(node.origin).count("+")  # of an unrolled or written-out cell
             first = layer_operators(node.origin)[:1]
             name = describe_operators(first) if several and first else node.native
@@ -245,7 +272,7 @@ class StepCounter(Session):
 
 @dataclass(frozen=True, eq=False)
 class _Counted(PreparedNode):
-    """A recurrent node that adds up its steps; one in a loop runs several times."""
+    """A recurrent node that sums up its steps, because a node in a loop runs several times."""
 
     counts: dict[Node, int]
 
@@ -261,37 +288,52 @@ class _Counted(PreparedNode):
 def with_nodes(
     graph: Graph, new: Mapping[str, Sequence[Node]], constants: Mapping[str, Array] | None = None
 ) -> Graph:
-    """Returns the graph with nodes replaced. ``new``: by the first output of the old node."""
+    """Returns the graph with nodes replaced. ``new``: new nodes by the old node's first output."""
     nodes = [each for node in graph.nodes for each in new.get(node.outputs[0], [node])]
     return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **(constants or {})})
 
 
 def recurrent_layers(graph: Graph, names: Container[str] | None = None) -> dict[str, Recurrent]:
-    """Returns the recurrent layers by their y: all, or those of these names."""
+    """Returns the recurrent layers by their y: all layers, or only the ones with these names."""
     result = (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
     return {rnn.y: rnn for rnn in result if names is None or rnn.y in names}
 
 
-def with_layers(graph: Graph, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
-    """Returns the graph with each recurrent layer changed; None if ``change`` gives None for
-    all.
+def map_arrays(graph: Graph, change: Callable[[Array], Array]) -> Graph:
+    """Returns the graph with ``change`` made to each constant, then to each layer's weights."""
+    constants = {name: change(array) for name, array in graph.constants.items()}
+    layers = {
+        y: [replace(rnn, weights=[each.map(change) for each in rnn.layers]).node()]
+        for y, rnn in recurrent_layers(graph).items()
+    }
+    return with_nodes(graph, layers, constants)
+
+
+def rename_values(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """Returns the graph with its inputs and outputs renamed.
+
+    Values inside the graph that have one of the new names are also renamed.
     """
-    new = {}
-    for name, rnn in recurrent_layers(graph).items():
-        changed = change(rnn)
-        if changed is not None:
-            new[name] = [changed.node()]
-    return with_nodes(graph, new) if new else None
+    border = {value.name for value in (*graph.inputs, *graph.outputs)}
+    inside = {name for node in graph.nodes for name in node.outputs} - border
+    taken = {name: f"{name}@inside" for name in names.values() if name in inside}
+    every = {**taken, **names}
+    inputs, outputs = (
+        tuple(replace(value, name=names.get(value.name, value.name)) for value in values)
+        for values in (graph.inputs, graph.outputs)
+    )
+    nodes = tuple(node.rename(every) for node in graph.nodes)
+    return replace(graph, inputs=inputs, outputs=outputs, nodes=nodes)
 
 
-# --- which layer and direction of which recurrent node something is, in words
+# --- texts for layers and directions of recurrent nodes
 
 
 @dataclass(frozen=True)
 class LayerName:
-    """A layer and direction of a recurrent node, as a reader counts them.
+    """Names a layer and direction of a recurrent node. As a text, layers are counted from 1.
 
-    ``own``: the one operator of the file that is this layer, where each layer is one.
+    ``own``: the operator of the file that is this layer, if each layer is one operator.
     """
 
     node: str
@@ -310,7 +352,7 @@ class LayerName:
 
 
 def in_words(parts: Iterable[LayerName]) -> str:
-    """Several parts in few words: directions of one layer together."""
+    """Returns a short text of several parts: both directions of a layer together."""
     sides: dict[str, list[str]] = {}
     for part in parts:
         sides.setdefault(part._place, []).append(part.direction)
@@ -319,10 +361,8 @@ def in_words(parts: Iterable[LayerName]) -> str:
 
 
 def expand(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
-    """Returns a graph in which every Rnn is one layer in one direction; and what part each is, by
-    its y.
-
-    What exporters write in several ways has one form.
+    """Returns a graph in which every Rnn is one layer in one direction, and the name of each by its
+    y. Operators that exporters write in several ways get one form.
     """
     result: dict[str, LayerName] = {}
     for node in graph.nodes:
@@ -339,30 +379,29 @@ def expand(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A graph taken apart, what each of its Rnn nodes is, and all values of a run."""
+    """An expanded graph, the name of each of its Rnn nodes, and all values of a run."""
 
     graph: Graph
     parts: dict[str, LayerName]
     values: Values
 
 
-def trace_layers(model: Graph, feed: Mapping[str, Batch], backend: str = "reference") -> Traced:
-    """Returns a model fused, taken apart and run."""
+def trace_layers(model: Graph, feed: Batches, backend: str = "reference") -> Traced:
+    """Returns a run of a model that is fused and expanded."""
     graph, parts = expand(fuse(model).model)
     return Traced(graph, parts, trace(graph, feed, backend))
 
 
 @dataclass(frozen=True, eq=False)
 class Trial(Traced):
-    """A run of the model to try changes on, and what its outputs should be.
+    """A run of the model to try changes on, and its expected outputs.
 
-    ``values``: also of inputs that only the reference takes; ``all_inputs``: also those that
-    neither takes.
+    ``values``: also of inputs that only the reference takes; ``all_inputs``: all batches.
     """
 
-    expected: Mapping[str, Batch]
+    expected: Batches
     tolerances: Mapping[str, Tolerance]
-    all_inputs: Mapping[str, Batch] = field(default_factory=dict)
+    all_inputs: Batches = field(default_factory=dict)
 
     @cached_property
     def before(self) -> float:
@@ -375,7 +414,7 @@ class Trial(Traced):
         return outputs is not None and all_pass(outputs, self.expected, self.tolerances)
 
     def distance(self, changed: Graph) -> float:
-        """Returns the largest difference from what is expected, as a part of the largest value."""
+        """Returns the largest difference from the expected outputs, see `largest_difference`."""
         outputs = self.outputs(changed)
         return np.inf if outputs is None else largest_difference(outputs, self.expected)
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, field, replace
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from onernn.engine.session import Session
+from onernn.fuse_passes.ragged_inputs import LENGTHS
 from onernn.ir.arrays import Array
-from onernn.ir.errors import OnernnError, UnsupportedError, guard, message_of
-from onernn.ir.graph import Graph, graph_of
-from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.ir.budget import TimeLimit, limited_to
+from onernn.ir.errors import (
+    BudgetError,
+    ModelFormatError,
+    OnernnError,
+    UnsupportedError,
+    guard,
+    message_of,
+)
+from onernn.ir.graph import Graph, defaults_of, feed_defaults, graph_of
+from onernn.ir.ragged import Batch, data_of
 from onernn.ir.records import cached_property, dataclass
-from onernn.ir.rnn import Recurrent
 from onernn.verification.comparing import (
-    LENGTHS,
+    GIVEN,
+    MAP,
+    Batches,
     OutputComparison,
     Tolerance,
     compare_all,
@@ -25,26 +36,35 @@ from onernn.verification.comparing import (
     feed_for,
     in_one_form,
     json_text,
+    map_data,
     outputs_for,
     tolerance_of,
 )
-from onernn.verification.diagnosis.cause import Cause
+from onernn.verification.diagnosis.cause import PROOFS, Cause
 from onernn.verification.diagnosis.matching import NodeComparison, compare_nodes
-from onernn.verification.input_generation import make_inputs, united_inputs
+from onernn.verification.input_generation import make_inputs, unite_inputs
 from onernn.verification.profiles import Errors, Profile, axes_of, errors, profile
-from onernn.verification.recording import open_recording, read_given, read_inputs, read_outputs
+from onernn.verification.recording import (
+    Recording,
+    input_names,
+    open_recording,
+    read_given,
+    read_inputs,
+    read_outputs,
+    rename_recording,
+)
 from onernn.verification.references import Against, Reference, live_against, open_against
 from onernn.verification.tracing import (
     StepCounter,
     Steps,
     Traced,
     fast_backend,
+    map_arrays,
     trace_layers,
-    with_layers,
 )
 
 SECONDS = 14.0
-"""The limit for a search of causes; with all else a verdict takes less than 20."""
+"""The limit for a search of causes where a caller sets none for all."""
 Progress = Callable[[str, int, int], None]
 
 
@@ -52,16 +72,16 @@ Progress = Callable[[str, int, int], None]
 class Evidence:
     """The grounds of a verdict: both models, all inputs and outputs, and the tolerances.
 
-    ``all_inputs``: those from which both sides take theirs; ``names``: the reference's outputs by
-    the model's names; ``narrow``: the layers that computed in another dtype than float32.
+    ``all_inputs``: the batches from which both models take theirs; ``names``: the reference's
+    outputs by the model's names; ``narrow``: the layers that did not compute in float32.
     """
 
     model: Graph
     reference: Reference
-    all_inputs: Mapping[str, Batch]
-    inputs: Mapping[str, Batch]
-    actual: Mapping[str, Batch]
-    expected: Mapping[str, Batch]
+    all_inputs: Batches
+    inputs: Batches
+    actual: Batches
+    expected: Batches
     tolerances: Mapping[str, Tolerance]
     names: Mapping[str, str]
     narrow: tuple[str, ...] = ()
@@ -73,10 +93,11 @@ class Evidence:
 
     @cached_property
     def theirs(self) -> Traced | None:
-        """All values of the reference's run, where it is a model."""
-        return self.reference.trace_layers()
+        """All values of the reference's run, if it is a model."""
+        graph, feed = self.reference.graph, self.reference.feed
+        return None if graph is None else trace_layers(graph, feed)
 
-    def feeds(self, all_inputs: Mapping[str, Batch]) -> tuple[dict[str, Batch], dict[str, Batch]]:
+    def feeds(self, all_inputs: Batches) -> tuple[dict[str, Batch], dict[str, Batch]]:
         """Returns the inputs of both models, taken from other batches."""
         assert self.reference.graph is not None
         mine, _ = feed_for(self.model.inputs, all_inputs, "the model")
@@ -100,7 +121,7 @@ class Evidence:
         for name, want in self.expected.items():
             axes, counterpart = result.get(name), (there or {}).get(self.names[name])
             if axes is not None and axes.lengths is None and counterpart is not None:
-                axes = replace(axes, lengths=counterpart.lengths)  # only the reference knows them
+                axes = replace(axes, lengths=counterpart.lengths)  # known only in the reference
             profiles.append(profile(name, *in_one_form(self.actual[name], want), axes))
         return tuple(filter(None, profiles))
 
@@ -109,10 +130,10 @@ class Evidence:
 class Report:
     """The verdict on each output, and the kernels that ran.
 
-    ``errors``: by output, how far they are apart; ``causes``: the faults that explain a difference
-    together; ``stopped``: how a search ended that found no cause, or not all; ``notes``: what was
-    assumed; ``steps``: of each recurrent layer. If one ran a single step, and could run more, the
-    report does not pass.
+    ``errors``: the errors of each output. ``causes``: the faults that together explain a
+    difference. ``stopped``: why a search ended without all causes. ``notes``: the assumptions.
+    ``steps``: the steps of each recurrent layer; if a layer ran a single step, and could run more,
+    the report does not pass.
     """
 
     outputs: tuple[OutputComparison, ...]
@@ -142,6 +163,17 @@ class Report:
     def passed(self) -> bool:
         return self.matches and not self.unseen
 
+    @property
+    def is_repairable(self) -> bool:
+        """Whether `onernn.repair` has something to undo: proved causes, or a recording's."""
+        recorded = self.evidence is not None and self.evidence.reference.against is None
+        return bool(self.causes) and all(
+            cause.edits
+            and not any(edit.holds_batch for edit in cause.edits)
+            and (recorded or cause.evidence == "proved")
+            for cause in self.causes
+        )
+
     def __bool__(self) -> bool:
         return self.passed
 
@@ -163,7 +195,7 @@ class Report:
     def _show(self, part: str) -> tuple[Any, ...]:
         try:
             result: tuple[Any, ...] = getattr(self.evidence, part) if self.evidence else ()
-        except OnernnError:  # a verdict stands without its explanation
+        except OnernnError:  # a verdict is valid without its explanation
             return ()
         return result
 
@@ -173,43 +205,36 @@ class Report:
         return next((each for each in self.layers if not each.comparison.passed), None)
 
     def cause_json(self) -> dict[str, str] | None:
-        """``{"id", "text", "evidence"}``: the first cause's id, the texts of all, and "proved"
-        where all of them are, else "candidate"; None if there is no cause.
+        """Returns ``{"id", "text", "evidence"}``: the first cause's id, all texts, and "proved" if
+        all causes are, else "candidate"; None without a cause.
         """
         if self.cause is None:
             return None
-        proved = all(each.evidence == "proved" for each in self.causes)
         texts = "; ".join(each.text for each in self.causes)
-        evidence = "proved" if proved else "candidate"
+        evidence = max((each.evidence for each in self.causes), key=PROOFS.index)
         return {"id": self.cause.id, "text": texts, "evidence": evidence}
 
     def to_json(self) -> str:
-        """``{"status", "outputs": [...], "cause", "details"}``; see `OutputComparison.as_json` and
-        `cause_json`; ``details`` has each cause.
+        """Returns ``{"status", "outputs": [...], "cause", "details"}``; see `cause_json`. The
+        ``details`` have each cause.
         """
-        apart = None if self.matches else self.first
-        first = apart and {
-            "node": str(apart),
-            "value": apart.value,
-            "reason": apart.comparison.reason,
-        }
         details = {
-            "errors": {name: asdict(each) for name, each in self.errors.items()},
-            "profiles": [] if self.matches else [each.as_json() for each in self.profiles],
-            "first_apart": first,
-            "causes": [each.as_json() for each in self.causes],
+            "errors": self.errors,
+            "profiles": () if self.matches else self.profiles,
+            "first_apart": None if self.matches else self.first,
+            "causes": self.causes,
             "search": self.stopped,
-            "notes": list(self.notes),
-            "steps": [{**vars(each), "unseen": each.unseen} for each in self.steps],
+            "notes": self.notes,
+            "steps": self.steps,
         }
-        outputs = [output.as_json() for output in self.outputs]
-        return json_text(self.passed, outputs=outputs, cause=self.cause_json(), details=details)
+        return json_text(
+            self.passed, outputs=self.outputs, cause=self.cause_json(), details=details
+        )
 
 
 def error_json(error: Exception) -> str:
-    """Returns the text of ``--json`` if nothing could be compared."""
-    cause = {"id": type(error).__name__, "text": message_of(error)}
-    return json_text("error", cause=cause)
+    """Returns the text of ``--json`` for an error."""
+    return json_text("error", cause={"id": type(error).__name__, "text": message_of(error)})
 
 
 def verify(
@@ -220,53 +245,107 @@ def verify(
     dtype: str = "f32",
     atol: float | None = None,
     rtol: float | None = None,
+    names: Mapping[str, str] | None = None,
     diagnose: bool = True,
-    seconds: float = SECONDS,
+    seconds: float | None = None,
     progress: Progress = lambda *_: None,
     **session: Any,
 ) -> Report:
-    """Runs a model, as `onernn.load` gives it or by its path, and compares it with a reference.
+    """Runs a model, a result of `onernn.load` or a path, and compares it with a reference.
 
     ``recording``: an ``.npz`` or its arrays by key; its outputs are the reference, unless
     ``against`` is one: a model, the path of one, "paddle:PATH", "mxnet:PATH", "onnxruntime:PATH" or
-    "torch:PATH" for a framework's own run, or a torch.nn.Module in eval mode. It runs on the
-    recorded inputs, or on inputs made to tell faults apart where there is no recording. ``atol``
-    and ``rtol`` replace the dtype's default tolerance, which is otherwise widened by what one
-    rounding error in all inputs and weights makes of the outputs. Where outputs differ,
-    ``diagnose`` looks for the faults that explain it: both models are compared, and known faults
-    tried for at most ``seconds``. Further arguments go to `Session`.
+    "torch:PATH" for a framework's own run, or a torch.nn.Module in eval mode. The model runs on the
+    recorded inputs; without a recording it runs on inputs that distinguish faults. ``atol`` and
+    ``rtol`` replace the dtype's default tolerance, which is otherwise widened by what one rounding
+    error in all inputs and weights makes of the outputs. ``names``: the names of the reference or
+    recording by the model's names, if they differ. Further inputs and outputs whose names differ
+    are matched in order, and the report says so.
 
-    Raises `ModelFormatError` if the recording does not fit, `UnsupportedError` and what
-    `Session` raises where either side cannot be run.
+    If outputs differ, ``diagnose`` searches for the faults that explain it: it compares both
+    models, and tries known faults. ``seconds`` limits everything except the model's own runs; by
+    default only the search has a limit, `SECONDS`. 0 compares without a search. Further arguments
+    go to `Session`.
+
+    Raises `ModelFormatError` if the recording does not fit, `BudgetError` if ``seconds`` are over
+    before the verdict, and `UnsupportedError` and what `Session` raises if either side cannot be
+    run.
     """
-    if isinstance(against, Graph):
-        against = Against(against)
-    elif isinstance(against, str | Path):
-        against = open_against(str(against))
+    limit = TimeLimit.after(seconds or None)
     graph = graph_of(model)
-    if against is not None and not isinstance(against, Against):
-        against = live_against(against, graph)
+    against = against_of(against, graph)
+    if against is not None:
+        against = against.rename(names or {}, graph)
+    if recording is not None:
+        recording = rename_recording(recording, *_names_in(names or {}, graph, against))
+        if defaults_of(graph):
+            graph = feed_defaults(graph, input_names(open_recording(recording)[0]))
     runner = Session(graph, dtype=dtype, **session)
-    comparison = _Comparison(graph, runner, against is None, dtype, atol, rtol)
+    report_on = partial(_report_on, graph, runner, dtype, atol, rtol)
     with guard(lambda: graph.name):
         cases = _cases(graph, recording, against, progress)
-        case = next(cases)
+        with limited_to(limit):
+            case = next(cases)
         progress("running the model", 0, 1)
-        report = comparison.on(case)
-        for case in cases if report.passed else ():  # a short batch
-            short = comparison.on(case)
-            note = f"a short batch matches: {_list_shapes(case.inputs)}"
-            report = replace(report, notes=(*report.notes, note)) if short.matches else short
+        with limited_to(None):  # without a limit: the verdict needs this run
+            report = report_on(case)
+        if report.passed:
+            report = _add_short_batch(report, cases, report_on, limit)
         if report.matches:
             return report
-        from onernn.verification.diagnosis.search import explain  # an equal pair needs none
+        from onernn.verification.diagnosis.search import explain  # not needed if the outputs match
 
-        return explain(report, seconds if diagnose else 0.0, progress)
+        with limited_to(limit or TimeLimit.after(SECONDS)):
+            return explain(report, diagnose and seconds != 0, progress)
+
+
+def _names_in(
+    names: Mapping[str, str], graph: Graph, against: Against | None
+) -> tuple[Mapping[str, str], Container[str]]:
+    """Returns the names to change in a recording, and the names that it may lack.
+
+    If there is a second model, the recording has the names of one of the two models.
+    """
+    if against is None:
+        return names, ()
+    mine = {value.name for value in graph.inputs}
+    return {k: v for k, v in names.items() if v not in mine}, names.values()
+
+
+def against_of(against: Any, graph: Graph) -> Against | None:
+    """Returns the reference that `verify` takes: a model, a path, or a live model of ``graph``."""
+    if against is None or isinstance(against, Against):
+        return against
+    if isinstance(against, Graph):
+        return Against(against)
+    if isinstance(against, str | Path):
+        return open_against(str(against))
+    return live_against(against, graph)
+
+
+def _add_short_batch(
+    report: Report,
+    cases: Iterator[_Case],
+    report_on: Callable[[_Case], Report],
+    limit: TimeLimit | None,
+) -> Report:
+    """Returns the report with a note on a further case, or the report on that case if it fails."""
+    try:
+        with limited_to(limit):
+            case = next(cases, None)
+    except BudgetError as error:
+        return replace(report, notes=(*report.notes, f"no short batch was compared: {error}"))
+    if case is None:
+        return report
+    short = report_on(case)
+    shapes = (f"{name} {data_of(value).shape}" for name, value in case.inputs.items())
+    note = f"a short batch matches: {', '.join(shapes)}"
+    return replace(report, notes=(*report.notes, note)) if short.matches else short
 
 
 @dataclass(frozen=True)
 class _Case:
-    """The model's inputs, what they were made of, the reference's run, and what was assumed."""
+    """The model's inputs, the batches they come from, the reference's run, and the notes."""
 
     inputs: dict[str, Batch]
     all_inputs: dict[str, Batch]
@@ -274,101 +353,125 @@ class _Case:
     notes: list[str]
 
 
+def _report_on(
+    graph: Graph, runner: Session, dtype: str, atol: float | None, rtol: float | None, case: _Case
+) -> Report:
+    """Returns the verdict on one batch, without causes."""
+    inputs, reference = case.inputs, case.reference
+    actual = runner.run(inputs)
+    compared = compare_outputs(graph, inputs, actual, reference.outputs, atol, rtol, dtype)
+    expected, tolerances = compared.expected, compared.tolerances
+    notes = [*case.notes, *(compared.notes if reference.complete else ())]
+    notes += [
+        f"output {name!r}: {each.atol:.3g} is allowed, what rounding errors make of it"
+        for name, each in tolerances.items()
+        if each.atol > compared.asked[name].atol
+    ]
+    differs = not all(each.passed for each in compared.outputs)
+    if differs and any(GIVEN in note for note in case.notes):
+        notes.append(f"inputs of other names are taken in order; {MAP} says which is which")
+    if compared.empty:
+        notes.append("nothing was compared: all outputs are empty")
+    shown = {name: in_one_form(actual[name], expected[name]) for name in expected}
+    evidence = Evidence(
+        graph,
+        reference,
+        case.all_inputs,
+        inputs,
+        actual,
+        expected,
+        tolerances,
+        compared.names,
+        tuple(f"{e.node} in {e.dtype}" for e in runner.explained if e.dtype != "f32"),
+    )
+    return Report(
+        compared.outputs,
+        runner.explain(),
+        {name: errors(data_of(a), data_of(b)) for name, (a, b) in shown.items()},
+        notes=tuple(notes),
+        steps=_steps(graph, inputs, reference),
+        evidence=evidence,
+    )
+
+
 @dataclass(frozen=True, eq=False)
-class _Comparison:
-    """A model with the session that runs it, and the tolerances that a caller asked for.
+class Compared:
+    """The outputs of a model, compared with the outputs of a reference.
 
-    ``recorded``: the reference is a recording, which may leave outputs out.
+    ``names``: the reference's outputs by the model's names. ``tolerances``: the ones that a caller
+    ``asked`` for, or wider ones. ``notes``: the assumptions.
     """
 
-    graph: Graph
-    runner: Session
-    recorded: bool
-    dtype: str
-    atol: float | None
-    rtol: float | None
+    outputs: tuple[OutputComparison, ...]
+    names: Mapping[str, str]
+    expected: Batches
+    asked: Mapping[str, Tolerance]
+    tolerances: Mapping[str, Tolerance]
+    notes: list[str]
 
-    def on(self, case: _Case) -> Report:
-        """Returns the verdict on one batch, without causes."""
-        inputs, reference, notes = case.inputs, case.reference, case.notes
-        actual = self.runner.run(inputs)
-        pairs, assumed = outputs_for([v.name for v in self.graph.outputs], reference.outputs)
-        expected = {name: value for name, (_, value) in pairs.items()}
-        asked = {
-            name: tolerance_of(self.dtype, self.atol, self.rtol, actual[name], want)
-            for name, want in expected.items()
-        }
-        tolerances = asked
+    @property
+    def empty(self) -> bool:
+        """Whether no output has an element."""
+        return not any(data_of(value).size for value in self.expected.values())
+
+
+def compare_outputs(
+    graph: Graph,
+    inputs: Batches,
+    actual: Batches,
+    reference: Batches,
+    atol: float | None,
+    rtol: float | None,
+    dtype: str = "f32",
+) -> Compared:
+    """Compares a model's outputs for ``inputs`` with a reference's.
+
+    Default tolerances become wider by `rounding` if outputs differ.
+    """
+    pairs, notes = outputs_for([value.name for value in graph.outputs], reference)
+    names = {name: theirs for name, (theirs, _) in pairs.items()}
+    expected = {name: value for name, (_, value) in pairs.items()}
+    asked = {
+        name: tolerance_of(dtype, atol, rtol, actual[name], want) for name, want in expected.items()
+    }
+    tolerances, outputs = asked, compare_all(actual, expected, asked)
+    if atol is rtol is None and dtype == "f32" and not all(each.passed for each in outputs):
+        tolerances = rounding(graph, inputs, expected, asked)
         outputs = compare_all(actual, expected, tolerances)
-        exact = self.atol is not None or self.rtol is not None or self.dtype != "f32"
-        if not exact and not all(each.passed for each in outputs):
-            tolerances = rounding(self.graph, inputs, expected, asked)
-            outputs = compare_all(actual, expected, tolerances)
-        notes += [] if self.recorded else assumed
-        notes += [
-            f"output {name!r}: {each.atol:.3g} is allowed, what rounding errors make of it"
-            for name, each in tolerances.items()
-            if each.atol > asked[name].atol
-        ]
-        if not any(data_of(value).size for value in expected.values()):
-            notes.append("nothing was compared: all outputs are empty")
-        shown = {name: in_one_form(actual[name], expected[name]) for name in expected}
-        evidence = Evidence(
-            self.graph,
-            reference,
-            case.all_inputs,
-            inputs,
-            actual,
-            expected,
-            tolerances,
-            {name: theirs for name, (theirs, _) in pairs.items()},
-            tuple(f"{e.node} in {e.dtype}" for e in self.runner.explained if e.dtype != "f32"),
-        )
-        return Report(
-            outputs,
-            self.runner.explain(),
-            {name: errors(data_of(a), data_of(b)) for name, (a, b) in shown.items()},
-            notes=tuple(notes),
-            steps=_steps(self.graph, inputs, reference),
-            evidence=evidence,
-        )
+    return Compared(outputs, names, expected, asked, tolerances, notes)
 
 
-def _steps(graph: Graph, inputs: Mapping[str, Batch], reference: Reference) -> tuple[Steps, ...]:
-    """Returns the steps of the model's layers; of the reference's as well, if they are not the
-    same.
-    """
+def _steps(graph: Graph, inputs: Batches, reference: Reference) -> tuple[Steps, ...]:
+    """Returns the steps of the model's layers, and the reference's if they differ."""
     session = StepCounter(graph, backend=fast_backend())
-    session.run(inputs)
+    if not session.count_by_types(inputs):  # otherwise a run would find no more
+        session.run(inputs)
     other = reference.session
     if other is None:
         return session.steps()
-    mine = session.steps(united_inputs(graph, other.graph))
-    theirs = other.steps(united_inputs(other.graph, graph))
+    mine = session.steps(unite_inputs(graph.inputs, other.graph.inputs))
+    theirs = other.steps(unite_inputs(other.graph.inputs, graph.inputs))
     counts = [[(each.count, each.most) for each in steps] for steps in (mine, theirs)]
     named = (replace(each, layer=f"the reference's {each.layer}") for each in theirs)
     return mine if counts[0] == counts[1] else (*mine, *named)
 
 
-def _list_shapes(inputs: Mapping[str, Batch]) -> str:
-    return ", ".join(f"{name} {data_of(value).shape}" for name, value in inputs.items())
-
-
 def _cases(
-    model: Graph,
-    recording: str | Path | Mapping[str, Array] | None,
-    against: Against | None,
-    progress: Progress,
+    model: Graph, recording: Recording | None, against: Against | None, progress: Progress
 ) -> Iterator[_Case]:
-    """Yields what is compared: a recording, or a long and a short made batch."""
+    """Yields the cases to compare: a recording, or a long and a short generated batch."""
     if recording is not None:
         arrays, where = open_recording(recording)
         if against is not None:
             yield _both(model, against, read_given(arrays), progress)
             return
-        inputs = read_inputs(arrays, model.inputs, where)
-        expected = read_outputs(arrays, model.outputs, where)
-        yield _Case(inputs, inputs, Reference(where, expected), [])
+        try:
+            inputs = read_inputs(arrays, model.inputs, where)
+            expected = read_outputs(arrays, model.outputs, where)
+        except ModelFormatError as misfit:
+            misfit.args = (f"{misfit}; {MAP} names what has another name in the recording",)
+            raise
+        yield _Case(inputs, inputs, Reference(where, expected, complete=False), [])
         return
     if against is None:
         raise UnsupportedError(
@@ -383,7 +486,7 @@ def _cases(
             case = _both(model, against, all_inputs, progress)
             break
         except UnsupportedError as failed:
-            if error is not None or not against.kind:
+            if not (empty and against.kind):
                 raise
             error = failed  # frameworks may have no sequences of length zero
     note = "inputs were made: no data was given"
@@ -392,43 +495,39 @@ def _cases(
     note += "".join(f"; {each}" for each in single)  # a branch may depend on it
     yield replace(case, notes=[note, *case.notes])
     try:
-        few = make_inputs(*either(model, against), empty=empty, short=True)
+        few = make_inputs(*either(model, against), empty=empty, short=True, known=all_inputs)
         shapes = [[data_of(value).shape for value in each.values()] for each in (all_inputs, few)]
         if shapes[0] != shapes[1]:
             short = _both(model, against, few, progress)
             yield replace(short, notes=["inputs were made: a short batch", *short.notes])
-    except UnsupportedError:  # such as a model of one length
+    except UnsupportedError:  # for example a model of one length
         return
 
 
 def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
-    """Returns both graphs, first the one that says more of its inputs: their number, lengths apart,
-    and how deep they are.
+    """Returns both graphs. The first one declares more about its inputs: more inputs (not counting
+    lengths), or a larger LoD depth.
     """
 
-    def find_known(graph: Graph) -> tuple[int, int]:
+    def count_declared(graph: Graph) -> tuple[int, int]:
         names = [v.name for v in graph.inputs if not v.name.endswith(LENGTHS)]
         return len(names), max((v.lod_depth for v in graph.inputs), default=0)
 
-    other = against.graph
-    return (
-        (model, other)
-        if find_known(model) > find_known(other) or not against.is_read
-        else (other, model)
-    )
+    graphs = model, against.graph
+    if against.is_read and count_declared(model) <= count_declared(against.graph):
+        return graphs[::-1]
+    return graphs
 
 
-def _both(
-    model: Graph, against: Against, all_inputs: Mapping[str, Batch], progress: Progress
-) -> _Case:
-    """Returns the model's inputs and the reference's run, on what is given."""
+def _both(model: Graph, against: Against, all_inputs: Batches, progress: Progress) -> _Case:
+    """Returns the case in which both models take their inputs from these batches."""
     theirs, notes = feed_for(against.graph.inputs, all_inputs, "the reference")
     mine, more = feed_for(model.inputs, all_inputs, "the model")
     reference = against.run(theirs, progress)
     return _Case(mine, dict(all_inputs), reference, [*notes, *more])
 
 
-# --- what rounding errors make of a model's outputs: the reason for a wider tolerance
+# --- the effect of rounding errors on a model's outputs: the reason for a wider tolerance
 
 
 _DRAWS = 3
@@ -440,14 +539,14 @@ _MOST = 1e-3
 
 def rounding(
     model: Graph,
-    inputs: Mapping[str, Batch],
-    expected: Mapping[str, Batch],
+    inputs: Batches,
+    expected: Batches,
     asked: Mapping[str, Tolerance],
 ) -> dict[str, Tolerance]:
-    """For each output its tolerance asked for, widened by what moves it when all numbers round.
+    """Returns the tolerance of each output, wide enough for rounding errors.
 
-    All floats of inputs and weights are moved by one unit in the last place of float32, up or
-    down at random; a small multiple of the largest change is allowed, at most a thousandth of the
+    It moves all floats of inputs and weights by one unit in the last place of float32, up or down
+    at random, and allows a small multiple of the largest change, at most a thousandth of the
     output's largest value.
     """
     out = dict(asked)
@@ -455,8 +554,9 @@ def rounding(
     try:
         still = _run(model, inputs)
         for _ in range(_DRAWS):
-            moved = {name: _move_floats(value, rng) for name, value in inputs.items()}
-            other = _run(_moved_graph(model, rng), moved)
+            move = partial(_move_floats, rng=rng)
+            moved = {name: map_data(value, move) for name, value in inputs.items()}
+            other = _run(map_arrays(model, move), moved)
             for name, want in expected.items():
                 out[name] = _wider(out[name], still[name], other[name], want)
     except OnernnError:
@@ -464,7 +564,7 @@ def rounding(
     return out
 
 
-def _run(model: Graph, inputs: Mapping[str, Batch]) -> dict[str, Batch]:
+def _run(model: Graph, inputs: Batches) -> dict[str, Batch]:
     return Session(model, backend=fast_backend(), threads=1).run(inputs)
 
 
@@ -479,21 +579,9 @@ def _wider(tolerance: Tolerance, one: Batch, other: Batch, want: Batch) -> Toler
     return replace(tolerance, atol=max(tolerance.atol, min(allowed, _MOST * float(largest))))
 
 
-def _move_floats(value: Any, rng: np.random.Generator) -> Any:
-    """Floats one unit in the last place up or down; everything else as it is."""
-    if isinstance(value, Ragged):
-        return value.with_data(_move_floats(value.data, rng))
-    array: Array = np.asarray(value)
+def _move_floats(array: Array, rng: np.random.Generator) -> Array:
+    """Moves floats one unit in the last place up or down; integers stay."""
     if array.dtype.kind != "f":
-        return value
+        return array
     eps = np.finfo(np.float32).eps
     return (array * (1 + eps * rng.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
-
-
-def _moved_graph(model: Graph, rng: np.random.Generator) -> Graph:
-    def move(rnn: Recurrent) -> Recurrent:
-        layers = [each.mapped(lambda array: _move_floats(array, rng)) for each in rnn.layers]
-        return replace(rnn, weights=layers)
-
-    constants = {name: _move_floats(array, rng) for name, array in model.constants.items()}
-    return replace(with_layers(model, move) or model, constants=constants)

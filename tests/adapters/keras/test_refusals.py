@@ -60,28 +60,25 @@ CUSTOM = {"class_name": "function", "config": "mine", "module": "builtins", "reg
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_class(DENSE, "Lambda"), "Lambda: code in a file is never run"),
-        (_class(DENSE, "ConvLSTM1D"), "layer ConvLSTM1D: not known"),
-        (_class(DENSE, "MultiHeadAttention"), "layer MultiHeadAttention: not known"),
-        (_class(DENSE, "Dense", "my.module"), "Dense of my.module: a class of its own"),
-        (_class(DENSE, "mine>Dense", None), "mine>Dense: a class of its own"),
+        (_class(DENSE, "Lambda"), "Lambda"),
+        (_class(DENSE, "ConvLSTM1D"), "layer ConvLSTM1D"),
+        (_class(DENSE, "MultiHeadAttention"), "layer MultiHeadAttention"),
+        (_class(DENSE, "Dense", "my.module"), "Dense of my.module"),
+        (_class(DENSE, "mine>Dense", None), "mine>Dense"),
         (_set(DENSE, dtype=POLICY), "dtype 'mixed_bfloat16'"),
         (_set(DENSE, dtype=QUANTIZED), "dtype 'int8_from_float32'"),
         (_set(DENSE, dtype="float16"), "dtype 'float16'"),
-        (
-            _set(DENSE, quantization_config={"a": 1}),
-            "not understood: attribute quantization_config",
-        ),
-        (_set(DENSE, lora_rank=2), "not understood: attribute lora_rank"),
-        (_set(DENSE, activation="mine"), "activation 'mine': not known"),
-        (_set(DENSE, activation=CUSTOM), "activation 'mine': a function of its own"),
+        (_set(DENSE, quantization_config={"a": 1}), "attribute quantization_config"),
+        (_set(DENSE, lora_rank=2), "attribute lora_rank"),
+        (_set(DENSE, activation="mine"), "activation 'mine': not"),
+        (_set(DENSE, activation=CUSTOM), "activation 'mine': a function"),
         (_set(DENSE, units=3), r"kernel: expected \(I, 3\), got"),
-        (_set(DENSE, use_bias=False), "weights that the layer does not have: .*vars/1"),
+        (_set(DENSE, use_bias=False), "weights .*vars/1"),
         (_set(BOTH, merge_mode="max"), "merge_mode='max'"),
-        (_inner(activation="selu"), "LSTM with selu: no such gate or state is run"),
-        (_inner(new_option=3), "not understood: attribute new_option"),
-        (_inner(units=4), "units=4: the weights are those of"),
-        (_inner(unroll=True), "unroll=True and zeros where a mask is"),
+        (_inner(activation="selu"), "LSTM with selu"),
+        (_inner(new_option=3), "attribute new_option"),
+        (_inner(units=4), "units=4"),
+        (_inner(unroll=True), "unroll=True and zeros"),
         (_set(1, name="none"), None),
     ],
 )
@@ -101,7 +98,7 @@ def test_a_layer_of_which_weights_are_missing_is_refused(tmp_path: Path) -> None
         layers.append(copy.deepcopy(layers[DENSE]))
         layers[-1]["config"]["name"] = "other"
 
-    with pytest.raises(UnsupportedError, match="no 'layers/dense_1/vars/0' among the weights"):
+    with pytest.raises(UnsupportedError, match="'layers/dense_1/vars/0'"):
         onernn.Session(onernn.load(changed(tmp_path, double)))
 
 
@@ -155,7 +152,7 @@ def test_a_graph_that_contradicts_itself_is_told(
 def test_weights_alone_are_no_model(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "m.weights.h5", "w") as file:
         file["layers/dense/vars/0"] = np.zeros(3)
-    with pytest.raises(ModelFormatError, match="weights without a model: give the file"):
+    with pytest.raises(ModelFormatError, match="m.weights.h5"):
         onernn.load(tmp_path / "m.weights.h5")
 
 
@@ -177,5 +174,5 @@ def test_weights_never_come_from_other_files(kind: str, tmp_path: Path) -> None:
             case "huge":
                 file.create_dataset("a", (2**40,), "f4", chunks=(1024,))
     path = changed(tmp_path, lambda _: None, model=held.getvalue())
-    with pytest.raises(onernn.OnernnError, match="lie in other files|somewhere else|would take"):
+    with pytest.raises(onernn.OnernnError, match=r"\ba(:| would)"):
         onernn.load(path)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fault_corpus.oracle import mxnet_rnn
+from support.arrays import uniform
 from support.graphs import reference
 from support.mxnet_ages import AGES, old_symbol
-from support.mxnet_files import symbol_text, var, write_params
+from support.mxnet_files import save_model, symbol_text, var
 
 from onernn import load
 from onernn.adapters.mxnet import rnn_param_size
@@ -24,23 +25,13 @@ SHAPES = {
 }
 
 
-def save(folder: Path, text: str, params: dict[str, np.ndarray], *, numpy: bool) -> Path:
-    (folder / "m-symbol.json").write_text(text)
-    if numpy:  # MXNet 2 saves with numpy.savez under the old name
-        with (folder / "m-0000.params").open("wb") as stream:
-            np.savez(stream, **params)
-    else:
-        write_params(params, folder / "m-0000.params")
-    return folder / "m-symbol.json"
-
-
 @pytest.mark.parametrize("age", AGES)
 def test_one_net_is_the_same_in_the_files_of_every_age(age: str, tmp_path: Path) -> None:
     """Beside the formula in float64; what MXNet made of such files: tests/frameworks."""
     rng = np.random.default_rng(0)
     params = {key: rng.uniform(0.1, 1, shape).astype(np.float32) for key, shape in SHAPES.items()}
-    x = rng.uniform(-1, 1, (5, 3)).astype(np.float32)
-    model = load(save(tmp_path, old_symbol(age), params, numpy=age == "2.0"))
+    x = uniform(5, 3)
+    model = load(save_model(tmp_path, old_symbol(age), params, numpy=age == "2.0"))
     assert [value.name for value in model.inputs] == ["data"]
     (got,) = reference(model, {"data": x}).values()
     weight, bias, gamma, beta, mean, variance = (params[key].astype(np.float64) for key in SHAPES)
@@ -65,16 +56,11 @@ def test_a_recurrent_layer_of_mxnet_2_is_read(states: bool, tmp_path: Path) -> N
         mxnet_version=["int", 20000],
         is_np_shape=["int", 1],
     )
-    rng = np.random.default_rng(1)
-    vector = rng.uniform(-0.5, 0.5, rnn_param_size("lstm", 5, 3, 2, bidirectional=True)).astype(
-        np.float32
-    )
-    model = load(save(tmp_path, text, {"arg:encoder.rnn_param": vector}, numpy=True))
-    data = rng.uniform(-1, 1, (2, 6, 5)).astype(np.float32)
-    begun = tuple(rng.uniform(-1, 1, (4, 2, 3)).astype(np.float32) for _ in range(2))
-    feeds = {"data0": data, **(dict(zip(("data1", "data2"), begun, strict=True)) if states else {})}
-    (got,) = reference(model, feeds).values()
-    held = [each if states else each * 0 for each in begun]
-    steps = data.swapaxes(0, 1)
-    want, _ = mxnet_rnn("lstm", steps, vector, held, size=3, layers=2, directions=2)
+    size = rnn_param_size("lstm", 5, 3, 2, bidirectional=True)
+    vector, data = uniform(size, bound=0.5), uniform(2, 6, 5)
+    model = load(save_model(tmp_path, text, {"arg:encoder.rnn_param": vector}, numpy=True))
+    begun = {name: uniform(4, 2, 3, seed=k) * states for k, name in enumerate(begin)}
+    (got,) = reference(model, {"data0": data, **(begun if states else {})}).values()
+    shape = {"size": 3, "layers": 2, "directions": 2}
+    want, _ = mxnet_rnn("lstm", data.swapaxes(0, 1), vector, [*begun.values()], **shape)
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-6)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.faulty import predicted
 from support.graphs import reference
-from support.mxnet_files import CLIP, N, T, recording_of, recurrent_model
+from support.mxnet_files import CLIP, N, T, findings, recording_of, recurrent_model
 
 from onernn import audit, load
 from onernn.adapters.loading import find_faults
@@ -30,11 +30,7 @@ def run(folder: Path, semantics: Any, recording: dict[str, Array]) -> dict[str, 
 
 
 def counted(folder: Path, recording: dict[str, Array] | None = None) -> dict[str, Any]:
-    return {each.fault: each for each in audit(folder, recording).findings if each.counts}
-
-
-def told(folder: Path) -> dict[str, Any]:
-    return {each.fault: each for each in audit(folder).findings}
+    return {fault: each for fault, each in findings(folder, recording).items() if each.counts}
 
 
 @pytest.mark.parametrize(
@@ -100,17 +96,17 @@ def test_what_the_exporter_refuses_is_told_and_does_not_count(
     mode: str, attributes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     saved(tmp_path, mode, **attributes)
-    finding = told(tmp_path)["export_refused"]
+    finding = findings(tmp_path)["export_refused"]
     assert finding.text.endswith(reason) and not finding.counts
 
 
 def test_what_the_exporter_takes_wrongly_is_told(tmp_path: Path) -> None:
     saved(tmp_path, "lstm", bidirectional=True)
-    assert not told(tmp_path)
+    assert not findings(tmp_path)
     saved(tmp_path, "lstm", **CLIP)
-    assert told(tmp_path)["export_drops_clip"].max_abs > 1e-2
+    assert findings(tmp_path)["export_drops_clip"].max_abs > 1e-2
     saved(tmp_path, "gru", num_layers=2, p=0.5)
-    assert told(tmp_path).keys() == {"dropout_ignored", "export_two_layers"}
+    assert findings(tmp_path).keys() == {"dropout_ignored", "export_two_layers"}
     assert audit(tmp_path)  # nothing of it hits a run
 
 

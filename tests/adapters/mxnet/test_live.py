@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.oracle import run_oracle
+from fault_corpus.oracle import mxnet_rnn
 
 from onernn import MissingDependencyError, ShapeError, UnsupportedError
 from onernn.adapters.common.live import Repacked
@@ -44,40 +44,12 @@ def arrays(live: LiveRnn, dtype: str = "float64", steps: int = T) -> dict[str, A
 
 
 def expected(live: LiveRnn, given: dict[str, Array]) -> list[Array]:
-    """Sequence by sequence, by the oracle."""
-    stack, x = live.stack, given["data"]
-    lengths = given.get("sequence_length", [len(x)] * N)
-    weights = mxnet.weights(mxnet.split(given["parameters"].astype(float), stack), stack)
-    states = tuple(given[k].reshape(stack.layers, -1, N, H) for k in live.states)
-    sequences = [x[: int(length), n] for n, length in enumerate(lengths)]
-    outputs, ends = run_oracle(stack.spec(C), list(weights), sequences, states)
-    y = np.zeros((*x.shape[:2], H * stack.directions))
-    for n, out in enumerate(outputs):
-        y[: len(out), n] = out
-    return [y, *(end.reshape(-1, N, H) for end in ends)]
-
-
-@pytest.mark.parametrize("more", [{}, LENGTHS], ids=["whole", "lengths"])
-@pytest.mark.parametrize(
-    ("backend", "dtype", "rtol", "atol"),
-    [
-        ("onednn", "float32", 0, 2e-6),
-        ("reference", "float32", 0, 2e-6),
-        ("reference", "float64", 0, 1e-14),
-        ("reference", "float16", 2**-11, 2e-6),  # computed in float32 and rounded once
-    ],
-)
-@pytest.mark.parametrize("mode", mxnet.CELLS)
-def test_a_layer_gives_what_its_cell_defines_in_the_type_of_its_input(
-    mode: str, backend: str, dtype: str, rtol: float, atol: float, more: dict[str, str]
-) -> None:
-    live = operator(mode, backend=backend, **more)
-    given = arrays(live, dtype)
-    kept = {name: array.copy() for name, array in given.items()}
-    for got, want in zip(live.run(given), expected(live, given), strict=True):
-        assert got.dtype == dtype
-        np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
-    assert all(np.array_equal(given[name], kept[name]) for name in kept)
+    """What MXNet documents."""
+    states, stack = [given[name] for name in live.states], live.stack
+    shape: Any = {"size": H, "layers": stack.layers, "directions": stack.directions}
+    shape["lengths"] = given.get("sequence_length")
+    y, ends = mxnet_rnn(stack.mode, given["data"], given["parameters"], states, **shape)
+    return [y, *ends]
 
 
 @pytest.mark.parametrize("more", [{}, LENGTHS, PROJECTED], ids=["whole", "lengths", "projected"])
@@ -105,9 +77,7 @@ def test_gradients_are_the_derivatives(mode: str, both: bool, more: dict[str, st
 
 def test_a_tape_serves_once_and_outputs_that_are_left_out_count_as_zeros() -> None:
     live = operator()
-    short = LiveRnn({"mode": "gru", "state_size": str(H), "num_layers": "2", "bidirectional": "1"},
-                    Options(backend="reference"))  # fmt: skip
-    given = arrays(live)
+    short, given = operator(state_outputs="False"), arrays(live)
     outputs, recorded = live.run_training(given)
     whole = live.backward(given, recorded, [outputs[0], np.zeros_like(outputs[1])])
     with pytest.raises(TapeError):
@@ -202,28 +172,22 @@ def test_gradients_that_there_are_not_are_refused_with_the_reason() -> None:
 # Parameters that change.
 
 
-class Counted:
-    """Sums parameters, and counts how often."""
+def test_parameters_count_as_changed_when_a_number_a_shape_or_their_count_does() -> None:
+    calls = list[str]()
 
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, key: str, parameters: Sequence[Array]) -> tuple[str, float]:
-        self.calls += 1
+    def add_up(key: str, parameters: Sequence[Array]) -> tuple[str, float]:
+        calls.append(key)
         assert not any(each.flags.writeable for each in parameters)  # copies of the caller's
         return key, float(sum(each.sum() for each in parameters))
 
-
-def test_parameters_count_as_changed_when_a_number_a_shape_or_their_count_does() -> None:
-    make, weights, bias = Counted(), np.ones((2, 3)), np.zeros(3)
-    packed = Repacked(make)
+    packed, weights, bias = Repacked(add_up), np.ones((2, 3)), np.zeros(3)
     assert [packed(key, [weights, bias]) for key in "abab"] == [("a", 6.0), ("b", 6.0)] * 2
-    assert packed("a", [weights.copy(), bias.copy()]) == ("a", 6.0) and make.calls == 2
+    assert packed("a", [weights.copy(), bias.copy()]) == ("a", 6.0) and len(calls) == 2
     bias[1] = 4
     assert [packed(key, [weights, bias]) for key in "ab"] == [("a", 10.0), ("b", 10.0)]
     assert packed("a", [weights]) == ("a", 6.0) == packed("a", [weights.reshape(3, 2)])
-    assert make.calls == 6
-    constant = Repacked(Counted(), constant=True)
+    assert len(calls) == 6
+    constant = Repacked(add_up, constant=True)
     constant("a", [weights])
     assert constant("b", [weights + 1]) == ("b", 6.0)
 
@@ -238,16 +202,23 @@ def _writes(vector: Array) -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("more", [{}, LENGTHS], ids=["whole", "lengths"])
 @pytest.mark.parametrize("backend", ["auto", "kernels", "onednn", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("mode", mxnet.CELLS)
-def test_every_call_reads_the_parameters_as_they_are(mode: str, dtype: str, backend: str) -> None:
-    live = operator(mode, backend=backend)
+def test_every_call_gives_what_the_cell_defines_with_the_parameters_as_they_are(
+    mode: str, dtype: str, backend: str, more: dict[str, str]
+) -> None:
+    """In the type of its input; float16 is computed in float32 and rounded once."""
+    live = operator(mode, backend=backend, **more)
     given = arrays(live, dtype)
-    off = {"float32": 2e-6, "float64": 1e-14, "float16": 2**-9}[dtype]
+    rtol, atol = {"float32": (0, 2e-6), "float64": (0, 1e-14), "float16": (2**-11, 2e-6)}[dtype]
     for _ in _writes(given["parameters"]):
+        kept = {name: array.copy() for name, array in given.items()}
         for got, want in zip(live.run(given), expected(live, given), strict=True):
-            np.testing.assert_allclose(got, want, rtol=0, atol=off)
+            assert got.dtype == dtype
+            np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
+        assert all(np.array_equal(given[name], kept[name]) for name in kept)
 
 
 @pytest.mark.parametrize("steps", [1, 3, 60])
@@ -306,23 +277,12 @@ def test_a_nan_that_a_clip_has_stopped_reaches_no_gradient(backend: str) -> None
 def test_only_documented_dropout_between_layers_counts_and_is_a_part_of_one() -> None:
     with pytest.raises(UnsupportedError, match="p=1"):
         operator(p="1")
-    found = [
-        operator(p="0.3").drops,
-        operator(p="0.3", semantics="mxnet-cpu").drops,
-        operator(layers=1, p="0.3").drops,
-    ]
-    assert found == [True, False, False]
+    made = operator(p="0.3"), operator(p="0.3", semantics="mxnet-cpu"), operator(layers=1, p="0.3")
+    assert [live.drops for live in made] == [True, False, False]
 
 
-def test_shapes_and_types_are_completed_from_those_of_the_data() -> None:
+def test_types_are_completed_from_that_of_the_data() -> None:
     live = operator("lstm", **LENGTHS)
-    given = dict(zip(live.arguments, [[7, 0, C], [], [], [4, 0, H], []], strict=True))
-    shapes, outputs = live.shapes(given)
-    wanted = [[7, 0, C], [live.stack.elements(C)], [4, 0, H], [4, 0, H], [0]]
-    assert [*shapes.values()] == wanted and [*shapes] == live.arguments
-    assert outputs == [[7, 0, 2 * H], [4, 0, H], [4, 0, H]]
-    _, outputs = live.shapes(dict.fromkeys(given, []))  # MXNet would crash over one without axes
-    assert outputs == [[-1, -1, 2 * H], [4, -1, H], [4, -1, H]]
     known = {**dict.fromkeys(live.arguments), "data": np.float64, "sequence_length": np.int32}
     types, kinds = live.types(known)
     assert types == {**dict.fromkeys(live.arguments, np.float64), "sequence_length": np.int32}

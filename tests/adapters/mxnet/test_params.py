@@ -92,13 +92,10 @@ def test_an_npz_of_mxnet_2_is_read(tmp_path: Path) -> None:
 
 
 def test_a_compressed_or_sparse_npz_is_refused(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "c.npz", w=MATRIX)
-    with pytest.raises(ModelFormatError, match="w.npy is compressed"):
-        read_params(tmp_path / "c.npz")
-    with (tmp_path / "s.npz").open("wb") as stream:
-        np.savez(stream, **{"w/data": MATRIX})
-    with pytest.raises(ModelFormatError, match="w/data.npy is no dense array"):
-        read_params(tmp_path / "s.npz")
+    for save, name in ((np.savez_compressed, "w"), (np.savez, "w/data")):
+        save(tmp_path / "x.npz", **{name: MATRIX})
+        with pytest.raises(ModelFormatError, match=rf"x\.npz: {name}\.npy"):
+            read_params(tmp_path / "x.npz")
 
 
 WRONG = {
@@ -131,16 +128,14 @@ def test_a_hostile_file_is_refused_with_the_reason_and_the_place(
 
 def test_sparse_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     rows = np.ones((1, 2), np.float32)
-    for positions in (np.array([4]), np.array([-1])):
-        with pytest.raises(ModelFormatError, match="its sparse parts do not fit"):
-            read(listed(sparse(1, shape(1, 2), positions, data=rows)), tmp_path)
-    data = sparse(2, shape(1), np.array([0, 2, 2, 2, 2]), np.array([0]), data=rows[0, :1])
-    with pytest.raises(ModelFormatError, match="its sparse parts do not fit"):
-        read(listed(data), tmp_path)
+    files = [sparse(1, shape(1, 2), np.array([at]), data=rows) for at in (4, -1)]
+    files.append(sparse(2, shape(1), np.array([0, 2, 2, 2, 2]), np.array([0]), data=rows[0, :1]))
+    for data in files:
+        with pytest.raises(ModelFormatError, match="array 0: its sparse parts"):
+            read(listed(data), tmp_path)
     head = V2 + kind(1) + shape(0, 1) + shape(2**30, 1) + CPU + kind(0)
-    huge = head + kind(6) + shape(0)
-    with pytest.raises(BudgetError, match=r"array 0, a dense \(1073741824, 1\), would take"):
-        read(listed(huge), tmp_path)
+    with pytest.raises(BudgetError, match=r"array 0, a dense \(1073741824, 1\)"):
+        read(listed(head + kind(6) + shape(0)), tmp_path)
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path: Path) -> None:

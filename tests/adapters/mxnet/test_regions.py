@@ -58,10 +58,22 @@ def test_a_damaged_foreach_is_left_to_mxnet_with_the_reason(
     assert reason in refusal.reason
 
 
+@pytest.mark.parametrize("width", [4, 9])
+def test_a_cell_is_found_whatever_width_its_input_is_known_to_have(width: int) -> None:
+    graph = graph_of("gluon_unrolled_stack")
+    count = sum(isinstance(each, Region) for each in found(graph))
+    data = next(node for node in graph["nodes"] if node["op"] == "null")
+    data.setdefault("attrs", {})["__shape__"] = f"(3, 5, {width})"
+    cells = [each for each in found(graph) if isinstance(each, Region)]
+    assert len(cells) == count > 1
+
+
 def test_a_projection_onto_a_vocabulary_takes_no_memory() -> None:
     graph = graph_of("gluon_unrolled_stack")
     dense = next(node for node in graph["nodes"] if node["name"] == "unrolled0_dense0_fwd")
     dense["attrs"]["num_hidden"] = str(2**26)  # 256 MB for each channel of its input
+    data = next(node for node in graph["nodes"] if node["op"] == "null")
+    data.setdefault("attrs", {})["__shape__"] = f"(3, 5, {2**40})"
     tracemalloc.start()
     try:
         assert any(isinstance(each, Region) for each in found(graph))

@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper, parser
-from support.arrays import uniform
-from support.onnx_models import check, ours, parsed, read, theirs
+from support.onnx_models import check, ours, parameters, parsed, read, small, theirs
 from support.onnx_steps import WEIGHTS, X, gru_step, kinds
 
 from onernn import BudgetError, Session, UnsupportedError
@@ -43,12 +42,9 @@ def scan(**attributes: Any) -> onnx.ModelProto:
 )
 def test_a_cell_inside_a_scan_of_one_direction_becomes_a_layer(attributes: dict) -> None:
     check(scan(**attributes), {"X": X})
-    directions = [attributes.get(f"scan_{way}_directions", [0]) for way in ("input", "output")]
-    one = directions[0] == directions[1]
-    assert ("Rnn" in kinds(scan(**attributes)), "Scan" in kinds(scan(**attributes))) == (
-        one,
-        not one,
-    )
+    ways = [attributes.get(f"scan_{way}_directions", [0]) for way in ("input", "output")]
+    found = kinds(scan(**attributes))
+    assert ("Rnn" in found, "Scan" in found) == (ways[0] == ways[1], ways[0] != ways[1])
 
 
 @pytest.mark.parametrize("scanned", [0, 3])
@@ -168,11 +164,10 @@ def test_a_body_with_an_unknown_operator_is_refused_with_the_reason() -> None:
 
 def lstm_branches() -> onnx.ModelProto:
     """An LSTM in either branch, the same numbers in other orders; the states are the branch's."""
-    rng, constants, branches = np.random.default_rng(4), {"axis": np.array([1])}, []
-    for name in ("forward", "reverse"):
-        for kind, width in (("w", 4), ("r", 3)):
-            made = rng.uniform(-0.5, 0.5, (1, 12, width)).astype(np.float32)
-            constants[f"{kind}_{name}"] = made
+    constants, branches = {"axis": np.array([1])}, []
+    for seed, name in enumerate(("forward", "reverse")):
+        arrays = parameters("LSTM", 4, 3, seed=seed)
+        constants |= {f"w_{name}": arrays["W"], f"r_{name}": arrays["R"]}
         branches.append(f"""() => (float[] y_{name}, float[] h_{name}) {{
             Y, h_{name} = LSTM <hidden_size = 3, direction = "{name}"> (X, w_{name}, r_{name})
             y_{name} = Squeeze (Y, axis)
@@ -196,14 +191,13 @@ def test_layers_inside_branches_are_told_too() -> None:
 
 def test_a_recurrent_operator_inside_a_loop_packs_its_weights_once() -> None:
     """A layer over all of X in each turn, which no pass can move out of the loop."""
-    weights = uniform(1, 4, 8, seed=1, bound=0.5)
-    constants = {"w": weights[:, :, :4].copy(), "r": weights[:, :, 4:].copy()}
+    constants = small(parameters("RNN", 4, 4), "W", "R")
     constants |= {"one": np.array([1]), "turns": np.array(3)}
     proto = parsed(
         """(float[6, 3, 4] X) => (last, H) {
         last, H = Loop (turns, , X) <body = turn (int64 t, bool go, float[] x_in)
             => (bool again, float[] x, float[] h) {
-            Y, h = RNN <hidden_size = 4> (x_in, w, r)
+            Y, h = RNN <hidden_size = 4> (x_in, W, R)
             x = Squeeze (Y, one)
             again = Identity (go)
         }>

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 from support.onnx_models import model, parsed, read
 from support.onnx_rnn import random_case
 
@@ -78,7 +78,7 @@ def test_tensors_whose_data_do_not_fill_their_shape_are_refused(dims: tuple, raw
     )
     wide = onnx.TensorProto(name="c", data_type=TensorProto.UINT8, dims=[2], int32_data=[1, 256])
     for each in (tensor, wide):
-        with pytest.raises(ModelFormatError, match="'c': (its data do not fill|impossible shape)"):
+        with pytest.raises(ModelFormatError, match="initializer 'c'"):
             attempt_strictly(identity(each))
 
 
@@ -97,8 +97,12 @@ def floats(kind: int, dims: list[int], wire: bytes) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    size = len(data)
-    return bytes([number << 3 | 2, size & 127 | 128, size >> 7]) + data
+    return bytes([number << 3 | 2]) + varint(len(data)) + data
+
+
+def varint(number: int) -> bytes:
+    low, high = number % 128, number // 128
+    return bytes([low | 128]) + varint(high) if high else bytes([low])
 
 
 @pytest.mark.parametrize("kind, number, code", [(1, 4, "<f"), (11, 10, "<d")])
@@ -145,12 +149,13 @@ def test_floats_that_are_too_few_too_many_or_in_two_forms_are_refused(
         (TensorProto.STRING, "string"),
         (TensorProto.INT4, "int4"),
         (TensorProto.COMPLEX64, "complex64"),
-    ]
-    + [(TensorProto.FLOAT8E4M3FN, "float8e4m3fn"), (77, "of the unknown type 77")],
+        (TensorProto.FLOAT8E4M3FN, "float8e4m3fn"),
+        (77, "type 77"),
+    ],
 )
 def test_tensors_of_types_that_are_not_read_are_refused_where_they_are_used(kind, name) -> None:
     tensor = onnx.TensorProto(name="c", data_type=kind, dims=[1])
-    with pytest.raises(UnsupportedError, match=f"{name} numbers are not supported"):
+    with pytest.raises(UnsupportedError, match=name):
         attempt_strictly(identity(tensor))
 
 
@@ -182,11 +187,26 @@ def test_data_beside_the_model_are_read(folder: Path, more: dict, first: int) ->
     assert got.tolist() == [first, first + 1, first + 2, first + 3]
 
 
+def test_data_behind_links_into_the_store_of_the_model_are_read(folder: Path) -> None:
+    got = loaded(folder, external("weights.bin"))
+    view = folder.parent / "view"
+    view.mkdir()
+    for name in ("m.onnx", "weights.bin"):
+        (view / name).symlink_to(folder / name)
+    (value,) = Session(load(view / "m.onnx")).run({}).values()
+    assert value.tolist() == got.tolist()
+    (view / "weights.bin").unlink()
+    (view / "weights.bin").symlink_to(folder.parent / "outside.bin")
+    with pytest.raises(ModelFormatError, match=r"view/m\.onnx: initializer 'c': .* outside"):
+        load(view / "m.onnx")
+
+
 PLACES = [
     *((location, {}, "outside|no such") for location in ("../outside.bin", "/etc/passwd", "a\0b")),
     *((location, {}, "outside|no such") for location in ("sub/../../outside.bin", "", "link.bin")),
-    *((location, {}, "no such file") for location in ("pipe", "nothing.bin", ".")),
-    ("weights.bin", {"offset": "20"}, "expected 16 bytes, the file has 32"),
+    *((location, {}, location) for location in ("pipe", "nothing.bin")),
+    (".", {}, "folder"),
+    ("weights.bin", {"offset": "20"}, "expected 16 bytes"),
     *(("weights.bin", {"offset": text}, "offset and length") for text in ("-4", "1e1", "9" * 30)),
     ("weights.bin", {"length": "12"}, "expected 16 bytes, 12 are"),
 ]
@@ -206,21 +226,17 @@ def test_places_that_cannot_be_are_refused(
 
 def test_a_region_may_be_shared_but_regions_may_not_overlap(folder: Path) -> None:
     def sums(*places: str) -> onnx.ModelProto:
-        tensors = []
-        for k, place in enumerate(places):
-            tensor = external("weights.bin", offset=place)
-            tensor.name = f"c{k}"
-            tensors.append(tensor)
-        model = identity(tensors[0])
-        model.graph.node[0].CopyFrom(helper.make_node("Sum", [t.name for t in tensors], ["y"]))
-        del model.graph.initializer[:]
-        model.graph.initializer.extend(tensors)
-        return model
+        names = [f"c{k}" for k in range(len(places))]
+        made = model(f"y = Sum ({', '.join(names)})", {}, ["y"])
+        for name, place in zip(names, places, strict=True):
+            made.graph.initializer.append(external("weights.bin", offset=place))
+            made.graph.initializer[-1].name = name
+        return made
 
     (folder / "m.onnx").write_bytes(sums("0", "0", "0", "16").SerializeToString())
     assert Session(load(folder / "m.onnx")).run({})["y"].tolist() == [4, 8, 12, 16]
     (folder / "m.onnx").write_bytes(sums("0", "8", "16").SerializeToString())
-    with pytest.raises(ModelFormatError, match="overlaps with other tensors"):
+    with pytest.raises(ModelFormatError, match="overlaps"):
         load(folder / "m.onnx")
 
 
@@ -233,19 +249,10 @@ def test_constants_are_not_folded_beyond_what_the_file_accounts_for() -> None:
 
 
 def test_bodies_inside_bodies_without_an_end_are_refused() -> None:
-    field = b"\x0a" + bytes([len(b"body")]) + b"body"  # AttributeProto.name
     graph = b""
     for _ in range(200):  # GraphProto.node.attribute.g
-        attribute = field + b"\x32" + varint(len(graph)) + graph
-        node = b"\x22\x02If\x2a" + varint(len(attribute)) + attribute
-        graph = b"\x0a" + varint(len(node)) + node
-    data = b"\x08\x08\x3a" + varint(len(graph)) + graph + b"\x42\x02\x10\x11"
+        attribute = _field(1, b"body") + _field(6, graph)
+        graph = _field(1, _field(4, b"If") + _field(5, attribute))
+    data = b"\x08\x08" + _field(7, graph) + b"\x42\x02\x10\x11"
     with pytest.raises(ModelFormatError):
         parse_model(data, FILE)
-
-
-def varint(number: int) -> bytes:
-    out = b""
-    while number > 127:
-        out, number = out + bytes([number % 128 + 128]), number // 128
-    return out + struct.pack("B", number)

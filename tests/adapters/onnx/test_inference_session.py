@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
-from support.onnx_models import parsed
+from support import onnx_models
+from support.onnx_models import parsed, quiet
 
 from onernn import plugins_disabled
 from onernn.adapters.onnx import InferenceSession
@@ -53,34 +55,41 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
-def ours(source: Any, *given: Any, **more: Any) -> Any:
-    session = InferenceSession(source, *given, backend="kernels", **more)
+WHOLE = pytest.mark.parametrize("whole", [False, True], ids=["inside", "whole"])
+
+
+def ours(source: Any, *given: Any, whole: bool = False, **more: Any) -> Any:
+    session = InferenceSession(source, *given, whole=whole, **more)
+    assert session.whole == whole
     assert [line.split(":")[0] for line in session.replaced] == ["node 'encoder' (LSTM)"]
     return session
 
 
 def assert_equal(got: Any, want: Any) -> None:
-    assert len(got) == len(want)
-    for mine, theirs in zip(got, want, strict=True):
-        assert mine.dtype == theirs.dtype and mine.shape == theirs.shape
-        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6 + 1e-5 * np.abs(theirs).max())
-        assert np.abs(theirs).max() > 0.05
+    onnx_models.assert_equal(got, want)
+    assert all(np.abs(each).max() > 0.05 for each in want)
 
 
 def test_it_takes_what_onnx_runtimes_takes() -> None:
     want = inspect.signature(THEIRS.__init__).parameters
     got = inspect.signature(InferenceSession.__init__).parameters
-    assert set(got) - set(want) == {"dtype", "backend", "more"}
+    assert set(got) - set(want) == {"dtype", "backend", "whole", "more"}
     named = [name for name in want if want[name].kind is not inspect.Parameter.VAR_KEYWORD]
     assert list(got)[: len(named)] == named
     assert [got[name].default for name in named] == [want[name].default for name in named]
     assert issubclass(InferenceSession, THEIRS)
     own = {name for name, value in vars(InferenceSession).items() if callable(value)}
-    assert own == {"__init__", "set_providers", "_begin", "explain"}  # the rest is inherited
+    public = {name for name in own if not name.startswith("_")}
+    assert public == {"run", "run_with_ort_values", "get_outputs", "set_providers", "explain"}
+    for name in public - {"explain"}:  # the rest is inherited
+        assert list(inspect.signature(getattr(InferenceSession, name)).parameters) == list(
+            inspect.signature(getattr(THEIRS, name)).parameters
+        )
 
 
-def test_a_model_tells_and_runs_what_it_does_in_onnx_runtime(file: Path) -> None:
-    mine, theirs = ours(file), THEIRS(file)
+@WHOLE
+def test_a_model_tells_and_runs_what_it_does_in_onnx_runtime(file: Path, whole: bool) -> None:
+    mine, theirs = ours(file, whole=whole), THEIRS(file)
     for method in ("get_inputs", "get_outputs", "get_overridable_initializers"):
         told = [[(v.name, v.shape, v.type) for v in getattr(s, method)()] for s in (mine, theirs)]
         assert told[0] == told[1] and told[0]
@@ -94,60 +103,61 @@ def test_a_model_tells_and_runs_what_it_does_in_onnx_runtime(file: Path) -> None
 
 
 def _errors(file: Path) -> Iterator[tuple[str, Any]]:
-    def made(kind: Any, source: Any, *given: Any, **more: Any) -> None:
-        kind(source, *given, **more)
-
     (file.parent / "text.onnx").write_text("no model")
-    yield "no file", lambda kind: made(kind, str(file.parent / "absent.onnx"))
-    yield "no model", lambda kind: made(kind, file.parent / "text.onnx")
-    yield "no bytes", lambda kind: made(kind, b"no model")
-    yield "no source", lambda kind: made(kind, 5)
-    yield "no provider", lambda kind: made(kind, file, providers=[5], enable_fallback=0)
-    yield "no input", lambda kind: kind(file).run(None, {"ids": FEED["ids"]})
-    yield "input too many", lambda kind: kind(file).run(None, {**FEED, "z": FEED["n"]})
-    yield "other rank", lambda kind: kind(file).run(None, {**FEED, "ids": FEED["ids"][0]})
-    yield "other dtype", lambda kind: kind(file).run(None, {**FEED, "n": np.ones(4)})
-    yield "no output", lambda kind: kind(file).run(["z"], FEED)
-    apart = file.parent / "apart.onnx"
-    onnx.save(model(), apart, save_as_external_data=True, location="m.data", size_threshold=0)
+    yield "no file", lambda kind: kind(str(file.parent / "absent.onnx"))
+    yield "no model", lambda kind: kind(file.parent / "text.onnx")
+    yield "no bytes", lambda kind: kind(b"no model")
+    yield "no source", lambda kind: kind(5)
+    yield "no provider", lambda kind: kind(file, providers=[5], enable_fallback=0)
+    for what, names, feed in (
+        ("no input", None, {"ids": FEED["ids"]}),
+        ("input too many", None, {**FEED, "z": FEED["n"]}),
+        ("other rank", None, {**FEED, "ids": FEED["ids"][0]}),
+        ("other dtype", None, {**FEED, "n": np.ones(4)}),
+        ("no output", ["z"], FEED),
+    ):
+        yield what, lambda kind, names=names, feed=feed: kind(file).run(names, feed)
+    apart = save_apart(file.parent / "apart.onnx")
     (file.parent / "m.data").unlink()
     yield "no data beside it", lambda kind: kind(apart)
 
 
-def test_errors_are_onnx_runtimes(file: Path) -> None:
+def save_apart(file: Path) -> Path:
+    """A model whose numbers are all in a file m.data beside it."""
+    onnx.save(model(), file, save_as_external_data=True, location="m.data", size_threshold=0)
+    return file
+
+
+@pytest.mark.parametrize("whole", [False, None], ids=["inside", "chosen"])
+def test_errors_are_onnx_runtimes(file: Path, whole: Any) -> None:
+    assert InferenceSession(file, whole=whole).whole == (whole is None)
     for what, call in _errors(file):
         with pytest.raises(Exception) as theirs:  # noqa: PT011
             call(THEIRS)
         with pytest.raises(Exception) as mine:  # noqa: PT011
-            call(InferenceSession)
+            call(partial(InferenceSession, whole=whole))
         assert type(mine.value) is type(theirs.value), what
         assert str(mine.value) == str(theirs.value), what
 
 
-def test_providers_that_are_set_anew_are_the_sessions(file: Path) -> None:
-    session = ours(file, providers=onnxruntime.get_available_providers())
+@WHOLE
+def test_providers_that_are_set_anew_are_the_sessions(file: Path, whole: bool) -> None:
+    available = onnxruntime.get_available_providers()
+    session = ours(file, providers=available, whole=whole)
+    assert session.get_providers() == available
     session.set_providers(ON_CPU)
-    assert session.replaced and session.get_providers() == ON_CPU
-
-
-def test_data_beside_a_model_stay_beside_it(tmp_path: Path) -> None:
-    file, options = tmp_path / "m.onnx", onnxruntime.SessionOptions()
-    onnx.save(model(), file, save_as_external_data=True, location="m.data", size_threshold=0)
-    want = THEIRS(file).run(None, FEED)
-    session = ours(file, options)
-    assert_equal(session.run(None, FEED), want)
-    session.set_providers(ON_CPU)
-    assert_equal(session.run(None, FEED), want)
-    assert len(session._model_bytes) < 2000 * 6 * 4  # the table is not in it
+    assert session.replaced and session.get_providers() == ON_CPU and session.whole == whole
+    assert_equal(session.run(None, FEED), THEIRS(file).run(None, FEED))
 
 
 def test_an_optimized_file_holds_no_node_of_ours_which_is_one_warning(
     file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = quiet(optimized_model_filepath=str(tmp_path / "optimized.onnx"))
-    session = InferenceSession(file, options, backend="kernels")
+    session = InferenceSession(file, options)
     (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
-    assert session.refusals[0].reason in record.getMessage() and not session.replaced
+    assert session.refusals[0].reason in record.getMessage()
+    assert not session.replaced and not session.whole
     assert "optimized_model_filepath" in session.explain()
     assert_equal(THEIRS(tmp_path / "optimized.onnx").run(None, FEED), session.run(None, FEED))
 
@@ -168,17 +178,9 @@ def test_providers_that_are_not_there_change_nothing(file: Path, providers: Any)
     assert session.get_providers() == ["CPUExecutionProvider"]
 
 
-def quiet(**given: Any) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    for name, value in given.items():
-        setattr(options, name, value)
-    return options
-
-
 def assert_brought(source: Any, options: Any, feed: Any = FEED) -> Any:
     """What options bring decides, as it does in ONNX Runtime's own session."""
-    session = InferenceSession(source, options, backend="kernels")
+    session = InferenceSession(source, options)
     want = THEIRS(source, options).run(None, feed)
     assert_equal(session.run(None, feed), want)
     assert not session.replaced and "stays with ONNX Runtime: " in session.explain()
@@ -187,11 +189,8 @@ def assert_brought(source: Any, options: Any, feed: Any = FEED) -> Any:
 
 @pytest.fixture
 def apart(tmp_path: Path) -> Path:
-    """A model whose numbers are all in a file beside it."""
-    file = tmp_path / "apart" / "m.onnx"
-    file.parent.mkdir()
-    onnx.save(model(), file, save_as_external_data=True, location="m.data", size_threshold=0)
-    return file
+    (tmp_path / "apart").mkdir()
+    return save_apart(tmp_path / "apart" / "m.onnx")
 
 
 def value_of(array: np.ndarray) -> Any:
@@ -244,12 +243,16 @@ def test_what_options_bring_is_used(
 
 
 def test_files_beside_a_model_and_in_the_working_directory(apart: Path, other_file: Path) -> None:
-    """Paths read the former, bytes the latter, with options and without."""
+    """Paths read the former, bytes the latter, with options and without, and again and again."""
     seen = []
     for source in (apart, apart.read_bytes()):
         want = THEIRS(source).run(None, FEED)
-        for options in (None, quiet(intra_op_num_threads=1)):
-            assert_equal(ours(source, options).run(None, FEED), want)
+        for options in (None, quiet()):
+            session = ours(source, options)
+            assert_equal(session.run(None, FEED), want)
+            session.set_providers(ON_CPU)
+            assert_equal(session.run(None, FEED), want)
+            assert len(session._model_bytes) < 2000 * 6 * 4  # the table is not in it
         seen.append(want[1])
     assert np.abs(seen[0] - seen[1]).max() > 0.01
 
@@ -295,7 +298,9 @@ def test_options_stay_as_they_are_and_nothing_warns(
         THEIRS(foreign, options)
 
 
-def test_all_that_options_say_reaches_the_session(file: Path) -> None:
+@pytest.mark.parametrize("fixed", [True, False])
+def test_all_that_options_say_reaches_the_session(file: Path, fixed: bool) -> None:
+    """A size that options fix is one of ONNX Runtime's session."""
     options = quiet(
         intra_op_num_threads=1, inter_op_num_threads=2, enable_mem_pattern=False,
         enable_cpu_mem_arena=False, enable_mem_reuse=False, logid="mine", log_verbosity_level=1,
@@ -304,14 +309,16 @@ def test_all_that_options_say_reaches_the_session(file: Path) -> None:
         graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     )  # fmt: skip
     options.add_session_config_entry("session.disable_prepacking", "1")
-    options.add_free_dimension_override_by_name("T", 7)
+    if fixed:
+        options.add_free_dimension_override_by_name("T", 7)
     value = value_of(OTHER["R"])
     options.add_initializer("of another model", value)
-    mine, theirs = ours(file, options), THEIRS(file, options)
+    mine, theirs = InferenceSession(file, options), THEIRS(file, options)
+    assert mine.whole != fixed and mine.replaced
     assert [each.shape for each in mine.get_inputs()] == [
         each.shape for each in theirs.get_inputs()
     ]
-    assert mine.get_inputs()[0].shape == [7, "N"]
+    assert mine.get_inputs()[0].shape == [7 if fixed else "T", "N"]
     got, want = mine.get_session_options(), theirs.get_session_options()
     fields = [n for n, v in vars(type(options)).items() if isinstance(v, property)]
     assert len(fields) > 12
@@ -324,17 +331,20 @@ def test_plugins_that_are_disabled_replace_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with plugins_disabled(), plugins_disabled():
-        session = InferenceSession(file, backend="kernels")
+        session = InferenceSession(file)
     assert not session.replaced and "plug-ins are disabled" in session.explain()
     assert_equal(session.run(None, FEED), THEIRS(file).run(None, FEED))
     assert ours(file).replaced
     monkeypatch.setenv("ONERNN_DISABLE_PLUGINS", "1")
-    assert not InferenceSession(file, backend="kernels").replaced
+    assert not InferenceSession(file).replaced
     monkeypatch.setenv("ONERNN_DISABLE_PLUGINS", "0")
     assert ours(file).replaced
 
 
-def test_what_is_replaced_is_logged(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+@WHOLE
+def test_what_is_replaced_is_logged(
+    file: Path, caplog: pytest.LogCaptureFixture, whole: bool
+) -> None:
     with caplog.at_level(logging.INFO, "onernn"):
-        session = ours(file)
+        session = ours(file, whole=whole)
     assert [each.getMessage() for each in caplog.records] == session.explain().splitlines()

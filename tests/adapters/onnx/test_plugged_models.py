@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from support.compiling import compile_program
 from support.interpreters import resident
-from support.onnx_models import assert_equal, parsed, quiet, session_of
+from support.onnx_models import assert_equal, parameters, parsed, quiet, session_of, small
 from support.onnx_models import gru_batch as batch
 from support.onnx_models import gru_layer as layer
 from support.onnx_rnn import random_case
@@ -52,18 +52,15 @@ def assert_same(got: list[np.ndarray], want: list[np.ndarray]) -> None:
 
 def in_a_branch() -> onnx.ModelProto:
     """A layer whose weights stand in the branch of an If."""
-    (inner,) = layer().graph.node
-    branch = onnx.helper.make_graph(
-        [inner], "then", [], [onnx.helper.make_empty_tensor_value_info("y")],
-        layer().graph.initializer,
-    )  # fmt: skip
-    made = parsed("(float[?, ?, 8] x) => (z) { c = Constant <value = bool {1}> () }")
-    other = onnx.helper.make_graph(
-        [onnx.helper.make_node("Identity", ["x"], ["w"])], "else", [],
-        [onnx.helper.make_empty_tensor_value_info("w")],
-    )  # fmt: skip
-    node = onnx.helper.make_node("If", ["c"], ["z"], then_branch=branch, else_branch=other)
-    made.graph.node.append(node)
+    made = parsed(
+        """(float[?, ?, 8] x) => (z) {
+        c = Constant <value = bool {1}> ()
+        z = If (c) <
+            then_branch = then () => (float[] y) { y = GRU <hidden_size = 64> (x, W, R) },
+            else_branch = other () => (float[] w) { w = Identity (x) }>
+        }"""
+    )
+    made.graph.node[1].attribute[0].g.initializer.extend(layer().graph.initializer)
     return made
 
 
@@ -114,11 +111,35 @@ def test_the_file_alone_is_enough(tmp_path: Path) -> None:
     (tmp_path / "data").unlink()
     session = opened(tmp_path / "other" / "m.onnx")
     assert_equal(session.run(None, batch(1)), session_of(layer()).run(None, batch(1)))
-    with pytest.raises(ModelFormatError, match=r"m\.onnx: onnx cannot read it: .*data"):
+    with pytest.raises(ModelFormatError, match="data: no such file"):
         plug(tmp_path / "m.onnx", tmp_path / "other" / "m.onnx")
     assert_same(
         opened(tmp_path / "other" / "m.onnx").run(None, batch(1)), session.run(None, batch(1))
     )
+
+
+def test_links_into_the_store_of_a_hub_are_followed(tmp_path: Path) -> None:
+    """ONNX Runtime reads the data that stay outside of the model."""
+    proto = layer()
+    proto.graph.initializer.append(
+        onnx.numpy_helper.from_array(np.zeros((1, 2000), np.float32), "wide")
+    )
+    proto.graph.node.add(op_type="Identity", input=["wide"], output=["copy"])
+    proto.graph.output.add().CopyFrom(onnx.helper.make_empty_tensor_value_info("copy"))
+    blobs, view = tmp_path / "blobs", tmp_path / "snapshots" / "1f2e"
+    blobs.mkdir()
+    view.mkdir(parents=True)
+    onnx.save(proto, blobs / "a", save_as_external_data=True, location="data", size_threshold=0)
+    (blobs / "data").rename(blobs / "b")
+    (view / "m.onnx").symlink_to("../../blobs/a")
+    (view / "data").symlink_to("../../blobs/b")
+    live = optimize(view / "m.onnx")
+    assert live.replaced, live.refusals
+    *want, wide = live.run(None, batch(1))
+    assert_equal(want, session_of(layer()).run(None, batch(1)))
+    assert wide.shape == (1, 2000)
+    plug(view / "m.onnx", tmp_path / "alone.onnx")
+    assert_same(opened(tmp_path / "alone.onnx").run(None, batch(1)), [*want, wide])
 
 
 def test_a_program_in_cpp_has_the_bits_of_the_live_session(repo: Path, tmp_path: Path) -> None:
@@ -178,11 +199,8 @@ def damaged(good: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize("op", ["GRU", "LSTM"])
 def test_a_damaged_layer_is_an_error_or_another_layer(op: str, tmp_path: Path) -> None:
     """Never a crash: what its checks let through reads its own numbers only."""
-    gates, made = {"GRU": 3, "LSTM": 4}[op], layer(4)
-    made.graph.node[0].op_type = op
-    for each in made.graph.initializer:
-        shape = (1, 4 * gates, each.dims[2])
-        each.CopyFrom(onnx.numpy_helper.from_array(np.full(shape, 0.1, "f4"), each.name))
+    text = f"(float[?, ?, 8] x) => (y) {{ y = {op} <hidden_size = 4> (x, W, R) }}"
+    made = parsed(text, small(parameters(op, 8, 4), "W", "R"))
     model = onnx.load(plugged(made, tmp_path))
     (node,) = model.graph.node
     good, refused, ran = node.attribute[0].s, 0, 0
@@ -220,7 +238,7 @@ def test_a_layer_that_onnx_has_not_is_refused(tmp_path: Path) -> None:
             spec.cell, spec.units, spec.width = load_kernels().lib.ONERNN_LSTM, 32, 8
         setattr(spec, field, 2 if field == "layers" else 1)
         node.attribute[0].s = summed(bytes(head), good[HEAD:])
-        with pytest.raises(Exception, match="the layer is damaged: sizes that do not fit"):
+        with pytest.raises(Exception, match="damaged"):
             opened(model.SerializeToString())
 
 
@@ -237,14 +255,14 @@ def test_sessions_that_come_and_go_leave_no_memory(tmp_path: Path) -> None:
 def test_what_cannot_be_plugged_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     onnx.save(parsed("(float[?] x) => (y) { y = Relu (x) }"), tmp_path / "none.onnx")
-    with pytest.raises(UnsupportedError, match=r"none\.onnx: no recurrent node that onernn runs"):
+    with pytest.raises(UnsupportedError, match=r"none\.onnx"):
         plug(tmp_path / "none.onnx", out)
     with pytest.raises(UnsupportedError, match="no recurrent node"):  # it is done already
         plug(plugged(layer(), tmp_path), out)
     (tmp_path / "text.onnx").write_text("no model")
     with pytest.raises(ModelFormatError, match=r"text\.onnx"):
         plug(tmp_path / "text.onnx", out)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ModelFormatError, match=r"nowhere\.onnx"):
         plug(tmp_path / "nowhere.onnx", out)
     with pytest.raises(UnsupportedError, match="f12"):
         plug(tmp_path / "none.onnx", out, dtype="f12")

@@ -24,7 +24,8 @@ from support.arrays import uniform
 from support.checking import assert_close, sentences_of
 from support.graphs import new_node
 from support.layers import random_weights
-from support.onnx_models import parsed
+from support.onnx_models import parameters, parsed, quiet
+from support.onnx_written import graph_over
 from support.oracle import run_oracle
 
 from onernn import Cell, Graph, ModelFormatError, RnnSpec, Session, UnsupportedError, convert, load
@@ -58,8 +59,7 @@ def calibrated(spec: RnnSpec, *, columns: bool = True, apart: bool = False) -> L
 def graph_of(spec: RnnSpec, precision: LayerPrecision = OWN, *, ragged: bool = False) -> Graph:
     at = {"spec": spec, "weights": random_weights(spec, 0), "precision": precision}
     axes = (None, spec.input_size) if ragged else (None, None, spec.input_size)
-    x = Value("x", "float32", axes, int(ragged))
-    return Graph("model", (x,), (Value("y"),), (new_node("y = Rnn x", **at),), {})
+    return graph_over(Value("x", "float32", axes, int(ragged)), new_node("y = Rnn x", **at))
 
 
 def needs_kernels() -> None:
@@ -81,7 +81,9 @@ def ran(model: Graph | Path, x: Any, **options: Any) -> Any:
     return data_of(next(iter(Session(model, **options).run({"x": x}).values())))
 
 
-def changed(file: Path, change: Callable[[Any], None]) -> Path:
+def changed(change: Callable[[Any], None], folder: Path) -> Path:
+    """The file of a calibrated LSTM with this change."""
+    file = written(graph_of(SPECS["lstm"], calibrated(SPECS["lstm"])), folder)
     model = onnx.load(file)
     change(model)
     onnx.save(model, file)
@@ -180,26 +182,14 @@ def test_a_file_holds_bytes_with_a_scale_for_each_channel(tmp_path: Path) -> Non
     assert not matrices
 
 
-def edited(array_name: str, change: Callable[[Any], None]) -> Callable[[Any], None]:
-    def edit(model: Any) -> None:
-        (each,) = (each for each in model.graph.initializer if each.name == array_name)
-        array = numpy_helper.to_array(each).copy()
-        change(array)
-        each.CopyFrom(numpy_helper.from_array(array, array_name))
-
-    return edit
-
-
-def other_layer(data: Any) -> None:
-    data["layers"]["LSTM/Z"] = data["layers"].pop("LSTM/Y")
+def halved(model: Any) -> None:
+    """The scale of W is half of what it was."""
+    (each,) = (each for each in model.graph.initializer if each.name == "LSTM/W/scale")
+    each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each) / 2, each.name))
 
 
 def of_the_part(**fields: Any) -> Callable[[Any], None]:
     return told(lambda data: data["layers"]["LSTM/Y"]["parts"][0].update(fields))
-
-
-def half(scales: Any) -> None:
-    scales /= 2
 
 
 def one_more(model: Any) -> None:
@@ -212,8 +202,11 @@ def one_more(model: Any) -> None:
     ("change", "note"),
     [
         (told(lambda data: data.update(version=2)), "of version 2, 1 is read"),
-        (told(other_layer), "'LSTM/Z': there is no such layer"),
-        (edited("LSTM/W/scale", half), "the weights are not in its steps"),
+        (
+            told(lambda d: d.update(layers={"LSTM/Z": d["layers"]["LSTM/Y"]})),
+            "'LSTM/Z': there is no such layer",
+        ),
+        (halved, "the weights are not in its steps"),
         (of_the_part(data=[41.0, 30.0]), "the input is not rounded by its scale"),
         (of_the_part(data=[40.0, 31.0]), "the input is not rounded by its scale"),
         (one_more, "the input is not rounded by its scale"),
@@ -226,8 +219,7 @@ def test_metadata_that_do_not_fit_are_left_aside_and_told(
     change: Callable[[Any], None], note: str, tmp_path: Path
 ) -> None:
     """What runs then is the float32 model that the graph says."""
-    spec, x = SPECS["lstm"], batch()
-    file = changed(written(graph_of(spec, calibrated(spec)), tmp_path), change)
+    file, x = changed(change, tmp_path), batch()
     model = load(file)
     assert bool(model.notes) == bool(note) and re.search(note, " ".join(model.notes))
     assert not any(Recurrent.of(n).precision for n in model.nodes if n.op == "Rnn")
@@ -257,8 +249,7 @@ def test_metadata_that_do_not_fit_are_left_aside_and_told(
     ],
 )
 def test_damaged_metadata_are_refused(change: Callable[[Any], None], tmp_path: Path) -> None:
-    spec = SPECS["lstm"]
-    file = changed(written(graph_of(spec, calibrated(spec)), tmp_path), change)
+    file = changed(change, tmp_path)
     with pytest.raises(ModelFormatError, match=rf"metadata {KEY}"):
         load(file)
 
@@ -284,11 +275,7 @@ def quantized_by_onnxruntime(
     op: str, folder: Path, *, only: list[str] | None, per_channel: bool, data: Any
 ) -> Path:
     """A layer and a product behind it, as its static quantizer writes them (QDQ)."""
-    rng, gates = np.random.default_rng(0), {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
-    shapes = {"W": (1, gates * 20, 12), "R": (1, gates * 20, 20), "B": (1, gates * 40)}
-    arrays = {
-        k: rng.uniform(-0.5, 0.5, s).astype("f4") for k, s in (shapes | {"p": (20, 5)}).items()
-    }
+    arrays = parameters(op, 12, 20) | {"p": uniform(20, 5, bound=0.5)}
     made = parsed(
         f"""(float[T, 4, 12] x, float[1, 4, 20] h) => (float[T, 1, 4, 5] y) {{
         [layer] ys = {op} <hidden_size = 20> (x, W, R, B, , h)
@@ -312,10 +299,7 @@ def quantized_by_onnxruntime(
 
 
 def fed(seed: int) -> dict[str, np.ndarray]:
-    return {
-        "x": batch(seed),
-        "h": uniform(1, 4, 20, seed=seed),
-    }
+    return {"x": batch(seed), "h": uniform(1, 4, 20, seed=seed)}
 
 
 @pytest.mark.parametrize("data", [QuantType.QUInt8, QuantType.QInt8, QuantType.QUInt16], ids=str)
@@ -329,8 +313,8 @@ def test_what_onnxruntimes_quantizer_writes_runs_as_it_says(
         file = quantized_by_onnxruntime(op, tmp_path, only=only, per_channel=per_channel, data=data)
         named = [node.op_type for node in onnx.load(file).graph.node]
         assert (named.index("QuantizeLinear") < named.index(op)) == bool(only)
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options = quiet(graph_optimization_level=level)
         (want,) = onnxruntime.InferenceSession(file, options).run(None, fed(9))
         session = Session(load(file))
         assert [each.dtype for each in session.explained] == ["f32"]

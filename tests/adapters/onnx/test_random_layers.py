@@ -10,10 +10,9 @@ from collections import Counter
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from support.checking import assert_close
-from support.onnx_models import read
+from support.onnx_models import read, session_of
 from support.onnx_rnn import KNOWN, Case, random_case, run_oracle
 from support.onnx_written import run, written
 
@@ -31,11 +30,8 @@ def by_onnx_runtime(case: Case) -> list[np.ndarray] | None:
     """None where it refuses: layout=1, clip=0, float64, no hidden_size, RELU for Relu."""
     if case.attributes.get("clip") == 0:  # its RNN takes that for clipping everything to zero
         return None
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
     try:
-        session = onnxruntime.InferenceSession(case.model().SerializeToString(), options)
-        return session.run(None, case.feed())
+        return session_of(case.model()).run(None, case.feed())
     except Exception as error:
         refused = case.batch_major or "hidden_size" not in case.attributes
         refused |= case.arrays["X"].dtype == np.float64

@@ -7,15 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import operator_cases
+from support import onnx_schemas, operator_cases
 from support.arrays import uniform
-from support.graphs import new_node, reference, unfused
+from support.graphs import new_node, reference, small, unfused
 from support.layers import random_ragged, random_state, random_weights
-from support.onnx_models import read
-from support.onnx_written import assert_same, padded_feed, run, written
+from support.onnx_models import read, session_of
+from support.onnx_written import assert_same, graph_over, padded_feed, run, written
 
 import onernn
 from onernn import (
@@ -25,11 +26,15 @@ from onernn import (
     OnernnError,
     Ragged,
     RnnSpec,
+    RnnWeights,
     Session,
     UnsupportedError,
     fuse,
 )
+from onernn.adapters.onnx import opsets
+from onernn.adapters.onnx.opsets import IR_VERSIONS
 from onernn.ir.graph import Node, Value
+from onernn.ir.ragged import data_of
 from onernn.ops import OPERATORS
 
 COUNTS = operator_cases.COUNTS
@@ -111,7 +116,7 @@ REFUSALS = "NOT_IMPLEMENTED|unsupported type|Type Error|exceeds maximum|differ i
 """What onnx's checker and ONNX Runtime say of operators on types and sizes that they lack."""
 
 
-@pytest.mark.parametrize("opset", [13, 18, 22])
+@pytest.mark.parametrize("opset", [13, 18, 22, None])
 @pytest.mark.parametrize("ragged, least", [(False, 150), (True, 60)], ids=["dense", "ragged"])
 def test_every_operator_is_right_in_onnx_runtime_or_refused(
     ragged: bool, least: int, opset: int
@@ -140,10 +145,10 @@ def test_every_operator_is_right_in_onnx_runtime_or_refused(
     assert right >= least
 
 
-@pytest.mark.parametrize("opset", [13, 18, 22])
+@pytest.mark.parametrize("opset", [13, 18, 22, None])
 @pytest.mark.parametrize("nodes", ROW_WISE, ids=lambda nodes: nodes[-1].op)
 def test_row_wise_operators_run_over_padded_batches(nodes: list[Node], opset: int) -> None:
-    check(nodes, ["y"], CONSTANTS, opset=max(opset, OPERATORS[nodes[-1].op].since))
+    check(nodes, ["y"], CONSTANTS, opset=opset and max(opset, OPERATORS[nodes[-1].op].since))
 
 
 POOLS = ["sum", "average", "sqrt", "max", "first", "last"]
@@ -173,7 +178,7 @@ SENTENCES = [
 ]
 
 
-@pytest.mark.parametrize("opset", [13, 18, 22])
+@pytest.mark.parametrize("opset", [13, 18, 22, None])
 @pytest.mark.parametrize("nodes", SENTENCES, ids=lambda nodes: nodes[-1].op)
 def test_operators_over_sentences_run_over_padded_batches(nodes: list[Node], opset: int) -> None:
     check(nodes, ["y"], CONSTANTS, opset=opset)
@@ -184,8 +189,7 @@ def test_tags_are_decoded_as_by_the_kernel(lengths: list[int], tags: int, seed: 
     rng = np.random.default_rng(seed)
     transition = rng.standard_normal((tags + 2, tags)).astype(np.float32)
     emission = Value("e", "float32", (None, tags), 1)
-    decode = new_node("path = CrfDecode e t")
-    built = Graph("crf", (emission,), (Value("path"),), (decode,), {"t": transition})
+    built = graph_over(emission, new_node("path = CrfDecode e t"), t=transition)
     batch = {
         "e": Ragged.from_lengths(rng.standard_normal((sum(lengths), tags)).astype("f4"), lengths)
     }
@@ -195,9 +199,8 @@ def test_tags_are_decoded_as_by_the_kernel(lengths: list[int], tags: int, seed: 
 
 @pytest.mark.parametrize("shape", [(2, 0), (3, 2), (4,)])
 def test_a_transition_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
-    emission, decode = Value("e", "float32", (None, 2), 1), new_node("path = CrfDecode e t")
-    constants = {"t": np.zeros(shape, np.float32)}
-    graph = Graph("crf", (emission,), (Value("path"),), (decode,), constants)
+    emission, transition = Value("e", "float32", (None, 2), 1), np.zeros(shape, np.float32)
+    graph = graph_over(emission, new_node("path = CrfDecode e t"), t=transition)
     with pytest.raises(UnsupportedError, match=r"expected a transition \(K\+2, K\)"):
         written(graph)
 
@@ -224,54 +227,41 @@ CELLS: list[tuple[Cell, dict[str, Any]]] = [
     (Cell.LSTM, {"projection_size": 2, "peephole": True}),
     (Cell.LSTM, {"cell_clip": (-0.1, 0.2)}),
     (Cell.LSTM, {"cell_clip": (-0.1, 0.2), "cell_clip_nan": True, "gate_clip": 0.5}),
+    (Cell.LSTM, {"stacking": "onednn"}),
     (Cell.AUGRU, {}),
     (Cell.LBR_AUGRU, {}),
 ]
 
 
-def layer(spec: RnnSpec, *, ragged: bool, states: bool, dtype: str = "float32") -> Graph:
-    weights = random_weights(spec, 3)
-    if dtype == "float64":
-        weights = [_wide(each) for each in weights]
-    first = (None, spec.input_size) if ragged else (None, None, spec.input_size)
-    values = [Value("x", dtype, first, int(ragged))]
-    stack = (spec.layers, spec.directions, None)
-    widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
-    given = [""] * 2
-    for k, name in enumerate(spec.cell.states if states else ()):
-        values.append(Value(f"{name}0", dtype, (*stack, widths[name])))
-        given[k] = f"{name}0"
-    if spec.cell.has_attention:
-        values.append(Value("a", dtype, (*first[:-1], 1), int(ragged)))
+def layer(
+    spec: RnnSpec, *, ragged: bool = True, states: bool = True, dtype: str = "float32"
+) -> tuple[Graph, dict[str, Any]]:
+    """A graph of the layer, and a batch for it."""
+    rng, feed = np.random.default_rng(7), dict[str, Any]()
+    for name, width, low in (("x", spec.input_size, -1), ("a", 1, 0)):
+        if name == "x" or spec.cell.has_attention:
+            sizes = (sum(LENGTHS),) if ragged else (max(LENGTHS), len(LENGTHS))
+            data = rng.uniform(low, 1, (*sizes, width)).astype(dtype)
+            feed[name] = Ragged.from_lengths(data, LENGTHS) if ragged else data
+    begin = random_state(spec, len(LENGTHS), 8) if states else ()
+    feed |= {f"{n}0": a.astype(dtype) for n, a in zip(spec.cell.states, begin, strict=False)}
+    weights = [
+        RnnWeights(**{name: array.astype(dtype) for name, array in each.arrays.items()})
+        for each in random_weights(spec, 3)
+    ]
     outputs = ("y", *(f"{name}_n" for name in spec.cell.states))
-    inputs = ("x", *given, "a" if spec.cell.has_attention else "")
+    inputs = tuple(name if name in feed else "" for name in ("x", "h0", "c0", "a"))
     rnn = Node("Rnn", inputs, outputs, {"spec": spec, "weights": weights})
-    return Graph("layer", tuple(values), tuple(map(Value, outputs)), (rnn,), {})
+    values = (declared(name, value) for name, value in feed.items())
+    return Graph("layer", tuple(values), tuple(map(Value, outputs)), (rnn,), {}), feed
 
 
-def _wide(weights: Any) -> Any:
-    arrays = (weights.layer, weights.iter, weights.bias, weights.peephole, weights.projection)
-    return type(weights)(*(None if a is None else a.astype(np.float64) for a in arrays))
-
-
-def batch(
-    built: Graph, spec: RnnSpec, lengths: list[int], dtype: str = "float32"
-) -> dict[str, Any]:
-    rng = np.random.default_rng(7)
-    states = random_state(spec, len(lengths), 8)
-    feed: dict[str, Any] = {}
-    for value in built.inputs:
-        if value.name in ("h0", "c0"):
-            feed[value.name] = states["hc".index(value.name[0])].astype(dtype)
-        elif value.lod_depth:
-            words = rng.uniform(-1, 1, (sum(lengths), value.shape[-1])).astype(dtype)
-            feed[value.name] = Ragged.from_lengths(
-                np.abs(words) if value.name == "a" else words, lengths
-            )
-        else:
-            sizes = (max(lengths), len(lengths), value.shape[-1])
-            feed[value.name] = rng.uniform(0, 1, sizes).astype(dtype)
-    return feed
+def declared(name: str, value: Any) -> Value:
+    """An input of open lengths and batches."""
+    array = data_of(value)
+    *sizes, width = array.shape
+    front = (*sizes[:2], None) if array.ndim == 4 else (None,) * len(sizes)
+    return Value(name, array.dtype.name, (*front, width), int(isinstance(value, Ragged)))
 
 
 @pytest.mark.parametrize(
@@ -282,11 +272,13 @@ def batch(
 )
 def test_every_cell_runs_in_onnx_runtime(cell: Cell, more: dict, direction: Any) -> None:
     for ragged, states, layers in ((True, True, 1), (True, False, 2), (False, True, 2)):
-        spec = RnnSpec(cell, 3, 4, direction=direction, layers=layers, **more)
-        built = layer(spec, ragged=ragged, states=states)
-        feed = batch(built, spec, [3, 0, 5, 1])
+        width = 4 if "stacking" in more else 3  # oneDNN's stacks have one width
+        spec = RnnSpec(cell, width, 4, direction=direction, layers=layers, **more)
+        built, feed = layer(spec, ragged=ragged, states=states)
         want = reference(built, feed)
-        got = run(written(built, allow_functions=cell.has_attention), feed)
+        proto = written(built, allow_functions=cell.has_attention)
+        assert proto.ir_version >= 8 * bool(proto.functions)  # functions came with version 8
+        got = run(proto, feed)
         for name in want:
             assert_same(got[name], want[name])
 
@@ -309,8 +301,7 @@ def test_what_became_a_scan_comes_back_as_one_layer(
     cell: Cell, more: dict, ragged: bool, direction: Any
 ) -> None:
     spec = RnnSpec(cell, 3, 4, direction=direction, **more)
-    built = layer(spec, ragged=ragged, states=True)
-    feed = batch(built, spec, [3, 0, 5, 1])
+    built, feed = layer(spec, ragged=ragged)
     again = read(written(built, allow_functions=cell.has_attention))
     ops = {node.op: node for node in fuse(again).model.nodes}
     assert "Scan" not in ops and ops["Rnn"].attrs.spec == spec
@@ -321,18 +312,9 @@ def test_what_became_a_scan_comes_back_as_one_layer(
             assert_same(got[name], want[name])
 
 
-def test_stacks_whose_directions_meet_at_the_end_only_are_written() -> None:
-    spec = RnnSpec(Cell.LSTM, 4, 4, layers=2, direction="bidirectional_concat", stacking="onednn")
-    built = layer(spec, ragged=True, states=True)
-    feed = batch(built, spec, [3, 0, 5, 1])
-    want = reference(built, feed)
-    for name, array in run(written(built), feed).items():
-        assert_same(array, want[name])
-
-
 def test_nothing_is_written_that_nobody_reads_and_no_axes_are_exchanged_twice() -> None:
     spec = RnnSpec(Cell.GRU, 3, 4, layers=3, direction="bidirectional_concat")
-    model = written(layer(spec, ragged=True, states=False))
+    model = written(layer(spec, states=False)[0])
     made = {name: node for node in model.graph.node for name in node.output}
     read = {name for node in model.graph.node for name in node.input}
     read |= {value.name for value in model.graph.output}
@@ -346,8 +328,7 @@ def test_nothing_is_written_that_nobody_reads_and_no_axes_are_exchanged_twice() 
 @pytest.mark.parametrize("cell", [Cell.GRU, Cell.LSTM])
 def test_float64_layers_stay_float64(cell: Cell) -> None:
     spec = RnnSpec(cell, 3, 4, direction="bidirectional_concat")
-    built = layer(spec, ragged=True, states=True, dtype="float64")
-    feed = batch(built, spec, [3, 0, 5, 1], "float64")
+    built, feed = layer(spec, dtype="float64")
     want = Session(built).run(feed)
     for name, array in run(written(built), feed).items():
         assert_same(array, want[name], rtol=1e-14, atol=1e-14)
@@ -357,7 +338,7 @@ def test_an_input_that_is_projected_already_is_written() -> None:
     spec = RnnSpec(Cell.GRU, 12, 4, direction="right2left")
     (weights,) = random_weights(spec, 0, projected=True)
     rnn = new_node("y = Rnn x", spec=spec, weights=weights)
-    built = Graph("p", (Value("x", "float32", (None, 12), 1),), (Value("y"),), (rnn,), {})
+    built = graph_over(Value("x", "float32", (None, 12), 1), rnn)
     feed = {"x": random_ragged(LENGTHS, 12, 3)}
     assert_same(run(written(built), feed)["y"], Session(built).run(feed)["y"])
 
@@ -385,12 +366,8 @@ def test_a_ragged_input_becomes_two_with_open_axes() -> None:
     assert {node.domain for node in model.graph.node} == {""}
 
 
-def augru() -> Graph:
-    return layer(RnnSpec(Cell.AUGRU, 3, 4), ragged=True, states=False)
-
-
 REFUSED = [
-    (augru(), r"ONNX has no GRU with attention \(AUGRU\); allow functions"),
+    (layer(RnnSpec(Cell.AUGRU, 3, 4))[0], "AUGRU"),
     (
         graph([new_node("y = Add x y0")], ["y"], {"y0": np.zeros((1, 1, 4), "f4")}),
         r"'y' \(Add\)",
@@ -411,13 +388,97 @@ def test_what_onnx_cannot_say_is_refused_by_name(built: Graph, reason: str) -> N
         written(built)
 
 
-def test_operators_that_came_later_name_the_opset_they_need() -> None:
-    built = graph([new_node("y = Gelu x")], ["y"])
-    with pytest.raises(UnsupportedError, match="needs opset 20, 18 is to be written"):
-        written(built)
-    check([new_node("y = Gelu x")], ["y"], opset=20)
-    with pytest.raises(UnsupportedError, match="opset 12: 13 to 22 are written"):
-        written(built, opset=12)
+ONE = np.array([1])
+LATER = [
+    (9, [new_node("y = Relu d")]),
+    (9, [new_node("y = Softmax d", axis=0)]),
+    (9, [new_node("y = ReduceMax d one")]),
+    (11, [new_node("y = CumSum d first")]),
+    (11, [new_node("y = Equal d d")]),
+    (12, [new_node("i = Cast d", to="int64"), new_node("y = Max i i")]),
+    (14, [new_node("i = Cast d", to="int32"), new_node("y = Relu i")]),
+    (14, [new_node("y = Reshape d flat", allowzero=1)]),
+    (18, [new_node("y = Pad d two low one")]),
+    (18, [new_node("y = ReduceMax d", noop_with_empty_axes=1)]),
+    (18, [new_node("y = ScatterND d places d", reduction="max")]),
+    (20, [new_node("y = Gelu d")]),
+]
+LATER_ARRAYS = {"one": ONE, "first": np.array(0), "flat": -ONE, "two": np.array([1, 1])}
+LATER_ARRAYS |= {"low": np.float32(0), "places": np.arange(len(DENSE))[:, None]}
+
+
+@pytest.mark.parametrize("opset, nodes", LATER, ids=lambda each: str(each)[:3])
+def test_the_lowest_opset_is_one_below_which_onnx_s_checker_refuses_the_form(
+    opset: int, nodes: list[Node]
+) -> None:
+    built = graph(nodes, ["y"], LATER_ARRAYS)
+    proto = written(built, {"x": X, "d": DENSE})
+    assert [each.version for each in proto.opset_import] == [opset]
+    ir_versions = {row[2]: row[1] for row in onnx.helper.VERSION_TABLE}
+    assert proto.ir_version == ir_versions[opset]
+    check(nodes, ["y"], LATER_ARRAYS)
+    if opset == min(IR_VERSIONS):
+        with pytest.raises(UnsupportedError, match="opset 8: 9 to 22 are written"):
+            written(built, opset=8)
+        return
+    with pytest.raises(UnsupportedError) as refused:
+        written(built, {"x": X, "d": DENSE}, opset=opset - 1)
+    (refusal,) = refused.value.refusals
+    assert "'y'" in refusal.where and nodes[-1].op in refusal.reason
+    assert refusal.reason.endswith(f"needs opset {opset}")
+    proto.opset_import[0].version = opset - 1
+    if nodes[-1].attributes.get("reduction") != "max":  # a value of an attribute, in no schema
+        with pytest.raises(Exception, match=r"Bad node|Unrecognized|No Op|type|axes|axis"):
+            onnx.checker.check_model(proto, full_check=True)
+
+
+@pytest.mark.parametrize(
+    "dtype", "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
+)
+def test_the_lowest_opset_is_one_that_onnx_runtime_runs_if_it_runs_a_higher_one(dtype: str) -> None:
+    x, one, tried = Value("x", dtype, (None, 3)), np.array([[1, 2, 3]], dtype), 0
+    for op, operator in OPERATORS.items():
+        if operator.kind != "elementwise" or not operator.since or operator.least > 2:
+            continue
+        try:
+            built = graph_over(x, Node(op, ("x",) * max(operator.least, 1), ("y",)))
+            (want,) = session_of(written(built, opset=18)).run(None, {"x": one})
+        except Exception:  # an attribute is missing, or nothing runs it
+            continue
+        (got,) = session_of(written(built)).run(None, {"x": one})
+        np.testing.assert_array_equal(got, want, err_msg=op)
+        tried += 1
+    assert tried
+
+
+def test_all_that_an_opset_lacks_is_listed_in_one_error() -> None:
+    nodes = [
+        Node("Unsupported", ("d",), ("u",), {"reason": "nobody knows it"}),
+        new_node("v = Relu u"),
+        new_node("a = Gelu d"),
+        new_node("b = ReduceMax a", noop_with_empty_axes=1),
+        new_node("c = Expand x two"),
+        new_node("e = Relu c"),
+        new_node("f = Gelu e"),
+        new_node("g = SequenceLike x d"),
+    ]
+    broken = graph(nodes, ["v", "b", "f", "g"], {"two": np.array([1, 4])})
+    never, later = [nodes[k].label for k in (0, 4, 7)], [nodes[k].label for k in (2, 3, 6)]
+    for opset, expected in ((None, never), (13, never + later)):
+        with pytest.raises(UnsupportedError) as refused:
+            written(broken, opset=opset)
+        assert [each.where for each in refused.value.refusals[:3]] == never
+        assert {each.where for each in refused.value.refusals} == {*expected}
+    ends = {each.where: each.reason[-2:] for each in refused.value.refusals[3:]}
+    assert ends == dict(zip(later, ("20", "18", "20"), strict=True))
+    (proto,) = written(graph(nodes[2:4], ["b"])).opset_import
+    assert proto.version == 20
+
+
+def test_the_schemas_are_onnx_s() -> None:
+    assert opsets.FILE.read_text() == onnx_schemas.text()
+    table = {row[2]: row[1] for row in onnx.helper.VERSION_TABLE}
+    assert all(table[opset] == version for opset, version in opsets.IR_VERSIONS.items())
 
 
 @pytest.mark.parametrize("attributes, opset", [({"allowzero": 0}, 13), ({"allowzero": 1}, 14)])
@@ -428,7 +489,7 @@ def test_attributes_that_came_later_are_written_where_they_mean_something(
         [new_node("y = Reshape d flat", **attributes)], ["y"], {"flat": np.array([-1])}, opset=opset
     )
     built = graph([new_node("y = Reshape d flat", allowzero=1)], ["y"], {"flat": np.array([-1])})
-    with pytest.raises(UnsupportedError, match="attribute allowzero needs opset 14"):
+    with pytest.raises(UnsupportedError, match="allowzero.*14"):
         written(built, opset=13)
 
 
@@ -442,3 +503,25 @@ def test_an_unknown_operator_is_refused_with_its_reason() -> None:
     built = graph([Node("Unsupported", (), ("y",), {"reason": "nobody knows it"})], ["y"])
     with pytest.raises(UnsupportedError, match="cannot be written(.|\n)*nobody knows it"):
         onernn.convert(built, "never.onnx")
+
+
+@pytest.mark.parametrize(
+    ("how", "lengths"), [({}, [1, 2]), ({"exclusive": 1}, [3, 7]), ({"reverse": 1}, [0, 3])]
+)
+def test_offsets_that_are_sums_are_written_as_lengths_if_these_are_summed_forwards(
+    how: dict[str, int], lengths: list[int]
+) -> None:
+    """Exclusive or backward sums are offsets of sequences with other lengths."""
+    nodes = [
+        new_node("sums = CumSum lengths axis", **how),
+        new_node("offsets = Concat first sums", axis=0),
+        new_node("r = SequenceReset x offsets"),
+        new_node("y = SequencePool r", kind="sum"),
+    ]
+    inputs = {"x": (None, 4), "lengths": ("int64", None)}
+    model = small(nodes, inputs, axis=np.int64(0), first=np.array([0]))
+    feed = {"x": uniform(3, 4), "lengths": np.array(lengths)}
+    proto = written(model)
+    assert_same(run(proto, feed)["y"], unfused(model, feed)["y"])
+    subtracts = any(node.op_type == "Sub" for node in proto.graph.node if "slice" in node.input[0])
+    assert subtracts == bool(how)

@@ -12,12 +12,13 @@ import onnxruntime
 import pytest
 from support.graphs import new_node
 from support.onnx_models import parsed, read, theirs
+from support.onnx_written import graph_over
 
 import onernn
-from onernn import Graph, UnsupportedError
+from onernn import UnsupportedError
 from onernn.adapters.onnx.write import check_written, to_onnx
 from onernn.adapters.paddle.writer import RULES, Rule
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.ir.types import Type, dense
 
 HIDDEN = 4
@@ -110,13 +111,8 @@ def test_a_loop_that_collects_its_steps_runs_in_onnx_runtime(
     assert want
 
 
-def graph(*nodes: Node, **constants: Any) -> Graph:
-    inputs = (Value("x", "float32", (None, 4)),)
-    arrays = {name: np.asarray(array) for name, array in constants.items()}
-    return Graph("test", inputs, (Value("y"),), nodes, arrays)
-
-
-MIXED = graph(new_node("y = Where c x x"), c=np.arange(4))
+INPUT = Value("x", "float32", (None, 4))
+MIXED = graph_over(INPUT, new_node("y = Where c x x"), c=np.arange(4))
 """NumPy takes integers for truth values, ONNX does not."""
 
 
@@ -125,7 +121,7 @@ def test_what_onnxs_checker_refuses_is_no_file_and_the_old_one_stays(tmp_path: P
     for old in (None, b"an older model"):
         if old is not None:
             path.write_bytes(old)
-        with pytest.raises(UnsupportedError, match="m.onnx is not written, onnx's checker says: "):
+        with pytest.raises(UnsupportedError, match="m.onnx .*checker"):
             onernn.convert(MIXED, path)
         assert [each.read_bytes() for each in tmp_path.iterdir()] == [old] * (old is not None)
 
@@ -134,11 +130,11 @@ def test_without_the_onnx_package_ours_checks_alone_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    relu = graph(new_node("y = Relu x"))
+    relu = graph_over(INPUT, new_node("y = Relu x"))
     onernn.convert(relu, tmp_path / "m.onnx", note=told.append)
     assert not told
     with monkeypatch.context() as patched:
-        patched.setattr(onnx.defs, "onnx_opset_version", lambda: 17)
+        patched.setattr(onnx.defs, "onnx_opset_version", lambda: 8)
         onernn.convert(relu, tmp_path / "m.onnx", note=told.append)
     assert "only onernn checked" in told[0] and "is older" in told.pop()
     monkeypatch.setitem(sys.modules, "onnx", None)
@@ -153,7 +149,7 @@ def test_ours_finds_wrong_types_shapes_and_operators_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    turned = graph(new_node("y = Transpose x", perm=(1, 0)))
+    turned = graph_over(INPUT, new_node("y = Transpose x", perm=(1, 0)))
     written = to_onnx(turned)
 
     def check(want: Type) -> None:
@@ -161,11 +157,11 @@ def test_ours_finds_wrong_types_shapes_and_operators_alone(
 
     check(turned.types["y"])
     for dtype, shape in (("float32", (2, 4)), ("float64", (4, 2)), ("float32", (4, 2, 1))):
-        with pytest.raises(UnsupportedError, match="m.onnx is not written, it would be wrong: 'y'"):
+        with pytest.raises(UnsupportedError, match="m.onnx .*'y'"):
             check(dense(dtype, shape))
     for op, told in (("Nonsense", "not known"), ("Gemm", "input 1 is missing")):
         written.graph.node[0].op_type = op
-        with pytest.raises(UnsupportedError, match=f"m.onnx is not written(.|\n)*{told}"):
+        with pytest.raises(UnsupportedError, match=f"m.onnx(.|\n)*{told}"):
             check(turned.types["y"])
 
 
@@ -173,12 +169,12 @@ def test_a_paddle_program_that_ours_finds_wrong_is_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a rule writes: here, another shape."""
-    relu = graph(new_node("y = Relu x"))
+    relu = graph_over(INPUT, new_node("y = Relu x"))
     onernn.convert(relu, tmp_path / "m.pdmodel")
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
     assert {each.suffix for each in before} == {".pdmodel", ".pdiparams"}
 
     monkeypatch.setitem(RULES, "Relu", Rule(lambda x: x.reduce_sum()))
-    with pytest.raises(UnsupportedError, match="cannot be written: node 'y'.* Paddle gives"):
+    with pytest.raises(UnsupportedError, match="cannot be written:(.|\n)*node 'y'.* Paddle gives"):
         onernn.convert(relu, tmp_path / "m.pdmodel")
     assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before

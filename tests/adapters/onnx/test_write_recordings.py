@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.onnx_written import converted
+from support.graphs import new_node
+from support.onnx_written import converted, graph_over
 from support.recordings import off
 
 import onernn
 from onernn import ModelFormatError, UnsupportedError
 from onernn.adapters.onnx.write import save
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.verification.references import run_framework
 
 DATA = Path(__file__).parents[2] / "data"
@@ -24,23 +25,23 @@ def folder() -> Path:
     return DATA / "paddle" / "fc_gru_h0_rev0"
 
 
-@pytest.mark.parametrize("dtype, smaller", [("float16", 0.65), ("bfloat16", 0.65)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_narrow_weights_make_a_small_file_that_is_still_right(
-    folder: Path, tmp_path: Path, dtype: str, smaller: float
+    folder: Path, tmp_path: Path, dtype: str
 ) -> None:
     model, recording = onernn.load(folder), folder / "io.npz"
     onernn.convert(model, tmp_path / "wide.onnx")
     converted(model, tmp_path / "small.onnx", recording, output_dtype=dtype)
     sizes = [(tmp_path / name).stat().st_size for name in ("small.onnx", "wide.onnx")]
-    assert sizes[0] < smaller * sizes[1]
+    assert sizes[0] < 0.65 * sizes[1]
     stored = {each.data_type for each in onnx.load(tmp_path / "small.onnx").graph.initializer}
     assert {"float16": 10, "bfloat16": 16}[dtype] in stored
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    product, big = Node("MatMul", ("x", "w"), ("y",)), {"w": np.full((2, 2), 1e5, np.float32)}
-    graph = onernn.Graph("g", (Value("x", "float32", (None, 2)),), (Value("y"),), (product,), big)
-    with pytest.raises(UnsupportedError, match="'w' does not fit into float16; use bfloat16"):
+    product, big = new_node("y = MatMul x w"), np.full((2, 2), 1e5, np.float32)
+    graph = graph_over(Value("x", "float32", (None, 2)), product, w=big)
+    with pytest.raises(UnsupportedError, match="'w'.*float16"):
         onernn.convert(graph, tmp_path / "m.onnx", output_dtype="float16")
     onernn.convert(graph, tmp_path / "m.onnx", output_dtype="bfloat16")
     with pytest.raises(UnsupportedError, match="dtype 'int8': expected one of"):
@@ -95,7 +96,7 @@ def test_what_cannot_be_written_names_the_suffix_the_recording_or_the_input(
         onernn.convert(model, tmp_path / "m.txt")
     with pytest.raises(ModelFormatError, match="in__x is missing"):
         onernn.convert(model, tmp_path / "m.onnx", check={})
-    graph = onernn.Graph("g", (Value("x"),), (Value("y"),), (Node("Relu", ("x",), ("y",)),), {})
+    graph = graph_over(Value("x"), new_node("y = Relu x"))
     with pytest.raises(UnsupportedError, match="ranks of x"):
         onernn.convert(graph, "never.onnx")
 
@@ -120,18 +121,18 @@ def test_a_check_fails_where_the_recording_says_otherwise(folder: Path, tmp_path
     lod = name.replace("out__", "outlod__")
     shorter[lod] = np.append(arrays[lod][:-1], len(arrays[name]) - 1)
     report = onernn.convert(onernn.load(folder), tmp_path / "m.onnx", check=shorter)
-    assert not report and "not zero behind the sequences" in report.outputs[0].reason
+    assert not report and "not zero" in report.outputs[0].reason
 
 
 def test_a_recording_that_onnx_runtime_does_not_run_is_told(tmp_path: Path) -> None:
     """Its Gather refuses an index beyond the table, as ours does."""
-    gather, table = Node("Gather", ("t", "i"), ("y",)), {"t": np.eye(3, dtype=np.float32)}
-    graph = onernn.Graph("g", (Value("i", "int64", (None,)),), (Value("y"),), (gather,), table)
-    good = {"in__i": np.array([0]), "out__y": table["t"][:1]}
+    table = np.eye(3, dtype=np.float32)
+    graph = graph_over(Value("i", "int64", (None,)), new_node("y = Gather t i"), t=table)
+    good = {"in__i": np.array([0]), "out__y": table[:1]}
     assert onernn.convert(graph, tmp_path / "m.onnx", check=good)
     for data, index in ((None, 7), (b"nothing", 0)):
         if data is not None:
             (tmp_path / "m.onnx").write_bytes(data)
-        with pytest.raises(UnsupportedError, match="onnxruntime does not run .*: [A-Za-z]+:"):
+        with pytest.raises(UnsupportedError, match=r"onnxruntime .*m\.onnx.*: [A-Za-z]+:"):
             path, feed = str(tmp_path / "m.onnx"), {"i": np.array([index])}
             run_framework("onnxruntime", path, None, feed, ["y"])

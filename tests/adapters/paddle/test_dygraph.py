@@ -6,7 +6,6 @@ Recorded by tests/frameworks/record_paddle_dygraph.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from support.paddle_operators import op, program
 
 from onernn import Graph, Session, ShapeError, UnsupportedError, load
 from onernn.adapters.paddle.lower import lower
-from onernn.adapters.paddle.read import Variable
+from onernn.adapters.paddle.read import Operator, Variable
 from onernn.ir.arrays import Array
 from onernn.verification.recording import read_arrays
 
@@ -24,18 +23,14 @@ X = np.array([[0.5, -1, 2, 3], [-2, 4, 0.25, 1]], np.float32)
 AT = Variable("at", 7, "int64", (None, 1), 0, False)
 
 
-def graph(kind: str, slots: dict[str, str], out: str = "Out", lod: int = 0, **more: Any) -> Graph:
-    inputs = {"X": "x", **slots}
-    made = op(kind, inputs, {out: "y"}, **more)
-    feeds = tuple(dict.fromkeys(inputs.values()))
+def graph(operator: Operator, lod: int = 0) -> Graph:
     words = Variable("x", 7, "float32", (None, 4), lod, False)
-    return lower(
-        program(made, feeds=feeds, x=words, at=AT, y=Variable("y", 7, None, None, 0, False))
-    )
+    declared = {"x": words, "at": AT, "y": Variable("y", 7, None, None, 0, False)}
+    return lower(program(operator, feeds=tuple(operator.reads), **declared))
 
 
-def ran(kind: str, slots: dict[str, str], feed: dict[str, Array], **more: Any) -> Array:
-    (out,) = reference(graph(kind, slots, **more), {"x": X, **feed}).values()
+def ran(operator: Operator, **feed: Array) -> Array:
+    (out,) = reference(graph(operator), {"x": X, **feed}).values()
     return np.asarray(out)
 
 
@@ -57,44 +52,38 @@ def test_a_sentence_gives_alone_what_it_gives_among_others(form: int) -> None:
 @pytest.mark.parametrize("shift", [-7, -1, 0, 2, 3, 8])
 @pytest.mark.parametrize("axis", [0, 1, -2])
 def test_a_roll_goes_round_axes_of_any_size(shift: int, axis: int) -> None:
-    found = ran("roll", {}, {}, shifts=(shift,), axis=(axis,))
+    found = ran(op("roll X=x -> Out=y", shifts=(shift,), axis=(axis,)))
     np.testing.assert_array_equal(found, np.roll(X, shift, axis))
 
 
 @pytest.mark.parametrize(
-    ("kind", "slots", "at"),
-    [
-        ("index_select", {"Index": "at"}, [[-1]]),
-        ("gather_nd", {"Index": "at"}, [[-1]]),
-        ("index_sample", {"Index": "at"}, [[-1], [0]]),
-    ],
+    ("kind", "at"),
+    [("index_select", [[-1]]), ("gather_nd", [[-1]]), ("index_sample", [[-1], [0]])],
 )
 def test_indices_below_zero_are_refused_where_paddle_2_refuses_them(
-    kind: str, slots: dict[str, str], at: list[list[int]]
+    kind: str, at: list[list[int]]
 ) -> None:
-    places = np.array(at)
-    ran(kind, slots, {"at": np.abs(places)})
+    operator, places = op(f"{kind} X=x Index=at -> Out=y"), np.array(at)
+    ran(operator, at=np.abs(places))
     with pytest.raises(ShapeError, match="-1"):
-        ran(kind, slots, {"at": places})
+        ran(operator, at=places)
 
 
 @pytest.mark.parametrize("kind", ["log2", "mish", "argsort", "roll", "p_norm", "logsumexp"])
 def test_a_lod_is_refused(kind: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{kind}.*a LoD"):
-        Session(graph(kind, {}, lod=1))
+        Session(graph(op(f"{kind} X=x -> Out=y"), lod=1))
 
 
-@pytest.mark.parametrize(
-    ("kind", "attributes", "reason"),
-    [
-        ("p_norm", {"porder": 3.0}, "porder=3.0"),
-        ("mish", {"threshold": 5.0}, "threshold"),
-        ("one_hot_v2", {"depth": 0}, "depth=0"),
-        ("arg_min", {"flatten": True, "keepdims": True}, "keepdims=True"),
-    ],
-)
-def test_what_is_not_computed_is_refused_by_name(
-    kind: str, attributes: dict[str, Any], reason: str
-) -> None:
+REFUSED = {
+    "porder=3.0": op("p_norm X=x -> Out=y", porder=3.0),
+    "threshold": op("mish X=x -> Out=y", threshold=5.0),
+    "depth=0": op("one_hot_v2 X=x -> Out=y", depth=0),
+    "keepdims=True": op("arg_min X=x -> Out=y", flatten=True, keepdims=True),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_not_computed_is_refused_by_name(reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
-        Session(graph(kind, {}, **attributes))
+        Session(graph(REFUSED[reason]))

@@ -26,7 +26,7 @@ def program(
     parameters: Mapping[str, Array], *operators: Operator, fetches: tuple[str, ...] = ("y",)
 ) -> Program:
     """Feeds x (ragged) and, where an operator reads them, h0 and c0."""
-    read = {n for each in operators for names in each.inputs.values() for n in names}
+    read = {name for each in operators for name in each.reads}
     feeds = tuple(name for name in WIDTHS if name in read)
     declared = {n: Variable(n, 7, "float32", (None, w), int(n == "x"), False)
                 for n, w in WIDTHS.items()}  # fmt: skip
@@ -52,34 +52,21 @@ GRU = {"w": (C, 3 * O), "b": (3 * O,), "wh": (O, 3 * O), "bh": (1, 3 * O)}
 LSTM = {"w": (C, 4 * O), "wh": (O, 4 * O), "bh": (1, 4 * O)}
 
 
-def fc(x: str, w: str, b: str, out: str) -> list[Operator]:
-    return [
-        op(f"mul X={x} Y={w} -> Out={out}/m"),
-        op(f"elementwise_add X={out}/m Y={b} -> Out={out}", axis=1),
-    ]
+FC = [op("mul X=x Y=w -> Out=m"), op("elementwise_add X=m Y=b -> Out=a", axis=1)]
 
 
-def gru(
-    x: str = "a", out: str = "y", bias: str = "bh", h0: str = "", **attributes: Any
-) -> Operator:
-    slots = {"Input": x, "Weight": "wh", **({"Bias": bias} if bias else {})}
-    return op("gru", slots | ({"H0": h0} if h0 else {}), {"Hidden": out}, **attributes)
+def gru(bias: str = "bh", h0: str = "", **attributes: Any) -> Operator:
+    return op(f"gru Input=a Weight=wh Bias={bias} H0={h0} -> Hidden=y", **attributes)
 
 
 def fusion_gru(h0: str = "", **attributes: Any) -> Operator:
-    slots = {"X": "x", "WeightX": "w", "WeightH": "wh", "Bias": "bh", **({"H0": h0} if h0 else {})}
-    return op("fusion_gru", slots, {"Hidden": "y"}, **attributes)
+    slots = f"X=x WeightX=w WeightH=wh Bias=bh H0={h0}"
+    return op(f"fusion_gru {slots} -> Hidden=y", **attributes)
 
 
-def lstm(*states: str, cell: str = "c", **attributes: Any) -> Operator:
-    slots = {"Input": "a", "Weight": "wh", "Bias": "bh", **{s: s.lower() for s in states}}
-    attributes = {"use_peepholes": False, **attributes}
-    return op("lstm", slots, {"Hidden": "y", "Cell": cell}, **attributes)
-
-
-def bare(*operators: Operator) -> list[Operator]:
-    """Behind a product alone, which is what mul_lstm_fuse_pass looks for."""
-    return [op("mul X=x Y=w -> Out=a"), *operators]
+def lstm(states: str = "") -> Operator:
+    slots = f"Input=a Weight=wh Bias=bh {states}"
+    return op(f"lstm {slots} -> Hidden=y Cell=c", use_peepholes=False)
 
 
 def sigmoid(a: Array) -> Array:
@@ -155,7 +142,7 @@ def counted(found: FaultyModel[Program], given: Mapping[str, Array]) -> dict[str
 
 
 def test_a_bias_of_its_own_is_no_fault() -> None:
-    found = find_faults(program(numbers(**GRU), *fc("x", "w", "b", "a"), gru()))
+    found = find_faults(program(numbers(**GRU), *FC, gru()))
     assert not counted(found, recording(found, [3, 2]))
 
 
@@ -167,8 +154,7 @@ def test_a_bias_of_its_own_is_no_fault() -> None:
 def test_empty_sentences_are_misread(lengths: list[int], kind: str, reverse: bool) -> None:
     parameters = numbers(**GRU)
     if kind == "pass":
-        front = fc("x", "w", "b", "a")
-        found = find_faults(program(parameters, *front, gru(h0="h0", is_reverse=reverse)))
+        found = find_faults(program(parameters, *FC, gru(h0="h0", is_reverse=reverse)))
     else:
         seq = {"use_seq": kind == "sequences"}
         found = find_faults(program(parameters, fusion_gru(is_reverse=reverse, **seq)))
@@ -188,22 +174,20 @@ def test_a_state_of_its_own_keeps_the_native_kernel_right() -> None:
 
 def test_a_cell_that_is_read_is_not_written() -> None:
     parameters = numbers(**LSTM)
-    alone = find_faults(program(parameters, *bare(lstm())))
+    operators = [op("mul X=x Y=w -> Out=a"), lstm()]  # what mul_lstm_fuse_pass looks for
+    alone = find_faults(program(parameters, *operators))
     assert not counted(alone, recording(alone, [2]))
-    reader = op("tanh X=c -> Out=z")
-    read = find_faults(program(parameters, *bare(lstm(), reader), fetches=("y", "z")))
+    operators.append(op("tanh X=c -> Out=z"))
+    read = find_faults(program(parameters, *operators, fetches=("y", "z")))
     (finding,) = counted(read, recording(read, [2])).values()
     assert (finding.fault, finding.value, finding.paths) == ("cell_unwritten", "c", ("onednn",))
 
 
 READER = op("tanh X=a -> Out=z")
 NOT_FUSED: dict[str, tuple[list[Operator], str]] = {
-    "origin": (
-        [*fc("x", "w", "b", "a"), gru(h0="h0", origin_mode=True)],
-        "no GRU with origin_mode",
-    ),
-    "no bias": ([*fc("x", "w", "b", "a"), gru(h0="h0", bias="")], "without a bias of its own"),
-    "reader": ([*fc("x", "w", "b", "a"), gru(h0="h0"), READER], "another reader"),
+    "origin": ([*FC, gru(h0="h0", origin_mode=True)], "no GRU with origin_mode"),
+    "no bias": ([*FC, gru(h0="h0", bias="")], "without a bias of its own"),
+    "reader": ([*FC, gru(h0="h0"), READER], "another reader"),
     "fc": (
         [op("fc Input=x W=w Bias=b -> Out=a"), gru(h0="h0")],
         "behind fc",
@@ -223,13 +207,13 @@ def test_what_no_pass_fuses_has_no_fault_but_says_why(name: str) -> None:
 
 def test_an_lstm_behind_a_bias_is_not_fused() -> None:
     parameters = numbers(**LSTM, b=(4 * O,))
-    found = find_faults(program(parameters, *fc("x", "w", "b", "a"), lstm("H0", "C0")))
+    found = find_faults(program(parameters, *FC, lstm("H0=h0 C0=c0")))
     assert not counted(found, recording(found, [3, 0, 2]))
     assert "fc_lstm_fuse_pass is disabled" in found.faults[0].text
 
 
 def test_the_cost_of_padding_is_that_of_the_batch() -> None:
-    found = find_faults(program(numbers(**GRU), *fc("x", "w", "b", "a"), gru()))
+    found = find_faults(program(numbers(**GRU), *FC, gru()))
     run = AuditRun(found, recording(found, [10, 1, 1]))
     (told,) = (run.finding(fault) for fault in found.faults if fault.id == "padded")
     assert "30 rows for 12 words, 2.5 times as many" in told.text and not told.counts

@@ -41,22 +41,17 @@ def arrays() -> Arrays:
 
 def programmed(kind: str, given: Arrays, **attributes: Any) -> Program:
     """fc and gru, mul and gru, or fusion_gru, with those of h0, bias and fc_bias that are given."""
-    state = {"H0": "h0"} if "h0" in given else {}
-    bias = {"Bias": "bias"} if "bias" in given else {}
-    feeds = ("x", *(["h0"] if state else []))
-    declared = {"h0": Variable("h0", 7, "float32", (None, OC), 0, False)} if state else {}
+    feeds = tuple(name for name in ("x", "h0") if name in given)
+    declared = {"h0": Variable("h0", 7, "float32", (None, OC), 0, False)} if "h0" in given else {}
+    more = f"Bias={'bias' if 'bias' in given else ''} H0={''.join(declared)} -> Hidden=y"
     if kind == "fusion_gru":
-        inputs = {"X": "x", "WeightX": "wx", "WeightH": "wh", **bias, **state}
-        made = [op("fusion_gru", inputs, {"Hidden": "y"}, **attributes)]
+        made = [op(f"fusion_gru X=x WeightX=wx WeightH=wh {more}", **attributes)]
     else:
         made = [op("mul X=x Y=wx -> Out=product")]
-        last = "product"
         if kind == "fc":
-            add = {"X": "product", "Y": "fc_bias"}
-            made.append(op("elementwise_add", add, {"Out": "projected"}, axis=1))
-            last = "projected"
-        inputs = {"Input": last, "Weight": "wh", **bias, **state}
-        made.append(op("gru", inputs, {"Hidden": "y"}, **attributes))
+            made.append(op("elementwise_add X=product Y=fc_bias -> Out=projected", axis=1))
+        (last,) = made[-1].writes
+        made.append(op(f"gru Input={last} Weight=wh {more}", **attributes))
     weights = {k: v for k, v in given.items() if k not in ("x", "h0")}
     return program(*made, feeds=feeds, parameters=weights, **declared)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from support.graphs import unfused
 from support.paddle_operators import op, program
 
-from onernn import ModelFormatError, Session, UnsupportedError, load
+from onernn import ModelFormatError, Ragged, Session, UnsupportedError, load, verify
 from onernn.adapters.paddle.lower import lower
 from onernn.adapters.paddle.read import Block, Operator, Variable
 from onernn.ir.arrays import Array
@@ -23,7 +24,9 @@ from onernn.ir.graph import Graph
 from onernn.verification.recording import read_arrays
 
 DATA = Path(__file__).parents[2] / "data" / "paddle"
-RECORDED = sorted(folder.name for folder in DATA.glob("loop_*"))
+OLD = ("loop_dynamic_2", "loop_static_2")
+"""With DynamicRNN and StaticRNN: see tests/frameworks/record_paddle_dynamic_rnn.py."""
+RECORDED = sorted({folder.name for folder in DATA.glob("loop_*")} - {*OLD})
 
 
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (7, 4)])
@@ -95,6 +98,34 @@ def refusal(model: Graph) -> str:
     with pytest.raises(UnsupportedError) as error:
         Session(model)
     return str(error.value)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("name", OLD)
+def test_programs_of_paddle_1_with_its_rnn_classes_give_what_was_recorded(
+    name: str, backend: str
+) -> None:
+    assert verify(load(DATA / name), DATA / name / "io.npz", backend=backend).passed
+
+
+def test_a_sequence_has_alone_what_a_dynamic_rnn_gives_it_among_others() -> None:
+    """Also an empty one; Paddle sorts them and lets the short ones drop out."""
+    arrays = read_arrays(DATA / "loop_dynamic_2" / "io.npz", ("in__", "lod__"))
+    x, h, offsets = arrays["in__x"], arrays["in__h"], arrays["lod__x"]
+    session = Session(load(DATA / "loop_dynamic_2"))
+    (whole,) = session.run({"x": Ragged(x, offsets), "h": h}).values()
+    for at, (first, end) in enumerate(pairwise(offsets.tolist())):
+        rows = Ragged(x[first:end], [0, end - first])
+        (alone,) = session.run({"x": rows, "h": h[at : at + 1]}).values()
+        np.testing.assert_allclose(alone.data, whole.data[first:end], atol=1e-6)
+    (none,) = session.run({"x": Ragged(x[:0], [0, 0]), "h": h[:1]}).values()
+    assert none.data.shape == (0, 3)
+
+
+def test_a_static_rnn_of_paddle_1_copies_its_memory() -> None:
+    words = Variable("x", 7, "float32", (None, 4), 0, False)
+    model = lower(program(op("rnn_memory_helper X=x -> Out=y"), x=words))
+    assert [node.op for node in model.nodes] == ["Identity"]
 
 
 def test_what_a_block_assigns_to_is_carried_and_its_own_variables_are_not() -> None:

@@ -83,38 +83,31 @@ def test_an_operator_that_no_output_needs_may_be_unknown() -> None:
     np.testing.assert_array_equal(run(graph)["y"].data, np.tanh(X))
 
 
-SIDES = {
-    "gru": ("BatchGate", "BatchResetHiddenPrev", "BatchHidden"),
-    "fusion_gru": ("ReorderedH0", "XX", "BatchedInput", "BatchedOut"),
-    "dropout": ("Mask",),
-    "reshape2": ("XShape",),
-}
 WEIGHTS = {"wx": np.ones((4, 6), np.float32), "wh": np.ones((2, 6), np.float32)}
+SIDES = [
+    op(
+        "gru Input=p Weight=wh -> Hidden=y BatchGate=BatchGate BatchHidden=BatchHidden"
+        " BatchResetHiddenPrev=BatchResetHiddenPrev"
+    ),
+    op(
+        "fusion_gru X=x WeightX=wx WeightH=wh -> Hidden=y ReorderedH0=ReorderedH0 XX=XX"
+        " BatchedInput=BatchedInput BatchedOut=BatchedOut"
+    ),
+    op("dropout X=x -> Out=y Mask=Mask"),
+    op("reshape2 X=x -> Out=y XShape=XShape", shape=(0, 4)),
+]
+"""Each with its side outputs, in variables of their names."""
 
 
-def with_sides(kind: str) -> Operator:
-    outputs = {side: side for side in SIDES[kind]}
-    if kind == "gru":
-        return op(kind, {"Input": "p", "Weight": "wh"}, {**outputs, "Hidden": "y"})
-    if kind == "fusion_gru":
-        inputs = {"X": "x", "WeightX": "wx", "WeightH": "wh"}
-        return op(kind, inputs, {**outputs, "Hidden": "y"})
-    given: dict[str, Any] = {"shape": (0, 4)} if kind == "reshape2" else {}
-    return op(kind, {"X": "x"}, {**outputs, "Out": "y"}, **given)
-
-
-PROJECT = op("mul X=x Y=wx -> Out=p")
-
-
-@pytest.mark.parametrize("kind", SIDES)
-def test_side_outputs_are_refused_where_somebody_reads_them(kind: str) -> None:
-    operators = [PROJECT, with_sides(kind)]
+@pytest.mark.parametrize("operator", SIDES, ids=lambda operator: operator.type)
+def test_side_outputs_are_refused_where_somebody_reads_them(operator: Operator) -> None:
+    operators = [op("mul X=x Y=wx -> Out=p"), operator]
     assert run(lower(program(*operators, parameters=WEIGHTS)))["y"].lod == [[0, 1, 3]]
-    for side in SIDES[kind]:
+    for side in operator.writes[1:]:
         reader = op(f"relu X={side} -> Out=read")
         for fetched in (("y", side), ("y", "read")):
             graph = lower(program(*operators, reader, parameters=WEIGHTS, fetches=fetched))
-            expected = f"node '{side}' ({kind}): output {side} is not computed"
+            expected = f"node '{side}' ({operator.type}): output {side} is not computed"
             assert reasons(graph) == [expected]
 
 

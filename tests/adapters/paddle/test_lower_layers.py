@@ -89,6 +89,21 @@ REFUSED = {
     ),
     "neither input Y nor attribute target_lod": one(op("lod_reset X=x -> Out=y")),
     "attribute axes: 4 for 2 axes": one(op("unsqueeze2 X=x -> Out=y", axes=(4,))),
+    "attributes kernels=(2,), strides=(1, 1), paddings=(0, 0, 0, 0)": one(
+        op("im2sequence X=x -> Out=y", kernels=(2,)), x=variable("x", "float32", None, 1, 4, 4)
+    ),
+    "attribute win_size=1048577": one(op("sequence_enumerate X=x -> Out=y", win_size=2**20 + 1)),
+    "attribute new_dim=0": one(op("sequence_reshape X=x -> Out=y", new_dim=0)),
+    "attribute axis=0: whether the rows of the LoD stay": one(op("flatten2 X=x -> Out=y", axis=0)),
+    "attributes transpose_X, transpose_Y of 2 and 1 axes": one(
+        op("matmul X=x Y=w -> Out=y", transpose_X=True), {"w": np.zeros(4, F32)}
+    ),
+    "input ValueTensor: 3 axes for a slice of 2": one(
+        op("set_value Input=x ValueTensor=w -> Out=y"), {"w": np.zeros((1, 1, 4), F32)}
+    ),
+    "attribute values: two of its lists are set": one(
+        op("set_value Input=x -> Out=y", values=(1.0,), fp32_values=(1.0,), shape=(1,))
+    ),
 }
 
 
@@ -110,6 +125,39 @@ def test_operators_that_no_paddle_here_runs_compute_their_formulas() -> None:
     declared = {"x": variable("x", "float32", None, 4), "m": variable("m", "bool", 4)}
     (y,) = reference(lower(one(fill, arrays, **declared)), {"x": x[0, 0]}).values()
     np.testing.assert_array_equal(y, np.where(arrays["m"], F32(2.5), x[0, 0]))
+
+
+def test_a_norm_that_is_called_twice_reads_the_statistics_of_training_twice() -> None:
+    """The operator also names them as outputs, which only training changes."""
+    outputs = {"MeanOut": "m", "VarianceOut": "v"}
+    norms = [
+        op("batch_norm", {**NORM, "X": x}, {"Y": y, **outputs}, is_test=True, epsilon=0.0)
+        for x, y in (("x", "z"), ("z", "y"))
+    ]
+    statistics = {**STATISTICS, "m": np.full(4, 3, F32), "v": np.full(4, 4, F32)}
+    x = np.arange(8, dtype=F32).reshape(2, 4)
+    model = lower(program(*norms, parameters=statistics, x=variable("x", "float32", None, 4)))
+    (y,) = reference(model, {"x": x}).values()
+    once = (x - 3) / 2 + 1
+    np.testing.assert_array_equal(y, (once - 3) / 2 + 1)
+
+
+def test_sequences_are_cut_thinned_and_listed_by_their_own_steps() -> None:
+    words = Ragged(np.array([[5], [1], [5], [2], [9]]), [0, 2, 2, 5])
+    declared = {"x": variable("x", "int64", None, 1, lod=1)}
+
+    def run(operator: Any, **parameters: Any) -> tuple[Any, Any]:
+        model = lower(one(operator, parameters, **declared))
+        (y,) = reference(model, {"x": words}).values()
+        return y.data.tolist(), y.offsets.tolist()
+
+    erased = run(op("sequence_erase X=x -> Out=y", tokens=(5,)))
+    assert erased == ([[1], [2], [9]], [0, 1, 1, 3])
+    listed = run(op("sequence_enumerate X=x -> Out=y", win_size=2, pad_value=7))
+    assert listed == ([[5, 1], [1, 7], [5, 2], [2, 9], [9, 7]], [0, 2, 2, 5])
+    places = {"first": np.array([[1], [0], [1]]), "count": np.array([[1], [0], [2]])}
+    cut = run(op("sequence_slice X=x Offset=first Length=count -> Out=y"), **places)
+    assert cut == ([[1], [2], [9]], [0, 1, 1, 3])
 
 
 def test_a_constant_that_would_fill_memory_is_an_error_of_the_run() -> None:
@@ -144,7 +192,7 @@ def test_cells_of_every_word_are_computed_only_where_somebody_looks(data: Path) 
     model = load(data / "paddle" / "lstm_cell_used")
     arrays = read_arrays(data / "paddle" / "lstm_cell_used" / "io.npz")
     hidden = model.outputs[0]
-    alone = type(model)(model.name, model.inputs, (hidden,), model.nodes, model.constants).pruned()
+    alone = type(model)(model.name, model.inputs, (hidden,), model.nodes, model.constants).prune()
     assert "the cell of every word" in Session(model, backend="reference").explain()
     assert "the cell of every word" not in Session(alone, backend="reference").explain()
     given = {key for key in arrays if "in__" in key or "lod__" in key and "out" not in key}
@@ -162,7 +210,7 @@ def test_cells_of_a_stack_are_refused() -> None:
         {"gate_clip": 1.0},
         {"input_forget": True},
     ):
-        with pytest.raises(UnsupportedError, match="one LSTM layer in one direction only"):
+        with pytest.raises(UnsupportedError, match="one LSTM"):
             check_cells(RnnSpec(Cell.LSTM, 4, 3, **more))
-    with pytest.raises(UnsupportedError, match="one LSTM layer in one direction only"):
+    with pytest.raises(UnsupportedError, match="one LSTM"):
         check_cells(RnnSpec(Cell.GRU, 4, 3))

@@ -17,7 +17,7 @@ from onernn import (
     load,
 )
 from onernn.adapters.paddle.read import VERSIONS, Program, Variable, find, parse_pir, read_program
-from onernn.engine.session import unsupported
+from onernn.engine.session import find_unsupported
 
 DATA = Path(__file__).parents[2] / "data" / "paddle"
 
@@ -54,8 +54,21 @@ def whole(name: str = "pir_recurrent") -> Any:
     return json.loads((DATA / name / "model.json").read_text())
 
 
-def operators(program: Any) -> list[Any]:
-    return program["program"]["regions"][0]["blocks"][0]["ops"]
+def operator(program: Any, name: str) -> Any:
+    """The first operator of a name."""
+    operators = program["program"]["regions"][0]["blocks"][0]["ops"]
+    return next(each for each in operators if each["#"] == name)
+
+
+def attribute(of: Any, name: str) -> Any:
+    return next(each["AT"] for each in of["A"] if each["N"] == name)
+
+
+def saved(program: Any, folder: Path) -> Path:
+    """`pir_recurrent` with another program."""
+    shutil.copytree(DATA / "pir_recurrent", folder / "m")
+    (folder / "m" / "model.json").write_text(json.dumps(program))
+    return folder / "m"
 
 
 def zeros(variables: Any) -> dict[str, np.ndarray]:
@@ -99,31 +112,27 @@ def test_a_newer_version_is_refused_by_number() -> None:
 
 def test_an_operator_nobody_knows_is_told_where_it_is_needed(tmp_path: Path) -> None:
     program = whole()
-    softmax = next(op for op in operators(program) if op["#"] == "1.softmax")
-    softmax["#"] = "1.hocus_pocus"
-    folder = shutil.copytree(DATA / "pir_recurrent", tmp_path / "m")
-    (folder / "model.json").write_text(json.dumps(program))
-    (refusal,) = unsupported(load(folder))
+    operator(program, "1.softmax")["#"] = "1.hocus_pocus"
+    (refusal,) = find_unsupported(load(saved(program, tmp_path)))
     assert "pd_op.hocus_pocus" in refusal.where and "not known" in refusal.reason
 
 
 @pytest.mark.parametrize("what", ["regions", "attribute", "operand"])
 def test_what_a_rule_does_not_read_is_refused_by_name(what: str, tmp_path: Path) -> None:
     program = whole()
-    softmax = next(op for op in operators(program) if op["#"] == "1.softmax")
+    softmax = operator(program, "1.softmax")
     if what == "regions":
         softmax["regions"] = [{"#": "region_1", "blocks": []}]
     elif what == "attribute":
         softmax["A"].append({"N": "novel", "AT": {"#": "0.a_bool", "D": True}})
     else:
         softmax["I"].append(dict(softmax["I"][0]))
-    folder = shutil.copytree(DATA / "pir_recurrent", tmp_path / "m")
-    (folder / "model.json").write_text(json.dumps(program))
+    folder = saved(program, tmp_path)
     if what == "operand":
         with pytest.raises(ModelFormatError, match="2 operands of softmax"):
             load(folder)
         return
-    (refusal,) = unsupported(load(folder))
+    (refusal,) = find_unsupported(load(folder))
     assert {"regions": "not known", "attribute": "not understood: attribute novel"}[
         what
     ] in refusal.reason
@@ -131,9 +140,10 @@ def test_what_a_rule_does_not_read_is_refused_by_name(what: str, tmp_path: Path)
 
 def test_infinities_and_null_results_are_read() -> None:
     program = whole("pir_around")
-    full = next(op for op in operators(program) if op["#"] == "1.full")
-    value = next(each for each in full["A"] if each["N"] == "value")
-    value["AT"] = {"#": "0.a_f64", "VD": "-INF"}
+    full = operator(program, "1.full")
+    value = attribute(full, "value")
+    value.clear()
+    value |= {"#": "0.a_f64", "VD": "-INF"}
     found = parsed(program).parameters[f"%{full['O'][0]['%']}"]
     assert np.isneginf(found).all()
 
@@ -141,9 +151,8 @@ def test_infinities_and_null_results_are_read() -> None:
 @pytest.mark.parametrize("sizes", [[-2], ["x"], [1] * 12])
 def test_impossible_constants_and_shapes_take_no_memory(sizes: Any) -> None:
     program = whole("pir_around")
-    full = next(op for op in operators(program) if op["#"] == "1.full")
-    shape = next(each for each in full["A"] if each["N"] == "shape")
-    shape["AT"]["D"] = sizes
+    full = operator(program, "1.full")
+    attribute(full, "shape")["D"] = sizes
     full["O"][0]["TT"]["D"][1] = sizes
     with pytest.raises(ModelFormatError, match="m.json: operator .*: malformed"):
         parsed(program)
@@ -152,9 +161,8 @@ def test_impossible_constants_and_shapes_take_no_memory(sizes: Any) -> None:
 @pytest.mark.parametrize("sizes", [[2**30], [2**40, 2**40]])
 def test_a_large_constant_is_left_to_the_run(sizes: list[int]) -> None:
     program = whole("pir_around")
-    full = next(op for op in operators(program) if op["#"] == "1.full")
-    shape = next(each for each in full["A"] if each["N"] == "shape")
-    shape["AT"]["D"] = sizes
+    full = operator(program, "1.full")
+    attribute(full, "shape")["D"] = sizes
     assert f"%{full['O'][0]['%']}" not in parsed(program).parameters
 
 

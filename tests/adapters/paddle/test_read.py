@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.paddle_bytes import attribute, block, field, tensor, variable
 
 from onernn import ModelFormatError, UnsupportedError
 from onernn.adapters.paddle.read import Operator, Variable, find, read_program
@@ -114,7 +115,7 @@ def test_operators_keep_slots_attributes_and_positions() -> None:
         "feed mul elementwise_add gru mul elementwise_add gru concat scale fetch".split()
     )
     assert [op.position for op in program.operators] == list(range(10))
-    assert (program.version, program.blocks) == (2006002, 1)
+    assert (program.version, len(program.inner)) == (2006002, 0)
     assert program.file == DATA / "bigru_concat" / "model.pdmodel"
     gru = program.operators[6]
     assert gru.inputs == {
@@ -152,44 +153,6 @@ def test_variables_tell_kind_dtype_shape_and_depth() -> None:
     assert variables["gru.w_0"] == Variable("gru.w_0", 7, "float32", (32, 96), 0, True)
     assert variables["feed"] == Variable("feed", 9, None, None, 0, True)
     assert variables["fetch"] == Variable("fetch", 10, None, None, 0, True)
-
-
-# Programs by hand, byte after byte: protobuf's wire format is all that is needed.
-
-
-def varint(value: int) -> bytes:
-    value &= 2**64 - 1  # negative ones are ten bytes
-    out = b""
-    while value > 127:
-        out, value = out + bytes([value & 127 | 128]), value >> 7
-    return out + bytes([value])
-
-
-def field(number: int, value: int | float | bytes) -> bytes:
-    if isinstance(value, bytes):
-        return varint(number << 3 | 2) + varint(len(value)) + value
-    if isinstance(value, float):
-        return varint(number << 3 | 1) + struct.pack("<d", value)
-    return varint(number << 3) + varint(value)
-
-
-def variable(name: bytes, kind: int, data_type: int = 5, dims: tuple[int, ...] = ()) -> bytes:
-    desc = field(1, data_type) + b"".join(field(2, size) for size in dims)
-    kinds = field(1, kind) + (field(3, field(1, desc)) if kind == 7 else b"")
-    return field(3, field(1, name) + field(2, kinds) + field(3, 1))
-
-
-def block(*contents: bytes, index: int = 0) -> bytes:
-    return field(1, field(1, index) + field(2, index - 1) + b"".join(contents))
-
-
-def tensor(data_type: int, dims: tuple[int, ...], data: bytes, lod: bytes = bytes(8)) -> bytes:
-    desc = field(1, data_type) + b"".join(field(2, size) for size in dims)
-    return bytes(4) + lod + bytes(4) + struct.pack("<i", len(desc)) + desc + data
-
-
-def attribute(name: bytes, kind: int, *values: bytes) -> bytes:
-    return field(4, field(1, name) + field(2, kind) + b"".join(values))
 
 
 def written(folder: Path, program: bytes, parameters: bytes = b"") -> Path:
@@ -256,7 +219,7 @@ def test_every_type_of_attribute_is_read_and_the_callstack_is_dropped(tmp_path: 
     assert isinstance(operator, Operator) and operator.attributes == expected
     kinds = {name: type(value) for name, value in operator.attributes.items()}
     assert kinds == {name: type(value) for name, value in expected.items()}
-    assert program.blocks == 3 and program.version == 0 and program.parameters == {}
+    assert len(program.inner) == 2 and program.version == 0 and program.parameters == {}
 
 
 @pytest.mark.parametrize(
@@ -354,17 +317,17 @@ def test_two_combined_files_are_listed(model: Path) -> None:
     (model / "model.pdmodel").rename(model / "__model__")
     for name in ("__params__", "params"):
         (model / name).write_bytes(COMBINED)
-    with pytest.raises(ModelFormatError, match="give one as params: .*__params__, .*params"):
+    with pytest.raises(ModelFormatError, match="__params__, .*params"):
         find(model)
     check_parameters(read_program(model, model / "params").parameters)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nul\0byte", "x" * 5000], ids=["", "nul", "long"])
 def test_a_missing_path_tells_what_was_looked_for(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ModelFormatError, match=r"no such file or folder, and no .*\.pdmodel"):
-        read_program(tmp_path / name)
-    with pytest.raises(ModelFormatError, match="no such file or folder of parameters"):
-        read_program(DATA / "bigru_concat", params=tmp_path / name)
+    for given in ([tmp_path / name], [DATA / "bigru_concat", tmp_path / name]):
+        with pytest.raises(ModelFormatError) as error:
+            read_program(*given)
+        assert error.value.file == str(tmp_path / name)
 
 
 def test_a_folder_without_a_model_tells_what_was_looked_for(tmp_path: Path) -> None:

@@ -89,9 +89,9 @@ def another_dtype(whole: Any) -> None:
     "change, reason",
     [
         (unknown_operator, "unheard_of.*not known"),
-        (unknown_argument, "not understood: attribute twist"),
+        (unknown_argument, "attribute twist"),
         (dropout_of_training, r"call model\.eval\(\)"),
-        (another_dtype, "would give float32, PyTorch gives float64"),
+        (another_dtype, "float32, PyTorch gives float64"),
     ],
 )
 def test_what_is_not_computed_raises_only_when_it_is_to_run(
@@ -131,12 +131,12 @@ def version(major: int) -> Callable[[Any], None]:
     [
         (version(7), UnsupportedError, r"version 7\.\d+ of the schema"),
         (version(9), UnsupportedError, r"version 9\.\d+ of the schema"),
-        (a_mutation, UnsupportedError, "each run changes 'mean'|each run changes 'b'"),
-        (a_lost_tensor, ModelFormatError, "'elsewhere' is not in the file"),
+        (a_mutation, UnsupportedError, "'mean'|'b'"),
+        (a_lost_tensor, ModelFormatError, "'elsewhere'"),
         (
             a_view_that_is_changed,
             UnsupportedError,
-            "'unread' .mul_.Scalar. changes a tensor in its place",
+            "'unread' .mul_.Scalar.",
         ),
     ],
 )

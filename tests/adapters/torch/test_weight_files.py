@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import shutil
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onernn import ModelFormatError, OnernnError, ShapeError, UnsupportedError
+from onernn import (
+    ModelFormatError,
+    OnernnError,
+    ShapeError,
+    UnsupportedError,
+    load,
+    read_weights,
+)
 from onernn.adapters.stacks import read_stacks
 from onernn.adapters.torch.weight_files import layers_among, read_arrays, unpickle
 from onernn.ir.spec import Cell
@@ -34,6 +44,146 @@ def test_every_form_of_a_state_gives_its_arrays(name: str, arrays: dict[str, Any
         np.testing.assert_array_equal(found[key], array, strict=True)
 
 
+NAMES = ["pytorch_model.bin", "model.pth.tar", "best.model", "weights", "state.onnx", "a.pt2"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("content", FILES)
+def test_weights_are_known_by_their_content_under_any_name(
+    content: str, name: str, tmp_path: Path, arrays: dict[str, Any]
+) -> None:
+    file = Path(shutil.copy(WEIGHTS / content, tmp_path / name))
+    assert read_weights(file).keys() == arrays.keys()
+    assert read_stacks(file).keys() == {"encoder", "decoder.gru"}
+    with pytest.raises(UnsupportedError, match=rf"{name}: .*onernn\.read_weights gives its arrays"):
+        load(file)
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.pt", "model"])
+def test_a_program_is_known_by_its_content_under_any_name(name: str, tmp_path: Path) -> None:
+    file = Path(shutil.copy(WEIGHTS.parent / "rows" / "model.pt2", tmp_path / name))
+    assert [value.name for value in load(file).inputs] == ["x"]
+    with pytest.raises(UnsupportedError, match=rf"{name}: no file of weights alone"):
+        read_weights(file)
+
+
+def test_a_torchscript_archive_says_how_it_becomes_onnx(tmp_path: Path) -> None:
+    file = Path(shutil.copy(WEIGHTS / "traced.pt", tmp_path / "it's traced.model"))
+    with pytest.raises(
+        UnsupportedError, match=r"TorchScript.*torch\.onnx\.export\(torch\.jit\.load"
+    ):
+        load(file)
+
+
+def write_safetensors(file: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Writes float32 arrays as huggingface/safetensors describes its format."""
+    header, body = {}, b""
+    for name, array in arrays.items():
+        places = [len(body), len(body) + array.nbytes]
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": places}
+        body += array.tobytes()
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+PARTS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+
+
+@pytest.fixture
+def index(tmp_path: Path, arrays: dict[str, Any]) -> Path:
+    """The index of a state whose tensors are in two files in turn."""
+    places = {name: PARTS[at % 2] for at, name in enumerate(arrays)}
+    for part in PARTS:
+        held = {name: array for name, array in arrays.items() if places[name] == part}
+        write_safetensors(tmp_path / part, held)
+    file = tmp_path / "model.safetensors.index.json"
+    file.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
+    return file
+
+
+def test_an_index_gives_the_tensors_of_its_files(index: Path, arrays: dict[str, Any]) -> None:
+    found = read_weights(index)
+    assert [*found] == [*arrays]
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array, strict=True)
+    assert read_stacks(index).keys() == {"encoder", "decoder.gru"}
+    with pytest.raises(UnsupportedError, match="onernn.read_weights gives its arrays"):
+        load(index)
+
+
+@pytest.mark.parametrize(
+    ("places", "error"),
+    [
+        ({"x": "../state.safetensors"}, r"'\.\./state.safetensors' would lie outside"),
+        ({"x": "model.safetensors.index.json"}, "expected an archive"),
+        ({"x": "missing.safetensors"}, r"missing\.safetensors.*no such file"),
+        ({"x": PARTS[0]}, f"'.*': only '{PARTS[0]}' has it|'x': '{PARTS[0]}' lacks it"),
+        ({"x": 3}, "weight_map: expected the name of a file"),
+        ([], "weight_map: expected an object"),
+    ],
+)
+def test_an_index_that_does_not_fit_its_files_is_told(places: Any, error: str, index: Path) -> None:
+    index.write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(ModelFormatError, match=error):
+        read_weights(index)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\x03\x04",
+        b"\x80\x02\x8a\x0a",
+        b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.",
+        b'{"weight_map"',
+        b'"weight_map"',
+        b'{"weight_map": {"a": "b"}}' + b"[" * 10**5,
+        b"\xff" * 8 + b"{",
+        b"\x02" + b"\x00" * 7 + b"{}",
+        b"\x02" + b"\x00" * 7 + b"{[",
+    ],
+    ids=range(10),
+)
+@pytest.mark.parametrize("name", ["model", "model.bin", "model.pt", "model.pt2"])
+def test_a_file_that_only_begins_like_weights_is_an_error_of_ours(
+    content: bytes, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(OnernnError, match=name):
+        load(tmp_path / name)
+    try:
+        assert read_weights(tmp_path / name) == {}  # a .safetensors of no tensor
+    except OnernnError as error:
+        assert name in str(error)
+
+
+class Module:
+    """A pickle of it names this class, as one of torch.save(module) names the module's."""
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (Module(), r"weights_only=False\)\.state_dict\(\), 'state\.pt'\)"),
+        ({"state_dict": {}, "args": Module()}, r"weights_only=False\)\['state_dict'\]"),
+    ],
+    ids=["whole", "inside"],
+)
+@pytest.mark.parametrize("suffix", [".pt", ".bin", ""])
+def test_every_reader_explains_a_pickled_object_in_the_same_words(
+    value: Any, advice: str, suffix: str, tmp_path: Path
+) -> None:
+    file = write_archive(tmp_path, pickle.dumps(value, 2)).rename(tmp_path / f"m{suffix}")
+    words = set()
+    for read in (read_weights, load, read_stacks):
+        with pytest.raises(
+            UnsupportedError, match=rf"\.Module, which is not run.*{advice}"
+        ) as told:
+            read(file)
+        words.add(str(told.value))
+    assert len(words) == 1
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_names_tell_the_stack(name: str, arrays: dict[str, Any]) -> None:
     layers = read_stacks(WEIGHTS / name)
@@ -51,6 +201,13 @@ def test_names_tell_the_stack(name: str, arrays: dict[str, Any]) -> None:
                 np.testing.assert_array_equal(found[key], wanted[key])
 
 
+def write_archive(folder: Path, data: bytes) -> Path:
+    """A file that holds a pickle."""
+    with zipfile.ZipFile(folder / "m.pt", "w") as archive:
+        archive.writestr("m/data.pkl", data)
+    return folder / "m.pt"
+
+
 class Calls:
     """A pickle of it calls os.system."""
 
@@ -62,11 +219,8 @@ class Calls:
 
 @pytest.mark.parametrize("protocol", range(2, 6))
 def test_a_pickle_that_calls_anything_is_refused_by_its_name(protocol: int, tmp_path: Path) -> None:
-    data = pickle.dumps({"weight_ih_l0": Calls()}, protocol)
-    file = tmp_path / "m.pt"
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("m/data.pkl", data)
-    with pytest.raises(UnsupportedError, match=r"(posix|nt)\.system, which is not run here"):
+    file = write_archive(tmp_path, pickle.dumps({"weight_ih_l0": Calls()}, protocol))
+    with pytest.raises(UnsupportedError, match=r"(posix|nt)\.system"):
         read_arrays(file)
 
 
@@ -109,9 +263,7 @@ def test_a_hostile_pickle_is_an_error_of_ours(data: bytes) -> None:
 
 
 def test_a_value_that_holds_itself_many_times_is_read_in_no_time(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
-        archive.writestr("m/data.pkl", shared(200))
-    assert read_arrays(tmp_path / "m.pt") == {}
+    assert read_arrays(write_archive(tmp_path, shared(200))) == {}
 
 
 def rewritten(file: Path, member: str, change: Callable[[bytes], bytes]) -> Path:
@@ -133,24 +285,26 @@ def test_a_tensor_beyond_its_storage_is_told(tmp_path: Path) -> None:
 
 def test_numbers_of_another_byte_order_are_refused(tmp_path: Path) -> None:
     file = rewritten(tmp_path / "m.pt", "byteorder", lambda _: b"big")
-    with pytest.raises(UnsupportedError, match="its numbers are big-endian"):
+    with pytest.raises(UnsupportedError, match=str(file)):
         read_arrays(file)
 
 
 def test_a_file_without_recurrent_layers_tells_which_names_it_wants(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "m.pt", "w") as archive:
-        archive.writestr("m/data.pkl", pickle.dumps({}, 2))
-    with pytest.raises(UnsupportedError, match="expected names as PyTorch's"):
-        read_stacks(tmp_path / "m.pt")
+    file = write_archive(tmp_path, pickle.dumps({}, 2))
+    with pytest.raises(UnsupportedError, match=str(file)):
+        read_stacks(file)
 
 
-def test_biases_that_do_not_fit_each_other_name_their_module(arrays: dict[str, Any]) -> None:
-    arrays["decoder.gru.bias_hh_l0"] = np.zeros(3, np.float32)
-    with pytest.raises(ShapeError, match=r"decoder\.gru: .*bias"):
-        layers_among(arrays)
-
-
-def test_directions_that_do_not_fit_each_other_name_their_module(arrays: dict[str, Any]) -> None:
-    arrays["encoder.weight_ih_l0_reverse"] = arrays["encoder.weight_ih_l0_reverse"][:, :2]
-    with pytest.raises(ShapeError, match=r"encoder: weights layer: \(.*\) and \("):
+@pytest.mark.parametrize(
+    ("name", "shape", "named"),
+    [
+        ("decoder.gru.bias_hh_l0", 3, r"decoder\.gru: .*bias"),
+        ("encoder.weight_ih_l0_reverse", (16, 2), r"encoder: weights layer: \(.*\) and \("),
+    ],
+)
+def test_arrays_that_do_not_fit_each_other_name_their_module(
+    name: str, shape: Any, named: str, arrays: dict[str, Any]
+) -> None:
+    arrays[name] = np.zeros(shape, np.float32)
+    with pytest.raises(ShapeError, match=named):
         layers_among(arrays)

@@ -1,4 +1,4 @@
-"""Layers and stacks on the kernels of this package: one call of C for all layers and directions."""
+"""Layers and stacks on onernn's kernels: one call of C for all layers and directions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from copy import copy
 from functools import lru_cache, partial
 from math import inf
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,16 +37,19 @@ from onernn.backend.stack import LayerBackend, Stack, Trainer
 from onernn.ir.activations import complete
 from onernn.ir.arrays import Array, seal
 from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.ir.records import NamedTuple
 from onernn.ir.spec import Activation, RnnSpec
 from onernn.ir.weights import NO_SCALES, UNIT, Layers, PartViews, Weights, layers_of
 
 READ_IN_PLACE = ("f32", "bf16")
-"""Types whose matrices a call may read as a framework keeps them: see kernels/unpacked.hpp."""
+"""Dtypes whose matrices a call may read in a framework's memory: see kernels/unpacked.hpp."""
 
 
 class Share(NamedTuple):
-    """One thread's work: multiplications, bytes of matrices that it reads, different ones."""
+    """One thread's work: multiplications, bytes of matrices that it reads, and how many of these
+    bytes are distinct.
+    """
 
     products: int
     read: int
@@ -54,7 +57,9 @@ class Share(NamedTuple):
 
 
 class Account(NamedTuple):
-    """How threads share one layer of a batch: `onernn_account`, whose shares are not empty."""
+    """How threads share one layer of a batch: the result of `onernn_account`, without
+    empty shares.
+    """
 
     groups: int
     threads: int
@@ -73,46 +78,44 @@ class Account(NamedTuple):
 class CompiledStack:
     """A `StackKernel` of kernels; safe to share between threads.
 
-    Each thread that runs it has a stack of C of its own, with memory; all of them read the same
-    weights, and one at a time leads the process's team. ``holds_finite``: infinity becomes NaN in
-    it, as in bytes, so whoever finds NaN in the last states h has to look whether that is refused.
+    Each thread that runs it has a separate C stack with memory. All of them read the same weights,
+    and one at a time leads the process's team. ``holds_finite``: infinity becomes NaN in it,
+    because u8 has no infinity. So a caller that finds NaN in the last states h must check whether
+    the input is refused.
     """
-
-    _parts: Any
-    _numbers: Any
-    _unpacked: Any
-    """Arguments of C: a layer's own weights, or where a framework keeps them."""
 
     def __init__(
         self,
         kernels: Kernels,
         spec: RnnSpec,
-        layers: Layers,
+        real: np.dtype[Any],
         dtype: str,
         threads: int,
-        options: U8Options | None = None,
+        packed: Packed | None = None,
+        holds_finite: bool = False,
     ) -> None:
-        self._start(kernels, spec, layers[0].iter.dtype, dtype, threads)
-        self.holds_finite = options is not None or dtype == CODES
-        self._c_spec, self._parts, self._numbers = pack(kernels, spec, layers, dtype, options)
-        self._idle.append(self._new())  # fails now if it cannot be made
-
-    @classmethod
-    def without_weights(
-        cls, kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], dtype: str, threads: int
-    ) -> CompiledStack:
-        """Returns a layer that runs after `reading` only: each call reads a framework's weights."""
-        result = cls.__new__(cls)
-        result._start(kernels, spec, real, dtype, threads)
-        result._c_spec = describe(kernels, spec, "f64" if real == np.float64 else dtype)
-        result._idle.append(result._new())
-        return result
+        """Takes ``packed`` weights; without them it runs only after `reading`."""
+        self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
+        self._spec, self._team = spec, team_of(threads)
+        self._real, self._dtype, self.holds_finite = real, dtype, holds_finite
+        self._packed = packed or Packed(_describe_stored(kernels, spec, real, dtype))
+        self._unpacked: Any = None
+        self._idle: deque[tuple[Any, Any, Any]] = deque()
+        self._usual, self._largest = UsualNeed(), 0
+        # A spec computes its properties again at each use, which would slow down a short step.
+        self._channels = spec.output_size
+        names = ("lod", "tnc", "ntc", "packed")
+        self.layouts = {name: getattr(self._lib, f"ONERNN_{name.upper()}") for name in names}
+        self._parts_of_state = (spec.layers, spec.directions)
+        self._widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
+        self._is_simple = not spec.cell.has_attention
+        self._idle.append(self._new())  # raises now if it cannot be made
 
     def reading(self, parts: Sequence[PartViews]) -> CompiledStack:
-        """Returns the same layer on these weights, layer by layer, its directions one after the
-        other.
+        """Returns the same layer on these weights, layer by layer, with the directions of each in
+        order.
 
-        It keeps addresses only: its caller keeps the memory. Raises `ShapeError`, and
+        It keeps only addresses: its caller must keep the memory. Raises `ShapeError`, and
         `UnsupportedError` for arrays that C cannot read.
         """
         spec, units = self._spec, self._spec.hidden_size
@@ -124,11 +127,7 @@ class CompiledStack:
                 ("input", part.input, (inputs, units)),
                 ("recurrent", part.recurrent, (spec.recurrent_size, units)),
                 ("bias", [bias for row in part.bias for bias in row], (units,)),
-                (
-                    "projection",
-                    [] if part.projection is None else [part.projection],
-                    (units, spec.recurrent_size),
-                ),
+                ("projection", _projection(part), (units, spec.recurrent_size)),
             )
             for name, arrays, shape in groups:
                 for array in arrays:
@@ -143,29 +142,12 @@ class CompiledStack:
         result._unpacked = self._ffi.new("onernn_unpacked[]", [*map(_unpack, parts)])
         return result
 
-    def _start(
-        self, kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], dtype: str, threads: int
-    ) -> None:
-        self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
-        self._spec, self._team = spec, team_of(threads)
-        self._real, self._dtype, self.holds_finite = real, dtype, False
-        self._parts = self._numbers = self._unpacked = None
-        self._idle: deque[tuple[Any, Any, Any]] = deque()
-        self._usual, self._largest = UsualNeed(), 0
-        # Properties of a spec are computed anew each time, which a short step would notice.
-        self._channels, self._tnc = spec.output_size, self._lib.ONERNN_TNC
-        names = ("lod", "tnc", "ntc", "packed")
-        self.layouts = {name: getattr(self._lib, f"ONERNN_{name.upper()}") for name in names}
-        self._parts_of_state = (spec.layers, spec.directions)
-        self._widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
-        self._is_simple = not spec.cell.has_attention
-
-    def takes(self, x: Ragged | Array, initial: State) -> bool:
-        """See `StackKernel.takes`: all numbers come out right."""
+    def takes(self, x: Batch, initial: State) -> bool:
+        """Returns True: the results are right for all inputs."""
         return True
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
-        """See `StackKernel.run_again`: checks arrays that C reads in place."""
+        """Implements `StackKernel.run_again`: checks arrays that C reads in place."""
         if not (self._is_simple and self._reads(x, 3) and x.shape[2] == self._spec.input_size):
             return None
         T, N, _ = x.shape
@@ -175,28 +157,23 @@ class CompiledStack:
             for array, width in zip(state, self._widths, strict=True):
                 if not self._reads(array, 4) or array.shape != (*self._parts_of_state, N, width):
                     return None
-        return self._call(self._tnc, (T, N), None, x, None, state)
+        return self._call(self.layouts["tnc"], (T, N), None, x, None, state)
 
-    def run(
-        self, x: Ragged | Array, initial: State, attention: Ragged | Array | None
-    ) -> tuple[Array, State]:
-        """See `StackKernel.run`."""
-        words, scale = data_of(x), None if attention is None else data_of(attention)
-        initial = tuple(map(_lay_out, initial))
+    def run(self, x: Batch, initial: State, attention: Batch | None) -> tuple[Array, State]:
+        """Implements `StackKernel.run`."""
+        given = [data_of(x)] if attention is None else [data_of(x), data_of(attention)]
+        layout, extent, offsets = "tnc", given[0].shape[:2], None
         if isinstance(x, Ragged):
-            layout, extent, offsets = self._lib.ONERNN_LOD, (0, len(x)), x.offsets
-        else:
-            layout, extent, offsets = self._lib.ONERNN_TNC, words.shape[:2], None
-            batch_major = words.swapaxes(0, 1)
-            if batch_major.flags.c_contiguous and not words.flags.c_contiguous:
-                layout, words = self._lib.ONERNN_NTC, batch_major
-                scale = None if scale is None else scale.swapaxes(0, 1)
-        words, scale = _lay_out(words), None if scale is None else _lay_out(scale)
-        y, final = self._call(layout, extent, offsets, words, scale, initial)
-        return (y.swapaxes(0, 1) if layout == self._lib.ONERNN_NTC else y), final
+            layout, extent, offsets = "lod", (0, len(x)), x.offsets
+        elif given[0].swapaxes(0, 1).flags.c_contiguous and not given[0].flags.c_contiguous:
+            layout, given = "ntc", [array.swapaxes(0, 1) for array in given]
+        words, *more = map(_lay_out, given)
+        scale, states = (more[0] if more else None), tuple(map(_lay_out, initial))
+        y, final = self._call(self.layouts[layout], extent, offsets, words, scale, states)
+        return (y.swapaxes(0, 1) if layout == "ntc" else y), final
 
     def _reads(self, array: Any, axes: int) -> bool:
-        """Returns whether C reads the array where it stands."""
+        """Returns whether C reads the array in place."""
         return (
             type(array) is np.ndarray
             and array.dtype == self._real
@@ -214,7 +191,7 @@ class CompiledStack:
         attention: Array | None,
         initial: State | None,
     ) -> tuple[Array, State]:
-        """y like x, and the final states; ``extent``: steps and sentences."""
+        """Returns y like x, and the final states; ``extent``: steps and sequences."""
         y = np.empty((*x.shape[:-1], self._channels), self._real)
         states = (*self._parts_of_state, extent[1])
         final = tuple([np.empty((*states, width), self._real) for width in self._widths])
@@ -243,9 +220,9 @@ class CompiledStack:
         final: Sequence[Any],
         attention: Any = None,
     ) -> None:
-        """Runs a batch of steps and sentences between pointers of C; nothing of it is checked.
+        """Runs a batch of steps and sequences between pointers of C, without any checks.
 
-        ``state``: empty for zeros. Bytes do not tell of infinity here.
+        ``state``: empty for zeros. Infinity in u8 layers is not reported.
         """
         try:
             idle = self._idle.pop()
@@ -271,29 +248,29 @@ class CompiledStack:
         return self._ffi.cast(to, address)
 
     def _refuse_infinity(self, arrays: dict[str, Array | None]) -> None:
-        """Refuses infinity, of which bytes make NaN; NaN from NaN in x is right."""
+        """Refuses infinity, which u8 would turn into NaN; NaN that comes from NaN in x is right."""
         for name, array in arrays.items():
             if array is not None and np.isinf(array).any():
                 raise UnsupportedError(f"{name}: {self._dtype} holds finite numbers, got inf")
 
     @property
     def threads(self) -> str:
-        """How many threads may run it, and how batches of a usual size are divided among them."""
+        """How many threads may run it, and how they share batches of a usual size."""
         if abs(self._team) == 1:
             return "1"
         single, many = (max(self.account([20] * n), key=attrgetter("threads")) for n in (1, 64))
         return f"up to {abs(self._team)}; a sequence of 20 steps runs {single}, 64 of them {many}"
 
     def with_threads(self, threads: int) -> CompiledStack:
-        """The same layer on at most so many threads, whatever this machine has."""
+        """Returns the same layer on at most ``threads`` threads, whatever this machine has."""
         result = copy(self)
         result._team, result._idle = threads, deque()
         return result
 
     def account(self, lengths: Sequence[int]) -> list[Account]:
-        """Returns how its threads would share each layer of a batch of such sequences.
+        """Returns how its threads would share each layer of a batch of sequences of these lengths.
 
-        Sizes alone decide; nothing is multiplied, and no thread is started.
+        The result depends only on sizes; nothing is multiplied, and no thread is started.
         """
         ffi, words = self._ffi, sum(lengths)
         handle, batch, arrays = self._new()
@@ -319,39 +296,44 @@ class CompiledStack:
         ]
 
     def handle(self) -> Any:
-        """Returns a stack of C, for one thread at a time; good as long as this object is there."""
+        """Returns a C stack, valid as long as this object exists; only one thread at a time may use
+        it.
+        """
         return self._new()[0]
 
-    def stored(self) -> tuple[bytes, Array]:
-        """Returns its `onernn_spec` and `onernn_part`s as they are in memory, and its weights."""
-        parts = (self._c_spec, self._parts)
-        return b"".join(bytes(self._ffi.buffer(part)) for part in parts), self._numbers
+    def export(self) -> tuple[bytes, Array]:
+        """Returns the bytes of its `onernn_spec` and `onernn_part`s, and its weights."""
+        spec, parts, numbers = self._packed
+        return b"".join(bytes(self._ffi.buffer(each)) for each in (spec, parts)), numbers
 
     def _new(self) -> tuple[Any, Any, Any]:
         """Returns a stack for one thread at a time, and the structs that describe its runs."""
         ffi = self._ffi
-        pointer = ffi.new("onernn_stack **")
-        numbers = ffi.NULL if self._numbers is None else ffi.from_buffer(self._numbers)
-        parts = self._parts or ffi.NULL
-        status = self._lib.onernn_stack_new(self._c_spec, parts, numbers, self._team, pointer)
+        pointer, (spec, parts, numbers) = ffi.new("onernn_stack **"), self._packed
+        memory = ffi.NULL if numbers is None else ffi.from_buffer(numbers)
+        parts = parts or ffi.NULL
+        status = self._lib.onernn_stack_new(spec, parts, memory, self._team, pointer)
         check(self._lib, status, "a layer")
         handle = ffi.gc(pointer[0], self._lib.onernn_stack_free)
         return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
 
     def cache_info(self) -> dict[str, int]:
-        """See `StackKernel.cache_info`: it has no primitives."""
+        """Returns 0 for both: it has no primitives."""
         return {"hits": 0, "misses": 0}
 
 
 def _unpack(part: PartViews) -> dict[str, Any]:
     """Returns the fields of an `onernn_unpacked`."""
-    projection = [] if part.projection is None else [part.projection]
     return {
         "input": _matrix(part.input),
         "recurrent": _matrix(part.recurrent),
-        "projection": _matrix(projection),
+        "projection": _matrix(_projection(part)),
         "bias": [[_address(bias) for bias in row] for row in part.bias],
     }
+
+
+def _projection(part: PartViews) -> list[Array]:
+    return [] if part.projection is None else [part.projection]
 
 
 def _matrix(gates: Sequence[Array]) -> dict[str, Any]:
@@ -371,11 +353,14 @@ def _no_trainer() -> Trainer:
 
 
 class Packed(NamedTuple):
-    """The arguments for a stack of C: its `onernn_spec`, its `onernn_part`s, and the numbers."""
+    """The arguments for a C stack: its `onernn_spec`, its `onernn_part`s, and its arrays.
+
+    A layer that reads a framework's weights has only the first.
+    """
 
     spec: Any
-    parts: Any
-    numbers: Array
+    parts: Any = None
+    numbers: Any = None
 
 
 def pack(
@@ -385,7 +370,7 @@ def pack(
     dtype: str,
     options: U8Options | None = None,
 ) -> Packed:
-    """Returns a layer as the library reads it; ``options``: of u8, and of int8-dynamic.
+    """Returns a layer in the form that the library reads; ``options``: of u8, and of int8-dynamic.
 
     Raises `UnsupportedError`.
     """
@@ -403,7 +388,7 @@ def pack(
         memory[:] = layers.packed[key][1]
         layers.packed[key] = places, seal(memory)
     stored = "w8" if dtype == CODES else "s8" if options else dtype
-    c_spec = describe(kernels, spec, "f64" if real == np.float64 else stored)
+    c_spec = _describe_stored(kernels, spec, real, stored)
     parts = kernels.ffi.new("onernn_part[]", places)
     for at, part in enumerate(parts):
         scales = options.part(at, spec.directions) if options else NO_SCALES
@@ -416,7 +401,7 @@ def pack(
 def _pack(
     spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None
 ) -> tuple[list[dict[str, int]], Array]:
-    """Where each part's arrays begin, and the numbers."""
+    """Returns the offset of each part's arrays, and the arrays."""
     if options:
         numbers = Numbers(BYTES, options.per_channel)
     else:
@@ -434,16 +419,20 @@ def _pack(
 
 
 def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:
-    """Returns the dtype and the kernel of a layer with such weights."""
+    """Returns the dtype and the kernel of a layer with these weights."""
     if real == np.float64:
         return "f64", f"kernels {kernels.isa}"
-    widens = dtype == "bf16" and not kernels.isa.endswith("_bf16")
+    widens = dtype == "bf16" and not kernels.multiplies_bf16
     return dtype, f"kernels {kernels.isa}{', matrices widened to f32' * widens}"
 
 
-@lru_cache(256)  # for layers that are made anew with every step of training
+def _describe_stored(kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], stored: str) -> Any:
+    return describe(kernels, spec, "f64" if real == np.float64 else stored)
+
+
+@lru_cache(256)  # for layers that are made again with every step of training
 def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
-    """Returns the spec as kernels.h has it; C only reads it."""
+    """Returns the spec as the struct of kernels.h; C only reads it."""
     lib = kernels.lib
     low, high = spec.cell_clip or (-inf, inf)
 
@@ -479,7 +468,7 @@ def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
 
 
 def check(lib: Any, status: int, of: str) -> None:
-    """Raises `LibraryError` where a call of the library did not succeed."""
+    """Raises `LibraryError` if a call of the library did not succeed."""
     if status == lib.ONERNN_NO_MEMORY:
         raise LibraryError(f"kernels: the system has no memory, or no thread, for {of}")
     if status:
@@ -487,7 +476,7 @@ def check(lib: Any, status: int, of: str) -> None:
 
 
 def _lay_out(array: Array) -> Array:
-    """Returns the array as C reads it."""
+    """Returns the array in a layout that C reads."""
     return np.require(array, requirements=("C", "A"))
 
 
@@ -505,27 +494,24 @@ class KernelsBackend(LayerBackend):
     def stack(
         self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
     ) -> Stack:
-        """See `LayerBackend.stack`."""
-        kernel = CompiledStack(self.kernels, spec, layers, dtype, self.threads, options)
-        trainer = partial(self.trainer, spec, layers, dtype)
-        return self._stack(spec, dtype, layers[0].iter.dtype, kernel, trainer)
+        """Implements `LayerBackend.stack`."""
+        real, packed = layers[0].iter.dtype, pack(self.kernels, spec, layers, dtype, options)
+        finite = options is not None or dtype == CODES
+        kernel = CompiledStack(self.kernels, spec, real, dtype, self.threads, packed, finite)
+        return self._stack(spec, dtype, real, kernel, partial(self.trainer, spec, layers, dtype))
 
     def live_stack(
         self, spec: RnnSpec, parts: Sequence[PartViews], dtype: str, like: Stack | None = None
     ) -> Stack:
-        """Returns a layer whose runs read these weights where a framework keeps them; it does not
-        train.
+        """Returns a layer whose runs read these weights in a framework's memory; it does not train.
 
-        ``dtype``: one of `READ_IN_PLACE`. ``like``: such a layer of the same spec, whose memory for
-        runs it shares. The bits are those of a layer that `prepare` packs. See
-        `CompiledStack.reading` for what its caller keeps, and for errors.
+        ``dtype``: one of `READ_IN_PLACE`. ``like``: another such layer of the same spec, whose
+        memory for runs it shares. The results have the same bits as with a layer that `prepare`
+        packs. `CompiledStack.reading` says what its caller must keep, and which errors it raises.
         """
         real = parts[0].recurrent[0].dtype
-        if like is None:
-            arguments = self.kernels, spec, real, dtype, self.threads
-            kernel = CompiledStack.without_weights(*arguments)
-        else:
-            kernel = like.compiled
+        kernel: Any = like.compiled if like else None
+        kernel = kernel or CompiledStack(self.kernels, spec, real, dtype, self.threads)
         return self._stack(spec, dtype, real, kernel.reading(parts), _no_trainer)
 
     def training_stack(self, spec: RnnSpec, weights: Weights, dtype: str) -> Stack:
@@ -553,7 +539,7 @@ class KernelsBackend(LayerBackend):
     def trainer(self, spec: RnnSpec, weights: Weights, dtype: str) -> Trainer:
         """Returns a trainer for a layer that need not run otherwise: nothing is packed.
 
-        Kernels train float32 weights; the reference trains those of float64.
+        Kernels train float32 weights; the reference trains float64 weights.
         """
         layers = layers_of(spec, weights)
         if layers[0].iter.dtype == np.float64:
@@ -566,23 +552,23 @@ class KernelsBackend(LayerBackend):
         return kernels_trainer(self.kernels, spec, layers, dtype, self.threads)
 
 
-# Layers inside ONNX Runtime: the kernels' library is one of custom operators, too.
+# Layers inside ONNX Runtime: the kernels' library is also a library of custom operators.
 
 DOMAIN = "onernn"
 """The domain of the library's operators; kernels.h describes their inputs and outputs."""
 
 
 _FORMAT = 1
-"""The version of layers in models: `onernn_spec`, `onernn_part` and packing change it."""
+"""The version of layers in models: it changes with `onernn_spec`, `onernn_part` and packing."""
 
 
-def stored_layer(
+def store_layer(
     kernels: Kernels, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
 ) -> tuple[Array, str, str]:
-    """Returns a layer as ort_layer.hpp reads it, bytes of a model on any machine; a line about it,
-    and the kernel here.
+    """Returns a layer in the form that ort_layer.hpp reads, as bytes of a model on any machine; a
+    line about it; and its kernel on this machine.
 
-    Raises `UnsupportedError` for what the kernels do not run.
+    Raises `UnsupportedError` for layers that the kernels do not run.
     """
     layers, buffer = layers_of(spec, weights), kernels.ffi.buffer
     options = U8Options(None, UNIT.shift, True) if dtype in ("u8", "int8-dynamic") else None
@@ -600,25 +586,25 @@ def stored_layer(
 
 
 class OperatorLayers:
-    """Layers by the numbers that nodes hold. A session keeps the layers that it found."""
+    """Maps the ids in nodes to layers. A session keeps the layers that it found."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._open = ExitStack()
 
     def close(self) -> None:
-        """No session finds any of them from now on."""
+        """Removes all layers: no session finds them from now on."""
         self._open.close()
 
     def add(
         self, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
     ) -> tuple[int, str]:
-        """Returns the number of a layer, and a line about it.
+        """Adds a layer. Returns its number, and a line about it.
 
-        Raises `UnsupportedError` for what the kernels do not run.
+        Raises `UnsupportedError` for layers that the kernels do not run.
         """
         kernels = self._kernels
-        layer = stored_layer(kernels, spec, weights, dtype=dtype, batch_major=batch_major)
+        layer = store_layer(kernels, spec, weights, dtype=dtype, batch_major=batch_major)
         content, line, kernel = layer
         pointer = kernels.ffi.new("int64_t *")
         at = kernels.ffi.from_buffer(content)

@@ -1,8 +1,8 @@
-"""The kernels' library for this CPU: found, checked and loaded at its first use, once a process.
+"""The kernels' library for this CPU: found, checked and loaded at its first use, once per process.
 
-The package has a library for each instruction set that it was built for (`kernels/build.py`). The
-least demanding one tells what the CPU and the operating system run, and the best of those that are
-there is loaded.
+onernn has a library for each instruction set that it was built for (`kernels/build.py`). The least
+demanding library reports what the CPU and the operating system run. Then the best available library
+is loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from onernn.backend.compiled import _bindings
-from onernn.backend.process import CREATION, wished_isa
+from onernn.backend.process import CREATION, MAX_ISA, read_isa_cap
 from onernn.ir.errors import LibraryError
 from onernn.ir.records import dataclass
 from onernn.kernels import build
@@ -27,10 +27,10 @@ ffi: Any = _bindings.ffi
 class Kernels:
     """A loaded library of kernels.
 
-    ``isa`` is what it is compiled for, ``runs`` lists all that this machine runs, the best one
-    last. That is another one where ONERNN_MAX_ISA asks for it, or where the package was not built
-    for a better one, ``missing``.
-    ``compiler`` made it from ``sources``, which are known by a key.
+    ``isa``: the instruction set that it is compiled for. ``runs``: all instruction sets that this
+    machine runs, the best one last. ``isa`` is not the best one if ONERNN_MAX_ISA requests that, or
+    if onernn was not built for the better set ``missing``. ``compiler`` made the library from
+    ``sources``, which a key identifies.
     """
 
     ffi: Any
@@ -41,6 +41,19 @@ class Kernels:
     sources: str
     compiler: str
     missing: str | None = None
+
+    @property
+    def multiplies_bf16(self) -> bool:
+        """Whether its instructions multiply bf16; otherwise it widens matrices to f32."""
+        return self.isa.endswith(("_bf16", "_amx"))
+
+    @property
+    def shortfall(self) -> str:
+        """Why this library is not the best one for this CPU, and what to do; "" if it is."""
+        if self.missing:
+            return f"slower than {self.missing}, which was not built; {how_to_get(self.missing)}"
+        best = self.runs[-1]
+        return "" if self.isa == best else f"capped by {MAX_ISA}: this machine runs {best}"
 
 
 _kernels: Kernels | None = None
@@ -56,36 +69,36 @@ def load_kernels() -> Kernels:
 
 
 def kernels_here() -> str:
-    """Which kernels this process has, or why it has none and how to get them."""
+    """Describes which kernels this process has, or why it has none and how to get them."""
     try:
         result = load_kernels()
     except LibraryError as error:
         return f"none: {error}"
-    best = result.runs[-1]
-    more = "" if result.isa == best else f", capped: this machine runs {best}"
-    if result.missing:
-        more = f", slower than {result.missing}, which was not built; {how_to_get(result.missing)}"
-    return f"{result.isa} ({result.path}{more})"
+    return f"{result.isa} ({', '.join(filter(None, (str(result.path), result.shortfall)))})"
 
 
 def _load(folder: Path) -> Kernels:
-    wish, known = wished_isa(), list(build.isas())
+    wish, known = read_isa_cap(), list(build.isas())
     key = build.sources_key() if build.sources() else None
-    least = _open(known[0], folder, key)
-    runs = tuple(ffi.string(least.lib.onernn_cpu()).decode().split())
+    there = [isa for isa in known if build.library_of(isa, folder).exists()] or known[:1]
+    asked = known[0]
+    if asked not in there:  # ISAS=native: asks the only library if the system runs it
+        asked = next((isa for isa in build.runnable(build.isas())[::-1] if isa in there), asked)
+    first = _open(asked, folder, key)
+    runs = tuple(ffi.string(first.lib.onernn_cpu()).decode().split())
     if not runs:
         raise LibraryError(f"this CPU lacks what all kernels need, {known[0]}")
     allowed = [i for i in runs if known.index(i) <= known.index(wish or runs[-1])]
-    isa = next(i for i in allowed[::-1] if build.library_of(i, folder).exists())
-    kernels = least if isa == known[0] else _open(isa, folder, key)
+    isa = next((i for i in allowed[::-1] if i in there), known[0])
+    kernels = first if isa == asked else _open(isa, folder, key)
     return replace(kernels, runs=runs, missing=None if isa == allowed[-1] else allowed[-1])
 
 
 def _open(isa: str, folder: Path, key: str | None) -> Kernels:
-    """Returns one of the libraries, loaded: not a byte of it runs before its checksum has been
+    """Returns one of the libraries, loaded. No byte of it runs before its checksum has been
     compared.
 
-    ``key``: that of the sources, if any are here.
+    ``key``: the key of the sources, if they are installed.
     """
     path = build.library_of(isa, folder)
     try:
@@ -103,7 +116,7 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
     if key not in (None, built[0]):
         raise LibraryError(f"{path}: built from other sources than these; {how_to_get()}")
     try:
-        # NODELETE: the interpreter's exit would unmap it under its waiting threads.
+        # NODELETE: otherwise the interpreter's exit would unmap it while its threads wait.
         lib: Any = ffi.dlopen(str(path), os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_NODELETE)
         of_this_package = lib.onernn_abi() == _bindings.CHECKSUM
     except (OSError, AttributeError) as error:
@@ -114,7 +127,7 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
 
 
 def how_to_get(isa: str | None = None) -> str:
-    """Returns how to get kernels, those of one set, for the way in which this package was
+    """Returns how to get the kernels, or the kernels of one set, for the way in which onernn was
     installed.
     """
     names = f"ISAS={isa} " if isa else ""
@@ -126,8 +139,13 @@ def how_to_get(isa: str | None = None) -> str:
     source = "onernn"
     with suppress(metadata.PackageNotFoundError, ValueError, KeyError):
         built = metadata.distribution("onernn").read_text("direct_url.json")
-        # Not from an index: from a folder, a file or a repository.
+        # The package does not come from an index: it comes from a folder, a file or a repository.
         source = json.loads(built or "")["url"]
+    if source.endswith(".whl"):  # it would install the same libraries again
+        return (
+            "build a wheel that has them and install it; in onernn's sources, with a C++17"
+            f" compiler, run: {names}pip wheel --no-deps ."
+        )
     return (
         "for a wheel with kernels run, where a C++17 compiler is unless an index has such a wheel:"
         f" {names}pip install --no-cache-dir --force-reinstall --no-deps {source}"

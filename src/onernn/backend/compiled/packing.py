@@ -1,35 +1,35 @@
-"""Weights as the kernels read them: panels one behind the other, each on a cache line."""
+"""Packs weights in the form that the kernels read: consecutive panels, each on a cache line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from onernn.ir.activations import complete
 from onernn.ir.arrays import Array, bfloat16_bits
 from onernn.ir.errors import UnsupportedError
-from onernn.ir.records import dataclass
+from onernn.ir.records import NamedTuple, dataclass
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import NO_SCALES, UNIT, PartScales, RnnWeights, Scale, own_factors
 
 STORED = {"f32": "float", "f16": "Half", "bf16": "BrainPair"}
-"""What matrices of float32 are stored as, in C++, by the names of data types."""
+"""C++ types in which float32 matrices are stored, by the names of data types."""
 BYTES = "ByteQuad"
-"""The same of u8."""
+"""The C++ type for matrices of u8 layers."""
 CODES = "int8-weights"
-"""The data type whose matrices are codes of 8 bits: see kernels/codes.hpp."""
+"""The data type whose matrices are 8-bit codes: see kernels/codes.hpp."""
 GROUP = 1 << 16
-"""So many rows of a column share a step."""
+"""The number of rows of a column that share a step."""
 LANES = 16
-"""Units a panel: what one AVX-512 register holds, two of AVX2."""
+"""Units per panel: one register of AVX-512, two of AVX2."""
 MOST_ROWS = (2**31 - 1) // (255 * 127)
-"""Of a matrix of bytes: sums have 32 bits."""
+"""Maximum number of rows of an int8 matrix: sums have 32 bits."""
 
 WIDE = ("bias", "peephole")
-"""What is stored as it is: nothing is multiplied by rows of it."""
+"""Arrays that are stored unchanged: no row is multiplied by them."""
 
 
 def round_up(size: int) -> int:
@@ -38,11 +38,10 @@ def round_up(size: int) -> int:
 
 
 def panels(matrix: Array) -> Array:
-    """Returns (K, G, O) -> (panels, K, panels side by side, G, 16), zeros for units that are not
-    there.
+    """Returns (K, G, O) -> (panels, K, adjacent panels, G, 16), with zeros for missing units.
 
-    `side_by_side` in kernels/products.hpp tells how many there are. A view of the matrix where all
-    units are there.
+    `side_by_side` in kernels/products.hpp determines the number of adjacent panels. Returns a view
+    of the matrix if no unit is missing.
     """
     k, gates, units = matrix.shape
     wide = matrix
@@ -56,14 +55,14 @@ def panels(matrix: Array) -> Array:
 
 
 def narrows(array: Array, stored: str) -> bool:
-    """Returns whether numbers of an array become shorter."""
+    """Returns whether the values of an array become shorter."""
     return stored != "float" and array.dtype == np.float32
 
 
 def narrow_numbers(array: Array, stored: str) -> Array:
-    """float32 -> the bits of ``stored``, rounded to nearest even.
+    """Returns float32 as the bits of ``stored``, rounded to nearest even.
 
-    Raises `UnsupportedError` for a number that is too large for a half.
+    Raises `UnsupportedError` for a value that is too large for float16.
     """
     if not narrows(array, stored):
         return array
@@ -79,8 +78,8 @@ def narrow_numbers(array: Array, stored: str) -> Array:
 
 
 def pair(panels: Array) -> Array:
-    """Returns (panels, K, ...) -> (panels, (K + 1) // 2, ..., 2): two rows side by side, a zero
-    below.
+    """Returns (panels, K, ...) -> (panels, (K + 1) // 2, ..., 2): interleaves two rows, with a zero
+    after an odd last row.
     """
     count, k = panels.shape[:2]
     even = np.zeros((count, k + k % 2, *panels.shape[2:]), panels.dtype)
@@ -91,10 +90,11 @@ def pair(panels: Array) -> Array:
 def quads(panels: Array, per_channel: bool, steps: Array | None, shift: int) -> Array:
     """Returns (panels, K, ...) -> (panels, 2 + (K + 3) // 4, ..., 4) bytes: see kernels/quads.hpp.
 
-    Four rows side by side, in the ``steps`` of their columns, laid out as a row of the panels, or
-    of each column's largest number / 127, or of the matrix'. Two rows stand before: minus the
-    ``shift`` of what is multiplied times the sums of the columns, and the steps. Raises
-    `UnsupportedError` for more rows than sums of 32 bits hold.
+    Four rows are interleaved, and laid out as a row of the panels. Their values are integers in the
+    ``steps`` of the columns. A default step is the largest magnitude of the column, or of the
+    matrix, divided by 127. Two rows come first: the sums of the columns times minus the ``shift``
+    of the other factor, and the steps. Raises `UnsupportedError` if there are more rows than sums
+    of 32 bits hold.
     """
     k = panels.shape[1]
     if k > MOST_ROWS:
@@ -110,7 +110,7 @@ def quads(panels: Array, per_channel: bool, steps: Array | None, shift: int) -> 
 
 
 def quad_rows(numbers: Array, step: Array, shift: int = 128) -> Array:
-    """Whole numbers (panels, K, ...) and their columns' steps as `quads` stores them."""
+    """Returns integers (panels, K, ...) and their columns' steps in the layout of `quads`."""
     count, k, *rest = numbers.shape
     whole = np.zeros((count, -(-k // 4) * 4, *rest), np.int8)
     whole[:, :k] = numbers
@@ -120,11 +120,11 @@ def quad_rows(numbers: Array, step: Array, shift: int = 128) -> Array:
     return np.concatenate((head, rows), axis=1)
 
 
-def _coded_groups(matrix: Array) -> Iterator[tuple[Array, Array]]:
+def _encode_groups(matrix: Array) -> Iterator[tuple[Array, Array]]:
     """Yields (steps (...), codes (rows, ...)) of each `GROUP` rows of (K, ...): see
     kernels/codes.hpp.
 
-    The largest magnitude of a column is 127 steps; codes are float32 whole numbers.
+    The largest magnitude of a column is 127 steps; codes are integers in float32.
     """
     for first in range(0, len(matrix), GROUP):
         rows = matrix[first : first + GROUP]
@@ -132,11 +132,11 @@ def _coded_groups(matrix: Array) -> Iterator[tuple[Array, Array]]:
         yield steps, np.clip(np.rint(rows / steps), -128, 127)
 
 
-def rounded_weights(weights: RnnWeights) -> RnnWeights:
-    """Weights whose matrices have the numbers that codes hold of them."""
+def round_weights(weights: RnnWeights) -> RnnWeights:
+    """Returns weights with the values that the codes of their matrices represent."""
     arrays = {name: getattr(weights, name) for name in ("layer", "iter", "projection")}
     rounded = {
-        name: np.concatenate([c * steps for steps, c in _coded_groups(np.moveaxis(array, 2, 0))])
+        name: np.concatenate([c * steps for steps, c in _encode_groups(np.moveaxis(array, 2, 0))])
         for name, array in arrays.items()
         if array is not None
     }
@@ -146,13 +146,13 @@ def rounded_weights(weights: RnnWeights) -> RnnWeights:
 def encode(panels: Array) -> Array:
     """Returns (panels, K, ..., 16) -> (panels, rows, ..., 16, 4) bytes: see kernels/codes.hpp.
 
-    Raises `UnsupportedError` for numbers that are not finite.
+    Raises `UnsupportedError` for values that are not finite.
     """
     if not np.isfinite(panels).all():
         raise UnsupportedError(f"{CODES}: a weight is not finite")
     matrix = np.moveaxis(panels, 1, 0)
     parts = [np.zeros((0, *matrix.shape[1:], 4), np.uint8)]
-    for steps, codes in _coded_groups(matrix):
+    for steps, codes in _encode_groups(matrix):
         quads = np.full((-(-len(codes) // 4) * 4, *steps.shape), 128, np.uint8)
         quads[: len(codes)] += codes.astype(np.int8).view(np.uint8)
         parts.append(steps[None, ..., None].view(np.uint8))
@@ -162,12 +162,12 @@ def encode(panels: Array) -> Array:
 
 @dataclass
 class Numbers:
-    """Collects arrays, which nobody may change; equal ones stand there once.
+    """Collects arrays, which must not change; equal arrays are stored once.
 
-    ``stored``: of matrices, see `STORED`, `BYTES` and `CODES`. Those that are stored as they are
-    stay views of the weights until `write` packs them, one at a time.
+    ``stored``: the type of matrices, see `STORED`, `BYTES` and `CODES`. Arrays that are stored
+    unchanged remain views of the weights until `write` packs them, one at a time.
 
-    ``size``: bytes so far, those in front of the first array among them. ``per_channel``: see
+    ``size``: bytes so far, including the bytes before the first array. ``per_channel``: see
     `quads`.
     """
 
@@ -175,16 +175,16 @@ class Numbers:
     per_channel: bool = True
     size: int = 0
     arrays: list[tuple[int, int, Array, Callable[[Array], Array]]] = field(default_factory=list)
-    """Where each begins, its bytes, and what packs which."""
+    """For each array: its first byte, its bytes, the array, and the function that packs it."""
     _alike: dict[Any, list[tuple[int, Array]]] = field(default_factory=dict)
-    """By what packs them, type, shape and the first numbers."""
+    """Stored arrays by packing function, dtype, shape and first values."""
 
     def add(self, array: Array, *, narrow: bool = False) -> int:
-        """Returns the byte where it begins."""
+        """Adds an array; returns the index of its first byte."""
         if narrow:
             array = narrow_numbers(array, self.stored)
             array = pair(array) if array.dtype == np.uint16 else array
-        return self._place(array, array.nbytes, np.asarray)
+        return self._place(array)
 
     def add_panels(
         self,
@@ -194,26 +194,28 @@ class Numbers:
         factors: Array | None = None,
         of_rows: Scale | None = None,
     ) -> int:
-        """Returns the byte where the panels of a matrix begin.
+        """Adds the panels of a matrix; returns the index of their first byte.
 
-        Of bytes: ``factors`` (G, O) of its columns; ``of_rows``: the scale of what it multiplies.
+        For int8: ``factors`` (G, O) of its columns; ``of_rows``: the scale of the other factor.
         """
         if narrow and self.stored == BYTES:
             steps = None
             if factors is not None:
                 steps = panels(np.reciprocal(factors, dtype=np.float32)[None])[:, 0]
-                steps = np.where(steps > 0, steps, np.float32(1))  # of units that are not there
+                steps = np.where(steps > 0, steps, np.float32(1))  # of missing units
             array = quads(panels(matrix), self.per_channel, steps, int((of_rows or UNIT).shift))
-            return self._place(array, array.nbytes, np.asarray)
+            return self._place(array)
         if narrow and self.stored == CODES:
-            array = encode(panels(matrix))
-            return self._place(array, array.nbytes, np.asarray)
+            return self._place(encode(panels(matrix)))
         if narrow and narrows(matrix, self.stored):
             return self.add(panels(matrix), narrow=True)
         units = matrix.shape[2]
-        return self._place(matrix, matrix.nbytes // units * round_up(units), panels)
+        return self._place(matrix, panels, matrix.nbytes // units * round_up(units))
 
-    def _place(self, array: Array, nbytes: int, pack: Callable[[Array], Array]) -> int:
+    def _place(
+        self, array: Array, pack: Callable[[Array], Array] = np.asarray, nbytes: int | None = None
+    ) -> int:
+        nbytes = array.nbytes if nbytes is None else nbytes
         key = (pack, array.dtype, array.shape, array.flat[:LANES].tobytes())
         alike = self._alike.setdefault(key, [])
         for at, known in alike:
@@ -226,14 +228,14 @@ class Numbers:
         return at
 
     def write(self, target: Array) -> None:
-        """All arrays, into ``size`` bytes."""
+        """Writes all arrays into ``size`` bytes."""
         for at, nbytes, array, pack in self.arrays:
             packed = pack(array)
             target[at : at + nbytes].view(packed.dtype).reshape(packed.shape)[...] = packed
 
 
 def check_bytes(spec: RnnSpec, real: np.dtype[Any], dtype: str = "u8") -> None:
-    """Raises `UnsupportedError` for layers that bytes would get wrong."""
+    """Raises `UnsupportedError` for layers that int8 would compute wrong."""
     if real == np.float64:
         raise UnsupportedError(f"{dtype} computes from float32 weights, these are float64")
     if any(complete(function)[0] == "thresholdedrelu" for function in spec.functions):
@@ -241,14 +243,14 @@ def check_bytes(spec: RnnSpec, real: np.dtype[Any], dtype: str = "u8") -> None:
 
 
 def kernel_of(cell: Cell) -> str:
-    """Returns the kernel of a cell: the header that it stands in."""
+    """Returns the kernel of a cell: the header that contains it."""
     if cell.is_gru:
         return "lbr_gru" if cell.linear_before_reset else "gru"
     return "lstm" if len(cell.states) == 2 else "rnn"
 
 
 class CellMatrices(NamedTuple):
-    """What the kernels' CellWeights hold, in that order, as (K, G, O); None where absent."""
+    """The matrices of the kernels' CellWeights, in that order, as (K, G, O); None if absent."""
 
     bias: Array
     input: Array | None
@@ -259,41 +261,38 @@ class CellMatrices(NamedTuple):
 
     @classmethod
     def of(cls, cell: Cell, weights: RnnWeights) -> CellMatrices:
-        """``weights``: of one layer and direction."""
-        recurrent, candidate = weights.iter[0, 0], None
+        """Returns the matrices of one layer and direction."""
+        arrays = {name: array[0, 0] for name, array in weights.arrays.items()}
+        recurrent, candidate = arrays["iter"], None
         if kernel_of(cell) == "gru":  # the candidate waits for the reset gate
             recurrent, candidate = recurrent[:, :2], recurrent[:, 2:]
-        bias = np.zeros((1, cell.bias_rows, recurrent.shape[2]), recurrent.dtype)
-        if weights.bias is not None:
-            bias = weights.bias[0]
-        peephole, projection = weights.peephole, weights.projection
+        bias = np.zeros((cell.bias_rows, recurrent.shape[2]), recurrent.dtype)
+        rows = {"bias": bias, **arrays}
+        peephole, projection = arrays.get("peephole"), arrays.get("projection")
         return cls(
-            bias,
-            None if weights.layer is None else weights.layer[0, 0],
+            rows["bias"][None],
+            arrays.get("layer"),
             recurrent,
             candidate,
-            None if peephole is None else peephole[0],
-            None if projection is None else projection[0, 0][:, None],
+            None if peephole is None else peephole[None],
+            None if projection is None else projection[:, None],
         )
 
     def pack(self, numbers: Numbers, scales: PartScales = NO_SCALES) -> dict[str, int | None]:
-        """Where each begins, by its name; ``scales``: of bytes."""
-        of_h, factors = scales.iter, scales.projection
-        split = self.candidate is not None  # of a GRU's gates
+        """Returns the first byte of each matrix, by its name; ``scales``: of int8."""
+        of_h, columns, split = scales.iter, scales.projection, self.candidate is not None
+        of_gates, of_candidate = (of_h, None) if of_h is None or not split else (of_h[:2], of_h[2:])
         rows = {
             "input": (scales.layer, scales.data),
-            "recurrent": (of_h[:2] if split and of_h is not None else of_h, scales.state),
-            "candidate": (of_h[2:] if split and of_h is not None else None, scales.state),
-            "projection": (None if factors is None else factors[None], None),
+            "recurrent": (of_gates, scales.state),
+            "candidate": (of_candidate, scales.state),
+            "projection": (None if columns is None else columns[None], None),
         }
-        places: dict[str, int | None] = {}
+        places: dict[str, int | None] = dict.fromkeys(self._fields)
         for name, matrix in self._asdict().items():
-            factors, of_rows = rows.get(name, (None, None))
-            places[name] = (
-                None
-                if matrix is None
-                else numbers.add_panels(
+            if matrix is not None:
+                factors, of_rows = rows.get(name, (None, None))
+                places[name] = numbers.add_panels(
                     matrix, narrow=name not in WIDE, factors=factors, of_rows=of_rows
                 )
-            )
         return places

@@ -11,7 +11,13 @@ import numpy as np
 
 from onernn.backend.compiled.backend import check, describe
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.layer_walk import DirectionKernel, LayerWalk, PackedBatch, PackedGradient
+from onernn.backend.layer_walk import (
+    DirectionGradients,
+    DirectionKernel,
+    LayerWalk,
+    PackedBatch,
+    PackedGradient,
+)
 from onernn.backend.process import Buffers, team_of
 from onernn.backend.reference import TRAINED
 from onernn.backend.stack import Trainer
@@ -23,7 +29,7 @@ from onernn.ir.weights import RnnWeights
 from onernn.reorders.lod import Packing
 
 TRAINED_IN = ("f32", "bf16")
-"""What matrices are rounded to before they are multiplied; all else is float32."""
+"""Dtypes to which matrices are rounded before they are multiplied; all else is float32."""
 
 _WEIGHTS = ("layer", "iter", "bias", "peephole", "projection")
 _F32 = np.dtype(np.float32)
@@ -32,8 +38,8 @@ _F32 = np.dtype(np.float32)
 def kernels_trainer(
     kernels: Kernels, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str, threads: int
 ) -> Trainer:
-    """Returns what trains a layer on kernels. Raises `UnsupportedError` for what they do not
-    train.
+    """Returns the trainer of a layer on kernels. Raises `UnsupportedError` for layers that they do
+    not train.
     """
     if dtype not in TRAINED_IN:
         raise UnsupportedError(
@@ -48,30 +54,27 @@ def kernels_trainer(
 
 
 _TAPES: deque[Buffers] = deque(maxlen=8)
-"""Memory of tapes that were used, for any layer; layers change with every step of training."""
+"""Memory of used tapes, for any layer; layers change with every step of training."""
 
 
 class _Kept(NamedTuple):
-    """What backward reads again: the arrays of `onernn_tape`, and the memory that they are in."""
+    """The data that the backward pass reads: the arrays of `onernn_tape`, and the memory that
+    contains them.
+    """
 
     tape: dict[str, Array | None]
     memory: Buffers
 
 
 class TrainingWalk(LayerWalk):
-    """Batches are whole, and a layer's directions are one call: the team of C divides all work."""
+    """Runs batches undivided, and a layer's directions in one call: the C team divides all work."""
 
-    def _run_row(self, row: Any, batches: Sequence[PackedBatch], inside: int) -> list[Any]:
-        """See `LayerWalk._run_row`."""
-        pairs = [kernel.forward(batch) for kernel, batch in zip(row, batches, strict=True)]
-        row[0].call("forward", batches[0].packing, [fields for fields, _ in pairs])
-        return [result for _, result in pairs]
-
-    def _backward_row(self, row: Any, batches: Sequence[PackedGradient], inside: int) -> list[Any]:
-        """See `LayerWalk._backward_row`."""
-        pairs = [kernel.backwards(batch) for kernel, batch in zip(row, batches, strict=True)]
-        row[0].call("backward", batches[0].packing, [fields for fields, _ in pairs])
-        _TAPES.extend(batch.kept.memory for batch in batches)
+    def _run_row(self, way: str, row: Any, batches: Sequence[Any], inside: int) -> list[Any]:
+        """Returns the results of a layer's directions, which C fills in one call."""
+        pairs = [kernel.prepare(way, batch) for kernel, batch in zip(row, batches, strict=True)]
+        row[0].call(way, batches[0].packing, [fields for fields, _ in pairs])
+        if way == "backward":
+            _TAPES.extend(batch.kept.memory for batch in batches)
         return [result for _, result in pairs]
 
 
@@ -95,16 +98,19 @@ class TrainingDirection(DirectionKernel):
         self._training = self._ffi.gc(made[0], self._lib.onernn_training_free)
 
     def call(self, way: str, packing: Packing, directions: Sequence[dict[str, Any]]) -> None:
-        """Run a layer "forward" or "backward", by an `onernn_trained` for each direction."""
-        begin = packing.step_offsets
-        function = getattr(self._lib, f"onernn_training_{way}")
+        """Calls C to "run" a layer or go "backward", by an `onernn_trained` per direction."""
+        begin, ways = packing.step_offsets, {"run": "forward", "backward": "backward"}
+        function = getattr(self._lib, f"onernn_training_{ways[way]}")
         described = self._ffi.new("onernn_trained[]", directions)
         steps = self._ffi.cast("int64_t *", begin.ctypes.data)
         status = function(described, len(directions), steps, len(begin) - 1)
         check(self._lib, status, f"a batch of {begin[-1]} words")
 
-    def forward(self, batch: PackedBatch) -> tuple[dict[str, Any], tuple[Sequence[Array], _Kept]]:
-        """Fields for `call`, which fills the results of `DirectionKernel.run`."""
+    def prepare(self, way: str, batch: Any) -> tuple[dict[str, Any], Any]:
+        """Returns fields for `call`, and the results that it fills."""
+        return self._run(batch) if way == "run" else self._backward(batch)
+
+    def _run(self, batch: PackedBatch) -> tuple[dict[str, Any], tuple[Sequence[Array], _Kept]]:
         x, y, _, begin, attention = batch
         spec, count = self._spec, len(batch.words)
         sizes = {"gates": spec.gates * spec.hidden_size, "h": spec.recurrent_size}
@@ -119,10 +125,7 @@ class TrainingDirection(DirectionKernel):
         states = [np.array(s, np.float32, order="C") for s in begin]
         return self._fields(kept, y, states), (states, kept)
 
-    def backwards(
-        self, batch: PackedGradient
-    ) -> tuple[dict[str, Any], tuple[Array, Sequence[Array], Array | None]]:
-        """Fields for `call`, which fills the results of `DirectionKernel.backward`."""
+    def _backward(self, batch: PackedGradient) -> tuple[dict[str, Any], DirectionGradients]:
         kept, _, dy, dend, into = batch
         states = [np.array(s, np.float32, order="C") for s in dend]
         dx = np.empty((len(dy), self._spec.input_size), np.float32)
@@ -148,5 +151,5 @@ class TrainingDirection(DirectionKernel):
         return [self._at(array) for array in weights]
 
     def _at(self, array: Array | None) -> Any:
-        """Returns the address of float32 numbers in row-major order."""
+        """Returns the address of float32 values in row-major order."""
         return self._ffi.cast("float *", 0 if array is None else array.ctypes.data)

@@ -1,4 +1,4 @@
-"""Layers and stacks on libdnnl: which it runs, and how many threads they get."""
+"""Layers and stacks on libdnnl: which layers it runs, and how many threads they get."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from onernn.ir.weights import Layers, RnnWeights
 
 
 def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:
-    """Returns why oneDNN cannot run this, "" where it can."""
+    """Returns why oneDNN cannot run this layer, "" if it can."""
     row = OURS[dtype]
     if not row.is_in(library.version):
         return (
@@ -70,9 +70,10 @@ class OneDnnBackend(LayerBackend):
     def stack(
         self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
     ) -> Stack:
-        """See `LayerBackend.stack`.
+        """Implements `LayerBackend.stack`.
 
-        oneDNN has no LBR_GRU in u8: the kernels run it, which ``why`` says, unless ``strict``."""
+        oneDNN has no LBR_GRU in u8: the kernels run it, and ``why`` says so, unless ``strict``.
+        """
         why = refusal(self.library, spec, layers, dtype)
         if not why and options is not None and not all(map(has_one_scale, options.scales)):
             why = "oneDNN has one scale for x and h; kernels have scales of each"

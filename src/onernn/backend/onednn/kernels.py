@@ -56,35 +56,31 @@ def set_scales(
     per_channel: bool,
     columns: PartScales = NO_SCALES,
 ) -> None:
-    """Puts the scales of data, weights and projection into a primitive's attributes.
+    """Sets the scales of data, weights and projection in a primitive's attributes.
 
-    Weights layer and iter share one scale an output channel of each gate (or one in all): their
-    products are summed as integers. ``columns``: in the place of 127 / the largest weight.
+    Weights layer and iter share one scale per output channel of each gate (or one for all): their
+    products are summed as integers. ``columns``: factors that replace 127 / the largest weight.
     """
     lib, ffi = library.lib, library.ffi
     status = lib.dnnl_primitive_attr_set_rnn_data_qparams(attributes, *scale)
     library.check(status, "data scale")
+
+    def set_columns(name: str, matrix: Array, given: Array | None, mask: int) -> None:
+        values = _factors(matrix, per_channel, given)
+        mask, pointer = mask * (values.size > 1), ffi.cast("float *", values.ctypes.data)
+        set_qparams = getattr(lib, f"dnnl_primitive_attr_set_rnn_{name}_qparams")
+        library.check(set_qparams(attributes, values.size, mask, pointer), f"{name} scale")
+
     both = [a[0, 0] for a in (weights.layer, weights.iter) if a is not None]
-    values = _factors(np.concatenate(both), per_channel, columns.layer)
-    mask = _PER_GATE_AND_OUTPUT if values.size > 1 else 0
-    status = lib.dnnl_primitive_attr_set_rnn_weights_qparams(
-        attributes, values.size, mask, ffi.cast("float *", values.ctypes.data)
-    )
-    library.check(status, "weights scale")
+    set_columns("weights", np.concatenate(both), columns.layer, _PER_GATE_AND_OUTPUT)
     if weights.projection is not None:
-        values = _factors(weights.projection[0, 0], per_channel, columns.projection)
-        status = lib.dnnl_primitive_attr_set_rnn_weights_projection_qparams(
-            attributes,
-            values.size,
-            _PER_OUTPUT if values.size > 1 else 0,
-            ffi.cast("float *", values.ctypes.data),
-        )
-        library.check(status, "projection scale")
+        matrix = weights.projection[0, 0]
+        set_columns("weights_projection", matrix, columns.projection, _PER_OUTPUT)
 
 
 def _factors(matrix: Array, per_channel: bool, given: Array | None) -> Array:
-    """Returns the factors of a matrix's columns, or one for all: those that are ``given``, or its
-    own.
+    """Returns the factors of a matrix's columns, or one for all: the ``given`` factors,
+    or its own.
     """
     if given is not None:
         return given.reshape(-1)
@@ -95,9 +91,9 @@ def _factors(matrix: Array, per_channel: bool, given: Array | None) -> Array:
 # The inference primitives of one layer and direction, and the weights packed for them.
 
 PACKED_BYTES = 64 << 20
-"""Most that a direction keeps of narrow weights packed more than once.
+"""Maximum bytes of narrow weights that a direction keeps packed more than once.
 
-Kernels of float32 are as fast over plain ones, of which one copy stays in the cache (measured: 3.2,
+float32 kernels are as fast over plain weights, of which one copy stays in the cache (measured: 3.2,
 ragged 512->512 GRUs 36.2 ms plain, 37.6 over 12 packs of 6 MB).
 """
 
@@ -122,7 +118,7 @@ WEIGHTS = {
 
 
 class PackedWeights:
-    """Weights in every layout that was asked for; packed once, then shared between threads."""
+    """Weights in every layout that was requested; packed once, then shared between threads."""
 
     def __init__(self, plain: Mapping[str, Memory], attributes: Any = None) -> None:
         self._plain, self._attributes = plain, attributes
@@ -141,10 +137,10 @@ class PackedWeights:
             return memory
 
     def affords(self, layouts: Mapping[str, Descriptor], budget: int) -> bool:
-        """Returns whether these layouts are there, are the first, or leave so many bytes
-        unexceeded.
+        """Returns whether these layouts exist, are the first, or fit into the budget with the
+        existing ones.
 
-        The gemm-based kernels of LBR cells, above all, pack anew for every T and N (measured:
+        The gemm-based kernels of LBR cells in particular pack again for every T and N (measured:
         3.2), which would take the memory of hundreds of layers.
         """
         with CREATION:
@@ -166,8 +162,8 @@ def descriptors(
     *,
     plain_layouts: bool = False,
 ) -> dict[str, Descriptor]:
-    """Returns the forward arguments' descriptors: data strided, states plain, weights as they like
-    it.
+    """Returns the forward arguments' descriptors: data strided, states plain, weights in any layout
+    that the primitive chooses.
 
     ``plain_layouts``: weights in their canonical layouts instead.
     """
@@ -176,7 +172,7 @@ def descriptors(
 
     def rows(channels: int, dtype: str, apart: int) -> Descriptor:
         strides = (batch * apart, apart, 1)
-        return Descriptor.strided(library, (time, batch, channels), dtype, strides)
+        return Descriptor.from_strides(library, (time, batch, channels), dtype, strides)
 
     out = {
         "src_layer": rows(spec.input_size, precision.data, shape.x),
@@ -186,7 +182,7 @@ def descriptors(
         name, dtype = ("iter", precision.data) if state == "h" else ("iter_c", precision.cell)
         for side in ("src", "dst"):
             dims = (1, 1, batch, widths[state])
-            out[f"{side}_{name}"] = Descriptor.tagged(library, dims, dtype, "ldnc")
+            out[f"{side}_{name}"] = Descriptor.from_tag(library, dims, dtype, "ldnc")
     if spec.cell.has_attention:
         out["augru_attention"] = rows(1, precision.data, 1)
     # Plain layouts would select a slow kernel: "any" lets the primitive choose.
@@ -195,7 +191,7 @@ def descriptors(
         if name in ("bias", "weights_peephole"):
             out[name] = memory.descriptor
         else:
-            out[name] = Descriptor.tagged(
+            out[name] = Descriptor.from_tag(
                 library, memory.descriptor.dims, precision.weights, layout
             )
     return out
@@ -218,7 +214,7 @@ def plain_weights(
         if array is None:
             continue
         dtype = precision.bias if name == "bias" else "f32"
-        layout = Descriptor.tagged(library, array.shape, dtype, tag)
+        layout = Descriptor.from_tag(library, array.shape, dtype, tag)
         out[name] = Memory(layout, narrow(array, dtype))
     return out
 
@@ -227,14 +223,14 @@ def plain_weights(
 
 
 class _Workspace(threading.local):
-    """Memory that each thread uses again: states between pieces, and the scratchpad."""
+    """Memory that each thread reuses: states between pieces, and the scratchpad."""
 
     def __init__(self) -> None:
         self.buffers, self._usual = Buffers(), UsualNeed(LARGEST_KEPT)
         self._scratchpad, self._address = allocate_aligned(0), 0
 
     def scratchpad(self, nbytes: int) -> int:
-        """Returns the address of so many bytes."""
+        """Returns the address of ``nbytes`` bytes."""
         if nbytes > len(self._scratchpad):
             self._scratchpad = allocate_aligned(nbytes)
             self._address = self._scratchpad.ctypes.data
@@ -253,7 +249,7 @@ _WORKSPACE = _Workspace()
 class Bound(NamedTuple):
     """A stream, memories and the argument array of one execution at a time.
 
-    ``handles``: of the arguments that move; ``places``: where these are now.
+    ``handles``: of the arguments that move; ``places``: their current addresses.
     """
 
     stream: Any
@@ -264,9 +260,9 @@ class Bound(NamedTuple):
 
 
 class Executable:
-    """A primitive for any number of threads: each execution has arguments of its own.
+    """A primitive for any number of threads: each execution has its own arguments.
 
-    ``fixed``: memories that stay; the other arguments get an address at each execution.
+    ``fixed``: memories that do not move; the other arguments get an address at each execution.
     """
 
     def __init__(
@@ -302,7 +298,7 @@ class Executable:
         wanted = [addresses[name] for name in self._moving]
         wanted.append(_WORKSPACE.scratchpad(self._scratchpad))
         for k, address in enumerate(wanted):
-            if bound.places[k] != address:  # a call of C takes longer than to compare
+            if bound.places[k] != address:  # a call of C takes longer than a comparison
                 lib.dnnl_memory_set_data_handle(bound.handles[k], cast("void *", address))
                 bound.places[k] = address
         status = lib.dnnl_primitive_execute(
@@ -349,7 +345,7 @@ def carry(
     states: Sequence[Array],
     execute: Callable[[int], None],
 ) -> list[Array]:
-    """Runs pieces one after the other; the state that each sentence has after its last one.
+    """Runs consecutive pieces. Returns the state of each sequence after its last piece.
 
     ``states``: buffers (K, N, O) in a ring; piece k reads k and writes k+1.
     """
@@ -361,7 +357,7 @@ def carry(
         batch, left = piece.batch, order[k + 1].batch if k + 1 < len(order) else 0
         for ring, end, first in zip(states, ends, begin, strict=True):
             after = ring[(k + 1) % len(ring)]
-            # Sentences that are done leave their state behind, others join with their first.
+            # Sequences that end store their final state; others begin with their initial state.
             if left < batch:
                 end[left:batch] = after[left:batch]
             elif left > batch:
@@ -370,9 +366,11 @@ def carry(
 
 
 class PrimitiveDirection:
-    """The primitives of one layer and direction: made once a shape, weights packed once a layout.
+    """The primitives of one layer and direction: each made once per shape, weights packed once per
+    layout.
 
-    Bounded, and shared between threads; everything under one thread count.
+    The number of primitives is limited. Threads share the primitives; all primitives use one thread
+    count.
     """
 
     def __init__(
@@ -397,20 +395,18 @@ class PrimitiveDirection:
             if scale is not None:
                 set_scales(library, attributes, weights, scale, per_channel, columns)
         self.packed = PackedWeights(self.plain, reordering)
-        self._hits = self._misses = 0
+        self.hits = self.misses = 0
         self._made: dict[Shape, Executable] = {}
         self.kernel = self.get(Shape(1, 1, spec.input_size, spec.recurrent_size)).name
 
     def get(self, shape: Shape) -> Executable:
-        """Returns the primitive for a shape. Raises `UnsupportedError` where the library has
-        none.
-        """
+        """Returns the primitive for a shape. Raises `UnsupportedError` if the library has none."""
         if (result := self._made.get(shape)) is not None:
-            self._hits += 1
+            self.hits += 1
             return result
         with CREATION:
             if shape not in self._made:
-                self._misses += 1
+                self.misses += 1
                 primitive = self._create(shape)
                 budget = 0 if self._precision.weights == "f32" else PACKED_BYTES
                 if not self.packed.affords(primitive.layouts, budget):
@@ -432,9 +428,9 @@ class PrimitiveDirection:
         return create(self._library, self._spec, "forward_inference", wanted, self._attributes)
 
     def run(self, batch: PackedBatch) -> list[Array]:
-        """Returns the final states (n, O) of the sentences that have words.
+        """Returns the final states (n, O) of the sequences that have steps.
 
-        All in the data types of the precision.
+        All are in the data types of the precision.
         """
         x, y, packing, initial, attention = batch
         pieces = segments(packing)
@@ -445,7 +441,7 @@ class PrimitiveDirection:
         table = {"src_layer": addresses(x, rows), "dst_layer": addresses(y, rows)}
         if attention is not None:
             table["augru_attention"] = addresses(attention, rows)
-        # Two buffers in turn, as oneDNN may not write what it reads.
+        # Two buffers in turn, because oneDNN may not write the memory that it reads.
         states = [
             _WORKSPACE.buffers.array(name, (2 * len(s), s.shape[1]), s.dtype).reshape(2, *s.shape)
             for name, s in zip(self._spec.cell.states, initial, strict=True)
@@ -461,10 +457,6 @@ class PrimitiveDirection:
         ends = carry(order, initial, states, execute)
         return [end[: len(packing.last)] for end in ends]
 
-    def cache_info(self) -> tuple[int, int]:
-        """Primitives found, and made."""
-        return self._hits, self._misses
-
 
 # u8 primitives of a layer and direction: one for each scale of its states and its inputs.
 
@@ -476,27 +468,37 @@ BOUND = 1.0
 
 
 class OneDnnKernel(DirectionKernel):
-    """Data types in, and out as a layer below hands them on; states are float32 outside."""
+    """Takes data in the precision's types, and returns them for the next layer; states are float32
+    outside.
+    """
 
     def __init__(self, library: Library, spec: RnnSpec, precision: Precision) -> None:
         self._library, self.spec, self.precision = library, spec, precision
         self._kinds = (precision.data, precision.cell)
         self.dtype = find_buffer_dtype(precision.out)
+        self._made: dict[Any, PrimitiveDirection] = {}
+
+    def cache_info(self) -> tuple[int, int]:
+        """Implements `DirectionKernel.cache_info`."""
+        made = [*self._made.values()]
+        return sum(each.hits for each in made), sum(each.misses for each in made)
 
     def read(self, words: Array) -> Array:
-        """Words as the primitive reads them; those of a layer below are so already."""
+        """Returns steps in the type that the primitive reads; the output of a layer below already
+        has it.
+        """
         return words if words.dtype != np.float32 else narrow(words, self.precision.data)
 
-    def narrowed(self, states: Sequence[Array]) -> list[Array]:
-        """States as the primitive reads them."""
+    def narrow_states(self, states: Sequence[Array]) -> list[Array]:
+        """Returns states in the types that the primitive reads."""
         return [narrow(s, kind) for s, kind in zip(states, self._kinds, strict=False)]
 
-    def widened_states(self, states: Sequence[Array]) -> list[Array]:
-        """States in float32."""
+    def widen_states(self, states: Sequence[Array]) -> list[Array]:
+        """Returns states in float32."""
         return [widen(s, kind) for s, kind in zip(states, self._kinds, strict=False)]
 
-    def widened(self, y: Array) -> Array:
-        """See `DirectionKernel.widened`."""
+    def widen(self, y: Array) -> Array:
+        """Implements `DirectionKernel.widen`."""
         return y if y.dtype == np.float32 else widen(y, self.precision.out)
 
 
@@ -505,30 +507,28 @@ class FloatKernel(OneDnnKernel):
 
     def __init__(self, library: Library, spec: RnnSpec, weights: RnnWeights, dtype: str) -> None:
         super().__init__(library, spec, PRECISIONS[dtype])
-        self._direction = PrimitiveDirection(library, spec, weights, PRECISIONS[dtype])
+        self._direction = PrimitiveDirection(library, spec, weights, self.precision)
+        self._made[dtype] = self._direction
         self.name = self._direction.kernel
-        # The identity that stands for the weights of a projected input makes NaN of infinity; a
-        # relu of the library makes 0 of NaN (3.2, 3.6); the portable kernel pairs the last of an
-        # odd number of channels with a zero.
+        # For a projected input, the weights are the identity, which turns infinity into NaN. A relu
+        # of the library turns NaN into 0 (3.2, 3.6). The portable kernel pairs the last of an odd
+        # number of channels with a zero.
         identity = weights.layer is None
         pairs = self.name == "ref" and dtype == "bf16"
         if identity or pairs or spec.cell is Cell.RNN_RELU:
             self.exact_below = LARGEST[dtype]
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
-        """See `DirectionKernel.run`."""
+        """Implements `DirectionKernel.run`."""
         words, y, packing, begin, attention = batch
         if attention is not None:
             attention = narrow(attention, self.precision.data)
-        read = PackedBatch(self.read(words), y, packing, self.narrowed(begin), attention)
-        return self.widened_states(self._direction.run(read)), None
-
-    def cache_info(self) -> tuple[int, int]:
-        """See `DirectionKernel.cache_info`."""
-        return self._direction.cache_info()
+        read = PackedBatch(self.read(words), y, packing, self.narrow_states(begin), attention)
+        return self.widen_states(self._direction.run(read)), None
 
 
-def _checked_magnitude(name: str, array: Array, most: float) -> float:
+def _check_magnitude(name: str, array: Array, most: float) -> float:
+    """Returns the largest magnitude. Raises `UnsupportedError` above ``most``, and for NaN."""
     result = magnitude(array)
     if not result <= most:
         raise UnsupportedError(f"{name}: u8 holds values in [-{most:g}, {most:g}], got {result}")
@@ -536,12 +536,12 @@ def _checked_magnitude(name: str, array: Array, most: float) -> float:
 
 
 class U8Kernel(OneDnnKernel):
-    """u8: LSTM and GRU. `run` looks at words and states before it converts them.
+    """u8: LSTM and GRU. `run` checks steps and states before it converts them.
 
-    States are exact to a step of bound/127. |o * tanh(c)| <= 1 is the bound; a projection may add
-    up to its columns' magnitudes, but rarely does: where an output reaches the bound it may have
-    been cut off, and the run is repeated under twice the bound. Each bound, and each power of two
-    that inputs are divided by, has primitives of its own.
+    States are exact to a step of bound/127. The bound is |o * tanh(c)| <= 1. A projection may
+    increase it up to its columns' magnitudes, but rarely does. If an output reaches the bound it
+    may have been cut off, so the run is repeated under twice the bound. Each bound has separate
+    primitives, and so has each power of two by which inputs are divided.
     """
 
     def __init__(
@@ -556,7 +556,6 @@ class U8Kernel(OneDnnKernel):
             worst = float(np.abs(weights.projection).sum(axis=2).max())
             while self._bounds[-1] < worst:
                 self._bounds.append(2 * self._bounds[-1])
-        self._made: dict[tuple[float, int], PrimitiveDirection] = {}
         self.name = self._direction(BOUND, 0).kernel
 
     def _scale(self, bound: float) -> Scale:
@@ -564,7 +563,7 @@ class U8Kernel(OneDnnKernel):
         return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
 
     def _direction(self, bound: float, exponent: int) -> PrimitiveDirection:
-        """For states up to a bound and inputs over ``2**exponent``."""
+        """Returns primitives for states up to a bound and inputs divided by ``2**exponent``."""
         if (bound, exponent) not in self._made:
             with CREATION:
                 if (bound, exponent) not in self._made:
@@ -584,10 +583,10 @@ class U8Kernel(OneDnnKernel):
         return self._made[bound, exponent]
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], None]:
-        """See `DirectionKernel.run`."""
+        """Implements `DirectionKernel.run`."""
         words, y, packing, (h, *c), _ = batch
-        largest_h = _checked_magnitude("state h", h, self._bounds[-1])
-        largest_x = _checked_magnitude("x", words, MOST)
+        largest_h = _check_magnitude("state h", h, self._bounds[-1])
+        largest_x = _check_magnitude("x", words, MOST)
         for bound in self._bounds:
             if largest_h > bound:
                 continue
@@ -599,16 +598,9 @@ class U8Kernel(OneDnnKernel):
             ends = self._direction(bound, exponent).run(PackedBatch(x, y, packing, first))
             if bound is self._bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
                 break
-        # The output is float32, and no coarser than the u8 state that went on.
+        # The output is float32, and no coarser than the u8 state of the next step.
         backwards = self.spec.direction == "right2left"
         return [y[: len(packing.last)] if backwards else y[packing.last], *ends[1:]], None
-
-    def cache_info(self) -> tuple[int, int]:
-        """See `DirectionKernel.cache_info`."""
-        hits, misses = np.sum(
-            [result.cache_info() for result in self._made.values()], axis=0
-        ).tolist()
-        return hits, misses
 
 
 def new_kernel(
@@ -621,7 +613,7 @@ def new_kernel(
 ) -> OneDnnKernel:
     """Returns the kernel for a data type; ``options``: of this layer and direction.
 
-    Raises `UnsupportedError` where the library has none.
+    Raises `UnsupportedError` if the library has none.
     """
     if options is None:
         return FloatKernel(library, spec, weights, dtype)

@@ -1,8 +1,9 @@
-"""libdnnl: found, checked and loaded at its first use, once a process, under a name of our own.
+"""libdnnl: found, checked and loaded at its first use, once per process, under a private name.
 
-Beside another copy of libdnnl (Paddle brings one, with the same SONAME) the loader would give one
-of the two to both users, or bind the symbols of one to the other: Paddle fails to import, or the
-heap is corrupted. A private SONAME and RTLD_LOCAL | RTLD_DEEPBIND keep them apart in every order.
+A process may contain a second copy of libdnnl (Paddle brings one, with the same SONAME). Then the
+loader would use one copy for both users, or bind the symbols of one copy to the other: Paddle fails
+to import, or the heap is corrupted. A private SONAME and RTLD_LOCAL | RTLD_DEEPBIND keep the copies
+apart in every order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from onernn.backend.process import (
     MAX_ISA,
     ONEDNN,
     ONEDNN_MAX_ISA,
-    wished_isa,
+    read_isa_cap,
 )
 from onernn.ir.errors import LibraryError
 from onernn.ir.files import replacing
@@ -34,7 +35,7 @@ from onernn.kernels.build import cache_folder
 
 
 def keep(target: Path, content: Iterable[bytes]) -> None:
-    """Writes a file that only this user reads, whole or not at all. Raises `OSError`."""
+    """Writes a file that only this user reads, completely or not at all. Raises `OSError`."""
     if target.exists() and not target.is_file():
         raise OSError(f"{target} is no file")
     with replacing(target) as stream:
@@ -45,8 +46,8 @@ def keep(target: Path, content: Iterable[bytes]) -> None:
 def memory_file(name: str, content: Iterable[bytes]) -> Path:
     """Returns a file in memory, for folders that are read-only, full or mounted noexec.
 
-    It stays open for good: the loader knows a library by its path, and the next file to get this
-    number would be taken for this one. Raises `OSError`.
+    It stays open for good: the loader identifies a library by its path, and would take the next
+    file with this number for this one. Raises `OSError`.
     """
     handle = os.memfd_create(name)
     with open(handle, "wb", closefd=False) as file:
@@ -54,14 +55,16 @@ def memory_file(name: str, content: Iterable[bytes]) -> Path:
     return Path(f"/proc/self/fd/{handle}")
 
 
-# Where libdnnl is, without loading it.
+# Finds libdnnl without loading it.
 
 DISTRIBUTION = "onednn-cpu-gomp"
 ADVICE = f"set {DNNL_LIBRARY} to a libdnnl.so of oneDNN 3.2 or newer, or use backend='reference'"
 
 
 def find() -> Path:
-    """Returns the path of the library; `LibraryError` as `load_library` where none is."""
+    """Returns the path of the library; raises the `LibraryError` of `load_library` if there is
+    none.
+    """
     override = os.environ.get(DNNL_LIBRARY)
     if override:
         path = Path(override).absolute()
@@ -82,7 +85,8 @@ def find() -> Path:
 def _list_installed_files() -> Iterator[Path]:
     """Yields the distribution's files, as pip recorded them.
 
-    `importlib.metadata` reads the same, but importing it takes longer than loading a small model.
+    `importlib.metadata` reads the same list, but importing it takes longer than loading a small
+    model.
     """
     start = f"{DISTRIBUTION.replace('-', '_')}-"
     for folder in filter(os.path.isdir, sys.path):
@@ -93,7 +97,7 @@ def _list_installed_files() -> Iterator[Path]:
                 yield from (Path(folder, line.partition(",")[0]) for line in lines)
 
 
-# Shared libraries under a private SONAME: what an ELF file says of itself, and renamed copies.
+# Shared libraries under a private SONAME: the contents of an ELF file, and renamed copies.
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
@@ -102,14 +106,16 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ElfLibrary:
-    """A shared library: the offset of the byte to rename, and what it finds through $ORIGIN."""
+    """A shared library: the offset of the byte to rename, and the libraries that it finds through
+    $ORIGIN.
+    """
 
     path: Path
     edit: int | None
     neighbours: tuple[Path, ...]
 
-    def renamed(self) -> Iterator[bytes]:
-        """Yields the file in chunks, with libdnnl.so.3 calling itself libdnnP.so.3: one byte
+    def read_renamed(self) -> Iterator[bytes]:
+        """Yields the file in chunks, with the name libdnnl.so.3 changed to libdnnP.so.3: one byte
         differs.
         """
         start, edit = 0, -1 if self.edit is None else self.edit
@@ -122,13 +128,15 @@ class ElfLibrary:
 
 
 def read_elf(path: Path) -> ElfLibrary:
-    """Returns how ``path`` can be loaded; `LibraryError` if it is no whole 64-bit ELF library."""
+    """Returns how ``path`` can be loaded; `LibraryError` if it is not a complete 64-bit ELF
+    library.
+    """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)
     except OSError as error:
         raise LibraryError(f"{path}: {error.strerror}") from None
-    except (struct.error, ValueError, KeyError, OverflowError):  # mmap of nothing: ValueError
+    except (struct.error, ValueError, KeyError, OverflowError):  # mmap of an empty file: ValueError
         raise LibraryError(f"{path}: not a 64-bit ELF library, or a truncated one") from None
 
 
@@ -140,7 +148,7 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
     segments = [struct.unpack_from("<I4xQQ8xQ", data, table + i * entry) for i in range(count)]
     loads = [(index, address, size) for kind, index, address, size in segments if kind == _PT_LOAD]
     if any(index + size > len(data) for index, _, size in loads):
-        raise ValueError  # the loader would map it, and the process die of SIGBUS later
+        raise ValueError  # the loader would map it, and SIGBUS would end the process later
     (dynamic,) = (
         data[index : index + size] for kind, index, _, size in segments if kind == _PT_DYNAMIC
     )
@@ -163,25 +171,25 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
         if "ORIGIN" in folder
     ]
     beside = [Path(folder, name) for folder in folders for name in texts(_DT_NEEDED)]
-    edit = None  # a library without a SONAME clashes with no other
+    edit = None  # a library without a SONAME does not clash with others
     for name in texts(_DT_SONAME):
         edit = strings + entries[_DT_SONAME][0] + len(name.partition(".")[0].encode()) - 1
     return ElfLibrary(path, edit, tuple(p for p in beside if p.exists()))
 
 
-def cached_copy(elf: ElfLibrary) -> Path:
+def copy_to_cache(elf: ElfLibrary) -> Path:
     """Returns a private copy in the user's cache directory, made now or equal to the original.
 
     The whole copy is compared with the original at every load, which costs 10 ms for 54 MB (SHA-256
-    of the copy: 35 ms) and trusts nothing: no name, date, size or hash kept elsewhere. So the
-    name only has to differ for different builds: the first megabyte holds all symbols' addresses.
+    of the copy: 35 ms). It trusts no name, date, size or hash that is stored elsewhere. So the name
+    only has to differ for different builds: the first megabyte holds all symbols' addresses.
     """
-    import hashlib  # loads OpenSSL, which nothing else of a run needs
+    import hashlib  # loads OpenSSL, which a run does not need otherwise
 
-    name = hashlib.sha256(next(elf.renamed())).hexdigest()[:16]
+    name = hashlib.sha256(next(elf.read_renamed())).hexdigest()[:16]
     target = cache_folder() / f"libdnnP-{name}.so"
     if not _is_copy(target, elf):
-        keep(target, elf.renamed())
+        keep(target, elf.read_renamed())
     return target
 
 
@@ -189,13 +197,13 @@ def _is_copy(target: Path, elf: ElfLibrary) -> bool:
     if not target.is_file():
         return False
     with open(target, "rb", buffering=0) as file:
-        same = all(file.read(len(chunk)) == chunk for chunk in elf.renamed())
+        same = all(file.read(len(chunk)) == chunk for chunk in elf.read_renamed())
         return same and not file.read(1)
 
 
-def memory_copy(elf: ElfLibrary) -> Path:
+def copy_to_memory(elf: ElfLibrary) -> Path:
     """Returns a private copy in memory."""
-    return memory_file("libdnnP", elf.renamed())
+    return memory_file("libdnnP", elf.read_renamed())
 
 
 _NAMES = ("libdnnl.", "libdnnl-", "libonednn", "libmkldnn")
@@ -205,10 +213,10 @@ _NAMES = ("libdnnl.", "libdnnl-", "libonednn", "libmkldnn")
 class Library:
     """A loaded libdnnl with the one CPU engine of this process.
 
-    ``path`` is the file that was chosen, ``mapped`` the one that the loader got: a private copy,
-    except where the library needs its neighbours. ``max_threads`` is what OpenMP gave the
-    thread that loaded it; 0: not an OpenMP build, only the library knows. ``cache_capacity``:
-    most primitives that each direction of a layer keeps, about 0.3 MB each.
+    ``path``: the chosen file. ``mapped``: the file that the loader got, a private copy except if
+    the library needs its neighbours. ``max_threads``: the number that OpenMP reported to the thread
+    that loaded it; 0: not an OpenMP build, only the library knows. ``cache_capacity``: the maximum
+    number of primitives that each direction of a layer keeps, about 0.3 MB each.
     """
 
     ffi: Any
@@ -221,7 +229,7 @@ class Library:
     cache_capacity: int = 512
 
     def check(self, status: int, what: str) -> None:
-        """Nothing for success, else `LibraryError`: ``what`` failed, and the status's name."""
+        """Raises `LibraryError` with ``what`` and the status if a status reports a failure."""
         if status:
             name = self.ffi.string(self.lib.dnnl_status2str(status)).decode()
             raise LibraryError(f"{what}: oneDNN {self.version} returned '{name}'")
@@ -234,26 +242,30 @@ class Library:
 
     @cached_property
     def sums_u8_exactly(self) -> bool:
-        """Whether sums of u8*s8 products have 32 bits: without VNNI pairs saturate at 16."""
+        """Whether sums of u8*s8 products have 32 bits: without VNNI, sums of pairs saturate at 16
+        bits.
+        """
         vnni = int(self.lib.dnnl_cpu_isa_avx512_core_vnni)
         return int(self.lib.dnnl_get_effective_cpu_isa()) & vnni == vnni
 
     @property
     def current_threads(self) -> int:
-        """The threads of a kernel that this OS thread makes now; 0: only the library knows."""
+        """The number of threads of a kernel that this OS thread makes now; 0: only the library
+        knows.
+        """
         return int(self.lib.omp_get_max_threads()) if self.max_threads else 0
 
     def threads(self, count: int | None = None) -> Threads:
-        """Calls of this OS thread, and of no other one, use ``count`` threads inside.
+        """Returns a context in which calls of this OS thread use ``count`` threads inside.
 
-        Creation and execution both belong inside, under the same count: a kernel made for two
+        Creation and execution must both be inside, under the same count: a kernel made for two
         threads and run with one can corrupt the heap (measured: 3.2, bf16 LBR-GRU, packed weights).
         """
         return Threads(self, self.max_threads if count is None else count)
 
 
 class Threads:
-    """A context under a number of OpenMP threads; a class, for a generator costs 2 us more."""
+    """A context under a number of OpenMP threads; a class, because a generator costs 2 us more."""
 
     __slots__ = ("_before", "_count", "_library")
 
@@ -294,7 +306,7 @@ def load_library() -> Library:
 
 
 def other_copies() -> list[Path]:
-    """Files of other libdnnl or libmkldnn copies that this process has mapped."""
+    """Lists files of other libdnnl or libmkldnn copies that this process has mapped."""
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:  # not Linux
@@ -305,10 +317,10 @@ def other_copies() -> list[Path]:
 
 
 def _after_fork() -> None:
-    """In the child: remembers the thread that forked, whose OpenMP team is gone.
+    """Remembers the forked child's thread, whose OpenMP team no longer exists.
 
-    It would wait for its workers forever (measured: every kernel with two threads hangs, every
-    one with one thread is right). Threads that the child starts have teams of their own.
+    The thread would wait for its workers forever (measured: every kernel with two threads hangs,
+    every kernel with one thread is right). Threads that the child starts have their own teams.
     """
     global _forked
     if _library is not None:
@@ -329,11 +341,11 @@ def _load(path: Path) -> Library:
     version = f"{number.major}.{number.minor}.{number.patch}"
     if number.major != 3 or number.minor < 2:
         raise LibraryError(f"{path}: oneDNN {version}, but onernn needs 3.2 or newer 3.x; {ADVICE}")
-    _check_wished_isa(lib, path, version)
+    _check_isa_cap(lib, path, version)
     openmp = number.cpu_runtime == lib.DNNL_RUNTIME_OMP
     threads = lib.omp_get_max_threads() if openmp else 0
     library = Library(ffi, lib, path, mapped, version, threads, None)
-    wish = wished_isa()
+    wish = read_isa_cap()
     if wish in ONEDNN and not any(map(os.environ.get, ONEDNN_MAX_ISA)):
         cap = getattr(lib, f"dnnl_cpu_isa_{ONEDNN[wish]}")
         library.check(lib.dnnl_set_max_cpu_isa(cap), f"{path}: {MAX_ISA}={wish}")
@@ -342,8 +354,8 @@ def _load(path: Path) -> Library:
     return replace(library, engine=engine[0])
 
 
-def _check_wished_isa(lib: Any, path: Path, version: str) -> None:
-    """`LibraryError` for an unknown instruction set: oneDNN would take the best one instead."""
+def _check_isa_cap(lib: Any, path: Path, version: str) -> None:
+    """Raises `LibraryError` for an unknown set: oneDNN would take the best one instead."""
     known = [n.removeprefix("dnnl_cpu_isa_") for n in dir(lib) if n.startswith("dnnl_cpu_isa_")]
     for variable in ONEDNN_MAX_ISA:
         wish = os.environ.get(variable, "").lower()
@@ -356,8 +368,8 @@ def _check_wished_isa(lib: Any, path: Path, version: str) -> None:
 
 
 def _dlopen(file: str) -> Any:
-    # NODELETE: without it the interpreter's exit unmaps libgomp under its waiting workers, and
-    # one process in twenty dies of a segmentation fault when it is done.
+    # NODELETE: without it the interpreter's exit unmaps libgomp while its workers wait, and one
+    # process in twenty ends with a segmentation fault.
     return ffi.dlopen(file, os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND | os.RTLD_NODELETE)
 
 
@@ -375,11 +387,11 @@ def _open_in_place(elf: ElfLibrary) -> tuple[Any, Path]:
 
 
 def _open_private(elf: ElfLibrary) -> tuple[Any, Path]:
-    for copy in (cached_copy, memory_copy):
+    for copy in (copy_to_cache, copy_to_memory):
         try:
             file = copy(elf)
             return _dlopen(str(file)), file
-        except OSError as error:  # a read-only, full or noexec home: a memory file may do
+        except OSError as error:  # a read-only, full or noexec home: a memory file may work
             failure = error
     raise _unloadable(elf.path, failure)
 

@@ -10,82 +10,85 @@ import numpy as np
 from onernn.backend.onednn.library import Library
 from onernn.backend.onednn.precision import CREATORS
 from onernn.backend.process import CREATION, allocate_aligned
-from onernn.ir.arrays import Array, bfloat16_bits
-from onernn.ir.arrays import widen as of_bfloat16
+from onernn.ir.arrays import Array, bfloat16_bits, widen_bfloat16
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import UNIT, Scale
 
-DTYPES = {
-    "f32": "dnnl_f32",
-    "bf16": "dnnl_bf16",
-    "f16": "dnnl_f16",
-    "s8": "dnnl_s8",
-    "u8": "dnnl_u8",
+_STORED = {
+    "f32": np.float32,
+    "bf16": np.uint16,
+    "f16": np.float16,
+    "u8": np.uint8,
+    "s8": np.int8,
 }
+"""NumPy's types for buffers of oneDNN's data types: the bits of a bfloat16 are an uint16."""
+
+
+def new_handle(
+    library: Library, kind: str, *arguments: Any, create: str = "create", what: str = ""
+) -> Any:
+    """Returns a C object, such as a "stream", which is freed with the Python object.
+
+    ``create`` is the end of the creator's name. Raises `LibraryError` that names ``what``.
+    """
+    lib, handle = library.lib, library.ffi.new(f"dnnl_{kind}_t *")
+    status = getattr(lib, f"dnnl_{kind}_{create}")(handle, *arguments)
+    library.check(status, what or kind)
+    return library.ffi.gc(handle[0], getattr(lib, f"dnnl_{kind}_destroy"))
 
 
 class Descriptor:
     """A memory descriptor: dims, data type, and strides, a tag's layout, or any."""
 
     def __init__(self, library: Library, handle: Any) -> None:
-        self.library = library
-        self.handle = library.ffi.gc(handle, library.lib.dnnl_memory_desc_destroy)
+        self.library, self.handle = library, handle
 
     @property
     def dims(self) -> tuple[int, ...]:
-        return tuple(self._query("dnnl_query_dims", "dnnl_dims_t **")[0 : self._ndims])
+        count = int(self._query("dnnl_query_ndims_s32", "int *"))
+        return tuple(self._query("dnnl_query_dims", "dnnl_dims_t **")[0][0:count])
 
     @property
     def dtype(self) -> str:
         number = self._query("dnnl_query_data_type", "dnnl_data_type_t *")
-        names = {int(getattr(self.library.lib, c)): name for name, c in DTYPES.items()}
+        names = {int(getattr(self.library.lib, f"dnnl_{name}")): name for name in _STORED}
         return names.get(int(number), "undefined")
-
-    @property
-    def _ndims(self) -> int:
-        return int(self._query("dnnl_query_ndims_s32", "int *"))
 
     def _query(self, what: str, kind: str) -> Any:
         out = self.library.ffi.new(kind)
         number = getattr(self.library.lib, what)
         status = self.library.lib.dnnl_memory_desc_query(self.handle, number, out)
         self.library.check(status, what)
-        return out[0] if kind != "dnnl_dims_t **" else out[0][0]
+        return out[0]
 
     @classmethod
-    def tagged(cls, library: Library, dims: Sequence[int], dtype: str, tag: str) -> Descriptor:
-        """``tag`` by oneDNN's name: ldnc, ldigo, any, ..."""
-        lib = library.lib
-        layout = lib.dnnl_format_tag_any if tag == "any" else getattr(lib, f"dnnl_{tag}")
-        create = lib.dnnl_memory_desc_create_with_tag
-        return cls._create(library, create, dims, dtype, layout)
+    def from_tag(cls, library: Library, dims: Sequence[int], dtype: str, tag: str) -> Descriptor:
+        """Returns a descriptor by oneDNN's name of a layout: ldnc, ldigo, any, ..."""
+        name = "dnnl_format_tag_any" if tag == "any" else f"dnnl_{tag}"
+        return cls._create(library, dims, dtype, "tag", getattr(library.lib, name))
 
     @classmethod
-    def strided(
+    def from_strides(
         cls, library: Library, dims: Sequence[int], dtype: str, strides: Sequence[int]
     ) -> Descriptor:
         layout = library.ffi.new("dnnl_dims_t", list(strides))
-        create = library.lib.dnnl_memory_desc_create_with_strides
-        return cls._create(library, create, dims, dtype, layout)
+        return cls._create(library, dims, dtype, "strides", layout)
 
     @classmethod
     def _create(
-        cls, library: Library, create: Any, dims: Sequence[int], dtype: str, layout: Any
+        cls, library: Library, dims: Sequence[int], dtype: str, by: str, layout: Any
     ) -> Descriptor:
-        handle = library.ffi.new("dnnl_memory_desc_t *")
-        sizes = library.ffi.new("dnnl_dims_t", list(dims))
-        kind = getattr(library.lib, DTYPES[dtype])
-        status = create(handle, len(dims), sizes, kind, layout)
-        library.check(status, f"memory descriptor {tuple(dims)} {dtype}")
-        return cls(library, handle[0])
+        sizes, kind = library.ffi.new("dnnl_dims_t", list(dims)), f"dnnl_{dtype}"
+        given = len(dims), sizes, getattr(library.lib, kind), layout
+        create, what = f"create_with_{by}", f"memory descriptor {tuple(dims)} {dtype}"
+        handle = new_handle(library, "memory_desc", *given, create=create, what=what)
+        return cls(library, handle)
 
     @classmethod
-    def copied(cls, library: Library, borrowed: Any) -> Descriptor:
-        """Returns a descriptor of our own from one that belongs to a primitive descriptor."""
-        handle = library.ffi.new("dnnl_memory_desc_t *")
-        library.check(library.lib.dnnl_memory_desc_clone(handle, borrowed), "memory descriptor")
-        return cls(library, handle[0])
+    def copy(cls, library: Library, borrowed: Any) -> Descriptor:
+        """Returns an owned descriptor, copied from one that belongs to a primitive descriptor."""
+        return cls(library, new_handle(library, "memory_desc", borrowed, create="clone"))
 
     @property
     def nbytes(self) -> int:
@@ -99,17 +102,15 @@ class Descriptor:
 
 
 class Memory:
-    """A memory over an array's bytes, which it keeps alive; or over nothing yet."""
+    """A memory over an array's bytes, which it keeps alive; or without an array yet."""
 
     def __init__(self, descriptor: Descriptor, data: Array | None = None) -> None:
         library = descriptor.library
         self.descriptor, self.data = descriptor, data
         self.address = 0 if data is None else int(data.ctypes.data)
-        handle = library.ffi.new("dnnl_memory_t *")
         pointer = library.ffi.cast("void *", self.address)
-        status = library.lib.dnnl_memory_create(handle, descriptor.handle, library.engine, pointer)
-        library.check(status, "memory")
-        self.handle = library.ffi.gc(handle[0], library.lib.dnnl_memory_destroy)
+        given = descriptor.handle, library.engine, pointer
+        self.handle = new_handle(library, "memory", *given)
 
     @classmethod
     def empty(cls, descriptor: Descriptor) -> Memory:
@@ -117,7 +118,7 @@ class Memory:
 
 
 def reorder(source: Memory, target: Descriptor, attributes: Any = None) -> Memory:
-    """Returns the same numbers in another layout or data type; ``attributes`` hold scales."""
+    """Returns the same values in another layout or data type; ``attributes`` hold scales."""
     library, out = target.library, Memory.empty(target)
     lib, engine = library.lib, library.engine
     described = new_descriptor(
@@ -135,9 +136,10 @@ def reorder(source: Memory, target: Descriptor, attributes: Any = None) -> Memor
 
 
 def new_descriptor(library: Library, what: Callable[[], str], create: Any, *arguments: Any) -> Any:
-    """Returns the primitive descriptor that a C creator makes of its arguments; ``what`` names it.
+    """Returns the primitive descriptor that a C creator makes from its arguments; ``what`` names
+    it.
 
-    Raises `UnsupportedError` where the library has no such kernel.
+    Raises `UnsupportedError` if the library has no such kernel.
     """
     lib, ffi = library.lib, library.ffi
     pd = ffi.new("dnnl_primitive_desc_t *")
@@ -153,15 +155,12 @@ def new_descriptor(library: Library, what: Callable[[], str], create: Any, *argu
 
 def new_primitive(library: Library, described: Any) -> Any:
     """Returns the primitive of a primitive descriptor."""
-    handle = library.ffi.new("dnnl_primitive_t *")
     with CREATION:
-        status = library.lib.dnnl_primitive_create(handle, described)
-    library.check(status, "primitive")
-    return library.ffi.gc(handle[0], library.lib.dnnl_primitive_destroy)
+        return new_handle(library, "primitive", described)
 
 
 def bind(library: Library, memories: dict[int, Memory]) -> Any:
-    """Returns the argument array of an execution; keep the memories alive beside it."""
+    """Returns the argument array of an execution; the caller must keep the memories alive."""
     arguments = library.ffi.new("dnnl_exec_arg_t[]", len(memories))
     for argument, (number, memory) in zip(arguments, memories.items(), strict=True):
         argument.arg, argument.memory = number, memory.handle
@@ -169,14 +168,10 @@ def bind(library: Library, memories: dict[int, Memory]) -> Any:
 
 
 def new_stream(library: Library) -> Any:
-    handle = library.ffi.new("dnnl_stream_t *")
-    lib = library.lib
-    status = lib.dnnl_stream_create(handle, library.engine, lib.dnnl_stream_default_flags)
-    library.check(status, "stream")
-    return library.ffi.gc(handle[0], lib.dnnl_stream_destroy)
+    return new_handle(library, "stream", library.engine, library.lib.dnnl_stream_default_flags)
 
 
-# RNN primitive descriptors: the C creators behind one call, arguments by the guide's names.
+# RNN primitive descriptors: the C creators in one call, arguments by the guide's names.
 
 _ELTWISE = {
     Cell.RNN_TANH: "dnnl_eltwise_tanh",
@@ -200,7 +195,7 @@ def argument(library: Library, name: str) -> int:
 
 
 def argument_order(cell: Cell) -> list[str]:
-    """Returns the arguments of a cell as its C creators take them."""
+    """Returns the arguments of a cell in the order of its C creators."""
     lstm = cell is Cell.LSTM
     return [
         "src_layer",
@@ -227,9 +222,9 @@ def create(
 ) -> Primitive:
     """Returns a primitive of one layer and one direction.
 
-    ``kind``: forward_inference, forward_training, or backward, which needs its forward primitive
-    as ``hint``. ``wanted``: the descriptor of each argument, those of a backward's results under
-    diff_NAME. Raises `UnsupportedError` where the library has no such kernel.
+    ``kind``: forward_inference, forward_training, or backward, which needs its forward primitive as
+    ``hint``. ``wanted``: the descriptor of each argument; the results of a backward are under
+    diff_NAME. Raises `UnsupportedError` if the library has no such kernel.
     """
     lib = library.lib
     way = "backward" if kind == "backward" else "forward"
@@ -267,16 +262,16 @@ def create(
 
 
 def _read_chosen_layout(library: Library, described: Any, name: str) -> Descriptor:
-    """Returns the layout that a primitive settled on for an argument."""
+    """Returns the layout that a primitive chose for an argument."""
     lib = library.lib
     result = lib.dnnl_primitive_desc_query_md(
         described, lib.dnnl_query_exec_arg_md, argument(library, name)
     )
-    return Descriptor.copied(library, result)
+    return Descriptor.copy(library, result)
 
 
 def kernel_name(library: Library, described: Any) -> str:
-    """oneDNN's name of the implementation: brgemm:avx512_core, ref, ..."""
+    """Returns oneDNN's name of the implementation: brgemm:avx512_core, ref, ..."""
     name = library.ffi.new("char **")
     status = library.lib.dnnl_primitive_desc_query(
         described, library.lib.dnnl_query_impl_info_str, 0, name
@@ -286,45 +281,35 @@ def kernel_name(library: Library, described: Any) -> str:
 
 
 def new_attributes(library: Library, *, own_scratchpad: bool) -> Any:
-    """Attributes; with a scratchpad of our own where any thread may execute the primitive.
+    """Returns attributes, with an own scratchpad if any thread may execute the primitive.
 
-    One with the library's scratchpad may only be used by the thread that created it.
+    Only the thread that created a primitive may use it with the library's scratchpad.
     """
-    lib, ffi = library.lib, library.ffi
-    handle = ffi.new("dnnl_primitive_attr_t *")
-    library.check(lib.dnnl_primitive_attr_create(handle), "attributes")
-    owned = ffi.gc(handle[0], lib.dnnl_primitive_attr_destroy)
+    attributes, lib = new_handle(library, "primitive_attr", what="attributes"), library.lib
     if own_scratchpad:
-        status = lib.dnnl_primitive_attr_set_scratchpad_mode(owned, lib.dnnl_scratchpad_mode_user)
+        mode = lib.dnnl_scratchpad_mode_user
+        status = lib.dnnl_primitive_attr_set_scratchpad_mode(attributes, mode)
         library.check(status, "scratchpad mode")
-    return owned
+    return attributes
 
 
-# What the arguments of a primitive are made of, and float32 to and from that.
-
-_STORED = {
-    "f32": np.float32,
-    "bf16": np.uint16,
-    "f16": np.float16,
-    "u8": np.uint8,
-    "s8": np.int8,
-}
+# Buffers for the arguments of a primitive, converted from and to float32.
 
 
 def find_buffer_dtype(dtype: str) -> np.dtype[Any]:
-    """NumPy's type for buffers of a oneDNN data type: the bits of a bfloat16 are an uint16."""
+    """Returns NumPy's type for buffers of a oneDNN data type."""
     return np.dtype(_STORED[dtype])
 
 
 LARGEST = {"f32": 2.0**128, "bf16": 2.0**128 - 2.0**119, "f16": 65520.0, "u8": 2.0**128}
-"""Magnitudes below these are finite numbers of the types that data are computed in."""
+"""Magnitudes below these are finite in the data types of the computation."""
 
 
 def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
-    """float32 -> a buffer of ``dtype``, a contiguous copy unless it is contiguous float32.
+    """Returns float32 as a buffer of ``dtype``: a copy, unless it is contiguous float32.
 
-    u8 is rounded to the nearest, halves to even, and saturates. It has no NaN: the
-    caller has looked for those.
+    u8 is rounded to the nearest, ties to even, and saturates. It has no NaN: the caller has checked
+    for NaN.
     """
     array = np.ascontiguousarray(array, np.float32)
     if dtype == "u8":
@@ -333,14 +318,14 @@ def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
         return np.clip(np.rint(out, out=out), 0, 255, out=out).astype(np.uint8)
     if dtype == "bf16":
         return bfloat16_bits(array)
-    with np.errstate(over="ignore"):  # beyond 65504 lies infinity, as in every f16 unit
+    with np.errstate(over="ignore"):  # values beyond 65504 become infinity
         return array.astype(find_buffer_dtype(dtype), copy=False)
 
 
 def widen(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
-    """Returns a buffer of ``dtype`` -> float32; of u8 times the rounded 1/factor, as products read
-    it.
+    """Returns a buffer of ``dtype`` -> float32; u8 is multiplied by the rounded 1/factor, the same
+    factor that products use.
     """
     if dtype == "u8":
         return (array.astype(np.float32) - np.float32(scale.shift)) * np.float32(1 / scale.factor)
-    return of_bfloat16(array) if dtype == "bf16" else array.astype(np.float32, copy=False)
+    return widen_bfloat16(array) if dtype == "bf16" else array.astype(np.float32, copy=False)

@@ -1,9 +1,9 @@
 """Data types of a layer, and the scales of u8: known before any library is loaded.
 
-The tables, a row by the type of its input data, are as oneDNN's guide and the oneAPI specification
-have them; primitives, refusals, what `onernn doctor` expects and a table of the README come from
-them. They are Python, as every process that runs a layer reads them: importing a parser of TOML
-takes longer than all that.
+The tables, with one row per type of input data, follow oneDNN's guide and the oneAPI specification.
+Primitives, refusals, the checks of `onernn doctor --full` and a table of the README come from them.
+The tables are Python, because every process that runs a layer reads them: importing a parser of
+TOML takes longer.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
 from onernn.ir.errors import ShapeError, UnsupportedError, did_you_mean
+from onernn.ir.records import NamedTuple
 from onernn.ir.rnn import Limits
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
@@ -24,8 +25,8 @@ from onernn.ir.weights import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
 class Row(NamedTuple):
     """A row of a table of data types, by argument; its notes are written out.
 
-    ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: h;
-    ``cell_state``: c.
+    ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: h; ``cell_state``:
+    c.
     """
 
     propagation: Literal["forward and backward", "forward", "forward inference"]
@@ -40,7 +41,9 @@ class Row(NamedTuple):
     output: list[str]
 
     def has(self, cell: Cell, *, peephole: bool, projection: bool, training: bool) -> bool:
-        """Returns whether the row is about such a layer; ``training``: forward and backward."""
+        """Returns whether the row is about this kind of layer; ``training``: forward and
+        backward.
+        """
         return (
             (self.cells == "all" or cell.name in self.cells)
             and (self.peephole or not peephole)
@@ -49,36 +52,35 @@ class Row(NamedTuple):
         )
 
 
+_F32 = Row(
+    propagation="forward and backward",
+    cells="all",
+    peephole=True,
+    projection=True,
+    data="f32",
+    recurrent="f32",
+    cell_state="f32",
+    weights="f32",
+    bias="f32",
+    output=["f32"],
+)
+_BF16 = _F32._replace(
+    projection=False, data="bf16", recurrent="bf16", weights="bf16", output=["bf16"]
+)
+_U8 = _F32._replace(
+    propagation="forward inference",
+    cells=["LSTM", "GRU"],
+    peephole=False,
+    data="u8",
+    recurrent="u8",
+    weights="s8",
+    output=["u8", "f32"],
+)
 GUIDE = {
-    "f32": Row(
-        propagation="forward and backward",
-        cells="all",
-        peephole=True,
-        projection=True,
-        data="f32",
-        recurrent="f32",
-        cell_state="f32",
-        weights="f32",
-        bias="f32",
-        output=["f32"],
-    ),
-    "bf16": Row(
-        propagation="forward and backward",
-        cells="all",
-        peephole=True,
-        projection=False,
-        data="bf16",
-        recurrent="bf16",
-        cell_state="f32",
-        weights="bf16",
-        bias="f32",
-        output=["bf16"],
-    ),
-    "f16": Row(
+    "f32": _F32,
+    "bf16": _BF16,
+    "f16": _BF16._replace(
         propagation="forward",
-        cells="all",
-        peephole=True,
-        projection=False,
         data="f16",
         recurrent="f16",
         cell_state="f16",
@@ -86,48 +88,26 @@ GUIDE = {
         bias="f16",
         output=["f16"],
     ),
-    "u8": Row(
-        propagation="forward inference",
-        cells=["LSTM", "GRU"],
-        peephole=False,
-        projection=True,
-        data="u8",
-        recurrent="u8",
-        cell_state="f32",
-        weights="s8",
-        bias="f32",
-        output=["u8", "f32"],
-    ),
-    "s8": Row(
-        propagation="forward inference",
-        cells=["LSTM"],
-        peephole=False,
-        projection=True,
-        data="s8",
-        recurrent="s8",
-        cell_state="f32",
-        weights="s8",
-        bias="f32",
-        output=["s8", "f32"],
-    ),
+    "u8": _U8,
+    "s8": _U8._replace(cells=["LSTM"], data="s8", recurrent="s8", output=["s8", "f32"]),
 }
 """oneDNN's RNN developer guide, "Data Type Support", with its notes (1) to (3) written out."""
 SPECIFICATION = {
-    "f32": GUIDE["f32"],
-    "bf16": GUIDE["bf16"],
+    "f32": _F32,
+    "bf16": _BF16,
     "f16": GUIDE["f16"]._replace(cell_state="f32"),
-    "u8": GUIDE["u8"]._replace(cells=["LSTM"], projection=False),
+    "u8": _U8._replace(cells=["LSTM"], projection=False),
 }
 """The oneAPI 1.3 specification, RNN, "Data Types Support", with its notes."""
 
 
 class Ours(NamedTuple):
-    """This package's version of the guide's row ``row``.
+    """onernn's version of the guide's row ``row``.
 
-    ``output``: the type that the primitive is asked for; arrays are float32 outside of all of them.
-    ``since``: the first libdnnl that has the row. ``ran``: the instruction sets on which `onernn
-    doctor` compared the row with the reference; none: it never ran on any machine. ``refused``: why
-    there is no such row here.
+    ``output``: the type that is requested from the primitive; arrays outside of it are always
+    float32. ``since``: the first libdnnl that has the row. ``ran``: the instruction sets on which
+    `onernn doctor` compared the row with the reference; none: it never ran on any machine.
+    ``refused``: why onernn does not have the row.
     """
 
     row: str
@@ -166,7 +146,7 @@ OURS = {
 
 
 class Precision(NamedTuple):
-    """Data types by argument, as the guide's table of data types combines them."""
+    """Data types by argument, in the combinations of the guide's table of data types."""
 
     data: str  # src_layer, src_iter, dst_iter, attention
     weights: str
@@ -202,8 +182,8 @@ def unknown(dtype: str) -> str:
 class Quantization(TypedDict, total=False):
     """The options of `prepare` that belong to u8: see `U8Options`.
 
-    ``per_channel`` False: one scale a matrix. ``scales``: of each layer and direction, in the order
-    of `ir.rnn.parts`, in place of all others. ``weights_scales``, ``projection_scales``: see
+    ``per_channel`` False: one scale per matrix. ``scales``: of each layer and direction, in the
+    order of `ir.rnn.parts`, in place of all others. ``weights_scales``, ``projection_scales``: see
     `column_scales`.
     """
 
@@ -218,10 +198,10 @@ class Quantization(TypedDict, total=False):
 class U8Options:
     """How u8 data is scaled: q = x * data_scale + data_shift, for data and states alike.
 
-    Without a scale every batch's own range decides: x / 2**k fits [-1, 1], and 2**k moves into the
-    input weights before they are rounded, so that the states keep the whole range. ``scales``: of
-    each layer and direction, in the place of these; () where none are given. ``is_whole``: the
-    caller passed these, not only scales of columns.
+    Without a scale every batch's own range decides: x / 2**k fits [-1, 1]. The factor 2**k moves
+    into the input weights before they are rounded, so that the states keep the whole range.
+    ``scales``: of each layer and direction, in place of these; () if none are passed. ``is_whole``:
+    the caller passed these, not only scales of columns.
     """
 
     def __init__(
@@ -253,8 +233,9 @@ class U8Options:
     ) -> U8Options | None:
         """Returns the options of u8, or of int8-dynamic, without scales; None for other types.
 
-        Raises `UnsupportedError` for what belongs to u8, `ValueError` where one thing is given
-        twice, and `ShapeError` for scales that are not as many as the layer has gates and channels.
+        Raises `UnsupportedError` for options that belong to u8, `ValueError` if one setting is
+        passed twice, and `ShapeError` if the number of scales does not match the layer's gates and
+        channels.
         """
         of_weights = {"weights_scales": weights_scales, "projection_scales": projection_scales}
         if dtype != "u8":
@@ -279,7 +260,9 @@ class U8Options:
         return result
 
     def part(self, index: int, directions: int) -> PartScales:
-        """Returns the scales of a layer and direction; ``data_scale`` is x's in the first layer."""
+        """Returns the scales of a layer and direction; ``data_scale`` belongs to x in the first
+        layer.
+        """
         scales = self.scales[index] if self.scales else NO_SCALES
         return replace(scales, data=self.fixed) if self.fixed and index < directions else scales
 
@@ -292,13 +275,13 @@ class U8Options:
 
     @property
     def packs(self) -> Any:
-        """The options that the packed bytes of kernels depend on."""
+        """The options on which the packed bytes of kernels depend."""
         return self.per_channel, self.scales, self.fixed
 
 
 def has_one_scale(part: PartScales) -> bool:
-    """Returns whether x and h are the same bytes, and their matrices have the same columns:
-    oneDNN's.
+    """Returns whether x and h have the same scale, and their matrices the same columns' scales,
+    which oneDNN requires.
     """
     of_x, of_h = part.layer, part.iter
     same = of_x is of_h or of_x is not None and of_h is not None and np.array_equal(of_x, of_h)
@@ -306,18 +289,20 @@ def has_one_scale(part: PartScales) -> bool:
 
 
 def is_onednns(part: PartScales) -> bool:
-    """Returns whether these are scales as oneDNN has them: its states are bytes, y too, and
+    """Returns whether the scales are in oneDNN's form, where states and outputs are u8 and
     saturate.
     """
     return part.layer is not None and has_one_scale(part)
 
 
 def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScales]:
-    """Factors of signed bytes, a column each, for every layer and direction; [] if none is given.
+    """Returns factors of int8 weights per column, for every layer and direction; [] if there are
+    none.
 
-    ``weights``: one number, (G, O) in the gate order of the spec, flat too, for all layers and
-    directions, or (L, D, G, O); ``projection``: one number, (R,) or (L, D, R). These are oneDNN's
-    rnn_weights_qparams and rnn_weights_projection_qparams, under mask 0 and per output channel.
+    ``weights``: one number, (G, O) in the gate order of the spec, flat or not, for all layers
+    and directions, or (L, D, G, O); ``projection``: one number, (R,) or (L, D, R). The arguments
+    are oneDNN's rnn_weights_qparams and rnn_weights_projection_qparams, under mask 0 and per output
+    channel.
     """
     if weights is None and projection is None:
         return []
@@ -374,17 +359,16 @@ FLOAT = Limits(
 U8 = replace(
     FLOAT,
     kind="u8",
-    cells=tuple(Cell[name] for name in GUIDE["u8"].cells),
-    peephole=GUIDE["u8"].peephole,
-    projection=GUIDE["u8"].projection,
+    cells=tuple(Cell[name] for name in _U8.cells),
+    peephole=_U8.peephole,
+    projection=_U8.projection,
     projected=False,
 )
 
 
-# Kernels that succeed with wrong numbers, and why: these are not used.
-#
-# Each line was measured on 3.2.0 and 3.6.2 against the float64 reference (see design/0013);
-# `onernn doctor` looks for more of them on the machine at hand.
+# Kernels that succeed with wrong results, and the reasons: these are not used. Each line was
+# measured on 3.2.0 and 3.6.2 against the float64 reference (see design/0013); `onernn doctor
+# --full` looks for more of them on the machine at hand.
 
 
 class Wrong(NamedTuple):
@@ -400,10 +384,11 @@ OWN_LAYOUTS = (
         "narrow projection",
         lambda spec, dtype: spec.projection_size is not None and dtype in ("bf16", "f16"),
     ),
-    # The brgemm kernel hands the attention of its first rows to every block of rows: wrong as soon
-    # as a batch has two blocks. Whether it has depends on N, O, threads and instruction set (with
-    # AVX-512: O up to 32 and N = 16, 20, 24, 25, 28, 30, 32, 35, ...), in 3.2 for AUGRU in bf16,
-    # in 3.6 for LBR_AUGRU in f32, too. The kernel of plain layouts is right in all of them.
+    # The brgemm kernel uses the attention of its first rows for every block of rows: the results
+    # are wrong as soon as a batch has two blocks. Whether it has two depends on N, O, threads and
+    # instruction set (with AVX-512: O up to 32 and N = 16, 20, 24, 25, 28, 30, 32, 35, ...), in 3.2
+    # for AUGRU in bf16, in 3.6 also for LBR_AUGRU in f32. The kernel of plain layouts is right in
+    # all of these cases.
     Wrong("attention of another sentence", lambda spec, _: spec.cell.has_attention),
 )
 """Wrong over weights in the layouts that the primitive chooses, right over plain ones."""
@@ -412,8 +397,8 @@ GRADIENTS = (
     Wrong(  # in 3.2, 3.6 and 3.13 alike
         "has wrong gradients unless attention is 0", lambda spec, _: spec.cell.has_attention
     ),
-    # The gradient of the projected state is kept where the four gates' are, in rows that are as
-    # long as those, rounded up to 16: a longer one runs into the next row.
+    # The gradient of the projected state is stored in the memory of the four gates' gradients, in
+    # rows of their length, rounded up to 16: a longer row overwrites the next one.
     Wrong(
         "has wrong gradients where the projection is wider than the gates",
         lambda spec, _: spec.recurrent_size > 4 * spec.hidden_size,
@@ -423,7 +408,5 @@ GRADIENTS = (
 
 
 def reason(table: tuple[Wrong, ...], spec: RnnSpec, dtype: str) -> str:
-    """Returns the reason in the first line of the table that a layer meets, "" where it meets
-    none.
-    """
+    """Returns the reason in the first line of the table that matches a layer, "" if none does."""
     return next((wrong.reason for wrong in table if wrong.where(spec, dtype)), "")

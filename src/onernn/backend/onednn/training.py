@@ -1,8 +1,8 @@
-"""Training on oneDNN's primitives: forward into workspaces, backward out of them.
+"""Training on oneDNN's primitives: forward writes workspaces, backward reads them.
 
-The pieces of a packed batch (design/0026) run as in inference, each with a workspace of its own
-and from states that are kept; backward takes them in reverse, hands the states' gradients on, and
-adds up those of the weights, as the primitives do by themselves.
+The pieces of a packed batch (design/0026) run as in inference, each with a separate workspace and
+from states that are kept. The backward pass runs them in reverse, and passes the states' gradients
+from piece to piece. The primitives themselves add up the gradients of the weights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onernn.backend.layer_walk import LayerWalk, PackedBatch, PackedGradient, Segment, segments
+from onernn.backend.layer_walk import (
+    DirectionGradients,
+    LayerWalk,
+    PackedBatch,
+    PackedGradient,
+    Segment,
+    segments,
+)
 from onernn.backend.onednn.kernels import (
     WEIGHTS,
     Executable,
@@ -45,19 +52,19 @@ from onernn.ir.weights import RnnWeights, shapes_of
 from onernn.reorders.lod import Packing
 
 CAPACITY = 512
-"""Most pairs of primitives, forward and backward, that a process keeps; about 0.3 MB each."""
+"""Maximum of pairs of primitives, forward and backward, that a process keeps; about 0.3 MB each."""
 
 TRAINED = tuple(
     dtype for dtype in PRECISIONS if GUIDE[OURS[dtype].row].propagation == "forward and backward"
 )
-"""What oneDNN computes in when it trains: f32 and bf16; gradients are float32 in both."""
+"""Dtypes in which oneDNN trains: f32 and bf16; gradients are float32 in both."""
 
 _TAGS = {3: "tnc", 4: "ldnc", 5: "ldigo"}  # by number of axes: all of them row-major
 _FIELDS = dict(zip(WEIGHTS, ("layer", "iter", "bias", "peephole", "projection"), strict=True))
 
 
 def refusal(spec: RnnSpec, dtype: str) -> str:
-    """Returns why oneDNN does not train this, "" where it does."""
+    """Returns why oneDNN does not train this layer, "" if it does."""
     if dtype not in TRAINED:
         return f"oneDNN trains in {' and '.join(TRAINED)}, not in {dtype}"
     if wrong := reason(GRADIENTS, spec, dtype):
@@ -75,9 +82,10 @@ def onednn_trainer(
     threads: int,
     strict: bool,
 ) -> Trainer:
-    """Returns what trains a layer: oneDNN, or where it cannot the NumPy reference, in float32.
+    """Returns the trainer of a layer: oneDNN, or the NumPy reference in float32 if oneDNN cannot.
 
-    Raises `UnsupportedError` for u8 and f16, and instead of the reference where ``strict``.
+    Raises `UnsupportedError` for u8 and f16. With ``strict`` it also raises it instead of using the
+    reference.
     """
     why = refusal(spec, dtype)
     try:
@@ -101,7 +109,7 @@ def onednn_trainer(
 
 
 class _Pair(NamedTuple):
-    """The primitives of one shape; they know no weights."""
+    """The primitives of one shape; they are independent of the weights."""
 
     forward: Executable
     backward: Executable
@@ -111,11 +119,11 @@ class _Pair(NamedTuple):
 def _pair(
     library: Library, spec: RnnSpec, dtype: str, threads: int, time: int, batch: int
 ) -> _Pair:
-    """For T steps of N packed sentences; made, and to be run, under ``threads``."""
+    """Returns the primitives for T steps of N packed sequences, made and run under ``threads``."""
     shapes = shapes_of(spec)
 
     def plain(dims: Sequence[int]) -> Descriptor:
-        return Descriptor.tagged(library, dims, "f32", _TAGS[len(dims)])
+        return Descriptor.from_tag(library, dims, "f32", _TAGS[len(dims)])
 
     weights = {n: Memory(plain(sizes)) for n, f in _FIELDS.items() if (sizes := shapes[f])}
     shape = Shape(time, batch, spec.input_size, spec.recurrent_size)
@@ -128,7 +136,9 @@ def _pair(
 
 
 class _Kept(NamedTuple):
-    """What backward reads again: a pair of primitives and the addresses of its data a piece."""
+    """The data that the backward pass reads: a pair of primitives per piece, and
+    addresses of data.
+    """
 
     pairs: Sequence[_Pair]
     places: Sequence[dict[str, int]]
@@ -136,7 +146,7 @@ class _Kept(NamedTuple):
 
 
 class TrainingKernel(OneDnnKernel):
-    """Forward into workspaces, backward out of them."""
+    """Runs forward into workspaces, and backward from them."""
 
     def __init__(self, library: Library, spec: RnnSpec, weights: RnnWeights, dtype: str) -> None:
         super().__init__(library, spec, PRECISIONS[dtype])
@@ -155,13 +165,13 @@ class TrainingKernel(OneDnnKernel):
         return segments(packing)[:: -1 if self._backwards else 1]
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
-        """See `DirectionKernel.run`."""
+        """Implements `DirectionKernel.run`."""
         words, y, packing, begin, _ = batch
         order = self._order(packing)
         pairs = [self._pair(time, batch) for _, time, batch in order]
         x = self.read(words)
         whole = y if y.flags.c_contiguous else np.empty(y.shape, y.dtype)
-        first = self.narrowed(begin)
+        first = self.narrow_states(begin)
         states = [np.empty((len(order) + 1, *s.shape), s.dtype) for s in first]
         sizes = [p.forward.layouts["workspace"].nbytes for p in pairs]
         starts = np.cumsum([0] + [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes])
@@ -182,10 +192,10 @@ class TrainingKernel(OneDnnKernel):
         ends = carry(order, first, states, execute)
         if whole is not y:
             y[...] = whole
-        return self.widened_states([end[: len(packing.last)] for end in ends]), kept
+        return self.widen_states([end[: len(packing.last)] for end in ends]), kept
 
-    def backward(self, batch: PackedGradient) -> tuple[Array, Sequence[Array], Array | None]:
-        """See `DirectionKernel.backward`."""
+    def backward(self, batch: PackedGradient) -> DirectionGradients:
+        """Implements `DirectionKernel.backward`."""
         kept, packing, dy, dend, into = batch
         order = self._order(packing)
         rows = [piece.row for piece in order]
@@ -195,7 +205,7 @@ class TrainingKernel(OneDnnKernel):
         dstates = [np.empty((2, *s.shape), np.float32) for s in dend]
         turns = [step % 2 for step in range(len(order) + 1)][::-1]
         table |= state_addresses(self.spec, dstates, turns, of="diff_")
-        # oneDNN sums up gradients of weights that nobody has, too, such as a missing bias.
+        # oneDNN also sums up gradients of weights that the layer lacks, such as a missing bias.
         sums = {
             name: into.get(_FIELDS[name], np.zeros(memory.descriptor.dims, np.float32))
             for name, memory in self._weights.items()

@@ -1,11 +1,11 @@
-"""The last step: every value gets a place, and templates are filled."""
+"""Runs the last step of emit: assigns a place to every value and fills the templates."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import field
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +29,7 @@ from onernn.engine.program import (
     name_kept,
     namespace,
     sizes_in,
+    stretch_over_loops,
 )
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Value
@@ -48,7 +49,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Local:
-    """A pointer that a call begins with."""
+    """A pointer that is defined at the beginning of a call."""
 
     ident: str
     ctype: str
@@ -58,7 +59,7 @@ class Local:
 
 @dataclass
 class Plan:
-    """C++ expressions of values, and the memory that some of them are in."""
+    """C++ expressions of values, and the memory that some of them use."""
 
     program: Program
     places: dict[str, str] = field(default_factory=dict)
@@ -67,14 +68,14 @@ class Plan:
     steps: list[WrittenNode] = field(default_factory=list)
     copies: list[tuple[str, str]] = field(default_factory=list)  # (from, output)
     used: set[str] = field(default_factory=set)
-    unread: set[str] = field(default_factory=set)  # outputs that nobody wants
+    unread: set[str] = field(default_factory=set)  # outputs that no caller reads
     sized: list[str] = field(default_factory=list)  # integers made of sizes
 
     def place(self, name: str) -> str:
         return "nullptr" if name in self.unread else self.places[name]
 
     def point(self, name: str, ctype: str, expression: str) -> None:
-        """A pointer named after the value: no word of a template ends like it."""
+        """Adds a pointer named after the value: no identifier of a template has the same ending."""
         ident = f"{self.program.ident(name)}_at"
         comment = write_shape(self.program.shape(name))
         self.locals.append(Local(ident, ctype, expression, comment))
@@ -84,15 +85,28 @@ class Plan:
 def plan(program: Program, store: Store) -> Plan:
     """Returns places for all values that are read."""
     result = Plan(program)
-    views = program.views
+    views, steps = program.views, [each for each in program.codes if each.codes]
+    result.steps = steps
 
     def root(name: str) -> str:
         return views[name][0] if name in views else name
 
-    result.steps += [each for each in program.codes if each.codes]
-    last = {root(name): at for at, each in enumerate(result.steps) for name in each.reads}
-    first = _first(result, last, root)
-    result.used = set(last) | {root(value.name) for value in program.graph.outputs}
+    makers: dict[str, tuple[str, WrittenNode]] = {}
+    spans: dict[str, tuple[int, int]] = {}
+    begins, loops = list[int](), list[tuple[int, int]]()
+    for at, code in enumerate(steps):
+        outputs_of = [name for name in code.node.outputs if name]
+        for output in outputs_of:
+            makers.setdefault(root(output), (output, code))
+        for name in map(root, (*outputs_of, *code.reads)):
+            spans[name] = spans.get(name, (at,))[0], at
+        if code.mark == "while":
+            begins.append(at)
+        if code.mark == "again":
+            loops.append((begins.pop(), at))
+    stretch_over_loops(spans, loops)
+    read = [root(name) for each in steps for name in each.reads]
+    result.used = {*read, *(root(value.name) for value in program.graph.outputs)}
     results = {name for each in program.codes for name in each.node.outputs if name} - views.keys()
     outputs: dict[str, str] = {}
     for value in program.graph.outputs:
@@ -106,8 +120,7 @@ def plan(program: Program, store: Store) -> Plan:
             result.places[name] = f"in.{program.ident(name)}"
     result.places |= outputs
     own = {name for name in results - outputs.keys() if not program.is_known(name)}
-    _allocate(result, first, last, own)
-    read = [root(name) for each in result.steps for name in each.reads]
+    _allocate(result, {name: span for name, span in spans.items() if name in own}, makers)
     for name in dict.fromkeys([*read, *(source for source, _ in result.copies)]):
         if name in program.graph.constants:
             ctype, offset = program.ctype(name), store.add(program.graph.constants[name])
@@ -122,65 +135,33 @@ def plan(program: Program, store: Store) -> Plan:
     return result
 
 
-def _first(
-    plan: Plan, last: dict[str, int], root: Callable[[str], str]
-) -> dict[int, list[tuple[str, str, WrittenNode]]]:
-    """Returns the values whose memory a step is the first to use, each with what is made there.
-
-    A loop keeps what its next turn or a later step reads for all of its turns: ``last`` changes.
-    """
-    first: dict[str, tuple[int, str, WrittenNode]] = {}
-    begins, loops = list[int](), list[tuple[int, int]]()
-    for at, code in enumerate(plan.steps):
-        for output in filter(None, code.node.outputs):
-            first.setdefault(root(output), (at, output, code))
-        if code.mark == "while":
-            begins.append(at)
-        if code.mark == "again":
-            loops.append((begins.pop(), at))
-    for begin, end in loops:  # inner ones first
-        for name, (at, output, code) in first.items():
-            if at <= begin <= last.get(name, -1) < end:
-                last[name] = end
-            elif begin <= at <= end < last.get(name, -1):
-                first[name] = begin, output, code
-    by_step: dict[int, list[tuple[str, str, WrittenNode]]] = {}
-    for name, (at, output, code) in first.items():
-        by_step.setdefault(at, []).append((name, output, code))
-    return by_step
-
-
 def _allocate(
-    plan: Plan,
-    first: dict[int, list[tuple[str, str, WrittenNode]]],
-    last: dict[str, int],
-    own: set[str],
+    plan: Plan, spans: dict[str, tuple[int, int]], makers: dict[str, tuple[str, WrittenNode]]
 ) -> None:
-    """Memory of the same type and size is used again when nobody reads it any more.
+    """Adds memory for values. A later value of the same type and size reuses memory after the last
+    step that reads the earlier value.
 
-    ``own``: the values that get memory.
+    ``spans``: the first and last step of each value. ``makers``: the first value in each memory.
     """
     program = plan.program
-    free: dict[tuple[str, str], list[Member]] = {}
-    in_use: dict[str, Member] = {}
-    for at in range(len(plan.steps)):
-        for name, output, code in first.get(at, ()):
-            if name not in own or name in plan.places:
-                continue
-            if name == output and not _is_needed(plan, code, name):
-                plan.unread.add(name)
-                continue
-            key = program.ctype(name), str(program.most(name))
-            if free.get(key):
-                member = free[key].pop()
-                plan.point(name, member.ctype, f"{member.ident}_.data()")
-            else:
-                member = _member(plan, name)
-            in_use[name] = member
-        for name in list(in_use):
-            if last.get(name, -1) <= at:
-                member = in_use.pop(name)
-                free.setdefault((member.ctype, str(member.size)), []).append(member)
+    free: dict[tuple[str, str], list[Member]] = defaultdict(list)
+    in_use = list[tuple[int, Member]]()
+    for name, (first, last) in sorted(spans.items(), key=lambda each: each[1][0]):
+        output, code = makers[name]
+        if name == output and not _is_needed(plan, code, name):
+            plan.unread.add(name)
+            continue
+        over = [each for each in in_use if each[0] < first]
+        for each in sorted(over, key=lambda each: each[0]):
+            in_use.remove(each)
+            free[each[1].ctype, str(each[1].size)].append(each[1])
+        key = program.ctype(name), str(program.most(name))
+        if free[key]:
+            member = free[key].pop()
+            plan.point(name, member.ctype, f"{member.ident}_.data()")
+        else:
+            member = _member(plan, name)
+        in_use.append((last, member))
     for name in program.memory:
         if name not in plan.places:
             _member(plan, name)
@@ -214,21 +195,28 @@ _MEANINGS = {
 def generate(
     program: Program, store: Store, *, name: str, embed: bool = False, threads: int = 1
 ) -> dict[str, str | bytes]:
-    """File names and contents: the model's header and those of the kernels, weights (unless
+    """Returns contents by file name: the headers of the model and the kernels, weights (unless
     ``embed``), example, CMakeLists.txt.
 
-    ``name``: of files and namespace. ``store``: what `initialize` made of this program.
-    ``threads``: the most that a model may use.
+    ``name``: of files and namespace. ``store``: the store that `initialize` made of this program.
+    ``threads``: the maximum number of threads of a model.
     """
-    checked_name(name)
+    check_name(name)
     if not 1 <= threads <= MOST_THREADS:
         raise ValueError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     if store.packed_for is not program:
         raise UnsupportedError(f"{program.graph.name}: pass what initialize made of this program")
-    context = _context(program, store, name, threads)
+    context = _Header(program, store, threads).context()
     data = store.whole()
-    context |= {"weights_size": len(data), "fingerprint": int.from_bytes(data[8:16], "little")}
-    context["embed"] = _words(data) if embed else ()
+    context |= {
+        "name": name,
+        "version": metadata.version("onernn"),
+        "source": Path(program.graph.name).name,
+        "threads": threads,
+        "weights_size": len(data),
+        "fingerprint": int.from_bytes(data[8:16], "little"),
+        "embed": _words(data) if embed else (),
+    }
     files: dict[str, str | bytes] = {
         f"{name}.hpp": render("model.hpp.jinja", **context),
         "main.cpp": render("main.cpp.jinja", **context),
@@ -239,8 +227,8 @@ def generate(
     return files if embed else {**files, f"{name}.weights": data}
 
 
-def checked_name(name: str) -> str:
-    """Returns the name, one of C++. Raises `ShapeError` for others."""
+def check_name(name: str) -> str:
+    """Returns the name if it is valid in C++. Raises `ShapeError` for other names."""
     if (usual := namespace(name)) != name:
         raise ShapeError(f"--name {name}: expected a C++ name, such as {usual}")
     return name
@@ -254,54 +242,41 @@ def limits(program: Program) -> list[Size]:
     return [size for size in dict.fromkeys(sizes) if size.names.isdisjoint(program.inner)]
 
 
-def made_levels(program: Program) -> list[LodLevel]:
-    """Returns the levels of outputs that are none of the inputs'."""
+def list_made_levels(program: Program) -> list[LodLevel]:
+    """Returns the levels of outputs that do not belong to an input."""
     inputs = {value.name for value in program.graph.inputs}
     levels = (level for each in program.graph.outputs for level in program.levels(each.name))
     return [level for level in dict.fromkeys(levels) if level.name not in inputs]
 
 
-def found_sizes(program: Program) -> list[str]:
+def list_found_sizes(program: Program) -> list[str]:
     """Returns the names of the outputs' sizes that are known only after a call."""
     sizes = [size for each in program.graph.outputs for size in program.shape(each.name)]
-    sizes += [level.count for level in made_levels(program)]
+    sizes += [level.count for level in list_made_levels(program)]
     names = {name for size in sizes for name in size.names}
     return [name for name in program.inner if name in names]
 
 
-def _context(program: Program, store: Store, name: str, threads: int) -> dict[str, Any]:
-    result = plan(program, store)
-    return _Header(program, result, store, threads).context() | {
-        "name": name,
-        "version": metadata.version("onernn"),
-        "source": Path(program.graph.name).name,
-        "threads": threads,
-        "stored": sorted(_list_store_names(store)),
-    }
-
-
-def _list_store_names(store: Store) -> set[str]:
-    """C++'s names of what matrices are stored as, where that is not what they are computed in."""
-    codes = [place[0] for place in store.places.values()]
-    result = {code.stored for code in codes if isinstance(code, CellCode)} | {store.stored}
-    return result - {"float", "double"}
-
-
 def _words(data: bytes) -> list[str]:
-    """Lines of numbers of 64 bits."""
+    """Returns lines of 64-bit integers."""
     words = [f"0x{int.from_bytes(data[at : at + 8], 'little'):x}" for at in range(0, len(data), 8)]
     return [", ".join(words[at : at + 8]) for at in range(0, len(words), 8)]
 
 
 class _Header:
-    def __init__(self, program: Program, plan: Plan, store: Store, threads: int) -> None:
-        self.program, self.plan, self.store = program, plan, store
+    """The names that the templates of a model use."""
+
+    def __init__(self, program: Program, store: Store, threads: int) -> None:
+        self.program, self.plan, self.store = program, plan(program, store), store
         self.cells: dict[CellCode, str] = {}
         self.shared: dict[tuple[str, str], dict[str, str]] = {}
         self.kernels = {"formulas", "memory", "status", "serial" if threads == 1 else "team"}
         self.depth = 0
-        self.kernels |= {"stored"} if _list_store_names(store) else set()
-        self.kernels |= {"quads"} if BYTES in _list_store_names(store) else set()
+        codes = (place[0] for place in store.places.values())
+        stored = {code.stored for code in codes if isinstance(code, CellCode)} | {store.stored}
+        self.stored = stored - {"float", "double"}  # types that are only stored
+        self.kernels |= {"stored"} if self.stored else set()
+        self.kernels |= {"quads"} if BYTES in self.stored else set()
 
     def context(self) -> dict[str, Any]:
         program, plan = self.program, self.plan
@@ -333,7 +308,7 @@ class _Header:
         ]
         inputs = [part for value in program.graph.inputs for part in self._input(value)]
         outputs = [self._output(value) for value in program.graph.outputs]
-        found_by_call = list(self._found_by_call())
+        found_by_call = list(self._list_found())
         checked = [part["offsets_of"] for part in inputs if part["offsets_of"]]
         self.kernels |= {"sequences"} if checked else set()
         open_sizes = [name for name in sizes_of(program) if name not in program.static]
@@ -359,24 +334,36 @@ class _Header:
             "held": list(self._state_members()),
             "locals": [local for local in plan.locals if local.ident in words],
             "kernels": sorted(self.kernels),
+            "stored": sorted(self.stored),
             "streams": not program.no_step,
             "no_step": program.no_step,
             "checked": checked,
         }
 
     def _input(self, value: Value) -> Iterator[dict[str, Any]]:
-        """Yields an input's array, and its offsets where it is ragged."""
+        """Yields an input's array, and its offsets if it is ragged."""
         program, shape = self.program, self.program.shape(value.name)
-        array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
-        yield {**array, "comment": write_shape(shape), "count": volume(shape), "offsets_of": None}
+        yield self._array(value.name, write_shape(shape), volume(shape), offsets_of=None)
         for level in reversed(program.levels(value.name)):
-            ident, count = program.ident(level.offsets), level.count + 1
+            count = level.count + 1
             comment = f"({count}), where each sentence begins; the last is {level.words}"
-            offsets = {"ident": ident, "count": level.count, "words": level.words, "longest": ""}
-            if level.level == -1 and value.name in program.longest:
-                offsets["longest"] = program.size(program.longest[value.name])
-            array = {"ident": ident, "ctype": "std::int64_t", "comment": comment}
-            yield {**array, "count": count, "offsets_of": offsets}
+            longest = program.longest.get(value.name) if level.level == -1 else None
+            offsets = {
+                "ident": program.ident(level.offsets),
+                "count": level.count,
+                "words": level.words,
+                "longest": "" if longest is None else program.size(longest),
+            }
+            yield self._array(level.offsets, comment, count, offsets_of=offsets)
+
+    def _array(self, name: str, comment: str, count: Size, **more: Any) -> dict[str, Any]:
+        """Returns an array of the header's structures; if no value has this name, it holds offsets
+        or sizes.
+        """
+        program = self.program
+        ctype = program.ctype(name) if name in program.types else "std::int64_t"
+        ident = program.ident(name)
+        return {"ident": ident, "ctype": ctype, "comment": comment, "count": count, **more}
 
     def _output(self, value: Value) -> dict[str, Any]:
         program, shape = self.program, self.program.shape(value.name)
@@ -389,34 +376,32 @@ class _Header:
             is_fed = level.name in {each.name for each in program.graph.inputs}
             where = f"those of {level.name}" if is_fed else f"{program.ident(level.offsets)} tells"
             comment += f", sequences as {where}"
-        array = {"ident": program.ident(value.name), "ctype": program.ctype(value.name)}
-        return {**array, "comment": comment, "count": most}
+        return self._array(value.name, comment, most)
 
-    def _found_by_call(self) -> Iterator[dict[str, Any]]:
+    def _list_found(self) -> Iterator[dict[str, Any]]:
         """Yields the offsets and sizes of outputs that are known only after a call."""
         program = self.program
-        for level in made_levels(program):
-            ident, count = program.ident(level.offsets), level.count + 1
-            comment, place = (
-                f"({count}), where each sentence begins",
-                self.plan.place(level.offsets),
-            )
-            out = {"ident": ident, "ctype": "std::int64_t", "comment": comment}
-            most = count.most().put(program.inner).most()
-            yield {**out, "count": most, "code": f"std::copy_n({place}, {count}, out.{ident})"}
-        for name in found_sizes(program):
+        for level in list_made_levels(program):
+            name, count = level.offsets, level.count + 1
+            most = count.most().substitute(program.inner).most()
+            code = f"std::copy_n({self.plan.place(name)}, {count}, out.{program.ident(name)})"
+            yield self._array(name, f"({count}), where each sentence begins", most, code=code)
+        for name in list_found_sizes(program):
             comment, code = f"at most {program.inner[name]}", f"*out.{name} = {name}"
             out = {"ident": name, "ctype": "std::int64_t", "comment": comment}
             yield {**out, "count": Size.of(1), "code": code}
 
     def _member(self, ident: str, type: str, size: Size) -> dict[str, str]:
-        """Memory, for as much as a model is made for."""
-        static = self.program.static
-        names = {name: f"most.{name}" for name in size.names if name not in static}
-        return {"ident": ident, "type": type, "most": str(size.put({**static, **names}))}
+        """Returns memory for the largest sizes that a model is made for."""
+        return {"ident": ident, "type": type, "most": self._most(size, "most")}
+
+    def _most(self, size: Size, sizes: str) -> str:
+        """Returns a size in C++; ``sizes``: the variable that holds the largest sizes."""
+        names = {name: f"{sizes}.{name}" for name in size.names}
+        return str(size.substitute({**names, **self.program.static}))
 
     def _state_members(self) -> Iterator[dict[str, str]]:
-        """Memory of states with which a step goes on."""
+        """Yields the memory of the states from which the next step continues."""
         program = self.program
         steps = [step for each in program.codes for step in each.codes]
         layers = (step for step in steps if isinstance(step, Layer) and goes_on(program, step))
@@ -425,13 +410,12 @@ class _Header:
         names = {f"{program.ident(name)}_memory" for name in states}
         for member in self.plan.members:
             if member.ident in names:
-                sizes = {name: f"most_.{name}" for name in member.size.names}
-                most = member.size.put({**sizes, **program.static})
-                yield {"ident": member.ident, "ctype": member.ctype, "most": str(most)}
+                most = self._most(member.size, "most_")
+                yield {"ident": member.ident, "ctype": member.ctype, "most": most}
 
     def _missing(self) -> Iterator[tuple[str, str, str]]:
-        """Yields the branches that end a call: where which condition holds, or does not, and
-        why.
+        """Yields the branches that end a call: the condition, whether it must hold, and
+        the reason.
         """
         for each in self.program.codes:
             if any(isinstance(step, Mark) and step.kind == "refuse" for step in each.codes):
@@ -439,13 +423,13 @@ class _Header:
                 yield each.node.inputs[0], holds, each.node.attrs.refused
 
     def _step(self, code: WrittenNode) -> dict[str, Any]:
-        """Returns a node's comment, its code, and how many branches are around it."""
+        """Returns a node's comment, its code, and how many branches contain it."""
         title, depth = self._title(code), self.depth - (code.mark in ("else", "end"))
         steps = [step for step in code.codes if step.makes in self.plan.places or not step.makes]
         return {"title": title, "code": "".join(map(self._place, steps)), "depth": depth}
 
     def _place(self, step: Step) -> str:
-        """Code inside of the branches around it."""
+        """Returns a step's code, inside of the branches that contain it."""
         if isinstance(step, Mark) and step.kind in ("else", "end", "again"):
             self.depth -= 1
         text = textwrap.indent(self._render(step), "  " * (2 + self.depth))
@@ -488,7 +472,7 @@ class _Header:
         )
 
     def _recurrent(self, layer: Layer) -> dict[str, Any]:
-        """Names of the cells' code and memory; members for them."""
+        """Returns the names of the cells' code and memory; adds members for them."""
         runs = []
         for run in layer.runs:
             code, fields = self.store.places[run]
@@ -505,7 +489,7 @@ class _Header:
         return {"runs": runs, "batching": batching, "streams": goes_on(self.program, layer)}
 
     def _find_shared(self, name: str, type: str, count: Size) -> str:
-        """Returns a member that all layers with so many sentences have in common."""
+        """Returns a member that all layers with this number of sequences share."""
         key = type, str(count)
         if key not in self.shared:
             self.shared[key] = self._member(self.program.new_ident(name), type, count)

@@ -1,4 +1,5 @@
-"""From a model to C++ in five steps, called as in ROOT's SOFIE; `generating` is the last one.
+"""Turns a model into C++ in five steps, with the names of ROOT's SOFIE; `generating` is the last
+one.
 
 Parse, TypeInference, ShapeInference, Initialize, Generate: design/0053 has the tables.
 """
@@ -19,10 +20,10 @@ import numpy as np
 
 from onernn.backend.compiled.packing import BYTES, STORED, check_bytes
 from onernn.engine import inferring
-from onernn.engine.emit.generating import checked_name, generate
+from onernn.engine.emit.generating import check_name, generate
 from onernn.engine.emit.rendering import HEADER, MAGIC, CellCode, Store, words
 from onernn.engine.emit.streaming import goes_on, pads_apart, prepare_step
-from onernn.engine.inferring import name_inputs, write
+from onernn.engine.inferring import lacking, name_inputs, sizes_of, write
 from onernn.engine.program import (
     CTYPES,
     Call,
@@ -38,6 +39,7 @@ from onernn.fuse_passes import PASSES, fuse
 from onernn.fuse_passes.over_time import bind
 from onernn.ir.arrays import Array
 from onernn.ir.errors import (
+    MISFITS,
     OnernnError,
     Refusal,
     ShapeError,
@@ -51,15 +53,16 @@ from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.weights import NO_SCALES
 
 LAYERS = {**STORED, "int8": BYTES}
-"""How matrices of layers are stored, in C++, by ``--weights``."""
+"""C++ types in which matrices of layers are stored, by ``--weights``."""
 _NAMES = {"u8": "int8"}
-"""Of data types, where ``--weights`` has another name."""
+"""Data types that have a different name in ``--weights``."""
 
 
 def parse(model: Graph | str | PathLike[str], declared: Mapping[str, Any] | None = None) -> Program:
-    """Returns the fused model, or that of a path, as a program.
+    """Returns the fused model, or the model at a path, as a program.
 
-    ``declared`` says what it leaves open of its inputs. Raises what `onernn.load` raises.
+    ``declared``: types and shapes of inputs that the model leaves open. Raises the errors of
+    `onernn.load`.
     """
     return Program(pads_apart(fuse(bind(graph_of(model), {}, declared or {}), PASSES).model))
 
@@ -70,18 +73,16 @@ def _refusal(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
 
 def _refuse(value: Value) -> Iterator[str]:
     """Yields why C++ does not take an input."""
-    if value.dtype is None or value.shape is None:
-        lacks = " and ".join(w for w in ("dtype", "shape") if getattr(value, w) is None)
-        hint = f"say --input '{value.name}={value.dtype or 'float32'}(T, N, 128)', for instance"
-        yield f"the model does not declare its {lacks}: {hint}, or --data io.npz"
+    if lacks := lacking(value):
+        yield f"{lacks}, or --data io.npz"
     elif value.dtype not in CTYPES:
         yield f"of {value.dtype}"
-    elif bad := [s for s in value.shape if isinstance(s, str) and not is_size_name(s)]:
+    elif bad := [s for s in value.shape or () if isinstance(s, str) and not is_size_name(s)]:
         yield f"sizes {bad}: names that C++ or its header uses; say T, N, or longer ones"
 
 
 def infer_types(program: Program) -> dict[str, str | None]:
-    """Returns the dtype of each value by its name, None where nothing tells it."""
+    """Returns the dtype of each value by its name, None if it is not known."""
     types = program.types or program.graph.types
     return {name: found.dtype for name, found in types.items()}
 
@@ -89,11 +90,10 @@ def infer_types(program: Program) -> dict[str, str | None]:
 def infer_shapes(
     program: Program, static: Mapping[str, int] | None = None
 ) -> dict[str, tuple[int | str, ...]]:
-    """Returns the shape of each value by its name: numbers, and expressions of sizes that stay
-    open.
+    """Returns the shape of each value by its name: numbers, and expressions of open sizes.
 
-    What each node becomes is known behind it: see `onernn.engine.inferring.infer`. ``static``:
-    sizes fixed now. Raises `UnsupportedError` that names the nodes.
+    Afterwards the steps of each node are known: see `onernn.engine.inferring.infer`. ``static``:
+    sizes that are fixed now. Raises `UnsupportedError` that names the nodes.
     """
     graph = program.graph
     if program.types:
@@ -106,29 +106,48 @@ def infer_shapes(
         name_inputs(program)
         raise _refusal(graph, [*refusals, *write(program)])
     if result := inferring.infer(program, static):
-        raise _refusal(program.graph, result)
+        raise _refusal(program.graph, [*result, *_advise(graph, static or {})])
     shapes = dict[str, tuple[int | str, ...]]()
     for name in program.types:
-        with suppress(UnknownError):  # of what nobody reads
+        with suppress(UnknownError):  # values that no node reads may stay unknown
             sizes = program.shape(name)
             shapes[name] = tuple(str(s) if s.number is None else s.number for s in sizes)
     return shapes
 
 
+def _advise(graph: Graph, static: Mapping[str, int]) -> Iterator[Refusal]:
+    """Yields the sizes that suffice for C++ of a graph if they are fixed."""
+
+    def works(numbers: Mapping[str, int]) -> bool:
+        try:
+            return not inferring.infer(Program(graph), {**static, **numbers})
+        except (OnernnError, UnknownError, *MISFITS):
+            return False
+
+    program = Program(graph, graph.types)
+    name_inputs(program)
+    names = list[str]()
+    with suppress(OnernnError):  # a size that no input has
+        names = [name for name in sizes_of(program) if name not in static]
+    if sizes := inferring.find_sufficient(names, works):
+        said = ",".join(f"{name}={number}" for name, number in sizes.items())
+        yield inferring.advice(f"--static {said}")
+
+
 def is_size_name(name: str) -> bool:
-    """Returns whether a size may be called so: it becomes a variable beside those of the
-    templates.
+    """Returns whether a size may have this name: it becomes a variable in addition to the
+    templates' variables.
     """
     beside = name in words() or name.endswith(("_at", "_in", "_out"))
     return name in ("T", "N", "W") or (identifier(name) == name and not beside)
 
 
 def initialize(program: Program, weights: str = "f32") -> Store:
-    """Returns the weights file, constants packed as the kernels read them.
+    """Returns the weights file, with constants packed in the form that the kernels read.
 
-    ``weights``: f32, f16 or bf16, how matrices are stored, or int8: those of recurrent layers are
-    bytes, the others float32. A layer that has a precision of its own keeps it. Raises
-    `UnsupportedError` for weights that do not fit, or are no numbers.
+    ``weights``: how matrices are stored: f32, f16 or bf16, or int8, which stores the matrices of
+    recurrent layers as int8 and the others as float32. A layer that has its own precision keeps it.
+    Raises `UnsupportedError` for weights that do not fit, or that are not numbers.
     """
     if not program.types:
         raise UnsupportedError(f"{program.graph.name}: call infer_shapes before initialize")
@@ -152,7 +171,7 @@ def initialize(program: Program, weights: str = "f32") -> Store:
 
 
 def _pack(step: Step, store: Store) -> None:
-    """Puts a step's matrices into the store."""
+    """Packs a step's matrices into the store."""
     if isinstance(step, Call):
         for one in step.arguments:
             if isinstance(one, Packed):
@@ -176,7 +195,7 @@ def _pack(step: Step, store: Store) -> None:
             store.places[run] = code, code.pack(run.weights, store, scales)
 
 
-# Files of C++ from a model: what the command line and Python call.
+# Files of C++ from a model: the function that the command line and Python call.
 
 _MARK = "Written by onernn emit. SHA-256 of the lines below, which shows whether they were edited: "
 _DECLARED = re.compile(r"(?P<name>.+)=(?P<dtype>\w+)\((?P<sizes>[^()]*)\)")
@@ -195,22 +214,22 @@ def write_cpp(
     threads: int = 1,
     force: bool = False,
 ) -> list[Path]:
-    """Returns a C++17 header that runs the model, its weights, an example and a CMakeLists.txt.
+    """Writes a C++17 header that runs the model, its weights, an example and a CMakeLists.txt.
 
-    ``name``: of files and namespace, that of the model's file or folder by default. ``weights``:
-    f32, f16 or bf16, how matrices are stored; everything is computed in float32, but that with bf16
-    products round inputs and states, too, on targets that multiply it; int8: recurrent layers
-    compute in bytes as a `Session` of dtype u8. Layers with a precision of their own keep it, and
-    its scales. ``static``: sizes fixed
-    now, by their names. ``declared``: types and shapes of inputs that the model does not tell;
-    ``like``: batches that tell them, their sizes stay open where the model allows it.
-    ``embed``: weights in the header. ``threads``: the most that a model may use, 1 to 64.
-    ``force``: overwrites files that are not as this function wrote them.
+    ``name``: of files and namespace, by default the name of the model's file or folder.
+    ``weights``: how matrices are stored: f32, f16 or bf16. Everything is computed in float32,
+    except that with bf16 products also round inputs and states on targets that multiply bf16. With
+    int8, recurrent layers compute in int8 in the same way as a `Session` of dtype u8. Layers with
+    their own precision keep it, and its scales. ``static``: sizes fixed now, by their names.
+    ``declared``: types and shapes of inputs that the model does not declare. ``like``: batches from
+    which they are read; their sizes stay open if the model allows it. ``embed``: weights in the
+    header. ``threads``: the maximum number of threads of a model, 1 to 64. ``force``: overwrites
+    files that this function did not write, or that were edited.
 
     All files are replaced, or none. Raises `UnsupportedError` naming every node that C++ cannot be
-    generated for, or a file that somebody else wrote or edited.
+    generated for, or a file that was edited or is from a different program.
     """
-    chosen = namespace(_usual_name(Path(model.name))) if name is None else checked_name(name)
+    chosen = namespace(_usual_name(Path(model.name))) if name is None else check_name(name)
     with guard(lambda: model.name):
         program = _find_understood(model, static, declared or {}, like or {})
         store = initialize(program, weights)
@@ -239,15 +258,16 @@ def _find_understood(
     declared: Mapping[str, Any],
     like: Mapping[str, Ragged | Array],
 ) -> Program:
-    """Returns types and shapes of all values; those of ``like`` with their sizes open, else as they
-    are.
+    """Returns types and shapes of all values. The sizes of ``like`` are open if possible, otherwise
+    fixed.
 
-    Branches that are generated for some sizes only make these the better ones.
+    If branches cannot be generated with open sizes, fixed sizes are tried; the program with fewer
+    such branches is returned.
     """
     best: Program | None = None
     for sizes_open in (True, False) if like else (True,):
         program = parse(
-            model, {**resolved_inputs(model.inputs, like, sizes_open=sizes_open), **declared}
+            model, {**resolve_inputs(model.inputs, like, sizes_open=sizes_open), **declared}
         )
         try:
             infer_shapes(program, static)
@@ -263,7 +283,7 @@ def _find_understood(
     return best
 
 
-def resolved_inputs(
+def resolve_inputs(
     inputs: Iterable[Value], like: Mapping[str, Ragged | Array], *, sizes_open: bool
 ) -> dict[str, Value]:
     """Returns inputs with the types and shapes that the model leaves to batches."""
@@ -271,35 +291,35 @@ def resolved_inputs(
     for value in inputs:
         if value.name in like and (value.dtype is None or value.shape is None):
             array = data_of(like[value.name])
-            result[value.name] = value.opened(array) if sizes_open else value.declared(array)
+            result[value.name] = value.complete(array) if sizes_open else value.declare(array)
     return result
 
 
 def _mark(file: str, content: str) -> bytes:
-    """With a first line that tells whether the rest was edited."""
+    """Returns the content with a first line that shows whether the rest was edited."""
     sign, data = "#" if file == "CMakeLists.txt" else "//", content.encode()
     return f"{sign} {_MARK}{hashlib.sha256(data).hexdigest()}\n".encode() + data
 
 
 def _is_ours(file: Path) -> bool:
-    """Returns whether a file is as an emit wrote it, whichever."""
+    """Returns whether a file is unchanged since any run of emit wrote it."""
     if not file.is_file():
         return False
     data = file.read_bytes()
     if file.suffix == ".weights":
         return data[:16] == MAGIC + Store.fingerprint(data[HEADER:])
-    text = data.decode(errors="replace").replace("\r\n", "\n")  # as Git may have checked it out
+    text = data.decode(errors="replace").replace("\r\n", "\n")  # Git may have changed the line ends
     return text.encode() == _mark(file.name, text.partition("\n")[2])
 
 
 def _usual_name(file: Path) -> str:
-    """Returns a file's name; where that says no more than that it is a model, its folder's."""
+    """Returns a file's name; if that is a generic name such as "model", the name of its folder."""
     stem = file.stem.removesuffix("-symbol")
     return file.parent.name or stem if stem.strip("_") == "model" else stem
 
 
 def read_static(text: str) -> dict[str, int]:
-    """``T=25,N=1`` as a dict. Raises `ShapeError`."""
+    """Reads ``T=25,N=1``. Raises `ShapeError`."""
     result = {}
     for part in filter(None, text.split(",")):
         name, _, number = part.partition("=")
@@ -310,7 +330,10 @@ def read_static(text: str) -> dict[str, int]:
 
 
 def read_declared(texts: list[str]) -> dict[str, Value]:
-    """``NAME=float32(T, N, 128)`` for each; a size is a number or a name. Raises `ShapeError`."""
+    """Reads ``NAME=float32(T, N, 128)`` each time; a size is a number or a name.
+
+    Raises `ShapeError`.
+    """
     result = {}
     for text in texts:
         match = _DECLARED.fullmatch(text)

@@ -1,4 +1,4 @@
-"""C++ text: templates, cells, steps, and the weights file beside them."""
+"""Renders C++ text: templates, cells, steps, and the weights file that belongs to them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ MAGIC = b"onernn01"
 
 @dataclass
 class Store(Numbers):
-    """The arrays of a file, behind its header."""
+    """The arrays of a weights file, which come after its header."""
 
     size: int = HEADER
     places: dict[Any, Any] = field(default_factory=dict)
-    """C++ of what steps have packed, by them."""
+    """The C++ expressions of packed arrays, by the step's objects."""
     packed_for: object = None
-    """The program whose arrays these are."""
+    """The program that these arrays belong to."""
     layers: str = ""
-    """How matrices of recurrent layers are stored, in C++; "": as all others."""
+    """The C++ type in which matrices of recurrent layers are stored; "": the type of all others."""
 
     @contextmanager
     def storing(self, stored: str) -> Iterator[None]:
-        """Matrices that are added meanwhile are stored so."""
+        """Stores the matrices that are added inside of the context in this type."""
         before, self.stored = self.stored, stored
         try:
             yield
@@ -47,7 +47,7 @@ class Store(Numbers):
             self.stored = before
 
     def whole(self) -> bytes:
-        """Returns the file: magic, fingerprint of what follows the first 64 bytes, arrays."""
+        """Returns the file: magic, fingerprint of the content after the first 64 bytes, arrays."""
         data = np.zeros(self.size, np.uint8)
         self.write(data)
         body = data[HEADER:].tobytes()
@@ -55,7 +55,7 @@ class Store(Numbers):
 
     @staticmethod
     def fingerprint(body: bytes) -> bytes:
-        """8 bytes that tell one file from another."""
+        """Returns 8 bytes that distinguish one file from another."""
         return hashlib.sha256(body).digest()[:8]
 
 
@@ -64,11 +64,13 @@ _BESIDE = re.compile(r"\*(?=/)|\?(?=\?)")
 
 
 class Lines(str):
-    """Code that a template made: what was put into it went through `on_one_line` then."""
+    """Code that a template made: the values in it have already been checked by `on_one_line`."""
 
 
 def number(value: float, real: str = "float") -> str:
-    """Returns a C++ literal of the nearest float (or double), with as few digits as tell it."""
+    """Returns a C++ literal of the nearest float (or double), with the fewest digits that identify
+    it.
+    """
     of = np.float64 if real == "double" else np.float32
     suffix = "" if real == "double" else "f"
     with np.errstate(over="ignore"):
@@ -82,11 +84,10 @@ def number(value: float, real: str = "float") -> str:
 
 
 def on_one_line(value: Any) -> str:
-    """Returns what a comment may hold: every expression of a template passes here before it is put
-    in.
+    """Returns a value that a comment may hold; every expression of a template passes through it.
 
-    Code of our own stays as it is. Of names nothing ends the line or the comment, or goes on in the
-    next line: no line breaks, ``*/``, backslashes or trigraphs.
+    Code that onernn generated is not changed. A name can neither end the line or the comment nor
+    continue on the next line: line breaks, ``*/``, backslashes and trigraphs are removed.
     """
     if isinstance(value, Lines):
         return value
@@ -113,7 +114,9 @@ def _environment() -> Any:
 
 @lru_cache(maxsize=1)
 def words() -> frozenset[str]:
-    """Returns every word of the templates, which no variable of a size may be."""
+    """Returns every identifier of the templates; a size's variable must not have one of these
+    names.
+    """
     environment = _environment()
     texts = [
         environment.loader.get_source(environment, name)[0] for name in environment.list_templates()
@@ -122,19 +125,22 @@ def words() -> frozenset[str]:
 
 
 def render(template: str, **context: Any) -> str:
-    """Returns a template's text; what it asks for and nobody gives is an error."""
+    """Returns a template's text; a variable that the template uses and that is missing is
+    an error.
+    """
     return str(_environment().get_template(template).render(**context))
 
 
-# A recurrent cell as generated code sees it: what templates ask for, and its packed numbers.
+# A recurrent cell in generated code: the values that templates use, and its packed arrays.
 
 FUNCTIONS = ("gate", "candidate", "output")
-"""Names in C++'s Traits of what a cell's activations are, in their order."""
+"""Names of a cell's activations in the C++ type Traits, in their order."""
 
 
 @dataclass(frozen=True)
 class CellCode:
-    """One layer that runs from left to right, without its numbers. ``real``, ``stored``: C++ types.
+    """The code of one layer that runs from left to right, without its weights. ``real``,
+    ``stored``: C++ types.
 
     Layers that agree in all of this share the code.
     """
@@ -146,17 +152,17 @@ class CellCode:
 
     @property
     def kernel(self) -> str:
-        """The header that the cell stands in."""
+        """The header that contains the cell."""
         return kernel_of(self.spec.cell)
 
     @property
     def functions(self) -> dict[str, Activation]:
-        """By their names in C++'s Traits."""
+        """The activations, by their names in the C++ type Traits."""
         return dict(zip(FUNCTIONS, map(complete, self.spec.functions), strict=False))
 
     @property
     def title(self) -> str:
-        """What a reader of the code is told."""
+        """A description for readers of the code."""
         spec = self.spec
         parts = [f"{spec.cell.name}, {spec.input_size} -> {spec.recurrent_size} channels"]
         parts += [f"{spec.hidden_size} units"] if spec.projection_size else []
@@ -167,9 +173,10 @@ class CellCode:
         return f"{', '.join(parts)}; {named}."
 
     def pack(self, weights: RnnWeights, store: Store, scales: PartScales) -> tuple[str, ...]:
-        """C++ expressions of the fields of CellWeights; their numbers go into the weights file.
+        """Returns C++ expressions of the fields of CellWeights; the arrays are added to the weights
+        file.
 
-        ``weights``: of one layer and direction; ``scales``: of its bytes.
+        ``weights``: of one layer and direction; ``scales``: of its int8 matrices.
         """
         with store.storing(self.stored):
             places = CellMatrices.of(self.spec.cell, weights).pack(store, scales)
@@ -194,7 +201,7 @@ Place = Callable[[str], str]
 
 
 def call(step: Call, place: Place, store: Store) -> str:
-    """Returns a call of a kernel, as an expression."""
+    """Returns the C++ expression of a call of a kernel."""
 
     def text(argument: Any) -> str:
         match argument:
@@ -220,7 +227,7 @@ def call(step: Call, place: Place, store: Store) -> str:
 
 
 def element(access: Access, place: Place) -> str:
-    """Returns one number of a value, inside of loops."""
+    """Returns the expression of one element of a value, inside of loops."""
     terms = [] if access.start.number == 0 else [str(access.start)]
     for index, stride in zip(INDICES, access.strides, strict=False):
         if stride.number == 1:
@@ -231,11 +238,11 @@ def element(access: Access, place: Place) -> str:
 
 
 def formula(step: Nest, place: Place, real: str, to: str) -> str:
-    """Returns what one number of the result is. ``real``, ``to``: C++ types of what is read and
-    made.
+    """Returns the expression of one element of the result. ``real``, ``to``: C++ types of the
+    inputs and of the result.
     """
     reads = [element(access, place) for access in step.reads]
-    real = "float" if real == CTYPES["float16"] else real  # numbers of halves are widened first
+    real = "float" if real == CTYPES["float16"] else real  # float16 is widened first
     return _formula(step.expression, reads, real, to)
 
 

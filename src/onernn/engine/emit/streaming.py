@@ -1,8 +1,9 @@
-"""Whether a model can go word by word, and what it keeps of the words before.
+"""Decides whether a model can run step by step, and which previous steps it keeps.
 
-A value may have more words than a call takes: ``early`` ones before the first, that a Pad has put
-there, and ``late`` ones behind the last, that nobody may see. A step puts the last words of the
-steps before where a Pad puts its number; a convolution uses them up, a slice cuts late ones off.
+A value may have more steps than a call takes: ``early`` steps before the first one, which a Pad has
+added, and ``late`` steps after the last one, which no output may contain. In a streaming call, the
+last steps of the previous calls replace the padding. A convolution uses the additional steps up; a
+slice cuts late steps off.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _Span = tuple[int, int]  # early, late
 
 
 def pads_apart(graph: Graph) -> Graph:
-    """Convolutions that look back, only, along an open axis: their padding is a node of its own."""
+    """Returns the graph in which convolutions that only look back along an open axis have their
+    padding in a separate node.
+    """
     nodes, constants = list[Node](), dict(graph.constants)
     for node in graph.nodes:
         pads = _looks_back(graph, node) if node.op == "Conv" else None
@@ -41,7 +44,9 @@ def pads_apart(graph: Graph) -> Graph:
 
 
 def _looks_back(graph: Graph, node: Node) -> tuple[list[int], list[int]] | None:
-    """Returns the padding before and behind, where it stands for all that a window looks back."""
+    """Returns the padding before and after each axis. Returns None unless a window along an open
+    axis reads only its own step and earlier ones.
+    """
     x, kernel = graph.types[node.inputs[0]], graph.types[node.inputs[1]].counts[2:]
     sizes = [size for size in kernel if size is not None]
     if not sizes or len(sizes) != len(kernel) or x.rank != len(kernel) + 2:
@@ -54,7 +59,9 @@ def _looks_back(graph: Graph, node: Node) -> tuple[list[int], list[int]] | None:
 
 
 def prepare_step(program: Program) -> str:
-    """Returns why the model cannot go word by word; "" where it can: what steps hold is added."""
+    """Returns why the model cannot run step by step; "" if it can. Adds the state that
+    steps keep.
+    """
     try:
         steps = _Steps(program)
         reason = steps.why_not()
@@ -88,7 +95,7 @@ class _Steps:
         codes = {id(each.node): each for each in program.codes}
         read = {name for each in program.codes for name in each.reads}
         read |= {value.name for value in program.graph.outputs}
-        ends = set[str]()  # what only all words tell
+        ends = set[str]()  # values that are known only after the last step
         for node in program.graph.nodes:
             code = codes.get(id(node))
             layers_of = [each for each in (code.codes if code else ()) if isinstance(each, Layer)]
@@ -122,7 +129,7 @@ class _Steps:
         return ""
 
     def _follow(self, op: OperatorCode, going: list[Layer]) -> str:
-        """Notes which words a node's outputs have; "" or why that is not known."""
+        """Notes the steps of a node's outputs. Returns "", or why that is not known."""
         node = op.node
         timed = [name for name in node.inputs if name and self._has_words(name)]
         spans = {self.spans.get(name, (0, 0)) for name in timed}
@@ -142,12 +149,12 @@ class _Steps:
         return any(_tells_words(self.program, size) for size in self.program.shape(name))
 
     def _axes(self, shape: Sequence[Size | None]) -> list[int]:
-        """Returns the axes along which there are words."""
+        """Returns the axes along which there are steps."""
         sizes = enumerate(shape)
         return [axis for axis, size in sizes if size and _tells_words(self.program, size)]
 
     def _meet(self, op: OperatorCode) -> bool:
-        """Returns whether a word of the result is made of several words, or of another one."""
+        """Returns whether a step of the result depends on several steps, or on a different step."""
         record, shapes = OPERATORS[op.node.op], [(t and t.shape) or () for t in op.types]
         if record.kind == "layer":
             return op.attrs.spec.direction != "left2right" and bool(self._axes(op.shape()[:1]))
@@ -166,8 +173,9 @@ class _Steps:
         return None in places or len(places) > 1
 
     def _find_moved(self, op: OperatorCode, early: int, late: int) -> _Span | None:
-        """Which words there are behind an operator that takes several for one; None where it looks
-        ahead, or nobody knows."""
+        """Returns the steps after an operator that computes one step from several; None if the
+        operator looks ahead, or if its reach is not known.
+        """
         shape, reach = op.shape(), OPERATORS[op.node.op].reach
         axes = self._axes(shape)
         if reach is None or len(axes) != 1 or len(list(filter(None, op.node.outputs))) > 1:
@@ -181,12 +189,14 @@ class _Steps:
                 return None
             self._hold(op, axis, window.before, shape[axis] - late)
         early, late = early + window.before + 1 - window.extent, late + window.after
-        if late < 0:  # a word later is a word more that it looks back
+        if late < 0:  # if the result is one step later, it looks back one step more
             early, late = early + late, 0
         return (early, late) if early >= 0 else None
 
     def _hold(self, op: OperatorCode, axis: int, before: int, now: Size) -> None:
-        """Notes that a Pad's words before the first one are those of the steps before."""
+        """Notes that the last steps of the previous calls replace a Pad's steps before the first
+        one.
+        """
         name, shape = op.out()
         inner = volume(shape[axis + 1 :])
         sizes = inner * shape[axis], inner * before, inner * now
@@ -194,8 +204,8 @@ class _Steps:
 
 
 def goes_on(program: Program, layer: Layer) -> bool:
-    """Returns whether a layer goes on where the step before ended; others have all words in each
-    step.
+    """Returns whether a layer continues from the previous call; others get all steps in
+    each call.
     """
     return not program.no_step and layer.time is not None and _tells_words(program, layer.time)
 
@@ -205,6 +215,8 @@ def _tells_words(program: Program, size: Size) -> bool:
 
 
 def _list_known_sizes(program: Program, name: str) -> list[Size]:
-    """Returns the sizes that somebody reads as numbers: not what only tells a shape."""
+    """Returns the sizes that a node reads as numbers; sizes that only determine a shape do not
+    count.
+    """
     result = program.numbers(name)
     return [] if result is None else [Size.of(one) for one in result.reshape(-1)]

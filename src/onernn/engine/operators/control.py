@@ -1,55 +1,58 @@
-"""Branches and loops: marks among their operators, and what these hand on."""
+"""Branches and loops: marks between their operators, and the values that these pass on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NoReturn
 
-from onernn.engine.operators.elementwise import each_element, fill, nest, strides_of, whole
+from onernn.engine.operators.elementwise import copy, each_element, fill, nest, strides_of, whole
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.program import Access, Call, Mark, Nest, RuntimeSize, Step
-from onernn.ir.graph import UNSUPPORTED, Value
-from onernn.ir.types import Size, volume
+from onernn.ir.graph import UNSUPPORTED
+from onernn.ir.types import Size
 
 _ENDLESS = 2**63 - 1
 UNBOUNDED = 2**40
-"""Turns where no limit is known: more than memory could hold."""
+"""Iterations if no limit is known: more than memory could hold."""
+
+
+def _check_truth(op: OperatorCode, index: int = 0) -> None:
+    """Refuses an input that is not a single truth value."""
+    op.of("bool", index=index)
+    op.holds(index, 1)
 
 
 def _condition(op: OperatorCode) -> str:
-    """Reads it: one truth."""
-    op.of("bool")
-    op.same(volume(op.shape()), 1)
-    op.source = op.read(0)
-    return op.source
+    """Reads the condition."""
+    _check_truth(op)
+    return op.read(0)
 
 
 def _copy(op: OperatorCode, index: int, out: str) -> Nest:
-    """Returns an input as it stands, in an output that may have room for more."""
-    shape = op.shape(index)
-    return nest(shape, whole(out, shape), [whole(op.read(index), shape)])
+    """Copies an input unchanged to an output that may have memory for more elements."""
+    return copy(op.read(index), op.shape(index), out)
 
 
 @rule("Then")
 def then(op: OperatorCode) -> list[Step]:
     mark = Mark("if", _condition(op))
+    op.view(mark.condition)
     return [mark, Mark("refuse")] if op.attrs.refused else [mark]
 
 
 @rule("Else")
 def otherwise(op: OperatorCode) -> list[Step]:
-    """The end of the first branch, too."""
+    """Ends the first branch, and begins the second one."""
     mark = Mark("else", _condition(op))
+    op.view(mark.condition)
     copies = [_copy(op, index, op.node.outputs[index]) for index in range(1, len(op.node.inputs))]
     return [*copies, mark, Mark("refuse")] if op.attrs.refused else [*copies, mark]
 
 
 @rule("EndIf")
 def end_if(op: OperatorCode) -> list[Step]:
-    """Branches write into the results' memory; sizes that differ are known during a call only."""
+    """Writes both results into one memory; sizes that differ are known only during a call."""
     program, outputs, values = op.program, op.node.outputs, op.node.inputs[1:]
     condition, copies, result = _condition(op), list[Step](), list[Step]()
-    op.source = ""
     count = len(outputs)
     if op.attrs.gives != "else":
         op.views |= dict(zip(values, outputs, strict=False))
@@ -59,7 +62,7 @@ def end_if(op: OperatorCode) -> list[Step]:
             _copy(op, len(values) - count + 1 + index, out) for index, out in enumerate(outputs)
         ]
     for index, out in enumerate(outputs):
-        program.levels(out)  # whether both are under the same
+        program.levels(out)  # whether both have the same levels
         if op.attrs.gives == "both":
             pairs = zip(
                 program.shape(values[index]), program.shape(values[count + index]), strict=True
@@ -76,7 +79,7 @@ def end_if(op: OperatorCode) -> list[Step]:
 
 @rule("Repeat")
 def repeat(op: OperatorCode) -> list[Step]:
-    """Every turn has its number, a size of the call, and the states of the turn before."""
+    """Begins a loop; its iterations have their index, sizes of the call, and states."""
     program, node, count = op.program, op.node, op.attrs.states
     turn, going, *states = node.outputs
     limit, most = Size.of(_ENDLESS), ""
@@ -84,10 +87,11 @@ def repeat(op: OperatorCode) -> list[Step]:
         size = op.shape(index)[axis]
         limit = op.same(limit, size) if index > 2 + count else size
     if node.input(0):
-        most_turns = program.graph.constants.get(node.input(0), program.numbers(node.input(0)))
+        most_turns = op.constant(0)
+        most_turns = program.numbers(node.input(0)) if most_turns is None else most_turns
         if most_turns is None:
             op.of("int64")
-            op.same(volume(op.shape()), 1)
+            op.holds(0, 1)
             most = op.read(0)
         else:
             limit = program.size(most_turns.reshape(-1)[0])
@@ -98,8 +102,7 @@ def repeat(op: OperatorCode) -> list[Step]:
     number = op.finds(program.size(number), "turn", bound)
     begin = [_copy(op, 2 + index, name) for index, name in enumerate(states)]
     if node.input(1):
-        op.of("bool", index=1)
-        op.same(volume(op.shape(1)), 1)
+        _check_truth(op, 1)
         begin.append(_copy(op, 1, going))
     first = [] if node.input(1) else [fill(op, 1, 1)]
     op.reads.append(going)
@@ -126,7 +129,7 @@ def element(op: OperatorCode) -> Nest:
 
 @rule("Again")
 def again(op: OperatorCode) -> list[Step]:
-    """Double-buffer the states: copy new values in after all readers of the old ones."""
+    """Copies the new states into place after all readers of the old ones."""
     program, node, count = op.program, op.node, op.attrs.states
     turn, steps = _turn(op, 0), list[Step]()
     ends = list[Step]()
@@ -157,11 +160,10 @@ def again(op: OperatorCode) -> list[Step]:
             op.refuse("what a turn hands on is of another size, or type, in the next one")
         op.views[op.read(own)] = last
         beside = op.keep(f"next{index}", dtype, shape)
-        copies.append(nest(shape, whole(beside, shape), [whole(op.read(new), shape)]))
-        updates.append(nest(shape, whole(node.inputs[own], shape), [whole(beside, shape)]))
+        copies.append(copy(op.read(new), shape, beside))
+        updates.append(copy(beside, shape, node.inputs[own]))
     if node.input(2):
-        op.of("bool", index=2)
-        op.same(volume(op.shape(2)), 1)
+        _check_truth(op, 2)
         updates.append(_copy(op, 2, node.inputs[1]))
     steps += [*copies, *updates, Call("tell_size", RuntimeSize(turn), turn + 1)]
     steps.append(Mark("again", operators=op.attrs.operators))
@@ -171,23 +173,8 @@ def again(op: OperatorCode) -> list[Step]:
 @rule("If", "Loop", "Scan")
 def body(op: OperatorCode) -> NoReturn:
     reason = op.program.left.get(op.node.outputs[0], "what its graphs make is not known")
-    already = "runs graphs of its own: "  # said by one inside
-    hint = "" if "--" in reason else sizes_to_say(op.program.graph.inputs)
-    op.refuse(already + reason.removeprefix(already) + hint)
-
-
-def sizes_to_say(inputs: Iterable[Value]) -> str:
-    """The end of a refusal: which options fix the sizes that inputs leave open, if any does."""
-    is_open = [value for value in inputs if value.shape is None or None in value.shape]
-    options = " ".join(f"--input '{_option(value)}'" for value in is_open)
-    return f"; sizes may decide it: say {options}, with numbers for ?" if options else ""
-
-
-def _option(value: Value) -> str:
-    """Returns a value as ``--input`` takes it, with ? for what the model leaves open."""
-    sizes = ("?",) if value.shape is None else value.shape
-    shown = ", ".join("?" if size is None else str(size) for size in sizes)
-    return f"{value.name}={value.dtype or 'float32'}({shown})"
+    already = "runs graphs of its own: "  # an inner node reported it
+    op.refuse(already + reason.removeprefix(already))
 
 
 @rule(UNSUPPORTED)

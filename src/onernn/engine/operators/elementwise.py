@@ -10,14 +10,14 @@ from onernn.engine.operators.operator_code import OperatorCode, at_least, rule
 from onernn.engine.program import Access, Call, Nest
 from onernn.ir.types import Shape, Size, volume
 from onernn.ops import OPERATORS
-from onernn.ops.elementwise import FORMULAS, Expression, functions_of, put
+from onernn.ops.elementwise import FORMULAS, Expression, functions_of, substitute
 from onernn.ops.rules import ONE
 
 COPY: Expression = ("same", 0)
 
 
 def strides_of(shape: Shape) -> tuple[Size, ...]:
-    """Elements between neighbours along each axis, rows one behind the other."""
+    """Returns how many elements lie between neighbours along each axis, in row-major order."""
     out: list[Size] = []
     stride = Size.of(1)
     for size in reversed(shape):
@@ -31,7 +31,7 @@ def whole(name: str, shape: Shape) -> Access:
 
 
 def stretch(name: str, shape: Shape, out: Shape) -> Access:
-    """Broadcast to a shape, from the right."""
+    """Returns the access to a value that is broadcast to a shape, aligned from the right."""
     own = strides_of(shape)
     front = len(out) - len(shape)
     strides = [Size(())] * front + [
@@ -48,25 +48,30 @@ def each_element(op: OperatorCode, reads: Sequence[Access], expression: Expressi
 
 
 def nest(loops: Shape, out: Access, reads: Sequence[Access], expression: Expression = COPY) -> Nest:
-    """out = expression(reads), element by element."""
+    """Computes out = expression(reads), element by element."""
     return Nest(loops, out, tuple(reads), expression)
 
 
+def copy(name: str, shape: Shape, out: str) -> Nest:
+    """Copies a value of this shape to the beginning of another one."""
+    return nest(shape, whole(out, shape), [whole(name, shape)])
+
+
 def broadcast(op: OperatorCode, shapes: Sequence[Shape]) -> None:
-    """Says that sizes stretch as NumPy's: what is not 1 is the same."""
+    """Declares that sizes broadcast in the same way as NumPy's: sizes other than 1 are equal."""
     for sizes in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=ONE):
         first, *others = [size for size in sizes if size.number != 1] or [ONE]
         for other in others:
             first = op.same(first, other)
 
 
-def stretched_input(op: OperatorCode, index: int) -> Access:
-    """Returns an input as its elements stand to those of the output."""
+def stretch_input(op: OperatorCode, index: int) -> Access:
+    """Returns an input, broadcast to the shape of the output."""
     return stretch(op.read(index), op.shape(index), op.out()[1])
 
 
-def elementwise(op: OperatorCode) -> Nest:
-    """Returns a loop over the operator's expression."""
+def elementwise(op: OperatorCode) -> list[Call | Nest]:
+    """Returns a loop over the operator's expression; calls check integer divisors."""
     node = op.node
     present = [place for place, name in enumerate(node.inputs) if name]
     places = [place if name else None for place, name in enumerate(node.inputs)]
@@ -81,25 +86,33 @@ def elementwise(op: OperatorCode) -> Nest:
     kinds = set.intersection(*(set(FORMULAS[each].kinds) for each in functions - {"number"}))
     if kind not in ("float", "int", "bool") or kind[0] not in kinds:
         op.refuse(f"of {dtypes[0]}")
+    checks = []
     if kind == "int" and not functions.isdisjoint(("divided", "modulo", "remainder")):
-        divisor = op.program.graph.constants.get(node.inputs[1])
-        if divisor is None or bool(((divisor == 0) | (divisor == -1)).any()):
-            op.refuse(f"of {dtypes[0]}, by what may be 0 or -1")
+        divisor = op.constant(1)
+        if divisor is None:
+            count = volume(op.shape(1))
+            checks = [Call("are_divisors", count, op.read(1), types=dtypes[:1], checks=True)]
+        elif bool(((divisor == 0) | (divisor == -1)).any()):
+            op.refuse(f"of {dtypes[0]}, by 0 or -1")
     if kind == "int" and "number" in functions:
         op.refuse(f"of {dtypes[0]}")
     broadcast(op, [op.shape(place) for place in present])
     reads = {place: k for k, place in enumerate(present)}
-    return each_element(op, [stretched_input(op, k) for k in present], put(expression, reads))
+    inputs = [stretch_input(op, k) for k in present]
+    return [*checks, each_element(op, inputs, substitute(expression, reads))]
 
 
 @rule("Cast", "CastLike")
 def cast(op: OperatorCode) -> Nest | None:
     dtype, to = op.dtype(), op.program.dtype(op.node.outputs[0])
-    if op.node.op == "Cast" and op.attrs.to == "bfloat16":
-        op.refuse("to bfloat16")
     source = op.read(0)
+    if op.node.op == "Cast" and op.attrs.to == "bfloat16":
+        if dtype not in ("float16", "float32"):
+            op.refuse(f"from {dtype} to bfloat16")
+        wide: Expression = ("widened", 0) if dtype == "float16" else 0
+        return each_element(op, [whole(source, op.shape())], ("as_bfloat16", wide))
     if dtype == to:
-        op.source = source
+        op.view(source)
         return None
     between = {("float16", "float32"): "widened", ("float32", "float16"): "halved"}
     function = between.get((dtype, to), "truth" if to == "bool" else "cast")
@@ -108,7 +121,7 @@ def cast(op: OperatorCode) -> Nest | None:
 
 @rule("Dropout")
 def dropout(op: OperatorCode) -> list[Call | Nest]:
-    """In inference nothing is dropped, and the mask is of ones."""
+    """Copies the input, since inference drops nothing; the mask is of ones."""
     if any(op.integers(2, "training_mode") or ()):
         op.refuse("training_mode is true: only inference is generated")
     source = op.read(0)
@@ -118,7 +131,7 @@ def dropout(op: OperatorCode) -> list[Call | Nest]:
 
 
 def fill(op: OperatorCode, index: int, value: float) -> Call:
-    """Returns an output of one number."""
+    """Returns an output with one value in all elements."""
     out, shape = op.out(index)
     dtype = op.program.dtype(out)
     number = float(value) if dtype.startswith("float") else int(value)
@@ -130,7 +143,7 @@ def fill(op: OperatorCode, index: int, value: float) -> Call:
 
 
 def _axes(op: OperatorCode) -> list[int]:
-    """Returns the axes along which elements meet."""
+    """Returns the axes whose elements are combined."""
     return [axis for axis, to in enumerate(op.paths[0]) if to is None]
 
 
@@ -159,23 +172,33 @@ def extreme(op: OperatorCode) -> list[Call]:
 
 
 @rule("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
-def reduce_numbers(op: OperatorCode) -> Call | None:
+def reduce_numbers(op: OperatorCode) -> list[Call | Nest]:
     op.of("float", "int")
     return _reduce(op)
 
 
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceSumSquare")
-def reduce(op: OperatorCode) -> Call | None:
+def reduce(op: OperatorCode) -> list[Call | Nest]:
     op.of("float")
     return _reduce(op)
 
 
-def _reduce(op: OperatorCode) -> Call | None:
-    if not _axes(op):
-        op.source = op.read(0)
-        return None
+def _reduce(op: OperatorCode) -> list[Call | Nest]:
+    axes, source, shape = _axes(op), op.read(0), op.shape()
+    if not axes:
+        op.view(source)
+        return []
     function = re.sub("(?=[A-Z])", "_", op.node.op).lower().strip("_")
-    return op.call(function, op.read(0), *_along(op))
+    if axes == list(range(axes[0], axes[-1] + 1)):
+        return [op.call(function, source, *_along(op))]
+    order = [*(axis for axis in range(len(shape)) if axis not in axes), *axes]  # combined axes last
+    strides = strides_of(shape)
+    turned = tuple(shape[axis] for axis in order)
+    copy = op.keep("turned", op.dtype(), turned)
+    moved = Access(source, tuple(strides[axis] for axis in order))
+    kept = len(shape) - len(axes)
+    sizes = volume(turned[:kept]), volume(turned[kept:]), ONE
+    return [nest(turned, whole(copy, turned), [moved]), op.call(function, copy, *sizes)]
 
 
 @rule("LayerNormalization")
@@ -185,10 +208,11 @@ def layer_normalization(op: OperatorCode) -> Call:
     rows, count, _ = _along(op)
     for index in range(1, len(op.node.inputs)):
         if op.node.input(index):
-            op.same(volume(op.shape(index)), count)
+            op.holds(index, count)
     statistics = (*op.node.outputs[1:], "", "")[:2]
-    arguments = (op.read(0), op.read(1), op.read(2), *statistics)
-    return op.call("layer_norm", *arguments, rows, count, float(op.attrs.epsilon))
+    return op.call(
+        "layer_norm", *op.read_first(3), *statistics, rows, count, float(op.attrs.epsilon)
+    )
 
 
 @rule("BatchNormalization")
@@ -200,7 +224,7 @@ def batch_normalization(op: OperatorCode) -> Nest:
     shape = op.shape()
     reads = [whole(op.read(0), shape)]
     for index in range(1, 5):
-        op.same(volume(op.shape(index)), shape[1])
+        op.holds(index, shape[1])
         strides = [ONE * (axis == 1) for axis in range(len(shape))]
         reads.append(Access(op.read(index), tuple(strides)))
     return each_element(op, reads, ("normalized", *range(5), float(op.attrs.epsilon)))
@@ -221,8 +245,8 @@ def group_normalization(op: OperatorCode) -> Call:
         ):
             op.refuse(f"{channels} channels in {groups} groups")
     for index in (1, 2):
-        op.same(volume(op.shape(index)), shape[1])
-    inputs = op.read(0), op.read(1), op.read(2), shape[0], channels, volume(shape[2:]), groups
+        op.holds(index, shape[1])
+    inputs = *op.read_first(3), shape[0], channels, volume(shape[2:]), groups
     return op.call("group_norm", *inputs, float(op.attrs.epsilon))
 
 

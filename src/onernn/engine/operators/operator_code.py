@@ -1,4 +1,4 @@
-"""Rules that turn an operator into steps: a rule asks the program and says what it needs."""
+"""Rules that turn an operator into steps: a rule queries the program and declares what it needs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from onernn.engine.program import (
     find_moved_type,
     name_kept,
 )
+from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Context, Node, Sizes
 from onernn.ir.operator import Path, at_axis
-from onernn.ir.types import Shape, Size, Type, counts_of, dense, words_of
+from onernn.ir.types import Shape, Size, Type, counts_of, dense, volume, words_of
 from onernn.ops import OPERATORS
 
 
@@ -28,23 +29,34 @@ class OperatorCode:
     def __init__(self, program: Program, node: Node) -> None:
         self.program, self.node, self.attrs = program, node, node.attrs
         self.reads: list[str] = []
-        self.source = ""
         self.views: dict[str, str] = {}
 
     def read(self, index: int) -> str:
-        """Returns an input that stands in memory when this runs, "" where it is absent."""
+        """Returns an input that must be in memory when this runs, "" if it is absent."""
         name = self.node.input(index)
         if name:
             self.reads.append(name)
         return name
 
+    def read_first(self, count: int) -> list[str]:
+        """Returns the first ``count`` inputs, see `read`."""
+        return [self.read(index) for index in range(count)]
+
+    def view(self, name: str) -> None:
+        """Makes the first output a view of another value."""
+        self.views[self.node.outputs[0]] = name
+
+    def constant(self, index: int) -> Array | None:
+        """Returns an input that is a constant; None for others."""
+        return self.program.graph.constants.get(self.node.input(index))
+
     @property
     def types(self) -> list[Type | None]:
-        """The inputs' types, in sizes as they are known now; None for absent ones."""
-        return [self.program.settled(name) if name else None for name in self.node.inputs]
+        """The inputs' types, in sizes that are known at present; None for absent inputs."""
+        return [self.program.settle(name) if name else None for name in self.node.inputs]
 
     def shape(self, index: int = 0) -> Shape:
-        """Shape of input ``index``."""
+        """Returns the shape of input ``index``."""
         return self.program.shape(self.node.inputs[index])
 
     def out(self, index: int = 0) -> tuple[str, Shape]:
@@ -53,13 +65,15 @@ class OperatorCode:
 
     @property
     def paths(self) -> Sequence[Path]:
-        """The paths of the inputs: see `Operator.paths`. Refuses those that only a run knows."""
+        """The paths of the inputs: see `Operator.paths`. Refuses paths that only a run knows."""
         record = OPERATORS[self.node.op]
         result = record.paths and record.paths(self.attrs, *self.types)
-        return result or self.refuse("its axes are computed at run time; --static may fix sizes")
+        return result or self.refuse("its axes are computed at run time")
 
     def types_of_outputs(self) -> tuple[Type, ...]:
-        """Returns types of all outputs, those without a name, too, by the operator's record."""
+        """Returns types of all outputs, including those without a name, by the operator's
+        record.
+        """
         result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *self.types)
         return result if isinstance(result, tuple) else (result,)
 
@@ -68,7 +82,7 @@ class OperatorCode:
         return self.size(self.node.outputs[0], axis)
 
     def size(self, name: str, axis: int) -> Size:
-        """Returns a size of a value. Raises `UnknownError` where it is not known yet."""
+        """Returns a size of a value. Raises `UnknownError` if it is not known yet."""
         shape = self.program.types[name].shape
         size = shape[axis] if shape else None
         if size is None:
@@ -76,16 +90,18 @@ class OperatorCode:
         return self.program.size(size)
 
     def dtype(self, index: int = 0) -> str:
-        """Dtype of input ``index``."""
+        """Returns the dtype of input ``index``."""
         return self.program.dtype(self.node.inputs[index])
 
     def of(self, *kinds: str, index: int = 0) -> None:
-        """Refuses other dtypes of an input than those that begin so; halves are cast before."""
+        """Refuses an input whose dtype begins with none of ``kinds``, and float16: it must have
+        been cast.
+        """
         if not self.dtype(index).startswith(kinds) or self.dtype(index) == "float16":
             self.refuse(f"of {self.dtype(index)}")
 
     def alike(self, *places: int) -> None:
-        """Refuses inputs of another dtype than the first one's."""
+        """Refuses inputs whose dtype differs from the first one's."""
         for index in places:
             if self.node.input(index) and self.dtype(index) != self.dtype():
                 self.refuse(f"of {self.dtype()} and {self.dtype(index)}")
@@ -94,70 +110,75 @@ class OperatorCode:
         raise UnsupportedError(reason)
 
     def same(self, a: Size, b: Any) -> Size:
-        """Returns the one size that two are, because the code relies on it."""
-        return self.program.same(a, Size.of(b), self.node.label)
+        """Returns the one size that both sizes must be, because the code relies on it."""
+        return self.program.same(a, Size.of(b), self.node)
 
     def fits(self, index: int, sizes: Sequence[Any]) -> None:
-        """Says that an input has these sizes."""
+        """Declares that an input has these sizes."""
         for size, other in zip(self.shape(index), sizes, strict=True):
             self.same(size, other)
 
+    def holds(self, index: int, count: Any) -> None:
+        """Declares that an input has this number of elements."""
+        self.same(volume(self.shape(index)), count)
+
     def axis(self, rank: int) -> int:
-        """Attribute axis, counted from the front."""
+        """Returns the attribute ``axis``, counted from the front."""
         return at_axis(self.attrs.axis, rank)
 
     def sentences(self, index: int = 0) -> LodLevel:
-        """Returns the offsets of an input, which has to be ragged."""
+        """Returns the offsets of an input, which must be ragged."""
         result = self.program.sentences(self.node.inputs[index])
         return result or self.refuse(f"{self.node.inputs[index]!r} carries no offsets")
 
     def numbers(self, index: int, what: str) -> list[Any] | None:
-        """Returns the integers of an input, sizes among them; None where it is absent.
+        """Returns the integers of an input, which may be sizes; None if it is absent.
 
-        Raises `UnsupportedError` where only a call knows them.
+        Raises `UnsupportedError` if only a call knows them.
         """
-        name = self.node.input(index)
+        name, result = self.node.input(index), self.constant(index)
         if not name:
             return None
-        result = self.program.graph.constants.get(name)
         if result is None:
             result = self.program.numbers(name)
         if result is None:
-            self.refuse(f"{what} {name!r} is computed at run time; --static may fix its sizes")
+            self.refuse(f"{what} {name!r} is computed at run time")
         return [one if isinstance(one, Size) else int(one) for one in result.reshape(-1)]
 
     def integers(self, index: int, what: str) -> list[int] | None:
-        """`numbers` that are plain integers. Refuses sizes among them."""
+        """Returns `numbers` as plain integers. Refuses sizes among them."""
         result = self.numbers(index, what)
         if result is None:
             return None
         plain = [one.number if isinstance(one, Size) else one for one in result]
         if None in plain:
-            self.refuse(f"{what} {self.node.input(index)!r} depends on a size: say --static")
+            self.refuse(f"{what} {self.node.input(index)!r} depends on a size: fix the size")
         return [int(one) for one in plain if one is not None]
 
     def keep(self, what: str, dtype: str, shape: Sequence[Any], *, held: bool = False) -> str:
-        """Memory of its own, beside its first output; ``held`` where only steps need it."""
+        """Adds memory besides the outputs and returns its name; ``held`` if only steps need it."""
         name = name_kept(self.node.outputs[0], what)
         self.program.memory[name] = dense(dtype, shape)
         self.program.held |= {name} if held else set()
         return name
 
     def finds(self, size: Size, what: str, most: Size) -> Size:
-        """Returns a size that is known during a call only, at most this one."""
+        """Returns a size that is known only during a call, at most ``most``."""
         program = self.program
         ident = program.ident(name_kept(self.node.outputs[0], what))
         size = program.size(size)
         if size.name != ident and "." not in (size.name or ""):
             self.refuse(f"their number is known during a call only, and others expect {size}")
-        program.inner[ident] = most.put(program.inner)  # which a call may compute, too
+        program.inner[ident] = most.substitute(program.inner)  # a call may also compute it
         program.rename(size, ident)
         return Size.of(ident)
 
     def makes_sentences(
         self, *counts: Size, words: Size | None = None, most: Size | None = None
     ) -> tuple[LodLevel, ...]:
-        """LoD levels of its own for the first output; without ``words`` only a call knows these."""
+        """Adds LoD levels of the first output; without ``words`` only a call knows the number of
+        steps.
+        """
         out, program = self.node.outputs[0], self.program
         lod = program.type(out).lod or self.refuse("offsets that are not known")
         if words is None:
@@ -171,19 +192,19 @@ class OperatorCode:
         return levels
 
     def call(self, function: str, *arguments: Any, **more: Any) -> Call:
-        """Returns the call that makes the first output; see `Call`. Its type is the input's by
-        default.
+        """Returns the call that makes the first output; see `Call`. By default it has the input's
+        type.
         """
         return Call(function, self.node.outputs[0], *arguments, **{"types": [self.dtype()], **more})
 
-    def move(self, function: str, *arguments: Any, **more: Any) -> Call:
-        """`call` of a function that only moves numbers."""
-        return self.call(function, *arguments, types=[find_moved_type(self.dtype())], **more)
+    def move(self, function: str, *arguments: Any, by: int = 0, **more: Any) -> Call:
+        """Returns the `call` of a function that only moves elements; input ``by`` says where."""
+        types = [find_moved_type(self.dtype()), *([self.dtype(by)] if by else [])]
+        return self.call(function, *arguments, types=types, **more)
 
-    def written(self, codes: list[Step]) -> WrittenNode:
-        """Returns the node with what runs it."""
-        views = self.views | ({self.node.outputs[0]: self.source} if self.source else {})
-        begins = {name: (around, Size(())) for name, around in views.items()}
+    def finish(self, codes: list[Step]) -> WrittenNode:
+        """Returns the node with the steps that run it."""
+        begins = {name: (around, Size(())) for name, around in self.views.items()}
         return WrittenNode(self.node, codes, self.reads, begins)
 
 
@@ -192,9 +213,8 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers what writes operators: it returns what runs one, or sets ``source``.
-
-    ``views``: other values that stand where these do.
+    """Registers a function that writes operators: it returns their steps, or makes the output a
+    `view`.
     """
 
     def register(found: Rule) -> Rule:
@@ -204,24 +224,24 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def written(program: Program, node: Node, found: Rule) -> WrittenNode:
-    """Returns the node's C++. Raises what rules raise."""
+def write_node(program: Program, node: Node, found: Rule) -> WrittenNode:
+    """Returns the node with its steps. Raises the errors of rules."""
     op = OperatorCode(program, node)
     codes = found(op) or []
     for name in filter(None, node.outputs):
         program.dtype(name)
         program.shape(name)
-        program.levels(name)  # of a value that Python makes the plan may not have them
-    return op.written(list(codes) if isinstance(codes, Sequence) else [codes])
+        program.levels(name)  # the plan may lack the levels of a value that Python makes
+    return op.finish(list(codes) if isinstance(codes, Sequence) else [codes])
 
 
 def is_natural(size: Size) -> bool:
-    """Returns whether it is at least 0 for all that its names may be."""
+    """Returns whether a size is at least 0 for all values of its names."""
     return all(by > 0 for _, by in size.terms)
 
 
 def at_least(op: OperatorCode, *sizes: Size) -> list[Call]:
-    """Checks in each call that sizes are not negative; refuses those that are in any case."""
+    """Checks in each call that sizes are not negative; refuses sizes that always are."""
     if any((size.number or 0) < 0 for size in sizes):
         op.refuse(f"sizes {', '.join(map(str, sizes))}: at least 0")
     return [Call("natural", size, checks=True) for size in sizes if not is_natural(size)]

@@ -1,5 +1,5 @@
-"""Products with matrices, quantized ones among them: constant ones are packed in panels, others run
-as plain loops.
+"""Products with matrices, including quantized ones: constant matrices are packed in panels, others
+run as plain loops.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onernn.engine.operators.elementwise import (
     each_element,
     fill,
     nest,
-    stretched_input,
+    stretch_input,
     strides_of,
     whole,
 )
@@ -22,21 +22,19 @@ from onernn.engine.operators.operator_code import OperatorCode, at_least, rule
 from onernn.engine.program import Access, Call, Nest, Packed, Step, Team
 from onernn.ir.arrays import Array
 from onernn.ir.types import Shape, Size, volume, write_shape
-from onernn.ops.elementwise import again, put
-from onernn.ops.quantized import Quantized, lstm_shapes, quantized
+from onernn.ops.elementwise import again, substitute
+from onernn.ops.quantized import Quantized, lstm_shapes, shift_bytes
 from onernn.ops.rules import ONE
-from onernn.ops.windows import Window, reached_along, windows_of
+from onernn.ops.windows import Window, find_transposed_sizes, windows_of
 
 
 def groups_of(columns: int) -> int:
-    """Panels of 16 columns that a product goes through together."""
+    """Returns how many panels of 16 columns a product processes together."""
     return min(4, round_up(columns) // LANES)
 
 
 def pack(matrices: Array, together: int = 1) -> Array:
-    """Returns (..., K, C) -> (..., panels, K, together * 16), zeros for columns that are not
-    there.
-    """
+    """Returns (..., K, C) -> (..., panels, K, together * 16), with zeros for missing columns."""
     *stack, k, columns = matrices.shape
     wide = together * LANES
     out = np.zeros((*stack, -(-columns // wide), k, wide), matrices.dtype)
@@ -50,7 +48,9 @@ def pack(matrices: Array, together: int = 1) -> Array:
 
 @rule("MatMul")
 def matmul(op: OperatorCode) -> list[Call]:
-    """A vector is a matrix of one row as the first factor, of one column as the second."""
+    """Treats a vector as a matrix: of one row if it is the first factor, otherwise of one
+    column.
+    """
     a, b = op.shape(0), op.shape(1)
     a, b = (a if len(a) > 1 else (ONE, *a)), (b if len(b) > 1 else (*b, ONE))
     return _product(op, a, b, (False, False), 1.0)
@@ -65,14 +65,16 @@ def gemm(op: OperatorCode) -> Sequence[Step]:
     if op.node.input(2) and not (bias and len(codes) == 1 and codes[0].function == "dense"):
         out, shape = op.out()
         broadcast(op, [shape, op.shape(2)])
-        reads = [whole(out, shape), stretched_input(op, 2)]
+        reads = [whole(out, shape), stretch_input(op, 2)]
         share = 1 if attrs.beta == 1 else ("times", float(attrs.beta), 1)
         return [*codes, each_element(op, reads, ("plus", 0, share))]
     return codes
 
 
 def _bias(op: OperatorCode, columns: Size) -> str:
-    """Returns a third input that is one number a column: a product begins with it. Else ""."""
+    """Returns a third input that has one value per column: a product begins with it.
+    Otherwise "".
+    """
     if not op.node.input(2) or op.attrs.beta != 1:
         return ""
     shape = op.shape(2)
@@ -92,7 +94,7 @@ def _product(
         op.refuse("ragged as its second factor")
     inner = op.same(a[-1], b[-2])
     broadcast(op, [a[:-2], b[:-2]])
-    matrix = op.program.graph.constants.get(op.node.inputs[1])
+    matrix = op.constant(1)
     dtype, columns, rows = op.dtype(), b[-1], volume(a[:-1])
     if matrix is not None and matrix.ndim == 2 and not transpose[0]:
         wide = matrix.T if transpose[1] else matrix
@@ -103,7 +105,7 @@ def _product(
     if batch and a[:-2] != batch:
         op.refuse(f"a product of {len(a)} and {len(b)} axes, stretched")
     sizes = (volume(batch), a[-2] if batch else rows, inner, columns)
-    return [op.call("product", op.read(0), op.read(1), *sizes, *transpose, alpha, types=[dtype])]
+    return [op.call("product", *op.read_first(2), *sizes, *transpose, alpha, types=[dtype])]
 
 
 def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
@@ -117,8 +119,10 @@ def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: s
 
 @rule("Einsum")
 def einsum(op: OperatorCode) -> list[Step]:
-    """Returns a product of matrices where it is one. Else one loop a letter; those that the result
-    does not have are summed over, and stand outside, so that rows are added to rows.
+    """Returns a product of matrices if the equation is one. Otherwise returns one loop per letter.
+
+    The loops of the letters that the result does not have are summed over. These loops are the
+    outer ones, so that rows are added to rows.
     """
     op.alike(*range(1, len(op.node.inputs)))
     dtype = op.dtype()
@@ -126,7 +130,7 @@ def einsum(op: OperatorCode) -> list[Step]:
     terms, shapes = inputs.split(","), [op.shape(at) for at in range(len(op.node.inputs))]
     if not arrow:
         op.refuse(f"equation {op.attrs.equation}: say what the result is")
-    # Axes that "..." stands for get letters that no equation has, counted from the last one.
+    # The axes of "..." get letters that no equation has, counted from the last axis.
     unnamed = [
         "".join(chr(0x3B1 + at) for at in reversed(range(len(shape) - len(term) + 3)))
         if "..." in term
@@ -157,7 +161,7 @@ def einsum(op: OperatorCode) -> list[Step]:
     loops, factors = tuple(sizes.values()), again("times", *range(len(reads)))
     if not summed:
         return [nest(loops, to, reads, factors)]
-    behind = put(factors, {at: at + 1 for at in range(len(reads))})
+    behind = substitute(factors, {at: at + 1 for at in range(len(reads))})
     return [fill(op, 0, 0), nest(loops, to, [to, *reads], ("plus", 0, behind))]
 
 
@@ -169,7 +173,8 @@ def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Lette
     """Returns an equation as a product of stacks of matrices: the places of its factors, and the
     letters.
 
-    None where it is something else; of two ways the one that moves fewer arrays.
+    Returns None if it is not a product of matrices. Of two possible ways, returns the one that
+    moves fewer arrays.
     """
     if len(terms) != 2 or any(len(set(term)) < len(term) for term in terms):
         return None
@@ -200,12 +205,12 @@ def _of_matrices(
     places: tuple[int, int],
     letters: Letters,
 ) -> list[Step]:
-    """Returns a product, and what brings its factors and its result into their order."""
+    """Returns a product, and the steps that reorder its factors and its result."""
     stacks, rows, inner, columns = letters
     counts = [volume(tuple(sizes[letter] for letter in group)) for group in letters]
     steps: list[Step] = []
 
-    def ordered(index: int, *orders: str) -> tuple[str, bool]:
+    def reorder(index: int, *orders: str) -> tuple[str, bool]:
         """Returns a factor in one of the two orders, and whether it is the second."""
         source, term = op.read(index), terms[index]
         if term in orders:
@@ -214,9 +219,9 @@ def _of_matrices(
         steps.append(_move(sizes, (source, term), (name, orders[0])))
         return name, False
 
-    a, a_turned = ordered(places[0], stacks + rows + inner, stacks + inner + rows)
-    matrix = op.program.graph.constants.get(op.node.inputs[places[1]])
-    if matrix is not None:  # as it stands in a plan
+    a, a_turned = reorder(places[0], stacks + rows + inner, stacks + inner + rows)
+    matrix = op.constant(places[1])
+    if matrix is not None:  # unchanged, in the plan's layout
         term = terms[places[1]]
         matrix = matrix.transpose([term.index(x) for x in stacks + inner + columns])
     (out, _), plain = op.out(), stacks + rows + columns
@@ -225,14 +230,16 @@ def _of_matrices(
         matrix = matrix.reshape(counts[2].number or 0, -1)
         steps.append(dense(op, product, a, counts[1], matrix))
     else:
-        b, straight = ordered(places[1], stacks + columns + inner, stacks + inner + columns)
+        b, straight = reorder(places[1], stacks + columns + inner, stacks + inner + columns)
         transpose, types = (a_turned, not straight), [op.dtype()]
         steps.append(Call("product", product, a, b, *counts, *transpose, 1.0, types=types))
     return steps if product == out else [*steps, _move(sizes, (product, plain), (out, result))]
 
 
 def _move(sizes: dict[str, Size], before: tuple[str, str], after: tuple[str, str]) -> Nest:
-    """Returns a value with its axes in another order; both with a letter for each."""
+    """Returns a value with its axes in a different order; both orders have a letter for
+    each axis.
+    """
     (source, term), (to, order) = before, after
     strides = dict(zip(term, strides_of(tuple(sizes[x] for x in term)), strict=True))
     shape = tuple(sizes[x] for x in order)
@@ -240,12 +247,13 @@ def _move(sizes: dict[str, Size], before: tuple[str, str], after: tuple[str, str
 
 
 _BYTES = ("int8", "uint8")
+_NARROW = (*_BYTES, "int16", "uint16")
 
 
 @rule("QuantizeLinear")
 def quantize(op: OperatorCode) -> Call:
     result = op.program.dtype(op.node.outputs[0])
-    if op.dtype() != "float32" or op.dtype(1) != "float32" or result not in _BYTES:
+    if op.dtype() != "float32" or op.dtype(1) != "float32" or result not in _NARROW:
         op.refuse(f"from {op.dtype()} to {result}")
     return _linear(op, "quantize", result)
 
@@ -253,7 +261,7 @@ def quantize(op: OperatorCode) -> Call:
 @rule("DequantizeLinear")
 def dequantize(op: OperatorCode) -> Call:
     dtype = op.dtype()
-    if op.dtype(1) != "float32" or dtype not in (*_BYTES, "int32"):
+    if op.dtype(1) != "float32" or dtype not in (*_NARROW, "int32"):
         op.refuse(f"from {dtype} to {op.dtype(1)}")
     if dtype == "int32" and op.node.input(2):
         op.refuse("a zero point of 32-bit numbers")
@@ -263,17 +271,18 @@ def dequantize(op: OperatorCode) -> Call:
 
 def _linear(op: OperatorCode, function: str, dtype: str) -> Call:
     shape, scales = op.shape(), op.shape(1)
-    if op.node.input(2) and op.shape(2) != scales:
+    single = (), (ONE,)
+    zeros = op.shape(2) if op.node.input(2) else scales
+    if zeros != scales and not (zeros in single and scales in single):
         op.refuse("a zero point of another shape than the scale's")
     outer, count, inner = Size.of(1), Size.of(1), volume(shape)
-    if scales and scales != (count,):
+    if scales not in single:
         if len(scales) != 1:
             op.refuse("scales of several axes")
         axis = op.axis(len(shape))
         op.same(scales[0], shape[axis])
         outer, count, inner = volume(shape[:axis]), shape[axis], volume(shape[axis + 1 :])
-    inputs = op.read(0), op.read(1), op.read(2)
-    return op.call(function, *inputs, outer, count, inner, types=[dtype], checks=True)
+    return op.call(function, *op.read_first(3), outer, count, inner, types=[dtype], checks=True)
 
 
 @rule("DynamicQuantizeLinear")
@@ -289,19 +298,17 @@ def dynamic_quantize(op: OperatorCode) -> Call:
     )
 
 
-def zero_point(op: OperatorCode, index: int) -> str:
+def zero_point(op: OperatorCode) -> str:
     """Returns the zero point of the first factor: one for all of it, or none."""
-    if op.node.input(index) and (
-        volume(op.shape(index)) != Size.of(1) or op.dtype(index) != op.dtype()
-    ):
+    if op.node.input(2) and (volume(op.shape(2)) != ONE or op.dtype(2) != op.dtype()):
         op.refuse("a zero point for each row, or of another dtype")
-    return op.read(index)
+    return op.read(2)
 
 
 def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
     """Returns the second factor (K, C), which is known now, without its zero point."""
-    matrix = op.program.graph.constants.get(op.node.inputs[1])
-    zeros = op.program.graph.constants.get(op.node.input(3))
+    matrix = op.constant(1)
+    zeros = op.constant(3)
     if matrix is None or op.dtype() not in _BYTES or matrix.dtype.name not in _BYTES:
         op.refuse("factors other than bytes, the second one constant")
     if op.node.input(3) and (zeros is None or zeros.dtype != matrix.dtype or zeros.ndim > 1):
@@ -316,7 +323,7 @@ def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
 
 
 def bytes_in_panels(matrix: Array, together: int) -> tuple[Array, Array]:
-    """Returns numbers of nine bits (K, C) as the library takes them, and their zero points."""
+    """Returns 9-bit integers (K, C) in the form that the library takes, and their zero points."""
     numbers, zeros = _as_bytes(matrix)
     wide = pack(numbers, together)
     return quad_rows(wide, np.ones(wide[:, 0].shape, np.float32)), pack(zeros, together)
@@ -332,16 +339,15 @@ def matmul_integer(op: OperatorCode) -> Call:
     together = groups_of(numbers.shape[1])
     panels, zeros = bytes_in_panels(numbers, together)
     types = [op.dtype(), str(together)]
-    inputs = op.read(0), zero_point(op, 2), volume(a[:-1]), inner
+    inputs = op.read(0), zero_point(op), volume(a[:-1]), inner
     more = Packed(panels), Packed(zeros) if zeros.any() else "", numbers.shape[1], Team()
     return op.call("dense_bytes", *inputs, *more, types=types)
 
 
 def _as_bytes(matrix: Array) -> tuple[Array, Array]:
-    """Returns numbers of nine bits (K, C) as bytes with a sign, and the zero points (1, C) of
-    these.
+    """Returns 9-bit integers (K, C) as int8, and the zero points (1, C) of these.
 
-    A column has at most 256 numbers in its range: it is moved where it does not fit.
+    A column has at most 256 values in its range: it is shifted if it does not fit.
     """
     low, high = matrix.min(axis=0, keepdims=True), matrix.max(axis=0, keepdims=True)
     zeros = np.where(high > 127, 127 - high, np.where(low < -128, -128 - low, 0)).astype(np.int32)
@@ -350,7 +356,7 @@ def _as_bytes(matrix: Array) -> tuple[Array, Array]:
 
 @rule("DynamicQuantizeLSTM")
 def lstm(op: OperatorCode) -> Call:
-    """Weights that are known now, of bytes without their zero point, or moved by it."""
+    """Takes weights that are known now, as int8 without their zero point, or shifted by it."""
     constant = [op.program.graph.constants.get(name) for name in op.node.inputs]
     _, w, r, b, *_, p = constant[:8]
     scales = [each for each in constant[8:] if each is not None]
@@ -369,7 +375,7 @@ def lstm(op: OperatorCode) -> Call:
         op.refuse(f"weights of {w.shape} for {units} units")
     bias = np.zeros((count, 8 * units), np.float32) if b is None else b
     peepholes = np.zeros((count, 3 * units), np.float32) if p is None else p
-    matrices = [_gates(quantized("w", w, *scales[:2])), _gates(quantized("r", r, *scales[2:]))]
+    matrices = [_gates(shift_bytes("w", w, *scales[:2])), _gates(shift_bytes("r", r, *scales[2:]))]
     summed = bias[:, : 4 * units] + bias[:, 4 * units :]
     inputs = [op.read(index) for index in (0, 4, 5, 6)]
     sizes = (*x[:2], w.shape[1], units, count, op.attrs.direction == "reverse")
@@ -394,7 +400,7 @@ def lstm(op: OperatorCode) -> Call:
 
 
 def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
-    """Panels of sixteen units with their gates, of each direction, and their zero points."""
+    """Returns panels of sixteen units and their gates, by direction, and their zero points."""
     numbers, zeros = [], []
     for rows, steps in zip(matrix.whole, matrix.steps, strict=True):
         stored, shift = _as_bytes(rows)
@@ -405,19 +411,19 @@ def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
     return np.stack(numbers), Packed(together) if together.any() else ""
 
 
-# Convolutions and pools over one axis or two: constant weights are packed, others in each call.
+# Convolutions and pools over one axis or two: constant weights are packed now, others in each call.
 
 FEW = 8
-"""Places: with no more of them channels stand side by side, see kernels/convolutions.hpp."""
+"""Up to this many places, channels are adjacent in memory, see kernels/convolutions.hpp."""
 _ROWS = 24
-"""Windows that are multiplied together there: kRowsAtOnce in kernels/products.hpp."""
+"""Windows that are multiplied together: kRowsAtOnce in kernels/products.hpp."""
 
 
 class Windows:
     """Windows over an operator's first input, along rows and columns; one axis is a column.
 
-    ``x``, ``y``: (C, H, W) of what windows go over, and of what they make. ``around``: how many
-    elements they see before each axis, and behind it.
+    ``x``, ``y``: (C, H, W) of the input and of the output of the windows. ``around``: how many
+    elements they read before and after each axis.
     """
 
     def __init__(
@@ -446,12 +452,12 @@ class Windows:
 
     @property
     def inside(self) -> bool:
-        """Whether windows see nothing but their input, for all sizes."""
+        """Whether windows read nothing except their input, for all sizes."""
         return not any(size.terms for size in (*self.before, *self.after))
 
     @property
     def copied(self) -> Size:
-        """Numbers of an image with what windows see around it, at most."""
+        """The maximum number of elements of an image, including the padding that windows read."""
         if self.inside and all(window.stride == 1 for window in self.windows):
             return Size(())
         count = self.x[0]
@@ -461,20 +467,20 @@ class Windows:
 
 
 def _around(op: OperatorCode, window: Window, size: Size) -> tuple[Size, Size]:
-    """Returns how many elements a window sees before an axis, and behind it."""
+    """Returns how many elements a window reads before and after an axis."""
     if size.number is not None:
         window = window.around(size.number)
     if not window.same:
         return Size.of(window.before), Size.of(window.after)
     if window.extent < window.stride:
-        op.refuse(f"auto_pad={window.same} around {size} elements: say --static")
+        op.refuse(f"auto_pad={window.same} around {size} elements: fix the size")
     added = (window.places(size) - 1) * window.stride + window.extent - size
     less = added.floor_div(2)
     return (less, added - less) if window.same == "SAME_UPPER" else (added - less, less)
 
 
 def at_places(op: OperatorCode, windows: Windows) -> list[Call]:
-    """Checks in each call that windows fit in."""
+    """Checks in each call that windows fit into their input."""
     return at_least(op, *(places - 1 for places in windows.y[1:]))
 
 
@@ -486,11 +492,11 @@ def conv(op: OperatorCode) -> list[Step]:
     x, weights, (out, y) = op.shape(), op.shape(1), op.out()
     groups = op.attrs.group
     if op.node.input(2):
-        op.same(volume(op.shape(2)), weights[0])
+        op.holds(2, weights[0])
     count, checks = volume(weights[1:]), at_places(op, windows)
-    constant = op.program.graph.constants.get(op.node.inputs[1])
+    constant = op.constant(1)
     if constant is not None and groups == 1 and windows.inside and volume(y[2:]) == ONE:
-        if x[2:] == weights[2:]:  # a window sees everything: rows
+        if x[2:] == weights[2:]:  # a window covers everything: rows
             matrix = constant.reshape(own, -1).T
             return [*checks, dense(op, out, op.read(0), x[0], matrix, op.read(2))]
     together = _together(own) if op.dtype() == "float32" else 1  # library/convolutions.cpp
@@ -508,7 +514,7 @@ def conv(op: OperatorCode) -> list[Step]:
     image = op.keep("seen", op.dtype(), [copied + count * _ROWS if few else copied])
     taps = op.keep("taps", "int64", [count])
     inputs = op.read(0), panels, op.read(2), image, taps, x[0]
-    sizes = *windows.sizes, groups, Team()
+    sizes = *windows.sizes, groups, 0, Team()
     return [*checks, op.call("convolve", *inputs, *sizes, types=types)]
 
 
@@ -525,7 +531,7 @@ def _convolve(op: OperatorCode) -> tuple[Windows, int]:
 
 @rule("ConvInteger")
 def conv_integer(op: OperatorCode) -> list[Step]:
-    """Only constant weights, each group's in rows (H, W, C)."""
+    """Takes only constant weights, and stores the weights of each group in rows (H, W, C)."""
     windows, own = _convolve(op)
     numbers = whole_numbers(op, lambda w: np.moveaxis(w, 1, -1).reshape(len(w), -1).T)
     together, groups = _together(own), op.attrs.group
@@ -538,7 +544,7 @@ def conv_integer(op: OperatorCode) -> list[Step]:
     image = op.keep("seen", "uint8", [*around, op.shape(1)[1]])
     more = Packed(panels), Packed(zeros) if zeros.any() else "", image, op.shape()[0]
     types = [op.dtype(), str(together)]
-    inputs = op.read(0), zero_point(op, 2), *more, *windows.sizes, groups, Team()
+    inputs = op.read(0), zero_point(op), *more, *windows.sizes, groups, Team()
     return [*at_places(op, windows), op.call("convolve_bytes", *inputs, types=types)]
 
 
@@ -549,14 +555,14 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
     x, weights, (_, y) = op.shape(), op.shape(1), op.out()
     along = windows_of(op.attrs, _kernel(op, weights))
     if op.attrs.output_shape and any(size.number is None for size in x[2:]):
-        op.refuse(f"output_shape={op.attrs.output_shape} of {write_shape(x)}: say --static")
+        op.refuse(f"output_shape={op.attrs.output_shape} of {write_shape(x)}: fix the size")
     sizes = [size if size.number is None else size.number for size in x[2:]]
-    cut = [(Size.of(less), Size(())) for _, less in reached_along(op.attrs, along, sizes)]
+    cut = [(Size.of(less), Size(())) for _, less in find_transposed_sizes(op.attrs, along, sizes)]
     windows = Windows(op, along, x[1:], y[1:], cut)
     op.same(weights[0], x[1])
     if op.node.input(2):
-        op.same(volume(op.shape(2)), y[1])
-    inputs = op.read(0), op.read(1), op.read(2), x[0], *windows.sizes
+        op.holds(2, y[1])
+    inputs = *op.read_first(3), x[0], *windows.sizes
     return [*at_places(op, windows), op.call("convolve_back", *inputs, op.attrs.group)]
 
 
@@ -569,8 +575,8 @@ def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
 
 
 def _together(channels: int) -> int:
-    """Returns how many panels of 16 channels a window's sums have side by side: with fewer of them
-    multiplications wait for each other, with more of them more are of channels that are not there.
+    """Returns how many panels of 16 channels a window's sums process together. With fewer panels,
+    multiplications wait for each other. With more, more of them are for channels that do not exist.
     """
     slower = {1: 2.0, 2: 1.25, 3: 1.0, 4: 1.0}
     return max(

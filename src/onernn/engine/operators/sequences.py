@@ -1,10 +1,11 @@
-"""Operators over sentences: their offsets, padded and ragged, pooled, decoded."""
+"""Operators over sequences: their offsets, padded and ragged forms, pooling, decoding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from onernn.engine.found_sizes import longest
 from onernn.engine.operators.operator_code import OperatorCode, rule
 from onernn.engine.program import (
     CTYPES,
@@ -15,7 +16,6 @@ from onernn.engine.program import (
     Run,
     RuntimeSize,
     State,
-    find_moved_type,
 )
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.rnn import Recurrent, check_cells, parts
@@ -24,7 +24,7 @@ from onernn.ops.rules import ONE
 
 
 def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, LodLevel | None]:
-    """Returns (words, time or None where ragged, sentences, their offsets) of a layer's input."""
+    """Returns (steps, time or None if ragged, sequences, their offsets) of a layer's input."""
     lod, shape = program.sentences(x), program.shape(x)
     if len(shape) != (2 if lod else 3):
         raise UnsupportedError(f"of {len(shape)} axes{' under a LoD' * bool(lod)}")
@@ -65,14 +65,14 @@ def recurrent(op: OperatorCode) -> Layer:
 
 
 def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
-    """The runs of a layer's cells, one layer and direction after the other."""
+    """Returns the runs of a layer's cells, by layer and direction."""
     spec, layers = rnn.spec, rnn.layers
     dtype = layers[0].iter.dtype.name
     between: dict[tuple[int, int], str] = {}
     runs: list[Run] = []
     for part in parts(spec):
         layer, d = part.layer, part.direction
-        # Directions that are not joined after each layer have inner layers of their own.
+        # Directions that are not joined after each layer have separate inner layers.
         joins, side = spec.joins(layer), "" if spec.stacking == "framework" else f"_{d}"
         concat = joins and spec.direction == "bidirectional_concat"
         width, y = spec.recurrent_size * (2 if concat else 1), rnn.y
@@ -105,15 +105,15 @@ POOLED = ("first", "last", "max", "sum", "average", "sqrt")
 
 @rule("SequenceLike")
 def with_offsets_of(op: OperatorCode) -> None:
-    op.source = op.read(0)
+    op.view(op.read(0))
     op.same(op.shape()[0], op.sentences(1).words)
 
 
 @rule("SequenceReset")
 def with_offsets(op: OperatorCode) -> Call:
-    """Returns other offsets, which come as numbers and are checked."""
+    """Takes new offsets, which come as numbers and are checked."""
     op.of("int", index=1)
-    op.source = op.read(0)
+    op.view(op.read(0))
     (result,) = op.makes_sentences(volume(op.shape(1)) - 1, words=op.shape()[0])
     given, sizes = op.read(1), (result.count, result.words)
     return Call("take_offsets", result, given, *sizes, types=[op.dtype(1)], checks=True)
@@ -121,7 +121,7 @@ def with_offsets(op: OperatorCode) -> Call:
 
 @rule("SequenceAppend")
 def append(op: OperatorCode) -> list[Call]:
-    """Returns the sentences of all inputs in one batch."""
+    """Returns the sequences of all inputs in one batch."""
     parts = [op.program.levels(name) for name in op.node.inputs]
     op.alike(*range(1, len(parts)))
     counts = [_sum(level.count for level in levels) for levels in zip(*parts, strict=True)]
@@ -144,7 +144,7 @@ def _sum(sizes: Iterable[Size]) -> Size:
 
 @rule("SequenceConcat")
 def concat(op: OperatorCode) -> list[Call]:
-    """Sentence n of all inputs as one sentence."""
+    """Joins sequence n of all inputs into one sequence."""
     parts = [op.sentences(index) for index in range(len(op.node.inputs))]
     op.alike(*range(1, len(parts)))
     count = parts[0].count
@@ -162,18 +162,18 @@ def concat(op: OperatorCode) -> list[Call]:
 
 @rule("SequenceUnpad")
 def unpad(op: OperatorCode) -> Call:
-    """Its offsets, and the number of its words, are known when it has run."""
+    """Finds the offsets, and the total number of steps, when it runs."""
     op.of("int", index=1)
     time, count, *_ = layout = _layout(op, op.shape())
-    op.same(volume(op.shape(1)), count)
+    op.holds(1, count)
     (result,) = op.makes_sentences(count, most=time * count)
-    given, types = (op.read(0), op.read(1), result), [find_moved_type(op.dtype()), op.dtype(1)]
-    return op.call("unpad", *given, RuntimeSize(result.words), *layout, types=types, checks=True)
+    given = *op.read_first(2), result, RuntimeSize(result.words)
+    return op.move("unpad", *given, *layout, by=1, checks=True)
 
 
 def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
-    """Returns (time, count, inner, time_major) of a padded shape: all words of a sentence are
-    needed.
+    """Returns (time, count, inner, time_major) of a padded shape, whose sequences must be
+    complete.
     """
     major = bool(vars(op.attrs).get("time_major"))
     time, count = shape[:2] if major else shape[1::-1]
@@ -181,26 +181,31 @@ def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
 
 
 @rule("SequencePad")
-def pad(op: OperatorCode) -> Call:
-    if not op.node.input(1):
-        _to_the_longest(op, 0 if op.attrs.time_major else 1)
-    return _pad(op, "", word=False)
+def pad(op: OperatorCode) -> list[Call]:
+    axis = 0 if op.attrs.time_major else 1
+    finds = [] if op.node.input(1) else _to_the_longest(op, axis)
+    return [*finds, _pad(op, "", word=False)]
 
 
 @rule("SequenceFill")
-def fill(op: OperatorCode) -> Call:
-    """Returns one number, or one word, fills the rows behind each sentence."""
-    if op.attrs.time is None:
-        _to_the_longest(op, 1)
+def fill(op: OperatorCode) -> list[Call]:
+    """Fills the rows after each sequence with one number, or one step."""
+    finds = _to_the_longest(op, 1) if op.attrs.time is None else []
     op.alike(1)
     word = op.shape(1)
     if volume(word) != ONE and word != op.shape()[1:]:
         op.refuse("expected one number, or one word, to fill with")
-    return _pad(op, op.read(1), word=volume(word) != ONE)
+    return [*finds, _pad(op, op.read(1), word=volume(word) != ONE)]
 
 
-def _to_the_longest(op: OperatorCode, axis: int) -> None:
-    op.same(op.result_size(axis), op.program.longest_of(op.sentences()))
+def _to_the_longest(op: OperatorCode, axis: int) -> list[Call]:
+    """Sets a size to the length of the longest sequence, which calls pass for inputs."""
+    level, program = op.sentences(), op.program
+    if level.name in {value.name for value in program.graph.inputs}:
+        op.same(op.result_size(axis), program.longest_of(level))
+        return []
+    size = op.finds(op.result_size(axis), "longest", longest(program, op.node.inputs[0]))
+    return [Call("find_longest", RuntimeSize(size), level, level.count)]
 
 
 def _pad(op: OperatorCode, value: str, word: bool) -> Call:
@@ -230,7 +235,7 @@ def reverse(op: OperatorCode) -> Call:
 
 @rule("SequenceSoftmax")
 def softmax(op: OperatorCode) -> Call:
-    """Over the words of each sentence, of one number a word."""
+    """Takes one number per step, and works over the steps of each sequence."""
     op.of("float")
     op.same(_inner(op), 1)
     return op.call("sentence_softmax", *_words(op))
@@ -238,13 +243,13 @@ def softmax(op: OperatorCode) -> Call:
 
 @rule("SequenceContext")
 def context_window(op: OperatorCode) -> Call:
-    """Neighbouring words side by side, zeros outside of the sentence."""
+    """Joins neighbouring steps, with zeros outside of the sequence."""
     how = int(op.attrs.length), int(op.attrs.start)
     return op.move("context", *_words(op), _inner(op), *how)
 
 
 def _words(op: OperatorCode) -> tuple[str, LodLevel, Size]:
-    """Returns the first input, its offsets, and how many sentences these are of."""
+    """Returns the first input, its offsets, and the number of sequences."""
     lod = op.sentences()
     return op.read(0), lod, lod.count
 
@@ -255,7 +260,7 @@ def _inner(op: OperatorCode) -> Size:
 
 @rule("SequenceExpand")
 def expand(op: OperatorCode) -> Call:
-    """Row n as often as element n of a level of the other input has parts."""
+    """Repeats row n once for each part of element n of a level of the other input."""
     if op.program.sentences(op.node.inputs[0]):
         op.refuse("the number of words of repeated sentences has no known bound")
     like = op.program.levels(op.node.inputs[1])[op.attrs.level]
@@ -266,7 +271,9 @@ def expand(op: OperatorCode) -> Call:
 
 @rule("CrfDecode")
 def decode(op: OperatorCode) -> Call:
-    """Viterbi's path; ties go to the lower tag. Formula: Paddle's operator crf_decoding."""
+    """Finds the Viterbi path; ties go to the lower tag. Paddle's operator crf_decoding has the
+    formula.
+    """
     emission, transition = op.shape(0), op.shape(1)
     op.of("float")
     op.alike(1)
@@ -275,7 +282,7 @@ def decode(op: OperatorCode) -> Call:
     tags = emission[1]
     op.same(transition[0], tags + 2)
     op.same(transition[1], tags)
-    given, lod = (op.read(0), op.read(1)), op.sentences()
+    given, lod = op.read_first(2), op.sentences()
     best, came_from = op.keep("best", op.dtype(), (2, tags)), op.keep("from", "int32", emission)
     own = best, came_from
     return op.call("viterbi", *given, lod, lod.count, tags, *own)

@@ -1,4 +1,4 @@
-"""Operators that move elements: to another shape, by their places, or with others around them."""
+"""Operators that move elements: to another shape, by index, or with padding."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from onernn.engine.found_sizes import bound_of
 from onernn.engine.operators.elementwise import (
     COPY,
     broadcast,
@@ -25,6 +26,7 @@ from onernn.engine.program import (
     Step,
     UnknownError,
     find_moved_type,
+    sizes_in,
 )
 from onernn.ir.operator import at_axis
 from onernn.ir.types import Shape, Size, shape_of, volume
@@ -32,21 +34,28 @@ from onernn.ops.rules import ONE
 from onernn.ops.shaping import cut, perm_of
 
 
-def known_before(op: OperatorCode) -> None:
-    """Integers of sizes: known as soon as the input's shape is."""
+def raise_known_before(op: OperatorCode) -> None:
+    """Raises `UnknownError`: integers of sizes are known as soon as the input's shape is."""
     raise UnknownError(op.node.outputs[0])
 
 
-def view(op: OperatorCode) -> None:
-    """The same elements in the same order."""
-    op.source = op.read(0)
+def view(op: OperatorCode) -> list[Call]:
+    """Makes the output a view of the input: the same elements in the same order."""
+    op.view(op.read(0))
+    checks = list[Call]()
     if op.node.op == "Squeeze":
         for axis in op.integers(1, "axes") or ():
-            op.same(op.size(op.node.inputs[0], axis), 1)
+            size = op.size(op.node.inputs[0], axis)
+            if size.quotients:  # no name can be bound: each call checks it
+                checks += at_least(op, size - 1, ONE - size)
+            else:
+                op.same(size, 1)
     elif op.node.input(1):
         op.numbers(1, "shape")
     input_shape, (_, shape) = op.shape(), op.out()
-    op.same(volume(input_shape), volume(shape))
+    if not checks:
+        op.same(volume(input_shape), volume(shape))
+    return checks
 
 
 @rule("Transpose")
@@ -72,7 +81,7 @@ def slices(op: OperatorCode) -> list[Step]:
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         taken = cut(input_shape[axis], Size.of(start), Size.of(end), step, holds)
         if taken is None:
-            op.refuse(f"[{start}:{end}:{step}] of an axis of {input_shape[axis]}: say --static")
+            op.refuse(f"[{start}:{end}:{step}] of an axis of {input_shape[axis]}: fix the size")
         first, count = taken
         op.same(op.result_size(axis), count)
         begin = begin + first * strides[axis]
@@ -82,7 +91,7 @@ def slices(op: OperatorCode) -> list[Step]:
 
 @rule("Split")
 def split(op: OperatorCode) -> list[Nest]:
-    """Parts without a name are passed over."""
+    """Copies the parts that have a name."""
     source, input_shape = op.read(0), op.shape()
     axis, strides = op.axis(len(input_shape)), strides_of(input_shape)
     if op.node.input(1):
@@ -121,7 +130,7 @@ def concat(op: OperatorCode) -> list[Nest]:
 
 @rule("Expand")
 def expand(op: OperatorCode) -> Nest:
-    """Returns sizes that are asked for stretch as those of an input do."""
+    """Broadcasts the input to the requested sizes."""
     source, asked = op.read(0), shape_of(op.numbers(1, "shape") or ())
     broadcast(op, [op.shape(), asked])
     return each_element(op, [stretch(source, op.shape(), op.out()[1])], COPY)
@@ -129,7 +138,7 @@ def expand(op: OperatorCode) -> Nest:
 
 @rule("Tile")
 def tile(op: OperatorCode) -> Nest:
-    """Returns two loops an axis: one over its repetitions, one over its elements."""
+    """Returns two loops for each axis: one over its repetitions, one over its elements."""
     source, input_shape, (out, shape) = op.read(0), op.shape(), op.out()
     times = shape_of(op.numbers(1, "repeats") or ())
     loops = tuple(size for pair in zip(times, input_shape, strict=True) for size in pair)
@@ -150,18 +159,29 @@ def constant_of_shape(op: OperatorCode) -> Call:
 
 @rule("Range")
 def count_shape(op: OperatorCode) -> Call:
-    """From one size to another; between numbers it is a constant."""
+    """Counts from one size to another; the result is a constant if both are numbers."""
     op.of("int")
     start, limit, step = (Size.of(op.numbers(index, "limits")[0]) for index in range(3))  # type: ignore[index]
     if step != ONE or not is_natural(limit - start):
-        op.refuse(f"from {start} to {limit} by {step}: say --static")
+        op.refuse(f"from {start} to {limit} by {step}: fix the size")
     count = op.same(op.result_size(0), limit - start)
     return op.call("range", start, count, types=[op.program.dtype(op.node.outputs[0])])
 
 
+@rule("FoundSize")
+def found_size(op: OperatorCode) -> Call:
+    """Reads an integer; it decides shapes in the same way as other sizes."""
+    op.of("int")
+    source = op.read(0)
+    most = bound_of(op.program, source).most or op.refuse("an integer that nobody bounds")
+    (size,) = sizes_in(op.program, op.node.outputs[0])
+    number = RuntimeSize(op.finds(size, "number", most))
+    return Call("read_size", number, source, most, types=[op.dtype()], checks=True)
+
+
 @rule("GateLayout")
 def gate_layout(op: OperatorCode) -> list[Nest]:
-    """Gate after gate, from a framework's order and signs."""
+    """Copies gate after gate, from a framework's order and signs."""
     source, (out, shape) = op.read(0), op.out()
     layout, strides = op.attrs.layout, strides_of(shape)
     units = shape[-1] // len(layout.permutation)
@@ -181,22 +201,20 @@ MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
-    """Returns the elements before an axis, and those behind it."""
+    """Returns how many elements are before an axis, and how many after it."""
     return volume(shape[:axis]), volume(shape[axis + 1 :])
 
 
 def _choose(op: OperatorCode, function: str, *sizes: Any) -> Call:
-    """Negative indices count from the end where the operator says so."""
+    """Calls a function with indices; negative ones count from the end if the operator says so."""
     op.of("int", index=1)
-    types = [find_moved_type(op.dtype()), op.dtype(1)]
-    indices = op.read(0), op.read(1)
     negative = not op.attrs.non_negative
-    return op.call(function, *indices, *sizes, negative, types=types, checks=True)
+    return op.move(function, *op.read_first(2), *sizes, negative, by=1, checks=True)
 
 
 @rule("Gather")
 def gather(op: OperatorCode) -> Call:
-    """Slices of a table."""
+    """Takes slices of a table."""
     table = op.shape()
     axis = op.axis(len(table))
     return _choose(op, "gather", table[axis], volume(op.shape(1)), *_around(table, axis))
@@ -214,7 +232,7 @@ def gather_elements(op: OperatorCode) -> Call:
 
 @rule("GatherND")
 def gather_nd(op: OperatorCode) -> Call:
-    """Returns an index along each of the first axes, behind those of the batch."""
+    """Takes an index along each of the first axes after the axes of the batch."""
     table, indices, batch = op.shape(0), op.shape(1), op.attrs.batch_dims
     for size, other in zip(table[:batch], indices[:batch], strict=True):
         op.same(size, other)
@@ -259,9 +277,13 @@ def _scatter(op: OperatorCode, function: str, *sizes: Any) -> Call:
     op.alike(2)
     if op.attrs.reduction not in _MEETINGS:
         op.refuse(f"attribute reduction={op.attrs.reduction!r}")
-    inputs, types = [op.read(index) for index in range(3)], [op.dtype(), op.dtype(1)]
-    how = _MEETINGS.index(op.attrs.reduction)
-    return op.call(function, *inputs, *sizes, how, types=types, checks=True)
+    types, how = [op.dtype(), op.dtype(1)], _MEETINGS.index(op.attrs.reduction)
+    return op.call(function, *op.read_first(3), *sizes, how, types=types, checks=True)
+
+
+def _cut_off(pad: Size) -> Size:
+    """Returns how many elements a negative pad cuts off; a size is checked to be 0 or more."""
+    return Size.of(max(-(pad.number or 0), 0))
 
 
 @rule("Pad")
@@ -272,16 +294,18 @@ def pad(op: OperatorCode) -> list[Call]:
     op.alike(2)
     input_shape, (_, shape) = op.shape(), op.out()
     chosen = op.integers(3, "axes") or range(len(input_shape))
-    pads, half = op.integers(1, "pads") or [], len(chosen)
-    around = dict.fromkeys(range(len(input_shape)), (0, 0))
+    pads, half = [*map(Size.of, op.numbers(1, "pads") or [])], len(chosen)
+    around = dict.fromkeys(range(len(input_shape)), (Size(()), Size(())))
+    checks = at_least(op, *(pad for pad in pads if pad.number is None))  # others may be below 0
     for axis, *pair in zip(chosen, pads[:half], pads[half:], strict=True):
         around[at_axis(axis, len(input_shape))] = (pair[0], pair[1])
-    left, checks = [], []
+    left = []
     for axis, ends in around.items():
-        left.append(input_shape[axis] + min(ends[0], 0) + min(ends[1], 0))
-        needed = max(ends) > 0 and op.attrs.mode != "constant"
+        left.append(input_shape[axis] - _cut_off(ends[0]) - _cut_off(ends[1]))
+        needed = op.attrs.mode != "constant" and any(_cut_off(end) != end * -1 for end in ends)
         checks += at_least(op, left[-1] - 1 if needed else left[-1])
-    low, cut = ([max(sign * pair[0], 0) for pair in around.values()] for sign in (1, -1))
+    low = [begin + _cut_off(begin) for begin, _ in around.values()]
+    cut = [_cut_off(begin) for begin, _ in around.values()]
     axes = [list(sizes) for sizes in (shape, low, left, cut, strides_of(input_shape))]
     mode = MODES.index(op.attrs.mode)
     return [*checks, op.move("around", op.read(0), op.read(2), *axes, mode)]
@@ -293,10 +317,9 @@ def reverse_sequence(op: OperatorCode) -> Call:
     if {time, batch} != {0, 1}:
         op.refuse(f"time and batch as axes {time} and {batch}, not the first ones")
     op.of("int", index=1)
-    op.same(volume(op.shape(1)), shape[batch])
+    op.holds(1, shape[batch])
     sizes = shape[time], shape[batch], volume(shape[2:]), time == 0
-    types = [find_moved_type(op.dtype()), op.dtype(1)]
-    return op.call("reverse", op.read(0), op.read(1), *sizes, types=types, checks=True)
+    return op.move("reverse", *op.read_first(2), *sizes, by=1, checks=True)
 
 
 @rule("OneHot")
@@ -305,7 +328,7 @@ def one_hot(op: OperatorCode) -> Call:
     input_shape, (_, shape) = op.shape(), op.out()
     axis = op.axis(len(shape))
     op.numbers(1, "depth")
-    op.same(volume(op.shape(2)), 2)
+    op.holds(2, 2)
     sizes = volume(input_shape[:axis]), volume(input_shape[axis:]), shape[axis]
     types = [find_moved_type(op.dtype(2)), op.dtype()]
     return op.call("one_hot", op.read(0), op.read(2), *sizes, types=types)
@@ -313,14 +336,14 @@ def one_hot(op: OperatorCode) -> Call:
 
 @rule("Compress")
 def compress(op: OperatorCode) -> Call:
-    """Returns how many elements are chosen is known when it has run."""
+    """Finds how many elements are chosen when it runs."""
     op.of("bool", index=1)
     input_shape, axis = op.shape(), op.attrs.axis
     input_shape = (volume(input_shape),) if axis is None else input_shape
     axis = at_axis(axis or 0, len(input_shape))
     chosen = RuntimeSize(op.finds(op.result_size(axis), "chosen", input_shape[axis]))
     sizes = volume(op.shape(1)), chosen, input_shape[axis], *_around(input_shape, axis)
-    return op.move("compress", op.read(0), op.read(1), *sizes, checks=True)
+    return op.move("compress", *op.read_first(2), *sizes, checks=True)
 
 
 @rule("NonZero")

@@ -7,7 +7,7 @@
 #include "../team.hpp"
 #include "exported.hpp"
 
-/// What kernels.h calls a stack.
+/// The stack that kernels.h declares.
 struct onernn_stack {
   virtual ~onernn_stack() = default;
   /// `accounts`: of each layer, see onernn_stack_account; null: it computes. `unpacked`: see
@@ -46,10 +46,10 @@ struct Arguments {
   int threads;
 };
 
-/// Makes a stack of one cell and kind of stored numbers. It stands in stack.hpp, and each kind of
-/// numbers is compiled in a source of its own, so that they compile side by side: all cells in one,
-/// since they share what reads the headers takes. A new pair: a line there, and its place in the
-/// table of interface.cpp.
+/// Makes a stack of one cell and kind of stored numbers. It is defined in stack.hpp, and each kind
+/// of numbers is compiled in a source of its own, so that they compile side by side: all cells in
+/// one, since they share what reads the headers takes. A new pair: a line there, and its place in
+/// the table of interface.cpp.
 template <template <class> class Kernel, class Real, class Stored>
 onernn_stack* new_stack(const Arguments& arguments);
 

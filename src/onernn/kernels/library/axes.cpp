@@ -1,8 +1,9 @@
-// Functions of axes.hpp that steps call.
+// Functions of axes.hpp and signals.hpp that steps call.
 #include "../axes.hpp"
 
 #include <iterator>
 
+#include "../signals.hpp"
 #include "calls.hpp"
 
 namespace onernn {
@@ -36,6 +37,8 @@ constexpr Function kFunctions[] = {
     FLOATS(reduce_sum_square, REDUCED),
     FLOATS(reduce_log_sum, REDUCED),
     FLOATS(reduce_log_sum_exp, REDUCED),
+    FLOATS(spectra, ByRule),
+    FLOATS(interpolate, Of<6, 7, 8>, Of<5, 7, 8>, Of<6>, Of<6>, Of<6>),
 };
 }  // namespace
 

@@ -1,4 +1,4 @@
-// The numbers that each function takes and gives, from its other arguments.
+// How many numbers each function reads and writes, from its other arguments.
 #include "bounds.hpp"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ class Args {
   bool may(int i, Count count) const { return place_[i] < 0 || has(i, count); }
   /// Whether the function may take so many bytes of its own.
   bool takes(Count bytes) const { return bytes.within(most_); }
-  /// So many integers, which have been written; null where they are not there.
+  /// So many integers, which have been written; null if they are absent.
   const std::int64_t* numbers(int i, Count count) const {
     if (!has(i, count) || !count.within(frame_->readable[place_[i]] / 8)) return nullptr;
     return static_cast<const std::int64_t*>(frame_->places[place_[i]]);
@@ -79,7 +79,7 @@ class Args {
   std::int64_t rows(int i, std::int64_t sequences) const {
     return numbers(i, Count(sequences) + 1)[sequences];
   }
-  /// The number at the end of the function's name.
+  /// Returns the number at the end of the function's name.
   std::int64_t beside() const { return std::atoi(std::strrchr(name_, ',') + 1); }
 
  private:
@@ -100,7 +100,7 @@ Count reach(const Dims& sizes, const Dims& strides, std::int64_t but = -1) {
   return last + 1;
 }
 
-/// Windows over planes, where all sums and products of their sizes are within 64 bits.
+/// Windows over planes, if all sums and products of their sizes are within 64 bits.
 std::optional<Windows> windows(const Dims& x, const Dims& y, const Dims& of) {
   if (x.count < 2 || y.count < 2 || of.count != 8) return {};
   for (const Dims* each : {&x, &y, &of})
@@ -192,7 +192,7 @@ bool pads(const Args& a) {
          (empty ? a[8] == 0 || a.all(3).value() == 0 : a.has(1, end));
 }
 
-/// Sequence by sequence behind what stands there: out, ends, offsets, x, its offsets.
+/// Sequence by sequence after what is already there: out, ends, offsets, x, its offsets.
 bool joins(const Args& a) {
   const std::int64_t count = a[5];
   if (!a.divides(4, count, 3, a.of(6)) || !a.has(1, a.of(5)) || !a.divides(2, count, 0, a.of(6)))
@@ -234,6 +234,26 @@ bool convolves_back(const Args& a) {
   const auto w = windows(y, x, a.dims(7), groups);  // they go over y
   return w && a.has(0, a.of(4) * y[0] * w->seen()) && a.has(1, a.of(4) * x[0] * w->places()) &&
          a.has(2, Count(x[0]) * (y[0] / groups) * w->taps()) && a.may(3, y[0]);
+}
+
+bool transforms(const Args& a) {
+  const std::int64_t count = a[11], parts = a[7], results = a[10];
+  const auto one_or_two = [](std::int64_t number) { return number == 1 || number == 2; };
+  if (count < 1 || count >= kSide || !one_or_two(parts) || !one_or_two(results)) return false;
+  const auto rows = [&](int i, const Dims& sizes, const Dims& strides, std::int64_t width) {
+    if (sizes.count != 3 || strides.count != 3) return false;
+    bool empty = false;
+    for (int k = 0; k < 3; ++k) {
+      if (sizes[k] < 0 || strides[k] < 0) return false;
+      empty = empty || sizes[k] == 0;
+    }
+    return (Count(sizes[0]) * sizes[1] * count).within(kFar) &&
+           (empty || a.has(i, reach(sizes, strides) + (width - 1)));
+  };
+  const Dims &from = a.dims(5), &to = a.dims(8);
+  return rows(1, from, a.dims(6), parts) && rows(0, to, a.dims(9), results) && to[2] <= count &&
+         from[0] == to[0] && from[1] == to[1] && a.may(2, from[2]) && a.has(3, Count(count) * 2) &&
+         a.has(4, Count(count) * 6);
 }
 
 bool sentences(const Args& a, int out, Count inner) {
@@ -281,6 +301,7 @@ constexpr Rule kRules[] = {
     IN_EVERY_RUN("compress", a.has(0, a.of(6) * (std::min)(a[3], a[5]) * a.of(7)) &&
                                  a.has(1, a.of(6) * a.of(5) * a.of(7)) && a.has(2, a.of(3))),
     {"non_zero", true, finds_places},
+    RULE("find_longest", a.has(1, a.of(2) + 1)),
     RULE("take_offsets", a.has(0, a.of(2) + 1) && a.has(1, a.of(2) + 1)),
     IN_EVERY_RUN("append_offsets", a.has(0, a.of(2) + a.of(4) + 1) && a.has(1, a.of(4) + 1)),
     RULE("append", a.has(0, a.of(2) + a.of(3)) && a.has(1, a.of(3))),
@@ -318,6 +339,7 @@ constexpr Rule kRules[] = {
     {"dense_bytes", false, multiplies_bytes},
     {"convolve_bytes", false, convolves_bytes},
     {"quantized_lstm", false, runs_lstm},
+    {"spectra", false, transforms},
 };
 }  // namespace
 
@@ -391,15 +413,16 @@ bool are_parts(const onernn_spec& spec, const onernn_part* parts, std::int64_t b
 bool Bounds::bind(const std::int64_t* sizes, std::int64_t most) {
   most_ = most;
   for (std::size_t at = 0; at < steps_.size(); ++at)
-    settled_[at] = !steps_[at].always && holds(steps_[at], sizes, nullptr);
+    settled_[at] = !steps_[at].always && holds(steps_[at], sizes, nullptr, most);
   return true;
 }
 
-bool Bounds::holds(const Guarded& step, const std::int64_t* sizes, const Frame* frame) const {
+bool Bounds::holds(const Guarded& step, const std::int64_t* sizes, const Frame* frame,
+                   std::int64_t most) const {
   const std::int64_t* at = step.words;
   if (step.kind == kCall) {
     const Function& function = *step.function;
-    const Args args(function, at, sizes, frame, most_);
+    const Args args(function, at, sizes, frame, most);
     return function.counts ? fits(*function.counts, function.takes, args) : step.rule->holds(args);
   }
   if (step.kind == kNest) {
@@ -426,7 +449,7 @@ bool Bounds::holds(const Guarded& step, const std::int64_t* sizes, const Frame* 
   }
   const Count states = Count(spec.layers) * spec.directions * N;
   const Count own = (words + N + 64) * (spec.inputs + 8 * (spec.units + spec.width)) * 8;
-  return own.within(most_) && has(layer.x, words * spec.inputs) && has(layer.attention, words) &&
+  return own.within(most) && has(layer.x, words * spec.inputs) && has(layer.attention, words) &&
          has(layer.h, states * spec.width) && has(layer.c, states * spec.units) &&
          has(layer.y, words * joined_width(spec)) && has(layer.h_n, states * spec.width) &&
          has(layer.c_n, states * spec.units) && has(layer.cells, words * spec.units);

@@ -1,4 +1,4 @@
-// What the steps of a plan from a file may read and write: no number in it is believed.
+// Checks what the steps of a plan from a file may read and write: no number in it is trusted.
 #ifndef ONERNN_BOUNDS_HPP
 #define ONERNN_BOUNDS_HPP
 
@@ -11,9 +11,9 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// How many numbers there are. What is negative or beyond 64 bits counts nothing, whatever is added
-/// to it or multiplied by it. `work`: as if no factor was 0, which is how often loops around
-/// nothing would turn.
+/// How many numbers there are. A count that is negative or beyond 64 bits is invalid, and stays so
+/// in sums and products. `work`: as if no factor was 0, which is how often loops around nothing
+/// would turn.
 class Count {
  public:
   Count(std::int64_t value) : value_(value), work_(value < 1 ? 1 : value), is_one_(value >= 0) {}
@@ -63,7 +63,7 @@ bool depends_on_contents(const Rule* rule);
 /// Whether weights of so many bytes have all that a layer reads.
 bool are_parts(const onernn_spec& spec, const onernn_part* parts, std::int64_t bytes);
 
-/// What a step is, and what the guard asks of it.
+/// A step, and what the guard asks of it.
 struct Guarded {
   std::int64_t kind;
   const std::int64_t* words;
@@ -78,13 +78,16 @@ class Bounds final : public Guard {
  public:
   explicit Bounds(const std::vector<Guarded>& steps) : steps_(steps), settled_(steps.size()) {}
   bool bind(const std::int64_t* sizes, std::int64_t most) override;
-  bool allows(std::int64_t step, const Frame& frame) const override {
-    return settled_[static_cast<std::size_t>(step)] ||
-           holds(steps_[static_cast<std::size_t>(step)], frame.sizes, &frame);
+  std::int32_t check(std::int64_t step, const Frame& frame) const override {
+    const auto at = static_cast<std::size_t>(step);
+    if (settled_[at] || holds(steps_[at], frame.sizes, &frame, most_)) return ONERNN_DONE;
+    return holds(steps_[at], frame.sizes, &frame, INT64_MAX) ? ONERNN_TOO_LARGE : ONERNN_UNSOUND;
   }
 
  private:
-  bool holds(const Guarded& step, const std::int64_t* sizes, const Frame* frame) const;
+  /// `most`: bytes that the step may take.
+  bool holds(const Guarded& step, const std::int64_t* sizes, const Frame* frame,
+             std::int64_t most) const;
 
   const std::vector<Guarded>& steps_;
   std::vector<char> settled_;

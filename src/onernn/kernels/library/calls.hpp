@@ -1,4 +1,5 @@
-// Functions that steps of a plan call, by their names, with arguments read from words.
+// Functions that steps of a plan call, by their names, with arguments read from integers of 64
+// bits.
 #ifndef ONERNN_CALLS_HPP
 #define ONERNN_CALLS_HPP
 
@@ -25,10 +26,10 @@ struct Frame {
   Team* team;
   std::int64_t* readable;     // bytes from each place on: none before a step has written there
   std::int64_t* writable;     // bytes from each place on
-  const std::int64_t* roots;  // the place of the value that each one stands inside of
+  const std::int64_t* roots;  // the place of the value that contains each one
   bool sound = true;          // so far every step reads and writes only what is there
 
-  /// Where a step reads the numbers before number `end`.
+  /// Returns where a step reads its arguments before argument `end`.
   const void* read(std::int64_t place, std::int64_t end, std::int64_t width) {
     sound = sound && fits(end, width, readable[place]);
     return places[place];
@@ -56,8 +57,8 @@ using Numbers = std::vector<std::int64_t>;
 /// The kinds of a plan's steps.
 enum : std::int64_t { kCall, kNest, kLayer, kOutside, kView, kJump, kRefuse };
 
-/// The words of a step that runs a layer: sizes by their numbers, and arrays, whose places are -1
-/// where they are absent.
+/// The integers of a step that runs a layer: indices of sizes, and places of arrays, -1 for absent
+/// ones.
 struct LayerWords {
   struct Array {
     std::int64_t place, numbers, width;
@@ -66,7 +67,7 @@ struct LayerWords {
   Array offsets, x, attention, h, c, y, h_n, c_n, cells;
 };
 
-/// The words of a step, one after the other.
+/// Reads the integers of a step one after the other.
 class Words {
  public:
   explicit Words(const std::int64_t* at) : at_(at) {}
@@ -220,11 +221,20 @@ constexpr Function function(const char* name) {
 /// Looks at each step before it runs; a plan that Python has made needs none.
 struct Guard {
   virtual ~Guard() = default;
-  /// For sizes that a workspace was bound to. False where a step would leave its memory.
+  /// For sizes that a workspace was bound to. False if a step would leave its memory.
   virtual bool bind(const std::int64_t* sizes, std::int64_t most) = 0;
-  virtual bool allows(std::int64_t step, const Frame& frame) const = 0;
+  /// Whether a step may run: ONERNN_DONE, ONERNN_UNSOUND or ONERNN_TOO_LARGE.
+  virtual std::int32_t check(std::int64_t step, const Frame& frame) const = 0;
 };
 void set_guard(onernn_workspace& workspace, Guard* guard);
+/// Why sizes were refused: one of the dims and the number that it had to be (-1: none is wrong by
+/// itself), and the bytes of a run.
+struct Misfit {
+  std::int64_t dim = -1, expected = 0, bytes = 0;
+};
+const Misfit& misfit_of(const onernn_workspace& workspace);
+/// Frees the memory of values; the workspace has to be bound again.
+void release(onernn_workspace& workspace);
 /// Bytes that may be read at a place.
 std::int64_t readable(const onernn_workspace& workspace, std::int64_t place);
 

@@ -1,3 +1,4 @@
+#include "../tile_products.hpp"
 #include "cells.hpp"
 
 ONERNN_CELLS(float, BrainPair)

@@ -1,4 +1,5 @@
 #include "../quads.hpp"
+#include "../tile_products.hpp"
 #include "cells.hpp"
 
 ONERNN_CELLS(float, ByteQuad)

@@ -56,13 +56,13 @@ struct Input : Described {
   const void* first;    // the first state; null: zeros
   std::int64_t first_bytes;
   std::int64_t numbers;  // the size that is how many numbers it has
-  Numbers offsets;       // of each level, that of its offsets
+  Numbers offsets;       // of each level: the place of its offsets
 };
 
 struct Output : Described {
   Numbers sizes;  // of its axes
   std::vector<Level> levels;
-  std::int64_t most = -1;  // of memory that a caller may give; -1: it stands elsewhere
+  std::int64_t most = -1;  // of memory that a caller may pass; -1: it is elsewhere
   bool known = true;       // the sizes of inputs decide all of its sizes
 };
 
@@ -75,7 +75,7 @@ struct StoredLayer {
 /// Multiplications that count as one operator: _WORK of ir/budget.py.
 constexpr std::int64_t kWork = 1 << 18;
 
-/// What a step may cost: a layer's, by the sizes that are its rows and steps.
+/// The limit of a step's cost; a layer's cost follows from its rows and steps.
 struct Cost {
   std::int64_t step, rows, steps, runs, work;
 };
@@ -95,7 +95,7 @@ struct Compiled {
   struct Memory {
     std::int64_t place, most, width;
   };
-  std::vector<Memory> written;  // what callers get, and the library where they give no memory
+  std::vector<Memory> written;  // what callers get; the library's own if they pass none
   Numbers axes;                 // sizes that may not be negative
   std::vector<Cost> costs;
   std::int64_t dims = 0, share = 0;

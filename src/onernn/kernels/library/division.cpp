@@ -7,18 +7,18 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// What the cost model knows of a machine, whatever machine it is: times in nanoseconds. Measured
-/// on cores with AVX-512, f32, design/0072; what needs many cores to be measured is an estimate.
+/// The cost model's constants, the same for all machines: times in nanoseconds. Measured on cores
+/// with AVX-512, f32, design/0072; what needs many cores to be measured is an estimate.
 namespace machine {
 
 // Multiplications of a core, of many rows and a matrix in its cache: 47 to 50 on a Zen 4.
 constexpr double kMultiplying = 50;
-// Bytes of a matrix that one row is multiplied with, which one core reads. From L2: 90 to 99 on a
-// Zen 4. From L3: 55 to 85 there, 49 on a Xeon. From memory: 27 to 32 on a Zen 4.
+// Bytes of a matrix that one core reads per nanosecond for the product with one row. From L2: 90 to
+// 99 on a Zen 4. From L3: 55 to 85 there, 49 on a Xeon. From memory: 27 to 32 on a Zen 4.
 constexpr double kReading[] = {90, 60, 25};
 // The same of all cores together: an estimate, of L3 and memory.
 constexpr double kAllReading[] = {90 * Workers::kMost, 400, 100};
-// What a core has for itself, at least, since 2021; and a common size of an L3.
+// The smallest L2 of a core since 2021, and a common size of an L3.
 constexpr std::int64_t kNear = 1 << 20, kFar = 24 << 20;
 // Of one unit and row: functions of gates, which threads share; x, h and y, which one moves.
 constexpr double kFunctions = 0.8, kMoving = 0.2;
@@ -72,7 +72,7 @@ void Deal::operator()(const Batch& batch, std::int64_t groups) {
   orders_.assign(static_cast<std::size_t>(groups), {});
   for (std::int64_t m = 0; m < batch.sequences; ++m) {
     const auto least = std::min_element(load.begin(), load.end());
-    // A sequence without words has a state to hand out, too.
+    // A sequence without steps also has a state to return.
     *least += (std::max)(batch.length[batch.order[m]], std::int64_t(1));
     orders_[static_cast<std::size_t>(least - load.begin())].push_back(batch.order[m]);
   }

@@ -15,9 +15,9 @@ inline namespace ONERNN_ISA {
 struct Work {
   std::int64_t sequences, words, steps;  // steps: of the longest sequence
   std::int64_t units;
-  std::int64_t input, recurrent;  // multiplications of a word, with x and with h
+  std::int64_t input, recurrent;  // multiplications of a step, with x and with h
   std::int64_t bytes;             // of the matrices that are multiplied with h
-  std::int64_t meetings;          // products with h in a step, one behind the other
+  std::int64_t meetings;          // products with h in a step, one after the other
   std::int64_t directions;        // that may run side by side
 };
 
@@ -28,11 +28,11 @@ std::int32_t cache_of(std::int64_t bytes);
 double cost(const Work& work, std::int64_t members, std::int64_t groups);
 /// Into how many groups a batch's sequences are dealt out: nobody meets, everybody reads all
 /// weights. 0: all threads share each step, by units; each keeps its part of the weights in its
-/// cache, and they meet after every product. Sizes alone decide, and whatever is decided, the
-/// numbers are the same.
+/// cache, and they meet after every product. Sizes alone decide, and the results do not depend on
+/// the decision.
 std::int64_t groups_of(const Work& work, std::int64_t members);
 /// Sequences dealt out to groups, the longest ones first, each to the group that has the fewest
-/// words: the shares of many sequences differ by less than the shortest one.
+/// steps: the shares of many sequences differ by less than the shortest one.
 class Deal {
  public:
   void operator()(const Batch& batch, std::int64_t groups);

@@ -1,5 +1,5 @@
-// A plan as numbers, and what runs it: sizes are polynomials, values stand in an arena, steps call
-// functions by their places in tables. engine/encoding.py writes the words.
+// Runs a plan of integers: sizes are polynomials, values are in an arena, steps call functions by
+// their places in tables. engine/encoding.py writes the integers.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,7 +22,7 @@ using namespace onernn;
 
 namespace {
 
-/// Under address sanitizer no two values share memory, and the bytes behind each are unused.
+/// Under address sanitizer no two values share memory, and the bytes after each are unused.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kWatched = true;
 void watch(const unsigned char* begin, std::int64_t bytes) {
@@ -34,7 +34,7 @@ constexpr bool kWatched = false;
 void watch(const unsigned char*, std::int64_t) {}
 #endif
 
-/// A sum of products of sizes, by a number. What is rounded is never negative.
+/// A sum of products of sizes, divided by a number. The sum is never negative.
 struct Polynomial {
   struct Term {
     std::int64_t by;
@@ -43,7 +43,7 @@ struct Polynomial {
   std::int64_t divisor;
   std::vector<Term> terms;
 
-  /// False where it is beyond 64 bits.
+  /// False if it is beyond 64 bits.
   bool value(const std::int64_t* sizes, std::int64_t* out) const {
     *out = 0;
     for (const Term& term : terms) {
@@ -57,7 +57,7 @@ struct Polynomial {
   }
 };
 
-/// Memory of the caller: how many numbers stand at a place, how many may, the bytes of each.
+/// Memory of the caller: how many numbers are at a place, how many may be, the bytes of each.
 struct Given {
   std::int64_t place, numbers, most, width;
 };
@@ -128,9 +128,9 @@ struct onernn_plan {
   const Numbers words;
   Numbers names;                  // each one's place in the dims of inputs; -1: a step finds it
   std::vector<Polynomial> sizes;  // behind the names
-  Numbers inner;                  // those of them that steps tell
+  Numbers inner;                  // the sizes that steps compute
   Numbers checks;                 // the size that each of the dims has to be
-  Numbers roots;                  // of each place: that of the value that it stands inside of
+  Numbers roots;                  // of each place: the value that contains it
   std::vector<Given> inputs, outputs;
   std::vector<Buffer> buffers;
   Numbers constants;  // a place, an address, how many bytes
@@ -154,17 +154,31 @@ struct onernn_workspace {
     }
   }
 
-  bool bind(const std::int64_t* dims, std::int64_t most) {
-    if (bound_ && most_ == most && std::equal(dims_.begin(), dims_.end(), dims)) return true;
+  std::int32_t bind(const std::int64_t* dims, std::int64_t most) {
+    if (bound_ && most_ == most && std::equal(dims_.begin(), dims_.end(), dims)) return ONERNN_DONE;
     bound_ = false;
     most_ = most;
+    misfit_ = {};
     dims_.assign(dims, dims + plan_.checks.size());
     for (std::size_t at = 0; at < plan_.names.size(); ++at)
       sizes_[at] = plan_.names[at] < 0 ? 0 : dims[plan_.names[at]];
-    if (!evaluate()) return false;
+    if (!evaluate()) return ONERNN_MISFIT;
     for (std::size_t at = 0; at < plan_.checks.size(); ++at)
-      if (dims[at] != sizes_[static_cast<std::size_t>(plan_.checks[at])]) return false;
-    return bound_ = place(most) && (!guard_ || guard_->bind(sizes_.data(), most));
+      if (const std::int64_t size = sizes_[static_cast<std::size_t>(plan_.checks[at])];
+          dims[at] != size) {
+        misfit_ = {static_cast<std::int64_t>(at), size};
+        return ONERNN_MISFIT;
+      }
+    if (const std::int32_t status = place(most)) return status;
+    bound_ = !guard_ || guard_->bind(sizes_.data(), most);
+    return bound_ ? ONERNN_DONE : ONERNN_MISFIT;
+  }
+  const Misfit& misfit() const { return misfit_; }
+
+  void release() {
+    bound_ = false;
+    arena_.reset();
+    size_ = 0;
   }
 
   /// False for memory that is not there.
@@ -187,15 +201,16 @@ struct onernn_workspace {
       *step = 0;
     }
     Frame frame = this->frame();
+    refusal_ = ONERNN_UNSOUND;
     const Team::Lead lead(team_);
     const bool done = run(frame, costs, step);
     if (done && *step == static_cast<std::int32_t>(plan_.steps.size()))
-      for (const Given& each : plan_.outputs) {  // what a caller gets has been written, too
+      for (const Given& each : plan_.outputs) {  // callers get only what was written
         const auto place = static_cast<std::size_t>(each.place);
         if (sizes_[static_cast<std::size_t>(each.numbers)] > 0 && readable_[place] == 0)
           frame.sound = false;
       }
-    return !frame.sound ? ONERNN_UNSOUND : done ? ONERNN_DONE : ONERNN_REFUSED;
+    return !frame.sound ? refusal_ : done ? ONERNN_DONE : ONERNN_REFUSED;
   }
 
   const std::int64_t* sizes() const { return sizes_.data(); }
@@ -218,7 +233,10 @@ struct onernn_workspace {
         step[1] -= cost;
       }
       const Step& now = plan_.steps[static_cast<std::size_t>(*step)];
-      if (guard_ && !guard_->allows(*step, frame)) return frame.sound = false;
+      if (const std::int32_t status = guard_ ? guard_->check(*step, frame) : ONERNN_DONE) {
+        refusal_ = status;
+        return frame.sound = false;
+      }
       if (now.kind == kCall) {
         Words words(now.words);
         const auto* called = reinterpret_cast<const Function*>(words.next());
@@ -248,7 +266,7 @@ struct onernn_workspace {
     return true;
   }
 
-  /// Where a value stands inside of another one, and how much of that is left; false for none.
+  /// Finds where a value is inside of another one, and how much of that is left; false for none.
   bool view(Words words) {
     const auto inner = static_cast<std::size_t>(words.next());
     const auto around = static_cast<std::size_t>(words.next());
@@ -278,8 +296,13 @@ struct onernn_workspace {
     return true;
   }
 
-  /// Gives every value memory that no other one uses at that time.
-  bool place(std::int64_t most) {
+  /// Gives every value memory that no other one uses at that time, and returns the status.
+  std::int32_t place(std::int64_t most) {
+    constexpr std::int64_t kFar = std::int64_t(1) << 56;  // sums of a few such numbers have 64 bits
+    const auto too_large = [this](std::int64_t bytes) {
+      misfit_.bytes = bytes;
+      return ONERNN_TOO_LARGE;
+    };
     struct Taken {
       std::int64_t begin, end, last;
     };
@@ -288,7 +311,8 @@ struct onernn_workspace {
     std::int64_t end = 0;
     for (const Buffer& each : plan_.buffers) {
       std::int64_t bytes = sizes_[static_cast<std::size_t>(each.numbers)];
-      if (bytes < 0 || bytes > most) return false;
+      if (bytes < 0) return ONERNN_MISFIT;
+      if (bytes > kFar) return too_large(bytes);
       bytes = (bytes * each.width + 127) / 64 * 64;
       if (!kWatched)
         taken.erase(std::remove_if(taken.begin(), taken.end(),
@@ -300,17 +324,20 @@ struct onernn_workspace {
       taken.insert(at, {begin, begin + bytes, each.last});
       begins.push_back(begin);
       end = (std::max)(end, begin + bytes);
-      if (end > most) return false;
+      if (end > kFar) return too_large(end);
     }
-    std::int64_t left = most - end;
+    std::int64_t all = end;
     for (const Given& each : plan_.outputs) {
       const std::int64_t count = sizes_[static_cast<std::size_t>(each.most)];
-      if (count < 0 || count > left / each.width) return false;
-      left -= writable_[static_cast<std::size_t>(each.place)] = count * each.width;
+      if (count < 0) return ONERNN_MISFIT;
+      if (count > kFar / each.width) return too_large(kFar);
+      all += writable_[static_cast<std::size_t>(each.place)] = count * each.width;
+      if (all > kFar) return too_large(all);
     }
+    if (all > most) return too_large(all);
     for (const Given& each : plan_.inputs) {
       const std::int64_t count = sizes_[static_cast<std::size_t>(each.numbers)];
-      if (count < 0 || count > INT64_MAX / each.width) return false;
+      if (count < 0 || count > INT64_MAX / each.width) return ONERNN_MISFIT;
       begun_[static_cast<std::size_t>(each.place)] = count * each.width;
     }
     if (end > size_ || kWatched) {
@@ -326,7 +353,7 @@ struct onernn_workspace {
       writable_[place] = sizes_[static_cast<std::size_t>(each.numbers)] * each.width;
       if (kWatched) watch(arena_->data() + begins[at], writable_[place]);
     }
-    return true;
+    return ONERNN_DONE;
   }
 
   /// False where numbers came out that may have to be refused.
@@ -351,7 +378,7 @@ struct onernn_workspace {
       return first && std::any_of(first, first + frame.sizes[of.numbers], is);
     };
     const auto is_infinite = [](float one) { return std::isinf(one); };
-    // NaN of NaN is right, but bytes make it of infinity, too.
+    // NaN from NaN is right, but int8 also turns infinity into NaN.
     return !any(arrays.h_n, step.h_n, [](float one) { return std::isnan(one); }) ||
            (!any(arrays.x, step.x, is_infinite) && !any(arrays.h, step.h, is_infinite));
   }
@@ -360,7 +387,9 @@ struct onernn_workspace {
   Team team_;
   onernn_stack* const* stacks_;
   Guard* guard_ = nullptr;
+  std::int32_t refusal_ = ONERNN_UNSOUND;  // what a step that is not sound is
   bool bound_ = false;
+  Misfit misfit_;
   std::int64_t most_ = 0;
   Numbers dims_, sizes_;
   std::vector<void*> places_;
@@ -372,6 +401,8 @@ struct onernn_workspace {
 };
 
 void onernn::set_guard(onernn_workspace& workspace, Guard* guard) { workspace.set_guard(guard); }
+const Misfit& onernn::misfit_of(const onernn_workspace& workspace) { return workspace.misfit(); }
+void onernn::release(onernn_workspace& workspace) { workspace.release(); }
 
 std::int64_t onernn::readable(const onernn_workspace& workspace, std::int64_t place) {
   return workspace.readable(place);
@@ -419,7 +450,7 @@ int32_t onernn_workspace_new(const onernn_plan* plan, int32_t threads, onernn_st
 void onernn_workspace_free(onernn_workspace* workspace) { delete workspace; }
 
 int32_t onernn_workspace_bind(onernn_workspace* workspace, const int64_t* dims, int64_t most) try {
-  return workspace->bind(dims, most) ? ONERNN_DONE : ONERNN_MISFIT;
+  return workspace->bind(dims, most);
 } catch (...) {
   return ONERNN_NO_MEMORY;
 }

@@ -29,7 +29,7 @@ void expect(bool holds, const char* what) {
   if (!holds) damaged(what);
 }
 
-/// The words of a file, one after the other.
+/// Reads the integers of a file one after the other.
 class Reader {
  public:
   Reader(const std::int64_t* begin, const std::int64_t* end) : at_(begin), end_(end) {}
@@ -38,13 +38,13 @@ class Reader {
     expect(at_ < end_, "it ends too early");
     return *at_++;
   }
-  /// A number from `least` to below `end`.
+  /// Reads a number from `least` to below `end`.
   std::int64_t below(std::int64_t end, const char* what, std::int64_t least = 0) {
     const std::int64_t value = next();
     expect(value >= least && value < end, what);
     return value;
   }
-  /// How many things follow, of at least so many words each.
+  /// Reads how many items follow, of at least so many integers each.
   std::int64_t count(std::int64_t words = 1) {
     return below((end_ - at_) / words + 1, "a count of more than there is");
   }
@@ -95,12 +95,12 @@ std::int64_t width_of(const std::string& dtype) {
   damaged("a type that there is not");
 }
 
-/// A place of a plan's values. Memory of its own, or inside that of its root.
+/// A place of a plan's values. It has memory of its own, or is inside its root's memory.
 struct Place {
   std::int64_t root = 0, align = 0, numbers = -1, first = 0, last = INT64_MAX;
 };
 
-/// A plan's words, with functions by number in place of addresses; see onernn_plan in engine.cpp.
+/// A plan's integers, with functions by index in place of addresses; see onernn_plan in engine.cpp.
 class PlanReader {
  public:
   PlanReader(Compiled& model, const std::vector<const Function*>& functions,
@@ -171,7 +171,7 @@ class PlanReader {
   std::int64_t steps() const { return static_cast<std::int64_t>(model_.steps.size()); }
   std::int64_t numbers(std::int64_t place) { return at(place).numbers; }
   std::int64_t align(std::int64_t place) { return at(place).align; }
-  /// Whether a caller's memory stands there, which nothing else of the file has named so far.
+  /// Whether the place is a caller's memory that nothing else of the file has named so far.
   bool takes_input(std::int64_t place) {
     const auto found = std::find(inputs_.begin(), inputs_.end(), place);
     if (found == inputs_.end()) return false;
@@ -211,7 +211,7 @@ class PlanReader {
       model_.steps.push_back(guarded);
       words.emplace_back(from, from + length);
     }
-    for (std::int64_t step = 0; step < count; ++step)  // so that steps before them know them, too
+    for (std::int64_t step = 0; step < count; ++step)  // so that earlier steps also know them
       if (model_.steps[static_cast<std::size_t>(step)].kind == kView) {
         Reader in_step = words[static_cast<std::size_t>(step)];
         const std::int64_t inner = place(in_step), around = root(in_step);
@@ -248,7 +248,7 @@ class PlanReader {
     expect(memory.first <= step_ && step_ <= memory.last, "memory of another step");
     return place;
   }
-  /// A size that the inputs decide: that of memory, which is there before a step finds another.
+  /// A size of memory, which the inputs decide: memory is there before a step computes a size.
   std::int64_t known_size(Reader& in) {
     const std::int64_t result = size(in);
     expect(is_known(result), "memory whose size a step finds");
@@ -601,7 +601,7 @@ Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
     cost.rows = reader.size(in);
     cost.steps = reader.size(in);
     cost.runs = in.below(2049, "a cost");
-    cost.work = in.below(64 * bytes->size, "a cost");  // equal weights stand there once
+    cost.work = in.below(64 * bytes->size, "a cost");  // equal weights are stored once
     share += cost.runs + cost.work / kWork + 1;
     costs.push_back(cost);
   }
@@ -613,7 +613,7 @@ Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
 }  // namespace onernn
 
 std::int64_t onernn_checksum(const void* bytes, std::int64_t size) {
-  // Four sums side by side; each word changes its sum, whatever follows.
+  // Four sums side by side; each integer changes its sum, whatever follows.
   std::uint64_t sums[4] = {1, 2, 3, 4};
   const auto* const from = static_cast<const unsigned char*>(bytes);
   const auto add = [&sums](std::uint64_t word, int lane) {

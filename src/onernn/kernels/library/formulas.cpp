@@ -53,7 +53,8 @@ Floats relative_tanh(Floats a) {
   return load(made);
 }
 
-/// What no CPU divides gives 0: sessions refuse these divisors, but not so a damaged file.
+/// A division that no CPU can do returns 0: sessions refuse these divisors, a damaged file may have
+/// them.
 template <class T, T (*F)(T, T)>
 T safely(T a, T b) {
   return b == 0 || (b == -1 && a == (std::numeric_limits<T>::min)()) ? T(0) : F(a, b);
@@ -139,6 +140,7 @@ constexpr Formula kFormulas[] = {
     {"same:float16", OVER(&same<Half>)},
     {"negative:float16", OVER(&negative<Half>)},
     {"widened:float16", OVER(&widened)},
+    {"as_bfloat16:float32", OVER(&as_bfloat16)},
     {"halved:float32", OVER(static_cast<Half (*)(float)>(&halved))},
     CASTS(Half, "float16"),
     CASTS(float, "float32"),

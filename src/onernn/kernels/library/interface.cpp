@@ -9,8 +9,7 @@ namespace {
 
 using namespace onernn;
 
-/// By cell and stored numbers, in the order of kernels.h; what stands in bytes is one kind of
-/// stack.
+/// By cell and stored numbers, in the order of kernels.h; all int8 types share one kind of stack.
 template <template <class> class Kernel>
 constexpr Factory kFactoriesOf[7] = {
     new_stack<Kernel, float, float>,     new_stack<Kernel, float, Half>,

@@ -254,8 +254,8 @@ int32_t onernn_workspace_new(const onernn_plan *plan, int32_t threads, onernn_st
                              onernn_workspace **workspace);
 void onernn_workspace_free(onernn_workspace *workspace);
 
-/* For inputs of these sizes, one axis after the other: ONERNN_MISFIT where they are not as the plan
-   takes them, or where it would take more than `most` bytes. */
+/* For inputs of these sizes, one axis after the other: ONERNN_MISFIT if they are not as the plan
+   takes them, ONERNN_TOO_LARGE if it would take more than `most` bytes. */
 int32_t onernn_workspace_bind(onernn_workspace *workspace, const int64_t *dims, int64_t most);
 
 /* Sizes, by their numbers in the plan. */
@@ -275,6 +275,10 @@ int32_t onernn_workspace_put(onernn_workspace *workspace, int64_t place, const v
    taken from `step[1]`; at a step that costs, or back in a loop, it comes back when nothing is
    left. */
 int32_t onernn_workspace_run(onernn_workspace *workspace, const int32_t *costs, int32_t *step);
+
+/* onernn_run with other memory for each input and output, as aligned and as large as what they have
+   been given; NULL: a state of the run before, the library's own memory. */
+int32_t onernn_run_on(onernn_stream *stream, void *const *memory);
 
 /* A number that changes with every damage of at most eight bytes: that of a compiled model. */
 int64_t onernn_checksum(const void *bytes, int64_t size);

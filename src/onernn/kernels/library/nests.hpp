@@ -1,4 +1,4 @@
-// Loops over one expression, which a step of a plan encodes in words; see engine/encoding.py.
+// Loops over one expression, which a step of a plan encodes in integers; see engine/encoding.py.
 #ifndef ONERNN_NESTS_HPP
 #define ONERNN_NESTS_HPP
 
@@ -12,13 +12,13 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Runs loops in blocks, whose numbers between two formulas stand here.
+/// Runs loops in blocks; holds their numbers between two formulas.
 class Nests {
  public:
   static constexpr std::int64_t kOperands = 24;
 
   /// Loops over all elements, the innermost one in blocks that stay in the cache between formulas.
-  /// Nothing runs where one of them would not be there.
+  /// Nothing runs if an element would be missing.
   void run(Frame& frame, Words words) {
     const std::int64_t rank = words.next();
     std::int64_t size[Dims::kMost], index[Dims::kMost] = {};
@@ -133,7 +133,7 @@ class Nests {
       known = known && !__builtin_mul_overflow(size - 1, stride, &way) &&
               !__builtin_add_overflow(bound, way, &bound);
     }
-    /// How many elements have to be there; -1 where those before the first would, too.
+    /// How many elements have to be there; -1 if elements before the first one would be read.
     std::int64_t end() const { return known && low >= 0 && high < INT64_MAX ? high + 1 : -1; }
   };
 
@@ -169,7 +169,7 @@ class Nests {
       std::fill_n(static_cast<decltype(one)*>(to), count, one);
     });
   }
-  /// Numbers that stand so many bytes apart.
+  /// Numbers so many bytes apart.
   static void move(void* to, std::int64_t to_step, const void* from, std::int64_t from_step,
                    std::int64_t width, std::int64_t count) {
     with_width(width, [=](auto one) {

@@ -28,7 +28,8 @@ enum {
   ONERNN_NO_FILE = 6,   /* the file cannot be read */
   ONERNN_DAMAGED = 7,   /* no compiled model, or not as it was written */
   ONERNN_MISUSED = 8,   /* an argument that is not allowed, or an input that is missing */
-  ONERNN_TOO_MUCH = 9   /* more bytes or steps than onernn_limit allows */
+  ONERNN_TOO_MUCH = 9,  /* more steps than onernn_limit allows */
+  ONERNN_TOO_LARGE = 10 /* more bytes than onernn_limit allows */
 };
 
 /* ONERNN_INTERFACE of the library that was loaded. */
@@ -40,8 +41,9 @@ const char *onernn_message(void);
 typedef struct onernn_model onernn_model;
 typedef struct onernn_stream onernn_stream;
 
-/* Opens a compiled model, for so many threads in one run at most; 0: as many as there are CPUs. Its
-   weights stay in the file, which is mapped and must not be changed. */
+/* Opens a compiled model, for so many threads in one run at most, and no more than there are CPUs;
+   0: as many as there are CPUs; negative: ONERNN_MISUSED. Its weights stay in the file, which is
+   mapped and must not be changed. */
 int32_t onernn_open(const char *path, int32_t threads, onernn_model **model);
 
 /* The same of a file's bytes, which are copied. */
@@ -70,7 +72,9 @@ int32_t onernn_stream_open(onernn_model *model, onernn_stream **stream);
 void onernn_stream_close(onernn_stream *stream);
 
 /* What a run may take: bytes, and operators in loops and layers beyond those over the rows of the
-   inputs. At first three quarters of the machine's memory, and 500,000. */
+   inputs. At first three quarters of the machine's memory, and 500,000. The next call of
+   onernn_prepare or onernn_run keeps the new limits. If fewer bytes are allowed than before, the
+   stream frees its memory at once, except its states. */
 int32_t onernn_limit(onernn_stream *stream, int64_t bytes, int64_t steps);
 
 /* The memory of an input, row by row, which every run reads from now on; `dims`: its sizes, NULL
@@ -105,6 +109,37 @@ int64_t onernn_size(const onernn_stream *stream, int32_t value, int32_t axis);
 int64_t onernn_most_bytes(const onernn_stream *stream, int32_t value);
 const int64_t *onernn_offsets(const onernn_stream *stream, int32_t value, int32_t level);
 int64_t onernn_sequences(const onernn_stream *stream, int32_t value, int32_t level);
+
+/* Many clients of one model, whose frames run as one batch, by one thread at a time. `onernn
+   compile
+   --streams` writes the model: the first axis of all values is that of clients, and the other axes
+   are declared. Its last inputs and outputs are the states and the next states. */
+typedef struct onernn_clients onernn_clients;
+
+/* Clients of a model, `capacity` at most, with so many states. `queue`: how many frames of a client
+   may wait, and how many of its results. */
+int32_t onernn_clients_open(onernn_model *model, int64_t capacity, int32_t states, int64_t queue,
+                            onernn_clients **clients);
+/* NULL is fine. */
+void onernn_clients_close(onernn_clients *clients);
+
+/* A client whose states are zeros; no later one gets its id. ONERNN_TOO_MUCH: all are open. */
+int32_t onernn_client_open(onernn_clients *clients, int64_t *client);
+int32_t onernn_client_close(onernn_clients *clients, int64_t client);
+
+/* A frame of each of `count` clients; an id that comes twice gets two, in this order. `frames`: for
+   each input that is not a state, `count` rows, which are copied. A call that fails takes no frame;
+   ONERNN_TOO_MUCH: a queue is full. */
+int32_t onernn_push(onernn_clients *clients, const int64_t *ids, int64_t count,
+                    const void *const *frames);
+
+/* The next result of each of `count` clients; an id that comes twice gets its next two. `results`:
+   for each output that is not a state, memory for `count` rows. Runs what they need; each run takes
+   the oldest frame of every client that waits. A call that fails pulls nothing. If the model
+   refused a frame, the frame is left out and the state of its client is as before; `refused` is its
+   place among the ids, else -1, and may be NULL. */
+int32_t onernn_pull(onernn_clients *clients, const int64_t *ids, int64_t count,
+                    void *const *results, int64_t *refused);
 
 /* For ONNX Runtime, whose RegisterCustomOpsLibrary calls it: OrtSessionOptions and OrtApiBase to
    OrtStatus. Its sessions run models that `onernn plug` wrote from then on. */

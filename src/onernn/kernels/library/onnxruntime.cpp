@@ -1,6 +1,7 @@
-// Recurrent layers as operators of ONNX Runtime: this library is one of custom operators, too.
+// Recurrent layers as operators of ONNX Runtime, for which this is also a library of custom
+// operators.
 //
-// A node holds its layer, which `onernn plug` has put into the model; nothing of it is believed. Or
+// A node holds its layer, which `onernn plug` has put into the model; nothing in it is trusted. Or
 // it names one by a number: Python makes such layers and drops them when the session is made.
 #include <algorithm>
 #include <atomic>
@@ -25,7 +26,7 @@ namespace {
 
 using namespace onernn;
 
-/// What a call of ONNX Runtime's gave.
+/// A call of ONNX Runtime that failed, with its status.
 struct Failed {
   ort::Status* status;
 };
@@ -59,7 +60,7 @@ std::string text_of(const std::int64_t* dimensions, std::size_t count) {
   return text + ")";
 }
 
-/// An input. `data` is null where it is absent, and may be null where it is empty.
+/// An input. `data` is null if it is absent, and may be null if it is empty.
 struct Tensor {
   const char* name = nullptr;
   bool given = false;
@@ -100,7 +101,7 @@ struct Node {
     return found;
   }
 
-  /// Null where it is not asked for.
+  /// Null if it is not asked for.
   template <class Real>
   Real* output(std::size_t at, std::initializer_list<std::int64_t> shape) const {
     ort::Value* value = nullptr;
@@ -167,10 +168,13 @@ class State {
   bool turned_;
 };
 
-/// Bytes of weights, over all words, that are worth another thread.
+/// Bytes of weights, over all steps, that are worth another thread.
 constexpr std::int64_t kShared = 1 << 22;
 
-/// Runs a stack, and where there is enough to do lets threads of ONNX Runtime's help.
+/// Asked once: the system library reads a file, which takes 7 us.
+const double kCores = std::thread::hardware_concurrency();
+
+/// Runs a stack; if there is enough to do, threads of ONNX Runtime help.
 void run_stack(const Node& node, const ort::Layer& layer, onernn_stack* stack,
                const onernn_batch& batch, const onernn_arrays& arrays) {
   struct Shared {
@@ -180,18 +184,17 @@ void run_stack(const Node& node, const ort::Layer& layer, onernn_stack* stack,
     std::atomic<bool> begun{false};
     std::int32_t status = ONERNN_DONE;
 
-    /// The first thread that comes runs the stack; one that comes when that is done does nothing.
+    /// The first thread runs the stack. A later thread does nothing.
     void join() {
       if (begun.exchange(true)) return stack->team().help();
       status = onernn_stack_run(stack, &batch, &arrays);
       stack->team().recall();
     }
   } shared{stack, batch, arrays};
-  // In double precision, as the product of sizes may be beyond 64 bits.
+  // Double precision: the product of sizes may be beyond 64 bits.
   const double worth =
       double(layer.bytes) * double(batch.steps) * double(batch.sequences) / kShared;
-  const int threads =
-      static_cast<int>((std::min)(worth + 1, double(std::thread::hardware_concurrency())));
+  const int threads = static_cast<int>((std::min)(worth + 1, kCores));
   if (threads > 1) {
     stack->team().lend(threads - 1);
     const auto join = [](void* both, std::size_t) { static_cast<Shared*>(both)->join(); };

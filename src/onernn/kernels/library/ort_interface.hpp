@@ -1,7 +1,7 @@
-// The part of ONNX Runtime's C interface that our operators use, as its version 17 has it.
+// The part of version 17 of ONNX Runtime's C interface that our operators use.
 //
-// The table of functions only grows, and keeps what older versions have at its place: any
-// ONNX Runtime from 1.17 on gives a table that begins like this one.
+// The table of functions only grows, and keeps what older versions have at its place: any ONNX
+// Runtime from 1.17 on returns a table that begins like this one.
 #ifndef ONERNN_ORT_INTERFACE_HPP
 #define ONERNN_ORT_INTERFACE_HPP
 
@@ -46,7 +46,7 @@ struct Api {
   void* unused_66[20];
   Status* (*KernelInfoGetAttribute_int64)(const KernelInfo*, const char* name, std::int64_t*);
   Status* (*KernelInfoGetAttribute_string)(const KernelInfo*, const char* name, char* text,
-                                           std::size_t* bytes);  // with a NUL behind the text
+                                           std::size_t* bytes);  // with a NUL after the text
   void* unused_88[2];
   Status* (*KernelContext_GetInput)(const Context*, std::size_t, const Value**);
   Status* (*KernelContext_GetOutput)(Context*, std::size_t, const std::int64_t* dimensions,

@@ -26,7 +26,7 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 namespace ort {
 
-/// The reason why a call fails. ONNX Runtime puts the node's name in front of it.
+/// The reason why a call fails. ONNX Runtime puts the node's name before it.
 struct Refused {
   Code code;
   std::string why;
@@ -39,9 +39,9 @@ struct Worker {
   Scratch y, h, c, h_n, c_n, lengths;
 };
 
-/// What stands in front of a layer's numbers: stored_layer of backend.py writes both.
+/// The header before a layer's numbers: store_layer of backend.py writes both.
 struct Head {
-  std::int64_t format, checksum;  // of all behind these two
+  std::int64_t format, checksum;  // of everything after these two
   std::int64_t batch_major;       // ONNX's layout=1
   onernn_spec spec;
   onernn_part parts[2];  // as many as directions
@@ -62,7 +62,7 @@ class Layer {
     for (auto& place : idle_) delete place.load();
   }
 
-  /// An idle one, or a new one. No lock: a child that is forked meanwhile never waits.
+  /// Returns an idle stack, or a new one. No lock: a child that is forked meanwhile never waits.
   Worker* take() {
     for (auto& place : idle_)
       if (Worker* found = place.exchange(nullptr)) return found;

@@ -3,6 +3,7 @@
 
 #include <iterator>
 
+#include "../tile_products.hpp"
 #include "calls.hpp"
 
 namespace onernn {
@@ -20,6 +21,10 @@ namespace {
 constexpr Function kFunctions[] = {
     OF_BYTES(std::uint8_t, "uint8"),
     OF_BYTES(std::int8_t, "int8"),
+    function<&quantize<std::uint16_t>, SCALED>("quantize:uint16"),
+    function<&quantize<std::int16_t>, SCALED>("quantize:int16"),
+    function<&dequantize<std::uint16_t>, SCALED>("dequantize:uint16"),
+    function<&dequantize<std::int16_t>, SCALED>("dequantize:int16"),
     function<&dequantize<std::int32_t>, SCALED>("dequantize:int32"),
     function<&dynamic_quantize, Of<4>, May<>, May<>, Of<4>>("dynamic_quantize:"),
     function<&quantized_lstm<Team>, ByRule>("quantized_lstm:"),

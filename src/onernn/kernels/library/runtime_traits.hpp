@@ -14,7 +14,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Any function of a gate.
+/// Computes any function of a gate.
 template <class Real>
 class AnyFunction {
   using L = Lanes<Real>;
@@ -30,8 +30,8 @@ class AnyFunction {
         offset_(kind_ == ONERNN_TANH ? Real(1) : Real(0)),
         outside_(kind_ == ONERNN_TANH ? Real(-2) : Real(1)) {}
 
-  /// tanh and sigmoid are one formula with other numbers: the same bits as `tanh` and `sigmoid`,
-  /// and nearly the time of a function that the compiler knows.
+  /// tanh and sigmoid are one formula with different constants: the same bits as `tanh` and
+  /// `sigmoid`, and nearly the time of a function that the compiler knows.
   L operator()(L a) const {
     if (!is_curve_) return other(a);
     return curve(a);

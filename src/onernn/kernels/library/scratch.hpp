@@ -1,4 +1,4 @@
-// Memory that grows, for what runs again with other sizes.
+// Memory that grows, for code that runs again with different sizes.
 #ifndef ONERNN_SCRATCH_HPP
 #define ONERNN_SCRATCH_HPP
 
@@ -24,7 +24,7 @@ class Scratch {
     }
     return reinterpret_cast<T*>(memory_->data());
   }
-  /// What `of` has made, and its bytes.
+  /// The memory that `of` has allocated, and its bytes.
   char* data() { return memory_->data(); }
   std::int64_t bytes() const { return bytes_; }
 

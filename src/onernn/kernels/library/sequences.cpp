@@ -12,6 +12,7 @@ namespace {
 constexpr Function kFunctions[] = {
     function<&take_offsets<int32>, ByRule>("take_offsets:int32"),
     function<&take_offsets<int64>, ByRule>("take_offsets:int64"),
+    function<&find_longest, ByRule>("find_longest:"),
     function<&append_offsets, ByRule>("append_offsets:"),
     ONERNN_MOVED(append, ByRule),
     function<&add_offsets, ByRule>("add_offsets:"),

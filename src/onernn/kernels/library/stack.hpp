@@ -22,7 +22,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// The sequences and the words of a batch.
+/// The sequences and the steps of a batch.
 struct Extent {
   std::int64_t sequences, words;
 };
@@ -146,7 +146,7 @@ class Stack final : public onernn_stack {
   Team& team() override { return team_; }
 
  private:
-  /// What one member has to run its sequences with.
+  /// The memory with which one member runs its sequences.
   struct Share {
     std::int64_t most = 0;
     std::unique_ptr<Recurrent<Cell>> cells;
@@ -164,7 +164,7 @@ class Stack final : public onernn_stack {
     Recurrent<Cell> first, upper;
     Memory<Real> between[2];  // what one layer writes and the next one reads, in turn
     Deal deal;
-    Share shares[2 * Workers::kMost];  // of each piece those of the first layer, of the upper ones
+    Share shares[2 * Workers::kMost];  // of each piece: of the first layer, of the upper ones
   };
 
   void grow(Extent extent) {
@@ -178,7 +178,7 @@ class Stack final : public onernn_stack {
   }
 
   Share& share(std::int64_t piece, bool upper) { return workspace_->shares[2 * piece + upper]; }
-  /// Makes those of a layer large enough; members allocate nothing.
+  /// Makes the memory of a layer large enough; members allocate nothing.
   [[gnu::noinline]] void shares(std::int64_t groups, std::int64_t beside, bool upper,
                                 const Batch& batch) {
     const std::int64_t pieces = groups * beside;
@@ -192,7 +192,7 @@ class Stack final : public onernn_stack {
     }
   }
 
-  /// What a layer of a batch costs depends on this.
+  /// Returns the sizes on which the cost of a layer of a batch depends.
   Work work(const Batch& batch, Extent extent, std::int32_t layer, std::int64_t beside) const {
     const std::int64_t inputs = layer > 0 ? above().inputs : spec_.inputs;
     const std::int64_t units = spec_.units, R = spec_.width, gates = Cell::kGates;
@@ -261,7 +261,7 @@ class Stack final : public onernn_stack {
     }
   }
 
-  /// Has a part read its matrices where the framework keeps them.
+  /// Makes a part read its matrices at the framework's addresses.
   void place(std::size_t part) {
     Weights& weights = weights_[part];
     const Loose& loose = loose_[part];
@@ -355,7 +355,7 @@ class Stack final : public onernn_stack {
     return spec;
   }
 
-  /// Those of one layer and direction.
+  /// Returns the states of one layer and direction.
   typename Recurrent<Cell>::States states(const onernn_arrays& arrays, std::int64_t part,
                                           std::int64_t N) const {
     const auto read = [&](const void* from, std::int64_t width) {

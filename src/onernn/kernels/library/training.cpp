@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "../tile_products.hpp"
 #include "division.hpp"
 
 using namespace onernn;
@@ -15,7 +16,7 @@ bool is_known(const onernn_spec& spec) {
   return spec.cell >= ONERNN_RNN && spec.cell <= ONERNN_LSTM;
 }
 
-/// One way for each direction of a layer: beside each other where a thread each is all that pays,
+/// Runs each direction of a layer: side by side if more than one thread per direction does not pay,
 /// else one after the other.
 int32_t run(const onernn_trained* directions, int32_t count, const Steps& steps,
             decltype(&onernn_training::forward) way) try {

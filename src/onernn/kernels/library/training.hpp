@@ -1,8 +1,8 @@
 // One direction of one recurrent layer, forward with all that backward needs, and backward.
 //
-// Equations forward: the cells' own headers; backward they are differentiated by hand. A word's
-// gates stand side by side (gates, units). Backward, a step hands on what the step before it needs;
-// the gradients by the input and by the weights are products over all words at once.
+// Equations forward: the cells' own headers; backward they are differentiated by hand. A step's
+// gates are side by side (gates, units). Backward, a step hands on what the step before it needs;
+// the gradients by the input and by the weights are products over all steps at once.
 #ifndef ONERNN_TRAINING_HPP
 #define ONERNN_TRAINING_HPP
 
@@ -24,7 +24,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// The words of sorted sequences, step by step: step t is the rows begin[t] to begin[t + 1].
+/// The rows of sorted sequences, step by step: step t is the rows begin[t] to begin[t + 1].
 struct Steps {
   const std::int64_t* begin;
   std::int64_t count;
@@ -51,8 +51,8 @@ inline Floats slope(const onernn_function& function, Floats y) {
 inline Floats slope(const AnyClip<float>& clip, Floats c) {
   return each<float>(c, [&](float v) { return v >= clip.low && v <= clip.high ? 1.0f : 0.0f; });
 }
-/// A factor of the state, 0 where it is no number and a bound stands for what came of it: there is
-/// no slope then, and 0 * NaN must not make one.
+/// A factor of the state; 0 if the state is NaN and a bound replaced its result: there is no slope
+/// then, and 0 * NaN must not make one.
 inline Floats kept_factor(const AnyClip<float>& clip, Floats factor) {
   if (!clip.nan_is_low) return factor;
   return each<float>(factor, [](float v) { return v - v == 0 ? v : 0.0f; });
@@ -61,7 +61,7 @@ inline Floats kept_factor(const AnyClip<float>& clip, Floats factor) {
 }  // namespace ONERNN_ISA
 }  // namespace onernn
 
-/// What kernels.h calls a training, of any stored numbers.
+/// The training that kernels.h declares, of any stored numbers.
 struct onernn_training {
   onernn_training(const onernn_spec& of, std::int32_t threads) : spec(of), team(threads) {}
   virtual ~onernn_training() = default;
@@ -82,6 +82,8 @@ inline namespace ONERNN_ISA {
 /// The weights of one layer and direction in panels, forward and turned; many threads may read.
 template <class Stored>
 class Training final : public onernn_training {
+  using Held = Scope<typename FactorOf<float, Stored>::Type, Stored>;
+
  public:
   Training(const onernn_spec& of, const onernn_weights& weights, std::int32_t threads)
       : onernn_training(of, threads),
@@ -106,6 +108,7 @@ class Training final : public onernn_training {
 
   void forward(const Steps& steps, const onernn_trained& one, std::int64_t groups,
                Team& team) const override {
+    [[maybe_unused]] const Held scope{};
     const onernn_tape& tape = one.tape;
     float* const h = one.h;
     std::vector<Products<Stored>> own = products(groups, team);
@@ -150,6 +153,7 @@ class Training final : public onernn_training {
   /// by what r is multiplied by.
   void backward(const Steps& steps, const onernn_trained& one, std::int64_t groups,
                 Team& team) const override {
+    [[maybe_unused]] const Held scope{};
     const onernn_tape& tape = one.tape;
     float *const dh = one.h, *const dx = one.dx;
     std::vector<Products<Stored>> own = products(groups, team);
@@ -209,7 +213,7 @@ class Training final : public onernn_training {
     std::int64_t first, count;
   };
 
-  /// The words from step `*end` on, in the order of steps or the other one; their end.
+  /// The rows from step `*end` on, in the order of steps or its reverse; their end.
   static Words some_steps(const Steps& steps, bool reverse, std::int64_t least, std::int64_t* end) {
     const auto row = [&](std::int64_t k) { return steps.begin[reverse ? steps.count - k : k]; };
     const std::int64_t from = row(*end);
@@ -218,8 +222,8 @@ class Training final : public onernn_training {
     return {(std::min)(from, to), std::abs(to - from)};
   }
 
-  /// Some sequences in one step: its rows `first`, `first` + `every`, ... below `rows`, from `word`
-  /// on.
+  /// Some sequences in one step: its rows `first`, `first` + `every`, ... below `rows`, from row
+  /// `word` on.
   struct Step {
     std::int64_t first, every, word = 0, rows = 0;
 
@@ -244,12 +248,13 @@ class Training final : public onernn_training {
                     Team& team, Function function) const {
     if (groups < 2) return function(Step{0, 1}, own[0], team);
     team.split(groups, words.count * R_ * row_ / groups, [&](std::int64_t g, std::int64_t end) {
+      [[maybe_unused]] const Held scope{};
       Team alone(1);
       for (; g < end; ++g) function(Step{g, groups}, own[static_cast<std::size_t>(g)], alone);
     });
   }
 
-  /// function(some of the words, products, team), a part of the words a member, each word so many
+  /// function(some of the rows, products, team), a part of the rows per member, each row so many
   /// multiplications.
   template <class Function>
   static void by_words(const Words& words, std::int64_t each, std::vector<Products<Stored>>& own,
@@ -267,7 +272,7 @@ class Training final : public onernn_training {
     });
   }
 
-  /// Rows of y become, or get added, those of x times a matrix.
+  /// Rows of y become, or get added, rows of x times a matrix.
   static void multiply(const Step& at, const float* x, std::int64_t x_row,
                        const Matrix<Stored>& matrix, float* y, std::int64_t y_row, bool added,
                        Products<Stored>& products, Team& team) {
@@ -375,7 +380,7 @@ class Training final : public onernn_training {
     });
   }
 
-  /// How much of h stays, from the update gate of word w.
+  /// How much of h stays, from the update gate of row w.
   Floats kept(const onernn_tape& tape, std::int64_t w, Floats u) const {
     if (is_.attention) u = broadcast(1.0f - tape.attention[w]) * u;
     return is_.replaces ? broadcast(1.0f) - u : u;
@@ -462,7 +467,7 @@ class Training final : public onernn_training {
     });
   }
 
-  /// The gradients by the weights, from those by the gates of some words.
+  /// The gradients by the weights, from the gradients by the gates of some rows.
   void add_weights(const Words& words, const onernn_tape& tape, const float* by_h,
                    const onernn_weights& into, OuterProducts<Stored>& sums, Team& team) const {
     const auto [first, count] = words;
@@ -520,7 +525,7 @@ class Training final : public onernn_training {
   }
 
   RuntimeTraits<float, float> is_;
-  std::int64_t O_, R_, row_;  // row_: numbers of a word's gates
+  std::int64_t O_, R_, row_;  // row_: numbers of a row's gates
   Memory<float> bias_, peephole_;
   Matrix<Stored> input_, input_turned_, gates_, gates_turned_;
   Matrix<Stored> candidate_, candidate_turned_;  // of a GRU

@@ -1,5 +1,5 @@
 // libonernn: onernn.h for programs that link with it, and operators for ONNX Runtime. The functions
-// are those of the best library beside it that this machine runs, libonernn-avx2.so for instance.
+// come from the best library in its folder that this machine runs, libonernn-avx2.so for instance.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -12,47 +12,58 @@
 #pragma GCC visibility push(default)
 #include "library/onernn.h"
 #pragma GCC visibility pop
+#include "library/cpu.hpp"
 #include "library/ort_interface.hpp"
 
 namespace {
 
-/// A status for ONNX Runtime: there is no library.
+/// Returns a status for ONNX Runtime: the library is missing.
 void* unregistered(const void* api_base) {
   const auto* const api = static_cast<const onernn::ort::ApiBase*>(api_base)->GetApi(1);
   return api ? api->CreateStatus(onernn::ort::kFail, onernn_message()) : nullptr;
 }
 
-// Result, name, parameters, arguments, and what it gives where there is no library.
-#define FUNCTIONS(F)                                                                            \
-  F(int32_t, onernn_open, (const char* a, int32_t b, onernn_model** c), (a, b, c), 2)           \
-  F(int32_t, onernn_open_bytes, (const void* a, int64_t b, int32_t c, onernn_model** d),        \
-    (a, b, c, d), 2)                                                                            \
-  F(void, onernn_close, (onernn_model * a), (a), )                                              \
-  F(int32_t, onernn_inputs, (const onernn_model* a), (a), -1)                                   \
-  F(int32_t, onernn_outputs, (const onernn_model* a), (a), -1)                                  \
-  F(const char*, onernn_name, (const onernn_model* a, int32_t b), (a, b), nullptr)              \
-  F(const char*, onernn_dtype, (const onernn_model* a, int32_t b), (a, b), nullptr)             \
-  F(int32_t, onernn_rank, (const onernn_model* a, int32_t b), (a, b), -1)                       \
-  F(int64_t, onernn_dim, (const onernn_model* a, int32_t b, int32_t c), (a, b, c), -1)          \
-  F(int32_t, onernn_levels, (const onernn_model* a, int32_t b), (a, b), -1)                     \
-  F(int32_t, onernn_next, (const onernn_model* a, int32_t b), (a, b), -1)                       \
-  F(int32_t, onernn_stream_open, (onernn_model * a, onernn_stream * *b), (a, b), 2)             \
-  F(void, onernn_stream_close, (onernn_stream * a), (a), )                                      \
-  F(int32_t, onernn_limit, (onernn_stream * a, int64_t b, int64_t c), (a, b, c), 2)             \
-  F(int32_t, onernn_give, (onernn_stream * a, int32_t b, const void* c, const int64_t* d),      \
-    (a, b, c, d), 2)                                                                            \
-  F(int32_t, onernn_give_offsets,                                                               \
-    (onernn_stream * a, int32_t b, int32_t c, const int64_t* d, int64_t e), (a, b, c, d, e), 2) \
-  F(int32_t, onernn_take, (onernn_stream * a, int32_t b, void* c, int64_t d), (a, b, c, d), 2)  \
-  F(int32_t, onernn_prepare, (onernn_stream * a), (a), 2)                                       \
-  F(int32_t, onernn_run, (onernn_stream * a), (a), 2)                                           \
-  F(int32_t, onernn_reset, (onernn_stream * a), (a), 2)                                         \
-  F(const void*, onernn_numbers, (const onernn_stream* a, int32_t b), (a, b), nullptr)          \
-  F(int64_t, onernn_size, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c), -1)        \
-  F(int64_t, onernn_most_bytes, (const onernn_stream* a, int32_t b), (a, b), -1)                \
-  F(const int64_t*, onernn_offsets, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c),  \
-    nullptr)                                                                                    \
-  F(int64_t, onernn_sequences, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c), -1)   \
+// Result, name, parameters, arguments, and what it returns without a library.
+#define FUNCTIONS(F)                                                                               \
+  F(int32_t, onernn_open, (const char* a, int32_t b, onernn_model** c), (a, b, c), 2)              \
+  F(int32_t, onernn_open_bytes, (const void* a, int64_t b, int32_t c, onernn_model** d),           \
+    (a, b, c, d), 2)                                                                               \
+  F(void, onernn_close, (onernn_model * a), (a), )                                                 \
+  F(int32_t, onernn_inputs, (const onernn_model* a), (a), -1)                                      \
+  F(int32_t, onernn_outputs, (const onernn_model* a), (a), -1)                                     \
+  F(const char*, onernn_name, (const onernn_model* a, int32_t b), (a, b), nullptr)                 \
+  F(const char*, onernn_dtype, (const onernn_model* a, int32_t b), (a, b), nullptr)                \
+  F(int32_t, onernn_rank, (const onernn_model* a, int32_t b), (a, b), -1)                          \
+  F(int64_t, onernn_dim, (const onernn_model* a, int32_t b, int32_t c), (a, b, c), -1)             \
+  F(int32_t, onernn_levels, (const onernn_model* a, int32_t b), (a, b), -1)                        \
+  F(int32_t, onernn_next, (const onernn_model* a, int32_t b), (a, b), -1)                          \
+  F(int32_t, onernn_stream_open, (onernn_model * a, onernn_stream * *b), (a, b), 2)                \
+  F(void, onernn_stream_close, (onernn_stream * a), (a), )                                         \
+  F(int32_t, onernn_limit, (onernn_stream * a, int64_t b, int64_t c), (a, b, c), 2)                \
+  F(int32_t, onernn_give, (onernn_stream * a, int32_t b, const void* c, const int64_t* d),         \
+    (a, b, c, d), 2)                                                                               \
+  F(int32_t, onernn_give_offsets,                                                                  \
+    (onernn_stream * a, int32_t b, int32_t c, const int64_t* d, int64_t e), (a, b, c, d, e), 2)    \
+  F(int32_t, onernn_take, (onernn_stream * a, int32_t b, void* c, int64_t d), (a, b, c, d), 2)     \
+  F(int32_t, onernn_prepare, (onernn_stream * a), (a), 2)                                          \
+  F(int32_t, onernn_run, (onernn_stream * a), (a), 2)                                              \
+  F(int32_t, onernn_reset, (onernn_stream * a), (a), 2)                                            \
+  F(const void*, onernn_numbers, (const onernn_stream* a, int32_t b), (a, b), nullptr)             \
+  F(int64_t, onernn_size, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c), -1)           \
+  F(int64_t, onernn_most_bytes, (const onernn_stream* a, int32_t b), (a, b), -1)                   \
+  F(const int64_t*, onernn_offsets, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c),     \
+    nullptr)                                                                                       \
+  F(int64_t, onernn_sequences, (const onernn_stream* a, int32_t b, int32_t c), (a, b, c), -1)      \
+  F(int32_t, onernn_clients_open,                                                                  \
+    (onernn_model * a, int64_t b, int32_t c, int64_t d, onernn_clients** e), (a, b, c, d, e), 2)   \
+  F(void, onernn_clients_close, (onernn_clients * a), (a), )                                       \
+  F(int32_t, onernn_client_open, (onernn_clients * a, int64_t* b), (a, b), 2)                      \
+  F(int32_t, onernn_client_close, (onernn_clients * a, int64_t b), (a, b), 2)                      \
+  F(int32_t, onernn_push, (onernn_clients * a, const int64_t* b, int64_t c, const void* const* d), \
+    (a, b, c, d), 2)                                                                               \
+  F(int32_t, onernn_pull,                                                                          \
+    (onernn_clients * a, const int64_t* b, int64_t c, void* const* d, int64_t* e),                 \
+    (a, b, c, d, e), 2)                                                                            \
   F(void*, RegisterCustomOps, (void* a, const void* b), (a, b), unregistered(b))
 
 /// The functions of a library, found once and then never changed.
@@ -72,10 +83,9 @@ struct Library {
     const char* const name = std::strrchr(here.dli_fname, '/');
     const std::string folder(here.dli_fname,
                              name ? static_cast<std::size_t>(name + 1 - here.dli_fname) : 0);
-    void* best = opened(folder, ONERNN_LEAST);
-    if (!best) return;
+    void* best = nullptr;
     const char* const cap = std::getenv("ONERNN_MAX_ISA");
-    const std::string runs = reinterpret_cast<const char* (*)()>(dlsym(best, "onernn_cpu"))();
+    const std::string runs = runnable().text;
     if (runs.empty()) {
       std::snprintf(missing, sizeof missing, "this CPU lacks what all kernels need, " ONERNN_LEAST);
       return;
@@ -87,7 +97,8 @@ struct Library {
       begin = end + 1;
       if (cap && isa == cap) break;
     }
-    missing[0] = 0;  // better ones need not be there
+    if (!best) return;
+    missing[0] = 0;  // others need not be there
 #define FIND(result, name, parameters, arguments, none) \
   name = reinterpret_cast<result(*) parameters>(dlsym(best, #name));
     FUNCTIONS(FIND)
@@ -95,7 +106,7 @@ struct Library {
     message = reinterpret_cast<const char* (*)()>(dlsym(best, "onernn_message"));
   }
 
-  /// Null, and `missing`, where it is not there or of another version.
+  /// Null, and `missing`, if it is absent or of another version.
   void* opened(const std::string& folder, const char* isa) {
     const std::string path = folder + "libonernn-" + isa + ".so";
     void* const found = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from onernn.fuse_passes import fuse
+from onernn.fuse_passes.rewriting import order
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
@@ -64,21 +65,32 @@ ADVICE = {
 }
 """The change to make, by the id of a cause."""
 
+Proof = Literal["proved", "candidate"]
+PROOFS = get_args(Proof)
 Form = Literal["read", "taken apart"]
 """The graph that edits change: the model as it was read, or fused and one direction a node."""
 
 
+GIVEN = ".given"
+"""In the names of constants that are values of the batch which a fault was tried on."""
+
+
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """Some nodes of a graph, by their first outputs, and what stands in their place.
+    """Some nodes of a graph, by their first outputs, and the nodes that replace them.
 
-    ``inputs``: those that the graph takes besides.
+    ``inputs``: further inputs of the graph.
     """
 
     old: tuple[str, ...]
     new: tuple[Node, ...]
     constants: Mapping[str, Array] = field(default_factory=dict)
     inputs: tuple[Value, ...] = ()
+
+    @property
+    def holds_batch(self) -> bool:
+        """Whether it puts numbers of one batch into the graph: it is right for no other one."""
+        return any(GIVEN in name for name in self.constants)
 
     @classmethod
     def between(cls, graph: Graph, other: Graph) -> Edit:
@@ -91,10 +103,6 @@ class Edit:
             {k: a for k, a in other.constants.items() if graph.constants.get(k) is not a},
             tuple(value for value in other.inputs if value.name not in names),
         )
-
-    def meets(self, other: Edit) -> bool:
-        """Returns whether both change the same node."""
-        return not set(self.old).isdisjoint(other.old)
 
 
 def apply_edits(graph: Graph, edits: Iterable[Edit]) -> Graph:
@@ -117,45 +125,31 @@ def apply_edits(graph: Graph, edits: Iterable[Edit]) -> Graph:
 def sort_nodes(
     graph: Graph, nodes: Iterable[Node], inputs: Iterable[Value], constants: Mapping[str, Array]
 ) -> Graph:
-    """Returns the graph with these nodes, in an order in which they can run, and only what outputs
-    need.
+    """Returns the graph with the nodes that outputs need, in an order in which they can run.
 
-    Raises `ModelFormatError` if there is no order.
+    Raises `ModelFormatError` if no order exists.
     """
-    values, waiting, ordered = tuple(inputs), list(nodes), list[Node]()
-    known = {"", *constants, *(value.name for value in values)}
-    while waiting:
-        later = []
-        for node in waiting:
-            if known.issuperset(node.inputs):
-                ordered.append(node)
-                known.update(node.outputs)
-            else:
-                later.append(node)
-        if len(later) == len(waiting):
-            ordered += later  # Graph names what is missing
-            break
-        waiting = later
-    return replace(graph, nodes=tuple(ordered), inputs=values, constants=constants).pruned()
+    values = tuple(inputs)
+    return replace(graph, nodes=order(nodes), inputs=values, constants=constants).prune()
 
 
 @dataclass(frozen=True, eq=False)
 class Cause:
     """A fault that explains why outputs differ.
 
-    ``id``: one of `ADVICE`. ``text``: what is so, after "the model". ``where``: the layer or
-    operator. ``node``: the first output of the node in the model, "" if there is none.
-    ``evidence``: "proved" where with the edits of all causes of a report the outputs match, also on
-    batches that were not used to find them; else "candidate". ``edits``: of the model in the
-    ``form``; none if a fault can be shown in the reference only. ``before``, ``after``: the
-    largest difference, as a part of the largest value.
+    ``id``: one of `ADVICE`. ``text``: describes the fault; it continues "the model". ``where``: the
+    layer or operator. ``node``: the first output of the node in the model, "" if there is none.
+    ``evidence``: "proved" if the outputs match with the edits of all causes of a report, also on
+    batches that were not used to find them; otherwise "candidate". ``edits``: the edits of the
+    model in the ``form``; none if a fault can be shown in the reference only. ``before``,
+    ``after``: the largest difference, relative to the largest value.
     """
 
     id: str
     text: str
     where: str = ""
     node: str = ""
-    evidence: Literal["proved", "candidate"] = "candidate"
+    evidence: Proof = "candidate"
     edits: tuple[Edit, ...] = field(default=(), repr=False)
     form: Form = "taken apart"
     before: float = np.nan
@@ -166,27 +160,22 @@ class Cause:
         return ADVICE.get(self.id, "")
 
     def as_json(self) -> dict[str, Any]:
-        """``{"id", "text", "evidence", "where", "node", "advice"}``."""
+        """Returns ``{"id", "text", "evidence", "where", "node", "advice"}``."""
         keys = ("id", "text", "evidence", "where", "node", "advice")
         return {key: getattr(self, key) for key in keys}
 
 
 def undo_causes(model: Graph, causes: Iterable[Cause]) -> Graph:
-    """Returns the model without these faults: an edit of the graph as it was read, or of its fused
-    form.
+    """Returns the model without these faults: the graph as it was read, or its fused form, edited.
 
-    Raises `UnsupportedError` if one is only a candidate or cannot be undone in the model.
+    Raises `UnsupportedError` if one cannot be undone in the model.
     """
     result = list(causes)
     for cause in result:
-        if cause.evidence != "proved":
-            raise UnsupportedError(f"only a candidate: {cause.text}")
-        if not cause.edits:
+        if not cause.edits or any(edit.holds_batch for edit in cause.edits):
             raise UnsupportedError(f"it cannot be undone in the model: {cause.text}")
-    if all(cause.form == "read" for cause in result):
-        graph = model
-    elif all(cause.form == "taken apart" for cause in result):
-        graph = expand(fuse(model).model)[0]
-    else:
+    forms = {cause.form for cause in result}
+    if len(forms) > 1:
         raise UnsupportedError("the causes are of different forms of the model")
+    graph = expand(fuse(model).model)[0] if "taken apart" in forms else model
     return apply_edits(graph, (edit for cause in result for edit in cause.edits))

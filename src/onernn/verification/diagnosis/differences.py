@@ -25,11 +25,11 @@ _PAIRS = 12
 
 
 class Difference(NamedTuple):
-    """A place where the model is not as the reference.
+    """A difference that was found between the model and the reference.
 
-    One ``key`` of the content of a pair of nodes: what they compute with, or the value that they
-    read there. Without nodes: the value that is the output of this name. ``reads``, ``wanted``: the
-    value in the model and in the reference, "" for anything else than values.
+    ``key``: the name of a setting, an array or an input in the content of a pair of nodes. Without
+    nodes it is the name of an output. ``reads``, ``wanted``: for an input or output, the name of
+    the value in the model and in the reference.
     """
 
     model: Operation | None
@@ -45,8 +45,8 @@ class Difference(NamedTuple):
 
 
 def differences_in(matching: Matching, outputs: Mapping[str, str]) -> list[Difference]:
-    """Returns all differences in the model's order. ``outputs``: the reference's by the model's
-    names.
+    """Returns all differences in the model's order. ``outputs``: names in the reference by names in
+    the model.
     """
     result = []
     for mine, theirs in matching.pairs:
@@ -68,7 +68,7 @@ def differences_in(matching: Matching, outputs: Mapping[str, str]) -> list[Diffe
 
 
 def by_node(chosen: Sequence[Difference]) -> Iterator[list[Difference]]:
-    """Yields the differences of each node together, and each one of an output."""
+    """Yields the differences of each node together, and each difference of an output."""
     groups: dict[int, list[Difference]] = {}
     for each in chosen:
         groups.setdefault(id(each.model or each), []).append(each)
@@ -89,7 +89,7 @@ def _join_layouts(groups: Iterable[list[Difference]]) -> list[list[Difference]]:
 
 
 def patch(matching: Matching, chosen: Sequence[Difference]) -> Graph:
-    """Returns the graph that is as the other one in these places.
+    """Returns the graph with the other graph's content at the chosen differences.
 
     Values without a counterpart are computed as in the other graph, by nodes with outputs
     NAME.reference. Raises `ModelFormatError` if the graph would have a cycle.
@@ -126,7 +126,7 @@ def patch(matching: Matching, chosen: Sequence[Difference]) -> Graph:
     ]
     copied: dict[int, Node] = {}
     waiting = list(missing)
-    while waiting:  # what makes a value that is missing, and all that this needs
+    while waiting:  # the nodes that make a missing value, and their inputs' nodes
         maker = other.producer(waiting.pop())
         if maker is not None and id(maker) not in copied:
             known = set(missing)
@@ -136,7 +136,7 @@ def patch(matching: Matching, chosen: Sequence[Difference]) -> Graph:
                 outputs=tuple(n and own.get(n, f"{n}.reference") for n in maker.outputs),
             )
             waiting += [name for name in missing if name not in known]
-    every = [*(node.renamed(shadowed) for node in nodes.values()), *copied.values(), *ends]
+    every = [*(node.rename(shadowed) for node in nodes.values()), *copied.values(), *ends]
     return sort_nodes(graph, every, inputs.values(), constants)
 
 
@@ -146,8 +146,8 @@ def mix(
     keys: Collection[str],
     source: Callable[[str], str] = lambda name: name,
 ) -> Node:
-    """Returns the model's node of which some content is the reference's. ``source``: the name in
-    the model of a value of the reference.
+    """Returns the model's node with some of the reference's content. ``source`` maps the name of a
+    value of the reference to its name in the model.
     """
     names = {f"input {index}": name for index, name in enumerate(mine.inputs)}
     wanted = {f"input {index}": name for index, name in enumerate(theirs.inputs)}
@@ -167,10 +167,11 @@ def smallest(
     passes: Callable[[list[Difference]], bool],
     ends: float,
 ) -> list[Sequence[Difference]]:
-    """Returns the groups without those that outputs pass without.
+    """Returns the groups that are needed for outputs to pass.
 
-    All wiring is tried to be left out first, then halves, each, and pairs of what is left: a file
-    that is written otherwise often has two that are nothing but one without the other.
+    The search tries to omit all wiring first, then half of the rest, then single groups, then pairs
+    of the rest: two differences that compensate each other are frequent in files of different
+    exporters.
     """
     needed = list(groups)
 
@@ -196,7 +197,7 @@ def smallest(
     return needed
 
 
-# --- what to call the places where two models differ, as a reader of both files would
+# --- names for the places of differences, in the terms of both files
 
 
 _STATES = {1: "hidden", 2: "cell"}
@@ -204,7 +205,7 @@ _STATES = {1: "hidden", 2: "cell"}
 
 def _converts(op: str) -> bool:
     """Returns whether an operator converts between padded and ragged batches."""
-    return op in ("SequencePad", "SequenceUnpad") or op == "SequenceLike"
+    return op in ("SequencePad", "SequenceUnpad", "SequenceLike")
 
 
 class Named(NamedTuple):
@@ -217,7 +218,7 @@ class Named(NamedTuple):
 
     @property
     def shared(self) -> Relation:
-        """What names have in common that are one cause."""
+        """The relation without the size of its difference; differences of one cause share it."""
         return self.relation._replace(apart=0.0)
 
 
@@ -225,8 +226,8 @@ class Named(NamedTuple):
 class Names:
     """Names the differences between two matched models.
 
-    ``parts``: layers by y, if taken apart. ``stacked``: what is known of a file's own operator and
-    direction as a layer of a stack. ``ragged``: the values of both that are sequences.
+    ``parts``: layers by y, if taken apart. ``stacked``: by a file's own operator and direction, its
+    layer in a stack. ``ragged``: the values of both that are sequences.
     """
 
     matching: Matching
@@ -235,7 +236,7 @@ class Names:
     ragged: tuple[Container[str], Container[str]]
 
     def of(self, chosen: Sequence[Difference]) -> list[Named]:
-        """Returns the names of differences; several that are one fault share a name."""
+        """Returns the names of differences; the differences of one fault share a name."""
         left = list(chosen)
         result = []
         for one, other in combinations(chosen, 2):
@@ -258,28 +259,28 @@ class Names:
             mixed = mix(mine, theirs, {each.key for each in units if each.model is mine})
             pairs = zip(self._layers(mine.node), self._layers(mixed), strict=False)
             for (where, layer), (_, wanted) in pairs:
-                taken = self._taken_from(where, layer, wanted)
-                for result in taken or relate_layers(layer, wanted):
+                exchanged = self._relate_to_other_layer(where, layer, wanted)
+                for result in exchanged or relate_layers(layer, wanted):
                     yield Named(result, where, node, every)
             return
         for key in (each.key for each in units):
             if key.startswith("input "):
-                own, their = mine.content[key], theirs.content[key]
-                result = relate(own, their)
+                result = relate(mine.content[key], theirs.content[key])
                 name = mine.inputs[int(key.removeprefix("input "))]
                 text = f"has {name!r} that {result.text},"
                 if result.id == "weights_rounded":
                     text = f"has weights rounded to {result.text.removeprefix('is rounded to ')}"
-                yield Named(result._replace(text=text), mine.label, node, every)
+                result = result._replace(text=text)
             else:
                 said = [_short(getattr(e.node.attrs, key, None)) for e in (mine, theirs)]
                 text = f"has {key} {said[0]}, the reference {said[1]},"
-                yield Named(Relation("attribute_changed", text), mine.label, node, every)
+                result = Relation("attribute_changed", text)
+            yield Named(result, mine.label, node, every)
 
-    def _taken_from(
+    def _relate_to_other_layer(
         self, where: LayerName, own: Recurrent, their: Recurrent
     ) -> tuple[Relation, ...]:
-        """Returns the relation of a layer with the numbers of another layer of the reference."""
+        """Returns the relation of a layer with the weights of another layer of the reference."""
         key, wanted = (digest([*each.layers[0].arrays.values()]) for each in (own, their))
         place = self._numbers[1].get(key)
         if key == wanted or place is None:
@@ -293,7 +294,7 @@ class Names:
 
     @cached_property
     def _numbers(self) -> tuple[dict[str, LayerName], dict[str, LayerName]]:
-        """The layers by their numbers, of the model and of the reference."""
+        """The layers of the model and of the reference, by a digest of their weights."""
 
         def places(graph: Graph) -> dict[str, LayerName]:
             layers = [e for n in graph.nodes if n.op == "Rnn" for e in self._layers(n)]
@@ -320,17 +321,14 @@ class Names:
     def _name_wiring(self, each: Difference) -> Named:
         where, node = self._place(each)
         state = self._state(each)
-        graphs = self.matching.graph, self.matching.other
+        graphs, known = (self.matching.graph, self.matching.other), self.matching.values
         sources = [each.reads, each.wanted]
-        known = self.matching.values
         extra = [
-            _nodes_before(graph, name, values)
-            for graph, name, values in zip(
-                graphs, sources, (known.keys(), {*known.values()}), strict=True
-            )
+            _nodes_before(graphs[0], each.reads, known.keys()),
+            _nodes_before(graphs[1], each.wanted, {*known.values()}),
         ]
         if state and all(moves(e.node.op) for side in extra for e in side):
-            extra = [[], []]  # files cut a state out of all states in several ways
+            extra = [[], []]  # files cut one state out of all states in different ways
             roots = [_sources(*pair)[-1] for pair in zip(graphs, sources, strict=True)]
             sources = roots if roots[0] != roots[1] else sources
         there = each.reads in self.ragged[0]
@@ -348,36 +346,35 @@ class Names:
             result = _lengths_relation(there, [rnn.spec.direction for _, rnn in places])
         elif state and not (each.reads and each.wanted):
             result = _state_relation(state, bool(each.reads))
-        elif state_of := self._returned_state(each):
+        elif state_of := self._find_final_state(each):
             root = _sources(graphs[0], each.reads)[-1]
             text = f"returns its input {root!r} unchanged, the reference returns {state_of}, as"
             result = Relation("state_returned", text)
         else:
-            result = self._on_the_way(each, *extra) or self._elsewhere(state, sources)
+            result = self._relate_paths(each, *extra) or self._relate_sources(state, sources)
         return Named(result, where, node, (each,))
 
-    def _on_the_way(
+    def _relate_paths(
         self, each: Difference, own: list[Operation], other: list[Operation]
     ) -> Relation | None:
-        """Names operators that only one side has before what is read.
+        """Returns the relation of the operators that only one model has before an input.
 
-        Those that hand on what they read say nothing, except in the place of others.
+        Operators that return their input do not count, unless they replace others.
         """
         own, other = ([op for op in ops if not _hands_on(op)] for ops in (own, other))
         both = {op.label for op in own} & {op.label for op in other}
         own, other = ([op for op in ops if op.label not in both] for ops in (own, other))
         path = _sources(self.matching.graph, each.reads)
         named = {name for op in other for name in op.node.outputs}.intersection(path)
-        if named and not own:  # an Identity that has the name of what it stands for
+        cause = "operator_changed"
+        if named and not own:  # an Identity with the name of the value that it replaces
             copies = [self.matching.graph.producer(name) for name in path if name in named]
-            operations = [Operation(self.matching.graph, node) for node in copies if node]
-            gone = [op for op in other if not named.isdisjoint(op.node.outputs)]
-            said = [_list_labels(each) for each in (operations, gone)]
-            text = f"has {said[0]} where the reference has {said[1]}, before"
-            return Relation("operator_missing", text)
+            own = [Operation(self.matching.graph, node) for node in copies if node]
+            other = [op for op in other if not named.isdisjoint(op.node.outputs)]
+            cause = "operator_missing"
         if own and other:
             text = f"has {_list_labels(own)} where the reference has {_list_labels(other)}, before"
-            return Relation("operator_changed", text)
+            return Relation(cause, text)
         if own:
             text = f"has {_list_labels(own)}, which the reference has not, before"
             return Relation("operator_added", text)
@@ -387,8 +384,8 @@ class Names:
             return Relation("operator_missing", text)
         return None
 
-    def _elsewhere(self, state: str, sources: list[str]) -> Relation:
-        """Names an input that is another value of the model."""
+    def _relate_sources(self, state: str, sources: list[str]) -> Relation:
+        """Returns the relation of an input that reads a different value of the model."""
         kind = f" as its initial {state} state" if state else ""
         said = [repr(each) if each else "nothing" for each in sources]
         if said[0] == said[1]:
@@ -401,10 +398,8 @@ class Names:
             text = f"reads {said[0]}{kind} of other values than the reference"
         return Relation("states_exchanged" if state else "input_exchanged", text)
 
-    def _returned_state(self, each: Difference) -> str:
-        """Returns the final state that the reference returns, if the model returns an input; else
-        "".
-        """
+    def _find_final_state(self, each: Difference) -> str:
+        """Returns the reference's final state if the model returns an input in its place, or ""."""
         (*_, name) = _sources(self.matching.graph, each.reads)
         if each.model or all(value.name != name for value in self.matching.graph.inputs):
             return ""
@@ -418,10 +413,9 @@ class Names:
     def _place(self, each: Difference) -> tuple[LayerName | str, str]:
         if each.model is None:
             return f"output {each.key!r}", each.key
-        node = each.model.node
-        if each.model.is_layer:
-            return _join_names(self._layers(node)), node.outputs[0]
-        return each.model.label, node.outputs[0]
+        node, label = each.model.node, each.model.label
+        where = _join_names(self._layers(node)) if each.model.is_layer else label
+        return where, node.outputs[0]
 
     def _state(self, each: Difference) -> str:
         """Returns the kind of initial state that an input is, "" for other inputs."""
@@ -438,7 +432,7 @@ class Names:
     # --- pairs
 
     def _name_exchange(self, one: Difference, other: Difference) -> list[Named]:
-        """Returns the names of both, if each reads what the other one should."""
+        """Returns the names of two differences if each reads the value of the other."""
         values = self.matching.values
         crossed = values.get(one.reads) == other.wanted and values.get(other.reads) == one.wanted
         if not crossed or not one.reads or not other.reads or one.wanted == other.wanted:
@@ -460,9 +454,7 @@ def _join_names(layers: Sequence[tuple[LayerName, Recurrent]]) -> LayerName | st
 
 
 def _agree(every: Sequence[Named]) -> Iterator[Named]:
-    """Yields names that follow from all together: layers without lengths, both states of an
-    LSTM.
-    """
+    """Yields names that depend on all others: layers without lengths, both states of an LSTM."""
     masked = {each.relation.text for each in every if each.relation.id == "mask_ignored"}
     for each in every:
         if each.relation.id == "reverse_padded" and len(masked) == 1:
@@ -477,9 +469,7 @@ def _agree(every: Sequence[Named]) -> Iterator[Named]:
 
 
 def _sources(graph: Graph, name: str) -> list[str]:
-    """Returns a value, and those that it is cut out of, a view of, or equal to; the first one
-    last.
-    """
+    """Returns a value, then the values of which it is a part, a view or a copy, the origin last."""
     names = [name]
     while (maker := graph.producer(name)) and (
         moves(maker.op) or maker.op in ("Identity", "Cast") or _converts(maker.op)
@@ -490,14 +480,16 @@ def _sources(graph: Graph, name: str) -> list[str]:
 
 
 def _hands_on(operation: Operation) -> bool:
-    """Returns whether a node surely hands on what it reads, as exporters add them."""
+    """Returns whether a node certainly returns its input unchanged; exporters add nodes of this
+    kind.
+    """
     types, node = operation.graph.types, operation.node
     before, after = types[node.inputs[0]], types[node.outputs[0]]
     kinds = [np.dtype(each.dtype).kind if each.dtype else "" for each in (before, after)]
     narrow = before.dtype != after.dtype and not (kinds[0] == kinds[1] == "i")
     if node.op == "Identity" or (node.op == "Cast" and kinds[0] and not narrow):
         return True
-    if node.op not in ("Reshape", "Transpose") and node.op != "Expand":
+    if node.op not in ("Reshape", "Transpose", "Expand"):
         return False
     known = before.shape is not None and None not in before.shape
     perm = [*(node.attrs.perm or [1, 0])] if node.op == "Transpose" else []
@@ -505,7 +497,7 @@ def _hands_on(operation: Operation) -> bool:
 
 
 def _nodes_before(graph: Graph, name: str, known: Container[str]) -> list[Operation]:
-    """Returns the nodes that make a value of those that are known, in order."""
+    """Returns the nodes that make a value of known ones, in order."""
     wanted, seen = [name], set[int]()
     while wanted:
         name = wanted.pop()
@@ -528,9 +520,10 @@ def _short(value: object) -> str:
 
 def _state_relation(state: str, there: bool) -> Relation:
     kind = f"{state} " if state else ""
-    if there:
-        return Relation("h0_dropped", f"has an initial {kind}state, the reference has none,")
-    return Relation("h0_dropped", f"drops the initial {kind}state that the reference has")
+    text = f"drops the initial {kind}state that the reference has"
+    return Relation(
+        "h0_dropped", f"has an initial {kind}state, the reference has none," if there else text
+    )
 
 
 def _lengths_relation(there: bool, directions: Sequence[str]) -> Relation:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.common.fault import Fault
-from onernn.ir.arrays import Array, bfloat16_bits, widen
+from onernn.ir.arrays import Array, bfloat16_bits, widen_bfloat16
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
@@ -40,18 +40,18 @@ _GATES = {"u": "update", "r": "reset", "i": "input", "f": "forget", "c": "candid
 
 
 def name_arrays(arrays: Iterable[str]) -> str:
-    """Returns the names of arrays in words."""
+    """Returns the names of arrays as a text."""
     return " and ".join(_CALLED.get(name, name) for name in arrays)
 
 
 def gate_name(spec: RnnSpec, gate: str) -> str:
-    """As "u (update)": o is the output gate of an LSTM, and the candidate of a GRU."""
+    """Returns a gate's name, such as "u (update)". The gate o of a GRU is the candidate."""
     name = _GATES.get(gate) or ("output" if spec.cell is Cell.LSTM else "candidate")
     return f"{gate} ({name})"
 
 
 def alike(one: Array, other: Array) -> bool:
-    """Returns whether arrays are the same but for rounding."""
+    """Returns whether arrays are equal except for rounding."""
     if one.shape != other.shape:
         return False
     if one.dtype.kind != "f" or other.dtype.kind != "f":
@@ -72,14 +72,14 @@ def as_stored(value: Any) -> str:
 
 
 def bias_of(spec: RnnSpec, weights: RnnWeights) -> Array:
-    """Returns the bias of one layer and direction, zeros where it has none."""
+    """Returns the bias of one layer and direction, or zeros."""
     if weights.bias is not None:
         return weights.bias
     return np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), weights.iter.dtype)
 
 
 def merge_rows(bias: Array) -> Array:
-    """Returns both rows of an LBR cell's candidate as one, outside r*(...)."""
+    """Returns a bias in which an LBR cell's candidate has one row, outside r*(...)."""
     out = bias.copy()
     out[..., 2, :] += out[..., 3, :]
     out[..., 3, :] = 0
@@ -90,20 +90,19 @@ def merge_rows(bias: Array) -> Array:
 
 
 def in_arrays(fault: PartFault, names: tuple[str, ...] = (), text: str = "") -> LayerFault:
-    """Returns the fault in these arrays only; by default in the weights, and in the bias if there
-    is one.
+    """Returns the fault in these arrays only; by default in all weights and biases of a layer.
 
-    A layer that lacks one of the arrays cannot have it. If the input is projected already, its
-    weights are the identity.
+    A layer that lacks one of the arrays cannot have the fault. If the input is already projected,
+    its weights are the identity.
     """
 
     def apply(layer: Layer) -> Layer | None:
         spec, weights = layer
         chosen = names or ("layer", "iter", *(() if weights.bias is None else ("bias",)))
-        weights = _projecting(spec, weights) if "layer" in chosen else weights
+        weights = _add_projection(spec, weights) if "layer" in chosen else weights
         new: dict[str, Any] = {}
         for name in chosen:
-            array = getattr(weights, name)
+            array = weights.arrays.get(name)
             new[name] = None if array is None else fault.apply((spec, name, array))
             if new[name] is None:
                 return None
@@ -116,7 +115,7 @@ def in_arrays(fault: PartFault, names: tuple[str, ...] = (), text: str = "") -> 
     return Fault(fault.id, text or f"{fault.text}{only}", apply)
 
 
-def _projecting(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
+def _add_projection(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
     if weights.layer is not None:
         return weights
     width = spec.gates * spec.hidden_size
@@ -128,45 +127,27 @@ def _projecting(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
 
 
 def permutations(spec: RnnSpec) -> Iterator[PartFault]:
-    """Yields gates taken for each other; those that swap two of them first."""
+    """Yields faults of gates in another order, swaps of two gates first."""
     gates = spec.cell.gates
     every = list(itertools.permutations(range(len(gates))))[1:]
-    for order in sorted(every, key=_count_moved):
+    for order in sorted(every, key=lambda order: sum(a != b for a, b in enumerate(order))):
         moved = [gates[a] for a, b in enumerate(order) if a != b]
         if len(moved) == 2:
             text = f"gates {' and '.join(gate_name(spec, gate) for gate in moved)} are swapped"
         else:
             text = f"gates {', '.join(gates)} are taken from {', '.join(gates[b] for b in order)}"
-        yield Fault("gates_swapped", text, _permuting(order))
+        yield Fault("gates_swapped", text, partial(_permute, order=list(order)))
 
 
-def _count_moved(order: tuple[int, ...]) -> int:
-    return sum(a != b for a, b in enumerate(order))
-
-
-def _permuting(order: tuple[int, ...]) -> Callable[[Part], Array | None]:
-    """Gate k becomes gate order[k]."""
-
-    def apply(part: Part) -> Array | None:
-        spec, name, array = part
-        if name == "bias":
-            return permuted_bias(spec, array, order)
-        if name in ("layer", "iter"):
-            return array[..., list(order), :]
+def _permute(part: Part, order: list[int]) -> Array | None:
+    """Makes gate k gate order[k]. An LBR candidate's two biases become one in another gate."""
+    _, name, array = part
+    if name not in ("layer", "iter", "bias"):
         return None
-
-    return apply
-
-
-def permuted_bias(spec: RnnSpec, bias: Array, order: tuple[int, ...]) -> Array:
-    """Returns rows as gates. LBR cells hold the candidate's in two rows; any other gate has their
-    sum.
-    """
-    if bias.shape[-2] > len(order) and order[2] != 2:
-        return np.concatenate(
-            [merge_rows(bias)[..., list(order), :], bias[..., 3:, :] * 0], axis=-2
-        )
-    return np.concatenate([bias[..., list(order), :], bias[..., len(order) :, :]], axis=-2)
+    rest = array[..., len(order) :, :]  # the second row of a bias
+    if rest.size and order[2] != 2:
+        array, rest = merge_rows(array), rest * 0
+    return np.concatenate([array[..., order, :], rest], axis=-2)
 
 
 def _negate_update(part: Part) -> Array | None:
@@ -179,7 +160,7 @@ UPDATE_NEGATED: PartFault = Fault(
 
 
 def scale(array: Array, rows: int | slice, by: float) -> Array:
-    """With some gates' numbers multiplied."""
+    """Returns an array with the values of some gates multiplied."""
     out = array.copy()
     out[..., rows, :] *= array.dtype.type(by)
     return out
@@ -219,7 +200,7 @@ def _show(value: Any) -> str:
 
 
 def setting(name: str, value: Any) -> LayerFault:
-    """Returns the fault of another value of a specification's field, with the same numbers."""
+    """Returns the fault of another value in a field of a layer's specification."""
 
     def apply(layer: Layer) -> Layer | None:
         spec, weights = layer
@@ -235,7 +216,7 @@ _PLAIN = {linear: plain for plain, linear in _LINEAR.items()}
 
 
 def resets(spec: RnnSpec) -> Iterator[LayerFault]:
-    """Yields the reset gate on the other side of the recurrent product."""
+    """Yields faults in which the reset gate is on the wrong side of the recurrent product."""
     other = {**_PLAIN, **_LINEAR}.get(spec.cell, spec.cell)
     known = "reset_placement", f"cell is {_show(other)}"
     if spec.cell in _PLAIN:
@@ -246,7 +227,7 @@ def resets(spec: RnnSpec) -> Iterator[LayerFault]:
 
 
 def _reset_later(layer: Layer, inside: float) -> Layer | None:
-    """``inside``: the part of the candidate's bias that is reset, too."""
+    """Puts the reset gate after the product; ``inside``: the part of the candidate's bias in it."""
     spec, weights = layer
     bias = weights.bias
     if bias is not None:
@@ -273,7 +254,7 @@ _OF_STATES = tuple(map(Activation, ("tanh", "relu", "sigmoid", "softsign")))
 
 
 def _functions(spec: RnnSpec) -> Iterator[LayerFault]:
-    """Yields other functions: of the gates (0), the candidate (1), the cell (2)."""
+    """Yields faults of other functions of the gates (0), the candidate (1) or the cell (2)."""
     every = spec.functions
     for indices in ((0,), (1,), (1, 2), (2,)):
         gates = indices == (0,) and len(every) > 1
@@ -290,7 +271,7 @@ _TWICE = ((0.5, "halved: it is added twice"), (2, "doubled"))
 
 
 def bias_faults(two: bool) -> Iterator[PartFault]:
-    """Biases that are added twice; where the candidate has ``two``, also one of them."""
+    """Yields faults of biases that are added twice; if the candidate has ``two``, also of one."""
 
     def fault(id: str, text: str, change: Callable[[Array], Array]) -> PartFault:
         return Fault(id, text, lambda part: change(part[2]) if part[1] == "bias" else None)
@@ -346,7 +327,7 @@ def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
     yield from (in_arrays(fault, arrays) for fault in swaps for arrays in PARTS)
 
 
-# --- how a recurrent layer's numbers differ from those of its counterpart, read from the arrays
+# --- how a recurrent layer's weights differ from its counterpart's weights, read from the arrays
 
 
 _CLEAR = 10
@@ -360,7 +341,7 @@ _ROUNDED = 2.0**-7
 class Relation(NamedTuple):
     """A difference: a fault's id, and a text that fits between "the model" and "in" a layer.
 
-    ``apart``: the largest difference, where that says something.
+    ``apart``: the largest difference, or 0 if the text already describes the difference.
     """
 
     id: str
@@ -395,8 +376,8 @@ def relate(one: Array, other: Array) -> Relation:
 
 
 def _rule(one: Array, other: Array, verb: str) -> tuple[str, str, float]:
-    """Returns the rule by which floats differ from the reference's, "" if none is known; in words
-    with "is" or "are"; and the largest difference without a rule.
+    """Returns the rule by which floats differ from the reference's, or ""; a text of the rule, with
+    "is" or "are"; and the largest difference if no rule fits.
     """
     if not one.any():
         return "zeroed", f"{verb} zero, the reference's {verb} not", 0.0
@@ -416,7 +397,7 @@ def _list_numbers(array: Array) -> str:
 
 
 def _narrow_type(one: Array, other: Array) -> str:
-    """Returns the narrow type that numbers went through, "" if there is none."""
+    """Returns the narrow type to which an array was rounded, or ""."""
     if one.shape != other.shape:
         return ""
     with np.errstate(over="ignore"):
@@ -424,7 +405,7 @@ def _narrow_type(one: Array, other: Array) -> str:
             return "float16"
     cut = (np.ascontiguousarray(other, np.float32).view(np.uint32) >> 16).astype(np.uint16)
     for bits in (cut, bfloat16_bits(other)):
-        if np.array_equal(one, widen(bits)):
+        if np.array_equal(one, widen_bfloat16(bits)):
             return "bfloat16"
     levels = np.unique(one).astype(np.float64)
     if not 2 < len(levels) <= 256 < len(np.unique(other)):
@@ -437,7 +418,7 @@ def _narrow_type(one: Array, other: Array) -> str:
 
 
 def _factor(one: Array, other: Array) -> float:
-    """Returns the factor by which one is larger than the reference's; 0 if there is none."""
+    """Returns the factor between an array and the reference's; 0 if it is not the same for all."""
     square = float(np.vdot(other, other))
     factor = float(np.vdot(one, other)) / square if square else 0.0
     plain = abs(factor - 1) > _CLEAR * CLOSE and factor != 0
@@ -445,7 +426,7 @@ def _factor(one: Array, other: Array) -> float:
 
 
 def _shift(one: Array, other: Array) -> float | None:
-    """Returns the number added to each of the reference's; None if it is not the same for all."""
+    """Returns the number added to the reference's array; None if it is not the same for all."""
     apart = one.astype(np.float64) - other
     middle = float(np.median(apart))
     spread = np.abs(apart - middle).max(initial=0)
@@ -455,8 +436,11 @@ def _shift(one: Array, other: Array) -> float | None:
 
 def relate_layers(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
     """Yields the differences of one layer and direction, settings first."""
-    now, then = ({e.name: getattr(s.spec, e.name) for e in fields(s.spec)} for s in (mine, theirs))
-    now, then = ({**v, "activations": s.spec.functions} for v, s in ((now, mine), (then, theirs)))
+    now, then = (
+        {e.name: getattr(s.spec, e.name) for e in fields(s.spec)}
+        | {"activations": s.spec.functions}
+        for s in (mine, theirs)
+    )
     if now["hidden_size"] == then["hidden_size"]:
         now["input_size"] = then["input_size"]  # their weights differ, too
     one, other = now["cell"], then["cell"]
@@ -465,7 +449,7 @@ def relate_layers(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
         yield Relation("operator_changed", text)
         return
     if one.linear_before_reset == other.linear_before_reset:
-        now["cell"] = other  # plain cells, which their activations tell apart
+        now["cell"] = other  # plain cells, which differ by their activations
     for name, value in now.items():
         if as_stored(value) != as_stored(then[name]):
             text = f"has {name} {_show(value)}, the reference {_show(then[name])},"
@@ -476,14 +460,14 @@ def relate_layers(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
 def _relate_weights(
     spec: RnnSpec, mine: RnnWeights, their: RnnSpec, theirs: RnnWeights
 ) -> Iterator[Relation]:
-    """Yields the differences of the numbers: faults that explain them, then other relations."""
+    """Yields the differences of the weights: faults that explain them, then other relations."""
     pairs = {
         name: (one, other)
         for name, one in mine.arrays.items()
         if (other := theirs.arrays.get(name)) is not None
     }
     biases = (bias_of(spec, mine), bias_of(their, theirs))
-    if biases[0].shape != biases[1].shape:  # an LBR cell's, and another's: the rows that both have
+    if biases[0].shape != biases[1].shape:  # one is of an LBR cell: compare common rows
         one, other = (merge_rows(b)[..., :3, :] if b.shape[2] == 4 else b for b in biases)
         biases = one, other
     pairs["bias"] = biases
@@ -505,7 +489,7 @@ def _relate_weights(
         one, other = pairs[name]
         if name == "bias":
             near = np.abs(one - other).max() <= _ROUNDED * np.abs(other).max()
-            if not (rounded and near):  # a sum of two that were
+            if not (rounded and near):  # else: the sum of two rounded biases
                 yield _relate_biases(spec, one, other)
         elif name in ("layer", "iter"):
             yield _relate_numbers(spec, name, one, other)
@@ -516,7 +500,7 @@ def _relate_weights(
 
 
 def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Array) -> bool:
-    """Returns whether a fault of one array makes the reference's of the model's."""
+    """Returns whether the model's array with a fault is the reference's."""
     changed = fault.apply((spec, name, one)) if one.shape == other.shape else None
     if changed is None:
         return False
@@ -526,7 +510,7 @@ def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Arr
 
 
 def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, float]:
-    """Returns the gates that differ, "" if all do; and their `_rule`."""
+    """Returns the gates that differ, "" for all gates; and their `_rule`."""
     rows = [k for k in range(one.shape[-2]) if not alike(one[..., k, :], other[..., k, :])]
     gates = spec.cell.gates
     listed = [
@@ -540,7 +524,7 @@ def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, fl
 
 
 def _relate_biases(spec: RnnSpec, one: Array, other: Array) -> Relation:
-    """Returns the relation of one layer's biases to the reference's, which are others."""
+    """Returns the relation of one layer's biases to the reference's, which differ."""
     two = spec.cell.linear_before_reset and one.shape[-2] == spec.cell.bias_rows
     for fault in bias_faults(two):
         for mine, theirs, where in ((one, other, " "), (other, one, ", in the reference, ")):

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.common.fault import Fault
+from onernn.fuse_passes.rewriting import exchange
 from onernn.fuse_passes.views import is_view
 from onernn.ir.arrays import Array, Int64
 from onernn.ir.graph import Graph, Node
-from onernn.ir.ragged import Batch, Ragged, data_of
+from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import Cell, Direction
-from onernn.verification.diagnosis.cause import sort_nodes
+from onernn.verification.comparing import Batches
+from onernn.verification.diagnosis.cause import GIVEN
 from onernn.verification.diagnosis.faults import LayerFault
 from onernn.verification.tracing import Trial, recurrent_layers, with_nodes
 
@@ -39,6 +41,12 @@ class Site:
         """The recurrent layers of the group."""
         return recurrent_layers(self.graph, self.group)
 
+    def has_lengths(self, name: str) -> bool:
+        """Returns whether a value of the graph is integers (N,), which new nodes can read."""
+        values = self.trial.values
+        value = values[name] if name in self.graph.types and name in values else None
+        return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
+
     def input(self, layer: Recurrent) -> Any:
         """Returns the input of a layer."""
         return self.trial.values[layer.x]
@@ -46,11 +54,11 @@ class Site:
     def nodes(
         self, new: Mapping[str, list[Node]], constants: Mapping[str, Array] | None = None
     ) -> Graph | None:
-        """Returns the graph with other nodes in the place of some; None if there are none."""
+        """Returns the graph with some nodes replaced; None if there are none."""
         return with_nodes(self.graph, new, constants) if new else None
 
-    def changed(self, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
-        """Returns the graph with each layer of the group for which ``change`` returns another."""
+    def change_layers(self, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
+        """Returns the graph with each layer of the group that ``change`` replaces."""
         new = ((name, change(rnn)) for name, rnn in self.layers.items())
         return self.nodes({name: [rnn.node()] for name, rnn in new if rnn is not None})
 
@@ -66,14 +74,14 @@ def in_cells(fault: LayerFault, cell: Cell) -> GraphFault:
         layer = fault.apply((rnn.spec, rnn.layers[0])) if rnn.spec.cell is cell else None
         return layer and replace(rnn, spec=layer[0], weights=layer[1])
 
-    return Fault(fault.id, fault.text, lambda site: site.changed(change))
+    return Fault(fault.id, fault.text, lambda site: site.change_layers(change))
 
 
 def graph_faults(site: Site) -> Iterator[GraphFault]:
-    """Yields the faults around the layers of a site, also those that are made in several ways."""
-    yield from _dropped_states()
-    yield from _returned_states(site)
-    yield from _given_states(site)
+    """Yields the faults around the layers of a site; some faults can be applied in several ways."""
+    yield from _drop_states()
+    yield from _return_final_states(site)
+    yield from _feed_states(site)
     yield Fault("direction_swapped", "it runs the other way", _turn_layers)
     yield DIRECTIONS_EXCHANGED
     yield from _masks(site)
@@ -82,8 +90,8 @@ def graph_faults(site: Site) -> Iterator[GraphFault]:
 # --- states
 
 
-def _returned_states(site: Site) -> Iterator[GraphFault]:
-    """Yields final states as the outputs that return an input unchanged."""
+def _return_final_states(site: Site) -> Iterator[GraphFault]:
+    """Yields faults of final states in place of outputs that return an input unchanged."""
     inputs = {value.name for value in site.graph.inputs}
     outputs = [value.name for value in site.graph.outputs]
     same = [name for name in outputs if _source(site.graph, name) in inputs]
@@ -117,17 +125,14 @@ def _return_states(site: Site, places: Mapping[str, int]) -> Graph | None:
             Node("Concat", tuple(ends[index] for ends in finals.values()), (joined,), {"axis": 0}),
             Node("Reshape", (joined, sizes), (output,)),
         ]
-    new = {y: rnn.with_states(rnn.states, tuple(finals[y])) for y, rnn in site.layers.items()}
-    nodes = [
-        new[node.outputs[0]].node() if node.outputs[0] in new else node
-        for node in site.graph.nodes
-        if places.keys().isdisjoint(node.outputs)
-    ]
-    constants = {**site.graph.constants, **constants}
-    return sort_nodes(site.graph, [*nodes, *after], site.graph.inputs, constants)
+    changed = places.keys() | finals
+    old = [node for node in site.graph.nodes if not changed.isdisjoint(node.outputs)]
+    for y, rnn in site.layers.items():
+        after.append(rnn.with_states(rnn.states, tuple(finals[y])).node())
+    return exchange(site.graph, old, after, constants)
 
 
-def _dropped_states() -> Iterator[GraphFault]:
+def _drop_states() -> Iterator[GraphFault]:
     for absent, what in (({"h": "", "c": ""}, ""), ({"h": ""}, "hidden "), ({"c": ""}, "cell ")):
 
         def apply(site: Site, absent: dict[str, Any] = absent) -> Graph | None:
@@ -137,10 +142,8 @@ def _dropped_states() -> Iterator[GraphFault]:
         yield Fault("h0_dropped", f"the initial {what}state is dropped", apply)
 
 
-def _given_states(site: Site) -> Iterator[GraphFault]:
-    """Yields inputs as the initial states of layers that lack them; first those that no node
-    reads.
-    """
+def _feed_states(site: Site) -> Iterator[GraphFault]:
+    """Yields faults of inputs as initial states of layers without them, unread inputs first."""
     bare = _bare(site)
     if not bare:
         return
@@ -164,39 +167,71 @@ def _given_states(site: Site) -> Iterator[GraphFault]:
 
 
 def _bare(site: Site) -> list[Recurrent]:
+    """Returns the layers that lack an initial state."""
     return [rnn for rnn in site.layers.values() if not all(rnn.states)]
 
 
 def _begin(site: Site, names: tuple[str, ...], only_cell: bool, lengths: str) -> Graph | None:
-    """Lets layers begin with these inputs: (L*D, N, O) of all layers, or of these only.
+    """Uses inputs as initial states: (L*D, N, O) of all layers, or of this group.
 
-    ``lengths``: of sequences; those of length zero begin with zeros.
+    ``lengths``: the input with the lengths of sequences; a sequence of length zero begins with
+    zeros.
     """
     bare, places = _bare(site), {name: index for index, name in enumerate(site.trial.parts)}
     steps = _lengths(site.trial.all_inputs)[lengths] > 0 if lengths else None
+    if steps is not None and len(steps) != data_of(site.trial.all_inputs[names[0]]).shape[-2]:
+        return None
+    read = {value.name for value in site.graph.inputs if value.dtype in ("float32", None)}
+    read = read if not lengths or site.has_lengths(lengths) else set()
     constants: dict[str, Array] = {}
     new: dict[str, list[Node]] = {}
     for index, rnn in enumerate(bare):
         x = site.input(rnn)
         batch = len(x) if isinstance(x, Ragged) else x.shape[1]
         widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)[only_cell:]
-        begin = dict[str, Array]()
+        begin, before = list[str](), list[Node]()
         for name, width in zip(names, widths, strict=False):
             state = data_of(site.trial.all_inputs[name])
             rows = state.reshape(-1, *state.shape[-2:])
             every = len(rows) == len(places)
             if rows.shape[1:] != (batch, width) or len(rows) not in (1, len(places), len(bare)):
                 return None
-            row = rows[(places[rnn.y] if every else index) % len(rows)][None, None]
-            if steps is not None:
-                if len(steps) != batch:
-                    return None
-                row = row * steps[:, None]
-            begin[f"{rnn.y}.given.{name}"] = row.astype(np.float32)
-        constants |= begin
+            place = (places[rnn.y] if every else index) % len(rows)
+            begin.append(f"{rnn.y}{'' if name in read else GIVEN}.{name}")
+            if name not in read:
+                row = rows[place][None, None]
+                row = row if steps is None else row * steps[:, None]
+                constants[begin[-1]] = row.astype(np.float32)
+                continue
+            sizes, row, to, ends = (
+                f"{begin[-1]}.{part}" for part in ("sizes", "row", "to", "rows")
+            )
+            constants |= {sizes: np.array([len(rows), -1, width]), to: np.array([place])}
+            before.append(Node("Reshape", (name, sizes), (ends,)))
+            before.append(Node("Gather", (ends, to), (row,), {"axis": 0}))
+            before += _if_any(row, lengths, constants) if lengths else []
+            row = f"{row}.some" if lengths else row
+            constants[f"{row}.axes"] = np.array([0])
+            before.append(Node("Unsqueeze", (row, f"{row}.axes"), (begin[-1],)))
         states = (*rnn.states[:only_cell], *begin)
-        new[rnn.y] = [rnn.with_states(states, rnn.finals).node()]
+        new[rnn.y] = [*before, rnn.with_states(states, rnn.finals).node()]
     return site.nodes(new, constants)
+
+
+def _if_any(name: str, lengths: str, constants: dict[str, Array]) -> list[Node]:
+    """Returns nodes that make NAME.some: NAME (..., N, O), with zeros for sequences of length zero.
+
+    Adds the constants of these nodes to ``constants``.
+    """
+    one, axes = f"{name}.one", f"{name}.last"
+    constants |= {one: np.array(1, np.float32), axes: np.array([1])}
+    is_some, column = f"{name}.kept", f"{name}.column"
+    return [
+        Node("Cast", (lengths,), (f"{name}.steps",), {"to": "float32"}),
+        Node("Min", (f"{name}.steps", one), (is_some,)),
+        Node("Unsqueeze", (is_some, axes), (column,)),
+        Node("Mul", (name, column), (f"{name}.some",)),
+    ]
 
 
 # --- directions
@@ -204,7 +239,7 @@ def _begin(site: Site, names: tuple[str, ...], only_cell: bool, lengths: str) ->
 
 def _turn_layers(site: Site) -> Graph | None:
     turned: dict[str, Direction] = {"left2right": "right2left", "right2left": "left2right"}
-    return site.changed(
+    return site.change_layers(
         lambda rnn: replace(rnn, spec=replace(rnn.spec, direction=turned[rnn.spec.direction]))
     )
 
@@ -237,12 +272,15 @@ def _masks(site: Site) -> Iterator[GraphFault]:
             (True, "reverse_padded", "the backward direction begins where"),
         ):
             for zeros in (False, True):  # ONNX: empty sequences end in zeros
-                apply = partial(_mask, lengths=lengths, zeros=zeros, only_backward=only_backward)
+                at = name if says == "says" and site.has_lengths(name) else ""
+                apply = partial(
+                    _mask, lengths=lengths, name=at, zeros=zeros, only_backward=only_backward
+                )
                 yield Fault(id, f"{text} {name!r} {says}", apply)
 
 
 def _unmask(site: Site) -> Graph | None:
-    """Lets layers run to the end of the padding, with everything else computed of the lengths."""
+    """Makes layers run to the end of the padding, and recomputes all values of the lengths."""
     whole: dict[str, Array] = {}
     for node in site.graph.nodes:
         if node.op == "SequenceUnpad":
@@ -257,25 +295,26 @@ def _unmask(site: Site) -> Graph | None:
     new = {}
     for node in site.graph.nodes:
         if not whole.keys().isdisjoint(node.inputs):
-            inputs = tuple(f"{name}.given" if name in whole else name for name in node.inputs)
+            inputs = tuple(f"{name}{GIVEN}" if name in whole else name for name in node.inputs)
             new[node.outputs[0]] = [replace(node, inputs=inputs)]
-    return site.nodes(new, {f"{name}.given": array for name, array in whole.items()})
+    return site.nodes(new, {f"{name}{GIVEN}": array for name, array in whole.items()})
 
 
 def _source(graph: Graph, name: str) -> str:
-    """Returns the value that this one holds in another dtype, shape or order."""
+    """Returns the value that this one has in another dtype, shape or order."""
     while (node := graph.producer(name)) and (node.op in ("Cast", "Identity") or is_view(node.op)):
         name = node.inputs[0]
     return name
 
 
-def _mask(site: Site, lengths: Int64, zeros: bool, only_backward: bool) -> Graph | None:
+def _mask(site: Site, lengths: Int64, name: str, zeros: bool, only_backward: bool) -> Graph | None:
     """Runs dense layers over sequences of these lengths; returns None if they do not fit.
 
-    ``zeros``: sequences of length zero end in zeros, not in their initial state.
+    ``name``: the value in the graph that holds them, or "". ``zeros``: sequences of length zero end
+    in zeros, not in their initial state.
     """
-    some = (lengths > 0).astype(np.float32)[:, None]
-    constants: dict[str, Array] = {"lengths.given": lengths, "some.given": some}
+    constants: dict[str, Array] = {} if name else {f"lengths{GIVEN}": lengths}
+    name = name or f"lengths{GIVEN}"
     dense = {
         y: rnn
         for y, rnn in site.layers.items()
@@ -294,19 +333,21 @@ def _mask(site: Site, lengths: Int64, zeros: bool, only_backward: bool) -> Graph
         ragged, output, major = f"{y}.ragged", f"{y}.y", {"time_major": 1}
         whole = tuple(f"{end}.whole" if zeros and end else end for end in rnn.finals)
         new[y] = [
-            Node("SequenceUnpad", (rnn.x, "lengths.given"), (ragged,), major),
+            Node("SequenceUnpad", (rnn.x, name), (ragged,), major),
             replace(rnn, x=ragged, y=output).with_states(rnn.states, whole).node(),
             Node("SequencePad", (output, rnn.x), (y,), major),
         ]
         if zeros:
-            pairs = zip(whole, rnn.finals, strict=True)
-            new[y] += [Node("Mul", (w, "some.given"), (end,)) for w, end in pairs if end]
+            for inside, end in zip(whole, rnn.finals, strict=True):
+                if end:
+                    *some, last = _if_any(inside, name, constants)
+                    new[y] += [*some, replace(last, outputs=(end,))]
     return site.nodes(new, constants)
 
 
 def _ends(site: Site) -> dict[str, tuple[str, Int64]]:
-    """Returns ends of dense sequences by the name of a value: lengths, given or computed, and
-    integers that are 0 after them, which may have been masked.
+    """Returns possible ends of dense sequences by the name of a value: lengths, or integers that
+    are 0 after the end.
     """
     dense = (x for x in map(site.input, site.layers.values()) if isinstance(x, np.ndarray))
     batches = {x.shape[1] for x in dense if x.ndim == 3}
@@ -323,8 +364,8 @@ def _ends(site: Site) -> dict[str, tuple[str, Int64]]:
     return ends
 
 
-def _lengths(all_inputs: Mapping[str, Batch]) -> dict[str, Int64]:
-    """Returns inputs that may be lengths: those of ragged inputs, and integers (N,)."""
+def _lengths(all_inputs: Batches) -> dict[str, Int64]:
+    """Returns inputs that may be lengths: the lengths of ragged inputs, and integers (N,)."""
     lengths: dict[str, Int64] = {}
     for name, value in all_inputs.items():
         array = value.lengths if isinstance(value, Ragged) else np.asarray(value)

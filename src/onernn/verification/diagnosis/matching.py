@@ -1,4 +1,4 @@
-"""Nodes of two graphs that do the same job, by what they compute and by their place."""
+"""Matches nodes of two graphs that have the same role, by their results and their places."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onernn.verification.comparing import (
     Tolerance,
     compare,
     in_one_form,
-    paired_inputs,
+    pair_inputs,
 )
 from onernn.verification.diagnosis.faults import as_stored
 from onernn.verification.tracing import LayerName, Traced, Values, run_nodes
@@ -38,14 +38,14 @@ _LAYER = 10
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A node in its graph: what it reads, and what it computes with."""
+    """A node in its graph, with its inputs, settings and arrays."""
 
     graph: Graph
     node: Node
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """The values that it reads by position; those of a recurrent node with absent ones."""
+        """The names of its inputs by position; a recurrent node's list includes absent inputs."""
         names = self.node.inputs
         return (*names, "", "", "")[:4] if self.is_layer else names
 
@@ -68,13 +68,13 @@ class Operation:
 
     @property
     def label(self) -> str:
-        """Its name for a reader."""
+        """The name of the operation for a reader."""
         node = self.node
         return node.native if node.origin else f"{node.op} that makes {node.outputs[0]!r}"
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """Its inputs, attributes, fields of a spec and weights, by their names for a reader;
+        """The inputs, attributes, fields of a spec, and weights, by their names for a reader;
         constants and weights are arrays.
         """
         content = {
@@ -92,7 +92,7 @@ class Operation:
         return content | {"precision": rnn.precision}
 
     def with_content(self, content: Mapping[str, Any]) -> Node:
-        """Returns the node with other content; inputs are names there."""
+        """Returns the node with new content, in which inputs are names."""
         names = {int(k.removeprefix("input ")): v for k, v in content.items() if _is_input(k)}
         inputs = tuple(names.get(index, "") for index in range(max(names, default=-1) + 1))
         if not self.is_layer:
@@ -119,8 +119,8 @@ class Operation:
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        """Its attributes except weights as text, with their defaults: equal texts mean the same in
-        any file. An axis is counted from the first.
+        """The attributes except weights, as texts, with their defaults: equal texts mean the same
+        in any file. An axis is counted from the first.
         """
         attributes = vars(self.node.attrs)
         kept = {k: v for k, v in attributes.items() if k not in ("weights", "outputs")}
@@ -132,9 +132,7 @@ class Operation:
         return texts
 
     def unlike(self, other: Operation) -> list[str]:
-        """Returns the names of attributes, settings and arrays that differ; inputs only if both are
-        constants.
-        """
+        """Returns the names of settings and arrays that differ; of inputs, only constants."""
         return [
             key
             for key in dict.fromkeys([*self.content, *other.content])
@@ -174,7 +172,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """Pairs of nodes of two graphs, and for values of the first those of the second."""
+    """Pairs of nodes of two graphs, and the second graph's value for each value of the first."""
 
     graph: Graph
     other: Graph
@@ -185,12 +183,12 @@ class Matching:
 def match(graph: Graph, other: Graph, values: tuple[Values, Values]) -> Matching:
     """Matches the nodes of both graphs, by the ``values`` of a run of each.
 
-    Those that compute the same from the same values come first; the others are matched in order,
-    by constants, attributes and names: channels have to be the same, and all axes of views. Nodes
-    that contradict values of the same numbers are not matched.
+    Nodes that compute the same from the same values are matched first. All others are matched in
+    order, by constants, attributes and names; channels, and all axes of views, must be the same. A
+    pair of nodes is not matched if it contradicts values that are equal in both models.
     """
     mine, theirs = ([Operation(each, node) for node in each.nodes] for each in (graph, other))
-    inputs = paired_inputs(graph.inputs, other.inputs)
+    inputs = pair_inputs(graph.inputs, other.inputs)
     known = {name: value.name for name, value in inputs.items()}
     shapes = [{name: data_of(value).shape for name, value in each.items()} for each in values]
     pairs = _equal_nodes(mine, theirs, known)
@@ -204,7 +202,7 @@ def match(graph: Graph, other: Graph, values: tuple[Values, Values]) -> Matching
     _align(pairs, mine, theirs, {**known, **made}, shapes, same)
     made = equal(_values(mine, theirs, pairs, known))
     while wrong := sorted(a for a, b in pairs.items() if _is_strange(mine[a], theirs[b], made)):
-        # One may have made those after it strange.
+        # One wrong pair may make later pairs look wrong.
         gone = wrong if len(wrong) > _FEW else wrong[:1]
         pairs = {a: b for a, b in pairs.items() if a not in gone}
         made = equal(_values(mine, theirs, pairs, known))
@@ -249,7 +247,7 @@ def _align(
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
     same: Mapping[str, str],
 ) -> None:
-    """Adds pairs of the others, those with most in common first; no two of them cross."""
+    """Adds pairs of the remaining nodes, the highest score first; no two pairs cross."""
     rows = [index for index in range(len(mine)) if index not in pairs]
     taken = set(pairs.values())
     columns = [index for index in range(len(theirs)) if index not in taken]
@@ -269,13 +267,13 @@ def _align(
 
 
 def _are_apart(one: Operation, other: Operation, same: Mapping[str, str]) -> bool:
-    """Returns whether either makes a value that is the same as one that the other does not make."""
+    """Returns whether one makes a value that equals a value which the other does not make."""
     sides = one.node.outputs, other.node.outputs
     return any((mine in sides[0]) != (theirs in sides[1]) for mine, theirs in same.items())
 
 
 def _score(one: Operation, other: Operation, values: Mapping[str, str]) -> float:
-    """Returns a score of what two nodes have in common; 0 for different kinds."""
+    """Returns a score of the similarity of two nodes; 0 for different kinds."""
     if one.kind != other.kind:
         return 0.0
     alike = 3.0 + _LAYER * one.is_layer + (one.settings == other.settings)
@@ -285,7 +283,7 @@ def _score(one: Operation, other: Operation, values: Mapping[str, str]) -> float
 
 
 def _sizes(each: Operation, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Returns the channels of what it makes first, all axes of views; () for layers: see `kind`."""
+    """Returns the channels of its first output, all axes of views; () for layers: see `kind`."""
     if each.is_layer:
         return ()
     shape = shapes.get(each.node.outputs[0], ())
@@ -294,9 +292,7 @@ def _sizes(each: Operation, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int,
 
 
 def _is_strange(one: Operation, other: Operation, values: Mapping[str, str]) -> bool:
-    """Returns whether nodes have only their kind in common: they do not compute the same, and
-    their places differ.
-    """
+    """Returns whether nodes have only their kind in common: settings, arrays and places differ."""
     if one.is_layer or (one.settings == other.settings and one.numbers == other.numbers):
         return False
     named = any(name in other.node.outputs for name in one.node.outputs if name)
@@ -316,7 +312,7 @@ def _values(
     return result
 
 
-# --- values that no matched operators make, and that are the same numbers in both models
+# --- values that no matched operators make, and that are equal in both models
 
 
 _APART = 1e-5
@@ -326,11 +322,10 @@ _APART = 1e-5
 def equal_values(
     pairs: Mapping[str, str], graph: Graph, other: Graph, theirs: Values
 ) -> dict[str, str]:
-    """Returns the pairs of values, and what is computed otherwise but comes to the same.
+    """Returns the pairs of values, and pairs of values that different operators make equal.
 
-    Exporters write one function in several ways. What the model makes of values that have a pair
-    is computed of the reference's, so that faults before it do not matter. ``theirs``: the values
-    of the reference's run.
+    Exporters write one function in several ways. The model's operators run on the reference's
+    values, so that faults before them do not matter. ``theirs``: the values of the reference's run.
     """
     taken = set(pairs.values())
     recomputed = _recompute(pairs, graph, theirs)
@@ -359,7 +354,7 @@ def moves(op: str) -> bool:
 
 
 def _recompute(pairs: Mapping[str, str], graph: Graph, theirs: Values) -> dict[str, Any]:
-    """Returns the model's values without a counterpart, of the reference's values before them."""
+    """Returns the model's values without a counterpart, computed from the reference's values."""
     known = {mine: theirs[their] for mine, their in pairs.items() if their in theirs}
     computed: dict[str, Any] = {}
     for node in graph.nodes:
@@ -384,9 +379,7 @@ def _run(graph: Graph, node: Node, known: Values) -> dict[str, Any]:
 
 
 def _is_distinct(value: Any) -> bool:
-    """Returns whether two values of the same numbers are the same value: not counts, zeros, or
-    masks.
-    """
+    """Returns whether a value has floats that make it recognizable: not counts, zeros or masks."""
     array = data_of(value) if isinstance(value, Ragged | np.ndarray) else None
     return array is not None and array.dtype.kind == "f" and len(np.unique(array)) > 2
 
@@ -402,12 +395,12 @@ def _close(one: Any, two: Any) -> bool:
     return bool(np.allclose(one, two, rtol=0, atol=_APART * largest, equal_nan=True))
 
 
-# --- two models node by node: where the first difference appears
+# --- two models node by node: the node of the first difference
 
 
 @dataclass(frozen=True)
 class NodeComparison:
-    """A pair of matched nodes: what they are called in both models, and how they compare."""
+    """A pair of matched nodes: their names in both models, and the comparison of their values."""
 
     op: str
     native: str
@@ -418,6 +411,10 @@ class NodeComparison:
 
     def __str__(self) -> str:
         return str(self.part) if self.part else self.native
+
+    def as_json(self) -> dict[str, str]:
+        """Returns ``{"node", "value", "reason"}``."""
+        return {"node": str(self), "value": self.value, "reason": self.comparison.reason}
 
 
 def compare_nodes(
@@ -442,10 +439,8 @@ def _compare(
         if own not in model.values or their not in reference.values:
             continue
         one, two = in_one_form(model.values[own], reference.values[their])
-        if isinstance(one, Ragged) and isinstance(two, Ragged) and one.lod != two.lod:
-            pass  # compared as it is
-        elif data_of(one).shape != data_of(two).shape and data_of(one).size == data_of(two).size:
-            two = np.reshape(data_of(two), data_of(one).shape) if _flat(one, two) else two
+        if _flat(one, two):
+            two = np.reshape(data_of(two), data_of(one).shape)
         each = compare(own, one, two, tolerance)
         if verdict is None or (verdict.passed and not each.passed):
             verdict = each
@@ -454,6 +449,6 @@ def _compare(
 
 
 def _flat(one: Any, two: Any) -> bool:
-    """Returns whether shapes differ in axes of size 1 only."""
+    """Returns whether shapes are equal except for axes of size 1."""
     sizes = [[s for s in data_of(v).shape if s != 1] for v in (one, two)]
     return sizes[0] == sizes[1] and not isinstance(two, Ragged)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from onernn.fuse_passes.normal_forms import constants_last
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError
 from onernn.ir.graph import Graph
-from onernn.ir.ragged import Batch, Ragged
+from onernn.ir.ragged import Ragged
 from onernn.ir.records import dataclass
-from onernn.verification.diagnosis.cause import Cause, Edit, apply_edits
+from onernn.verification.comparing import Batches, map_data
+from onernn.verification.diagnosis.cause import Cause, Edit, Proof, apply_edits
 from onernn.verification.diagnosis.differences import (
     Difference,
     Named,
@@ -40,11 +41,11 @@ _MASK = 8
 
 def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
     """Returns the models' differences, as causes that explain the outputs together; none if they do
-    not, and if the reference is no model. After ``ends`` they are candidates: fewer of them may
-    explain it.
+    not, or if the reference is not a model. After ``ends`` they are candidates: fewer of them may
+    be enough.
 
-    First operator by operator as the files have them; where that explains nothing, or by operators
-    that one of them has not, layer by layer as fusing and taking apart leaves them.
+    It compares operators of the files first. If these explain nothing, or include operators that
+    one file lacks, it compares the layers of the fused and expanded graphs.
     """
     best: tuple[Cause, ...] = ()
     if evidence.theirs is None:
@@ -60,7 +61,7 @@ def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
 
 
 def _count_unmatched(causes: Sequence[Cause]) -> int:
-    """Returns a weight of the causes that are operators which one file lacks: others may do the
+    """Returns a weight of the causes that are operators of one file: other operators may do the
     same.
     """
     weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
@@ -105,7 +106,7 @@ class _Reading:
         if not every or self._copies_layers() or not self._passes(every, [self.trial]):
             return ()
         groups, batches = self._groups(every), [self.trial]
-        evidence: Literal["proved", "candidate"] = "candidate"
+        evidence: Proof = "candidate"
         needed = every
         for seed in range(1, _BATCHES + 1):
             kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
@@ -127,7 +128,7 @@ class _Reading:
     def _patch(self, chosen: Sequence[Difference]) -> Graph | None:
         try:
             return patch(self.matching, chosen)
-        except OnernnError:  # values that would be made of each other
+        except OnernnError:  # the values would depend on each other
             return None
 
     def _passes(self, chosen: Sequence[Difference], batches: Sequence[Trial]) -> bool:
@@ -135,9 +136,7 @@ class _Reading:
         return changed is not None and all(each.passes(changed) for each in batches)
 
     def _copies_layers(self) -> bool:
-        """Returns whether there are recurrent layers without a counterpart, though both have as
-        many.
-        """
+        """Returns whether layers have no counterpart, though both models have as many layers."""
         paired = {id(op.node) for pair in self.matching.pairs for op in pair}
         every = (*self.matching.graph.nodes, *self.matching.other.nodes)
         single = any(node.op == "Rnn" and id(node) not in paired for node in every)
@@ -145,10 +144,9 @@ class _Reading:
         return single and theirs is not None and len(self.evidence.mine.parts) == len(theirs.parts)
 
     def _groups(self, every: Sequence[Difference]) -> list[list[Difference]]:
-        """Returns differences that are one fault together; the first ones are tried to be left out
-        first.
+        """Returns groups of differences that are one fault, in the order in which to omit them.
 
-        Wiring comes first: views that a file has elsewhere often make no difference.
+        Wiring comes first: a view in another place often makes no difference.
         """
         groups: dict[Any, list[Difference]] = {}
         for named in self.names.of(every):
@@ -165,7 +163,7 @@ class _Reading:
         return sorted(unique, key=lambda group: not group[0].is_wiring)
 
     def _split(self, kept: Sequence[Sequence[Difference]]) -> list[Sequence[Difference]]:
-        """Returns a group for each difference of a node with several faults: one may do no harm."""
+        """Returns one group per difference of a node with several faults: one may be harmless."""
         result: list[Sequence[Difference]] = []
         for group in kept:
             several = len({each.shared for each in self.names.of(group)}) > 1
@@ -174,7 +172,7 @@ class _Reading:
         return result
 
     def _harmful(self, needed: list[Difference], batches: Sequence[Trial]) -> list[Difference]:
-        """Returns the differences without causes that do no harm if they alone remain."""
+        """Returns the differences without causes that are harmless if no others remain."""
         for together in _together(self.names.of(needed)):
             cause = {each for named in together for each in named.differences}
             rest = [each for each in needed if each not in cause]
@@ -182,9 +180,7 @@ class _Reading:
                 return self._harmful(rest, batches)
         return needed
 
-    def _causes_of(
-        self, needed: Sequence[Difference], evidence: Literal["proved", "candidate"]
-    ) -> Iterator[Cause]:
+    def _causes_of(self, needed: Sequence[Difference], evidence: Proof) -> Iterator[Cause]:
         whole = self._patch(needed)
         assert whole is not None
         after = self.trial.distance(whole)
@@ -193,7 +189,7 @@ class _Reading:
         edits = self._edits(units, Edit.between(self.graph, whole))
         for together, edit in zip(causes, edits, strict=True):
             result = together[0].relation
-            where = in_place([each.where for each in together], self._layers())
+            where = in_place([each.where for each in together], len(self.evidence.mine.parts))
             said = result.text
             bare = not where or said.endswith(("before", "exchanges", " of", ":", ", as"))
             apart = max(each.relation.apart for each in together)
@@ -217,27 +213,20 @@ class _Reading:
             chosen = [
                 [each for index in sorted(group) for each in causes[index]] for group in groups
             ]
-            edits = [self._edit(each) or whole for each in chosen]
+            graphs = map(self._patch, chosen)
+            edits = [Edit.between(self.graph, graph) if graph else whole for graph in graphs]
             pairs = combinations(range(len(groups)), 2)
-            met = next(((a, b) for a, b in pairs if edits[a].meets(edits[b])), None)
-            if met is None:
+            shared = [(a, b) for a, b in pairs if not {*edits[a].old}.isdisjoint(edits[b].old)]
+            if not shared:
                 by_cause = {
                     index: e for group, e in zip(groups, edits, strict=True) for index in group
                 }
                 return [by_cause[index] for index in range(len(causes))]
-            groups[met[0]] |= groups.pop(met[1])
-
-    def _edit(self, chosen: Sequence[Difference]) -> Edit | None:
-        changed = self._patch(chosen)
-        return None if changed is None else Edit.between(self.graph, changed)
-
-    def _layers(self) -> int:
-        """Returns the number of layers and directions in all nodes of the model."""
-        return len(self.evidence.mine.parts)
+            groups[shared[0][0]] |= groups.pop(shared[0][1])
 
 
 def prove(evidence: Evidence, cause: Cause) -> Cause:
-    """Returns a cause that was found by searching: proved, where it also holds on another batch."""
+    """Returns a cause that a search found, as proved if it also holds on a second batch."""
     if cause.evidence == "proved" or not cause.edits or evidence.theirs is None:
         return cause
     graph = evidence.model if cause.form == "read" else evidence.mine.graph
@@ -270,7 +259,7 @@ def _list_ragged(values: Values) -> set[str]:
 
 
 def _trial(
-    evidence: Evidence, graph: Graph, all_inputs: Mapping[str, Batch], expected: Mapping[str, Batch]
+    evidence: Evidence, graph: Graph, all_inputs: Batches, expected: Batches
 ) -> Trial | None:
     try:
         mine, theirs = evidence.feeds(all_inputs)
@@ -281,14 +270,13 @@ def _trial(
     return Trial(graph, {}, {**theirs, **values}, expected, evidence.tolerances)
 
 
-def shuffle(inputs: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, Batch]:
-    """Returns another batch of the same numbers; with ``lengths`` vectors of integers are others,
-    too.
+def shuffle(inputs: Batches, seed: int, lengths: bool) -> Batches:
+    """Returns a batch of the same values in another order; with ``lengths`` also of integer
+    vectors.
     """
     rng = np.random.default_rng(seed)
 
     def move(array: Array) -> Array:
-        array = np.asarray(array)
         few = array.dtype.kind == "f" and len(np.unique(array)) <= _MASK
         if array.ndim == 0 or few or array.dtype.kind == "b":
             return array
@@ -298,10 +286,7 @@ def shuffle(inputs: Mapping[str, Batch], seed: int, lengths: bool) -> dict[str, 
         signs = 1 if array.size and array.min() >= 0 else signs
         return (rng.permutation(array.reshape(-1)).reshape(array.shape) * signs).astype(array.dtype)
 
-    return {
-        name: value.with_data(move(value.data)) if isinstance(value, Ragged) else move(value)
-        for name, value in inputs.items()
-    }
+    return {name: map_data(value, move) for name, value in inputs.items()}
 
 
 def _together(every: Sequence[Named]) -> Iterator[list[Named]]:
@@ -313,7 +298,7 @@ def _together(every: Sequence[Named]) -> Iterator[list[Named]]:
 
 
 def in_place(places: Sequence[LayerName | str], layers: int) -> str:
-    """Returns the places in words; ``layers``: how many layers and directions there are in all."""
+    """Returns a text of the places; ``layers``: how many layers and directions there are in all."""
     distinct = list(dict.fromkeys(places))
     named = [place for place in distinct if isinstance(place, LayerName)]
     others = [place for place in distinct if isinstance(place, str)]

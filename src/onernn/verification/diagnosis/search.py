@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from onernn.ir.budget import TimeLimit, time_limit
 from onernn.ir.errors import OnernnError, guard
 from onernn.verification.comparing import all_pass, largest_difference
 from onernn.verification.diagnosis.cause import Cause, Edit
@@ -20,12 +20,10 @@ from onernn.verification.diagnosis.graph_faults import (
 )
 from onernn.verification.diagnosis.model_diff import in_place, prove, read_causes
 from onernn.verification.tracing import Trial
-from onernn.verification.verifying import Report
+from onernn.verification.verifying import Evidence, Progress, Report
 
 _BETTER = 10
 """An explanation makes the difference that many times smaller, and small enough to pass."""
-
-Progress = Callable[[str, int, int], None]
 
 
 class Candidate(NamedTuple):
@@ -36,15 +34,15 @@ class Candidate(NamedTuple):
     where: str = ""
 
     def explains(self, trial: Trial) -> Cause | None:
-        """Returns the fault as a cause if every output passes with it, and was much farther apart
+        """Returns the fault as a cause if every output passes with it and is much closer than
         before.
         """
         try:
             graph = self.fault.apply(Site(trial, self.group))
-        except OnernnError:  # of values that would be made of each other
+        except OnernnError:  # the values form a cycle
             return None
-        outputs = None if graph is None else trial.outputs(graph)
-        if outputs is None or not all_pass(outputs, trial.expected, trial.tolerances):
+        outputs = graph and trial.outputs(graph)
+        if not outputs or not all_pass(outputs, trial.expected, trial.tolerances):
             return None
         after = largest_difference(outputs, trial.expected)
         if after * _BETTER >= trial.before:
@@ -64,8 +62,8 @@ class Candidate(NamedTuple):
 
 
 def candidates(trial: Trial) -> Iterator[Candidate]:
-    """Yields each fault in all layers, the frequent ones first, then in each group of layers, and
-    the faults of other operators.
+    """Yields each fault in all layers, the frequent faults first, then in each group of layers,
+    then the faults of other operators.
     """
     for group in _groups(trial):
         site = Site(trial, group)
@@ -79,61 +77,65 @@ def candidates(trial: Trial) -> Iterator[Candidate]:
 
 
 def _groups(trial: Trial) -> list[tuple[str, ...]]:
-    """Returns layers that may share a fault: all; then each layer, direction and part alone."""
-    keys: tuple[Callable[[Any], Any], ...] = (
-        lambda p: None,
-        lambda p: (p.node, p.layer),
-        lambda p: p.direction,
-        lambda p: (p.node, p.direction),
-        lambda p: p.node,
-        lambda p: (p.node, p.layer, p.direction),
-    )
+    """Returns layers that may share a fault: all, then each layer, direction and part."""
     groups: dict[tuple[str, ...], None] = {}
-    for key in keys:
+    for keys in ("", "node layer", "direction", "node direction", "node", "node layer direction"):
         kinds: dict[Any, list[str]] = {}
         for name, part in trial.parts.items():
-            kinds.setdefault(key(part), []).append(name)
+            key = tuple(getattr(part, each) for each in keys.split())
+            kinds.setdefault(key, []).append(name)
         groups |= dict.fromkeys(map(tuple, kinds.values()))
     return list(groups)
 
 
-def _search(trial: Trial, ends: float, seconds: float, progress: Progress) -> Cause | str:
-    """Returns the first fault that explains all outputs, or how the search ended."""
+def explanations(trial: Trial, limit: TimeLimit, progress: Progress) -> Iterator[Cause | str]:
+    """Yields each fault that explains all outputs; at last how the search ended, "" if it is
+    complete.
+    """
     every = list(candidates(trial))
     for tried, candidate in enumerate(every):
-        if time.monotonic() > ends:
-            counted = f"{tried} of {len(every)} candidates tried"
-            return f"search stopped after {seconds:g} s; {counted}; --seconds"
+        if limit.left < 0:
+            yield _stopped(limit, f"; {tried} of {len(every)} candidates tried")
+            return
         progress("looking for the cause", tried, len(every))
         if cause := candidate.explains(trial):
-            return cause
-    return ""
+            yield cause
+    yield ""
 
 
-# --- why a model's outputs are not the reference's: the causes that a report gives
+# --- why a model's outputs are not the reference's: the causes that a report has
 
 
-def explain(report: Report, seconds: float, progress: Progress) -> Report:
-    """Returns a failed report with the causes, as far as ``seconds`` allow, and what stopped the
-    search.
-    """
-    evidence = report.evidence
-    assert evidence is not None  # of a Report that `verify` made
+def trial_of(evidence: Evidence) -> Trial:
+    """Returns the run of the model to try faults on."""
+    mine = evidence.mine
+    return Trial(
+        mine.graph,
+        mine.parts,
+        mine.values,
+        evidence.expected,
+        evidence.tolerances,
+        {**evidence.all_inputs, **evidence.reference.feed, **evidence.inputs},
+    )
+
+
+def _stopped(limit: TimeLimit, how_far: str = "") -> str:
+    return f"search stopped after {limit.seconds:g} s{how_far}; --seconds"
+
+
+def explain(report: Report, search: bool, progress: Progress) -> Report:
+    """Returns a failed report with the causes that a ``search`` finds before the time limit."""
+    evidence, limit = report.evidence, time_limit()
+    assert evidence is not None and limit is not None  # of `verify`
     progress("tracing the model", 0, 1)
     try:
-        mine = evidence.mine
-        trial = Trial(
-            mine.graph,
-            mine.parts,
-            mine.values,
-            evidence.expected,
-            evidence.tolerances,
-            {**evidence.all_inputs, **evidence.reference.feed, **evidence.inputs},
-        )
+        trial = trial_of(evidence)
         same = all_pass(trial.values, trial.expected, trial.tolerances)
-    except OnernnError as error:  # a verdict stands without its explanation
+    except OnernnError as error:  # a verdict needs no explanation
+        if limit.left < 0:
+            return replace(report, stopped=_stopped(limit))
         return replace(report, notes=(*report.notes, f"not explained: {error}"))
-    if not seconds:
+    if not search:
         return report
     if same:
         note = "the NumPy reference gives what is expected: the fault is in the kernel that ran"
@@ -146,14 +148,14 @@ def explain(report: Report, seconds: float, progress: Progress) -> Report:
     try:
         with guard(lambda: "the search for a cause"):
             progress("comparing both models", 0, 1)
-            ends = time.monotonic() + seconds
-            if causes := read_causes(evidence, ends):
-                late = time.monotonic() > ends and any(c.evidence == "candidate" for c in causes)
-                few = f"after {seconds:g} s: fewer of these may be the causes; --seconds"
-                return replace(report, causes=causes, stopped=late * f"search stopped {few}")
-            result = _search(trial, ends, seconds, progress)
+            if causes := read_causes(evidence, limit.ends):
+                late = limit.left < 0 and any(c.evidence == "candidate" for c in causes)
+                few = _stopped(limit, ": fewer of these may be the causes")
+                return replace(report, causes=causes, stopped=late * few)
+            result = next(explanations(trial, limit, progress))
             if isinstance(result, str):
                 return replace(report, stopped=result)
             return replace(report, causes=(prove(evidence, result),))
     except OnernnError as error:
-        return replace(report, stopped=f"not explained: {error}")
+        late = limit.left < 0
+        return replace(report, stopped=_stopped(limit) if late else f"not explained: {error}")

@@ -1,0 +1,858 @@
+"""The functions of ``keras.ops``, and the TensorFlow functions that Keras 2 files list as layers.
+
+A rule has the parameters of the function, from its call and from its configuration. The results
+have no mask. Formulas: documentation of keras.ops and of TensorFlow's functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+
+from onernn.adapters.common import bodies
+from onernn.adapters.common.files import pairs
+from onernn.adapters.common.signatures import refuse
+from onernn.adapters.keras import rules
+from onernn.adapters.keras.table import KerasTensor, function, same_in_tensorflow, tensorflow
+
+# Operands get a common type: Python numbers take the type of the tensors in the call.
+
+
+def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    """Returns the type that Keras computes in: the widest float type, or NumPy's promotion without
+    floats.
+    """
+    floats = [each for each in dtypes if each.kind == "f"]
+    return reduce(np.promote_types, floats or dtypes)
+
+
+def alike(*values: Any) -> list[KerasTensor]:
+    """Returns tensors of one type from tensors, numbers and lists of numbers.
+
+    A float among integers makes them float32. Raises `UnsupportedError` without a tensor.
+    """
+    tensors = [each for each in values if isinstance(each, KerasTensor)]
+    numbers = [np.asarray(each) for each in values if not isinstance(each, KerasTensor)]
+    if not tensors or any(each.dtype.kind not in "bif" for each in numbers):
+        refuse("expected tensors, or a tensor and numbers")
+    dtype = common_dtype([each.dtype for each in tensors])
+    kinds = {each.dtype.kind for each in numbers}
+    if "f" in kinds and dtype.kind != "f":
+        dtype = np.dtype("float32")
+    elif "i" in kinds and dtype.kind == "b":
+        dtype = np.dtype("int32")
+    return [
+        each.cast(dtype) if isinstance(each, KerasTensor) else _constant(tensors[0], each, dtype)
+        for each in values
+    ]
+
+
+def _constant(like: KerasTensor, value: Any, dtype: np.dtype[Any]) -> KerasTensor:
+    if np.ndim(value) == 0:
+        return like.new(like.op.scalar(value, dtype))
+    return like.constant(np.asarray(value, dtype))
+
+
+def _arithmetic(kind: str, x1: Any, x2: Any) -> Any:
+    a, b = alike(x1, x2)
+    return refuse(f"of {a.dtype}") if a.dtype == bool else getattr(a, kind)(b)
+
+
+for _name, _kind in pairs("Add=Add Subtract=Sub Multiply=Mul Maximum=Max Minimum=Min").items():
+    function(_name)(partial(_arithmetic, _kind))
+
+
+def _comparison(kind: str, x1: Any, x2: Any) -> Any:
+    a, b = alike(x1, x2)
+    return getattr(a, kind)(b)
+
+
+for _name, _kind in pairs(
+    "Equal=Equal Less=Less LessEqual=LessOrEqual Greater=Greater GreaterEqual=GreaterOrEqual"
+).items():
+    function(_name)(partial(_comparison, _kind))
+
+
+@function("NotEqual")
+def not_equal(x1, x2):
+    a, b = alike(x1, x2)
+    return a.Equal(b).Not()
+
+
+def _logical(kind: str, x1: KerasTensor, x2: KerasTensor) -> Any:
+    return getattr(x1.cast(bool), kind)(x2.cast(bool))
+
+
+for _name, _kind in pairs("LogicalOr=Or LogicalAnd=And LogicalXor=Xor").items():
+    function(_name)(partial(_logical, _kind))
+
+
+@function("LogicalNot")
+def logical_not(x):
+    return x.cast(bool).Not()
+
+
+@function("Divide TrueDivide")
+def divide(x1, x2):
+    """Divides integers as float32."""
+    a, b = alike(x1, x2)
+    return a.floats / b.floats
+
+
+@function("Mod")
+def modulo(x1, x2):
+    """Returns the remainder, which has the sign of the divisor."""
+    a, b = alike(x1, x2)
+    if a.dtype == bool:
+        refuse("of bool")
+    return bodies.remainder(a, b) if a.dtype.kind == "f" else a.Mod(b)
+
+
+@function("Power")
+def power(x1, x2):
+    a, b = alike(x1, x2)
+    return a.Pow(b) if a.dtype.kind == "f" else refuse(f"of {a.dtype}")
+
+
+@function("SquaredDifference")
+def squared_difference(x1, x2):
+    apart = _arithmetic("Sub", x1, x2)
+    return apart * apart
+
+
+# Functions of each element.
+
+_OF_NUMBERS = pairs("Negative=Neg Absolute=Abs Abs=Abs Sign=Sign")
+_OF_FLOATS = pairs(
+    """
+    Exp=Exp Log=Log Sqrt=Sqrt Sin=Sin Cos=Cos Arctan=Atan Erf=Erf Reciprocal=Reciprocal
+    Isnan=IsNaN Floor=Floor Ceil=Ceil
+    """
+)
+_ACTIVATIONS = pairs(
+    """
+    Relu=relu Relu6=relu6 Sigmoid=sigmoid Tanh=tanh Silu=silu Softplus=softplus Softsign=softsign
+    Selu=selu HardSigmoid=hard_sigmoid HardSilu=hard_silu HardTanh=hard_tanh LogSigmoid=log_sigmoid
+    TanhShrink=tanh_shrink
+    """
+)
+
+
+def _of_number(kind: str, x: KerasTensor) -> Any:
+    return refuse("of bool") if x.dtype == bool else getattr(x, kind)()
+
+
+def _of_float(kind: str, x: KerasTensor) -> Any:
+    return getattr(x.floats, kind)()
+
+
+def _activation(name: str, x: KerasTensor) -> Any:
+    return rules.apply(x.floats, name)
+
+
+for _rule, _kinds in (
+    (_of_number, _OF_NUMBERS),
+    (_of_float, _OF_FLOATS),
+    (_activation, _ACTIVATIONS),
+):
+    for _name, _kind in _kinds.items():
+        function(_name)(partial(_rule, _kind))
+
+
+@function("Square")
+def square(x):
+    return x * x
+
+
+@function("Rsqrt")
+def inverse_root(x):
+    return x.floats.Sqrt().Reciprocal()
+
+
+@function("Round")
+def round_(x, decimals=0):
+    """Rounds to the nearest integer; a value halfway between two integers becomes the even one."""
+    return x.Round() if decimals == 0 and x.dtype.kind == "f" else refuse("decimals, or integers")
+
+
+@function("Elu")
+def elu(x, alpha=1.0):
+    return x.floats.Elu(alpha=float(alpha))
+
+
+@function("Celu")
+def celu(x, alpha=1.0):
+    return x.floats.Celu(alpha=float(alpha))
+
+
+@function("LeakyRelu")
+def leaky_relu(x, negative_slope=0.2):
+    return x.floats.LeakyRelu(alpha=float(negative_slope))
+
+
+@function("Gelu")
+def gelu(x, approximate=True):
+    return x.floats.Gelu(approximate="tanh" if approximate else "none")
+
+
+@function("Softmax")
+def softmax(x, axis=-1):
+    return x.floats.Softmax(axis=rules.one_axis(x, axis))
+
+
+@function("LogSoftmax")
+def log_softmax(x, axis=-1):
+    return x.floats.LogSoftmax(axis=rules.one_axis(x, axis))
+
+
+@function("Clip")
+def clip(x, x_min, x_max):
+    x, low, high = alike(x, x_min, x_max)
+    return x.Max(low).Min(high)
+
+
+@function("Where")
+def where(condition, x1, x2):
+    a, b = alike(x1, x2)
+    return condition.cast(bool).Where(a, b)
+
+
+@function("Cast")
+def cast(x, dtype):
+    """Casts x. Like Keras, returns x itself with its mask if x has the type already."""
+    return x if x.dtype == dtype else x.new(x.Cast(to=np.dtype(dtype).name).name)
+
+
+@function("StopGradient Copy")
+def identity(x):
+    return x.Identity()
+
+
+# Reductions.
+
+
+def _axes(x: KerasTensor, axis: Any) -> list[int]:
+    """Returns the listed axes; None stands for all axes."""
+    if axis is None:
+        return [*range(x.rank)]
+    listed = axis if isinstance(axis, list) else [axis]
+    _places(x, listed)
+    return listed or refuse("an empty list of axes")
+
+
+def _places(x: KerasTensor, axes: Any) -> list[int]:
+    """Returns axes counted from the first one; refuses those that x does not have."""
+    return [rules.one_axis(x, each) for each in (axes if isinstance(axes, list) else [axes])]
+
+
+def _reduce(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
+    return getattr(x, kind)(_axes(x, axis), keepdims=int(keepdims))
+
+
+for _name, _kind in pairs("Max=ReduceMax Amax=ReduceMax Min=ReduceMin Amin=ReduceMin").items():
+    function(_name)(partial(_reduce, _kind))
+
+
+def _float_reduction(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
+    return _reduce(kind, x.floats, axis, keepdims)
+
+
+for _name, _kind in pairs("Mean=ReduceMean Logsumexp=ReduceLogSumExp").items():
+    function(_name)(partial(_float_reduction, _kind))
+
+
+def _total(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
+    """Adds or multiplies; integers of less than 32 bits become int32."""
+    x = x if x.dtype.kind == "f" or x.dtype.itemsize >= 4 else x.cast("int32")
+    return _reduce(kind, x, axis, keepdims)
+
+
+for _name, _kind in pairs("Sum=ReduceSum Prod=ReduceProd").items():
+    function(_name)(partial(_total, _kind))
+
+
+def _truth(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
+    return _reduce(kind, x.cast(bool).cast("int32"), axis, keepdims).cast(bool)
+
+
+for _name, _kind in pairs("Any=ReduceMax All=ReduceMin").items():
+    function(_name)(partial(_truth, _kind))
+
+
+def _place_of_extreme(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
+    place = None if axis is None else rules.one_axis(x, axis)
+    return bodies.extreme_index(x, kind, place, keepdims).cast("int32")
+
+
+for _name, _kind in pairs("Argmax=ArgMax Argmin=ArgMin").items():
+    function(_name)(partial(_place_of_extreme, _kind))
+
+
+@function("Var")
+def variance(x, axis=None, keepdims=False):
+    """Returns the mean of the squared differences from the mean."""
+    x, axes = x.floats, _axes(x, axis)
+    apart = x - x.ReduceMean(axes, keepdims=1)
+    return (apart * apart).ReduceMean(axes, keepdims=int(keepdims))
+
+
+@function("Std")
+def deviation(x, axis=None, keepdims=False):
+    return variance(x, axis, keepdims).Sqrt()
+
+
+@function("Average")
+def average(x, axis=None, weights=None):
+    return refuse("weights") if weights else _float_reduction("ReduceMean", x, axis)
+
+
+@function("CountNonzero")
+def count_nonzero(x, axis=None):
+    return _reduce("ReduceSum", x.cast(bool).cast("int32"), axis)
+
+
+@function("Norm")
+def norm(x, ord=None, axis=None, keepdims=False):
+    """Returns the root of the sum of squares."""
+    if ord not in (None, 2) or isinstance(axis, list) and ord is not None:
+        refuse(f"attribute ord={ord!r}")
+    return _float_reduction("ReduceL2", x, axis, keepdims)
+
+
+@function("Normalize")
+def normalize(x, axis=-1, order=2, epsilon=None):
+    """Divides by the length along an axis, of at least epsilon, by default 1e-7."""
+    if order != 2:
+        refuse(f"attribute order={order}")
+    return x.floats / x.floats.ReduceL2(_axes(x, axis), keepdims=1).Max(float(epsilon or 1e-7))
+
+
+@function("Cumsum")
+def cumulative_sum(x, axis=None):
+    if axis is None or x.dtype.kind != "f" and x.dtype.itemsize < 4:
+        refuse(f"attribute axis={axis}, of {x.dtype}")
+    return x.CumSum([rules.one_axis(x, axis)])
+
+
+# Products.
+
+
+@function("Matmul")
+def matmul(x1, x2):
+    a, b = alike(x1, x2)
+    return a @ b if a.dtype.kind == "f" else refuse(f"of {a.dtype}")
+
+
+@function("Dot")
+def dot(x1, x2):
+    """Multiplies matrices; the second operand may have at most two axes."""
+    if x2.rank > 2 or min(x1.rank, x2.rank) < 1:
+        refuse(f"of {x1.rank} and {x2.rank} axes")
+    return matmul(x1, x2)
+
+
+@function("Einsum")
+def einsum(*operands, subscripts):
+    first, *others = alike(*operands)
+    if first.dtype.kind != "f":
+        refuse(f"of {first.dtype}")
+    return first.Einsum(*others, equation=subscripts)
+
+
+# Shapes and places.
+
+
+_FAR = 2**62
+
+
+@function("GetItem")
+def get_item(x, key):
+    """Indexes by integers, slices, None, an ellipsis, and one list or tensor of indices."""
+    keys = key if isinstance(key, list) else [key]
+    keys = keys if any(each is Ellipsis for each in keys) else [*keys, Ellipsis]
+    place = next(at for at, each in enumerate(keys) if each is Ellipsis)
+    before, behind = keys[:place], keys[place + 1 :]
+    used = sum(each is not None for each in (*before, *behind))
+    lists = sum(isinstance(each, list | KerasTensor) for each in keys)
+    if used > x.rank or any(each is Ellipsis for each in behind):
+        refuse(f"index {key!r:.100} of {x.rank} axes")
+    if lists > 1 or lists and any(isinstance(each, int) for each in keys):
+        refuse("several lists or tensors of places, or one with integers, as an index")
+    axis, cuts = 0, list[tuple[Any, ...]]()
+    for each in (*before, *[slice(None)] * (x.rank - used), *behind):
+        match each:
+            case None:
+                x = x.unsqueeze(axis)
+            case slice():
+                cuts += _cut(axis, each)
+            case list() | KerasTensor() | int() if not isinstance(each, bool):
+                x, axis = _at(x, each, axis)
+                continue
+            case _:
+                refuse(f"index {each!r:.100}")
+        axis += 1
+    if not cuts:
+        return x.Identity()
+    starts, ends, axes, steps = (join(x, each) for each in zip(*cuts, strict=True))
+    return x.Slice(starts, ends, axes, steps)
+
+
+def _cut(axis: int, cut: slice) -> list[tuple[Any, ...]]:
+    """Returns [(start, end, axis, step)], or an empty list for a slice of the whole axis."""
+    step = 1 if cut.step is None else cut.step
+    if type(step) is not int or not step:
+        refuse(f"a slice of step {step!r:.100}")
+    first, last = (0, _FAR) if step > 0 else (-1, -_FAR)
+    start, end = (
+        default if bound is None else bound
+        for bound, default in ((cut.start, first), (cut.stop, last))
+    )
+    return [] if (start, end, step) == (0, _FAR, 1) else [(start, end, axis, step)]
+
+
+def _at(x: KerasTensor, place: Any, axis: int) -> tuple[Any, int]:
+    """Returns the entries at the indices ``place`` along an axis, and the next axis after these
+    entries.
+    """
+    if isinstance(place, KerasTensor):
+        if place.dtype.kind not in "iu":
+            refuse(f"an index of {place.dtype}")
+        return x.Gather(place, axis=axis), axis + place.rank
+    array = np.asarray(place)
+    if array.dtype.kind != "i":
+        refuse(f"index {place!r:.100}")
+    return x.Gather(array.astype(np.int64), axis=axis), axis + array.ndim
+
+
+def join(x: KerasTensor, values: Sequence[Any]) -> Any:
+    """Returns integers and scalar tensors as one list, which is a tensor if one of them is a
+    tensor.
+    """
+    if not any(isinstance(each, KerasTensor) for each in values):
+        if not all(type(each) is int for each in values):
+            refuse(f"sizes or places {values!r:.100}")
+        return [*values]
+    first, *others = (
+        each.cast("int64").reshape(1)
+        if isinstance(each, KerasTensor)
+        else x.constant(np.array([each], np.int64))
+        for each in values
+    )
+    return first.join(*others) if others else first
+
+
+@function("Flip")
+def flip(x, axis=None):
+    return x.flip(*_axes(x, axis))
+
+
+@function("ExpandDims")
+def expand_dims(x, axis):
+    return x.unsqueeze(*(axis if isinstance(axis, list) else [axis]))
+
+
+@function("Squeeze")
+def squeeze(x, axis=None):
+    if axis is None:
+        axis = [at for at, size in enumerate(x.shape) if size == 1]
+        if None in x.shape:
+            refuse("attribute axis is missing, and sizes are open")
+    return x.squeeze(*_axes(x, axis))
+
+
+@function("Concatenate")
+def concatenate(xs, axis=-1):
+    first, *others = alike(*xs)
+    return first.Concat(*others, axis=rules.one_axis(first, axis))
+
+
+@function("Stack")
+def stack(x, axis=0):
+    values = alike(*x)
+    most = values[0].rank + 1
+    if not -most <= axis < most:
+        refuse(f"attribute axis={axis}")
+    return bodies.stack(values, axis % most)
+
+
+_MOST_PARTS = 2**12
+
+
+def _check_parts(count: int) -> None:
+    """Refuses to make a value for each part if there are too many; a damaged file may hold any
+    number.
+    """
+    if count > _MOST_PARTS:
+        refuse(f"{count} parts: at most {_MOST_PARTS}")
+
+
+@function("Unstack")
+def unstack(x, num=None, axis=0):
+    place = rules.one_axis(x, axis)
+    count = x.shape[place] if num is None else num
+    if type(count) is not int or x.shape[place] not in (None, count):
+        refuse(f"{num} parts of {x.shape[place]}")
+    _check_parts(count)
+    return [x.Gather(np.array(at), axis=place) for at in range(count)]
+
+
+@function("Split")
+def split(x, indices_or_sections, axis=0):
+    place = rules.one_axis(x, axis)
+    size = x.shape[place]
+    if isinstance(indices_or_sections, int):
+        count = indices_or_sections
+        if size is None or count < 1 or size % count:
+            refuse(f"{count} equal parts of {size}")
+        _check_parts(count)
+        return _split(x, [size // count] * count, place)
+    ends = [0, *indices_or_sections, size]
+    if size is None or any(type(each) is not int for each in ends) or ends != sorted(ends):
+        refuse(f"a split at {indices_or_sections} of {size}")
+    return _split(x, np.diff(ends).tolist(), place)
+
+
+def _split(x: KerasTensor, sizes: list[int], axis: int) -> list[Any]:
+    return [x.Identity()] if len(sizes) == 1 else [*x.Split(sizes, axis=axis, outputs=len(sizes))]
+
+
+@function("Reshape")
+def reshape(x, newshape):
+    sizes = newshape if isinstance(newshape, list) else [newshape]
+    if 0 in sizes:
+        refuse("a size of 0")
+    return x.Reshape(join(x, sizes))
+
+
+@function("Ravel")
+def ravel(x):
+    return x.reshape(-1)
+
+
+@function("Transpose")
+def transpose(x, axes=None):
+    perm = [*range(x.rank)][::-1] if axes is None else _places(x, axes)
+    return x.transpose(*perm) if sorted(perm) == [*range(x.rank)] else refuse(f"axes {axes}")
+
+
+@function("Swapaxes")
+def swap_axes(x, axis1, axis2):
+    return x.swap(rules.one_axis(x, axis1), rules.one_axis(x, axis2))
+
+
+@function("Moveaxis")
+def move_axis(x, source, destination):
+    return bodies.move_axes(x, _places(x, source), _places(x, destination))
+
+
+@function("Tile")
+def tile(x, repeats):
+    times = repeats if isinstance(repeats, list) else [repeats]
+    x = x.unsqueeze(*range(len(times) - x.rank)) if len(times) > x.rank else x
+    return x.Tile(join(x, [*[1] * (x.rank - len(times)), *times]))
+
+
+@function("Repeat")
+def repeat(x, repeats, axis=None):
+    """Repeats each entry along an axis."""
+    if type(repeats) is not int or axis is None or repeats < 1:
+        refuse(f"attributes repeats={repeats!r:.100}, axis={axis}")
+    place = rules.one_axis(x, axis)
+    times = [1] * (x.rank + 1)
+    times[place + 1] = repeats
+    shape = [0 if at < place else size for at, size in enumerate(x.shape)]
+    shape[place] = -1
+    if None in shape:
+        refuse("open sizes after the axis")
+    return x.unsqueeze(place + 1).Tile(times).reshape(*shape)
+
+
+@function("BroadcastTo")
+def broadcast_to(x, shape):
+    return x.Expand(join(x, shape))
+
+
+@function("Take")
+def take(x, indices, axis=None):
+    if axis is None:
+        refuse("attribute axis is missing")
+    return _at(x, indices, rules.one_axis(x, axis))[0]
+
+
+@function("TakeAlongAxis")
+def take_along_axis(x, indices, axis=None):
+    if axis is None or indices.rank != x.rank:
+        refuse("attribute axis is missing, or another number of axes")
+    return x.GatherElements(indices, axis=rules.one_axis(x, axis))
+
+
+@function("Pad")
+def pad(x, pad_width, mode="constant", constant_values=None):
+    if str(mode).lower() != "constant":
+        refuse(f"attribute mode={mode!r}")
+    widths = [bodies.each_axis(each, 2, "pad_width") for each in pad_width]
+    widths = widths * x.rank if len(widths) == 1 else widths
+    if len(widths) != x.rank or min(map(min, widths)) < 0:
+        refuse(f"attribute pad_width={pad_width}")
+    value = x.scalar(0 if constant_values is None else constant_values)
+    return x.Pad([before for before, _ in widths] + [after for _, after in widths], value)
+
+
+@function("Roll")
+def roll(x, shift, axis=None):
+    """Moves entries along an axis; those that leave it come back at the other end."""
+    if axis is None or type(shift) is not int or type(axis) is not int:
+        refuse(f"attributes shift={shift!r}, axis={axis!r}")
+    place = rules.one_axis(x, axis)
+    size = x.shape[place]
+    if not size:
+        refuse("an axis of open size")
+    at = -shift % size
+    return x.Slice([at], [_FAR], [place]).Concat(x.Slice([0], [at], [place]), axis=place)
+
+
+@function("Slice")
+def slice_(x, start_indices, shape):
+    ends = [begin + size for begin, size in zip(start_indices, shape, strict=True)]
+    if len(ends) != x.rank:
+        refuse(f"{len(ends)} starts of {x.rank} axes")
+    return x.Slice(join(x, start_indices), join(x, ends), [*range(x.rank)])
+
+
+def _triangle(upper: int, x: KerasTensor, k: int = 0) -> Any:
+    return x.Trilu(k if type(k) is int else refuse(f"attribute k={k!r}"), upper=upper)
+
+
+function("Triu")(partial(_triangle, 1))
+function("Tril")(partial(_triangle, 0))
+
+
+@function("OneHot")
+def one_hot(x, num_classes, axis=-1, dtype="float32", sparse=False):
+    if sparse or axis != -1 or type(num_classes) is not int:
+        refuse(f"attributes axis={axis}, num_classes={num_classes!r}, or sparse")
+    outside = x.Less(x.scalar(0))  # a negative class gets no one
+    ids = outside.Where(x.scalar(num_classes), x)
+    return ids.OneHot([num_classes], np.array([0, 1], np.dtype(dtype)), axis=-1)
+
+
+@function("TopK")
+def top_k(x, k, sorted=True):
+    values, places = x.TopK([k], axis=-1, outputs=2)
+    return [values, places.cast("int32")]
+
+
+def _filled(value: Any, x: KerasTensor, dtype: Any = None) -> Any:
+    return x.constant(np.full(1, value, dtype or x.dtype)).Expand(x.Shape())
+
+
+function("ZerosLike")(partial(_filled, 0))
+function("OnesLike")(partial(_filled, 1))
+
+
+@function("FullLike")
+def full_like(x, fill_value, dtype=None):
+    if not isinstance(fill_value, int | float):
+        refuse("a value that a run computes")
+    return _filled(fill_value, x, dtype)
+
+
+@function("Arange")
+def arange(start, stop=None, step=1, dtype=None):
+    """Counts from start, or from 0, by step to before stop."""
+    start, stop = (0, start) if stop is None else (start, stop)
+    values = alike(start, stop, step)
+    if any(each.rank for each in values):
+        refuse("expected scalars")
+    first, *others = (each if dtype is None else each.cast(dtype) for each in values)
+    return first.Range(*others)
+
+
+@function("Shape")
+def shape_(x, dtype="int32"):
+    """Returns the sizes of x. A model may hold TensorFlow's function, but not that of keras.ops."""
+    return x.Shape().cast(dtype)
+
+
+# TensorFlow's functions in functional models of Keras 2. The lines map TensorFlow's parameter names
+# to those in the rules above; other functions have rules of their own.
+
+same_in_tensorflow(
+    """
+    __operators__.add math.add add: Add x=x1 y=x2
+    math.subtract subtract: Subtract x=x1 y=x2
+    math.multiply multiply: Multiply x=x1 y=x2
+    math.maximum maximum: Maximum x=x1 y=x2
+    math.minimum minimum: Minimum x=x1 y=x2
+    math.floormod math.mod: Mod x=x1 y=x2
+    math.pow pow: Power x=x1 y=x2
+    math.squared_difference: SquaredDifference x=x1 y=x2
+    math.equal equal: Equal x=x1 y=x2
+    math.not_equal not_equal: NotEqual x=x1 y=x2
+    __operators__.eq: Equal self=x1 other=x2
+    __operators__.ne: NotEqual self=x1 other=x2
+    math.greater greater: Greater x=x1 y=x2
+    math.greater_equal greater_equal: GreaterEqual x=x1 y=x2
+    math.less less: Less x=x1 y=x2
+    math.less_equal less_equal: LessEqual x=x1 y=x2
+    math.logical_and logical_and: LogicalAnd x=x1 y=x2
+    math.logical_or logical_or: LogicalOr x=x1 y=x2
+    math.logical_not logical_not: LogicalNot
+    math.negative negative: Negative
+    math.abs abs: Absolute
+    math.sign sign: Sign
+    math.exp exp: Exp
+    math.log: Log
+    math.sqrt sqrt: Sqrt
+    math.rsqrt: Rsqrt
+    math.square square: Square
+    math.sin sin: Sin
+    math.cos cos: Cos
+    math.erf: Erf
+    math.reciprocal: Reciprocal
+    math.is_nan: Isnan
+    math.floor floor: Floor
+    math.ceil: Ceil
+    math.round round: Round
+    math.tanh tanh nn.tanh: Tanh
+    math.sigmoid sigmoid nn.sigmoid: Sigmoid
+    math.softplus nn.softplus: Softplus features=x
+    nn.relu: Relu features=x
+    nn.relu6: Relu6 features=x
+    nn.elu: Elu features=x
+    nn.selu: Selu features=x
+    nn.softsign: Softsign features=x
+    nn.leaky_relu: LeakyRelu features=x alpha=negative_slope
+    nn.softmax: Softmax logits=x
+    nn.log_softmax: LogSoftmax logits=x
+    math.reduce_max reduce_max: Max input_tensor=x
+    math.reduce_min reduce_min: Min input_tensor=x
+    math.reduce_any reduce_any: Any input_tensor=x
+    math.reduce_all reduce_all: All input_tensor=x
+    math.reduce_logsumexp reduce_logsumexp: Logsumexp input_tensor=x
+    math.reduce_variance: Var input_tensor=x
+    math.reduce_std: Std input_tensor=x
+    __operators__.getitem: GetItem tensor=x slice_spec=key
+    expand_dims: ExpandDims input=x
+    compat.v1.squeeze squeeze: Squeeze input=x
+    reshape: Reshape tensor=x shape=newshape
+    compat.v1.transpose transpose: Transpose a=x perm=axes
+    tile: Tile input=x multiples=repeats
+    repeat: Repeat input=x
+    broadcast_to: BroadcastTo input=x
+    reverse: Flip tensor=x
+    roll: Roll input=x
+    stack: Stack values=x
+    unstack: Unstack value=x
+    concat: Concatenate values=xs
+    where: Where x=x1 y=x2
+    cast: Cast
+    zeros_like: ZerosLike input=x
+    ones_like: OnesLike input=x
+    identity: Copy input=x
+    stop_gradient: StopGradient input=x
+    shape: Shape input=x out_type=dtype
+    range: Arange limit=stop delta=step
+    clip_by_value: Clip t=x clip_value_min=x_min clip_value_max=x_max
+    pad: Pad tensor=x paddings=pad_width
+    """
+)
+
+
+@tensorflow("math.divide divide math.truediv truediv")
+def divide_of_tensorflow(x, y):
+    """Divides integers of 32 bits and more as float64, others as float32."""
+    a, b = alike(x, y)
+    dtype = a.dtype if a.dtype.kind == "f" else "float64" if a.dtype.itemsize > 2 else "float32"
+    return a.cast(dtype) / b.cast(dtype)
+
+
+@tensorflow("math.reduce_mean reduce_mean")
+def mean_of_tensorflow(input_tensor, axis=None, keepdims=False):
+    """Refuses integers, whose mean TensorFlow rounds towards zero."""
+    if input_tensor.dtype.kind != "f":
+        refuse(f"of {input_tensor.dtype}")
+    return _reduce("ReduceMean", input_tensor, axis, keepdims)
+
+
+def _total_of_tensorflow(
+    kind: str, input_tensor: KerasTensor, axis: Any = None, keepdims: bool = False
+) -> Any:
+    """Adds or multiplies in the type of the tensor; refuses small integers, which overflow."""
+    if input_tensor.dtype.itemsize < 4:
+        refuse(f"of {input_tensor.dtype}")
+    return _total(kind, input_tensor, axis, keepdims)
+
+
+tensorflow("math.reduce_sum reduce_sum")(partial(_total_of_tensorflow, "ReduceSum"))
+tensorflow("math.reduce_prod reduce_prod")(partial(_total_of_tensorflow, "ReduceProd"))
+
+
+@tensorflow("nn.silu nn.swish")
+def swish(features, beta=1.0):
+    return features * (features * float(beta)).Sigmoid()
+
+
+@tensorflow("nn.gelu")
+def gelu_of_tensorflow(features, approximate=False):
+    return gelu(features, approximate)
+
+
+@tensorflow("math.l2_normalize nn.l2_normalize")
+def l2_normalize(x, axis=None, epsilon=1e-12):
+    """Divides by the root of the sum of squares, which is at least epsilon."""
+    return x / x.ReduceSumSquare(_axes(x, axis), keepdims=1).Max(float(epsilon)).Sqrt()
+
+
+@tensorflow("linalg.matmul matmul")
+def matrix_product(a, b, transpose_a=False, transpose_b=False):
+    return matmul(a.swap() if transpose_a else a, b.swap() if transpose_b else b)
+
+
+@tensorflow("split")
+def split_of_tensorflow(value, num_or_size_splits, axis=0):
+    sizes = num_or_size_splits
+    if isinstance(sizes, list) and all(type(each) is int and each >= 0 for each in sizes):
+        return _split(value, sizes, rules.one_axis(value, axis))
+    return split(value, sizes, axis) if type(sizes) is int else refuse(f"sizes {sizes!r:.100}")
+
+
+@tensorflow("gather")
+def gather(params, indices, axis=0, batch_dims=0, validate_indices=None):
+    if batch_dims:
+        refuse(f"attribute batch_dims={batch_dims}")
+    return take(params, indices, axis)
+
+
+@tensorflow("math.argmax argmax math.argmin argmin")
+def place_of_extreme(input, axis=0, output_type="int64", *, op):
+    kind = "ArgMax" if "max" in op.config["function"] else "ArgMin"
+    place = rules.one_axis(input, axis)
+    return bodies.extreme_index(input, kind, place, False).cast(output_type)
+
+
+@tensorflow("math.cumsum cumsum")
+def cumulative_sum_of_tensorflow(x, axis=0, exclusive=False, reverse=False):
+    return x.CumSum([rules.one_axis(x, axis)], exclusive=int(exclusive), reverse=int(reverse))
+
+
+@tensorflow("one_hot")
+def one_hot_of_tensorflow(indices, depth, on_value=1, off_value=0, axis=-1, dtype="float32"):
+    if (on_value, off_value) != (1, 0):
+        refuse(f"values {off_value} and {on_value}")
+    return one_hot(indices, depth, axis, dtype)
+
+
+@tensorflow("math.add_n add_n")
+def add_all(inputs):
+    return reduce(lambda a, b: a.Add(b), inputs)
+
+
+@tensorflow("slice")
+def slice_of_tensorflow(input_, begin, size):
+    """Takes ``size`` entries along each axis, -1: all that are left."""
+    ends = [_FAR if n == -1 else at + n for at, n in zip(begin, size, strict=True)]
+    return input_.Slice(join(input_, begin), join(input_, ends), [*range(input_.rank)])

@@ -1,0 +1,140 @@
+"""Finds the opset that a written model needs: ONNX's schemas say which opset added each form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from onernn.adapters.onnx.read import DTYPES, bodies
+
+IR_VERSIONS = {
+    **{9: 4, 10: 5, 11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8},
+    **{19: 9, 20: 9, 21: 10, 22: 10},
+}
+"""The opsets that onernn writes, each with the version of the format that introduced it.
+
+Before version 4 (opset 9), the weights of a model are inputs.
+"""
+FUNCTIONS = 8
+"""The first version of the format in which a model has functions."""
+FILE = Path(__file__).with_name("schemas.json")
+NEGATIVE = 11
+"""The opset from which on every operator counts a negative axis from the end."""
+
+
+class Need(NamedTuple):
+    """A reason why a node needs an opset; ``value``: the first output of the node.
+
+    ``runtime``: only ONNX Runtime needs the opset, not ONNX.
+    """
+
+    opset: int
+    value: str
+    reason: str
+    runtime: bool = False
+
+
+@cache
+def schemas() -> Mapping[str, Any]:
+    """Returns ONNX's operators by name, each with the first opsets of its attributes, inputs and
+    types.
+
+    An attribute is [first opset, default]. An input is [name of its types, first opset, first opset
+    in which it is optional if it was required before, else 0]. Types are dtypes by first opset.
+    "runtime" is the first opset in which ONNX Runtime runs a dtype, if ONNX allows it earlier.
+    """
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def later_attribute(op: str, name: str, opset: int) -> Any:
+    """Returns the default of an attribute that was added after an opset, [] for other
+    attributes.
+    """
+    first, default = schemas().get(op, {}).get("attributes", {}).get(name, (0, None))
+    return [default] if first > opset else []
+
+
+def needs(graph: Any, types: dict[str, str], functions: Mapping[str, Any]) -> Iterator[Need]:
+    """Yields the needs of all nodes of a GraphProto or FunctionProto, including nodes in bodies.
+    The needs of a function are also needs of its calls.
+
+    ``types``: the dtypes of values by name, "" if unknown; the graph's own values are added.
+    """
+    for each in getattr(graph, "initializer", ()):
+        types[each.name] = DTYPES.get(each.data_type, "")
+    for node in graph.node:
+        given = [types.get(name, "") for name in node.input]
+        inner = functions.get(node.op_type) if node.domain else None
+        if inner is not None:
+            known = dict(zip(inner.input, given, strict=True))
+            yield from (n._replace(value=node.output[0]) for n in needs(inner, known, functions))
+            types |= zip(node.output, [known.get(name, "") for name in inner.output], strict=True)
+        if node.domain:
+            continue
+        inside = [*_in_bodies(node, given, types)]
+        for body, known in inside:
+            yield from needs(body, known, functions)
+        results = _results(node, given, types, inside)
+        types |= zip(node.output, results, strict=True)
+        since, value = schemas()[node.op_type]["since"], node.output[0]
+        yield Need(since, value, node.op_type)
+        own = _own(node, given, results)
+        yield from (Need(first, value, why) for first, why in own if first > since)
+        for dtype in dict.fromkeys(given):
+            first = schemas()[node.op_type].get("runtime", {}).get(dtype, 0)
+            yield Need(first, value, f"{node.op_type} of {dtype} in ONNX Runtime", runtime=True)
+
+
+def _in_bodies(node: Any, given: Sequence[str], types: Mapping[str, str]) -> Iterator[Any]:
+    """Yields the bodies of a node, each with the known dtypes of its values."""
+    taken = ["int64", "bool", *given[2:]] if node.op_type == "Loop" else given
+    for body in bodies(node):
+        yield body, {**types, **dict(zip((v.name for v in body.input), taken, strict=False))}
+
+
+def _results(
+    node: Any, given: Sequence[str], types: Mapping[str, str], inside: Sequence[Any]
+) -> list[str]:
+    """Returns the dtypes of a node's outputs, "" if they do not follow from the schema."""
+    if inside:
+        body, known = inside[0]
+        names = [value.name for value in body.output][node.op_type == "Loop" :]
+        return [known.get(name, "") for name in names]
+    schema = schemas()[node.op_type]
+    known = {letter: dtype for (letter, *_), dtype in _slots(schema["inputs"], given) if dtype}
+    for name, allowed in schema["types"].items():
+        dtypes = " ".join(allowed.values()).split()
+        if len(dtypes) == 1:
+            known[name] = dtypes[0]
+    for each in node.attribute:
+        if each.name in ("to", "value"):  # of Cast, ConstantOfShape and Constant
+            number = each.t.data_type if each.HasField("t") else each.i
+            known[schema["outputs"][0][0]] = DTYPES.get(number, "")
+    slots = _slots(schema["outputs"], node.output)
+    return [known.get(letter, "") for (letter, *_), _ in slots]
+
+
+def _slots(slots: Sequence[Any], values: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Returns the values with their slots; the last slot may take any number of values."""
+    return [(slots[min(at, len(slots) - 1)], value) for at, value in enumerate(values)]
+
+
+def _own(node: Any, given: Sequence[str], results: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yields the first opsets of an operator's attributes, inputs and dtypes."""
+    op, schema = node.op_type, schemas()[node.op_type]
+    for each in node.attribute:
+        first, _ = schema.get("attributes", {}).get(each.name, (0, None))
+        yield first, f"attribute {each.name} of {op}"
+        if "axis" in each.name or "axes" in each.name:
+            yield NEGATIVE * (min([each.i, *each.ints]) < 0), f"a negative axis of {op}"
+    there = [at < len(node.input) and node.input[at] for at in range(len(schema["inputs"]))]
+    for at, ((_, first, free), name) in enumerate(zip(schema["inputs"], there, strict=True)):
+        yield (first, f"input {at} of {op}") if name else (free, f"{op} without input {at}")
+    slots = (*_slots(schema["inputs"], given), *_slots(schema["outputs"], results))
+    for (letter, came, _), dtype in slots:
+        for first, dtypes in schema["types"][letter].items():
+            if dtype in dtypes.split() and int(first) > came:
+                yield int(first), f"{op} of {dtype}"

@@ -1,0 +1,103 @@
+"""Scores rows in pipelines of Apache Beam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from onernn.adapters.common.adapter import require
+from onernn.ir.errors import UnsupportedError
+from onernn.scoring.corpus import holds
+from onernn.scoring.runner import WINDOW
+from onernn.scoring.scorer import Scorer
+
+require("apache_beam", "beam")
+
+from apache_beam.ml.inference.base import ModelHandler  # noqa: E402
+
+_SHOWN = 10_000
+"""Characters of a row that cannot be read, in the reason for its rejection."""
+
+Row = Mapping[str, Any]
+
+
+class ScorerHandler(ModelHandler):  # type: ignore[misc]
+    """A handler for Beam's `RunInference`: rows in, the same rows with a scorer's outputs out.
+
+    Rows are dictionaries, and ``schema`` is the type of their columns. A result is the dictionary
+    of the scorer's row: the kept columns, the outputs and ``rejected``. A row that the schema
+    cannot hold unchanged has nulls for all other columns; its reason has its text.
+    ``min_batch_size``, ``max_batch_size``: rows that are scored together. Wrap the
+    handler in Beam's `KeyedModelHandler` for rows with keys.
+
+    The scorer should have ``threads=1``: Beam runs several threads or processes.
+
+    Raises the errors of the scorer for the columns of ``schema``.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        schema: pa.Schema,
+        *,
+        min_batch_size: int = 256,
+        max_batch_size: int = WINDOW,
+        **options: Any,
+    ) -> None:
+        scorer.schema(schema)
+        super().__init__(min_batch_size=min_batch_size, max_batch_size=max_batch_size, **options)
+        self._scorer, self._schema = scorer, schema
+
+    def load_model(self) -> Scorer:
+        return self._scorer
+
+    def run_inference(
+        self,
+        batch: Sequence[Row],
+        model: Scorer,
+        inference_args: Mapping[str, Any] | None = None,
+    ) -> Iterable[dict[str, Any]]:
+        """Returns the results of rows, in the same order."""
+        if inference_args:
+            raise UnsupportedError(f"inference_args: expected none, got {[*inference_args]}")
+        table, bad = read_rows(batch, self._schema)
+        return model(table, bad).to_pylist()
+
+    def get_metrics_namespace(self) -> str:
+        return "onernn"
+
+
+def read_rows(rows: Sequence[Row], schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
+    """Returns rows as a table, and why some of them, by their number, have nulls in it."""
+    values, bad = list[dict[str, Any]](), dict[int, str]()
+    for index, row in enumerate(rows):
+        try:
+            values.append(_checked(row, schema))
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            values.append({})
+            bad[index] = f"{error}: {f'{row!r}':.{_SHOWN}}"
+    return pa.Table.from_pylist(values, schema), bad
+
+
+def _checked(row: Row, schema: pa.Schema) -> dict[str, Any]:
+    """Returns the row with Python's values. Raises if the schema does not hold it unchanged."""
+    if not isinstance(row, Mapping):
+        raise TypeError(f"expected a dictionary, got {type(row).__name__}")
+    if unknown := row.keys() - {*schema.names}:
+        raise ValueError(f"the schema has no column {min(map(str, unknown))!r}")
+    values = {name: _plain(value) for name, value in row.items()}
+    for field in schema:
+        value = values.get(field.name)
+        if not holds(field.type, value):
+            raise ValueError(f"column {field.name!r} is of {field.type}, got {f'{value!r}':.60}")
+        pa.array([value], field.type)
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    return [*value] if isinstance(value, tuple) else value

@@ -1,0 +1,159 @@
+"""Scores the windows of a corpus on the nodes of Ray's cluster, which also read and write."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from onernn.adapters.common.adapter import require
+from onernn.ir.errors import BudgetError, LibraryError
+from onernn.scoring.corpus import Corpus, Window
+from onernn.scoring.folder import MOST_ATTEMPTS
+
+T = TypeVar("T")
+_LARGEST = 2**31 - 2**20
+"""Bytes of a row of Ray's data sets."""
+
+
+class GivenUp(NamedTuple):
+    """A window that three processes began and did not end."""
+
+    window: str
+
+
+def score_windows(
+    corpus: Corpus,
+    size: int,
+    done: Collection[int],
+    only: Collection[int] | None,
+    work: Callable[[Window], T],
+    workers: int | None,
+) -> Iterator[T | tuple[int, GivenUp]]:
+    """Yields what ``work`` returns for each window that is not done, or for ``only`` some, in any
+    order.
+
+    Tasks read the windows of a block of the corpus each, and ``workers`` actors, by default one per
+    CPU of the cluster, work on windows as they come. Ray starts both again if their process or node
+    is lost. A row of Ray's data set is a window, so that no block of Ray's divides one. An error of
+    the corpus or the work is raised here as it was raised there; Ray's errors are `LibraryError`s.
+    """
+    ray, data = require("ray", "ray"), require("ray.data", "ray")
+    if not ray.is_initialized():
+        ray.init()  # at RAY_ADDRESS, or on this machine
+    count = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+    context = data.DataContext.get_current().copy()
+    context.target_max_block_size = context.target_min_block_size = 1  # byte: each row is a block
+    context.enable_progress_bars = False
+
+    def read(step: _Step, items: Sequence[Any]) -> Any:
+        rows = data.from_items([_row(each) for each in items], override_num_blocks=len(items))
+        tasks = data.TaskPoolStrategy(min(count, len(items)))
+        return rows.flat_map(step, num_cpus=0, compute=tasks)
+
+    with data.DataContext.current(context):
+        kept = ray.put(corpus)
+        if corpus.lines_unknown:
+            counts = dict(_results(read(_Step(_count_lines, kept), range(len(corpus.paths)))))
+            corpus.set_lines([counts[file] for file in sorted(counts)])
+            kept = ray.put(corpus)
+        windows = range(max(1, -(-corpus.rows // size)))
+        wanted = [n for n in windows if (n not in done if only is None else n in only)]
+        if not wanted:
+            return
+        attempts = ray.remote(_Attempts).options(num_cpus=0).remote()
+        results = read(_Step(_read, kept, size), corpus.runs(size, wanted)).flat_map(
+            _Step,
+            fn_constructor_args=(_work, ray.put(work), attempts),
+            num_cpus=1,
+            compute=data.ActorPoolStrategy(min_size=1, max_size=count),
+        )
+    yield from _results(results)
+
+
+class _Step:
+    """Makes rows of rows by a function, to which it passes the object that is ``kept`` in Ray's
+    object store, and ``more``. An error becomes a row.
+    """
+
+    def __init__(self, function: Callable[..., Iterator[Any]], kept: Any, *more: Any) -> None:
+        self._function, self._kept, self._more = function, kept, more
+        self._value: Any = None
+
+    def __call__(self, row: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
+        item = pickle.loads(row["content"])
+        if isinstance(item, Exception):
+            yield row
+            return
+        try:
+            if self._value is None:
+                self._value = require("ray", "ray").get(self._kept)
+            for result in self._function(self._value, *self._more, item):
+                yield _row(result)
+        except Exception as error:
+            try:
+                yield _row(error)
+            except Exception:  # it has no pickle
+                yield _row(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _row(item: Any) -> dict[str, bytes]:
+    return {"content": pickle.dumps(item)}
+
+
+def _results(rows: Any) -> Iterator[Any]:
+    try:
+        for row in rows.iter_rows():
+            result = pickle.loads(row["content"])
+            if isinstance(result, Exception):
+                raise result
+            yield result
+    except require("ray", "ray").exceptions.RayError as error:
+        raise LibraryError(f"Ray: {error}") from error
+
+
+def _count_lines(corpus: Corpus, file: int) -> Iterator[tuple[int, int]]:
+    yield file, corpus.count_lines(file)
+
+
+def _read(corpus: Corpus, size: int, run: range) -> Iterator[Window]:
+    """Yields windows whose tables are bytes: a pickle of a part of a table holds all of it."""
+    for one in corpus.windows(size, only=run):
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_stream(content, one.table.schema) as stream:
+            stream.write_table(one.table)
+        table = content.getvalue().to_pybytes()
+        if len(table) > _LARGEST:
+            raise BudgetError(
+                f"{one} has {len(table):,} bytes; Ray takes {_LARGEST:,}: score fewer rows at once"
+                " (window=, --window)"
+            )
+        yield one._replace(table=table)
+
+
+def _work(
+    work: Callable[[Window], T], attempts: Any, one: Window
+) -> Iterator[T | tuple[int, GivenUp]]:
+    get = require("ray", "ray").get
+    if get(attempts.begin.remote(one.number)) > MOST_ATTEMPTS:
+        yield one.number, GivenUp(str(one))
+        return
+    yield work(one._replace(table=pa.ipc.open_stream(one.table).read_all()))
+    get(attempts.end.remote(one.number))
+
+
+class _Attempts:
+    """Counts how often windows are begun and not ended."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[int]()
+
+    def begin(self, window: int) -> int:
+        self._counts[window] += 1
+        return self._counts[window]
+
+    def end(self, window: int) -> None:
+        del self._counts[window]
