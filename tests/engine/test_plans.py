@@ -129,6 +129,16 @@ def test_products_of_stacks_of_matrices_are_those_of_each(dtype: str, columns: i
     assert_close(got, want.astype(dtype))
 
 
+@pytest.mark.parametrize("columns", [15, 16, 17, 64, 100])
+def test_the_arrays_of_steps_begin_a_cache_line(columns: int) -> None:
+    weight = uniform(20, columns)
+    graph = small([new_node("y = MatMul x w")], {"x": ("float32", 9, 20)}, w=weight)
+    session = Session(graph, backend="kernels")
+    session.run({"x": np.ones((9, 20), np.float32)})
+    (packed,) = planned(session).encoded.keeps
+    assert packed.size >= weight.size and packed.ctypes.data % 64 == 0
+
+
 RAGGED = {"words": (tagger(), sentences), "documents": (documents(), of_documents)}
 RAGGED["padded to the longest"] = padder(), unpadded
 

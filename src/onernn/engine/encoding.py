@@ -11,6 +11,7 @@ import numpy as np
 
 from onernn.backend.compiled.backend import CompiledStack
 from onernn.backend.compiled.library import Kernels
+from onernn.backend.process import ALIGNMENT, allocate_aligned
 from onernn.engine.inferring import sizes_of
 from onernn.engine.kernels import PreparedNode, recurrence_of
 from onernn.engine.operators.elementwise import COPY
@@ -143,8 +144,16 @@ class Encoded:
         return [self.place(name), self.place(root), self.size(start), self.width(root)]
 
     def constant(self, array: Array, name: str = "") -> int:
-        """Returns the place of a constant array, which belongs to a value or only to a step."""
+        """Returns the place of a constant array, which belongs to a value or only to a step.
+
+        A step's array begins a cache line: NumPy's begin 16 bytes after one, and half of the
+        kernels' loads would read two lines.
+        """
         array = np.require(array, requirements=("C", "A"))
+        if not name and array.ctypes.data % ALIGNMENT:
+            aligned = allocate_aligned(array.nbytes).view(array.dtype).reshape(array.shape)
+            aligned[...] = array
+            array = aligned
         self.keeps.append(array)
         place = self.place(name or name_kept(name, str(len(self.keeps))))
         self.constants += [place, array.ctypes.data, array.nbytes]

@@ -278,7 +278,7 @@ inline void in_parts(std::int64_t rows, std::int64_t most, Function function) {
 
 /// So many rows go through a panel together, and so many of the panel's rows at a time: with the
 /// sums of both they stay in the caches of a core.
-inline constexpr std::int64_t kRowsAtOnce = 24, kDepth = 128;
+inline constexpr std::int64_t kRowsAtOnce = 24, kDepth = 64;
 template <class Factor, class Stored>
 inline constexpr std::int64_t kRowsTogether = kRowsAtOnce;
 

@@ -100,13 +100,19 @@ template <int M, int G, int S = G, class Use>
   if (count < 1) return;  // else the sums would also be stored before the loop
   panel += 2 * S * 16;
   const auto add = [&](auto part, std::int64_t k) {
-    QuadColumns columns[G];
-    unrolled<G>([&](int g) { columns[g] = load_row(panel + (k * S + g) * 16, 0); });
-    unrolled<M>([&](int m) {
-      const auto factor = broadcast(rows[m][k]);
-      Ints(&sums)[G] = own[part * M + m];
-      unrolled<G>([&](int g) { sums[g] = multiply_add(factor, columns[g], sums[g]); });
-    });
+    const auto column = [&](int g) { return load_row(panel + (k * S + g) * 16, 0); };
+    if constexpr (M == 1) {  // widened columns of all sums would not fit the registers
+      const auto factor = broadcast(rows[0][k]);
+      unrolled<G>([&](int g) { own[part][g] = multiply_add(factor, column(g), own[part][g]); });
+    } else {
+      QuadColumns columns[G];
+      unrolled<G>([&](int g) { columns[g] = column(g); });
+      unrolled<M>([&](int m) {
+        const auto factor = broadcast(rows[m][k]);
+        Ints(&sums)[G] = own[part * M + m];
+        unrolled<G>([&](int g) { sums[g] = multiply_add(factor, columns[g], sums[g]); });
+      });
+    }
   };
   std::int64_t k = 0;
   if constexpr (P > 1)
@@ -120,18 +126,22 @@ template <int M, int G, int S = G, class Use>
 }
 #endif
 
-/// So many of a panel's G sixteens of columns are summed at a time: all, unless registers hold more
-/// rows of one.
+/// So many of a panel's G sixteens of columns are summed at a time: all of one row if their sums fit
+/// the registers, or of as many rows as fit; else one, of more rows.
+template <int M, int G>
+inline constexpr int kBeside = M * G <= (M == 1 ? kSums<Floats> : kSums<Ints>) ? G : 1;
+/// The widest block of rows: see `kBeside`.
 template <int G>
-inline constexpr int kBeside = kSums<Ints> / G > 1 ? G : 1;
+inline constexpr int kWide = kSums<Ints> / G > 1 ? G : 1;
 
-/// The same of all G sixteens of columns, for as many rows as `in_blocks<Ints, kBeside<G>>` has.
+/// The same of all G sixteens of columns, for as many rows as `in_blocks<Ints, kWide<G>>` has.
 template <int M, int G, class Use>
 inline void sum_panel(const QuadFactor* const* left, const ByteQuad* panel, std::int64_t count,
                       Use use) {
-  for (int first = 0; first < G; first += kBeside<G>)
-    sum_quads<M, kBeside<G>, G>(left, panel + first * 16, count,
-                                [=](int m, int g, Ints sum) { use(m, first + g, sum); });
+  constexpr int B = kBeside<M, G>;
+  for (int first = 0; first < G; first += B)
+    sum_quads<M, B, G>(left, panel + first * 16, count,
+                       [=](int m, int g, Ints sum) { use(m, first + g, sum); });
 }
 
 #if defined(ONERNN_NEON)
@@ -193,7 +203,7 @@ inline void multiply_panel(Floats (&sums)[M][G], const QuadFactor* const* left,
 template <int G, class Factor, class Use>
 inline void each_sum(const Factor* const* left, std::int64_t rows, const ByteQuad* panel,
                      std::int64_t count, Use use) {
-  in_blocks<Ints, kBeside<G>>(rows, [&](auto block, std::int64_t row) {
+  in_blocks<Ints, kWide<G>>(rows, [&](auto block, std::int64_t row) {
     sum_panel<block(), G>(left + row, panel, count,
                           [&use, row](int m, int g, Ints sum) { use(row + m, g, sum); });
   });
