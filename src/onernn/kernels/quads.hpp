@@ -126,8 +126,8 @@ template <int M, int G, int S = G, class Use>
 }
 #endif
 
-/// So many of a panel's G sixteens of columns are summed at a time: all of one row if their sums fit
-/// the registers, or of as many rows as fit; else one, of more rows.
+/// So many of a panel's G sixteens of columns are summed at a time: all of one row if registers
+/// hold their sums, or of as many rows as fit; else one, of more rows.
 template <int M, int G>
 inline constexpr int kBeside = M * G <= (M == 1 ? kSums<Floats> : kSums<Ints>) ? G : 1;
 /// The widest block of rows: see `kBeside`.
