@@ -245,7 +245,7 @@ def verify_command(
 ) -> None:
     """Compares MODEL's outputs with a reference and names the fault.
 
-    Exit 1: they differ.
+    Exit 1: the outputs differ.
     """
     if report is not None:
         check_report(report)
@@ -293,7 +293,7 @@ def verify_command(
     if report is not None:
         wrong = sum(not each.passed for each in result.outputs)
         compared = counted(len(result.outputs), "output")
-        show_written(report, [report], [f"{compared}, {wrong} wrong"])
+        show_written(report, [report], [f"{compared}, {wrong} differ"])
     raise typer.Exit(0 if result.passed else 1)
 
 

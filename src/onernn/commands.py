@@ -24,6 +24,7 @@ from onernn.ir.errors import UnsupportedError, did_you_mean
 from onernn.ir.files import COMPILED
 from onernn.ir.graph import Graph
 from onernn.showing import show_json, working
+from onernn.verification.comparing import TOLERANCES
 from onernn.verification.references import Against, open_against
 from onernn.verification.verifying import SECONDS
 
@@ -111,11 +112,20 @@ MaxSteps = Annotated[
         help="The maximum number of operators of a run. Operators in loops and layers count.",
     ),
 ]
-Atol = Annotated[float | None, typer.Option(metavar="NUMBER", help="The absolute tolerance.")]
+Atol = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NUMBER",
+        show_default=f"{TOLERANCES['f32'].atol:g} for f32",
+        help="The absolute tolerance.",
+    ),
+]
 Rtol = Annotated[
     float | None,
     typer.Option(
-        metavar="NUMBER", help="The tolerance relative to the reference's largest absolute value."
+        metavar="NUMBER",
+        show_default=f"{TOLERANCES['f32'].rtol:g} for f32",
+        help="The tolerance relative to the reference's largest absolute value.",
     ),
 ]
 Json = Annotated[bool, _common(None, "--json", help="Print JSON only.")]
@@ -137,7 +147,7 @@ ExposeStates = Annotated[
 ]
 Given = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=NUMBER", help="The value of an input without axes."),
+    typer.Option(metavar="NAME=NUMBER", help="The value of an input without axes, now a constant."),
 ]
 Inputs = Annotated[
     Path | None,
@@ -151,7 +161,8 @@ Seconds = Annotated[
         metavar="N",
         min=0,
         show_default=f"no limit, and {SECONDS:g} for the search of causes",
-        help="The limit of the whole command; 0 compares without a search of causes.",
+        help="The time limit of the whole command, in seconds; 0 compares without a search of"
+        " causes.",
     ),
 ]
 Mapped = Annotated[
@@ -232,7 +243,9 @@ def numbers(graph: Graph, given: Iterable[str] | None) -> dict[str, Array]:
 
 
 class Command(TyperCommand):
-    """A command. Its help explains what only this command has, and lists the common options."""
+    """A command. Its help explains what only this command has, and lists the common options, the
+    flags of all commands last.
+    """
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Returns the arguments and the required options, and ``[OPTIONS]`` for the others."""
@@ -245,6 +258,7 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         every = self.get_params(ctx)
         common = [each for each in every if _is_common(each) or each.name == "help"]
+        common.sort(key=lambda each: each.is_flag)
         own = [each for each in every if not _is_argument(each) and each not in common]
         arguments = [(_value_of(each), each.help or "") for each in every if _is_argument(each)]
         _write_section(formatter, "Arguments", arguments)

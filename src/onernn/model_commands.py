@@ -430,7 +430,8 @@ def quantize_command(
         str | None,
         typer.Option(
             metavar="LIMIT",
-            help="'labels 0.1%', 'max_abs 0.02' or 'rmse 0.001'; without it all layers are u8.",
+            help="The error to allow: 'labels 0.1%', 'max_abs 0.02' or 'rmse 0.001'. Without it,"
+            " all layers are u8.",
         ),
     ] = None,
     held_out: Annotated[

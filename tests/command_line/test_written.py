@@ -28,7 +28,7 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[
 WRITING = {
     "run": ("run m --input io.npz -o out.npz", "out.npz", "1 output: ", {"lines"}),
     "score": ("score tags rows.jsonl scores", "scores", "1 file, 2 rows", {"output", "rows"}),
-    "verify": ("verify m --data io.npz --report r.html", "r.html", "1 output, 0 wrong", {"causes"}),
+    "verify": ("verify m --data io.npz --report r.html", "r.html", "1 output, 0 differ", {"causes"}),
     "convert": ("convert m new.onnx", "new.onnx", "3 inputs, 1 output, ", {"causes"}),
     "join": (
         "join one.onnx two.onnx -o j.onnx",
