@@ -28,15 +28,25 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[
 WRITING = {
     "run": ("run m --input io.npz -o out.npz", "out.npz", "1 output: ", {"lines"}),
     "score": ("score tags rows.jsonl scores", "scores", "1 file, 2 rows", {"output", "rows"}),
-    "verify": ("verify m --data io.npz --report r.html", "r.html", "1 output, 0 differ", {"causes"}),
-    "convert": ("convert m new.onnx", "new.onnx", "3 inputs, 1 output, ", {"causes"}),
+    "verify": (
+        "verify m --data io.npz --report r.html",
+        "r.html",
+        "1 output, 0 differ",
+        {"details"},
+    ),
+    "convert": ("convert m new.onnx", "new.onnx", "3 inputs, 1 output, ", {"details"}),
     "join": (
         "join one.onnx two.onnx -o j.onnx",
         "j.onnx",
-        "1 input, 1 output, 2 nodes",
+        "1 input, 1 output, 3 nodes",
         {"inputs"},
     ),
-    "quantize": ("quantize tags q.onnx --data ids.npz", "q.onnx", " (1 recurrent)", {"layers"}),
+    "quantize": (
+        "quantize tags q.onnx --data ids.npz",
+        "q.onnx",
+        " nodes (2 recurrent)",
+        {"layers"},
+    ),
     "weights": ("weights m --to onnx -o w.npz", "w.npz", "3 arrays of 1 layer", {"lines"}),
     "repair": (
         "repair wrong.onnx --against sound.onnx -o f.onnx",
