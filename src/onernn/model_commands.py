@@ -228,21 +228,23 @@ def _show_model(out: Path, files: Sequence[Path], rules: Any, *, is_checked: boo
     step, command = "", list[object]()
     runtime = next(a.runtime for a in ADAPTERS if a.writer and a.writer.suffix == out.suffix)
     if runtime and runtime.version and not is_checked and not rules:
-        step = f"compare it with {runtime.name}"
+        step = f"check it with {runtime.name}"
         command = ["onernn", "verify", out, "--against", f"{runtime.name}:{out}"]
     name = " and ".join(map(str, files))
     show_written(name, files, _contents_of(out, rules), step, command)
 
 
 def _contents_of(out: Path, rules: Any) -> Iterator[str]:
-    """Yields the numbers of inputs, outputs and nodes of a written file, as onernn reads it."""
+    """Yields the numbers of inputs, outputs and recurrent nodes of a written file.
+
+    Other nodes are not counted: onernn reads some as several, or as none.
+    """
     with suppress(OnernnError):
         graph = load(out, rules=rules)
-        nodes = list(every_node(graph))
-        layers = sum(node.op == "Rnn" for node in nodes)
         yield counted(len(graph.inputs), "input")
         yield counted(len(graph.outputs), "output")
-        yield counted(len(nodes), "node") + (f" ({layers} recurrent)" if layers else "")
+        if layers := sum(node.op == "Rnn" for node in every_node(graph)):
+            yield counted(layers, "recurrent node")
 
 
 # --- the command that writes a file which the library runs without Python
@@ -332,8 +334,8 @@ def plug_command(
         print(line)
     for refusal in result.refusals:
         complain(stays(HOST, refusal))
-    layers = counted(len(result.replaced), "recurrent layer")
-    show_written(output, [output], [f"{layers} of libonernn"])
+    nodes = counted(len(result.replaced), "recurrent node")
+    show_written(output, [output], [f"{nodes} of libonernn"])
 
 
 # --- the command that makes one model of several

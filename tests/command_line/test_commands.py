@@ -182,8 +182,8 @@ def test_without_arguments_five_things_are_offered_that_are_commands(onernn: Run
         ("inspect m --backend kernel", "did you mean 'kernels'?"),
         ("inspect m --semantics documentd", "did you mean 'documented'?"),
         ("inspect mm", "did you mean 'm'?"),
-        ("inspect grus", "did you mean 'gru.onnx'?"),
-        ("inspect gru.onxn", "did you mean 'gru.onnx'?"),
+        ("inspect tagger", "did you mean 'tagger.onnx'?"),
+        ("inspect tagger.onxn", "did you mean 'tagger.onnx'?"),
         ("weights m --to pytorch --output w.npz", "did you mean 'torch'?"),
         ("weights m --to torch --output w.npz --node tmp3", "did you mean 'tmp_3'?"),
         ("convert m m.onxn", "did you mean '.onnx'?"),
@@ -196,7 +196,7 @@ def test_a_misspelled_name_is_answered_with_the_one_that_is_like_it(
 ) -> None:
     with np.load(tmp_path / "io.npz") as recorded:
         np.savez(tmp_path / "X.npz", in__X=recorded["in__x"])
-    (tmp_path / "gru.onnx").touch()
+    (tmp_path / "tagger.onnx").touch()
     code, _, stderr = onernn(line)
     assert code == 2 and hint in stderr, stderr
 

@@ -38,13 +38,13 @@ WRITING = {
     "join": (
         "join one.onnx two.onnx -o j.onnx",
         "j.onnx",
-        "1 input, 1 output, 3 nodes",
+        "1 input, 1 output; check it ",
         {"inputs"},
     ),
     "quantize": (
         "quantize tags q.onnx --data ids.npz",
         "q.onnx",
-        " nodes (2 recurrent)",
+        "2 recurrent nodes",
         {"layers"},
     ),
     "weights": ("weights m --to onnx -o w.npz", "w.npz", "3 arrays of 1 layer", {"lines"}),
@@ -56,7 +56,7 @@ WRITING = {
     ),
     "emit": ("emit m -o cpp", "cpp", "27 files; build its example: c++ ", {"lines"}),
     "compile": ("compile m -o m.onernn", "m.onernn", "2 inputs, 1 output", {"lines"}),
-    "plug": ("plug sound.onnx -o p.onnx", "p.onnx", "1 recurrent layer of libonernn", {"lines"}),
+    "plug": ("plug sound.onnx -o p.onnx", "p.onnx", "1 recurrent node of libonernn", {"lines"}),
     "inspect": ("inspect m --html g.html", "g.html", "6 nodes, 3 after fusion", {"drawn"}),
 }
 """By command: a line, the written file, a part of what it says, and keys of its JSON."""
@@ -124,7 +124,7 @@ def test_a_command_says_what_it_wrote(name: str, files: Path) -> None:
 def test_the_printed_command_runs(files: Path, name: str) -> None:
     (told,) = said(onernn("convert", "m", "--", name))
     assert told.startswith(f"wrote {name}: ")
-    program, *words = shlex.split(told.partition("; compare it with onnxruntime: ")[2])
+    program, *words = shlex.split(told.partition("; check it with onnxruntime: ")[2])
     assert program == "onernn" and onernn(*words).returncode == 0
 
 
@@ -138,7 +138,7 @@ def test_the_printed_command_builds_the_example(files: Path) -> None:
 
 def test_a_checked_file_needs_no_further_check(files: Path) -> None:
     (told,) = said(onernn("convert", "m", "new.onnx", "--check", "io.npz"))
-    assert told.endswith("(1 recurrent)")
+    assert told.endswith("1 recurrent node")
 
 
 def test_all_files_of_a_model_are_named(files: Path) -> None:
