@@ -256,11 +256,11 @@ class Command(TyperCommand):
         return [*arguments, *(f"{each.opts[0]} {_value_of(each)}" for each in needed), "[OPTIONS]"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        every = self.get_params(ctx)
-        common = [each for each in every if _is_common(each) or each.name == "help"]
-        common.sort(key=lambda each: each.is_flag)
-        own = [each for each in every if not _is_argument(each) and each not in common]
+        every: list[Any] = self.params
         arguments = [(_value_of(each), each.help or "") for each in every if _is_argument(each)]
+        common = sorted(filter(_is_common, every), key=lambda each: bool(each.is_flag))
+        own = [each for each in every if not _is_argument(each) and not _is_common(each)]
+        (common or own).append(self.get_help_option(ctx))
         _write_section(formatter, "Arguments", arguments)
         _write_section(formatter, "Options", map(_describe, own))
         title = f"{COMMON}, which onernn --help explains"
