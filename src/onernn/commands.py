@@ -243,9 +243,7 @@ def numbers(graph: Graph, given: Iterable[str] | None) -> dict[str, Array]:
 
 
 class Command(TyperCommand):
-    """A command. Its help explains what only this command has, and lists the common options, the
-    flags of all commands last.
-    """
+    """A command, whose help explains its own options and lists the common ones."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Returns the arguments and the required options, and ``[OPTIONS]`` for the others."""
@@ -307,7 +305,7 @@ def _value_of(parameter: Any) -> str:
 def _describe(option: Any, brief: bool = False) -> tuple[str, str]:
     """Returns the names of an option, and its help.
 
-    If ``brief``, this is the first sentence; the default is left out if it does not fit.
+    If ``brief``, the help is cut after its first period, and a long default is left out.
     """
     names = sorted(option.opts, key=lambda name: name.startswith("--"))
     text = ", ".join(names) + "".join(f" / {name}" for name in option.secondary_opts)

@@ -126,8 +126,8 @@ def convert_command(
 ) -> None:
     """Writes MODEL as another framework's file.
 
-    The file gets its name only if its outputs match those of MODEL, on generated inputs or on the
-    inputs of --check.
+    The file gets its name only if it returns MODEL's outputs, on generated inputs or on the inputs
+    of --check.
 
     Exit 1: they differ, and nothing is written.
     """
@@ -222,8 +222,8 @@ def _new_files(out: Path) -> Iterator[list[Path]]:
 
 
 def _show_model(out: Path, files: Sequence[Path], rules: Any, *, is_checked: bool) -> None:
-    """Prints that a model is written, and the command that compares it in its framework, if that is
-    installed. The command is left out if there is nothing to check, or if it would need ``rules``.
+    """Prints that a model is written. If its framework is installed, a command that checks it there
+    follows, unless it is checked already or needs ``rules``.
     """
     step, command = "", list[object]()
     runtime = next(a.runtime for a in ADAPTERS if a.writer and a.writer.suffix == out.suffix)
@@ -235,7 +235,7 @@ def _show_model(out: Path, files: Sequence[Path], rules: Any, *, is_checked: boo
 
 
 def _contents_of(out: Path, rules: Any) -> Iterator[str]:
-    """Yields the numbers of inputs, outputs and recurrent nodes of a written file.
+    """Yields how many inputs, outputs and recurrent nodes a written file has.
 
     Other nodes are not counted: onernn reads some as several, or as none.
     """
@@ -282,7 +282,7 @@ def compile_command(
 ) -> None:
     """Writes MODEL as a file for programs in any language.
 
-    They run it with libonernn, without Python.
+    The programs run the file with libonernn, without Python.
     """
     from onernn.engine.compiling import compile_model  # no other command needs it
     from onernn.engine.emit.pipeline import read_declared

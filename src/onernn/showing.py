@@ -73,7 +73,7 @@ def show_written(
     """
     if _silent:
         return
-    real = [Path(os.path.realpath(each)) for each in files]  # that of /dev/stdout may not exist
+    real = [Path(os.path.realpath(each)) for each in files]  # /dev/stdout may have none
     sizes = [each.stat().st_size for each in real if each.is_file()]
     parts = ", ".join([*([_describe_size(sum(sizes))] if sizes else []), *contents])
     typed = shlex.join(map(_word, command))
@@ -97,7 +97,7 @@ def _describe_size(size: int) -> str:
 
 
 def _word(part: object) -> str:
-    """Returns a word of a command; a path that begins with "-" must not become an option."""
+    """Returns a part of a command; a path that begins with "-" must not become an option."""
     return f"./{part}" if isinstance(part, Path) and str(part).startswith("-") else str(part)
 
 
