@@ -231,16 +231,22 @@ def _show_model(out: Path, files: Sequence[Path], rules: Any, *, is_checked: boo
         step = f"check it with {runtime.name}"
         command = ["onernn", "verify", out, "--against", f"{runtime.name}:{out}"]
     name = " and ".join(map(str, files))
-    show_written(name, files, _contents_of(out, rules), step, command)
+    show_written(name, files, _contents_of(files, rules), step, command)
 
 
-def _contents_of(out: Path, rules: Any) -> Iterator[str]:
-    """Yields how many inputs, outputs and recurrent nodes a written file has.
+_READ_AGAIN = 10**9
+"""Bytes up to which a written file is read again: reading takes as much memory."""
+
+
+def _contents_of(files: Sequence[Path], rules: Any) -> Iterator[str]:
+    """Yields how many inputs, outputs and recurrent nodes a written model has.
 
     Other nodes are not counted: onernn reads some as several, or as none.
     """
+    if sum(each.stat().st_size for each in files) > _READ_AGAIN:
+        return
     with suppress(OnernnError):
-        graph = load(out, rules=rules)
+        graph = load(files[0], rules=rules)
         yield counted(len(graph.inputs), "input")
         yield counted(len(graph.outputs), "output")
         if layers := sum(node.op == "Rnn" for node in every_node(graph)):

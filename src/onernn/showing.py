@@ -75,7 +75,8 @@ def show_written(
         return
     real = [Path(os.path.realpath(each)) for each in files]  # /dev/stdout may have none
     sizes = [each.stat().st_size for each in real if each.is_file()]
-    parts = ", ".join([*([_describe_size(sum(sizes))] if sizes else []), *contents])
+    size = [_describe_size(sum(sizes))] if sizes else []
+    parts = ", ".join([*size, *contents])
     typed = shlex.join(map(_word, command))
     usable = typed.isprintable() and step and sizes
     print(

@@ -20,7 +20,7 @@ from support import onnx_models
 from support.command_line import onernn
 from support.planted import write_swapped
 
-from onernn import showing
+from onernn import model_commands, showing
 from onernn.cli import app
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -188,3 +188,9 @@ def test_a_pipe_gets_the_file_alone(files: Path) -> None:
 )
 def test_sizes_have_units(size: int, text: str) -> None:
     assert showing._describe_size(int(size)) == text
+
+
+def test_a_large_model_is_not_read_again(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_commands, "_READ_AGAIN", 100)
+    (told,) = said(onernn("convert", "m", "new.pdmodel"))
+    assert re.fullmatch(r"wrote new.pdmodel and new.pdiparams: 23\.\d kB(; .*)?", told)
