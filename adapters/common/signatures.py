@@ -198,7 +198,8 @@ class Tensor:
         if rank is None:
             return self.Einsum(equation=swap_equation(first, second))
         if not (-rank <= first < rank and -rank <= second < rank):
-            refuse(f"axes {first} and {second} of a value of {rank} axes")
+            expected = f"expected -{rank} to {rank - 1} for a value of {rank} axes"
+            refuse(f"axes {first} and {second}: {expected}")
         perm = list(range(rank))
         perm[first], perm[second] = perm[second], perm[first]
         return self.transpose(*perm)
@@ -293,7 +294,7 @@ class Signature:
                 default: Any = each.default
                 if default is each.empty:
                     if each.name not in op.attributes:
-                        refuse(f"attribute {each.name} is missing")
+                        refuse(f"attribute {each.name} is missing: the operator requires it")
                     attributes[each.name] = op.integer(each.name)
                 elif hasattr(default, "read"):
                     attributes[each.name] = default.read(op, each.name)
@@ -307,7 +308,7 @@ class Signature:
                 inputs.append(values[0])
                 op.variable(each.name)  # refuses several
             elif each.default is each.empty:
-                refuse(f"input {each.name} is missing")
+                refuse(f"input {each.name} is missing: the operator requires it")
             else:
                 inputs.append(each.default)
         return inputs, attributes

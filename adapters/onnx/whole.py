@@ -217,5 +217,5 @@ def open_whole(source: Source, copy_options: Callable[[], Any], dtype: str, *, r
     threads = options.intra_op_num_threads or None
     session = Session(graph, dtype, threads, "kernels")
     if obstacles := plan_ahead(session):
-        raise UnsupportedError("no plan runs the whole model:", obstacles)
+        raise UnsupportedError("expected a model that runs as one plan, obstacles are:", obstacles)
     return Whole(source, session, options, choice.why)

@@ -441,9 +441,9 @@ class LiveModule:
         """Raises `UnsupportedError` for parameters that cannot be read."""
         for name, weight in zip(self.names, weights, strict=True):
             if not is_plain(weight):
-                raise UnsupportedError(f"{name} is not a plain tensor of the CPU")
+                raise UnsupportedError(f"{name}: expected a plain tensor on the CPU")
             if weight.dtype != torch.float32:
-                raise UnsupportedError(f"{name} is {weight.dtype}: only float32 is faster here")
+                raise UnsupportedError(f"{name} is {weight.dtype}: expected float32")
 
     def run(
         self,
