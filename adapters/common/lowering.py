@@ -271,7 +271,7 @@ class NativeOperator(Tape):
         slot = self.main if slot is None else slot
         result = self.optional(slot)
         if not result:
-            raise UnsupportedError(f"input {slot} is missing: the operator requires it")
+            raise UnsupportedError(f"input {slot} is missing")
         return result
 
     def array(self, slot: Slot) -> Array:
@@ -295,7 +295,8 @@ class NativeOperator(Tape):
         self._unread.discard(("attribute", name))
         result = self.attributes.get(name, default)
         if not is_like(result, default):
-            raise UnsupportedError(f"attribute {name}={result!r}: expected a type like {default!r}")
+            expected = f"expected a value like {default!r}"
+            raise UnsupportedError(f"attribute {name}={result!r}: {expected}")
         return result
 
     def keyword(self, name: str, default: Any) -> Any:

@@ -294,7 +294,7 @@ class Signature:
                 default: Any = each.default
                 if default is each.empty:
                     if each.name not in op.attributes:
-                        refuse(f"attribute {each.name} is missing: the operator requires it")
+                        refuse(f"attribute {each.name} is missing")
                     attributes[each.name] = op.integer(each.name)
                 elif hasattr(default, "read"):
                     attributes[each.name] = default.read(op, each.name)
@@ -308,7 +308,7 @@ class Signature:
                 inputs.append(values[0])
                 op.variable(each.name)  # refuses several
             elif each.default is each.empty:
-                refuse(f"input {each.name} is missing: the operator requires it")
+                refuse(f"input {each.name} is missing")
             else:
                 inputs.append(each.default)
         return inputs, attributes

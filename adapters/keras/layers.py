@@ -453,7 +453,7 @@ def _read_cell(
         name = rules.name_of(each)
         known.append(
             rules.of_gates(each, op.major)
-            or refuse(f"{op.at.type} with {name}: expected a function such as sigmoid, tanh or relu")
+            or refuse(f"{op.at.type} with {name}: expected a function like sigmoid, tanh or relu")
         )
     if kind == "GRU" and reset_after is None:
         reset_after = use_bias and arrays["bias"].ndim == 2  # Keras before 2.1.4 does not say

@@ -510,9 +510,7 @@ def read(path: str | Path, file: Path) -> Held:
         )
         answer = Path(folder, "answer.json")
         if not answer.exists():
-            raise ModelFormatError(
-                f"the HDF5 library cannot read it: {_describe_end(done)}", file
-            )
+            raise ModelFormatError(f"the HDF5 library cannot read it: {_describe_end(done)}", file)
         budget.take(answer.stat().st_size, "the names of arrays")
         text = answer.read_bytes()
         budget.parses_json(text)

@@ -395,8 +395,7 @@ def _check_free(options: Any, providers: Any) -> None:
     names = [name for name in names if name in available]  # ONNX Runtime warns about the others
     if others := [name for name in names if name not in _ON_CPU]:
         raise UnsupportedError(
-            f"provider {others[0]}: expected only the CPU's; pass"
-            f" providers={list(_ON_CPU[:1])}"
+            f"provider {others[0]}: expected only the CPU's; pass providers={list(_ON_CPU[:1])}"
         )
 
 

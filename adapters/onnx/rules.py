@@ -371,8 +371,7 @@ def refuse_unknown(domain: str) -> NoReturn:
     """Raises `UnsupportedError` for an operator without a rule."""
     if domain == f"{DOMAIN}.nchwc":
         refuse(
-            "ONNX Runtime optimized it for one CPU; save the model with at most"
-            " ORT_ENABLE_EXTENDED"
+            "ONNX Runtime optimized it for one CPU; save the model with at most ORT_ENABLE_EXTENDED"
         )
     raise UnsupportedError(f"this operator is not known{PASS_RULE}")
 
@@ -428,7 +427,7 @@ def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
     """Returns an input that is an attribute in older opsets; numbers get the dtype of x."""
     result = op.attribute(name, None)
     if result is None and not OPERATORS[op.at.type].slot(at).optional:
-        raise UnsupportedError(f"attribute {name} is missing: the operator requires it")
+        raise UnsupportedError(f"attribute {name} is missing")
     if result is not None and name in ("min", "max", "value"):
         wide = op.constant(np.asarray(result, np.float64), "number")
         return op.emit("CastLike", wide, x)

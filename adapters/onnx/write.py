@@ -52,9 +52,7 @@ def to_onnx(
     operator that ONNX, or the opset, cannot express.
     """
     if opset is not None and opset not in IR_VERSIONS:
-        raise UnsupportedError(
-            f"opset {opset}: expected {min(IR_VERSIONS)} to {max(IR_VERSIONS)}"
-        )
+        raise UnsupportedError(f"opset {opset}: expected {min(IR_VERSIONS)} to {max(IR_VERSIONS)}")
     if output_dtype not in WEIGHT_DTYPES:
         names = ", ".join(WEIGHT_DTYPES)
         raise UnsupportedError(f"dtype {output_dtype!r}: expected one of {names}")

@@ -235,7 +235,7 @@ def _check_sums(squares: Array, hop: int, count: int | None, begin: int, end: in
         for first in range(0, hop * count, hop):
             total[first : first + len(squares)] += squares
         if total[begin:end].min(initial=1) <= _SMALLEST_SUM:
-            refuse(f"window: expected sums of squares above {_SMALLEST_SUM} for {count} frames")
+            refuse(f"squares of the window: expected sums above {_SMALLEST_SUM} for {count} frames")
 
 
 def _overlap(frames: Any, frame: int, hop: int) -> Any:

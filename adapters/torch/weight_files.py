@@ -206,7 +206,7 @@ def unpickle(
         is_part = bool(machine.stack) and isinstance(machine.stack[0], dict)
         advice = _advise(str(refused), str(file), is_part=is_part)
         raise UnsupportedError(
-            f"{file}: {what} names {refused}, which onernn never runs: expected only tensors and"
+            f"{file}: {what} names {refused}, which is not run: expected only tensors and"
             f" containers; {advice}"
         ) from None
     except (

@@ -135,7 +135,7 @@ REFUSED = {
         node("n = UpSampling x", scale="2", sample_type="bilinear")
     ],
     "attributes mode='symmetric'": [node("n = Pad x", mode="symmetric", pad_width="(0, 0)")],
-    "windows that may see nothing but pads": [
+    "expected windows of at least stride": [
         node("n = Pooling x", kernel="(2,)", stride="(2,)", pad="(1,)", pooling_convention="full")
     ],
     "0 subgraphs, expected 2": [node("n = _while_loop x", max_iterations="1", num_out_data="1")],
