@@ -16,7 +16,13 @@ from onernn.adapters.common import bodies
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import refuse
 from onernn.adapters.keras import rules
-from onernn.adapters.keras.table import KerasTensor, function, same_in_tensorflow, tensorflow
+from onernn.adapters.keras.table import (
+    FIX_SIZE,
+    KerasTensor,
+    function,
+    same_in_tensorflow,
+    tensorflow,
+)
 
 # Operands get a common type: Python numbers take the type of the tensors in the call.
 
@@ -470,7 +476,7 @@ def squeeze(x, axis=None):
     if axis is None:
         axis = [at for at, size in enumerate(x.shape) if size == 1]
         if None in x.shape:
-            refuse(f"attribute axis is missing: expected it, or known sizes, got {x.shape}")
+            refuse(f"attribute axis=None: expected known sizes, got {x.shape}{FIX_SIZE}")
     return x.squeeze(*_axes(x, axis))
 
 
@@ -517,14 +523,14 @@ def split(x, indices_or_sections, axis=0):
     if isinstance(indices_or_sections, int):
         count = indices_or_sections
         if size is None or count < 1 or size % count:
-            refuse(f"{count} equal parts: expected a known size that they divide, got {size}")
+            refuse(f"{count} parts: expected a known multiple as the size, got {size}{FIX_SIZE}")
         _check_parts(count)
         return _split(x, [size // count] * count, place)
     ends = [0, *indices_or_sections, size]
     if size is None or any(type(each) is not int for each in ends) or ends != sorted(ends):
         refuse(
             f"indices_or_sections={indices_or_sections!r:.100}: expected increasing integers up to"
-            f" a known size, got {size}"
+            f" a known size, got {size}{FIX_SIZE}"
         )
     return _split(x, np.diff(ends).tolist(), place)
 
@@ -582,7 +588,7 @@ def repeat(x, repeats, axis=None):
     shape = [0 if at < place else size for at, size in enumerate(x.shape)]
     shape[place] = -1
     if None in shape:
-        refuse(f"axis={axis}: expected known sizes after it, got {x.shape}")
+        refuse(f"axis={axis}: expected known sizes after it, got {x.shape}{FIX_SIZE}")
     return x.unsqueeze(place + 1).Tile(times).reshape(*shape)
 
 
@@ -628,7 +634,7 @@ def roll(x, shift, axis=None):
     place = rules.one_axis(x, axis)
     size = x.shape[place]
     if not size:
-        refuse(f"axis={axis}: expected a known size, got {size}")
+        refuse(f"axis={axis}: expected a known size, got {size}{FIX_SIZE}")
     at = -shift % size
     return x.Slice([at], [_FAR], [place]).Concat(x.Slice([0], [at], [place]), axis=place)
 

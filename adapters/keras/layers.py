@@ -18,7 +18,7 @@ from onernn.adapters.common.bodies import (
 from onernn.adapters.common.signatures import OneOf, Signature, refuse
 from onernn.adapters.keras import rules
 from onernn.adapters.keras.read import group_names
-from onernn.adapters.keras.table import KerasLayer, KerasTensor, Stated, keras
+from onernn.adapters.keras.table import FIX_SIZE, KerasLayer, KerasTensor, Stated, keras
 from onernn.ir.arrays import Array
 from onernn.ir.spec import Direction
 from onernn.ir.weights import RnnWeights
@@ -256,7 +256,7 @@ def layer_normalization(x, *, axis=None, epsilon=1e-3, center=True, scale=True, 
     if gamma is None:
         sizes = x.shape[axes[0] :]
         if None in sizes:
-            refuse(f"scale=False: expected known sizes of the axes {axes}, got {sizes}")
+            refuse(f"scale=False: expected known sizes of axes {axes}, got {sizes}{FIX_SIZE}")
         gamma = x.fill(sizes, 1)
     return x.LayerNormalization(gamma, beta, axis=axes[0], epsilon=epsilon)
 
@@ -277,7 +277,7 @@ def group_normalization(x, *, groups=32, axis=None, epsilon=1e-3, center=True, s
         refuse(f"attribute axis={axis}: expected 1 or the last one of {x.rank} axes")
     channels = x.shape[place]
     if channels is None:
-        refuse(f"axis {place}: expected a known number of channels, got the shape {x.shape}")
+        refuse(f"axis {place}: expected a known number of channels, got {x.shape}{FIX_SIZE}")
     gamma, beta = (
         x.fill((channels,), fill) if array is None else array
         for fill, array in zip((1, 0), _scale_and_shift(op, scale, center), strict=True)

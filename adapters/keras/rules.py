@@ -12,7 +12,7 @@ from onernn.adapters.common.bodies import channels_last
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import refuse
 from onernn.adapters.keras.read import MODELS, Layer, inner_layer
-from onernn.adapters.keras.table import PASSING, Held, KerasTensor, keras
+from onernn.adapters.keras.table import FIX_SIZE, PASSING, Held, KerasTensor, keras
 from onernn.ir.activations import NAMES
 from onernn.ir.arrays import Array
 from onernn.ir.spec import Activation
@@ -279,7 +279,7 @@ def time_distributed(x, *, layer=None, op):
 
 def _list_sizes(sizes: Sequence[int | None]) -> list[Any]:
     if None in sizes:
-        refuse(f"sizes {sizes} after the steps: expected known sizes")
+        refuse(f"sizes {sizes} after the steps: expected known sizes{FIX_SIZE}")
     return [*sizes]
 
 

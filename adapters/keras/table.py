@@ -51,6 +51,10 @@ _CODE = "function function_type module output_shape output_shape_type output_sha
 _ENDINGS = ("_initializer", "_regularizer", "_constraint")
 
 
+FIX_SIZE = "; build the model with a fixed size, such as keras.Input((10, 8))"
+"""What to do about a size that is not known; it follows the reason."""
+
+
 class Held(NamedTuple):
     """A value and the mask of its steps (N, T), which may be "". ``words``: the unmasked steps as a
     ragged batch, if the layer before made them. ``behind`` names the variable that cannot be

@@ -26,7 +26,15 @@ from onernn.adapters.common.lowering import (
     lower_steps,
 )
 from onernn.adapters.onnx.microsoft import MEANINGS
-from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
+from onernn.adapters.onnx.read import (
+    BFLOAT16_NOTE,
+    Model,
+    Operator,
+    Reference,
+    Subgraph,
+    Variable,
+    read_model,
+)
 from onernn.adapters.onnx.rules import refuse_unknown, rule_for
 from onernn.adapters.onnx.table import (
     OnnxBuilder,
@@ -187,7 +195,7 @@ def _name_sizes(builder: OnnxBuilder, variables: Iterable[Variable]) -> None:
 
 def _value(builder: OnnxBuilder, variable: Variable) -> Value:
     if variable.dtype == "bfloat16":
-        builder.notes["bfloat16 values are float32 ones, rounded where the model casts"] = None
+        builder.notes[BFLOAT16_NOTE] = None
     return _declared(variable)
 
 

@@ -100,6 +100,7 @@ NUMBER_FIELDS = {
     **{1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"},
 }
 BFLOAT16 = 16
+BFLOAT16_NOTE = "bfloat16 values are computed in float32, and rounded by the model's casts"
 NUMBERS = {name: number for number, name in DTYPES.items()}
 """NumPy's name of a dtype -> ONNX's number."""
 

@@ -14,7 +14,14 @@ from onernn.adapters.common.bodies import NEAREST, recurrent_stack
 from onernn.adapters.common.lowering import PASS_RULE, Results
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.onnx.microsoft import CLIP_OF_ZERO, DOMAIN
-from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
+from onernn.adapters.onnx.read import (
+    BFLOAT16,
+    BFLOAT16_NOTE,
+    Operator,
+    Subgraph,
+    Variable,
+    dtype_of,
+)
 from onernn.adapters.onnx.table import NO_SEQUENCE, RULES, OnnxOperator, Rule, onnx
 from onernn.ir.activations import DEFAULTS, complete
 from onernn.ir.errors import ShapeError, UnsupportedError
@@ -518,7 +525,7 @@ def _max_pool(op: OnnxOperator) -> Results:
 @onnx("Cast")
 def cast(x, *, op, to=0):
     if to == BFLOAT16:
-        op.builder.notes["bfloat16 values are float32 ones, rounded where the model casts"] = None
+        op.builder.notes[BFLOAT16_NOTE] = None
     return x.Cast(to=dtype_of(to))
 
 

@@ -101,7 +101,7 @@ def lower(
         name, _, axis = size.rpartition(".")
         kept = next(value.shape for value in builder.inputs if value.name == name)
         number = (kept or ())[int(axis)]
-        builder.notes[f"{name}: axis {axis} is {number} and nothing else: {why}"] = None
+        builder.notes[f"{name}: axis {axis} must be {number}: {why}"] = None
     return builder.graph(outputs)
 
 
@@ -155,7 +155,7 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
         return
     if not isinstance(entry.value, Ref):
         if entry.value is not None:
-            builder.notes["a number among the inputs is as it was exported"] = None
+            builder.notes["a number among the inputs has its value in the export"] = None
         return
     meta = program.metas.get(entry.name)
     if meta is None or meta.dtype not in _COMPUTED:
@@ -172,10 +172,8 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
         least, most = program.ranges.get(_symbol(size), (0, None))
         if (least or 0) > 2 or most is not None:  # PyTorch specializes sizes 0 and 1
             ranges[axis] = least or 0, math.inf if most is None else most
-            bounds = f"{entry.name}: axis {axis} is {ranges[axis][0]} to {ranges[axis][1]}"
-            builder.notes[
-                f"{bounds}: it was exported for these, and a written file does not check it"
-            ] = None
+            bounds = f"{entry.name}: axis {axis} must be {ranges[axis][0]} to {ranges[axis][1]}"
+            builder.notes[f"{bounds}, as in the export; a written file does not check it"] = None
     value = Value(entry.name, meta.dtype, tuple(shape), ranges=ranges)
     builder.input(value)
     builder.remember_axes(entry.name, value.type.shape or ())
@@ -329,7 +327,7 @@ def _output(builder: TorchBuilder, program: Program, at: int) -> Value | None:
             raise UnsupportedError(
                 f"{program.file}: output {at}: expected a tensor or a number, {got}"
             )
-        builder.notes[f"output {at} is {output}, as it was exported"] = None
+        builder.notes[f"output {at} is always {output}, its value in the export"] = None
         return Value(builder.constant(np.asarray(output), f"output_{at}"))
     meta = program.metas.get(output.name)
     if meta is not None and meta.is_complex:

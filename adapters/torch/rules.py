@@ -23,6 +23,7 @@ from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.spectra import multiply_complex
 from onernn.adapters.torch.table import (
+    FIX_SIZE,
     WEIGHTS,
     AnySize,
     Axes,
@@ -457,7 +458,7 @@ def layer_norm(input, weight=None, bias=None, *, normalized_shape=(), eps=1e-5, 
     if weight is None:
         sizes = [input.op.builder.find_exported_size(size) for size in input.dims[-count:]]
         if None in sizes:
-            refuse(f"normalized_shape={normalized_shape}: expected known sizes without a weight")
+            refuse(f"input {input.type}: expected known sizes of {count} last axes{FIX_SIZE}")
         weight = input.fill(sizes, 1)
     return input.LayerNormalization(weight, bias, axis=-count, epsilon=eps)
 
@@ -490,7 +491,7 @@ def _per_channel(input: TorchTensor, weight: Any, bias: Any) -> tuple[Any, Any]:
         return weight, bias
     channels = input.op.builder.find_exported_size(input.dims[1])
     if channels is None:
-        refuse(f"expected a known number of channels, or weight and bias, got {input.type}")
+        refuse(f"input {input.type}: expected a known number of channels{FIX_SIZE}")
     return weight or input.fill([channels], 1), bias or input.fill([channels], 0)
 
 
@@ -641,7 +642,7 @@ def _pool_axis(x: TorchTensor, axis: int, count: int | Open, kind: str) -> Any:
     if known is None or not 0 < count <= _MOST_WINDOWS:
         refuse(
             f"argument output_size={count}: expected 1 to {_MOST_WINDOWS}, and a known size of axis"
-            f" {axis}, got {known}"
+            f" {axis}, got {known}{FIX_SIZE}"
         )
     parts = [
         getattr(x.Slice([k * known // count], [-(-(k + 1) * known // count)], [axis]), reduce)(
@@ -767,7 +768,7 @@ def topk(self, *, k=Scalar(), dim=Axis(-1), largest=True, sorted=True):
 def attention(query, key, value, attn_mask=None, *, scale=None):
     """Returns softmax(query @ key.T * scale + mask) @ value."""
     if scale is None:
-        refused = f"query: expected a known width, or the argument scale, got {query.type}"
+        refused = f"query {query.type}: expected a known width, or the argument scale{FIX_SIZE}"
         scale = (query.shape[-1] or refuse(refused)) ** -0.5
     scores = query.MatMul(key.swap()) * scale
     if attn_mask and attn_mask.dtype.kind == "b":

@@ -15,6 +15,7 @@ from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.table import (
     END,
+    FIX_SIZE,
     LAST,
     Axes,
     Axis,
@@ -215,7 +216,7 @@ def squeeze(self, *, dim=Axes(), op):
         self.tie(axis)
         size = op.builder.find_exported_size(self.dims[axis])
         if size is None:
-            refuse(f"axis {axis}: expected a known size, because only axes of size 1 are removed")
+            refuse(f"axis {axis}: expected a known size, only axes of size 1 are removed{FIX_SIZE}")
         if size == 1:
             gone.append(axis)
     return self.squeeze(*gone) if gone else self
@@ -310,7 +311,7 @@ def split(self, *, dim=Axis(0), split_size=None, split_sizes=None, chunks=None, 
     metas = [op.builder.metas.get(name) for name in op.node.outputs]
     sizes = [meta.sizes[dim] if meta and dim < len(meta.sizes) else None for meta in metas]
     if not all(isinstance(size, int) for size in sizes):
-        refuse(f"sizes of its parts: expected known sizes, got {sizes}")
+        refuse(f"sizes of its parts: expected known sizes, got {sizes}{FIX_SIZE}")
     return self.Split(sizes, axis=dim, outputs=len(sizes))
 
 
@@ -381,7 +382,7 @@ def slice_scatter(self, src, *, dim=Axis(0), start=Place(), end=Place(LAST), ste
         self.tie(dim)  # which of start and end is smaller depends on the size
         size = op.builder.find_exported_size(self.dims[dim])
         if size is None:
-            refuse(f"arguments start={start}, end={end}: expected a known size of axis {dim}")
+            refuse(f"start={start}, end={end}: expected a known size of axis {dim}{FIX_SIZE}")
         start, end = (each + size * (each < 0) for each in (start, end))
     if (start < 0) == (end < 0) and start > end:
         return self

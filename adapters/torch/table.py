@@ -126,6 +126,9 @@ results.
 """
 LAST, END = 2**63 - 1, 2**31 - 1
 
+FIX_SIZE = "; export the model with a fixed size, not in dynamic_shapes"
+"""What to do about a size that is not known; it follows the reason."""
+
 DType = np.dtype[Any]
 
 

@@ -35,7 +35,7 @@ def test_sizes_that_no_operator_holds_are_free(name: str) -> None:
 def test_a_size_that_a_number_may_hold_is_declared_and_told() -> None:
     model = onernn.load(DATA / "cells" / "model.pt2")
     assert model.inputs[0].shape == (3, 7, 6)
-    assert any("x: axis 1 is 7 and nothing else: 'select" in note for note in model.notes)
+    assert any("x: axis 1 must be 7: 'select" in note for note in model.notes)
     with pytest.raises(ShapeError, match="x: float32"):
         onernn.Session(model).run({"x": np.zeros((3, 8, 6), np.float32)})
 
