@@ -173,7 +173,9 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
         if (least or 0) > 2 or most is not None:  # PyTorch specializes sizes 0 and 1
             ranges[axis] = least or 0, math.inf if most is None else most
             bounds = f"{entry.name}: axis {axis} must be {ranges[axis][0]} to {ranges[axis][1]}"
-            builder.notes[f"{bounds}, as in the export; a written file does not check it"] = None
+            builder.notes[
+                f"{bounds}, the range in the export; a written file does not check it"
+            ] = None
     value = Value(entry.name, meta.dtype, tuple(shape), ranges=ranges)
     builder.input(value)
     builder.remember_axes(entry.name, value.type.shape or ())

@@ -98,7 +98,7 @@ def test_other_sizes_reach_the_layers() -> None:
 
 CALLS: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "no step": ({"ids": FEED["ids"][:0], "n": np.zeros(3, np.int32)}, ""),
-    "depend on its batch": (
+    "another batch": (
         {"n": FEED["n"][:2]},
         r"sequence_lens: expected shape \(3\), got \(2\)",
     ),
