@@ -205,7 +205,7 @@ class OnnxBuilder(GraphBuilder):
     `load`. ``native``: the graph in the file; it is None in a body.
     """
 
-    advice = "; declare inputs without a type, such as --input 'x=float32(N, 80)'"
+    advice = "; declare the types of inputs (inputs=, or --input 'x=float32(N, 80)')"
 
     def __init__(
         self, name: str, budget: FoldingBudget, precisions: StoredPrecisions, semantics: str

@@ -276,7 +276,8 @@ def reshape(x, _, *, w, allowzero):
     """Reshapes each step; a size of 0 still copies its axis, which moves by one."""
     first, *sizes = w.array(1, "shape").tolist()
     if first not in (0, -1) or allowzero:
-        refuse(f"shape {(first, *sizes)}: expected 0 or -1 first, to keep the steps of sequences")
+        shape = f"shape {(first, *sizes)}, allowzero={allowzero}"
+        refuse(f"{shape}: expected 0 or -1 first, and allowzero=0, to keep the steps of sequences")
     return x.reshape(0, 0, *sizes)
 
 
