@@ -131,7 +131,7 @@ def depthwise(
     """
     axes = _axes(x)
     if op.lowering.backend == "theano":
-        refuse("backend=theano: expected a different one, Keras does not flip these kernels")
+        refuse("backend=theano: expected a different one, because Keras does not flip its kernels")
     windows = _windows(axes, padding, kernel_size, strides or 1, dilation_rate or 1)
     points = ["pointwise_kernel"] * op.at.type.startswith("Separable")
     kernel, *others = op.weights("kernel|depthwise_kernel", *points, *["bias"] * use_bias)

@@ -64,7 +64,7 @@ def apply(x: KerasTensor, activation: Any) -> KerasTensor:
         return (
             _ACTIVATIONS[name](x)
             if name in _ACTIVATIONS
-            else refuse(f"activation {name!r}: expected one of {', '.join(_ACTIVATIONS)}")
+            else refuse(f"activation {name!r}: not known, expected a built-in function of Keras")
         )
     if gate.name == "identity":
         return x

@@ -134,7 +134,7 @@ class KerasLayer(NativeOperator):
         config = {k: v for k, v in layer.config.items() if v is not None}
         options = {k: v for k, v in (options or {}).items() if v is not None}
         if options.pop("training", False):
-            refuse("called with training=True: expected False; build the model for inference")
+            refuse("called with training=True: expected False; build the model without it")
         mask = options.pop("mask", None)
         named = {f"{name}=": value for name, value in options.items()}
         inert = INERT | {name for name in config if name.endswith(_ENDINGS)}
