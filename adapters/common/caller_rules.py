@@ -203,7 +203,7 @@ def read_rules(path: StrPath) -> Mapping[str, Any]:
     try:
         rules = runpy.run_path(str(path)).get("RULES")
     except (Exception, SystemExit) as error:  # a caller's code may raise anything
-        raise UnsupportedError(f"{path}: it raised {type(error).__name__}: {error}") from error
+        raise UnsupportedError(f"{path}: {type(error).__name__}: {error}") from error
     if isinstance(rules, Mapping):
         return rules
     raise UnsupportedError(
