@@ -715,7 +715,7 @@ def lower_steps(
         builder.give_all((v, values[slot], name) for slot, v, name in outputs if values.get(slot))
         for slot, variable, name in outputs:
             if not values.get(slot):
-                reason = refusal or f"output {slot} is not computed by onernn's rule"
+                reason = refusal or f"output {slot} is not computed"
                 builder.refuse(variable, reason, map(builder.value, step.reads), name)
         for variable in step.reads:
             left[variable] -= 1

@@ -189,8 +189,11 @@ def test_several_outputs_are_a_tuple(tmp_path: Path) -> None:
         ([snake], "expected a dict of functions"),
         ({1: snake}, "expected a dict of functions"),
         ({"Snake": "snake"}, "rule 'Snake': expected a function"),
-        ({"Snake": lambda x, /: x}, "rule 'Snake': parameter x expected the name of an input"),
-        ({"Snake": lambda x, **more: x}, r"rule 'Snake': parameter \*\*more expected the name of an input"),
+        ({"Snake": lambda x, /: x}, "rule 'Snake': parameter x: expected the name of an input"),
+        (
+            {"Snake": lambda x, **more: x},
+            r"rule 'Snake': parameter \*\*more: expected the name of an input",
+        ),
     ],
     ids=["a list", "a number as the name", "a text", "positional only", "all keywords"],
 )

@@ -205,7 +205,9 @@ def test_what_cannot_run_exactly_is_refused_with_the_reason(reason: str) -> None
 
 def test_a_scalar_that_the_dtype_cannot_hold_is_refused() -> None:
     x = var("x", __dtype__="4")
-    assert "the number 0.5 for int32 values" in refused(x, node("n = _plus_scalar x", scalar="0.5"))
+    assert "number 0.5: expected one that int32 can hold" in refused(
+        x, node("n = _plus_scalar x", scalar="0.5")
+    )
     mixed = [var("a", __dtype__="1"), var("b"), node("n = elemwise_add a b")]
     assert "of float32 and float64 values" in refused(*mixed)
 
