@@ -716,7 +716,7 @@ def weights_of(file: Path, params: str | Path | None) -> Path:
         names = ", ".join(each.name for each in found or beside)
         raise ModelFormatError(
             f"a model without weights: expected one of {names} in its folder, got"
-            f" {len(found)}; pass the file of the weights as params (--params weights.h5)",
+            f" {len(found) or 'none'}; pass the file of the weights as params (--params weights.h5)",
             file,
         )
     return found[0]

@@ -248,7 +248,7 @@ def test_what_is_no_quantized_layer_is_refused(change: dict, reason: str) -> Non
 @pytest.mark.parametrize(
     "attributes, reason",
     [
-        ({"activations": ["Sigmoid", "Relu", "Tanh"]}, "only .'sigmoid', 'tanh', 'tanh'."),
+        ({"activations": ["Sigmoid", "Relu", "Tanh"]}, "expected .'sigmoid', 'tanh', 'tanh'."),
         ({"activation_alpha": [1.0]}, "not understood: attribute activation_alpha"),
         ({"layout": 1}, "not understood: attribute layout"),
     ],
