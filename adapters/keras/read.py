@@ -715,8 +715,8 @@ def weights_of(file: Path, params: str | Path | None) -> Path:
     if len(found) != 1:
         names = ", ".join(each.name for each in found or beside)
         raise ModelFormatError(
-            f"a model without weights: expected one of {names} in its folder, got"
-            f" {len(found) or 'none'}; pass the file of the weights as params (--params weights.h5)",
+            f"a model without weights: expected one of {names} in its folder, got "
+            f"{len(found) or 'none'}; pass the file of the weights as params (--params weights.h5)",
             file,
         )
     return found[0]
