@@ -43,8 +43,8 @@ def alike(*values: Any) -> list[KerasTensor]:
     tensors = [each for each in values if isinstance(each, KerasTensor)]
     numbers = [np.asarray(each) for each in values if not isinstance(each, KerasTensor)]
     if not tensors or any(each.dtype.kind not in "bif" for each in numbers):
-        kinds = [str(each.dtype) for each in numbers]
-        refuse(f"expected a tensor, and numbers, got {len(tensors)} tensors and {kinds}")
+        dtypes = [str(each.dtype) for each in numbers]
+        refuse(f"expected a tensor, and numbers, got {len(tensors)} tensors and {dtypes}")
     dtype = common_dtype([each.dtype for each in tensors])
     kinds = {each.dtype.kind for each in numbers}
     if "f" in kinds and dtype.kind != "f":
