@@ -559,7 +559,8 @@ def main(path: str, folder: str, most: str, seconds: str) -> None:
     except ModelFormatError as error:
         answer = {"error": str(error)}
     except Exception as error:  # h5py may raise anything for a damaged file
-        answer = {"error": f"not a readable HDF5 file: {str(error)[:200]}"}
+        said = f"{str(error)[:200]}; check that the file is complete"
+        answer = {"error": f"not a readable HDF5 file: {said}"}
     Path(folder, "answer.json").write_text(json.dumps(answer), "utf-8")
 
 

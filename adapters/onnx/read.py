@@ -314,7 +314,7 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
     others: Any = UnknownFieldSet(tensor)
     if any(each.field_number == number for each in others):
         if packed:  # the order is not known
-            problem = f"{what}: some of its numbers are packed, others are not"
+            problem = f"{what}: expected values that are all packed or all unpacked, got both"
             raise ModelFormatError(problem, external.model)
         unpacked = MESSAGES.message("UnpackedTensor").FromString(tensor.SerializeToString())
         numbers = getattr(unpacked, field)

@@ -131,7 +131,7 @@ def test_floats_are_read_in_every_form_that_protobuf_allows(
 @pytest.mark.parametrize(
     "wire, reason",
     [
-        (_field(4, b"\0" * 8) + b"\x25" + b"\0" * 4, "some of its numbers are packed"),
+        (_field(4, b"\0" * 8) + b"\x25" + b"\0" * 4, "all packed or all unpacked, got both"),
         (_field(4, b"\0" * 11), "expected data for"),
         (_field(4, b"\0" * 16), "expected data for"),
         (b"\x25\0\0\0\0" * 4, "expected data for"),
