@@ -141,7 +141,7 @@ class Adapter:
         if not self.no_params:
             return (params,)
         if params is not None:
-            raise UnsupportedError(f"params: {self.no_params}")
+            raise UnsupportedError(f"params: {self.no_params}; leave params out")
         return ()
 
 

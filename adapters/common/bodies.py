@@ -70,9 +70,13 @@ def pool_windows(
     Raises `UnsupportedError` if a window at an end may contain only padding.
     """
     after = windows.get("pads", [0] * len(kernel))[-len(kernel) :]
-    numbers = zip(kernel, windows["strides"], after, strict=True)
+    strides = windows["strides"]
+    numbers = zip(kernel, strides, after, strict=True)
     if windows.get("ceil_mode") and any(size < stride + pad for size, stride, pad in numbers):
-        refuse("sizes rounded up: windows that may see nothing but pads")
+        refuse(
+            f"windows {(*kernel,)}, strides {(*strides,)}, padding {(*after,)}, sizes rounded up:"
+            " expected windows of at least stride + padding, because others may hold only padding"
+        )
     if kind == "max":
         return x.MaxPool(kernel_shape=tuple(kernel), **windows)
     windows["count_include_pad"] = int(counts_pads)

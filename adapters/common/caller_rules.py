@@ -62,7 +62,8 @@ class CallerRule:
         unfit = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_KEYWORD)
         for each in self.signature.parameters:
             if each.kind in unfit:
-                refuse(f"rule {name!r}: parameter {each} names no input and no attribute")
+                expected = "expected the name of an input, or after * the name of an attribute"
+                refuse(f"rule {name!r}: parameter {each}: {expected}")
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -114,7 +115,7 @@ class CallerRule:
         if each_by_slot:
             known = [*map(str, op.outputs)]
             if unknown := [slot for slot in each_by_slot if slot not in known]:
-                refuse(f"it returned outputs {unknown}, the operator has {', '.join(known)}")
+                refuse(f"it returned outputs {unknown}, expected some of {', '.join(known)}")
         elif problem := op.miscounted(len(several)):
             refuse(f"it returned {len(several)} outputs, {problem}")
 
@@ -128,7 +129,10 @@ def _check_types(builder: GraphBuilder, before: int) -> None:
             mixed = len({each.dtype for each in types}) > 1
             advice = "; x + 1 and x.Add(1.0) have the dtype of x, x.Add(1) adds an int64"
             listed = ", ".join(map(str, types))
-            refuse(f"{node.op} of {listed}: they do not fit{advice if mixed else ''}")
+            refuse(
+                f"{node.op} of {listed}: expected dtypes and shapes that fit each"
+                f" other{advice if mixed else ''}"
+            )
 
 
 def check_declared(builder: GraphBuilder, value: str, declared: Declared | None) -> None:
@@ -144,7 +148,7 @@ def check_declared(builder: GraphBuilder, value: str, declared: Declared | None)
     if same and shape is not None and counts is not None:
         same = all(None in pair or len({*pair}) == 1 for pair in zip(shape, counts, strict=True))
     if not same or None not in (dtype, known.dtype) and dtype != known.dtype:
-        refuse(f"it returned {known}, the model declares {dtype or 'any'}{shape or ''}")
+        refuse(f"it returned {known}, expected the declared {dtype or 'dtype'}{shape or ''}")
 
 
 def _describe(op: NativeOperator) -> str:
@@ -202,4 +206,6 @@ def read_rules(path: StrPath) -> Mapping[str, Any]:
         raise UnsupportedError(f"{path}: {type(error).__name__}: {error}") from error
     if isinstance(rules, Mapping):
         return rules
-    raise UnsupportedError(f"{path}: expected a dict RULES of functions by the names of operators")
+    raise UnsupportedError(
+        f"{path}: expected a dict RULES of functions by the names of operators, got {rules!r:.100}"
+    )

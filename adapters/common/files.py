@@ -120,15 +120,15 @@ def parse_json(data: bytes | str, file: StrPath, what: str) -> Any:
                 json.dumps(result, ensure_ascii=False).encode()
         return result
     except json.JSONDecodeError as error:
-        reason, offset = f"no JSON: {error.msg}", len(text[: error.pos].encode())
+        reason, offset = f"not valid JSON: {error.msg}", len(text[: error.pos].encode())
     except UnicodeDecodeError as error:
-        reason, offset = "no UTF-8 text", error.start
+        reason, offset = "not valid UTF-8", error.start
     except UnicodeEncodeError:
-        reason = "half a character in a name"
+        reason = "half of a surrogate pair in a name"
     except RecursionError:
-        reason = "JSON nested too deep"
+        reason = "JSON that is nested too deep"
     except ValueError as error:  # integers with thousands of digits
-        reason = f"no JSON: {error}"
+        reason = f"not valid JSON: {error}"
     raise ModelFormatError(f"{what}: {reason}", file, offset)
 
 
@@ -356,7 +356,8 @@ class Schema:
         try:
             out.ParseFromString(data)
         except (DecodeError, UnicodeDecodeError) as error:
-            raise ModelFormatError(f"{what}: no such protobuf", file, offset) from error
+            reason = f"{what}: the bytes are not a valid protobuf; check that the file is complete"
+            raise ModelFormatError(reason, file, offset) from error
         missing = "required" in self._text and out.FindInitializationErrors()
         if missing:
             raise ModelFormatError(f"{what}: {missing[0]} is missing", file, offset)

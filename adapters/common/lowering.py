@@ -149,6 +149,10 @@ _UNSEEN = Type(lod=())
 """The type of a value that no run computes: its operator was refused, or no node makes it."""
 
 
+PASS_RULE = "; pass a rule for it (rules=, or --rules FILE.py), or open an issue with the model"
+"""What to do about an operator without a rule; it follows the reason."""
+
+
 class UnknownTypeError(UnsupportedError):
     """An error: a rule needs the dtype or the axes of a value, and only a run knows them."""
 
@@ -232,7 +236,7 @@ class NativeOperator(Tape):
         """Raises `UnsupportedError` for inputs and attributes that no rule read."""
         if self._unread:
             unread = ", ".join(f"{kind} {name}" for kind, name in sorted(self._unread))
-            raise UnsupportedError(f"not understood: {unread}")
+            raise UnsupportedError(f"not understood: {unread}; pass a rule that reads it (rules=)")
 
     def miscounted(self, count: int) -> str:
         """Returns why the operator cannot have ``count`` results, "" if it can."""
@@ -278,7 +282,9 @@ class NativeOperator(Tape):
         """Refuses inputs that replace attributes, because only a run knows their values."""
         for slot in slots:
             if self.variables(slot):
-                raise UnsupportedError(f"input {slot}: computed at run time")
+                raise UnsupportedError(
+                    f"input {slot}: computed at run time, expected a fixed value in an attribute"
+                )
 
     # Attributes.
 
@@ -289,7 +295,8 @@ class NativeOperator(Tape):
         self._unread.discard(("attribute", name))
         result = self.attributes.get(name, default)
         if not is_like(result, default):
-            raise UnsupportedError(f"attribute {name}={result!r}: expected one like {default!r}")
+            expected = f"expected a value like {default!r}"
+            raise UnsupportedError(f"attribute {name}={result!r}: {expected}")
         return result
 
     def keyword(self, name: str, default: Any) -> Any:
@@ -326,14 +333,15 @@ class NativeOperator(Tape):
     def dtype_of(self, value: str) -> DType:
         result = self.builder.type_of(value).dtype
         if result is None:
-            raise UnknownTypeError(f"the dtype of {value!r} is not known")
+            raise UnknownTypeError(f"the dtype of {value!r} is not known{self.builder.advice}")
         return np.dtype(result)
 
     def shape_of(self, value: str) -> tuple[int | None, ...]:
         """Returns the sizes of a value, None for a size that only a run knows."""
         result = self.builder.type_of(value)
         if result.shape is None:
-            raise UnknownTypeError(f"the number of axes of {value!r} is not known")
+            reason = f"the number of axes of {value!r} is not known"
+            raise UnknownTypeError(f"{reason}{self.builder.advice}")
         return tuple(result.counts)
 
     # The nodes and constants that the operator becomes.
@@ -371,7 +379,7 @@ class NativeOperator(Tape):
             and not float(value).is_integer()
             or (limits and not limits.min <= value <= limits.max)
         ):
-            raise UnsupportedError(f"the number {value} for {dtype} values")
+            raise UnsupportedError(f"number {value}: expected one that {dtype} can hold")
         return self.constant(np.asarray(value, dtype), "scalar")
 
     def sizes_of(self, value: str) -> str:
@@ -390,7 +398,7 @@ def swap_equation(first: int, second: int) -> str:
     front = max([axis + 1 for axis in (first, second) if axis >= 0], default=0)
     back = max([-axis for axis in (first, second) if axis < 0], default=0)
     if front + back > 26:
-        raise UnsupportedError(f"axes {first} and {second}")
+        raise UnsupportedError(f"axes {first} and {second}: expected a value of at most 26 axes")
     letters = [chr(ord("a") + n) for n in range(front + back)]
     before = [*letters[:front], "...", *letters[front:]]
     after = list(before)
@@ -416,6 +424,9 @@ class GraphBuilder:
     constants that the builder computes; the builder of a body shares it. ``taken``: in a body, the
     outer values by the names of its inputs. ``rules``: the caller's rules, see `caller_rules`.
     """
+
+    advice = ""
+    """What to do if a type is not known; it follows the reason."""
 
     def __init__(self, name: str, budget: FoldingBudget | None = None) -> None:
         self.name = name
@@ -522,7 +533,7 @@ class GraphBuilder:
         result = self.constants.get(value)
         result = self._compute(value) if result is None else result
         if result is None:
-            raise UnsupportedError(f"{role} {value!r} is computed at run time")
+            raise UnsupportedError(f"{role} {value!r} is computed at run time, expected a constant")
         return result
 
     def _compute(self, value: str) -> Array | None:
@@ -572,7 +583,8 @@ class GraphBuilder:
         self._maker.update(dict.fromkeys(outs, len(self.nodes)))
         node = Node(op, tuple(inputs), outs, attributes or {}, self.origin)
         if op not in OPERATORS and op != UNSUPPORTED:
-            raise UnsupportedError(f"{op} is not a canonical operator{did_you_mean(op, OPERATORS)}")
+            hint = did_you_mean(op, OPERATORS) or "; see the manual's list of operators"
+            raise UnsupportedError(f"{op} is not a canonical operator{hint}")
         if node.problem:
             raise UnsupportedError(node.problem)
         arrays = [self.constants.get(name) for name in inputs]

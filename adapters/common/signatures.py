@@ -198,7 +198,8 @@ class Tensor:
         if rank is None:
             return self.Einsum(equation=swap_equation(first, second))
         if not (-rank <= first < rank and -rank <= second < rank):
-            refuse(f"axes {first} and {second} of a value of {rank} axes")
+            expected = f"expected -{rank} to {rank - 1} for a value of {rank} axes"
+            refuse(f"axes {first} and {second}: {expected}")
         perm = list(range(rank))
         perm[first], perm[second] = perm[second], perm[first]
         return self.transpose(*perm)

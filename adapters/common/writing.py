@@ -94,25 +94,24 @@ def declare(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
             return replace(graph, inputs=tuple(value for (value,) in choices))
         raise UnsupportedError(f"{graph.name} cannot be written:", refusals)
     if math.prod(map(len, choices)) > _MOST:
-        raise _refuse_untyped("too many inputs have no declared rank", graph)
+        raise _refuse_untyped("too many inputs lack a declared rank", graph)
     graphs = [replace(graph, inputs=chosen) for chosen in itertools.product(*choices)]
     fitting = [each for each in graphs if not _unknown(each)]
     if not fitting:
         best = min(graphs, key=lambda each: len(_unknown(each)))
         (node, *_) = _unknown(best)
         given = ", ".join(str(best.types[name]) for name in node.inputs if name)
-        raise _refuse_untyped(
-            f"what {node.label} makes of {given} is not known before a run", graph
-        )
+        result = f"the type of the result of {node.label} for {given}"
+        raise _refuse_untyped(f"{result} is not known before a run", graph)
     merged = [_count_merged(each) for each in fitting]
     if merged.count(min(merged)) > 1:
-        raise _refuse_untyped("several ranks fit", graph)
+        raise _refuse_untyped("several ranks of the inputs fit", graph)
     return fitting[merged.index(min(merged))]
 
 
 def _refuse_untyped(reason: str, graph: Graph) -> UnsupportedError:
     names = ", ".join(printable(value.name) for value in graph.inputs if value.shape is None)
-    hint = f"; give a recording, which has the ranks of {names}" if names else ""
+    hint = f"; pass inputs or a recording, which have the ranks of {names}" if names else ""
     return UnsupportedError(f"types of values: {reason}{hint}")
 
 
@@ -158,16 +157,18 @@ def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) 
         graph = read()
         result = {value.name: graph.types[value.name] for value in graph.outputs}
         wrong = [str(refusal) for refusal in find_unsupported(graph)] or [
-            f"{name!r} is {given}, not {want}"
+            f"{name!r}: expected {want}, got {given}"
             for (name, given), want in zip(result.items(), outputs, strict=False)
             if not _fits(given, want)
         ]
         if len(result) != len(outputs):
-            wrong.append(f"it gives {len(result)} outputs, not {len(outputs)}")
+            wrong.append(f"expected {len(outputs)} outputs, got {len(result)}")
     except OnernnError as error:
         wrong = [str(error)]
     if wrong:
-        raise UnsupportedError(f"{path} is not written, it would be wrong: {'; '.join(wrong)}")
+        raise UnsupportedError(
+            f"{path} is not written, it would be wrong, please report it: {'; '.join(wrong)}"
+        )
 
 
 def _fits(result: Type, want: Type) -> bool:

@@ -16,7 +16,13 @@ from onernn.adapters.common import bodies
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import refuse
 from onernn.adapters.keras import rules
-from onernn.adapters.keras.table import KerasTensor, function, same_in_tensorflow, tensorflow
+from onernn.adapters.keras.table import (
+    FIX_SIZE,
+    KerasTensor,
+    function,
+    same_in_tensorflow,
+    tensorflow,
+)
 
 # Operands get a common type: Python numbers take the type of the tensors in the call.
 
@@ -37,7 +43,8 @@ def alike(*values: Any) -> list[KerasTensor]:
     tensors = [each for each in values if isinstance(each, KerasTensor)]
     numbers = [np.asarray(each) for each in values if not isinstance(each, KerasTensor)]
     if not tensors or any(each.dtype.kind not in "bif" for each in numbers):
-        refuse("expected tensors, or a tensor and numbers")
+        dtypes = [str(each.dtype) for each in numbers]
+        refuse(f"expected a tensor, and numbers, got {len(tensors)} tensors and {dtypes}")
     dtype = common_dtype([each.dtype for each in tensors])
     kinds = {each.dtype.kind for each in numbers}
     if "f" in kinds and dtype.kind != "f":
@@ -56,9 +63,17 @@ def _constant(like: KerasTensor, value: Any, dtype: np.dtype[Any]) -> KerasTenso
     return like.constant(np.asarray(value, dtype))
 
 
+_NO_BOOL = "expected integers or floats, got bool; cast it first"
+
+
+def _floats_of(x: KerasTensor) -> KerasTensor:
+    """Returns x. Refuses other types than floats."""
+    return x if x.dtype.kind == "f" else refuse(f"expected floats, got {x.dtype}; cast them first")
+
+
 def _arithmetic(kind: str, x1: Any, x2: Any) -> Any:
     a, b = alike(x1, x2)
-    return refuse(f"of {a.dtype}") if a.dtype == bool else getattr(a, kind)(b)
+    return refuse(_NO_BOOL) if a.dtype == bool else getattr(a, kind)(b)
 
 
 for _name, _kind in pairs("Add=Add Subtract=Sub Multiply=Mul Maximum=Max Minimum=Min").items():
@@ -107,14 +122,14 @@ def modulo(x1, x2):
     """Returns the remainder, which has the sign of the divisor."""
     a, b = alike(x1, x2)
     if a.dtype == bool:
-        refuse("of bool")
+        refuse(_NO_BOOL)
     return bodies.remainder(a, b) if a.dtype.kind == "f" else a.Mod(b)
 
 
 @function("Power")
 def power(x1, x2):
     a, b = alike(x1, x2)
-    return a.Pow(b) if a.dtype.kind == "f" else refuse(f"of {a.dtype}")
+    return _floats_of(a).Pow(b)
 
 
 @function("SquaredDifference")
@@ -142,7 +157,7 @@ _ACTIVATIONS = pairs(
 
 
 def _of_number(kind: str, x: KerasTensor) -> Any:
-    return refuse("of bool") if x.dtype == bool else getattr(x, kind)()
+    return refuse(_NO_BOOL) if x.dtype == bool else getattr(x, kind)()
 
 
 def _of_float(kind: str, x: KerasTensor) -> Any:
@@ -175,7 +190,9 @@ def inverse_root(x):
 @function("Round")
 def round_(x, decimals=0):
     """Rounds to the nearest integer; a value halfway between two integers becomes the even one."""
-    return x.Round() if decimals == 0 and x.dtype.kind == "f" else refuse("decimals, or integers")
+    if decimals:
+        refuse(f"argument decimals={decimals}: expected 0")
+    return _floats_of(x).Round()
 
 
 @function("Elu")
@@ -240,7 +257,7 @@ def _axes(x: KerasTensor, axis: Any) -> list[int]:
         return [*range(x.rank)]
     listed = axis if isinstance(axis, list) else [axis]
     _places(x, listed)
-    return listed or refuse("an empty list of axes")
+    return listed or refuse("attribute axis=[]: expected one axis or more")
 
 
 def _places(x: KerasTensor, axes: Any) -> list[int]:
@@ -306,7 +323,9 @@ def deviation(x, axis=None, keepdims=False):
 
 @function("Average")
 def average(x, axis=None, weights=None):
-    return refuse("weights") if weights else _float_reduction("ReduceMean", x, axis)
+    if weights:
+        refuse("argument weights: expected None; multiply by weights that add up to 1 and sum")
+    return _float_reduction("ReduceMean", x, axis)
 
 
 @function("CountNonzero")
@@ -318,7 +337,7 @@ def count_nonzero(x, axis=None):
 def norm(x, ord=None, axis=None, keepdims=False):
     """Returns the root of the sum of squares."""
     if ord not in (None, 2) or isinstance(axis, list) and ord is not None:
-        refuse(f"attribute ord={ord!r}")
+        refuse(f"attribute ord={ord!r}: expected None, or 2 for one axis")
     return _float_reduction("ReduceL2", x, axis, keepdims)
 
 
@@ -326,14 +345,14 @@ def norm(x, ord=None, axis=None, keepdims=False):
 def normalize(x, axis=-1, order=2, epsilon=None):
     """Divides by the length along an axis, of at least epsilon, by default 1e-7."""
     if order != 2:
-        refuse(f"attribute order={order}")
+        refuse(f"attribute order={order}: expected 2")
     return x.floats / x.floats.ReduceL2(_axes(x, axis), keepdims=1).Max(float(epsilon or 1e-7))
 
 
 @function("Cumsum")
 def cumulative_sum(x, axis=None):
     if axis is None or x.dtype.kind != "f" and x.dtype.itemsize < 4:
-        refuse(f"attribute axis={axis}, of {x.dtype}")
+        refuse(f"attribute axis={axis}, {x.dtype}: expected an axis, and floats or 32 bits or more")
     return x.CumSum([rules.one_axis(x, axis)])
 
 
@@ -343,23 +362,21 @@ def cumulative_sum(x, axis=None):
 @function("Matmul")
 def matmul(x1, x2):
     a, b = alike(x1, x2)
-    return a @ b if a.dtype.kind == "f" else refuse(f"of {a.dtype}")
+    return _floats_of(a) @ b
 
 
 @function("Dot")
 def dot(x1, x2):
     """Multiplies matrices; the second operand may have at most two axes."""
     if x2.rank > 2 or min(x1.rank, x2.rank) < 1:
-        refuse(f"of {x1.rank} and {x2.rank} axes")
+        refuse(f"expected 1 axis or more, in x2 1 or 2, got {x1.rank} and {x2.rank}; use matmul")
     return matmul(x1, x2)
 
 
 @function("Einsum")
 def einsum(*operands, subscripts):
     first, *others = alike(*operands)
-    if first.dtype.kind != "f":
-        refuse(f"of {first.dtype}")
-    return first.Einsum(*others, equation=subscripts)
+    return _floats_of(first).Einsum(*others, equation=subscripts)
 
 
 # Shapes and places.
@@ -378,9 +395,9 @@ def get_item(x, key):
     used = sum(each is not None for each in (*before, *behind))
     lists = sum(isinstance(each, list | KerasTensor) for each in keys)
     if used > x.rank or any(each is Ellipsis for each in behind):
-        refuse(f"index {key!r:.100} of {x.rank} axes")
+        refuse(f"index {key!r:.100}: expected at most {x.rank} axes and one ellipsis")
     if lists > 1 or lists and any(isinstance(each, int) for each in keys):
-        refuse("several lists or tensors of places, or one with integers, as an index")
+        refuse(f"index: expected at most one list or tensor, without integers, got {lists}")
     axis, cuts = 0, list[tuple[Any, ...]]()
     for each in (*before, *[slice(None)] * (x.rank - used), *behind):
         match each:
@@ -392,7 +409,7 @@ def get_item(x, key):
                 x, axis = _at(x, each, axis)
                 continue
             case _:
-                refuse(f"index {each!r:.100}")
+                refuse(f"index {each!r:.100}: expected an integer, slice, list, tensor or None")
         axis += 1
     if not cuts:
         return x.Identity()
@@ -404,7 +421,7 @@ def _cut(axis: int, cut: slice) -> list[tuple[Any, ...]]:
     """Returns [(start, end, axis, step)], or an empty list for a slice of the whole axis."""
     step = 1 if cut.step is None else cut.step
     if type(step) is not int or not step:
-        refuse(f"a slice of step {step!r:.100}")
+        refuse(f"slice step={step!r:.100}: expected an integer other than 0")
     first, last = (0, _FAR) if step > 0 else (-1, -_FAR)
     start, end = (
         default if bound is None else bound
@@ -419,11 +436,11 @@ def _at(x: KerasTensor, place: Any, axis: int) -> tuple[Any, int]:
     """
     if isinstance(place, KerasTensor):
         if place.dtype.kind not in "iu":
-            refuse(f"an index of {place.dtype}")
+            refuse(f"index: expected integers, got {place.dtype}")
         return x.Gather(place, axis=axis), axis + place.rank
     array = np.asarray(place)
     if array.dtype.kind != "i":
-        refuse(f"index {place!r:.100}")
+        refuse(f"index {place!r:.100}: expected integers")
     return x.Gather(array.astype(np.int64), axis=axis), axis + array.ndim
 
 
@@ -433,7 +450,7 @@ def join(x: KerasTensor, values: Sequence[Any]) -> Any:
     """
     if not any(isinstance(each, KerasTensor) for each in values):
         if not all(type(each) is int for each in values):
-            refuse(f"sizes or places {values!r:.100}")
+            refuse(f"sizes or positions {values!r:.100}: expected integers")
         return [*values]
     first, *others = (
         each.cast("int64").reshape(1)
@@ -459,7 +476,7 @@ def squeeze(x, axis=None):
     if axis is None:
         axis = [at for at, size in enumerate(x.shape) if size == 1]
         if None in x.shape:
-            refuse("attribute axis is missing, and sizes are open")
+            refuse(f"attribute axis=None: expected known sizes, got {x.shape}{FIX_SIZE}")
     return x.squeeze(*_axes(x, axis))
 
 
@@ -474,7 +491,7 @@ def stack(x, axis=0):
     values = alike(*x)
     most = values[0].rank + 1
     if not -most <= axis < most:
-        refuse(f"attribute axis={axis}")
+        refuse(f"attribute axis={axis}: expected -{most} to {most - 1}")
     return bodies.stack(values, axis % most)
 
 
@@ -486,7 +503,7 @@ def _check_parts(count: int) -> None:
     number.
     """
     if count > _MOST_PARTS:
-        refuse(f"{count} parts: at most {_MOST_PARTS}")
+        refuse(f"{count} parts: expected at most {_MOST_PARTS}")
 
 
 @function("Unstack")
@@ -494,7 +511,7 @@ def unstack(x, num=None, axis=0):
     place = rules.one_axis(x, axis)
     count = x.shape[place] if num is None else num
     if type(count) is not int or x.shape[place] not in (None, count):
-        refuse(f"{num} parts of {x.shape[place]}")
+        refuse(f"attribute num={num}: expected the size of axis {place}, {x.shape[place]}")
     _check_parts(count)
     return [x.Gather(np.array(at), axis=place) for at in range(count)]
 
@@ -506,12 +523,15 @@ def split(x, indices_or_sections, axis=0):
     if isinstance(indices_or_sections, int):
         count = indices_or_sections
         if size is None or count < 1 or size % count:
-            refuse(f"{count} equal parts of {size}")
+            refuse(f"{count} parts: expected a known multiple as the size, got {size}{FIX_SIZE}")
         _check_parts(count)
         return _split(x, [size // count] * count, place)
     ends = [0, *indices_or_sections, size]
     if size is None or any(type(each) is not int for each in ends) or ends != sorted(ends):
-        refuse(f"a split at {indices_or_sections} of {size}")
+        refuse(
+            f"indices_or_sections={indices_or_sections!r:.100}: expected increasing integers up to"
+            f" a known size, got {size}{FIX_SIZE}"
+        )
     return _split(x, np.diff(ends).tolist(), place)
 
 
@@ -523,7 +543,7 @@ def _split(x: KerasTensor, sizes: list[int], axis: int) -> list[Any]:
 def reshape(x, newshape):
     sizes = newshape if isinstance(newshape, list) else [newshape]
     if 0 in sizes:
-        refuse("a size of 0")
+        refuse("attribute newshape: expected sizes other than 0, got 0")
     return x.Reshape(join(x, sizes))
 
 
@@ -535,7 +555,9 @@ def ravel(x):
 @function("Transpose")
 def transpose(x, axes=None):
     perm = [*range(x.rank)][::-1] if axes is None else _places(x, axes)
-    return x.transpose(*perm) if sorted(perm) == [*range(x.rank)] else refuse(f"axes {axes}")
+    if sorted(perm) != [*range(x.rank)]:
+        refuse(f"attribute axes={axes}: expected each of {x.rank} axes once")
+    return x.transpose(*perm)
 
 
 @function("Swapaxes")
@@ -559,14 +581,14 @@ def tile(x, repeats):
 def repeat(x, repeats, axis=None):
     """Repeats each entry along an axis."""
     if type(repeats) is not int or axis is None or repeats < 1:
-        refuse(f"attributes repeats={repeats!r:.100}, axis={axis}")
+        refuse(f"attributes repeats={repeats!r:.100}, axis={axis}: expected 1 or more, and an axis")
     place = rules.one_axis(x, axis)
     times = [1] * (x.rank + 1)
     times[place + 1] = repeats
     shape = [0 if at < place else size for at, size in enumerate(x.shape)]
     shape[place] = -1
     if None in shape:
-        refuse("open sizes after the axis")
+        refuse(f"axis={axis}: expected known sizes after it, got {x.shape}{FIX_SIZE}")
     return x.unsqueeze(place + 1).Tile(times).reshape(*shape)
 
 
@@ -578,25 +600,28 @@ def broadcast_to(x, shape):
 @function("Take")
 def take(x, indices, axis=None):
     if axis is None:
-        refuse("attribute axis is missing")
+        refuse("attribute axis=None: expected an axis")
     return _at(x, indices, rules.one_axis(x, axis))[0]
 
 
 @function("TakeAlongAxis")
 def take_along_axis(x, indices, axis=None):
     if axis is None or indices.rank != x.rank:
-        refuse("attribute axis is missing, or another number of axes")
+        refuse(
+            f"attribute axis={axis}, indices of {indices.rank} axes: expected an axis, and"
+            f" {x.rank} axes"
+        )
     return x.GatherElements(indices, axis=rules.one_axis(x, axis))
 
 
 @function("Pad")
 def pad(x, pad_width, mode="constant", constant_values=None):
     if str(mode).lower() != "constant":
-        refuse(f"attribute mode={mode!r}")
+        refuse(f"attribute mode={mode!r}: expected 'constant'")
     widths = [bodies.each_axis(each, 2, "pad_width") for each in pad_width]
     widths = widths * x.rank if len(widths) == 1 else widths
     if len(widths) != x.rank or min(map(min, widths)) < 0:
-        refuse(f"attribute pad_width={pad_width}")
+        refuse(f"attribute pad_width={pad_width}: expected 2 sizes per axis, of {x.rank} axes")
     value = x.scalar(0 if constant_values is None else constant_values)
     return x.Pad([before for before, _ in widths] + [after for _, after in widths], value)
 
@@ -605,11 +630,11 @@ def pad(x, pad_width, mode="constant", constant_values=None):
 def roll(x, shift, axis=None):
     """Moves entries along an axis; those that leave it come back at the other end."""
     if axis is None or type(shift) is not int or type(axis) is not int:
-        refuse(f"attributes shift={shift!r}, axis={axis!r}")
+        refuse(f"attributes shift={shift!r}, axis={axis!r}: expected one integer each")
     place = rules.one_axis(x, axis)
     size = x.shape[place]
     if not size:
-        refuse("an axis of open size")
+        refuse(f"axis={axis}: expected a known size, got {size}{FIX_SIZE}")
     at = -shift % size
     return x.Slice([at], [_FAR], [place]).Concat(x.Slice([0], [at], [place]), axis=place)
 
@@ -618,12 +643,14 @@ def roll(x, shift, axis=None):
 def slice_(x, start_indices, shape):
     ends = [begin + size for begin, size in zip(start_indices, shape, strict=True)]
     if len(ends) != x.rank:
-        refuse(f"{len(ends)} starts of {x.rank} axes")
+        refuse(f"start_indices: expected {x.rank}, one per axis, got {len(ends)}")
     return x.Slice(join(x, start_indices), join(x, ends), [*range(x.rank)])
 
 
 def _triangle(upper: int, x: KerasTensor, k: int = 0) -> Any:
-    return x.Trilu(k if type(k) is int else refuse(f"attribute k={k!r}"), upper=upper)
+    if type(k) is not int:
+        refuse(f"attribute k={k!r}: expected an integer")
+    return x.Trilu(k, upper=upper)
 
 
 function("Triu")(partial(_triangle, 1))
@@ -633,7 +660,10 @@ function("Tril")(partial(_triangle, 0))
 @function("OneHot")
 def one_hot(x, num_classes, axis=-1, dtype="float32", sparse=False):
     if sparse or axis != -1 or type(num_classes) is not int:
-        refuse(f"attributes axis={axis}, num_classes={num_classes!r}, or sparse")
+        refuse(
+            f"attributes axis={axis}, num_classes={num_classes!r}, sparse={sparse}: expected"
+            " axis=-1, an integer, and False"
+        )
     outside = x.Less(x.scalar(0))  # a negative class gets no one
     ids = outside.Where(x.scalar(num_classes), x)
     return ids.OneHot([num_classes], np.array([0, 1], np.dtype(dtype)), axis=-1)
@@ -656,7 +686,7 @@ function("OnesLike")(partial(_filled, 1))
 @function("FullLike")
 def full_like(x, fill_value, dtype=None):
     if not isinstance(fill_value, int | float):
-        refuse("a value that a run computes")
+        refuse("fill_value: expected a number, got a value that is computed at run time")
     return _filled(fill_value, x, dtype)
 
 
@@ -666,7 +696,7 @@ def arange(start, stop=None, step=1, dtype=None):
     start, stop = (0, start) if stop is None else (start, stop)
     values = alike(start, stop, step)
     if any(each.rank for each in values):
-        refuse("expected scalars")
+        refuse(f"start, stop and step: expected scalars, got {[each.rank for each in values]} axes")
     first, *others = (each if dtype is None else each.cast(dtype) for each in values)
     return first.Range(*others)
 
@@ -773,9 +803,7 @@ def divide_of_tensorflow(x, y):
 @tensorflow("math.reduce_mean reduce_mean")
 def mean_of_tensorflow(input_tensor, axis=None, keepdims=False):
     """Refuses integers, whose mean TensorFlow rounds towards zero."""
-    if input_tensor.dtype.kind != "f":
-        refuse(f"of {input_tensor.dtype}")
-    return _reduce("ReduceMean", input_tensor, axis, keepdims)
+    return _reduce("ReduceMean", _floats_of(input_tensor), axis, keepdims)
 
 
 def _total_of_tensorflow(
@@ -783,7 +811,7 @@ def _total_of_tensorflow(
 ) -> Any:
     """Adds or multiplies in the type of the tensor; refuses small integers, which overflow."""
     if input_tensor.dtype.itemsize < 4:
-        refuse(f"of {input_tensor.dtype}")
+        refuse(f"expected types of 32 bits or more, got {input_tensor.dtype}; cast it first")
     return _total(kind, input_tensor, axis, keepdims)
 
 
@@ -817,13 +845,15 @@ def split_of_tensorflow(value, num_or_size_splits, axis=0):
     sizes = num_or_size_splits
     if isinstance(sizes, list) and all(type(each) is int and each >= 0 for each in sizes):
         return _split(value, sizes, rules.one_axis(value, axis))
-    return split(value, sizes, axis) if type(sizes) is int else refuse(f"sizes {sizes!r:.100}")
+    if type(sizes) is not int:
+        refuse(f"num_or_size_splits={sizes!r:.100}: expected an integer or a list of sizes")
+    return split(value, sizes, axis)
 
 
 @tensorflow("gather")
 def gather(params, indices, axis=0, batch_dims=0, validate_indices=None):
     if batch_dims:
-        refuse(f"attribute batch_dims={batch_dims}")
+        refuse(f"attribute batch_dims={batch_dims}: expected 0")
     return take(params, indices, axis)
 
 
@@ -842,7 +872,7 @@ def cumulative_sum_of_tensorflow(x, axis=0, exclusive=False, reverse=False):
 @tensorflow("one_hot")
 def one_hot_of_tensorflow(indices, depth, on_value=1, off_value=0, axis=-1, dtype="float32"):
     if (on_value, off_value) != (1, 0):
-        refuse(f"values {off_value} and {on_value}")
+        refuse(f"attributes on_value={on_value}, off_value={off_value}: expected 1 and 0")
     return one_hot(indices, depth, axis, dtype)
 
 

@@ -86,7 +86,7 @@ def _layer(kind: str, options: dict[str, Any]) -> dict[str, Any]:
         kind = "BatchNormalization of a mode other than 0"
     if kind in ("Convolution1D", "AtrousConvolution1D", "Convolution2D"):
         # Theano turns kernels around, and no file of Keras 1 says which backend wrote it.
-        kind = f"{kind} of Keras 1, whose backend decides what it computes; save it with Keras 2"
+        kind = f"{kind} of Keras 1 (its backend decides what it computes: save it with Keras 2)"
     return {"class_name": kind, "config": options}
 
 
@@ -126,7 +126,7 @@ def upgrade_weights(
     for path, array in entries:
         match = _NAME.fullmatch(path.rpartition("/")[2])
         if match is None:
-            raise UnsupportedError(f"weight {path!r}: not a name of Keras 1")
+            raise UnsupportedError(f"weight {path!r}: expected a name like lstm_1_W_i, of Keras 1")
         layers.setdefault(match[1], {}).setdefault(match[2], {})[match[3] or ""] = array
     return [
         (f"{layer}/{_new_name(kinds.get(layer, ''), name)}", _join(layer, gates))
@@ -145,5 +145,6 @@ def _join(layer: str, gates: Mapping[str, Array]) -> Array:
         return gates[""]
     order = next((each for each in ("ifco", "zrh") if {*each} == {*gates}), None)
     if order is None:
-        raise UnsupportedError(f"{layer}: weights of gates {', '.join(gates)}")
+        expected = "expected weights of the gates i, f, c, o or z, r, h"
+        raise UnsupportedError(f"{layer}: {expected}, got {', '.join(gates)}")
     return np.concatenate([gates[gate] for gate in order], axis=-1)

@@ -18,7 +18,7 @@ from onernn.adapters.common.bodies import (
 from onernn.adapters.common.signatures import OneOf, Signature, refuse
 from onernn.adapters.keras import rules
 from onernn.adapters.keras.read import group_names
-from onernn.adapters.keras.table import KerasLayer, KerasTensor, Stated, keras
+from onernn.adapters.keras.table import FIX_SIZE, KerasLayer, KerasTensor, Stated, keras
 from onernn.ir.arrays import Array
 from onernn.ir.spec import Direction
 from onernn.ir.weights import RnnWeights
@@ -51,7 +51,7 @@ def _pads(padding: str, kernel: Sequence[int], dilations: Sequence[int]) -> dict
             return {"auto_pad": "SAME_UPPER"}
         case "causal" if len(kernel) == 1:
             return {"pads": (dilations[0] * (kernel[0] - 1), 0)}
-    return refuse(f"attribute padding={padding!r}")
+    return refuse(f"attribute padding={padding!r}: expected valid, same, or causal for one axis")
 
 
 def _windows(axes: int, padding: str, size: Any, strides: Any, dilations: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _windows(axes: int, padding: str, size: Any, strides: Any, dilations: Any) -
     kernel, strides, dilations = (each_axis(each, axes) for each in (size, strides, dilations))
     windows = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
     if min(kernel + strides + dilations) < 1 or max(strides) > 1 < max(dilations):
-        refuse(f"windows of {windows}")
+        refuse(f"{windows}: expected 1 or more, and strides or dilations of 1")
     return {**windows, **_pads(padding, kernel, dilations)}
 
 
@@ -71,7 +71,7 @@ def _kernel(array: Array, windows: dict[str, Any], last: int, *, each: bool = Fa
     sizes = windows["kernel_shape"]
     axes = len(sizes)
     if array.ndim != axes + 2 or array.shape[:axes] != sizes or last not in (0, array.shape[-1]):
-        refuse(f"kernel: {array.shape} for {(*sizes, last)}")
+        refuse(f"kernel: expected {(*sizes, 'I', last or 'O')}, got {array.shape}")
     turned = array.transpose(axes + 1, axes, *range(axes))
     return turned.swapaxes(0, 1).reshape(-1, 1, *sizes) if each else turned
 
@@ -102,7 +102,7 @@ def convolution(
     kernel, *bias = op.weights("kernel", *["bias"] * use_bias)
     if op.lowering.backend == "theano":  # it computes convolutions, not correlations
         if padding != "valid" and any(size % 2 == 0 for size in windows["kernel_shape"]):
-            refuse(f"padding={padding!r} of a kernel of even size, trained by Theano")
+            refuse(f"padding={padding!r}: expected valid for even kernels that Theano trained")
         kernel = np.flip(kernel, tuple(range(axes)))
     kernel = _kernel(kernel, windows, filters)
     y = over_channels(
@@ -131,7 +131,7 @@ def depthwise(
     """
     axes = _axes(x)
     if op.lowering.backend == "theano":
-        refuse("trained by Theano, whose kernels for each channel Keras does not turn")
+        refuse("backend=theano: expected a different one, because Keras does not flip its kernels")
     windows = _windows(axes, padding, kernel_size, strides or 1, dilation_rate or 1)
     points = ["pointwise_kernel"] * op.at.type.startswith("Separable")
     kernel, *others = op.weights("kernel|depthwise_kernel", *points, *["bias"] * use_bias)
@@ -152,7 +152,7 @@ def pool(x, *, pool_size=None, strides=None, padding="valid", data_format=_LAST,
     kernel = each_axis(pool_size or 2, axes)
     strides = each_axis(strides or kernel, axes)
     if min(kernel + strides) < 1:
-        refuse(f"windows of {kernel} and {strides}")
+        refuse(f"pool_size={kernel}, strides={strides}: expected 1 or more")
     windows = {"strides": strides, **_pads(padding, kernel, [1] * axes)}
     return over_channels(x.floats, data_format, lambda x: pool_windows(x, kind, kernel, **windows))
 
@@ -198,7 +198,7 @@ def _around(x: KerasTensor, name: str, widths: Any, last: bool) -> tuple[list[in
     listed = listed if isinstance(listed, list) else [1 if listed is None else listed] * axes
     pairs = [each_axis(pair, 2, name) for pair in listed]
     if len(pairs) != axes or min(number for pair in pairs for number in pair) < 0:
-        refuse(f"attribute {name}={widths!r}: expected two sizes for each axis")
+        refuse(f"attribute {name}={widths!r}: expected two sizes of 0 or more for each axis")
     front, back = ([0], [0]) if last else ([0, 0], [])
     begin, end = ([*front, *side, *back] for side in zip(*pairs, strict=True))
     return begin, end
@@ -251,11 +251,13 @@ def batch_normalization(
 def layer_normalization(x, *, axis=None, epsilon=1e-3, center=True, scale=True, op):
     x, axes = x.floats, _axes_of_norm(x, axis)
     if axes != [*range(axes[0], x.rank)]:
-        refuse(f"attribute axis={axes}: only the last axes, of {x.rank}")
+        refuse(f"attribute axis={axes}: expected only the last ones of {x.rank} axes")
     gamma, beta = _scale_and_shift(op, scale, center)
     if gamma is None:
         sizes = x.shape[axes[0] :]
-        gamma = refuse("axes of open sizes") if None in sizes else x.fill(sizes, 1)
+        if None in sizes:
+            refuse(f"scale=False: expected known sizes of axes {axes}, got {sizes}{FIX_SIZE}")
+        gamma = x.fill(sizes, 1)
     return x.LayerNormalization(gamma, beta, axis=axes[0], epsilon=epsilon)
 
 
@@ -263,7 +265,7 @@ def layer_normalization(x, *, axis=None, epsilon=1e-3, center=True, scale=True, 
 def rms_normalization(x, *, axis=None, epsilon=1e-6, op):
     x, axes = x.floats, _axes_of_norm(x, axis)
     if axes != [x.rank - 1]:
-        refuse(f"attribute axis={axes}: only the last one")
+        refuse(f"attribute axis={axes}: expected only the last one of {x.rank} axes")
     root = (x * x).ReduceMean([-1], keepdims=1).Add(epsilon).Sqrt()
     return (x / root).Mul(*op.weights("scale"))
 
@@ -272,10 +274,10 @@ def rms_normalization(x, *, axis=None, epsilon=1e-6, op):
 def group_normalization(x, *, groups=32, axis=None, epsilon=1e-3, center=True, scale=True, op):
     x, place = x.floats, rules.one_axis(x, -1 if axis is None else axis)
     if place not in (1, x.rank - 1):
-        refuse(f"attribute axis={axis}: expected the first or the last one")
+        refuse(f"attribute axis={axis}: expected 1 or the last one of {x.rank} axes")
     channels = x.shape[place]
     if channels is None:
-        refuse("channels of an open number")
+        refuse(f"axis {place}: expected a known number of channels, got {x.shape}{FIX_SIZE}")
     gamma, beta = (
         x.fill((channels,), fill) if array is None else array
         for fill, array in zip((1, 0), _scale_and_shift(op, scale, center), strict=True)
@@ -451,7 +453,7 @@ def _read_cell(
         name = rules.name_of(each)
         known.append(
             rules.of_gates(each, op.major)
-            or refuse(f"{op.at.type} with {name}: no such gate or state is run")
+            or refuse(f"{op.at.type} with {name}: expected a function like sigmoid, tanh or relu")
         )
     if kind == "GRU" and reset_after is None:
         reset_after = use_bias and arrays["bias"].ndim == 2  # Keras before 2.1.4 does not say
@@ -459,7 +461,7 @@ def _read_cell(
     layer = layout.read(arrays, reset_after=reset_after, function=plain, activations=tuple(known))
     expected = {"SimpleRNN": 1, "LSTM": 4, "GRU": 3}[kind]
     if layer.spec.hidden_size != units or layer.spec.gates != expected:
-        refuse(f"attribute units={units}: the weights are those of {layer.spec}")
+        refuse(f"attribute units={units}: expected weights for it, got weights for {layer.spec}")
     return layer
 
 
@@ -470,7 +472,7 @@ _STACKED = Signature(lambda *, cells=None: cells or (), {"reverse_state_order": 
 def _read_cells(op: KerasLayer, config: Any) -> tuple[PivotLayer, ...]:
     """Returns the cells of RNN's attribute cell."""
     if not isinstance(config, dict):
-        refuse("attribute cell: expected one cell")
+        refuse(f"attribute cell: expected one cell, got {config!r:.100}")
     cell = op.inner(config, "cell")
     held = [cell]
     if cell.at.type == "StackedRNNCells" and not cell.layer.foreign:
@@ -480,10 +482,10 @@ def _read_cells(op: KerasLayer, config: Any) -> tuple[PivotLayer, ...]:
             cell.inner(each, "cells", group) for each, group in zip(listed, groups, strict=True)
         ]
     if not held:
-        refuse("StackedRNNCells without cells")
+        refuse("attribute cells=[]: expected one cell or more")
     for each in held:
         if each.at.type not in _CELLS or each.layer.foreign:
-            refuse(f"cell {each.at.type}: not known")
+            refuse(f"cell {each.at.type}: expected one of {', '.join(_CELLS)}")
     return tuple(each.read(_CELL) for each in held)
 
 
@@ -501,13 +503,13 @@ def _read_layer(
 ):
     """Returns the recurrent layer that a configuration describes."""
     if op.layer.foreign:
-        refuse(f"{op.at.type} of {op.layer.module}: a class of its user")
+        refuse(f"{op.at.type} of {op.layer.module}: expected a class of Keras, got a user's class")
     if op.at.type == "RNN":
         cells = _read_cells(op, cell)
     elif f"{op.at.type.removeprefix('CuDNN')}Cell" in _CELLS:
         cells = (_CELL.call(op)[1],)
     else:
-        refuse(f"around {op.at.type}: only recurrent layers are known")
+        refuse(f"around {op.at.type}: expected SimpleRNN, LSTM, GRU or RNN")
     flags = (go_backwards, return_sequences, return_state, stateful)
     cudnn = op.at.type.startswith("CuDNN")
     return _Layer(cells, *flags, zero_output_for_mask, time_major, unroll, cudnn)
@@ -537,9 +539,9 @@ def _steps(layer: _Layer, x: KerasTensor) -> Steps:
     if not x.mask:
         return Steps(x, layer.time_major)
     if layer.unrolled and layer.zeros:
-        refuse("unroll=True and zeros where a mask is: Keras's backends give different numbers")
+        refuse("unroll=True with zeros for masked steps: expected False, Keras's backends differ")
     if layer.time_major:
-        refuse("time_major=True with a mask")
+        refuse("time_major=True with a mask: expected False")
     return Masked(x, layer.cells[0].spec.input_size)
 
 
@@ -547,11 +549,11 @@ def _call(op: KerasLayer, layers: Sequence[_Layer]) -> tuple[KerasTensor, list[K
     """Returns the input and the initial states: tensors after the first one are states."""
     initial = op.option("initial_state")
     if len(op.arguments) > 2:
-        refuse(f"called with {len(op.arguments)} arguments")
+        refuse(f"called with {len(op.arguments)} arguments: expected x and its initial states")
     x, *states = op.bind(_flat([*op.arguments, [] if initial is None else initial]))
     count = sum(len(layer.widths) for layer in layers)
     if states and len(states) != count:
-        refuse(f"called with {len(states)} states, the layer has {count}")
+        refuse(f"called with {len(states)} states: expected {count}")
     return x, states
 
 
@@ -586,7 +588,10 @@ def bidirectional(*, layer=None, backward_layer=None, merge_mode=Stated("concat"
     first = op.inner(layer, "forward_layer").read(_LAYER)
     second = op.inner(backward_layer, "backward_layer").read(_LAYER)
     if first.backwards == second.backwards or first[2:5] != second[2:5]:
-        refuse("its layers go the same way, or give different things")
+        refuse(
+            "expected layers of opposite directions with the same return_sequences, return_state"
+            " and stateful"
+        )
     # Keras sets it, whatever the layers say.
     sides = [side._replace(zeros=side.sequences) for side in (first, second)]
     return _outputs(op, sides, [f"{op.path}/forward", f"{op.path}/backward"], merge_mode)
@@ -598,7 +603,7 @@ def _outputs(
     """Returns the outputs of a layer or of both directions; ``paths``: names of their states."""
     x, states = _call(op, sides)
     if x.mask and any(side.cudnn for side in sides):
-        refuse("a mask: Keras has none for layers of CuDNN")
+        refuse("its input has a mask: expected none, Keras's CuDNN layers read no mask")
     mask = x.flags  # of the output, too
     if states and op.major > 2 and not op.masked_by_call:
         # Keras 3 looks for the mask of a tensor only if a layer is called with no other tensors.
@@ -672,4 +677,4 @@ def _merge(merge: Any, ys: list[Any]) -> list[Any]:
             return [first * second]
         case "ave":
             return [(first + second) * 0.5]
-    return refuse(f"attribute merge_mode={merge!r}")
+    return refuse(f"attribute merge_mode={merge!r}: expected concat, sum, mul, ave or None")

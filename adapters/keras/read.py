@@ -75,7 +75,7 @@ class Tree:
         own = [f"{self._path}vars/{at}" for at in range(len(names))]
         for name, path in zip(names, own, strict=True):
             if path not in self._arrays:
-                raise ShapeError(f"{name}: no {path!r} among the weights")
+                raise ShapeError(f"{name}: expected {path!r} among the weights, it is missing")
         self._left.difference_update(own)
         return [self._arrays[path] for path in own]
 
@@ -111,7 +111,8 @@ class Flat:
         for path, array in self.entries:
             owners = [name for name in names if name in path.split("/")[:-1]]
             if len(owners) != 1:
-                raise UnsupportedError(f"weight {path!r}: of which of the layers {names} it is")
+                reason = f"expected one of the layers {names} in its path, got {owners}"
+                raise UnsupportedError(f"weight {path!r}: {reason}")
             parts[owners[0]].append((path, array))
         return [Flat(parts[name]) for name in names]
 
@@ -119,7 +120,7 @@ class Flat:
         result = self.entries[self._at : self._at + len(names)]
         if len(result) != len(names):
             have = [path for path, _ in self.entries]
-            raise ShapeError(f"{', '.join(names)}: missing among the weights {have}")
+            raise ShapeError(f"{', '.join(names)}: expected among the weights, got {have}")
         for name, (path, _) in zip(names, result, strict=True):
             # Keras 2 writes "kernel:0"; a variable with a different name belongs to a different
             # layer.
@@ -153,7 +154,7 @@ Weights = Tree | Flat
 
 def _nothing(left: Sequence[str]) -> None:
     if left:
-        raise ShapeError(f"weights that the layer does not have: {', '.join(left)}")
+        raise ShapeError(f"weights {', '.join(left)}: expected only weights that the layer has")
 
 
 def group_names(kinds: Iterable[str]) -> list[str]:
@@ -264,7 +265,7 @@ def outermost(config: Any, weights: Weights, major: int, file: Path) -> Network:
     except OnernnError as error:
         raise type(error)(f"{file}: {error}") from error
     except _MISFITS as error:
-        raise ModelFormatError(f"not a model's configuration: {error!r:.200}", file) from error
+        raise ModelFormatError(f"not a valid model configuration: {error!r:.200}", file) from error
 
 
 def inner_layer(config: Any, weights: Weights | None, calls: Any = (), position: int = 0) -> Layer:
@@ -288,8 +289,8 @@ def network(model: Layer, major: int) -> Network:
     """
     if model.kind not in MODELS or model.foreign:
         raise UnsupportedError(
-            f"{model.name}: a class of its own, {model.kind}, whose code is not in the file: build"
-            " it of layers, keras.Model(inputs, outputs), and save that"
+            f"{model.name}: {model.kind} is a user's class, whose code is not in the file; build"
+            " the model from layers, keras.Model(inputs, outputs), and save that"
         )
     try:
         listed = model.config["layers"]
@@ -300,7 +301,7 @@ def network(model: Layer, major: int) -> Network:
         raise
     except _MISFITS as error:
         raise ModelFormatError(
-            f"{model.name}: not a model's configuration: {error!r:.200}"
+            f"{model.name}: not a valid model configuration: {error!r:.200}"
         ) from error
 
 
@@ -308,7 +309,7 @@ def _layers(model: Layer, listed: Any, calls: list[tuple[Call, ...]]) -> dict[st
     bare = [inner_layer(each, None) for each in listed]
     named = [(each.kind, each.name) for each in bare if not each.is_operation]
     if len({each.name for each in bare}) != len(bare):
-        raise ModelFormatError(f"{model.name}: a layer's name stands there twice")
+        raise ModelFormatError(f"{model.name}: expected a different name for each layer")
     held = iter(model.weights.layers(named) if model.weights else [None] * len(named))
     return {
         each.name: replace(
@@ -359,7 +360,8 @@ def _functional(model: Layer, listed: Any, major: int) -> Network:
         for k in ("input_layers", "output_layers")
     ]
     if missing := {ref.layer for ref in ends[0]} - layers.keys():
-        raise ModelFormatError(f"{model.name}: input layer {min(missing)!r} is not there")
+        reason = f"expected the input layer {min(missing)!r}, got {', '.join(layers):.200}"
+        raise ModelFormatError(f"{model.name}: {reason}")
     return Network(model.name, layers, *ends)
 
 
@@ -492,7 +494,7 @@ def read(path: str | Path, file: Path) -> Held:
     """
     with open(path, "rb") as stream:
         if stream.read(len(_SIGNATURE)) != _SIGNATURE:
-            raise ModelFormatError("not an HDF5 file", file)
+            raise ModelFormatError("not an HDF5 file: expected a model that Keras saved", file)
     if find_spec("h5py") is None:
         require("h5py", "keras")
     budget = loading()
@@ -508,9 +510,7 @@ def read(path: str | Path, file: Path) -> Held:
         )
         answer = Path(folder, "answer.json")
         if not answer.exists():
-            raise ModelFormatError(
-                f"the HDF5 library does not read it: {_describe_end(done)}", file
-            )
+            raise ModelFormatError(f"the HDF5 library cannot read it: {_describe_end(done)}", file)
         budget.take(answer.stat().st_size, "the names of arrays")
         text = answer.read_bytes()
         budget.parses_json(text)
@@ -529,10 +529,10 @@ def read(path: str | Path, file: Path) -> Held:
 def _describe_end(done: subprocess.CompletedProcess[str]) -> str:
     """Returns how the process ended, if it wrote no answer."""
     if done.returncode == -signal.SIGXCPU:
-        return "it goes around in circles"
+        return "it does not end, perhaps because groups contain each other"
     if done.returncode < 0:
         return f"it crashed ({signal.Signals(-done.returncode).name})"
-    return (done.stderr.strip().splitlines() or ["no word of it"])[-1][:200]
+    return (done.stderr.strip().splitlines() or ["it wrote no message"])[-1][:200]
 
 
 def main(path: str, folder: str, most: str, seconds: str) -> None:
@@ -559,7 +559,8 @@ def main(path: str, folder: str, most: str, seconds: str) -> None:
     except ModelFormatError as error:
         answer = {"error": str(error)}
     except Exception as error:  # h5py may raise anything for a damaged file
-        answer = {"error": f"not a readable HDF5 file: {str(error)[:200]}"}
+        said = f"{str(error)[:200]}; check that the file is complete"
+        answer = {"error": f"not a readable HDF5 file: {said}"}
     Path(folder, "answer.json").write_text(json.dumps(answer), "utf-8")
 
 
@@ -571,16 +572,16 @@ def _everything(root: Any, most: int) -> Held:
     while waiting:
         group, here, depth = waiting.pop()
         if depth > _DEEPEST:
-            raise ModelFormatError(f"{here}: groups inside groups, too deep")
+            raise ModelFormatError(f"{here}: expected at most {_DEEPEST} groups inside each other")
         for name in group.attrs:
             if name.rstrip("0123456789") in _TEXTS:
                 held.texts[f"{here.rstrip('/')}@{name}"] = _list_texts(group.attrs[name])
         for name in group:
             where, seen = f"{here}{name}", seen + 1
             if seen > _MOST:
-                raise ModelFormatError(f"more than {_MOST} groups and arrays")
+                raise ModelFormatError(f"expected at most {_MOST} groups and arrays, got more")
             if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-                raise ModelFormatError(f"{where}: a link to somewhere else")
+                raise ModelFormatError(f"{where}: expected a group or an array, got a link")
             one = group[name]
             if isinstance(one, h5py.Group):
                 waiting.append((one, f"{where}/", depth + 1))
@@ -593,7 +594,7 @@ def _everything(root: Any, most: int) -> Held:
 
 def _array(dataset: Any, where: str, most: int) -> Array:
     if dataset.external or dataset.is_virtual:
-        raise ModelFormatError(f"{where}: its numbers lie in other files")
+        raise ModelFormatError(f"{where}: expected an array in this file, got one in other files")
     shape, dtype = dataset.shape, dataset.dtype
     if shape is None or dtype.kind not in "biuf":
         raise ModelFormatError(f"{where}: expected an array of numbers, got {dtype} {shape}")
@@ -601,7 +602,7 @@ def _array(dataset: Any, where: str, most: int) -> Array:
     for what, sizes in ((where, shape), (f"a chunk of {where}", dataset.chunks or ())):
         size = math.prod(max(size, 1) for size in sizes) * dtype.itemsize
         if size > most:
-            raise ModelFormatError(f"{what} would take {size:,} bytes, {most:,} are left")
+            raise ModelFormatError(f"{what}: expected at most {most:,} bytes, got {size:,}")
     return np.asarray(dataset[()], dtype.newbyteorder("="))
 
 
@@ -639,7 +640,9 @@ def read_model(path: str | Path, params: str | Path | None = None) -> Model:
     if file.suffix.lower() == ".json":
         return _architecture(file, params)
     if params is not None:
-        raise UnsupportedError("params: the weights of this Keras model are in its file")
+        raise UnsupportedError(
+            "params: the weights of this Keras model are in its file; leave params out"
+        )
     with open_budgeted(file) as (raw, _):
         zipped = raw.read(2) == b"PK"
     return _archive(file) if zipped else _legacy(file)
@@ -667,9 +670,9 @@ def _legacy(file: Path) -> Model:
     config = held.texts.get("@model_config")
     if not config:
         raise ModelFormatError(
-            "weights without a model: give the file that model.save() wrote, not"
+            "weights without a model; pass the file that model.save() wrote, not"
             " model.save_weights(), or load the model's .json with this file as its params;"
-            " onernn.read_weights gives its arrays for a graph of your own",
+            " onernn.read_weights returns the arrays for a graph of your own",
             file,
         )
     written = parse_json(config[0], file, _NONE)
@@ -683,7 +686,7 @@ def _architecture(file: Path, params: str | Path | None) -> Model:
     with open_budgeted(file) as (raw, _):
         config = parse_json(raw.read(), file, _NONE)
     if not isinstance(config, dict) or "class_name" not in config:
-        raise ModelFormatError(_NONE, file)
+        raise ModelFormatError(f"{_NONE}: expected an object with a class_name", file)
     weights = weights_of(file, params)
     with open_budgeted(weights):  # which the budget counts
         held = read(weights, weights)
@@ -696,7 +699,8 @@ def _architecture(file: Path, params: str | Path | None) -> Model:
         _check_names(lists, config, weights)
         return _model(file, config, version, lists, held.backend or str(config.get("backend", "")))
     if not any("vars/" in name for name in held.arrays):
-        raise ModelFormatError("not weights that Keras saved", weights)
+        reason = "not weights that Keras saved: expected layer_names, or arrays named vars/0"
+        raise ModelFormatError(reason, weights)
     return _model(file, config, version, Tree(held.arrays))
 
 
@@ -712,8 +716,8 @@ def weights_of(file: Path, params: str | Path | None) -> Path:
     if len(found) != 1:
         names = ", ".join(each.name for each in found or beside)
         raise ModelFormatError(
-            f"a model without weights, and {'several' if found else 'none'} of {names} in its"
-            " folder: give the file of the weights as params (--params weights.h5)",
+            f"a model without weights: expected one of {names} in its folder, got "
+            f"{len(found) or 'none'}; pass the file of the weights as params (--params weights.h5)",
             file,
         )
     return found[0]
@@ -743,7 +747,7 @@ def _check_names(lists: Lists, config: Any, file: Path) -> None:
     kinds = dict(keras1.kinds_of(config))
     if unknown := [name for name in lists.names if name not in kinds]:
         raise ModelFormatError(
-            f"weights of layers {', '.join(unknown)}, which the model does not have: its layers are"
+            f"weights of layers {', '.join(unknown)}: expected layers of the model,"
             f" {', '.join(kinds)}",
             file,
         )
@@ -751,7 +755,7 @@ def _check_names(lists: Lists, config: Any, file: Path) -> None:
 
 def _name(held: Held, path: str, file: Path) -> Array:
     if path not in held.arrays:
-        raise ModelFormatError(f"no weight {path!r}", file)
+        raise ModelFormatError(f"expected the listed weight {path!r}, it is missing", file)
     return held.arrays[path]
 
 
@@ -759,7 +763,7 @@ def _version(version: Any, file: Path) -> tuple[int, int]:
     match = re.match(r"([123])\.(\d{1,4})\b", str(version))
     if match is None:
         told = f"written by Keras {version}" if version else "it does not say which Keras wrote it"
-        raise ModelFormatError(f"{told}; Keras 1, 2 and 3 are read", file)
+        raise ModelFormatError(f"{told}: expected Keras 1, 2 or 3", file)
     return int(match[1]), int(match[2])
 
 

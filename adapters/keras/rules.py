@@ -12,7 +12,7 @@ from onernn.adapters.common.bodies import channels_last
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import refuse
 from onernn.adapters.keras.read import MODELS, Layer, inner_layer
-from onernn.adapters.keras.table import PASSING, Held, KerasTensor, keras
+from onernn.adapters.keras.table import FIX_SIZE, PASSING, Held, KerasTensor, keras
 from onernn.ir.activations import NAMES
 from onernn.ir.arrays import Array
 from onernn.ir.spec import Activation
@@ -36,7 +36,7 @@ def name_of(activation: Any) -> str:
             or activation.get("module") not in ("keras.activations", "builtins")
             or activation.get("registered_name") not in known
         ):
-            refuse(f"activation {name!r:.100}: a function of its own")
+            refuse(f"activation {name!r:.100}: expected a function of Keras, got a user's function")
         activation = name
     if not isinstance(activation, str):
         refuse(f"activation {activation!r:.100}: expected a name")
@@ -64,7 +64,7 @@ def apply(x: KerasTensor, activation: Any) -> KerasTensor:
         return (
             _ACTIVATIONS[name](x)
             if name in _ACTIVATIONS
-            else refuse(f"activation {name!r}: not known")
+            else refuse(f"activation {name!r}: not known, expected a built-in function of Keras")
         )
     if gate.name == "identity":
         return x
@@ -157,14 +157,14 @@ def one_axis(x: KerasTensor, axis: Any) -> int:
     """Returns an axis of x, which Keras may write as a list of one."""
     axes = axis if isinstance(axis, list) else [axis]
     if len(axes) != 1 or type(axes[0]) is not int or not -x.rank <= axes[0] < x.rank:
-        refuse(f"attribute axis={axis!r}: expected one of {x.rank}")
+        refuse(f"attribute axis={axis!r}: expected one axis of {x.rank}")
     return axes[0] % x.rank
 
 
 @keras("Softmax", masks=True)
 def softmax(x, *, axis=None, robust_masking=False):
     if x.mask:
-        refuse("Softmax of a tensor with a mask")
+        refuse("its input has a mask: expected none")
     axis = -1 if axis is None else axis
     one_axis(x, axis)
     return x.floats.Softmax(axis=axis[0] if isinstance(axis, list) else axis)
@@ -215,14 +215,14 @@ def flatten(x, *, data_format="channels_last"):
 @keras("Reshape")
 def reshape(x, *, target_shape=()):
     if not all(type(size) is int and (size > 0 or size == -1) for size in target_shape):
-        refuse(f"attribute target_shape={target_shape!r}")
+        refuse(f"attribute target_shape={target_shape!r}: expected sizes of 1 or more, or -1")
     return x.reshape(0, *target_shape)
 
 
 @keras("Permute")
 def permute(x, *, dims=()):
     if sorted(dims) != [*range(1, x.rank)]:
-        refuse(f"attribute dims={dims!r}: the input has {x.rank} axes")
+        refuse(f"attribute dims={dims!r}: expected each of 1 to {x.rank - 1} once")
     return x.transpose(0, *dims)
 
 
@@ -257,13 +257,13 @@ def time_distributed(x, *, layer=None, op):
     inner = inner_layer(layer, held and held.inside("layer"), position=op.layer.position)
     op.wraps = True
     if x.mask and _reads_masks(inner, op.major):
-        refuse(f"around {inner.kind} with a mask")
+        refuse(f"around {inner.kind}: expected an input without a mask")
 
     def apply_to(value: KerasTensor) -> KerasTensor:
         path = f"{op.path}/{inner.name}"
         results = op.lowering.apply(inner, [Held(value.name)], {}, path, 0, op.depth)
         if len(results) != 1 or results[0].mask and op.major < 3:
-            refuse(f"around {inner.kind}: expected one result without a mask")
+            refuse(f"around {inner.kind}: expected one result without a mask, got {len(results)}")
         return x.new(results[0].value)
 
     if inner.kind in ("Dense", "Activation", "Dropout"):  # they see only the last axis
@@ -278,7 +278,9 @@ def time_distributed(x, *, layer=None, op):
 
 
 def _list_sizes(sizes: Sequence[int | None]) -> list[Any]:
-    return refuse(f"sizes {sizes} after the steps are open") if None in sizes else [*sizes]
+    if None in sizes:
+        refuse(f"sizes {sizes} after the steps: expected known sizes{FIX_SIZE}")
+    return [*sizes]
 
 
 # The rules of layers that join several tensors.
@@ -291,7 +293,7 @@ ARITHMETIC = pairs("Add=Add Subtract=Sub Multiply=Mul Maximum=Max Minimum=Min")
 def _operands(tensors: Sequence[KerasTensor]) -> list[KerasTensor]:
     """Returns the tensors with equal numbers of axes. New axes come after the first axis."""
     if len({each.dtype for each in tensors}) > 1:
-        refuse("called with tensors of several types")
+        refuse(f"expected tensors of one type, got {sorted({str(each.dtype) for each in tensors})}")
     most = max(each.rank for each in tensors)
     return [
         each.unsqueeze(*range(1, 1 + most - each.rank)).under(each.flags)
@@ -332,8 +334,8 @@ def arithmetic_of_unmasked(*tensors, op):
     masks = [x.flags.unsqueeze(-1) if x.flags and op.major > 2 else None for x in operands]
     if any(masks) and op.version < (3, 4):
         refuse(
-            f"{op.at.type} of tensors with masks in a file of Keras {op.version[0]}."
-            f"{op.version[1]}: since Keras 3.4 masked steps take no part; save it with that"
+            f"{op.at.type} of tensors with masks: expected a file of Keras 3.4 or newer, which"
+            f" leaves masked steps out, got Keras {op.version[0]}.{op.version[1]}; save it again"
         )
     if any(mask and x.rank != 3 for x, mask in zip(operands, masks, strict=True)):
         refuse(f"{op.at.type} of tensors with masks: expected (N, T, C) each")
@@ -372,7 +374,7 @@ def concatenate(*tensors, axis=-1, op):
     if not any(masks) or place == first.rank - 1:
         return y.under(_mask(tensors))
     if place != 1 or op.major < 3 and not all(masks):
-        refuse(f"attribute axis={axis} with masks")
+        refuse(f"attribute axis={axis} with masks: expected the last axis, or 1 and all masks")
     flags = [each.flags or _every_step(each) for each in tensors]
     return y.under(flags[0].Concat(*flags[1:], axis=1))
 
@@ -388,7 +390,7 @@ def dot(*tensors, axes=None, normalize=False):
     both = list(zip(tensors, axes if isinstance(axes, list) else [axes] * 2, strict=True))
     places = [one_axis(x, axis) for x, axis in both]
     if min(places) < 1:
-        refuse(f"attribute axes={axes!r}: samples stay apart")
+        refuse(f"attribute axes={axes!r}: expected axes other than 0, the samples")
     a, b = (_normalize(x, at) if normalize else x for x, at in zip(tensors, places, strict=True))
     left, right = [*"abcdefghijklm"[: a.rank]], [*"anopqrstuvwxy"[: b.rank]]
     left[places[0]] = right[places[1]] = "z"
@@ -416,7 +418,8 @@ def attention(*tensors, use_scale=False, op):
     """Returns softmax(query key') value. Masked keys get no weight."""
     query, value, *others = tensors
     if len(others) > 1 or any(each.rank != 3 for each in tensors):
-        refuse("expected two or three tensors (N, T, C)")
+        ranks = [each.rank for each in tensors]
+        refuse(f"expected two or three tensors (N, T, C), got tensors of {ranks} axes")
     key = (others or [value])[0]
     scores = query @ key.transpose(0, 2, 1)
     if use_scale:

@@ -13,6 +13,7 @@ import numpy as np
 from onernn.adapters.common.caller_rules import CallerRule, find_caller
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import (
+    PASS_RULE,
     FoldingBudget,
     GraphBuilder,
     LoweringStep,
@@ -48,6 +49,10 @@ INERT = frozenset(
 _CODE = "function function_type module output_shape output_shape_type output_shape_module".split()
 """Options of a Lambda layer that hold its code; a caller's rule replaces the code."""
 _ENDINGS = ("_initializer", "_regularizer", "_constraint")
+
+
+FIX_SIZE = "; build the model with a fixed size, such as keras.Input((10, 8))"
+"""What to do about a size that is not known; it follows the reason."""
 
 
 class Held(NamedTuple):
@@ -129,7 +134,7 @@ class KerasLayer(NativeOperator):
         config = {k: v for k, v in layer.config.items() if v is not None}
         options = {k: v for k, v in (options or {}).items() if v is not None}
         if options.pop("training", False):
-            refuse("called with training=True: only inference is run")
+            refuse("called with training=True: expected False; build the model without it")
         mask = options.pop("mask", None)
         named = {f"{name}=": value for name, value in options.items()}
         inert = INERT | {name for name in config if name.endswith(_ENDINGS)}
@@ -161,7 +166,7 @@ class KerasLayer(NativeOperator):
     def bind(self, arguments: Sequence[Any]) -> list[KerasTensor]:
         """Returns tensors; floats are cast to the type that the layer computes in."""
         if not all(isinstance(each, Held) for each in arguments):
-            refuse("called with constants, or with tensors in an unknown structure")
+            refuse("expected to be called with tensors, or with one list of tensors")
         tensors = [KerasTensor(self, *each[:3]) for each in arguments]
         self.masked = self.masked or any(each.mask for each in tensors)
         floats = [str(each.type.dtype).startswith("float") for each in tensors]
@@ -215,11 +220,11 @@ class KerasLayer(NativeOperator):
         in.
         """
         if self._reader is None:
-            raise UnsupportedError("its weights are not in the file")
+            raise UnsupportedError("its weights are not in the file; build the model, then save it")
         result = (self._reader.inside(inside) if inside else self._reader).take(names)
         for name, array in zip(names, result, strict=True):
             if array.dtype.name not in ("float32", "float64"):
-                raise UnsupportedError(f"{name}: {array.dtype} numbers, not float32 or float64")
+                raise UnsupportedError(f"{name}: expected float32 or float64, got {array.dtype}")
         arrays = [array.astype(self.compute, copy=False) for array in result]
         self._variables += zip(arrays, names, strict=True)
         return arrays
@@ -260,8 +265,8 @@ class KerasLayer(NativeOperator):
             tensors = [*result] if isinstance(result, tuple) else [result]
             if self.masked and not all(each is None or each.settled for each in tensors):
                 refuse(
-                    "an input has a mask: return y.under(x.flags) to hand it on, or y.under(None)"
-                    " to end it"
+                    "an input has a mask: return y.under(x.flags) to pass it on, or y.under(None)"
+                    " to drop it"
                 )
         return tensors
 
@@ -286,7 +291,8 @@ def _compute_dtype(policy: Any) -> str:
     if name is None:
         return "float32"
     if name not in ("float32", "float64"):
-        raise UnsupportedError(f"dtype {name!r:.100}: only float32 and float64 are computed in")
+        expected = "expected float32 or float64; build the model with the dtype policy float32"
+        raise UnsupportedError(f"dtype {name!r:.100}: {expected}")
     return str(name)
 
 
@@ -333,7 +339,7 @@ def _value(op: KerasLayer, argument: Any) -> Any:
             return slice(*(_value(op, getattr(argument, name)) for name in _BOUNDS))
         case {"class_name": "__tensor__" | "__numpy__", "config": {"value": value, "dtype": dtype}}:
             if dtype not in _DTYPES:
-                refuse(f"a constant of {dtype!r:.100}")
+                refuse(f"constant: expected one of {', '.join(_DTYPES)}, got {dtype!r:.100}")
             return KerasTensor(op, op.constant(np.asarray(value, dtype)))
     return argument
 
@@ -347,7 +353,7 @@ class KerasSignature(Signature):
     def bind(self, op: Any) -> tuple[list[Any], dict[str, Any]]:
         count, most = len(op.tensors), len(self.slots)
         if count > most and not self.rest:
-            refuse(f"called with {count} tensors, expected {', '.join(self.slots) or 'none'}")
+            refuse(f"expected the tensors {', '.join(self.slots) or 'none'}, got {count}")
         return super().bind(op)
 
     def _values(self, op: Any, slot: str) -> list[Any]:
@@ -447,7 +453,7 @@ class Lowering:
         if dtype in _DTYPES and sizes and not (config.get("sparse") or config.get("ragged")):
             self.builder.input(Value(name, dtype, tuple(shape)))
         else:
-            self.builder.refuse(name, f"an input of {dtype} {shape}: dense numbers are taken")
+            self.builder.refuse(name, f"input {dtype} {shape}: expected dense, of bool or numbers")
             self._behind[f"{layer.name}/0/0"] = f"{layer.name}/0/0"
             name = self.builder.value(name)
         return Held(name)
@@ -479,7 +485,7 @@ class Lowering:
         ``prefix``.
         """
         if depth > _DEEPEST:
-            raise UnsupportedError("models inside models, too deep")
+            raise UnsupportedError(f"expected at most {_DEEPEST} models inside each other")
         for ref, tensor in zip(net.inputs, tensors, strict=True):
             variable = f"{prefix}{ref.layer}/0/0"
             self.builder.give(variable, tensor.value)
@@ -580,7 +586,7 @@ class Lowering:
         """
         self._calls += 1
         if self._calls > _MOST_CALLS:
-            raise UnsupportedError("models call models too often")
+            raise UnsupportedError(f"expected at most {_MOST_CALLS} calls of layers, got more")
         function = (OPERATIONS if layer.is_operation else RULES).get(layer.kind)
         is_known = not layer.foreign and (function is not None or layer.kind in MODELS)
         callers = find_caller(self.builder.rules, [layer.kind], is_known)
@@ -617,7 +623,7 @@ class Lowering:
         if len(tensors) != len(net.inputs):
             raise UnsupportedError(f"expected {len(net.inputs)} tensors, got {len(tensors)}")
         if unread := sorted(k for k, v in options.items() if k not in ("mask", "training") and v):
-            raise UnsupportedError(f"a model called with {', '.join(unread)}")
+            raise UnsupportedError(f"argument {', '.join(unread)}: expected tensors only")
         inner = [net.layers[ref.layer].config.get("dtype") for ref in net.inputs]
         held = [(x.cast(to) if to else x).held for x, to in zip(tensors, inner, strict=True)]
         return self.run(net, held, prefix, depth + 1)
@@ -638,13 +644,14 @@ def _rule(layer: Layer) -> Signature | None:
 
 def _unknown(layer: Layer) -> str:
     if layer.function:
-        return f"function tf.{layer.function}: not known"
+        return f"function tf.{layer.function}: not known{PASS_RULE}"
     if layer.kind in ("Lambda", "TensorFlowOpLayer"):
-        return f"{layer.kind}: code in a file is never run; use a layer that says the same"
+        return f"{layer.kind}: code in a file is never run{PASS_RULE}"
     if layer.foreign:
-        return f"{layer.kind} of {layer.module}: a class of its own; its code is not in the file"
+        kind = f"{layer.kind} of {layer.module}"
+        return f"{kind}: a user's class, whose code is not in the file{PASS_RULE}"
     kind = "function keras.ops" if layer.is_operation else "layer"
-    return f"{kind} {layer.kind}: not known"
+    return f"{kind} {layer.kind}: not known{PASS_RULE}"
 
 
 def _refs(call: Call) -> list[Ref]:
@@ -676,12 +683,13 @@ def _in_order(net: Network, file: str) -> Iterator[tuple[Layer, int]]:
         layer = net.layers.get(key[0])
         if layer is None or not 0 <= key[1] < len(layer.calls):
             raise ModelFormatError(
-                f"{net.name}: call {key[1]} of layer {key[0]!r} is not there", file
+                f"{net.name}: expected call {key[1]} of layer {key[0]!r}, it is missing", file
             )
         before = [(r.layer, r.call) for r in _refs(layer.calls[key[1]])]
         if missing := [each for each in before if each not in done]:
             if key in open_:
-                raise ModelFormatError(f"{net.name}: layer {key[0]!r} waits for itself", file)
+                reason = f"layer {key[0]!r} depends on its own output"
+                raise ModelFormatError(f"{net.name}: {reason}", file)
             open_.add(key)
             waiting += reversed(missing)
             continue

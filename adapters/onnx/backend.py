@@ -48,11 +48,11 @@ class Prepared:
         if not isinstance(inputs, Mapping):
             listed = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
             if len(listed) > len(names):
-                raise ShapeError(f"inputs: got {len(listed)}, the model takes {names}")
+                raise ShapeError(f"inputs: expected {len(names)}, {names}, got {len(listed)}")
             inputs = zip(names, listed, strict=False)
         feed = dict(inputs)
         if missing := [name for name in names if name not in feed]:
-            raise ShapeError(f"inputs: missing {missing}; the model takes {names}")
+            raise ShapeError(f"inputs: expected {names}, {missing} are missing")
         weights = [np.ascontiguousarray(feed.pop(name)) for name in self._bound]
         outputs = self._session(None, weights).run(feed)
         return tuple(outputs[variable.name] for variable in self._model.graph.outputs)

@@ -22,8 +22,8 @@ PATHS = {"file": "the file as it says, whoever runs it", "onnxruntime": "ONNX Ru
 
 _FILES = {  # by size and SHA-256
     (1280395, "1e0b195ad4806595ef4466f419d16fca7e4afcfc6669b8c0b5f76ea87547c769"): (
-        "silero_vad_half.onnx of silero-vad 6.2.3 holds other weights than the files beside it: its"
-        " probability of speech is up to 0.95 apart from theirs; take silero_vad.onnx"
+        "silero_vad_half.onnx of silero-vad 6.2.3 holds different weights from the other files: its"
+        " probability of speech differs by up to 0.95 from theirs; use silero_vad.onnx"
     )
 }
 
@@ -119,9 +119,9 @@ def _constants_of(graph: Subgraph) -> dict[str, Any]:
 def _dynamic_quantized(op: Operator) -> Iterator[OnnxFault]:
     if op.type == "DynamicQuantizeLSTM":
         text = (
-            "ONNX Runtime quantizes what all sequences of a batch and all of a thread's share hold"
-            " in one step: other numbers of threads, or other sequences in the batch, give a"
-            " sequence other outputs (0.11 and 0.21 apart in ddddocr 1.6.1)"
+            "ONNX Runtime quantizes all sequences of a thread together: the outputs of a sequence"
+            " depend on the number of threads and on the batch (by up to 0.11 and 0.21 in ddddocr"
+            " 1.6.1)"
         )
         value = op.outputs[0]
         yield _fault("batch_changes_steps", "wrong", "onnxruntime", op.native, value, text)
@@ -215,7 +215,7 @@ def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
         if not readers or (backward and "len" in value.name.lower()):
             text = (
                 f"no recurrent operator reads the lengths {value.name!r}: padding is read as steps,"
-                " and a backward direction begins in it; give them to the operators as"
+                " and a backward direction begins in it; pass them to the operators as"
                 " sequence_lens, or export again with a converter that does"
             )
             file = NativeOp(0, "file")
@@ -248,8 +248,8 @@ def _states_that_are_inputs(graph: Graph) -> Iterator[OnnxFault]:
         if name in inputs and name in begun:
             text = (
                 f"the output {output.name!r} is the input {name!r}, the state that the layer begins"
-                " with: each call begins where the first one did; return the layer's final state,"
-                " and export again"
+                " with: each call begins in the same state as the first one; return the layer's"
+                " final state, and export again"
             )
             layer = begun[name].origin[0]
             yield _fault("state_returned", "wrong", "file", layer, output.name, text)

@@ -26,7 +26,15 @@ from onernn.adapters.common.lowering import (
     lower_steps,
 )
 from onernn.adapters.onnx.microsoft import MEANINGS
-from onernn.adapters.onnx.read import Model, Operator, Reference, Subgraph, Variable, read_model
+from onernn.adapters.onnx.read import (
+    BFLOAT16_NOTE,
+    Model,
+    Operator,
+    Reference,
+    Subgraph,
+    Variable,
+    read_model,
+)
 from onernn.adapters.onnx.rules import refuse_unknown, rule_for
 from onernn.adapters.onnx.table import (
     OnnxBuilder,
@@ -187,7 +195,7 @@ def _name_sizes(builder: OnnxBuilder, variables: Iterable[Variable]) -> None:
 
 def _value(builder: OnnxBuilder, variable: Variable) -> Value:
     if variable.dtype == "bfloat16":
-        builder.notes["bfloat16 values are float32 ones, rounded where the model casts"] = None
+        builder.notes[BFLOAT16_NOTE] = None
     return _declared(variable)
 
 
@@ -228,7 +236,8 @@ class _Lowering:
             scope.builder.refuse(name, reason)
         made = Counter(name for op in graph.operators for name in op.outputs if name)
         if twice := [name for name, times in made.items() if times > 1]:
-            raise ModelFormatError(f"value {twice[0]!r} is made twice", self.model.file)
+            reason = f"value {twice[0]!r}: expected one operator that makes it, got"
+            raise ModelFormatError(f"{reason} {made[twice[0]]}", self.model.file)
         declared = {variable.name: variable for variable in graph.outputs}
         steps = [self._step(scope, op, op.native, declared) for op in graph.operators]
         lower_steps(scope.builder, steps, declared)
@@ -274,11 +283,20 @@ class _Lowering:
         """Lowers the operators of a function in place of its call."""
         function, self._calls = self.model.functions[op.domain, op.type], self._calls + 1
         if scope.depth >= _DEEPEST or self._calls > _MOST_CALLS:
-            raise UnsupportedError("functions call functions, too deep or too often")
+            raise UnsupportedError(
+                "functions call functions too deep or too often: expected at most"
+                f" {_DEEPEST} nested calls, and {_MOST_CALLS} in all"
+            )
         if len(op.inputs) > len(function.inputs) or len(op.outputs) > len(function.outputs):
-            raise UnsupportedError("the call has more inputs or outputs than the function")
+            raise UnsupportedError(
+                f"the call has {len(op.inputs)} inputs and {len(op.outputs)} outputs: expected at"
+                f" most {len(function.inputs)} and {len(function.outputs)}, like its function"
+            )
         if unknown := sorted(set(arguments) - set(function.attributes)):
-            raise UnsupportedError(f"not understood: attributes {unknown}")
+            raise UnsupportedError(
+                f"not understood: attributes {unknown}, the function has"
+                f" {sorted(function.attributes)}"
+            )
         names = dict.fromkeys(function.inputs, "")
         formal = (*function.inputs[: len(op.inputs)], *function.outputs[: len(op.outputs)])
         for name, actual in zip(formal, (*op.inputs, *op.outputs), strict=True):

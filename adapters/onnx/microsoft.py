@@ -16,14 +16,15 @@ microsoft = partial(onnx, domain=DOMAIN)
 
 _ACTIVATIONS = ("sigmoid", "tanh", "tanh")
 MEANINGS = {
-    "documented": "DynamicQuantizeLSTM quantizes each sequence by itself, as it is defined for one;"
-    " ONNX Runtime quantizes together what a thread has of a batch, so that its results depend on"
-    " both: 0.21 apart in ddddocr 1.6.1 (semantics='onnxruntime' gives those of one thread)",
-    "onnxruntime": "DynamicQuantizeLSTM quantizes a batch together, as ONNX Runtime does on one"
-    " thread: a sequence has other results in another batch, 0.21 apart in ddddocr 1.6.1"
-    " (semantics='documented' gives it the same in any batch)",
+    "documented": "DynamicQuantizeLSTM quantizes each sequence separately, as documented; ONNX"
+    " Runtime quantizes all sequences of a thread together, so its results depend on the batch and"
+    " on the threads: they differ by up to 0.21 in ddddocr 1.6.1 (semantics='onnxruntime' computes"
+    " the results of one thread)",
+    "onnxruntime": "DynamicQuantizeLSTM quantizes a batch together, like ONNX Runtime on one"
+    " thread: the results of a sequence depend on its batch, and differ by up to 0.21 in ddddocr"
+    " 1.6.1 (semantics='documented' computes the same results in any batch)",
 }
-CLIP_OF_ZERO = "clip=0 means no clipping, as it did to those who wrote it"
+CLIP_OF_ZERO = "clip=0 is read as no clipping, which is what the exporters of such files mean"
 
 
 @microsoft("DynamicQuantizeLSTM")
@@ -38,7 +39,7 @@ def lstm(
     direction="forward",
 ):
     if tuple(name.lower() for name in activations) not in (_ACTIVATIONS, _ACTIVATIONS * 2):
-        refuse(f"attribute activations={activations}: only {_ACTIVATIONS}")
+        refuse(f"attribute activations={activations}: expected {_ACTIVATIONS} per direction")
     if clip == 0:
         op.builder.notes[CLIP_OF_ZERO] = None
     op.builder.notes[MEANINGS[op.builder.semantics]] = None
@@ -98,7 +99,7 @@ def _transposed(x, matrix, batch):
     if batch:
         last = x.rank - 1
         if last < 2:
-            refuse(f"attribute transBatch of a factor of {x.rank} axes: expected three or more")
+            refuse(f"attribute transBatch: expected a factor of 3 axes or more, got {x.rank} axes")
         x = x.transpose(*range(1, last), 0, last)
     return x.swap() if matrix and x.type.rank != 1 else x
 
@@ -119,7 +120,7 @@ def fused_conv(X, W, B=None, Z=None, *, op, activation="", activation_params=())
     if activation == "Clip" and len(activation_params) == 2:
         return y.Clip(*map(y.scalar, activation_params))
     if len(activation_params) > 2:
-        refuse(f"attribute activation_params={activation_params}: expected two at most")
+        refuse(f"attribute activation_params={activation_params}: expected at most two")
     return _activate(y, activation, **dict(zip(("alpha", "beta"), activation_params, strict=False)))
 
 
@@ -130,5 +131,8 @@ def _activate(y, name, **attributes):
     elementwise = record is not None and record.kind == "elementwise" and record.most == 1
     if (name and not elementwise) or not attributes.keys() <= known <= {"alpha", "beta", "gamma"}:
         more = f" with {', '.join(attributes)}" if attributes else ""
-        refuse(f"attribute activation={name!r}{more}: this is not known")
+        refuse(
+            f"attribute activation={name!r}{more}: expected an operator on elements with such"
+            " attributes"
+        )
     return getattr(y, name)(**attributes) if name else y

@@ -60,6 +60,10 @@ from onernn.ir.rnn import Recurrent
 
 # Recurrent nodes of a ModelProto become nodes that onernn runs, including nodes in bodies.
 
+_IN_FUNCTION = (
+    "it is in a function of the model; inline functions first, with"
+    " onnx.inliner.inline_local_functions"
+)
 _MAKERS = {*FOLDED, "Constant", ""}
 """The operators that may produce parameters; "" stands for initializers."""
 _RESIZED = ("Expand", "Slice")
@@ -128,7 +132,7 @@ class Replacement:
         self._fresh = Names(dict.fromkeys(names_in(model), 0)).fresh
         self.lines: list[str] = []
         self.refusals = [
-            Refusal("it stands in a function", describe(node))
+            Refusal(_IN_FUNCTION, describe(node))
             for function in model.functions
             for graph in graphs(function)
             for node in graph.node
@@ -209,13 +213,16 @@ class Replacement:
         helper = self._onnx.helper
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         if attributes.get("clip") == 0:
-            raise UnsupportedError("clip=0, which ONNX does not define")
+            raise UnsupportedError("attribute clip=0: expected more than 0, or no attribute")
         parameters = [node.input[at] for at in PARAMETERS if at < len(node.input)]
         sources = [scope.messages[at] for at in scope.native.sources(parameters, _MAKERS)]
         before = [each for each in sources if hasattr(each, "op_type")]
         read = {name for each in (*before, node) for name in each.input}
         if shared := sorted(self._free.intersection(parameters, read)):
-            raise UnsupportedError(f"{shared[0]!r} is an input, too: callers may give other values")
+            raise UnsupportedError(
+                f"{shared[0]!r} is also an input of the model, so callers may change it; save the"
+                " model without this input"
+            )
         arrays = {each.name: self._array(each) for each in sources if not hasattr(each, "op_type")}
         made = {""}.union(*(each.output for each in before))
         untyped = helper.make_empty_tensor_value_info
@@ -234,7 +241,7 @@ class Replacement:
             raise UnsupportedError(reasons[-1])
         layers = [Recurrent.of(each) for each in nodes if each.op == "Rnn"]
         if len(layers) != 1:
-            raise UnsupportedError("its directions have functions of their own")
+            raise UnsupportedError("its directions have different activations: expected the same")
         half = any(each.op == "Cast" and each.attributes["to"] == "float16" for each in nodes)
         return layers[0], bool(attributes.get("layout", 0)), half
 
@@ -376,15 +383,20 @@ def _check_free(options: Any, providers: Any) -> None:
         raise UnsupportedError(DISABLED)
     if options and options.optimized_model_filepath:
         raise UnsupportedError(
-            "optimized_model_filepath asks for a file, and only onernn can run our nodes in it"
+            "optimized_model_filepath is set: the file would hold onernn's nodes, which other"
+            " programs cannot run; leave it unset"
         )
     if options and getattr(options, "has_providers", bool)():
-        raise UnsupportedError("its SessionOptions choose the providers")
+        raise UnsupportedError(
+            "its SessionOptions choose the providers; pass providers= to the session instead"
+        )
     available = require("onnxruntime", "onnx").get_available_providers()
     names = [each if isinstance(each, str) else each[0] for each in providers or available]
     names = [name for name in names if name in available]  # ONNX Runtime warns about the others
     if others := [name for name in names if name not in _ON_CPU]:
-        raise UnsupportedError(f"it is to run on {others[0]}")
+        raise UnsupportedError(
+            f"provider {others[0]}: expected only the CPU's; pass providers={list(_ON_CPU[:1])}"
+        )
 
 
 def _copy(options: Any, names: Sequence[str], files: Sequence[str]) -> Any:
@@ -410,7 +422,7 @@ def _copy(options: Any, names: Sequence[str], files: Sequence[str]) -> Any:
         for at, name in enumerate(files):
             file = (folder / name).resolve()
             if not file.is_relative_to(folder):
-                raise UnsupportedError(f"its data are in {name!r}, which is not beside the model")
+                raise UnsupportedError(f"its data are in {name!r}, expected in the model's folder")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(noise)
             tensor = graph.initializer.add(name=f"{DOMAIN}/{at}", data_type=_BYTES, dims=[16])
@@ -426,10 +438,13 @@ def _copy(options: Any, names: Sequence[str], files: Sequence[str]) -> Any:
                 Path(session.end_profiling()).unlink()
             arrays = session.run(None, {})
         except Exception as error:
-            raise UnsupportedError(f"its SessionOptions fit no other model: {error}") from error
+            reason = f"its SessionOptions cannot be copied, they fit only this model: {error}"
+            raise UnsupportedError(reason) from error
     for name, array in zip((DOMAIN, *names, *files), arrays, strict=True):
         if array.tobytes() != noise:
-            raise UnsupportedError(f"its SessionOptions decide what {name!r} is")
+            raise UnsupportedError(
+                f"its SessionOptions hold data for {name!r}; keep the data in the model's files"
+            )
     return session.get_session_options()
 
 
@@ -473,8 +488,9 @@ def optimize(
         options.intra_op_num_threads = threads
     elif threads not in (None, options and options.intra_op_num_threads):
         raise UnsupportedError(
-            f"threads={threads}, but session_options.intra_op_num_threads is "
-            f"{options.intra_op_num_threads}: ours run on as many as ONNX Runtime; give one of them"
+            f"threads={threads}: expected session_options.intra_op_num_threads, which is"
+            f" {options.intra_op_num_threads}, because onernn uses as many threads as ONNX Runtime;"
+            " pass only one of them"
         )
     if not isinstance(model, str | bytes | os.PathLike):
         model = model.SerializeToString()
@@ -508,16 +524,21 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
     except OnernnError:
         raise
     except Exception as error:  # of many kinds
-        raise ModelFormatError(f"onnx cannot read it: {error}", model) from error
+        reason = f"expected a model that onnx can read, got its error: {error}"
+        raise ModelFormatError(reason, model) from error
     with guard(lambda: model):
         stored = partial(store_layer, kernels, dtype=dtype)
         result = Replacement(onnx, proto, external, lambda *at, **by: stored(*at, **by)[:2])
     if not result.lines:
-        raise UnsupportedError(f"{model}: no recurrent node that onernn runs", result.refusals)
+        raise UnsupportedError(
+            f"{model}: expected an RNN, GRU or LSTM node that onernn can run, got none",
+            result.refusals,
+        )
     try:
         content = proto.SerializeToString()
     except Exception as error:  # its class depends on protobuf's version
-        raise UnsupportedError(f"{path}: with its weights inside, 2 GB at most: {error}") from error
+        reason = f"{path}: expected at most 2 GB with all weights in the file: {error}"
+        raise UnsupportedError(reason) from error
     with replacing(path) as stream:
         stream.write(content)
     return Explained(tuple(result.lines), tuple(result.refusals))
@@ -669,14 +690,18 @@ def inference_session() -> Any:
             source, options, dtype, *_ = self._arguments
             _check_free(options, providers[0])
             if options and options.enable_profiling:
-                raise UnsupportedError("profiling measures ONNX Runtime's nodes")
+                raise UnsupportedError(
+                    "enable_profiling is set, and profiling measures only ONNX Runtime's nodes"
+                )
             model = read_source(source)
             self._content = model.content
             copy = partial(_copy, options, model.names, model.files)
             plan = open_whole(model, copy, dtype, rule=not self._asked)
             self._load(model.stub, plan.options, *providers)
             if [value.shape for value in self.get_inputs()] != model.shapes:
-                raise UnsupportedError("its SessionOptions fix sizes of inputs")
+                raise UnsupportedError(
+                    "its SessionOptions fix sizes of inputs, expected the sizes in the model"
+                )
             for name in _LATER:
                 self.__dict__.pop(name, None)
             self.replaced, self.refusals, self._plan = plan.lines, (), plan
@@ -749,7 +774,7 @@ def inference_session() -> Any:
                         model.options.register_custom_ops_library(str(load_kernels().path))
                         self._load(model.source, model.options, *providers)
                     except Exception as error:
-                        why = f"ONNX Runtime refuses the model with our layers: {error}"
+                        why = f"ONNX Runtime refuses the model with onernn's layers: {error}"
                         model = model._replace(replaced=(), refusals=(Refusal(why, "model"),))
             if not model.replaced:
                 super().__init__(source, options, *providers, **more)

@@ -29,17 +29,17 @@ def _slots(inputs: Sequence[Tensor | None], required: int, optional: int = 1) ->
     """
     values = [*inputs, *[None] * optional]
     if len(inputs) < required:
-        refuse(f"input {len(inputs)} is missing")
+        refuse(f"input {len(inputs)} is missing: expected {required} inputs or more")
     return values[: required + optional]
 
 
 def _single(value: Tensor | None) -> Any:
     """Returns a zero point or scale with one element as a scalar."""
     if value is None:
-        return refuse("a scale is missing")
+        return refuse("a scale is missing: expected one for each quantized value")
     known = value.type
     if known.rank is not None and known.counts not in ((), (1,), (None,)):
-        refuse(f"input {value.place}: expected one number, got {known}")
+        refuse(f"input {value.place}: expected one element, got {known}")
     return value if known.rank == 0 else value.Reshape([])
 
 
@@ -49,14 +49,14 @@ def _scale(value: Tensor | None, count: int | None = 1, axes: int = 1) -> Any:
     ``axes``: that axis and those after it.
     """
     if value is None:
-        return refuse("a scale is missing")
+        return refuse("a scale is missing: expected one for each quantized value")
     if value.known is not None and not (np.isfinite(value.known) & (value.known != 0)).all():
         got = f"{value.known.tolist()!s:.60}"
         refuse(f"input {value.place}: expected finite scales other than 0, got {got}")
     if count == 1 or value.type.counts in ((), (1,)):
         return _single(value).cast("float32")
     if count is None or value.type.counts != (count,):
-        expected = f"one number or {count or 'a known count'} of them"
+        expected = f"one element or {count or 'a known number'} of them"
         refuse(f"input {value.place}: expected {expected}, got {value.type}")
     return value.cast("float32").reshape(count, *[1] * (axes - 1))
 
@@ -136,7 +136,10 @@ def quantize(x, y_scale, y_zero_point=None, *, op, axis=1, block_size=0, output_
     zero = y_zero_point
     if output_dtype and not zero:
         if None in y_scale.type.counts:
-            refuse("attribute output_dtype with a scale of unknown shape")
+            refuse(
+                f"attribute output_dtype={output_dtype}: expected a scale of known shape, got"
+                f" {y_scale.type}"
+            )
         zero = y_scale.constant(np.zeros(y_scale.type.counts, dtype_of(output_dtype)))
     if not block_size:
         return x.QuantizeLinear(y_scale, zero, **_axis_of(op))
@@ -168,13 +171,16 @@ def _repeat(values, x, axis, block):
     """Returns scales or zero points of blocks along an axis, one for each element of x."""
     sizes = x.shape
     if not -len(sizes) <= axis < len(sizes) or block < 1:
-        refuse(f"attributes axis={axis}, block_size={block}: x has {len(sizes)} axes")
+        refuse(
+            f"attributes axis={axis}, block_size={block}: expected an axis of x, which has"
+            f" {len(sizes)}, and a size of 1 or more"
+        )
     axis %= len(sizes)
     blocks = list(sizes)
     blocks[axis] = None if sizes[axis] is None else -(-sizes[axis] // block)
     if None in blocks or values.type.counts != tuple(blocks):
         expected = "x of known sizes" if None in blocks else f"{tuple(blocks)}"
-        refuse(f"input {values.place}: blocks of {block} expect {expected}, got {values.type}")
+        refuse(f"input {values.place}: expected {expected} (block_size={block}), got {values.type}")
     count = x.constant(np.asarray(sizes[axis], np.int64))
     places = count_up(count)
     return values.Gather(places / count.constant(np.int64(block)), axis=axis)
@@ -193,7 +199,7 @@ def qlinear_conv(
     sums = x.ConvInteger(w, *zeros, **op.attributes_of(OPERATORS["Conv"]))
     if B:
         if B.type.counts != (channels,):
-            refuse(f"input 8: expected {channels} numbers, got {B.type}")
+            refuse(f"input 8: expected {channels} elements, one per channel, got {B.type}")
         sums = sums + B.reshape(channels, *[1] * (axes - 1))
     scales = _scale(x_scale), _scale(w_scale, channels, axes), _scale(y_scale)
     steps = sums.cast("float32") * _calculate(lambda x, w, y: x * w / y, *scales)

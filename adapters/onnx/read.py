@@ -100,6 +100,7 @@ NUMBER_FIELDS = {
     **{1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"},
 }
 BFLOAT16 = 16
+BFLOAT16_NOTE = "bfloat16 values are computed in float32, and rounded by the model's casts"
 NUMBERS = {name: number for number, name in DTYPES.items()}
 """NumPy's name of a dtype -> ONNX's number."""
 
@@ -219,11 +220,14 @@ class ExternalData:
         check_file(file)
         numbers = [result.get("offset", "0"), result.get("length", str(expected))]
         if not all(text.isascii() and text.isdigit() and len(text) < 20 for text in numbers):
-            raise ModelFormatError(f"{what}: offset and length {numbers} in {file}", self.model)
+            raise ModelFormatError(
+                f"{what}: expected integers as offset and length in {file}, got {numbers}",
+                self.model,
+            )
         offset, length = map(int, numbers)
         if length != expected:
             raise ModelFormatError(
-                f"{what}: expected {expected} bytes, {length} are declared", self.model
+                f"{what}: expected {expected} bytes, got a declared length of {length}", self.model
             )
         key = (file, offset, length)
         if key not in self._regions:
@@ -250,8 +254,11 @@ class ExternalData:
 def dtype_of(number: int) -> str:
     """Returns NumPy's name of a TensorProto.DataType, or "bfloat16"."""
     if number not in DTYPES:
-        name = OTHER_DTYPES.get(number, f"of the unknown type {number}")
-        raise UnsupportedError(f"{name} numbers are not supported")
+        name = OTHER_DTYPES.get(number, number)
+        raise UnsupportedError(
+            f"dtype {name} is not supported: expected bool, floats of 16 to 64 bits, or integers of"
+            " 8 to 64 bits"
+        )
     return DTYPES[number]
 
 
@@ -264,9 +271,10 @@ def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
     kind, dims = dtype_of(tensor.data_type), tuple(tensor.dims)
     count = count_of(dims, _MOST_AXES)
     if count is None:
-        raise ModelFormatError(f"{what}: impossible shape {dims}", external.model)
+        expected = f"expected at most {_MOST_AXES} sizes of 0 or more, got shape {dims}"
+        raise ModelFormatError(f"{what}: {expected}", external.model)
     if tensor.HasField("segment"):
-        raise UnsupportedError("a tensor in segments is not read")
+        raise UnsupportedError("tensors in segments are not supported: expected all data in one")
     size, budget = find_stored_dtype(kind).itemsize, external.budget
     budget.take(ARRAY, what)
     flat: Array | None = None
@@ -282,7 +290,10 @@ def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
     elif len(numbers := getattr(tensor, field)) == count:
         flat = _from_numbers(numbers, kind, budget, what)
     if flat is None or flat.size != count:
-        raise ModelFormatError(f"{what}: its data do not fill {kind} {dims}", external.model)
+        raise ModelFormatError(
+            f"{what}: expected data for {kind} {dims}, got a different number of elements",
+            external.model,
+        )
     flat.flags.writeable = False
     return flat.reshape(dims)
 
@@ -303,7 +314,7 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
     others: Any = UnknownFieldSet(tensor)
     if any(each.field_number == number for each in others):
         if packed:  # the order is not known
-            problem = f"{what}: some of its numbers are packed, others are not"
+            problem = f"{what}: expected values that are all packed or all unpacked, got both"
             raise ModelFormatError(problem, external.model)
         unpacked = MESSAGES.message("UnpackedTensor").FromString(tensor.SerializeToString())
         numbers = getattr(unpacked, field)
@@ -528,10 +539,11 @@ def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
     """
     budget = budget or loading(2 * proto.ByteSize())
     if not proto.HasField("graph") or not proto.opset_import:  # any other protobuf may parse
-        raise ModelFormatError("not an ONNX model: it has no graph, or no opset", file)
+        raise ModelFormatError("not an ONNX model: expected a graph and an opset", file)
     if proto.ir_version not in IR_VERSIONS:
         raise UnsupportedError(
-            f"{file}: IR version {proto.ir_version}; {IR_VERSIONS[0]} to {IR_VERSIONS[-1]} are read"
+            f"{file}: IR version {proto.ir_version}: expected {IR_VERSIONS[0]} to"
+            f" {IR_VERSIONS[-1]}; export it with a different version of onnx"
         )
     reader = _Reader(file, budget)
     try:
@@ -546,25 +558,25 @@ def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
         free = tuple(reader.variable(v) for v in proto.graph.input if v.name in names)
         return Model(file, graph, opset, functions, producer.strip(), metadata, free)
     except RecursionError as error:
-        raise ModelFormatError("graphs inside graphs, too deep", file) from error
+        raise ModelFormatError("graphs are nested too deep: expected fewer levels", file) from error
 
 
 def _opset(imports: Any, file: Path) -> int:
     """Returns the one version of ONNX's own operators; `onnx.compose` writes it once per part."""
     versions = {each.version for each in imports if each.domain in ("", "ai.onnx")}
     if not versions:
-        raise ModelFormatError("it imports no opset of ONNX's own operators", file)
+        raise ModelFormatError("expected an opset of ONNX's own operators, it imports none", file)
     if len(versions) > 1:
         numbers = " and ".join(map(str, sorted(versions)))
         raise ModelFormatError(
-            f"it imports opsets {numbers} of ONNX's own operators, and a model has one: convert its"
-            " parts with onnx.version_converter before they are merged",
+            f"it imports opsets {numbers} of ONNX's own operators, expected one; convert its parts"
+            " with onnx.version_converter before you merge them",
             file,
         )
     (version,) = versions
     if version not in OPSETS:
         raise UnsupportedError(
-            f"{file}: opset {version}; {OPSETS[0]} to {OPSETS[-1]} are read, convert it with"
+            f"{file}: opset {version}: expected {OPSETS[0]} to {OPSETS[-1]}; convert it with"
             " onnx.version_converter"
         )
     return int(version)
@@ -583,7 +595,7 @@ class _Reader:
         try:
             text = value.decode() if isinstance(value, bytes) else value
         except UnicodeDecodeError as error:
-            raise ModelFormatError(f"the name {value!r} is not UTF-8", self._file) from error
+            raise ModelFormatError(f"name {value!r}: expected UTF-8", self._file) from error
         self._budget.take(2 * sys.getsizeof(text), "the names")
         self._texts[value] = text
         return text
@@ -597,7 +609,7 @@ class _Reader:
         for tensor in graph.initializer:
             name = self.text(tensor.name)
             if name in constants or name in unread:
-                raise ModelFormatError(f"initializer {name!r} stands there twice", self._file)
+                raise ModelFormatError(f"initializer {name!r}: expected one, got two", self._file)
             try:
                 constants[name] = array_of(tensor, f"initializer {name!r}", self._external)
             except UnsupportedError as error:
@@ -605,7 +617,7 @@ class _Reader:
         values = len(graph.input) + len(graph.output) + len(graph.value_info)
         self._budget.take(_OPERATOR * values, "the signature")
         for sparse in graph.sparse_initializer:
-            unread[self.text(sparse.values.name)] = "a sparse tensor is not read"
+            unread[self.text(sparse.values.name)] = "a sparse tensor: expected a dense one"
         inputs, outputs = (tuple(map(self.variable, v)) for v in (graph.input, graph.output))
         return Subgraph(
             self.operators(graph.node),
@@ -620,7 +632,7 @@ class _Reader:
         name, kind = self.text(info.name), info.type
         for other in ("sequence", "map", "opaque", "sparse_tensor", "optional"):
             if kind.HasField(f"{other}_type"):
-                return Variable(name, refusal=f"values of type {other} are not supported")
+                return Variable(name, refusal=f"type {other} is not supported: expected a tensor")
         if not kind.HasField("tensor_type"):
             return Variable(name)
         tensor, shape, names = kind.tensor_type, None, list[str]()
@@ -645,7 +657,7 @@ class _Reader:
         attributes: dict[str, Any] = {}
         for each in node.attribute:
             if (name := self.text(each.name)) in attributes:
-                raise ModelFormatError(f"attribute {name!r} stands there twice", self._file)
+                raise ModelFormatError(f"attribute {name!r}: expected one, got two", self._file)
             attributes[name] = self.attribute(each)
         domain = self.text(node.domain)
         return Operator(
@@ -666,7 +678,7 @@ class _Reader:
             present = [f.name for f, _ in attribute.ListFields()]
             field = next((f for f in ATTRIBUTE_FIELDS.values() if f in present), "ints")
         if not field:
-            return Unread(f"attributes of type {attribute.type} are not read")
+            return Unread(f"attribute type {attribute.type} is not supported")
         value = getattr(attribute, field)
         if field == "g":
             return self.graph(value)

@@ -11,11 +11,18 @@ import numpy as np
 
 import onernn.adapters.onnx.quantized  # noqa: F401  # its rules fill the table
 from onernn.adapters.common.bodies import NEAREST, recurrent_stack
-from onernn.adapters.common.lowering import Results
+from onernn.adapters.common.lowering import PASS_RULE, Results
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.onnx.microsoft import CLIP_OF_ZERO, DOMAIN
-from onernn.adapters.onnx.read import BFLOAT16, Operator, Subgraph, Variable, dtype_of
-from onernn.adapters.onnx.table import RULES, OnnxOperator, Rule, onnx
+from onernn.adapters.onnx.read import (
+    BFLOAT16,
+    BFLOAT16_NOTE,
+    Operator,
+    Subgraph,
+    Variable,
+    dtype_of,
+)
+from onernn.adapters.onnx.table import NO_SEQUENCE, RULES, OnnxOperator, Rule, onnx
 from onernn.ir.activations import DEFAULTS, complete
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import UNSUPPORTED, Graph
@@ -34,8 +41,9 @@ _FAR = 2**31 - 1
 @onnx("If")
 def conditional(condition, *, op):
     bodies = op.body("then_branch"), op.body("else_branch")
-    if any(len(graph.outputs) != len(op.outputs) for graph, _ in bodies):
-        refuse(f"its branches do not give {len(op.outputs)} outputs")
+    counts = [len(graph.outputs) for graph, _ in bodies]
+    if any(count != len(op.outputs) for count in counts):
+        refuse(f"its branches: expected {len(op.outputs)} outputs each, got {counts}")
     return op.builder.branches(condition.name, *bodies)
 
 
@@ -120,7 +128,7 @@ def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
 def sequence_empty(*, op, dtype=1):
     """Marks the sequence as empty: a loop may append to it; any other reader is refused."""
     op.builder.empty.add(op.result_name(0))
-    return op.emit(UNSUPPORTED, reason="a sequence that no loop fills is not supported")
+    return op.emit(UNSUPPORTED, reason=NO_SEQUENCE)
 
 
 @onnx("SplitToSequence")
@@ -130,10 +138,10 @@ def split_to_sequence(x, split=None, *, op, axis=0, keepdims=1):
     keepdims also has an effect if split is 1, the same as in ONNX Runtime.
     """
     if split and (split.array.ndim or split.array != 1):
-        refuse("input split: only parts of one element")
+        refuse(f"input split={split.array.tolist()!s:.60}: expected 1, parts of one element")
     rank = x.type.rank
     if rank is None or not -rank <= axis < rank:
-        refuse(f"attribute axis={axis} of a value of unknown rank")
+        refuse(f"attribute axis={axis}: expected an axis of x, got {x.type}")
     axis %= rank
     if axis:
         x = x.transpose(axis, *(k for k in range(rank) if k != axis))
@@ -157,7 +165,7 @@ def concat_from_sequence(sequence, *, axis=0, new_axis=0):
     rank = sequence.sequence.type.rank
     if axis < 0:
         if rank is None:
-            refuse(f"attribute axis={axis} of a sequence of unknown rank")
+            refuse(f"attribute axis={axis}: expected 0 or more if the sequence's rank is not known")
         axis += rank - (not new_axis)
     letters = "abcdefghijklmnop"[: axis + 1]
     equation = f"{letters}...->{letters[1:]}{letters[0]}..."
@@ -180,11 +188,14 @@ def scan(
     scan_output_directions=(),
 ):
     if op.opset < 9:
-        refuse("Scan of opset 8, which has a batch axis, is not supported")
+        refuse(
+            "Scan of opset 8 has a batch axis, which is not supported; convert the model to opset 9"
+            " or newer with onnx.version_converter"
+        )
     body, outer = op.body("body")
     states = len(values) - num_scan_inputs
     if num_scan_inputs < 1 or states < 0:
-        refuse(f"attribute num_scan_inputs={num_scan_inputs} of {len(values)} inputs")
+        refuse(f"attribute num_scan_inputs={num_scan_inputs}: expected 1 to {len(values)}")
     _check_body(body, outer, len(values), states)
     collected = len(body.outputs) - states
     return op.emit_many(
@@ -204,7 +215,10 @@ def scan(
 
 def _check_body(body: Graph, outer: list[str], inputs: int, outputs: int) -> None:
     if len(body.inputs) != inputs + len(outer) or len(body.outputs) < outputs:
-        refuse(f"its body has {len(body.inputs) - len(outer)} inputs, {len(body.outputs)} outputs")
+        refuse(
+            f"its body: expected {inputs} inputs and at least {outputs} outputs, got"
+            f" {len(body.inputs) - len(outer)} and {len(body.outputs)}"
+        )
 
 
 # The rules of RNN, GRU and LSTM.
@@ -277,7 +291,9 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
         spec, (weights,) = replace(layer.spec, gate_clip=clip or None), layer.weights
         units = op.attribute("hidden_size", spec.hidden_size)
         if units != spec.hidden_size or spec.gates != {1: 1, 2: 3, 3: 4}[len(default)]:
-            raise ShapeError(f"W {wide['W'].shape}, R {wide['R'].shape}: hidden_size={units}")
+            raise ShapeError(
+                f"W {wide['W'].shape}, R {wide['R'].shape}: expected shapes for hidden_size={units}"
+            )
         if not forgets:
             return spec, weights
         if chosen[0].name == "sigmoid":  # f = 1 - i becomes a separate gate
@@ -339,7 +355,10 @@ def _activations(
         takes = numbers[: len(DEFAULTS.get(name, ()))]
         result.append(complete(Activation(name, *(n.pop(0) if n else None for n in takes))))
     if any(numbers):
-        refuse("attributes activation_alpha and activation_beta: too many numbers")
+        refuse(
+            "attributes activation_alpha and activation_beta: expected at most one value per"
+            " activation that takes it"
+        )
     return [tuple(result[at : at + count]) for at in range(0, len(result), count)]
 
 
@@ -358,8 +377,10 @@ def rule_for(domain: str, op_type: str) -> Rule | None:
 def refuse_unknown(domain: str) -> NoReturn:
     """Raises `UnsupportedError` for an operator without a rule."""
     if domain == f"{DOMAIN}.nchwc":
-        refuse("ONNX Runtime wrote it for one CPU's layout; save the model at ORT_ENABLE_EXTENDED")
-    raise UnsupportedError("this operator is not known")
+        refuse(
+            "ONNX Runtime optimized it for one CPU; save the model with at most ORT_ENABLE_EXTENDED"
+        )
+    raise UnsupportedError(f"this operator is not known{PASS_RULE}")
 
 
 _BECAME_INPUTS = {
@@ -436,7 +457,7 @@ def _constant(op: OnnxOperator) -> Results:
     kinds = ("value", "value_float", "value_floats", "value_int", "value_ints")
     values = [(kind, op.attribute(kind, None)) for kind in kinds if kind in op.attributes]
     if len(values) != 1:
-        refuse("expected one attribute of numbers")
+        refuse(f"attributes {[*op.attributes]}: expected one of {', '.join(kinds)}")
     ((kind, value),) = values
     dtype = None if kind == "value" else "float32" if "float" in kind else "int64"
     array = np.asarray(value, dtype)
@@ -460,7 +481,10 @@ def causal_convolution(x, w, bias=None, past=None, *, activation="none"):
     channels, _, kernel = (*w.type.counts, None, None, None)[:3]
     name = activation.lower()
     if channels is None or kernel is None or name not in ("none", "silu", "swish"):
-        refuse(f"activation={name!r}, weights {w.type}")
+        refuse(
+            f"attribute activation={name!r}, weights {w.type}: expected none, silu or swish, and"
+            " known sizes"
+        )
     joined = past.Concat(x, axis=2) if past else x.Pad([0, 0, kernel - 1, 0, 0, 0])
     y = joined.Conv(w, bias, group=channels)
     y = y if name == "none" else y * y.Sigmoid()
@@ -480,7 +504,7 @@ def _random(op: OnnxOperator) -> Results:
         names = [[*(v.name for v in graph.inputs), *drawn], [v.name for v in graph.outputs]]
         call = f"onnx.utils.extract_model({op.builder.name!r}, 'fed.onnx', {names[0]}, {names[1]})"
         advice += f", or make them inputs and feed them: {call}"
-    return refuse(f"random numbers, which are others in every run: {advice}")
+    return refuse(f"its values are random, different in each run; {advice}")
 
 
 @RULES("MaxPool")
@@ -501,7 +525,7 @@ def _max_pool(op: OnnxOperator) -> Results:
 @onnx("Cast")
 def cast(x, *, op, to=0):
     if to == BFLOAT16:
-        op.builder.notes["bfloat16 values are float32 ones, rounded where the model casts"] = None
+        op.builder.notes[BFLOAT16_NOTE] = None
     return x.Cast(to=dtype_of(to))
 
 
@@ -549,18 +573,18 @@ def _split(op: OnnxOperator) -> Results:
 def dropout(x, ratio=None, training_mode=None, *, op):
     op.ignore("ratio")  # in inference nothing is dropped
     if training_mode and training_mode.array.any():
-        refuse("input training_mode is true: only inference is run")
+        refuse("input training_mode=True: expected False; export the model in inference mode")
     if not op.wants(1):
         return x
     if op.opset < 12:
-        refuse("output 1: before opset 12 it was not said what it is")
+        refuse("output 1 is not defined before opset 12; export a newer opset")
     return x, x.Dropout(outputs=2)[1]
 
 
 @RULES("GroupNormalization")
 def _group_normalization(op: OnnxOperator) -> Results:
     if op.opset < 21:
-        refuse("before opset 21 its scale and bias are those of groups")
+        refuse("its scale and bias are per group before opset 21; export opset 21 or newer")
     return _plain(op)
 
 
@@ -588,7 +612,7 @@ def _resize(op: OnnxOperator) -> Results:
     record = OPERATORS["Resize"]
     if op.opset > 10:
         if op.at.type == "Upsample":
-            raise UnsupportedError("Upsample is of opsets up to 9")
+            raise UnsupportedError(f"opset {op.opset} has no Upsample: expected opset 9 or older")
         x, roi, scales, sizes = op.value(), *(op.optional(at) for at in (1, 2, 3))
         attributes = op.attributes_of(record)
     else:
@@ -605,5 +629,9 @@ def _resize(op: OnnxOperator) -> Results:
     if op.opset == 10 and attributes["mode"] == "nearest":
         factors = attributes.get("scales", (0,))
         if not all(scale >= 1 or math.frexp(scale)[0] == 0.5 for scale in factors):
-            raise UnsupportedError("before opset 11 the nearest element is not defined")
+            raise UnsupportedError(
+                f"scales {attributes.get('scales', 'of a run')}: expected 1 or more, or powers of"
+                " two, because opset 10 does not define the nearest element for others; export"
+                " opset 11 or newer"
+            )
     return op.emit("Resize", x, roi, scales, sizes, **attributes)

@@ -74,11 +74,12 @@ def decode(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
     try:
         stored = json.loads(text)
         if stored["version"] != VERSION:
-            return {}, f"metadata {KEY} of version {stored['version']!r:.20}, {VERSION} is read"
+            version = f"{stored['version']!r:.20}"
+            return {}, f"metadata {KEY}: version {version} is ignored, expected {VERSION}"
         layers = {}
         for name, each in stored["layers"].items():
             if each["dtype"] not in DTYPES:
-                raise ValueError(f"dtype {each['dtype']!r:.20}")
+                raise ValueError(f"dtype {each['dtype']!r:.20}: expected one of {DTYPES}")
             layers[str(name)] = LayerPrecision(each["dtype"], tuple(map(_part_of, each["parts"])))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
         what = f"{type(error).__name__} {error!s:.200}"
@@ -115,7 +116,7 @@ class StoredPrecisions:
 
     def notes(self) -> list[str]:
         """Returns the reasons why layers run with a precision different from the file's."""
-        none = "there is no such layer, its precision is left aside"
+        none = "the model has no such layer, its precision is ignored"
         return self._notes + [f"metadata {KEY}: {name!r:.80}: {none}" for name in self._left]
 
     def take(
@@ -131,7 +132,7 @@ class StoredPrecisions:
             return _source_of(builder, x, spec, weights, stored), stored
         except ShapeError as error:
             self._notes.append(
-                f"metadata {KEY}: {name!r:.80}: {error}; the layer computes as the session says"
+                f"metadata {KEY}: {name!r:.80}: {error}; the layer runs in the session's dtype"
             )
             return x, OWN
 
@@ -149,10 +150,10 @@ def _source_of(
         for role in ("layer", "iter"):
             factors, matrix = getattr(part, role), getattr(weights, role)
             if factors is None or not _holds(matrix[0, d], factors):
-                raise ShapeError("the weights are not in its steps")
+                raise ShapeError("expected weights that are multiples of the stored scales")
     (data, *others) = {part.data for part in stored.parts}
     if others:
-        raise ShapeError("one input is rounded in two ways")
+        raise ShapeError("expected one scale of the input for both directions, got two")
     return x if data is None else _find_rounded(builder, x, data)
 
 
@@ -171,11 +172,11 @@ def _find_rounded(builder: GraphBuilder, x: str, scale: Scale) -> str:
     for kind in ("DequantizeLinear", "QuantizeLinear"):
         node = builder.maker(x)
         if node is None or node.op != kind:
-            raise ShapeError("the input is not rounded by its scale")
+            raise ShapeError("expected an input that is quantized with the stored scale")
         arrays = [builder.constants.get(name) for name in node.inputs[1:]]
         values = [(str(a.dtype), *a.reshape(-1).tolist()) for a in arrays if a is not None]
         if len(arrays) != 2 or values != known:
-            raise ShapeError("the input is not rounded by its scale")
+            raise ShapeError("expected an input that is quantized with the stored scale")
         x = node.inputs[0]
     return x
 
@@ -186,6 +187,10 @@ INERT = frozenset({"momentum", "seed", "saturate", "sorted"})
 """Attributes without effect on a run: for training, for 8-bit floats, or that allow results in any
 order.
 """
+
+
+NO_SEQUENCE = "a sequence is supported only if a Loop fills it, or SplitToSequence makes it"
+"""The reason for operators that read other sequences."""
 
 
 _SIZES = ("Shape", "Size")
@@ -199,6 +204,8 @@ class OnnxBuilder(GraphBuilder):
     holds a whole sequence. ``precisions``: the precisions of layers in the file. ``semantics``: see
     `load`. ``native``: the graph in the file; it is None in a body.
     """
+
+    advice = "; declare the types of inputs (inputs=, or --input 'x=float32(N, 80)')"
 
     def __init__(
         self, name: str, budget: FoldingBudget, precisions: StoredPrecisions, semantics: str
@@ -244,7 +251,7 @@ class OnnxBuilder(GraphBuilder):
             options = self._ask_sizes(value)
             if not options:
                 raise
-            raise UnsupportedError(f"{error}; known sizes suffice: say {options}") from None
+            raise UnsupportedError(f"{error}; known sizes make it one: pass {options}") from None
 
     def _ask_sizes(self, value: str) -> str:
         """Returns options for the inputs whose sizes determine a value; "" if the value depends on
@@ -351,7 +358,7 @@ class OnnxOperator(NativeOperator):
         """Returns the graph in an attribute."""
         result = self.attribute(name, None)
         if not isinstance(result, Subgraph):
-            raise UnsupportedError(f"attribute {name}: expected a graph")
+            raise UnsupportedError(f"attribute {name}: expected a graph, got {result!r:.60}")
         return result
 
     def body(self, name: str) -> tuple[Graph, list[str]]:
@@ -396,7 +403,7 @@ class OnnxTensor(Tensor):
         """The tensor whose first axis is a sequence; raises `UnsupportedError` if there is none."""
         variable = self.op.scope.variable(self.op.variable(self.place))
         if variable not in self.op.builder.stacked:
-            refuse("a sequence that no loop fills is not supported")
+            refuse(NO_SEQUENCE)
         return self
 
 

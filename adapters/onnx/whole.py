@@ -51,7 +51,10 @@ def choose(graph: Graph) -> Choice:
         if node.op in _LOOPS:
             return Choice(False, f"{node.label}: a loop that is not a recurrent layer")
         if node.op in _ROUNDING:
-            return Choice(False, f"{node.label}: after rounding to 8 bits sums must be the same")
+            return Choice(
+                False,
+                f"{node.label}: it rounds to 8 bits, which makes small differences of sums large",
+            )
         if "float16" in dtypes:
             return Choice(False, f"{node.label}: its values are float16")
         work.update(_multiplications(node, types))
@@ -217,5 +220,5 @@ def open_whole(source: Source, copy_options: Callable[[], Any], dtype: str, *, r
     threads = options.intra_op_num_threads or None
     session = Session(graph, dtype, threads, "kernels")
     if obstacles := plan_ahead(session):
-        raise UnsupportedError("no plan runs the whole model:", obstacles)
+        raise UnsupportedError("expected a model that runs as one plan, obstacles are:", obstacles)
     return Whole(source, session, options, choice.why)

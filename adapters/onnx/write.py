@@ -52,9 +52,7 @@ def to_onnx(
     operator that ONNX, or the opset, cannot express.
     """
     if opset is not None and opset not in IR_VERSIONS:
-        raise UnsupportedError(
-            f"opset {opset}: {min(IR_VERSIONS)} to {max(IR_VERSIONS)} are written"
-        )
+        raise UnsupportedError(f"opset {opset}: expected {min(IR_VERSIONS)} to {max(IR_VERSIONS)}")
     if output_dtype not in WEIGHT_DTYPES:
         names = ", ".join(WEIGHT_DTYPES)
         raise UnsupportedError(f"dtype {output_dtype!r}: expected one of {names}")
@@ -141,7 +139,10 @@ def _inputs(w: GraphWriter, graph: Graph) -> None:
             shape = [batch, time, *sizes[1:]]
             lengths = OnnxValue(w, w.fresh(name + LENGTHS))
             if lengths.name != name + LENGTHS:
-                raise UnsupportedError(f"input {name}: {name}_lengths is also an input")
+                raise UnsupportedError(
+                    f"input {name}: expected no other value {name}_lengths, the name of its lengths"
+                    " in the file; rename one of them"
+                )
         w.proto.input.append(value_info(name, dtype, shape))
         if lengths:
             w.proto.input.append(value_info(lengths.name, "int32", [batch]))
@@ -187,7 +188,8 @@ def check_written(
         onnx.checker.check_model(without_values(model).SerializeToString(), full_check=True)
     except Exception as error:  # onnx's errors have no common base class
         said = " ".join(str(error).split())[:1000]
-        raise UnsupportedError(f"{path} is not written, onnx's checker says: {said}") from error
+        reason = f"{path} is not written, please report it; onnx's checker says: {said}"
+        raise UnsupportedError(reason) from error
 
 
 # An ``.onnx`` file of a graph: written, checked, and then moved to its path.
@@ -235,11 +237,13 @@ def rename(model: Any, names: Mapping[str, str]) -> None:
     if unknown := sorted(set(names) - known):
         hint = did_you_mean(unknown[0], known)
         raise UnsupportedError(
-            f"names: no input or output {unknown}; there are {sorted(known)}{hint}"
+            f"names: expected inputs or outputs, {sorted(known)}, got {unknown}{hint}"
         )
     new, others = list(names.values()), names_in(model) - set(names)
     if bad := sorted({n for n in new if not n or n in others or new.count(n) > 1}):
-        raise UnsupportedError(f"names: {bad} stand there already, or twice")
+        raise UnsupportedError(
+            f"names: expected new names, not empty and each used once in the model, got {bad}"
+        )
     for value in values:
         value.name = names.get(value.name, value.name)
     for graph in graphs(model.graph):

@@ -163,7 +163,7 @@ def refuse_precision(rnn: Recurrent, reason: str) -> None:
     ``reason``: why it is not, "" if it is one.
     """
     if rnn.spec.input_forget or rnn.layers[0].layer is None:
-        reason = reason or "its gates are made of others, or its input is projected already"
+        reason = reason or "its gates are coupled, or its input is projected before the layer"
     if reason or rnn.precision.dtype not in DTYPES:
         rnn.precision.refuse(f"an ONNX file{f' ({reason})' * bool(reason)}")
 
@@ -229,13 +229,13 @@ def rnn(w: GraphWriter) -> list[OnnxValue | None]:
     layer = LayerInputs(x, lengths, states, attention)
     reason, reads_cells = why_not(spec, rnn.layers, _LIMITS), w.graph.is_read(rnn.cells)
     if rnn.precision:
-        refuse_precision(rnn, reason or "a cell state of every word" * reads_cells)
+        refuse_precision(rnn, reason or "the cell state of each step is read" * reads_cells)
     if not (reason or reads_cells):
         written = _standard(w, spec, weights, layer, with_factors(rnn.precision, weights))
     elif not spec.cell.has_attention:
         written = scan_layer(w, spec, weights, layer, cells=reads_cells)
     elif w.model.functions is None:
-        refuse(f"{reason}; allow functions, and it becomes one")
+        refuse(f"{reason}; pass --allow-functions (allow_functions=True) to write a function")
     else:
         written = _function_call(w, w.model.functions, spec, weights, layer)
     y, cells = (

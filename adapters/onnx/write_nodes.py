@@ -27,7 +27,10 @@ def loop_of_scan(w: GraphWriter) -> None:
     node, inputs, at = w.node, w.inputs, w.node.attributes
     states, scanned, body = at["states"], at["scanned"], at["body"]
     if any((*at["input_directions"], *at["output_axes"], *at["output_directions"])):
-        refuse("its states change their shapes, and it does not go plainly forwards")
+        refuse(
+            "its states change their shapes: expected forward directions only, and results along"
+            " axis 0, so that it can be written as a Loop"
+        )
     turn, going = fresh(body, "turn"), fresh(body, "going")
     elements = [value.name for value in body.inputs[states : states + scanned]]
     sources = [fresh(body, f"{name}/all") for name in elements]
@@ -69,7 +72,7 @@ RAGGED = WritingRules()
 def gate_layout(x, *, layout):
     """Gathers columns, and negates the columns whose sign changes."""
     if x.rank < 1:
-        refuse("expected columns")
+        refuse("expected an input of 1 axis or more, got 0 axes")
     sizes, last = x.Shape(), x.rank - (not x.lengths)
     apart = sizes.Slice([0], [-1]).join([len(layout.permutation), -1])
     out = x.Reshape(apart).Gather(layout.permutation, axis=last)
@@ -147,7 +150,10 @@ def crf_decode(x, *_, w):
     emission, transition = x.ragged, w.array(1, "the transition")
     tags = transition.shape[1] if transition.ndim == 2 else 0
     if emission.rank != 2 or transition.shape != (tags + 2, tags) or not tags:
-        refuse(f"expected a transition (K+2, K), got {transition.shape}")
+        refuse(
+            f"expected emissions (W, K) and a transition (K+2, K), got {emission.rank} axes and"
+            f" {transition.shape}"
+        )
     start, stop, between = transition[0], transition[1], transition[2:]
     scores = emission.transpose(1, 0, 2)
     begin = scores.Gather(0, axis=0).Add(start)
@@ -179,7 +185,7 @@ def _column(values, x):
 @RULES("SequencePool")
 def pool(x, *, w, kind, empty):
     if w.types[w.node.outputs[0]].depth:
-        refuse("rows under upper LoD levels are not written")
+        refuse("its result has LoD levels: expected an input of one LoD level")
     out = _pool(x.ragged, kind)
     return _column(x.lengths.cast("bool"), x).Where(out, x.scalar(empty))
 
@@ -226,7 +232,7 @@ def context(x, *, length, start):
 @RULES("SequenceExpand")
 def expand(x, like, *, w, level):
     if level not in (-1, w.types[w.node.inputs[1]].depth - 1):
-        refuse("upper LoD levels are not written")
+        refuse(f"attribute level={level}: expected -1, the last LoD level")
     inner = x.dense.Shape().Slice([1], [2**31])
     shape = like.ragged.Shape().Slice([0], [2]).join(inner)
     wide = x.unsqueeze(1).Expand(shape)
@@ -270,24 +276,26 @@ def reshape(x, _, *, w, allowzero):
     """Reshapes each step; a size of 0 still copies its axis, which moves by one."""
     first, *sizes = w.array(1, "shape").tolist()
     if first not in (0, -1) or allowzero:
-        refuse(f"shape {(first, *sizes)} may split or join the words of a LoD")
+        shape = f"shape {(first, *sizes)}, allowzero={allowzero}"
+        refuse(f"{shape}: expected 0 or -1 first, and allowzero=0, to keep the steps of sequences")
     return x.reshape(0, 0, *sizes)
 
 
 @RAGGED("Flatten")
 def flatten(x, *, axis):
-    return x.reshape(0, 0, -1) if axis == 1 else refuse("only words are flattened, each into a row")
+    refused = f"attribute axis={axis}: expected 1, to flatten each step of a sequence"
+    return x.reshape(0, 0, -1) if axis == 1 else refuse(refused)
 
 
 @RAGGED("Expand")
 def expand_words(*_):
-    refuse("its shape counts the words of a LoD")
+    refuse("its shape contains the number of steps of all sequences, which a padded batch lacks")
 
 
 @RAGGED("MatMul MatMulInteger")
 def product(x, y, *_, w):
     if not x.lengths or y.rank != 2 or y.lengths or x.rank < 2:
-        refuse("only words times a matrix")
+        refuse("expected ragged steps (W, K) times a dense matrix")
     return _write_rows(w)
 
 
@@ -295,7 +303,7 @@ def _write_ragged(w: GraphWriter) -> Any:
     """Writes an operator with at least one ragged input."""
     like = next(each for each in w.inputs if each and each.lengths)
     if not any(w.types[name].depth for name in w.node.outputs if name):
-        refuse("no form over padded batches is known")
+        refuse("its ragged inputs have no form in padded batches: expected a ragged result")
     results = RAGGED.get(w.node.op, _write_rows)(w)
     return [each.under(like.lengths) for each in _to_list(results)]
 
@@ -316,7 +324,7 @@ def _write_rows(w: GraphWriter) -> list[OnnxValue]:
     mapper = Mapper(Graph("a sentence", tuple(inputs), outputs, (node,), known), mapped=mapped)
     mapper.add(node)
     if mapper.mapped.isdisjoint(node.outputs):
-        refuse("its result takes nothing from its ragged input")
+        refuse("expected a result that depends on its ragged input")
     whole = mapper.whole()
     inner = GraphWriter(w.model, whole, whole.types, w.proto)
     for name, array in mapper.constants.items():
@@ -339,7 +347,7 @@ def _operand(w: GraphWriter, index: int, like: Any) -> OnnxValue:
         return value.replace(name=value.end_with().name) if is_index else value
     together = operator.batched in ("stretched", "joined")
     if value.lengths or together and value.rank > like.rank:
-        refuse(f"{name!r} of {value.rank} axes beside words of {like.rank}")
+        refuse(f"{name!r}: expected {like.rank} axes, like its ragged input, got {value.rank}")
     one_row = name in w.graph.constants and w.graph.constants[name].shape[:1] == (1,)
     if not together or value.rank < like.rank or one_row:
         return value
@@ -372,7 +380,7 @@ def _rule_of(w: GraphWriter) -> Callable[[GraphWriter], Any]:
     if op in RULES:
         return RULES[op]
     if not since:
-        refuse(f"ONNX has no {op}")
+        refuse(f"ONNX has no operator {op}")
     if any(value and value.lengths for value in w.inputs):
         return _write_ragged
     return DENSE.get(op, _copy)
@@ -385,7 +393,8 @@ def _copy(w: GraphWriter) -> Any:
 
 @RULES("Dropout")
 def dropout(x, *_, w):
-    return x if not any(w.node.outputs[1:]) else refuse("the mask of a Dropout is not written")
+    refused = "output 1, the mask, cannot be written: expected a mask that nothing reads"
+    return x if not any(w.node.outputs[1:]) else refuse(refused)
 
 
 @DENSE("Shape")

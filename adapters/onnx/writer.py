@@ -93,7 +93,7 @@ class ProtoGraph(Tape):
             with np.errstate(over="ignore"):
                 array, wide = array.astype(np.float16), array
             if not np.array_equal(np.isfinite(array), np.isfinite(wide)):
-                refuse(f"weight {name!r} does not fit into float16; use bfloat16")
+                refuse(f"weight {name!r}: expected values that fit into float16; use bfloat16")
         self.proto.initializer.append(tensor(array, stored, dtype))
         return name
 
@@ -215,7 +215,7 @@ class ProtoGraph(Tape):
 def number_of(dtype: str) -> int:
     """Returns ONNX's number of a dtype, given NumPy's name."""
     if dtype not in NUMBERS:
-        raise UnsupportedError(f"ONNX has no {dtype} tensors that we write")
+        raise UnsupportedError(f"dtype {dtype}: expected one of {', '.join(NUMBERS)}")
     return NUMBERS[dtype]
 
 
@@ -294,11 +294,11 @@ class OnnxValue(Tensor):
 
     @property
     def ragged(self) -> Self:
-        return self if self.lengths else refuse(f"{self.name!r} is not ragged")
+        return self if self.lengths else refuse(f"{self.name!r}: expected ragged, got dense")
 
     @property
     def dense(self) -> Self:
-        return refuse(f"{self.name!r} is ragged") if self.lengths else self
+        return refuse(f"{self.name!r}: expected dense, got ragged") if self.lengths else self
 
     def cast(self, dtype: str) -> Self:
         return self.Cast(to=number_of(dtype))
@@ -415,7 +415,7 @@ class GraphWriter(ProtoGraph):
         """Returns the array of a constant input. Raises `UnsupportedError` if it is computed."""
         name = self.node.input(index)
         if name not in self.graph.constants:
-            refuse(f"{role} {name!r} is computed at run time")
+            refuse(f"{role} {name!r} is computed at run time, expected a constant")
         return self.graph.constants[name]
 
     def attributes(self) -> dict[str, Any]:

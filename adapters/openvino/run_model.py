@@ -32,7 +32,8 @@ def read_signature(path: StrPath, *, rules: object = None) -> Graph:
     try:
         model = openvino.Core().read_model(path)
     except RuntimeError as error:
-        raise ModelFormatError(f"OpenVINO cannot read it: {error}", path) from error
+        why = f"expected a model that OpenVINO can read, got its error: {error}"
+        raise ModelFormatError(why, path) from error
     inputs, outputs = tuple(map(_value, model.inputs)), tuple(map(_value, model.outputs))
     reason, read = {"reason": _ADVICE.format(Path(path).name)}, tuple(v.name for v in inputs)
     names = dict.fromkeys(value.name for value in outputs)

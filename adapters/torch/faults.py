@@ -12,7 +12,7 @@ from onernn.adapters.torch.lower import lower, read_caller_rules
 from onernn.adapters.torch.read import Program, read_program
 from onernn.ir.graph import Graph
 
-PATHS = {"pytorch": "what torch.export.load gives, which checks its inputs' sizes"}
+PATHS = {"pytorch": "the module of torch.export.load, which checks the sizes of its inputs"}
 
 
 def find_faults(

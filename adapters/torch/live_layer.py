@@ -162,10 +162,12 @@ def arguments_of(live: LiveModule, inputs: Any, hx: Any, batch_first: bool = Fal
         batch = batch_of(inputs, batch_first)
     if batch is None:
         kind = inputs.data if isinstance(inputs, PackedSequence) else inputs
-        raise Left(f"x is not a batch of plain tensors of the CPU, but {type(kind).__name__}")
+        got = type(kind).__name__
+        raise Left(f"x: expected a batch of plain tensors on the CPU, got {got}")
     x, rows = batch.x, batch.sequences
     if x.shape[-1] != spec.input_size or not x.numel():
-        raise Left(f"x of shape {(*x.shape,)} has no step, or another width")
+        expected = f"expected steps of width {spec.input_size}"
+        raise Left(f"x: {expected}, got the shape {(*x.shape,)}")
     shapes = live.state_shapes(rows)
     if batch.layout == "tnc" and inputs.dim() == (1 if live.is_cell else 2):  # no batch axis
         shapes = [(*parts, width) for *parts, _, width in shapes]
@@ -174,13 +176,13 @@ def arguments_of(live: LiveModule, inputs: Any, hx: Any, batch_first: bool = Fal
     else:
         states = list(hx) if len(shapes) > 1 and isinstance(hx, tuple) else [hx]
         if len(states) != len(shapes):
-            raise Left(f"expected initial states of shapes {shapes}")
+            raise Left(f"expected initial states of shapes {shapes}, got {len(states)}")
     types = [x.dtype]
     batch = batch._replace(x=_float32("x", x))
     for k, state in enumerate(states):
         if not is_plain(state) or (batch.order is not None and state.dim() != 3):
             kind = type(state).__name__
-            raise Left(f"an initial state is not a plain tensor of the CPU, but {kind}")
+            raise Left(f"an initial state: expected a plain tensor on the CPU, got {kind}")
         if batch.order is not None:
             state = state.index_select(1, batch.order)
         if state.shape != shapes[k]:
@@ -198,7 +200,7 @@ def _float32(name: str, tensor: Tensor) -> Tensor:
         return tensor
     if tensor.dtype in (torch.bfloat16, torch.float16) and torch.is_autocast_enabled("cpu"):
         return tensor.float()
-    raise Left(f"{name} is {tensor.dtype}, which is not faster here")
+    raise Left(f"{name} is {tensor.dtype}, expected float32; PyTorch is as fast in other types")
 
 
 def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
@@ -441,9 +443,9 @@ class LiveModule:
         """Raises `UnsupportedError` for parameters that cannot be read."""
         for name, weight in zip(self.names, weights, strict=True):
             if not is_plain(weight):
-                raise UnsupportedError(f"{name} is not a plain tensor of the CPU")
+                raise UnsupportedError(f"{name}: expected a plain tensor on the CPU")
             if weight.dtype != torch.float32:
-                raise UnsupportedError(f"{name} is {weight.dtype}: only float32 is faster here")
+                raise UnsupportedError(f"{name} is {weight.dtype}: expected float32")
 
     def run(
         self,

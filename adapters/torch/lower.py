@@ -14,6 +14,7 @@ import numpy as np
 
 from onernn.adapters.common.caller_rules import CallerRule, find_caller, read_callers
 from onernn.adapters.common.lowering import (
+    PASS_RULE,
     FoldingBudget,
     LoweringStep,
     Output,
@@ -100,7 +101,7 @@ def lower(
         name, _, axis = size.rpartition(".")
         kept = next(value.shape for value in builder.inputs if value.name == name)
         number = (kept or ())[int(axis)]
-        builder.notes[f"{name}: axis {axis} is {number} and nothing else: {why}"] = None
+        builder.notes[f"{name}: axis {axis} must be {number}: {why}"] = None
     return builder.graph(outputs)
 
 
@@ -130,12 +131,13 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
     if entry.target is not None:
         array = program.arrays.get(entry.target)
         if array is None:
-            raise ModelFormatError(f"{entry.target!r} is not in the file", program.file)
+            reason = f"{entry.target!r}: expected its array in the file, it is missing"
+            raise ModelFormatError(reason, program.file)
         meta = program.metas.get(entry.name)
         if meta is None or meta.sizes != array.shape:
-            raise ModelFormatError(
-                f"{entry.target!r}: {array.shape} is not its shape", program.file
-            )
+            expected = "a declared shape" if meta is None else meta.sizes
+            reason = f"{entry.target!r}: expected {expected}, got {array.shape}"
+            raise ModelFormatError(reason, program.file)
         if meta.is_complex:
             loading().take(array.nbytes, entry.target)
             array = np.stack([array.real, array.imag], -1)
@@ -153,12 +155,13 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
         return
     if not isinstance(entry.value, Ref):
         if entry.value is not None:
-            builder.notes["a number among the inputs is as it was exported"] = None
+            builder.notes["a number among the inputs has its value in the export"] = None
         return
     meta = program.metas.get(entry.name)
     if meta is None or meta.dtype not in _COMPUTED:
         dtype = "no known type" if meta is None else meta.dtype
-        raise UnsupportedError(f"{program.file}: input {entry.name!r}: {dtype} is not supported")
+        expected = f"expected one of {', '.join(sorted(_COMPUTED))}"
+        raise UnsupportedError(f"{program.file}: input {entry.name!r}: {expected}, got {dtype}")
     shape, ranges = list[int | None](), dict[int, tuple[int, float]]()
     for axis, size in enumerate(meta.sizes):
         name = f"{entry.name}.{axis}"
@@ -169,9 +172,9 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
         least, most = program.ranges.get(_symbol(size), (0, None))
         if (least or 0) > 2 or most is not None:  # PyTorch specializes sizes 0 and 1
             ranges[axis] = least or 0, math.inf if most is None else most
-            bounds = f"{entry.name}: axis {axis} is {ranges[axis][0]} to {ranges[axis][1]}"
+            bounds = f"{entry.name}: axis {axis} must be {ranges[axis][0]} to {ranges[axis][1]}"
             builder.notes[
-                f"{bounds}: it was exported for these, and a written file does not check it"
+                f"{bounds}, the range in the export; a written file does not check it"
             ] = None
     value = Value(entry.name, meta.dtype, tuple(shape), ranges=ranges)
     builder.input(value)
@@ -200,7 +203,7 @@ def _step(builder: TorchBuilder, node: Node, at: int, changed: list[str]) -> Low
         callers = find_caller(builder.rules, _names(node), own is not None)
         rule = callers or own
         if rule is None:
-            raise UnsupportedError("this operator is not known")
+            raise UnsupportedError(f"this operator is not known{PASS_RULE}")
         if rule not in COMPLEX:
             _check_real(builder, node)
         op = TorchOperator(builder, node, origin)
@@ -252,7 +255,7 @@ def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
             meta = meta.parts
         builder.remember_axes(name, known.shape or ())
         if known.dtype is not None and known.dtype != meta.dtype:
-            raise UnsupportedError(f"it would give {known.dtype}, PyTorch gives {meta.dtype}")
+            raise UnsupportedError(f"result: expected {meta.dtype}, got {known.dtype}")
         if known.shape is None:
             continue
         was = [builder.find_exported_size(size) for size in known.shape]
@@ -260,7 +263,7 @@ def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
             isinstance(size, int) and mine not in (None, size)
             for mine, size in zip(was, meta.sizes, strict=True)
         ):
-            raise UnsupportedError(f"it would give {known}, PyTorch gives {meta.sizes}")
+            raise UnsupportedError(f"result: expected the shape {meta.sizes}, got {known}")
 
 
 def _find_changed(program: Program) -> dict[int, list[str]]:
@@ -293,8 +296,8 @@ def _find_changed(program: Program) -> dict[int, list[str]]:
             refuse_change(program.file, kept, node.name, is_input=entry.target is None)
         if source is None or _may_alias(source) or viewed.intersection(names):
             raise UnsupportedError(
-                f"{program.file}: {node.result!r} ({node.name}) changes a tensor in its place that"
-                " others may read; save exported.run_decompositions({}), which has none of these"
+                f"{program.file}: {node.result!r} ({node.name}) changes a tensor in place that"
+                " others may read; save exported.run_decompositions({}), which changes none"
             )
         result[at] = [*names]
         names += filter(None, node.outputs)
@@ -322,8 +325,11 @@ def _output(builder: TorchBuilder, program: Program, at: int) -> Value | None:
         return None
     if not isinstance(output, Ref | Open):
         if not isinstance(output, bool | int | float):
-            raise UnsupportedError(f"{program.file}: output {at} is no tensor")
-        builder.notes[f"output {at} is {output}, as it was exported"] = None
+            got = f"got {type(output).__name__}"
+            raise UnsupportedError(
+                f"{program.file}: output {at}: expected a tensor or a number, {got}"
+            )
+        builder.notes[f"output {at} is always {output}, its value in the export"] = None
         return Value(builder.constant(np.asarray(output), f"output_{at}"))
     meta = program.metas.get(output.name)
     if meta is not None and meta.is_complex:

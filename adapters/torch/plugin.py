@@ -177,8 +177,8 @@ def is_recurrent(module: nn.Module) -> bool:
 
 _QUANTIZED = "torch.ao quantizes it: optimize the float module with dtype='int8-dynamic'"
 _EXPORTED = (
-    "torch.export made operators of it: optimize the module that was exported, or run in"
-    " onernn.Session what torch.export.save writes of it"
+    "torch.export turned it into operators: optimize the module before the export, or run the file"
+    " of torch.export.save in onernn.Session"
 )
 
 
@@ -194,8 +194,8 @@ def obstacle(module: nn.Module) -> str:
     """Returns the reason why a recurrent module is left to PyTorch, or "" if it can be replaced."""
     if isinstance(module, torch.jit.ScriptModule):
         return (
-            "TorchScript has compiled it: optimize the module before torch.jit, or run in"
-            " onernn.Session what torch.onnx.export(..., dynamo=False) writes of it"
+            "TorchScript has compiled it: optimize the module before torch.jit, or run the file of"
+            " torch.onnx.export(..., dynamo=False) in onernn.Session"
         )
     if not is_recurrent(module):
         return _QUANTIZED if _is_quantized(module) else _EXPORTED
@@ -203,9 +203,9 @@ def obstacle(module: nn.Module) -> str:
     own = next(base for base in STACKS + CELLS if issubclass(kind, base))
     for name in _CALLED:
         if getattr(kind, name, None) is not getattr(own, name, None) or name in vars(module):
-            return f"{name} is not that of torch.nn.{own.__name__}"
+            return f"{name}: expected torch.nn.{own.__name__}.{name}, got a different function"
     if not (module.input_size and module.hidden_size):
-        return "nothing to compute: a size of 0"
+        return "input_size and hidden_size: expected 1 or more"
     return ""
 
 
@@ -247,7 +247,7 @@ def _weights(module: Any, names: Sequence[str]) -> Sequence[Tensor]:
         weights = [getattr(module, name, None) for name in names]
     for weight in weights:
         if weight is None:  # PyTorch runs with the previous weight
-            raise Left("a weight was deleted")
+            raise Left("a weight was deleted, expected all weights")
     return weights
 
 
@@ -267,10 +267,10 @@ def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
         raise Left(STEP)
     if low := torch.is_autocast_enabled("cpu"):
         if live.is_cell:
-            raise Left("a single step under autocast")
+            raise Left("PyTorch runs single steps under autocast")
         dtype, types = "bf16", types_of_results(module, live, batch, given, records)
         if not types:
-            raise Left("types that autocast does not mix")
+            raise Left("autocast refuses to mix the dtypes of x, states and weights")
     if not live.is_cell and module.training and module.num_layers > 1:
         drawn = module.dropout
     event = _UNSEEN
@@ -320,9 +320,9 @@ def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
     return list(y.unsafe_split_with_sizes(lengths)), last
 
 
-STEP = "a single step's gradients, which packing weights would slow down"
-FEW = "batches too small to train faster"
-LARGE = "few steps of a layer this large, whose weights are read for each; optimize(frozen=True)"
+STEP = "PyTorch is faster at the gradients of a single step"
+FEW = "PyTorch trains such small batches faster"
+LARGE = "PyTorch is faster at so few steps of a layer this large, unless optimize(frozen=True)"
 
 
 def _why_left(module: Any, live: LiveModule, input: Any, trains: bool) -> str:
@@ -335,7 +335,7 @@ def _why_left(module: Any, live: LiveModule, input: Any, trains: bool) -> str:
     if type(x) is not Tensor:
         return ""
     if x.dtype is not torch.float32 and not torch.is_autocast_enabled("cpu"):
-        return f"x is {x.dtype}, which is not faster here"
+        return f"x is {x.dtype}, expected float32; PyTorch is as fast in other types"
     if trains and not x.requires_grad:
         trains = any([w is not None and w.requires_grad for w in module._parameters.values()])
     if not trains:

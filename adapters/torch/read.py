@@ -143,8 +143,8 @@ def _program(archive: Archive, file: Path) -> Program:
         models = [n[7:-5] for n in names if n.startswith("models/") and n.endswith(".json")]
         if len(models) != 1:
             raise UnsupportedError(
-                f"{file}: {len(models)} programs ({', '.join(sorted(models)[:5]) or 'none'});"
-                " expected the one that torch.export.save writes"
+                f"{file}: expected the one program that torch.export.save writes, got"
+                f" {len(models)} ({', '.join(sorted(models)[:5]) or 'none'})"
             )
         whole = _json(archive, f"models/{models[0]}.json")
         archive.check_order()
@@ -163,7 +163,10 @@ def _old_arrays(archive: Archive) -> dict[str, Array]:
     for kind in ("state_dict", "constants"):
         name = f"serialized_{kind}.pt"
         if name not in archive.names:
-            raise UnsupportedError(f"{archive.file}: no {name}: it was saved before PyTorch 2.5")
+            raise UnsupportedError(
+                f"{archive.file}: expected {name}, it was saved before PyTorch 2.5; export the"
+                " model again"
+            )
         arrays |= read_nested(archive.read(name), str(archive.file), name)
     return arrays
 
@@ -186,7 +189,8 @@ def _arrays(archive: Archive, folder: str, model: str, kind: str) -> dict[str, A
         sizes, strides = (_numbers(meta, part) for part in ("sizes", "strides"))
         offset = _size(_get(meta, "storage_offset", dict, {"as_int": 0}))
         if not isinstance(offset, int) or min((offset, *strides, *sizes)) < 0:
-            raise Malformed(f"{name}: impossible shape, strides or offset")
+            got = f"got {sizes}, {strides}, {offset!r:.60}"
+            raise Malformed(f"{name}: expected sizes, strides and offset of 0 or more, {got}")
         tensor = Tensor(Storage(path, dtype, held), offset, sizes, strides)
         arrays[name] = storages.array(tensor, name)
     return arrays
@@ -195,7 +199,7 @@ def _arrays(archive: Archive, folder: str, model: str, kind: str) -> dict[str, A
 def _numbers(meta: Any, part: str) -> tuple[int, ...]:
     result = tuple(_size(each) for each in _get(meta, part, list))
     if not all(isinstance(size, int) for size in result):
-        raise Malformed(f"{part} of a tensor in the file that are left open")
+        raise Malformed(f"{part} of a tensor in the file: expected integers, got {result!r:.100}")
     return result  # type: ignore[return-value]
 
 
@@ -205,8 +209,8 @@ def _parse(whole: Any, arrays: Mapping[str, Array], file: Path) -> Program:
     version = _get(whole, "torch_version", str, "2.4 or older")
     if major != MAJOR:
         raise UnsupportedError(
-            f"{file}: version {major}.{minor} of the schema, written by PyTorch {version};"
-            f" {MAJOR} is read, which PyTorch 2.5 and later write: export it there"
+            f"{file}: version {major}.{minor} of the schema, written by PyTorch {version}: expected"
+            f" {MAJOR}; export it with PyTorch 2.5 or later"
         )
     module = _get(whole, "graph_module", dict)
     graph, signature = _get(module, "graph", dict), _get(module, "signature", dict)
@@ -238,7 +242,7 @@ def _input(spec: Any) -> Input:
     if kind == "constant_input":
         return Input(_get(spec, "name", str), None, _only(_get(spec, "value", dict), "input")[1])
     if kind not in ("parameter", "buffer", "tensor_constant"):
-        raise UnsupportedError(f"an input that is a {kind}: only tensors and numbers are read")
+        raise UnsupportedError(f"input of kind {kind}: expected a tensor or a number")
     name = _get(_get(spec, "arg", dict), "name", str)
     return Input(name, _get(spec, f"{kind}_name", str), Ref(name), kind == "tensor_constant")
 
@@ -246,15 +250,15 @@ def _input(spec: Any) -> Input:
 def refuse_change(file: Path, name: str, how: str, *, is_input: bool) -> NoReturn:
     """Raises `UnsupportedError` for a program that changes an input or one of its own tensors."""
     advice = (
-        f"write {name} = {name}.clone() at the begin of forward"
+        f"write {name} = {name}.clone() at the beginning of forward"
         if is_input
         else "call model.eval() before the export; if it changes in that mode as well, export the"
         " model with its states as inputs and outputs: page PyTorch of the manual,"
         " 'Models that keep states'"
     )
     raise UnsupportedError(
-        f"{file}: each run changes {name!r} ({how}): a model here holds nothing between runs;"
-        f" {advice}"
+        f"{file}: each run changes {name!r} ({how}), expected a model that keeps nothing between"
+        f" runs; {advice}"
     )
 
 
@@ -264,7 +268,9 @@ def _output(spec: Any, file: Path) -> Any:
         changed = next((v for k, v in spec.items() if k.endswith("name")), "")
         refuse_change(file, str(changed)[:200], kind, is_input=kind.startswith("user_input"))
     if kind != "user_output":
-        raise UnsupportedError(f"an output that is a {kind}: this is a program for training")
+        raise UnsupportedError(
+            f"output of kind {kind}: expected a program for inference; export model.eval()"
+        )
     return _argument(_get(spec, "arg", dict))
 
 
@@ -328,7 +334,7 @@ def _bind(entry: Any, name: str) -> int | None:
 
 def _only(entry: Any, what: str) -> tuple[str, Any]:
     if not isinstance(entry, dict) or len(entry) != 1:
-        raise Malformed(f"{what}: expected an object of one field")
+        raise Malformed(f"{what}: expected an object of one field, got {entry!r:.100}")
     return next(iter(entry.items()))
 
 
@@ -338,7 +344,7 @@ _NONE: Any = object()
 def _get(entry: Any, name: str, kind: Any, default: Any = _NONE) -> Any:
     """Returns a field after checking its kind."""
     if not isinstance(entry, dict):
-        raise Malformed(f"{name}: expected in an object")
+        raise Malformed(f"{name}: expected in an object, got {type(entry).__name__}")
     if name not in entry and default is not _NONE:
         return default
     return check_kind(entry.get(name), kind, name)

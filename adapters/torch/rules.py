@@ -23,6 +23,7 @@ from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.spectra import multiply_complex
 from onernn.adapters.torch.table import (
+    FIX_SIZE,
     WEIGHTS,
     AnySize,
     Axes,
@@ -173,7 +174,9 @@ def gelu(self, *, approximate="none"):
 @torch("softplus", beta=1.0)
 def softplus(self, *, threshold=20.0):
     """Ignores the threshold: above 17 the difference is below the resolution of float32."""
-    return self.Softplus() if threshold >= 17 else refuse("argument threshold below 17")
+    if threshold < 17:
+        refuse(f"argument threshold={threshold}: expected 17 or more, or the results differ")
+    return self.Softplus()
 
 
 @torch("hardsigmoid")
@@ -218,7 +221,7 @@ def prelu(self, weight):
 @torch("native_dropout", views="dropout feature_dropout alpha_dropout")
 def dropout(input, *, p=0.5, train=False):
     if train:
-        refuse("exported for training, with dropout; call model.eval() before")
+        refuse("exported for training, with dropout; call model.eval() before the export")
     return input
 
 
@@ -257,9 +260,9 @@ def mul(self, other, *, op):
 @torch("div.Tensor div.Scalar")
 def div(self, other):
     quotient = self.promote() / other.promote()
-    return (
-        quotient if quotient.dtype.kind == "f" else refuse(f"a quotient that is {quotient.dtype}")
-    )
+    if quotient.dtype.kind != "f":
+        refuse(f"expected floats as the result, got {quotient.dtype}")
+    return quotient
 
 
 @torch("pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar")
@@ -307,7 +310,7 @@ def _common(x: Any, other: Any) -> Any:
         return mine if whole or mine.kind == "f" else np.dtype(np.float32)
     theirs = other.dtype
     if mine != theirs and 0 in (x.rank, other.rank):
-        refuse(f"compares {mine} and {theirs}, one of them a scalar")
+        refuse(f"compares {mine} and {theirs}, one of them a scalar: expected one dtype; cast them")
     if (mine.kind == "f") != (theirs.kind == "f"):
         return mine if mine.kind == "f" else theirs
     return np.promote_types(mine, theirs)
@@ -316,7 +319,7 @@ def _common(x: Any, other: Any) -> Any:
 @torch("logical_not bitwise_not")
 def logical_not(self, *, op):
     if op.name == "bitwise_not" and self.dtype != np.bool_:
-        refuse("of bits")
+        refuse(f"expected bool, got {self.dtype}: bits of integers are not supported")
     return self.cast(bool).Not()
 
 
@@ -327,7 +330,7 @@ def logical_not(self, *, op):
 )
 def logic(self, other, *, op):
     if not op.name.startswith("logical") and {self.dtype.kind, other.dtype.kind} != {"b"}:
-        refuse("of bits")
+        refuse(f"expected bool, got {self.dtype} and {other.dtype}: bits are not supported")
     kind = op.name.strip("_").rpartition("_")[2].capitalize()
     return getattr(self.cast(bool), kind)(other.cast(bool))
 
@@ -401,7 +404,7 @@ def compute_size(*, a=None, b=None, op):
 def linear(input, weight, bias=None):
     """Returns x @ weight.T + bias."""
     if weight.rank != 2:
-        refuse(f"a weight of {weight.rank} axes")
+        refuse(f"weight: expected 2 axes, got {weight.rank}")
     input.tie(-1, WEIGHTS)
     if input.rank == 2:
         return input.Gemm(weight, bias, transB=1)
@@ -455,7 +458,7 @@ def layer_norm(input, weight=None, bias=None, *, normalized_shape=(), eps=1e-5, 
     if weight is None:
         sizes = [input.op.builder.find_exported_size(size) for size in input.dims[-count:]]
         if None in sizes:
-            refuse("a norm without weights of a size that is open")
+            refuse(f"input {input.type}: expected known sizes of {count} last axes{FIX_SIZE}")
         weight = input.fill(sizes, 1)
     return input.LayerNormalization(weight, bias, axis=-count, epsilon=eps)
 
@@ -474,7 +477,7 @@ def batch_norm(
     cudnn_enabled=False,
 ):
     if training:
-        refuse("exported for training; call model.eval() before")
+        refuse("exported for training; call model.eval() before the export")
     sizes = [size or 0 for size in running_mean.shape]
     weight, bias = weight or input.fill(sizes, 1), bias or input.fill(sizes, 0)
     input.tie(1, WEIGHTS)
@@ -488,7 +491,7 @@ def _per_channel(input: TorchTensor, weight: Any, bias: Any) -> tuple[Any, Any]:
         return weight, bias
     channels = input.op.builder.find_exported_size(input.dims[1])
     if channels is None:
-        refuse("a number of channels that is open")
+        refuse(f"input {input.type}: expected a known number of channels{FIX_SIZE}")
     return weight or input.fill([channels], 1), bias or input.fill([channels], 0)
 
 
@@ -519,7 +522,7 @@ def instance_norm(
     cudnn_enabled=False,
 ):
     if running_mean or running_var:
-        refuse("statistics that training tracked")
+        refuse("expected no running statistics; build the layer with track_running_stats=False")
     scale, added = _per_channel(input, weight, bias)
     return input.InstanceNormalization(scale, added, epsilon=eps)
 
@@ -545,7 +548,7 @@ def convolution(
     kernel = weight.shape[2:]
     axes = len(kernel)
     if input.rank != axes + 2:
-        refuse("an input without batch")
+        refuse(f"input: expected {axes + 2} axes with the batch first, got {input.rank}")
     input.tie(1, WEIGHTS)
     dilations = each_axis(dilation, axes)
     if padding == "same":
@@ -592,7 +595,7 @@ def avg_pool(
     divisor_override=None,
 ):
     if divisor_override is not None:
-        refuse(f"argument divisor_override={divisor_override}")
+        refuse(f"argument divisor_override={divisor_override}: expected None")
     counts = count_include_pad
     return _pool(self, "avg", kernel_size, stride, padding, ceil_mode, counts_pads=counts)
 
@@ -629,13 +632,18 @@ def _pool_axis(x: TorchTensor, axis: int, count: int | Open, kind: str) -> Any:
         return getattr(x, reduce)([axis], keepdims=1)
     if isinstance(count, Open):  # AdaptiveAvgPool2d((None, 1)) keeps the size
         wanted = builder.type_of(builder.value(count.name)).value
-        return x if size is not None and wanted == size else refuse("sizes of windows are open")
+        if size is None or wanted != size:
+            refuse(f"argument output_size: expected a number, or the size of axis {axis}")
+        return x
     x.tie(axis)
     known = builder.find_exported_size(size)
     if known == count:
         return x
     if known is None or not 0 < count <= _MOST_WINDOWS:
-        refuse(f"argument output_size={count} of axis {axis}, whose size is {known or 'open'}")
+        refuse(
+            f"argument output_size={count}: expected 1 to {_MOST_WINDOWS}, and a known size of axis"
+            f" {axis}, got {known}{FIX_SIZE}"
+        )
     parts = [
         getattr(x.Slice([k * known // count], [-(-(k + 1) * known // count)], [axis]), reduce)(
             [axis], keepdims=1
@@ -691,7 +699,7 @@ def extreme(self, *, dim=Axis(), keepdim=False, op):
 @torch("argmax argmin")
 def index_of_extreme(self, *, dim=None, keepdim=False, op):
     if dim is None and keepdim:
-        refuse("argument keepdim of all axes")
+        refuse("argument keepdim=True: expected False, or an axis in dim")
     kind = "ArgMax" if op.name == "argmax" else "ArgMin"
     return extreme_index(self, kind, None if dim is None else op.axis(dim), keepdim)
 
@@ -759,7 +767,9 @@ def topk(self, *, k=Scalar(), dim=Axis(-1), largest=True, sorted=True):
 @torch("scaled_dot_product_attention", is_causal=False, dropout_p=0.0, enable_gqa=False)
 def attention(query, key, value, attn_mask=None, *, scale=None):
     """Returns softmax(query @ key.T * scale + mask) @ value."""
-    scale = (query.shape[-1] or refuse("a width that is open")) ** -0.5 if scale is None else scale
+    if scale is None:
+        refused = f"query {query.type}: expected a known width, or the argument scale{FIX_SIZE}"
+        scale = (query.shape[-1] or refuse(refused)) ** -0.5
     scores = query.MatMul(key.swap()) * scale
     if attn_mask and attn_mask.dtype.kind == "b":
         scores = attn_mask.Where(scores, scores.constant(-np.inf))
@@ -789,7 +799,7 @@ def layer(
     arrays = [op.builder.array(value, "params") for value in op.values("params")]
     stacked = _stack(op, arrays, num_layers, ["", "_reverse"][: 1 + bidirectional], has_biases)
     if train and dropout:
-        refuse("exported for training, with dropout; call model.eval() before")
+        refuse("exported for training, with dropout; call model.eval() before the export")
     return _run(stacked, input, hx, batch_first)
 
 
@@ -817,7 +827,7 @@ def _stack(
         kinds.append("weight_hr")
     wanted = [f"{kind}_l{at}{side}" for at in range(layers) for side in sides for kind in kinds]
     if not wanted or len(wanted) != len(arrays):
-        refuse(f"{len(arrays)} parameters, expected {', '.join(wanted[:6])}, ...")
+        refuse(f"params: expected {len(wanted)}, {', '.join(wanted[:6])} ..., got {len(arrays)}")
     return _read_layer(op, dict(zip(wanted, arrays, strict=True)))
 
 
@@ -828,9 +838,9 @@ def _run(
     spec, dtype = layer.spec, layer.weights[0].iter.dtype
     x.tie(-1, WEIGHTS)
     if x.dtype != dtype:
-        refuse(f"its weights are {dtype}, its input is {x.dtype}")
+        refuse(f"input: expected {dtype}, the dtype of the weights, got {x.dtype}")
     if len(states) not in (0, len(spec.cell.states)):
-        refuse(f"{len(states)} initial states of an {spec.cell.name}")
+        refuse(f"initial states: expected {len(spec.cell.states)} or none, got {len(states)}")
     given = list[Any]()
     for state in states:
         if x.op.builder.is_zeros(state.name):

@@ -15,6 +15,7 @@ from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.table import (
     END,
+    FIX_SIZE,
     LAST,
     Axes,
     Axis,
@@ -215,7 +216,7 @@ def squeeze(self, *, dim=Axes(), op):
         self.tie(axis)
         size = op.builder.find_exported_size(self.dims[axis])
         if size is None:
-            refuse(f"whether axis {axis} has the size 1 is not known")
+            refuse(f"axis {axis}: expected a known size, only axes of size 1 are removed{FIX_SIZE}")
         if size == 1:
             gone.append(axis)
     return self.squeeze(*gone) if gone else self
@@ -310,7 +311,7 @@ def split(self, *, dim=Axis(0), split_size=None, split_sizes=None, chunks=None, 
     metas = [op.builder.metas.get(name) for name in op.node.outputs]
     sizes = [meta.sizes[dim] if meta and dim < len(meta.sizes) else None for meta in metas]
     if not all(isinstance(size, int) for size in sizes):
-        refuse(f"the sizes of its parts are open: {sizes}")
+        refuse(f"sizes of its parts: expected known sizes, got {sizes}{FIX_SIZE}")
     return self.Split(sizes, axis=dim, outputs=len(sizes))
 
 
@@ -368,7 +369,7 @@ def gather(self, index, *, dim=Axis(), sparse_grad=False):
 def select_scatter(self, src, *, dim=Axis(), index=Place()):
     """Returns self with src, which lacks the axis, at one position along it."""
     if not isinstance(index, int):
-        refuse("a place that is open")
+        refuse("argument index: expected a number, got a value that is computed at run time")
     return _replace_part(self, src.unsqueeze(dim), dim, index, index + 1 if index != -1 else END)
 
 
@@ -376,12 +377,12 @@ def select_scatter(self, src, *, dim=Axis(), index=Place()):
 def slice_scatter(self, src, *, dim=Axis(0), start=Place(), end=Place(LAST), step=1, op):
     """Returns self with src at the positions from start to end along an axis."""
     if step != 1 or not (isinstance(start, int) and isinstance(end, int)):
-        refuse(f"argument step={step}, start={start}, end={end}: expected numbers, and step 1")
+        refuse(f"arguments step={step}, start={start}, end={end}: expected numbers, and step=1")
     if start != 0 and end < END and (start < 0) != (end < 0):
         self.tie(dim)  # which of start and end is smaller depends on the size
         size = op.builder.find_exported_size(self.dims[dim])
         if size is None:
-            refuse(f"a part from {start} to {end} of a size that is open")
+            refuse(f"start={start}, end={end}: expected a known size of axis {dim}{FIX_SIZE}")
         start, end = (each + size * (each < 0) for each in (start, end))
     if (start < 0) == (end < 0) and start > end:
         return self
@@ -414,16 +415,24 @@ def index(self, *indices, op):
     if op.inputs["indices"][0] and len(indices) == 1 and indices[0].dtype.kind == "b":
         return self.GatherND(indices[0].NonZero().transpose(1, 0))
     if any(each.dtype.kind != "i" for each in indices):
-        refuse("places that are not integers")
+        refuse(f"indices: expected integers, got {[str(each.dtype) for each in indices]}")
     axes = [axis for axis, name in enumerate(op.inputs["indices"]) if name]
     if len(axes) == 1:
         return self.Gather(indices[0], axis=axes[0])
-    if axes != [*range(len(axes))] or {each.rank for each in indices} != {1}:
-        refuse("places for axes that are not the first ones, or not in lists")
-    if len({str(each.dims[0]) for each in indices}) > 1:
-        refuse("lists of places of several lengths")
+    _check_lists(axes, indices)
     first, *others = (each.unsqueeze(1) for each in indices)
     return self.GatherND(first.Concat(*others, axis=1))
+
+
+def _check_lists(axes: Sequence[int], indices: Sequence[Any]) -> None:
+    """Refuses indices other than lists of one length, for one axis or for the first axes."""
+    ranks = [each.rank for each in indices]
+    if {*ranks} != {1} or (len(axes) > 1 and axes != [*range(len(axes))]):
+        expected = "expected one list (1-D tensor) for each of the first axes"
+        refuse(f"indices: {expected}, got tensors of {ranks} axes for axes {axes}")
+    lengths = [str(each.dims[0]) for each in indices]
+    if len({*lengths}) > 1:
+        refuse(f"indices: expected lists of one length, got the lengths {lengths}")
 
 
 @torch("index_put _unsafe_index_put")
@@ -434,12 +443,9 @@ def index_put(self, values, *indices, accumulate=False, op):
     axes = [axis for axis, name in enumerate(op.inputs["indices"]) if name]
     if any(each.dtype.kind == "b" for each in indices):
         if len(indices) > 1:
-            refuse("a mask besides other places")
+            refuse(f"indices: expected a mask without other indices, got {len(indices)} tensors")
         return _put_masked(self, values, indices[0], axes[0], accumulate)
-    if {each.rank for each in indices} != {1} or (len(axes) > 1 and axes != [*range(len(axes))]):
-        refuse("places for axes that are not the first ones, or not in lists")
-    if len({str(each.dims[0]) for each in indices}) > 1:
-        refuse("lists of places of several lengths")
+    _check_lists(axes, indices)
     sizes = [self.size(axis) for axis in range(self.rank)]
     sizes[axes[0] : axes[-1] + 1] = [indices[0].size(0)]
     x, values, axis = self, values.Expand(sizes[0].join(*sizes[1:])), axes[0]
@@ -458,11 +464,11 @@ def _put_masked(x: Any, values: Any, mask: Any, axis: int, accumulate: bool) -> 
     """
     after = x.rank - axis - mask.rank
     if after < 0:
-        refuse(f"a mask of {mask.rank} axes from axis {axis} on, of {x.rank}")
+        refuse(f"mask at axis {axis}: expected at most {x.rank - axis} axes, got {mask.rank}")
     listed = values.rank > after and {*values.shape[: values.rank - after]} != {1}
     if listed:
         if axis or values.rank != after + 1:
-            refuse("values in a list for a mask over axes that are not the first ones")
+            refuse("values: expected one value, or a list of them for a mask over the first axes")
         places = mask.NonZero().transpose(1, 0)
         return x.ScatterND(places, values, reduction="add" if accumulate else "none")
     spread = mask.unsqueeze(*range(mask.rank, mask.rank + after)) if after else mask
@@ -474,7 +480,7 @@ def _put_masked(x: Any, values: Any, mask: Any, axis: int, accumulate: bool) -> 
 @torch("one_hot")
 def one_hot(self, *, num_classes=-1, op):
     if num_classes < 1:
-        refuse("num_classes=-1: the largest index would say how many")
+        refuse(f"argument num_classes={num_classes}: expected 1 or more; pass it to one_hot")
     return self.OneHot([num_classes], np.array([0, 1], op.result_dtype()), axis=-1)
 
 
@@ -489,7 +495,7 @@ def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
             "ConstantOfShape", op.list_values(sizes).read(), value=np.full(1, number, dtype)
         )
     if min(counts, default=0) < 0:
-        refuse(f"a shape {counts}")
+        refuse(f"argument size={counts}: expected 0 or more")
     filled = op.fill(counts, number, dtype, "filled")
     op.builder.literal[filled] = counts
     return filled

@@ -98,7 +98,7 @@ def window(*, window_length=Scalar(), periodic=True, op):
     a, b, c = _WINDOWS[op.name]
     count = int(window_length)
     if count < 1:
-        refuse(f"argument window_length={count}")
+        refuse(f"argument window_length={count}: expected 1 or more")
     op.fill([count], 1, op.result_dtype(), "window")  # checks the load's budget
     angle = np.arange(count) * (2 * math.pi / max(count if periodic else count - 1, 1))
     array = a - b * np.cos(angle) + c * np.cos(2 * angle) if count > 1 else np.ones(1)
@@ -112,7 +112,10 @@ def _lengths(op: TorchOperator, n_fft: Any, hop: Any, win: Any) -> tuple[int, in
     frame, hop = int(n_fft), int(n_fft // 4 if hop is None else hop)
     window = frame if win is None else int(win)
     if not (hop > 0 and 0 < window <= frame):
-        refuse(f"arguments n_fft={frame}, hop_length={hop}, win_length={window}")
+        refuse(
+            f"arguments n_fft={frame}, hop_length={hop}, win_length={window}: expected hop_length"
+            " of 1 or more, and win_length from 1 to n_fft"
+        )
     return frame, hop, window
 
 
@@ -144,7 +147,7 @@ def stft(
     form as a complex value.
     """
     if op.is_complex("self") or op.is_complex("window"):
-        refuse("of complex numbers")
+        refuse("expected a real signal and a real window, got complex values")
     frame, hop, length = _lengths(op, n_fft, hop_length, win_length)
     signal = self if self.rank == 2 else self.unsqueeze(0)
     frames = signal.unsqueeze(2).STFT(
@@ -180,14 +183,17 @@ def istft(
     """
     frame, hop, wide = _lengths(op, n_fft, hop_length, win_length)
     if hop > wide or -(-frame // hop) > _MOST_PARTS or frame > _LONGEST:
-        refuse(f"arguments hop_length={hop}, win_length={wide} of {frame}")
+        refuse(
+            f"arguments hop_length={hop}, win_length={wide}, n_fft={frame}: expected hop_length up"
+            f" to win_length, n_fft up to {_LONGEST}, and at most {_MOST_PARTS} hops in it"
+        )
     spectra = self if self.rank == 4 else self.unsqueeze(0)
     spectra.tie(1, WEIGHTS)
     bins = op.builder.find_exported_size(spectra.dims[1])
     if onesided is None:
         onesided = bins != frame
-    if bins != (frame // 2 + 1 if onesided else frame):
-        refuse(f"{bins} frequencies of frames of {frame}")
+    if bins != (expected := frame // 2 + 1 if onesided else frame):
+        refuse(f"frequencies: expected {expected} for n_fft={frame}, got {bins}")
     if not onesided:
         spectra = spectra.Slice([0], [frame // 2 + 1], [1])
     weights = _center(window, self, wide, frame)
@@ -229,7 +235,7 @@ def _check_sums(squares: Array, hop: int, count: int | None, begin: int, end: in
         for first in range(0, hop * count, hop):
             total[first : first + len(squares)] += squares
         if total[begin:end].min(initial=1) <= _SMALLEST_SUM:
-            refuse(f"squares of the window add up to less than {_SMALLEST_SUM} in {count} frames")
+            refuse(f"squares of the window: expected sums above {_SMALLEST_SUM} for {count} frames")
 
 
 def _overlap(frames: Any, frame: int, hop: int) -> Any:

@@ -126,6 +126,9 @@ results.
 """
 LAST, END = 2**63 - 1, 2**31 - 1
 
+FIX_SIZE = "; export the model with a fixed size, not in dynamic_shapes"
+"""What to do about a size that is not known; it follows the reason."""
+
 DType = np.dtype[Any]
 
 
@@ -148,7 +151,8 @@ class TorchOperator(NativeOperator):
             ):
                 inputs[name] = [ref.name if ref else "" for ref in value]
             elif isinstance(value, Unread) and name not in INERT:
-                raise UnsupportedError(f"argument {name} is a {value.kind}")
+                expected = "expected a tensor, number, text or list"
+                raise UnsupportedError(f"argument {name}: {expected}, got {value.kind}")
             elif value is not None:
                 attributes[name] = value
         results = {str(at): (name,) for at, name in enumerate(node.outputs)}
@@ -170,7 +174,7 @@ class TorchOperator(NativeOperator):
         """
         result = self.attribute(name, None)
         if not isinstance(result, int | float):
-            raise UnsupportedError(f"argument {name} is missing, or not a number")
+            raise UnsupportedError(f"argument {name}={result!r:.60}: expected a number")
         if result not in plain:
             self.builder.tie_numbers([float(result)], self.why)
         return result
@@ -192,7 +196,7 @@ class TorchOperator(NativeOperator):
         """Returns an axis, counted from the first one, of a value or of the first input."""
         rank = max(len(self.shape_of(value or self.first)), 1)
         if type(axis) is not int or not -rank <= axis < rank:
-            raise UnsupportedError(f"argument dim={axis}: expected an axis of a value of {rank}")
+            raise UnsupportedError(f"argument dim={axis}: expected -{rank} to {rank - 1}")
         return axis % rank
 
     def is_complex(self, slot: str) -> bool:
@@ -208,7 +212,9 @@ class TorchOperator(NativeOperator):
         if meta is None:
             return np.dtype(np.int64)  # a size
         if meta.dtype == "bfloat16" or meta.dtype.startswith("ScalarType"):
-            raise UnsupportedError(f"{meta.dtype} numbers are not supported")
+            raise UnsupportedError(
+                f"dtype {meta.dtype} is not supported; call model.float() before the export"
+            )
         return np.dtype(meta.dtype)
 
     def open_number(self, number: Open) -> TorchTensor:
@@ -320,7 +326,7 @@ class Sizes(NamedTuple):
     def read(self, op: TorchOperator, name: str) -> list[int | Open]:
         sizes = op.attribute(name, None) or []
         if not isinstance(sizes, list) or not all(type(n) in (int, Open) for n in sizes):
-            raise UnsupportedError(f"argument {name}: expected sizes")
+            raise UnsupportedError(f"argument {name}={sizes!r:.100}: expected a list of sizes")
         return sizes
 
 

@@ -124,13 +124,13 @@ def _tensor(
     """Makes a tensor. ``rest``: requires_grad, hooks and, of version 3, the dtype and metadata."""
     typed = next((each for each in rest if isinstance(each, _Dtype)), None)
     if not isinstance(storage, Storage):
-        raise TypeError("a tensor without storage")
+        raise TypeError(f"expected the storage of a tensor, got {type(storage).__name__}")
     if typed is not None and not storage.dtype:  # version 3 counts bytes
         size = DTYPES[typed.name].itemsize
         storage = Storage(storage.key, typed.name, storage.numbers // size)
     numbers = (offset, *sizes, *strides)  # not for messages: the pickle chose the types
     if len(sizes) != len(strides) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
-        raise ValueError("a tensor of impossible shape, strides or offset")
+        raise ValueError("expected sizes, strides and an offset of 0 or more of a tensor")
     return Tensor(storage, offset, tuple(sizes), tuple(strides))
 
 
@@ -168,7 +168,7 @@ def _key(key: Any) -> Any:
     limit.
     """
     if not isinstance(key, str | int | float | bytes | None):
-        raise TypeError(f"a key that is {type(key).__name__}")
+        raise TypeError(f"key: expected a text or a number, got {type(key).__name__}")
     return key
 
 
@@ -196,18 +196,18 @@ def unpickle(
             budget.take(_LARGER.get(opcode.name, _OBJECT) + long, "the pickle")
             operation = _OPERATIONS.get(opcode.name)
             if operation is None:
-                raise ValueError(f"opcode {opcode.name}")
+                raise ValueError(f"opcode {opcode.name} is not supported")
             operation(machine, argument)
         (value,) = machine.last(1)
         if value is _MARK:
-            raise ValueError("no value")
+            raise ValueError("expected a value, got a mark")
         return Unpickled(value, stream.tell())
     except _Refused as refused:
         is_part = bool(machine.stack) and isinstance(machine.stack[0], dict)
         advice = _advise(str(refused), str(file), is_part=is_part)
         raise UnsupportedError(
-            f"{file}: {what} names {refused}, which is not run here: only tensors and containers"
-            f" are read; {advice}"
+            f"{file}: {what} names {refused}, which is not run: expected only tensors and"
+            f" containers; {advice}"
         ) from None
     except (
         struct.error,
@@ -217,7 +217,8 @@ def unpickle(
         TypeError,
         ValueError,
     ) as error:
-        raise ModelFormatError(f"{what}: no such pickle: {error}", file, stream.tell()) from error
+        reason = f"{what}: not a valid pickle of tensors: {error}"
+        raise ModelFormatError(reason, file, stream.tell()) from error
 
 
 _QUANTIZED = re.compile(r"torch\.(ScriptObject|q\w+|Q\w+|per_\w+|_utils\._rebuild_qtensor)")
@@ -230,15 +231,15 @@ def _advise(name: str, file: str, *, is_part: bool) -> str:
     """
     if _QUANTIZED.fullmatch(name):
         return (
-            "it is of quantized layers: torch.save(model.state_dict(), ...) before the model is"
-            " quantized, or see the page PyTorch of the manual, 'Weights of quantized layers';"
-            " onernn quantize makes 8-bit layers of the float model"
+            "it belongs to quantized layers: run torch.save(model.state_dict(), ...) before the"
+            " model is quantized, or see the page PyTorch of the manual, 'Weights of quantized"
+            " layers'; onernn quantize makes 8-bit layers of the float model"
         )
     part = "['state_dict']" if is_part else ".state_dict()"
-    key = ", with the key under which it holds them" if is_part else ""
+    key = "; use the key of the state dict in this file" if is_part else ""
     return (
-        f"where PyTorch and the classes are, torch.save(torch.load({file!r}, weights_only=False)"
-        f"{part}, 'state.pt') writes only these{key}"
+        f"with PyTorch and the classes, torch.save(torch.load({file!r}, weights_only=False)"
+        f"{part}, 'state.pt') writes only tensors{key}"
     )
 
 
@@ -280,14 +281,14 @@ class _Machine:
         while self.stack[at] is not _MARK:
             at -= 1
             if at < 0:
-                raise ValueError("no mark")
+                raise ValueError("expected a mark on the stack")
         result = self.stack[at + 1 :]
         del self.stack[at:]
         return result
 
     def last(self, count: int) -> tuple[Any, ...]:
         if count > len(self.stack):
-            raise ValueError("the stack is empty")
+            raise ValueError(f"expected {count} values on the stack, got {len(self.stack)}")
         result = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         return tuple(result)
@@ -306,7 +307,7 @@ class _Machine:
             self.push(Record(function.name))
             return
         if not callable(function):
-            raise TypeError("it calls what is no function")
+            raise TypeError(f"expected a function to call, got {type(function).__name__}")
         for each in arguments:
             if isinstance(each, list | tuple | dict | set):
                 self.budget.take(_OBJECT * len(each), "the pickle's containers")
@@ -319,7 +320,7 @@ class _Machine:
         if isinstance(owner, Record) and isinstance(state, dict):
             owner.state = state
         elif not isinstance(owner, dict | Tensor):
-            raise TypeError(f"attributes of {type(owner).__name__}")
+            raise TypeError(f"attributes: expected a dict, got {type(owner).__name__}")
 
     def extend(self, items: list[Any]) -> None:
         owner = self.stack[-1]
@@ -328,12 +329,12 @@ class _Machine:
         elif isinstance(owner, set):
             owner.update(map(_key, items))
         else:
-            raise TypeError(f"items of {type(owner).__name__}")
+            raise TypeError(f"items: expected a list or a set, got {type(owner).__name__}")
 
     def set(self, items: list[Any]) -> None:
         owner = self.stack[-1]
         if not isinstance(owner, dict) or len(items) % 2:
-            raise TypeError(f"keys of {type(owner).__name__}")
+            raise TypeError(f"expected a dict and pairs, got {type(owner).__name__}")
         owner.update((_key(key), value) for key, value in zip(items[::2], items[1::2], strict=True))
 
     def persistent(self) -> None:
@@ -341,9 +342,11 @@ class _Machine:
         (description,) = self.last(1)
         kind, dtype, key, _, count, *view = description
         if kind != "storage" or not isinstance(dtype, _Dtype) or not isinstance(key, str):
-            raise TypeError("a persistent id that is no storage")
+            raise TypeError("persistent id: expected a storage")
         if type(count) is not int or count < 0 or (view and view[0] is not None):
-            raise UnsupportedError("a view of a storage, as PyTorch wrote it before 0.4")
+            raise UnsupportedError(
+                "a view of a storage is not supported; load the file with PyTorch and save it again"
+            )
         self.push(Storage(key, dtype.name, count))
 
 
@@ -412,7 +415,7 @@ class Archive:
         for info in zipped.infolist():
             name = info.filename.removeprefix(root)
             if name in self._members:
-                raise ModelFormatError(f"{name!r} stands there twice", file)
+                raise ModelFormatError(f"{name!r}: expected one, got two", file)
             self._members[name] = info
 
     @classmethod
@@ -432,9 +435,10 @@ class Archive:
         """Returns a member's bytes. Raises `ModelFormatError` if there is no such member."""
         info = self._members.get(name)
         if info is None:
-            raise ModelFormatError(f"{name!r} is not in the archive", self.file)
+            raise ModelFormatError(f"{name!r}: expected in the archive, it is missing", self.file)
         if info.compress_type:
-            raise ModelFormatError(f"{name!r} is compressed; PyTorch stores as it is", self.file)
+            reason = f"{name!r} is compressed: expected it stored; pack the archive with zip -0"
+            raise ModelFormatError(reason, self.file)
         return member_bytes(self._zip, info)
 
     def size(self, name: str) -> int:
@@ -443,7 +447,10 @@ class Archive:
 
     def check_order(self) -> None:
         if "byteorder" in self._members and self.read("byteorder") != b"little":
-            raise UnsupportedError(f"{self.file}: its numbers are big-endian; save it elsewhere")
+            raise UnsupportedError(
+                f"{self.file}: expected little-endian values, got big-endian ones; save it on a"
+                " little-endian machine"
+            )
 
 
 class Storages:
@@ -466,12 +473,14 @@ class Storages:
         loading().take(ARRAY, what)
         flat = self._flat(storage, what)
         if count_of(sizes, _MOST_AXES) is None:
-            raise self._error(what, f"impossible shape {sizes}")
+            expected = f"expected at most {_MOST_AXES} sizes of 0 or more"
+            raise self._error(what, f"{expected}, got shape {sizes}")
         if 0 in sizes:
             return np.empty(sizes, flat.dtype)
         reach = offset + sum((s - 1) * by for s, by in zip(sizes, strides, strict=True))
         if reach >= len(flat):
-            raise self._error(what, f"{len(flat)} numbers, its shape {sizes} needs {reach + 1}")
+            expected = f"expected {reach + 1} elements for shape {sizes}"
+            raise self._error(what, f"{expected}, got {len(flat)}")
         steps = [by * flat.itemsize for by in strides]
         view = np.lib.stride_tricks.as_strided(flat[offset:], sizes, steps, writeable=False)
         if not view.flags.c_contiguous:
@@ -484,10 +493,12 @@ class Storages:
         if key not in self._arrays:
             kind = DTYPES.get(storage.dtype)
             if kind is None:
-                raise UnsupportedError(f"{self.file}: {what}: numbers of no known type")
+                reason = f"expected one of {', '.join(DTYPES)}, got {storage.dtype or 'no type'}"
+                raise UnsupportedError(f"{self.file}: {what}: {reason}")
             data = self.bytes_of(storage.key)
             if len(data) < storage.numbers * kind.itemsize:
-                raise self._error(what, f"{storage.numbers} numbers in {len(data)} bytes")
+                got = f"got {len(data)} bytes"
+                raise self._error(what, f"expected {storage.numbers} elements, {got}")
             flat = np.frombuffer(data, kind, len(data) // kind.itemsize)
             flat = numbers_of(flat, storage.dtype, loading(), what)
             flat.flags.writeable = False
@@ -511,10 +522,9 @@ _MOST = 10**6
 _STATES = ("state_dict", "model_state_dict", "model")
 """The keys under which checkpoints hold a model's tensors."""
 _ADVICE = (
-    "weights, no model that is read here: onernn weights writes its recurrent layers for others,"
-    " and onernn.read_weights gives its arrays for a graph of your own; to run the model, write it"
-    " where PyTorch is as"
-    " torch.export.save(torch.export.export(model.eval(), inputs), 'model.pt2')"
+    "weights, not a model: onernn weights writes the recurrent layers for other programs, and"
+    " onernn.read_weights returns the arrays for a graph of your own; to run the model, write it"
+    " with PyTorch: torch.export.save(torch.export.export(model.eval(), inputs), 'model.pt2')"
 )
 
 
@@ -574,9 +584,9 @@ def _advise_script(file: Path) -> str:
         " dynamic_axes={'x': [0, 1]})"
     )
     return (
-        "a TorchScript archive, whose code is not run here; where PyTorch and onnx are, write the"
-        f" model as ONNX: python -c {shlex.quote(program)}, with your inputs in place of"
-        " torch.zeros(2, 5, 8), and their open axes; onernn.read_weights gives its arrays"
+        "a TorchScript archive, whose code onernn never runs; write the model as ONNX with PyTorch"
+        f" and onnx: python -c {shlex.quote(program)}, with your inputs in place of"
+        " torch.zeros(2, 5, 8), and their open axes; onernn.read_weights returns the arrays"
     )
 
 
@@ -617,8 +627,8 @@ def _read_parts(data: bytes, file: Path) -> dict[str, Array]:
         held = read_arrays(inside(file.parent, part, "the index", file), alone=True)
         wanted = {name for name, place in places.items() if place == part}
         if apart := sorted(wanted ^ held.keys()):
-            where = f"{part!r} lacks it" if apart[0] in wanted else f"only {part!r} has it"
-            raise ModelFormatError(f"weight_map: {apart[0]!r}: {where}", file)
+            reason = "lacks it" if apart[0] in wanted else "has it, expected only listed tensors"
+            raise ModelFormatError(f"weight_map: {apart[0]!r}: {part!r} {reason}", file)
         arrays |= held
     return {name: arrays[name] for name in places}
 
@@ -628,7 +638,8 @@ def read_archive(archive: Archive) -> dict[str, Array]:
     archive.check_order()
     scripted = "constants.pkl" in archive.names
     if "data.pkl" not in archive.names:
-        raise ModelFormatError("an archive without data.pkl; PyTorch writes one", archive.file)
+        reason = "expected data.pkl in the archive, which PyTorch writes, it is missing"
+        raise ModelFormatError(reason, archive.file)
     tree = unpickle(archive.read("data.pkl"), archive.file, "data.pkl", scripted=scripted).value
     return _arrays(tree, Storages.of(archive))
 
@@ -640,7 +651,7 @@ def _arrays(tree: Any, storages: Storages) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for name, tensor in _tensors(tree):
         if name in arrays:
-            raise ModelFormatError(f"{name!r} stands there twice", storages.file)
+            raise ModelFormatError(f"{name!r}: expected one, got two", storages.file)
         arrays[name] = storages.array(tensor, name)
     return arrays
 
@@ -664,7 +675,7 @@ def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
         if isinstance(value, Record):  # _flat_weights repeat the weights
             items = [(key, each) for key, each in items if not f"{key}".startswith("_")]
         if len(waiting) + len(items) > _MOST:
-            raise UnsupportedError("a pickle of more values than a model has")
+            raise UnsupportedError(f"pickle: expected at most {_MOST} values, got more")
         size = (_OBJECT + sys.getsizeof(name)) * len(items)
         loading().take(size, "the names of tensors")
         waiting += [(f"{name}.{key}" if name else f"{key}", each) for key, each in reversed(items)]
@@ -687,22 +698,26 @@ def _old(data: bytes, file: Path) -> dict[str, Array]:
     """
     (protocol, machine, tree, keys), at = _read_old(data, file)
     if protocol != _PROTOCOL or not (isinstance(machine, dict) and machine.get("little_endian")):
-        raise UnsupportedError(f"{file}: torch.save's protocol {_PROTOCOL} of a little-endian one")
+        raise UnsupportedError(
+            f"{file}: expected torch.save's protocol {_PROTOCOL} of a little-endian machine"
+        )
     types = {each.storage.key: each.storage.dtype for _, each in _tensors(tree)}
     held: dict[str, bytes] = {}
     for key in keys if isinstance(keys, list) else ():
         if not isinstance(key, str) or types.get(key) not in DTYPES or key in held:
-            raise ModelFormatError("a storage that no tensor has", file, at)
+            raise ModelFormatError("expected the storage of a tensor, each once", file, at)
         if len(data) - at < 8:
-            raise ModelFormatError("the file ends before its storages", file, at)
+            raise ModelFormatError("expected the size of a storage, the file ends", file, at)
         count, at = struct.unpack_from("<q", data, at)[0], at + 8
         size = count * DTYPES[types[key]].itemsize
         if not 0 <= size <= len(data) - at:
-            raise ModelFormatError(f"a storage of {count} numbers beyond the file", file, at)
+            reason = f"a storage of {count} elements: expected at most {len(data) - at} bytes"
+            raise ModelFormatError(reason, file, at)
         loading().take(size, "a storage")
         held[key], at = data[at : at + size], at + size
     if missing := types.keys() - held.keys():
-        raise ModelFormatError(f"{len(missing)} storages are missing", file, at)
+        reason = f"expected {len(types)} storages, {len(missing)} are missing"
+        raise ModelFormatError(reason, file, at)
     return _arrays(tree, Storages(file, held.__getitem__))
 
 
@@ -711,10 +726,13 @@ def _safetensors(data: bytes, file: Path) -> dict[str, Array]:
     values.
     """
     if len(data) < 8:
-        raise ModelFormatError("a .safetensors begins with a length of 8 bytes", file, 0)
+        raise ModelFormatError(
+            f"a .safetensors: expected a length of 8 bytes first, got {len(data)} bytes", file, 0
+        )
     (length,) = struct.unpack_from("<Q", data)
     if length > len(data) - 8:
-        raise ModelFormatError(f"a header of {length} bytes, {len(data) - 8} are left", file, 0)
+        reason = f"a header of {length} bytes: expected at most {len(data) - 8}, which are left"
+        raise ModelFormatError(reason, file, 0)
     header = parse_json(data[8 : 8 + length], file, "the header")
     body = memoryview(data)[8 + length :]
     return {
@@ -729,17 +747,20 @@ def _read_entry(entry: Any, body: memoryview, name: str, file: Path) -> Array:
     entry = _dict(entry, name, file)
     dtype, shape, places = map(entry.get, ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in SAFETENSORS:
-        raise UnsupportedError(f"{file}: {name}: numbers of type {str(dtype)[:20]!r}")
+        expected = f"expected one of {', '.join(SAFETENSORS)}"
+        raise UnsupportedError(f"{file}: {name}: {expected}, got {str(dtype)[:20]!r}")
     whole = [shape, places]
     if not all(isinstance(w, list) and all(type(n) is int and n >= 0 for n in w) for w in whole):
-        raise ModelFormatError(f"{name}: expected lists of sizes and places", file)
+        raise ModelFormatError(f"{name}: expected lists of sizes and of two offsets", file)
     stored = SAFETENSORS[dtype]
     if len(places) != 2 or not places[0] <= places[1] <= len(body):
-        raise ModelFormatError(f"{name}: its numbers lie outside of the file", file)
+        reason = f"expected two offsets from 0 to {len(body)}, got {places!s:.60}"
+        raise ModelFormatError(f"{name}: {reason}", file)
     first, end = places
     elements = count_of(shape, _MOST_AXES)
     if elements is None or elements * DTYPES[stored].itemsize != end - first:
-        raise ModelFormatError(f"{name}: {tuple(shape)} of {dtype} in {end - first} bytes", file)
+        reason = f"expected the bytes of {dtype} {tuple(shape)}, got {end - first}"
+        raise ModelFormatError(f"{name}: {reason}", file)
     # A copy, because offsets in the file are not aligned.
     loading().take(ARRAY + end - first, name)
     flat = np.frombuffer(bytes(body[first:end]), DTYPES[stored])
@@ -748,7 +769,7 @@ def _read_entry(entry: Any, body: memoryview, name: str, file: Path) -> Array:
 
 def _dict(value: Any, what: str, file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ModelFormatError(f"{what}: expected an object", file)
+        raise ModelFormatError(f"{what}: expected an object, got {type(value).__name__}", file)
     return value
 
 

@@ -125,12 +125,12 @@ WRONG: list[tuple[Any, str]] = [
     (lambda x, alpha, *, scale=1.0: x.Softmaxx(), "did you mean 'Softmax'"),
     (lambda x, alpha, *, scale=1.0: x.Softmax(way=1), "unknown attribute way"),
     (lambda x, alpha, *, scale=1.0: (x, alpha), "returned 2 outputs, the operator has 1"),
-    (lambda x, alpha, *, scale=1.0: {"Z": x}, r"outputs \['Z'\], the operator has 0"),
+    (lambda x, alpha, *, scale=1.0: {"Z": x}, r"outputs \['Z'\], expected some of 0"),
     (lambda x, alpha, *, scale=1.0: None, "returned None, expected a tensor"),
     (lambda x, alpha, *, scale=1.0: 3.0, r"returned 3\.0, expected a tensor"),
     (lambda x, alpha, *, scale=1.0: x.Add(1), r"Add of float32\(.*\), int64\(\).*x\.Add\(1\.0\)"),
-    (lambda x, alpha, *, scale=1.0: x.Cast(to="int64"), "int64.*the model declares float32"),
-    (lambda x, alpha, *, scale=1.0: x.reshape(-1), "the model declares float32"),
+    (lambda x, alpha, *, scale=1.0: x.Cast(to="int64"), "int64.*expected the declared float32"),
+    (lambda x, alpha, *, scale=1.0: x.reshape(-1), "expected the declared float32"),
     (lambda x, *, scale=1.0: x, "not understood: input 1"),
     (lambda x, alpha: x, "not understood: attribute scale"),
     (lambda x, alpha, *, scael=1.0: x, "not understood: attribute scale"),
@@ -189,8 +189,11 @@ def test_several_outputs_are_a_tuple(tmp_path: Path) -> None:
         ([snake], "expected a dict of functions"),
         ({1: snake}, "expected a dict of functions"),
         ({"Snake": "snake"}, "rule 'Snake': expected a function"),
-        ({"Snake": lambda x, /: x}, "rule 'Snake': parameter x names no input"),
-        ({"Snake": lambda x, **more: x}, r"rule 'Snake': parameter \*\*more names no input"),
+        ({"Snake": lambda x, /: x}, "rule 'Snake': parameter x: expected the name of an input"),
+        (
+            {"Snake": lambda x, **more: x},
+            r"rule 'Snake': parameter \*\*more: expected the name of an input",
+        ),
     ],
     ids=["a list", "a number as the name", "a text", "positional only", "all keywords"],
 )
@@ -313,7 +316,7 @@ def test_a_layer_of_ones_own_has_options_and_weights(tmp_path: Path) -> None:
     path = save_keras(tmp_path, layer, layers__scale_shift__vars__0=scale)
     np.testing.assert_array_equal(run_keras(path, {"ScaleShift": scale_shift}), STEPS * scale + 2)
     text = refusal(path, {"ScaleShift": lambda x, *, shift=0.0: x + shift})
-    assert "rule 'ScaleShift'" in text and "weights that the layer does not have" in text
+    assert "rule 'ScaleShift'" in text and "expected only weights that the layer has" in text
 
 
 @pytest.mark.parametrize(
@@ -324,7 +327,7 @@ def test_the_tensors_of_a_call_are_parameters_in_order(rule: Any, tmp_path: Path
     path = save_keras(tmp_path, twice, ("Minus", {}, [("0", 0), ("1", 0)]))
     rules = {"Twice": lambda x: 2.0 * x, "Minus": rule}
     np.testing.assert_array_equal(run_keras(path, rules), -STEPS)
-    assert "called with 2 tensors, expected x" in refusal(path, {**rules, "Minus": lambda x: x})
+    assert "expected the tensors x, got 2" in refusal(path, {**rules, "Minus": lambda x: x})
 
 
 def test_the_outputs_that_a_model_reads_must_be_returned(tmp_path: Path) -> None:
@@ -461,7 +464,7 @@ def test_operators_of_paddle_3_have_their_inputs_in_order(tmp_path: Path) -> Non
 
 def test_a_result_of_another_dtype_than_paddles_is_refused() -> None:
     leaky = op("cut X=x -> Out=y")
-    with pytest.raises(UnsupportedError, match="rule 'cut'.*int64.*the model declares float32"):
+    with pytest.raises(UnsupportedError, match="rule 'cut'.*int64.*expected the declared float32"):
         run_paddle({"cut": lambda X: X.Cast(to="int64")}, leaky)
     declared = Variable("y", 7, "int64", (None, 4), 0, False)
     result = run_paddle({"cut": lambda X: X.Cast(to="int64")}, leaky, y=declared)
@@ -514,9 +517,9 @@ def test_an_operator_of_pytorch_has_the_names_of_its_schema(name: str, tmp_path:
 def test_a_result_of_another_type_than_pytorchs_is_refused(tmp_path: Path) -> None:
     path = save_torch(tmp_path, "torch.ops.mine.sharpen.default")
     text = refusal(path, {"mine::sharpen": lambda self: self.cast("float64")})
-    assert "rule 'mine::sharpen'" in text and "PyTorch gives float32" in text
+    assert "rule 'mine::sharpen'" in text and "expected float32" in text
     text = refusal(path, {"mine::sharpen": lambda self: self.reshape(-1)})
-    assert "rule 'mine::sharpen'" in text and "PyTorch gives" in text
+    assert "rule 'mine::sharpen'" in text and "expected the shape" in text
 
 
 def test_a_number_that_may_be_a_size_fixes_it(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_the_rank_is_one_with_which_every_type_is_known() -> None:
         v=np.zeros((3, 5), np.float32),
     )
     with pytest.raises(
-        UnsupportedError, match="what node .m. .Gemm. makes of float32.*; give a rec"
+        UnsupportedError, match="of node .m. .Gemm. for float32.*; pass inputs or a recording"
     ):
         declare(taken)  # x has 4 columns, and 3
 

@@ -77,7 +77,8 @@ def test_values_are_bound_by_position_or_by_slot(
 
 def test_what_a_rule_does_not_read_refuses_the_operator() -> None:
     graph = lowered(step(lambda op: "x", "0", alpha=1, inert=2), outputs="0")
-    assert reasons(graph) == {"0": "not understood: attribute alpha, input In"}
+    (reason,) = reasons(graph).values()
+    assert reason.startswith("not understood: attribute alpha, input In; pass a rule")
     assert graph.nodes[0].inputs == ("x",)  # what it depends on is told
 
 

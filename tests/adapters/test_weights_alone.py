@@ -50,7 +50,7 @@ def test_an_h5_of_weights_gives_arrays_and_layers(names: str, tmp_path: Path) ->
         np.testing.assert_array_equal(again[name], layer[name])
     sums = (each.sum(0)[:8] for each in (again["bias"], layer["bias"]))  # the candidate's are apart
     np.testing.assert_allclose(*sums, rtol=0, atol=1e-6)
-    with pytest.raises(ModelFormatError, match="onernn.read_weights gives its arrays"):
+    with pytest.raises(ModelFormatError, match="onernn.read_weights returns the arrays"):
         load(file)
 
 

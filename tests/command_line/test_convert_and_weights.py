@@ -45,9 +45,9 @@ def test_opset_dtype_and_names_are_options(model: Path, tmp_path: Path) -> None:
     [
         (("out.txt",), "cannot write .txt"),
         (("out",), "a file of no suffix"),
-        (("out.onnx", "--opset", "8"), "opset 8: 9 to 22 are written"),
+        (("out.onnx", "--opset", "8"), "opset 8: expected 9 to 22"),
         (("out.onnx", "--output-dtype", "int3"), "expected one of float32"),
-        (("out.onnx", "--names", "q=r"), "no input or output"),
+        (("out.onnx", "--names", "q=r"), "expected inputs or outputs"),
         (("out.onnx", "--names", "x"), "expected OLD=NEW, got ['x']"),
         (("out.onnx", "--check", "nothing.npz"), "nothing.npz: no such file"),
         (("nowhere/out.onnx",), "No such file or directory"),

@@ -179,7 +179,7 @@ def test_what_stays_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
             return super().forward(input, hx)
 
     model = optimize(nn.ModuleList([Own(4, 6), Own(4, 6), nn.GRU(4, 6)]))
-    reason = "forward is not that of torch.nn.GRU"
+    reason = "forward: expected torch.nn.GRU.forward, got a different function"
     assert caplog.messages == [f"stays with PyTorch: 0 and 1 more: {reason}"]
     assert type(model[0]) is Own
     *left, replaced = explain(model).splitlines()

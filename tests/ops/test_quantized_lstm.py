@@ -170,7 +170,8 @@ def test_functions_in_front_of_a_quantization_have_onnx_runtimes_bits(
 
 
 @pytest.mark.parametrize(
-    "semantics, said", [("documented", "each sequence by itself"), ("onnxruntime", "together, as")]
+    "semantics, said",
+    [("documented", "each sequence separately"), ("onnxruntime", "together, like")],
 )
 def test_loading_says_once_which_meaning_is_taken(
     semantics: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -183,7 +184,7 @@ def test_loading_says_once_which_meaning_is_taken(
     onnx.save(model, tmp_path / "model.onnx")
     graph = load(tmp_path / "model.onnx", semantics=semantics)
     (record,) = caplog.records
-    assert said in record.message and "0.21 apart in ddddocr" in record.message
+    assert said in record.message and "0.21 in ddddocr" in record.message
     assert str(tmp_path) in record.message and sum(said in note for note in graph.notes) == 1
     caplog.clear()
     convert(graph, tmp_path / "again.onnx")
@@ -247,7 +248,7 @@ def test_what_is_no_quantized_layer_is_refused(change: dict, reason: str) -> Non
 @pytest.mark.parametrize(
     "attributes, reason",
     [
-        ({"activations": ["Sigmoid", "Relu", "Tanh"]}, "only .'sigmoid', 'tanh', 'tanh'."),
+        ({"activations": ["Sigmoid", "Relu", "Tanh"]}, "expected .'sigmoid', 'tanh', 'tanh'."),
         ({"activation_alpha": [1.0]}, "not understood: attribute activation_alpha"),
         ({"layout": 1}, "not understood: attribute layout"),
     ],

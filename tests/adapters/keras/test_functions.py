@@ -180,27 +180,27 @@ def test_parts_of_a_split_are_outputs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (_call("linalg.inv", "x"), "function tf.linalg.inv: not known"),
+        (_call("linalg.inv", "x"), "function tf.linalg.inv: not known; pass a rule"),
         (_call("math.reduce_mean", "x", axis=1, where=3), "unexpected keyword argument 'where'"),
-        (_call("nn.softmax", "x", axis=5), "attribute axis=5: expected one of 3"),
+        (_call("nn.softmax", "x", axis=5), "attribute axis=5: expected one axis of 3"),
         (_call("gather", "x", indices=[0], axis=1, batch_dims=1), "batch_dims=1"),
         (
             _call("__operators__.getitem", "x", "SlicingOpLambda", slice_spec=[0, 0, 0, 0]),
-            r"index \[0, 0, 0, 0\] of 3 axes",
+            r"index \[0, 0, 0, 0\]: expected at most 3 axes",
         ),
         (
             _call("__operators__.getitem", "x", "SlicingOpLambda", slice_spec=[[0, 1], 0]),
-            "one with integers",
+            "one list or tensor, without integers, got 1",
         ),
         (
             _call("__operators__.getitem", "x", "SlicingOpLambda", slice_spec=[{**ALL, "step": 0}]),
-            "a slice of step 0",
+            "slice step=0: expected",
         ),
-        (_call("reshape", "x", shape=[-1, 0]), "a size of 0"),
-        (_call("math.pow", "ids", y=2), "of int32"),
-        (_call("math.reduce_mean", "ids", axis=1), "of int32"),
-        (_call("math.reduce_sum", "x", axis=[]), "an empty list of axes"),
-        (_call("unstack", "x", num=10**9), "1000000000 parts: at most 4096"),
+        (_call("reshape", "x", shape=[-1, 0]), "newshape: expected sizes other than 0"),
+        (_call("math.pow", "ids", y=2), "expected floats, got int32"),
+        (_call("math.reduce_mean", "ids", axis=1), "expected floats, got int32"),
+        (_call("math.reduce_sum", "x", axis=[]), r"axis=\[\]: expected one axis"),
+        (_call("unstack", "x", num=10**9), "1000000000 parts: expected at most 4096"),
     ],
 )
 def test_what_a_function_does_not_take_is_refused(
@@ -230,7 +230,7 @@ def test_an_unknown_layer_is_named_once_and_what_follows_is_read(tmp_path: Path)
     ]
     graph = onernn.load(save(tmp_path, [*INPUTS, *layers], "tf.math.exp"))
     reasons = [(each.where, each.reason) for each in find_unsupported(graph)]
-    assert [reason for _, reason in reasons] == ["layer Squeezer: not known"] * 2
+    assert [reason.split(";")[0] for _, reason in reasons] == ["layer Squeezer: not known"] * 2
     assert ["first" in reasons[0][0], "second" in reasons[1][0]] == [True, True]
     assert "Exp" in [node.op for node in graph.nodes]
 

@@ -70,15 +70,15 @@ CUSTOM = {"class_name": "function", "config": "mine", "module": "builtins", "reg
         (_set(DENSE, dtype="float16"), "dtype 'float16'"),
         (_set(DENSE, quantization_config={"a": 1}), "attribute quantization_config"),
         (_set(DENSE, lora_rank=2), "attribute lora_rank"),
-        (_set(DENSE, activation="mine"), "activation 'mine': not"),
-        (_set(DENSE, activation=CUSTOM), "activation 'mine': a function"),
+        (_set(DENSE, activation="mine"), "activation 'mine': not known"),
+        (_set(DENSE, activation=CUSTOM), "activation 'mine': .*a user's function"),
         (_set(DENSE, units=3), r"kernel: expected \(I, 3\), got"),
         (_set(DENSE, use_bias=False), "weights .*vars/1"),
         (_set(BOTH, merge_mode="max"), "merge_mode='max'"),
         (_inner(activation="selu"), "LSTM with selu"),
         (_inner(new_option=3), "attribute new_option"),
         (_inner(units=4), "units=4"),
-        (_inner(unroll=True), "unroll=True and zeros"),
+        (_inner(unroll=True), "unroll=True with zeros"),
         (_set(1, name="none"), None),
     ],
 )
@@ -109,9 +109,12 @@ def test_a_layer_of_which_weights_are_missing_is_refused(tmp_path: Path) -> None
         ({"model": b"\x89HDF\r\n\x1a\n" + bytes(90)}, "not a readable HDF5 file"),
         ({"config": b"{"}, "not a Keras model"),
         ({"config": b"[" * 10**5}, "not a Keras model"),
-        ({"config": b'{"class_name": "Sequential", "config": {}}'}, "not a model's configuration"),
-        ({"config": b'{"class_name": "Mine", "config": {}}'}, "a class of its own, Mine"),
-        ({"config": b"[]"}, "not a model's configuration"),
+        (
+            {"config": b'{"class_name": "Sequential", "config": {}}'},
+            "not a valid model configuration",
+        ),
+        ({"config": b'{"class_name": "Mine", "config": {}}'}, "Mine is a user's class"),
+        ({"config": b"[]"}, "not a valid model configuration"),
         ({"metadata": b'{"keras_version": "4.0"}'}, "written by Keras 4.0"),
     ],
 )
@@ -127,8 +130,8 @@ def test_a_file_that_is_no_model_is_told(
 @pytest.mark.parametrize(
     ("inputs", "reason"),
     [
-        ([], "layer 'a' waits for itself"),
-        (["b", 0, 0], "m: input layer 'b' is not there"),
+        ([], "layer 'a' depends on its own output"),
+        (["b", 0, 0], "m: expected the input layer 'b', got a"),
     ],
 )
 def test_a_graph_that_contradicts_itself_is_told(

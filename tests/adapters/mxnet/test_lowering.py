@@ -135,7 +135,7 @@ REFUSED = {
         node("n = UpSampling x", scale="2", sample_type="bilinear")
     ],
     "attributes mode='symmetric'": [node("n = Pad x", mode="symmetric", pad_width="(0, 0)")],
-    "windows that may see nothing but pads": [
+    "expected windows of at least stride": [
         node("n = Pooling x", kernel="(2,)", stride="(2,)", pad="(1,)", pooling_convention="full")
     ],
     "0 subgraphs, expected 2": [node("n = _while_loop x", max_iterations="1", num_out_data="1")],
@@ -205,7 +205,9 @@ def test_what_cannot_run_exactly_is_refused_with_the_reason(reason: str) -> None
 
 def test_a_scalar_that_the_dtype_cannot_hold_is_refused() -> None:
     x = var("x", __dtype__="4")
-    assert "the number 0.5 for int32 values" in refused(x, node("n = _plus_scalar x", scalar="0.5"))
+    assert "number 0.5: expected one that int32 can hold" in refused(
+        x, node("n = _plus_scalar x", scalar="0.5")
+    )
     mixed = [var("a", __dtype__="1"), var("b"), node("n = elemwise_add a b")]
     assert "of float32 and float64 values" in refused(*mixed)
 

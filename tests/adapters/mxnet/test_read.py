@@ -72,8 +72,8 @@ def operator(**keys: Any) -> str:
 
 
 WRONG = {
-    "no JSON: Expecting value": "",
-    "no JSON: Expecting property name": "{nodes",
+    "not valid JSON: Expecting value": "",
+    "not valid JSON: Expecting property name": "{nodes",
     "the symbol: expected dict, got [1]": "[1]",
     "nodes: expected list, got None": "{}",
     "node 1: expected dict, got 5": json.dumps({"nodes": [VARIABLE, 5], "heads": []}),
@@ -86,9 +86,9 @@ WRONG = {
     "expected [node, output, version], got [True]": operator(inputs=[[True]]),
     "expected [node, output, version], got []": operator(inputs=[[]]),
     "heads: node 9 does not stand before": text(heads=[[9, 0]]),
-    "JSON nested too deep": "[" * 100_000,
+    "JSON that is nested too deep": "[" * 100_000,
     "subgraphs more than 16 deep": json.dumps(nested(20)),
-    "no JSON: Exceeds the limit": '{"nodes": ' + "9" * 5000 + "}",
+    "not valid JSON: Exceeds the limit": '{"nodes": ' + "9" * 5000 + "}",
 }
 
 
@@ -107,7 +107,7 @@ def test_the_place_of_a_syntax_error_is_told_in_bytes() -> None:
     with pytest.raises(ModelFormatError) as caught:
         parse_symbol('{"é": }')
     assert caught.value.offset == len('{"é": '.encode())
-    with pytest.raises(ModelFormatError, match="no UTF-8 text") as caught:
+    with pytest.raises(ModelFormatError, match="not valid UTF-8") as caught:
         parse_symbol(b'{"n\xff')
     assert caught.value.offset == 3
 

@@ -41,8 +41,11 @@ def external(location: str, **more: str) -> onnx.TensorProto:
         (b"", "the file is empty"),
         (b"not a protobuf at all", "not an ONNX ModelProto"),
         (MODEL[:-7], "not an ONNX ModelProto"),
-        (MESSAGES.message("ModelProto")(ir_version=8).SerializeToString(), "no graph, or no opset"),
-        (MODEL.replace(b"Y_h", b"Y_\xff"), "not UTF-8"),
+        (
+            MESSAGES.message("ModelProto")(ir_version=8).SerializeToString(),
+            "expected a graph and an opset",
+        ),
+        (MODEL.replace(b"Y_h", b"Y_\xff"), "expected UTF-8"),
     ],
 )
 def test_what_is_no_model_is_told(data: bytes, reason: str) -> None:
@@ -57,7 +60,7 @@ def test_other_versions_and_two_opsets_of_one_domain_are_refused() -> None:
             model = onnx.load_from_string(MODEL)
             place = model if field == "ir_version" else model.opset_import[0]
             setattr(place, field, version)
-            with pytest.raises(UnsupportedError, match=f"{version}; (3 to 14|7 to 27) are read"):
+            with pytest.raises(UnsupportedError, match=f"{version}: expected (3 to 14|7 to 27);"):
                 parse_model(model.SerializeToString(), FILE)
     model = onnx.load_from_string(MODEL)
     again = model.opset_import.add(domain="ai.onnx", version=model.opset_import[0].version)
@@ -128,12 +131,12 @@ def test_floats_are_read_in_every_form_that_protobuf_allows(
 @pytest.mark.parametrize(
     "wire, reason",
     [
-        (_field(4, b"\0" * 8) + b"\x25" + b"\0" * 4, "some of its numbers are packed"),
-        (_field(4, b"\0" * 11), "do not fill"),
-        (_field(4, b"\0" * 16), "do not fill"),
-        (b"\x25\0\0\0\0" * 4, "do not fill"),
-        (_field(10, b"\0" * 24), "do not fill"),
-        (b"", "do not fill"),
+        (_field(4, b"\0" * 8) + b"\x25" + b"\0" * 4, "all packed or all unpacked, got both"),
+        (_field(4, b"\0" * 11), "expected data for"),
+        (_field(4, b"\0" * 16), "expected data for"),
+        (b"\x25\0\0\0\0" * 4, "expected data for"),
+        (_field(10, b"\0" * 24), "expected data for"),
+        (b"", "expected data for"),
     ],
 )
 def test_floats_that_are_too_few_too_many_or_in_two_forms_are_refused(
@@ -161,7 +164,7 @@ def test_tensors_of_types_that_are_not_read_are_refused_where_they_are_used(kind
 
 @pytest.mark.parametrize("kind", ["seq", "optional"])
 def test_inputs_that_are_no_tensors_are_refused(kind: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"values of type {kind}.* are not supported"):
+    with pytest.raises(UnsupportedError, match=f"type {kind}.* is not supported"):
         attempt_strictly(parsed(f"({kind}(float[1]) x) => (y) {{ y = Identity (x) }}"))
 
 
@@ -208,7 +211,7 @@ PLACES = [
     (".", {}, "folder"),
     ("weights.bin", {"offset": "20"}, "expected 16 bytes"),
     *(("weights.bin", {"offset": text}, "offset and length") for text in ("-4", "1e1", "9" * 30)),
-    ("weights.bin", {"length": "12"}, "expected 16 bytes, 12 are"),
+    ("weights.bin", {"length": "12"}, "expected 16 bytes, got a declared length of 12"),
 ]
 
 

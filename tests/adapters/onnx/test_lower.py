@@ -105,9 +105,9 @@ def test_weights_fed_at_run_time_are_refused_here_and_bound_by_the_backend() -> 
 def test_the_backend_takes_no_more_and_no_fewer_inputs_than_the_model() -> None:
     prepared = backend.prepare(model("y = Relu (x)", {"x": CUBE}, ["y"]))
     np.testing.assert_array_equal(prepared.run([CUBE])[0], np.maximum(CUBE, 0))
-    with pytest.raises(ShapeError, match=r"got 2, the model takes \['x'\]"):
+    with pytest.raises(ShapeError, match=r"expected 1, \['x'\], got 2"):
         prepared.run([CUBE, CUBE])
-    with pytest.raises(ShapeError, match=r"missing \['x'\]"):
+    with pytest.raises(ShapeError, match=r"\['x'\] are missing"):
         prepared.run([])
 
 
@@ -119,10 +119,10 @@ REFUSED = {
     "y = Relu (x, c)": "not understood: input 1",
     "y, z = Relu (x)": "output 1 is not computed",
     "y = Cast <to = 17> (x)": "float8e4m3fn",
-    "y = Cast <to = 22> (x)": "int4 numbers",
-    'y = Constant <value_string = "a"> ()': "expected one attribute",
+    "y = Cast <to = 22> (x)": "dtype int4",
+    'y = Constant <value_string = "a"> ()': "expected one of value, value_float",
     "y = BatchNormalization <training_mode = 1> (x, x, x, x, x)": "training_mode=1",
-    "y = Dropout (x, , true)": "only inference is run",
+    "y = Dropout (x, , true)": "inference mode",
     'y = RNN <direction = "sideways"> (x, c, c)': "'sideways'",
     "y = RNN <layout = 2> (x, c, c)": "layout=2",
     "y = RNN (x, c)": "input R is missing",
@@ -131,7 +131,7 @@ REFUSED = {
     'y = RNN <activations = ["Sinh"]> (x, c, c)': "sinh",
     'y = RNN <activations = ["Affine"]> (x, c, c)': "no default",
     'y = RNN <activations = ["ThresholdedRelu"]> (x, c, c)': "no default alpha or beta that all ag",
-    "y = RNN <activation_alpha = [1.0]> (x, c, c)": "too many numbers",
+    "y = RNN <activation_alpha = [1.0]> (x, c, c)": "at most one value per activation",
     "y = RNN <hidden_size = 7> (x, c, c)": "hidden_size=7",
     "y = RNN <clip = -1.0> (x, c, c)": "positive bound",
     "y = RNN (x, c, m)": r"R: .*\(4, 3\)",
@@ -194,5 +194,5 @@ def test_params_have_no_place_beside_an_onnx_model(tmp_path: Path) -> None:
 
 
 def test_a_value_made_twice_contradicts_itself() -> None:
-    with pytest.raises(ModelFormatError, match="'y' is made twice"):
+    with pytest.raises(ModelFormatError, match="'y': expected one operator that makes it, got 2"):
         ours(model("y = Relu (x) y = Tanh (x)", {"x": CUBE}, ["y"]), {"x": CUBE})

@@ -85,7 +85,7 @@ REFUSED = {
     r"resize_.*_cubic": "mode='cubic': only nearest and linear",
     # ONNX's cases divide by 1.4 here, its specification and ONNX Runtime by 1.
     r"resize_downsample_scales_linear_align_corners": "which implementations round differently",
-    r"e4m3fn|e5m2|float4|int4|int2": "(float8.*|float4.*|u?int4|u?int2) numbers are not supported",
+    r"e4m3fn|e5m2|float4|int4|int2": "dtype (float8.*|float4.*|u?int4|u?int2) is not supported",
 }
 
 

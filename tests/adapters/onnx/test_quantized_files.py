@@ -201,15 +201,15 @@ def one_more(model: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "note"),
     [
-        (told(lambda data: data.update(version=2)), "of version 2, 1 is read"),
+        (told(lambda data: data.update(version=2)), "version 2 is ignored, expected 1"),
         (
             told(lambda d: d.update(layers={"LSTM/Z": d["layers"]["LSTM/Y"]})),
-            "'LSTM/Z': there is no such layer",
+            "'LSTM/Z': the model has no such layer",
         ),
-        (halved, "the weights are not in its steps"),
-        (of_the_part(data=[41.0, 30.0]), "the input is not rounded by its scale"),
-        (of_the_part(data=[40.0, 31.0]), "the input is not rounded by its scale"),
-        (one_more, "the input is not rounded by its scale"),
+        (halved, "expected weights that are multiples"),
+        (of_the_part(data=[41.0, 30.0]), "expected an input that is quantized"),
+        (of_the_part(data=[40.0, 31.0]), "expected an input that is quantized"),
+        (one_more, "expected an input that is quantized"),
         (of_the_part(iter={"shape": [1], "float32": "AACAPw=="}), r"expected \(4, 20\)"),
         (told(lambda d: d["layers"]["LSTM/Y"]["parts"].append({})), "1 parts, got 2"),
         (lambda model: model.ClearField("metadata_props"), ""),  # a file of any other tool

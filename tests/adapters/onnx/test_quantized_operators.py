@@ -157,23 +157,23 @@ def test_every_rule_of_a_quantized_operator_has_a_case() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("QLinearMatMul (rows, column_s, z, w, t, w_zero, t, o)", r"input 1: expected one number"),
-        ("QLinearMatMul (rows, s, z, w, t, w_zero, column_s, o)", r"input 6: expected one number"),
+        ("QLinearMatMul (rows, column_s, z, w, t, w_zero, t, o)", r"input 1: expected one element"),
+        ("QLinearMatMul (rows, s, z, w, t, w_zero, column_s, o)", r"input 6: expected one element"),
         (
             "com.microsoft.QLinearAdd (a, s, z, b, column_s, o, t, z)",
-            "input 4: expected one number",
+            "input 4: expected one element",
         ),
         (
             "QLinearMatMul (rows, s, z, w, channel_s, w_zero, t, o)",
-            r"input 4: expected one number or 7 of them, got float32\(6\)",
+            r"input 4: expected one element or 7 of them, got float32\(6\)",
         ),
         (
             "QLinearConv (line, s, z, one_filter, channel_s, w_zero, t, o)",
-            r"input 4: expected one number, got float32\(6\)",
+            r"input 4: expected one element, got float32\(6\)",
         ),
         (
             "QLinearConv (line, s, z, filters, s, w_zero, t, o, whole)",
-            r"input 8: expected 6 numbers, got int32\(7\)",
+            r"input 8: expected 6 elements, one per channel, got int32\(7\)",
         ),
         ("com.microsoft.QLinearMul (a, s, w_zero, b, s, o, t, z)", "input 2: expected uint8"),
         ("com.microsoft.QLinearAdd (a, s, z, b, s, o, t, w_zero)", "input 7: expected uint8"),
@@ -260,8 +260,8 @@ def test_blocks_have_scales_of_their_own(shape: Any, axis: int, size: int, zero:
 @pytest.mark.parametrize(
     ("x", "size", "reason"),
     [
-        ("2, 6", 4, r"input 1: blocks of 4 expect \(2, 2\), got float32\(2, 3\)"),
-        ("?, 6", 2, r"input 1: blocks of 2 expect x of known sizes"),
+        ("2, 6", 4, r"input 1: expected \(2, 2\) \(block_size=4\), got float32\(2, 3\)"),
+        ("?, 6", 2, r"input 1: expected x of known sizes"),
         ("2, 6", -2, "block_size=-2"),
     ],
 )

@@ -274,7 +274,7 @@ def test_weights_of_an_unknown_size_ask_for_it(tmp_path: Path, sizes: str, optio
     onnx.save(proto, tmp_path / "m.onnx")
     with pytest.raises(UnsupportedError) as error:
         Session(tmp_path / "m.onnx")
-    told = f"W 'W' is computed at run time; known sizes suffice: say --input '{option}'"
+    told = f"expected a constant; known sizes make it one: pass --input '{option}'"
     assert told in str(error.value)
     said = option.replace("?", "3").replace("128", "3")
     x, z = normal(3, 2, 3), normal(3, 3)
@@ -295,7 +295,9 @@ def test_what_more_than_sizes_decides_asks_for_none(tmp_path: Path) -> None:
         f"(float[T, N, K] x, int64[3] shape) => (y) {{ {nodes} }}",
         {"flat": normal(36), "R": normal(1, 12, 4)},
     )
-    with pytest.raises(UnsupportedError, match="W 'W' is computed at run time$"):
+    with pytest.raises(
+        UnsupportedError, match="W 'W' is computed at run time, expected a constant$"
+    ):
         Session(read(proto))
     with pytest.raises(UnsupportedError, match="no such input; there are x, shape"):
         onnx.save(proto, tmp_path / "m.onnx")

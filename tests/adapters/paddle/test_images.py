@@ -38,7 +38,7 @@ POOL = {"ksize": (3, 3), "strides": (2, 2), "paddings": (0, 0), "pooling_type": 
 REFUSED = {
     "adaptive": ({"adaptive": True}, "of known and equal sizes"),
     "exclusive": ({"exclusive": False, "ceil_mode": True}, "exclusive=False with ceil_mode"),
-    "nothing but pads": ({"paddings": (2, 2), "ceil_mode": True}, "nothing but pads"),
+    "nothing but pads": ({"paddings": (2, 2), "ceil_mode": True}, "only padding"),
     "algorithm": ({"padding_algorithm": "MOST"}, "padding_algorithm='MOST'"),
     "pads": ({"paddings": (1, 1, 1)}, "paddings="),
     "kind": ({"pooling_type": "min"}, "expected one of max, avg"),

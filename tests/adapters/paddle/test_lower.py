@@ -48,7 +48,7 @@ TANH = op("tanh X=x -> Out=y")
         (op("tanh X=x,x -> Out=y"), "input X: expected one variable, got 2"),
         (
             op("scale X=x -> Out=y", scale="big"),
-            "attribute scale='big': expected one like 1.0",
+            "attribute scale='big': expected a value like 1.0",
         ),
         (op("transpose2 X=x -> Out=y", data_format="NHWC"), "data_format='NHWC'"),
         (op("concat", {"X": ()}, {"Out": "y"}), "malformed: "),
