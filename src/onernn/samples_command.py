@@ -48,8 +48,8 @@ def samples(
         show_json("pass", written=list(map(str, differ)))
     elif not quiet:
         size = sum(len(contents[path]) for path in differ) / 1e6
-        there = len(contents) - len(differ)
-        complain(f"wrote {folder}: {len(differ)} files, {size:.1f} MB; {there} were there already")
+        others = f"; {len(contents) - len(differ)} were there already" * (differ != [*contents])
+        complain(f"wrote {folder}: {len(differ)} files, {size:.1f} MB{others}")
 
 
 def _read_samples(folder: Path) -> dict[Path, bytes]:
