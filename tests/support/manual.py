@@ -35,7 +35,7 @@ _BLOCK = re.compile(
     r"^```(?P<language>[\w+-]*|\{\w[\w:-]*\}[^\n]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_SECTION = re.compile(r"^## ", re.MULTILINE)
+_SECTION = re.compile(r"^##+ ", re.MULTILINE)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n?", re.MULTILINE)
 _SHELL = re.compile(r"[|;&<>$*(){}]|\\\n")
 
