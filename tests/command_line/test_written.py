@@ -57,6 +57,12 @@ WRITING = {
     "emit": ("emit m -o cpp", "cpp", "27 files; build its example: c++ ", {"lines"}),
     "compile": ("compile m -o m.onernn", "m.onernn", "2 inputs, 1 output", {"lines"}),
     "plug": ("plug sound.onnx -o p.onnx", "p.onnx", "1 recurrent node of libonernn", {"lines"}),
+    "samples": (
+        "samples s --force",
+        "s",
+        " files; see what they are: cat s/README.md",
+        {"written"},
+    ),
     "inspect": ("inspect m --html g.html", "g.html", "6 nodes, 3 after fusion", {"drawn"}),
 }
 """By command: a line, the written file, a part of what it says, and keys of its JSON."""

@@ -76,18 +76,21 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="module")
 def copy(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkout without tests and whatever git ignores: a build leaves folders behind."""
+    """The checkout without whatever git ignores, and without tests except their data, to which
+    samples are links: a build leaves folders behind.
+    """
     copy = tmp_path_factory.mktemp("parent") / "copy"
     if (repo / ".git").exists():
         git = ("git", "-c", "safe.directory=*", "ls-files", "-z")  # the checkout may be another's
         for name in filter(None, run(*git, cwd=repo).split("\0")):
-            if not name.startswith("tests/"):
+            if not name.startswith("tests/") or name.startswith("tests/data/"):
                 target = copy / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(repo / name, target, follow_symlinks=False)
     else:
         ignored = shutil.ignore_patterns(*UNTRACKED, "tests")
         shutil.copytree(repo, copy, symlinks=True, ignore=ignored)
+        shutil.copytree(repo / "tests" / "data", copy / "tests" / "data", symlinks=True)
     return copy
 
 
@@ -156,6 +159,9 @@ def test_the_wheel_holds_every_shipped_file(wheel: Path, bare: Path, repo: Path)
             shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob(pattern)}
     expected = {f"onernn/{name}".replace("onernn/src/onernn/", "onernn/") for name in shipped}
     expected |= {"onernn/py.typed", "_onernn_command.py", "_onernn_pytestplugin.py"}
+    samples = repo / "src" / "onernn" / "samples"
+    files = [file for file in samples.rglob("*") if file.is_file()]
+    expected |= {f"onernn/samples/{file.relative_to(samples)}" for file in files}
     libraries = {
         f"onernn/kernels/built/{build.library_of(isa).name}" for isa in build.choose_sets()
     }
@@ -215,6 +221,25 @@ def test_every_module_of_the_wheel_imports(wheel: Path, installed: Path, tmp_pat
     files = run(installed / "python", "-c", IMPORT_ALL, *names, cwd=tmp_path).split()
     assert len(files) == len(names)
     assert [file for file in files if not Path(file).is_relative_to(installed.parent)] == []
+
+
+def test_the_installed_command_copies_samples_that_run(installed: Path, tmp_path: Path) -> None:
+    onernn = installed / "onernn"
+    run(onernn, "samples", "samples", cwd=tmp_path)
+    for model in ("onnx_tagger/model.onnx", "paddle_gru", "mxnet_cells/model-symbol.json"):
+        recording = Path("samples", model.partition("/")[0], "io.npz")
+        run(onernn, "verify", f"samples/{model}", "--data", recording, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("page", ["tutorials/paddle.md", "tutorials/cpp.md", "moving/paddle.md"])
+def test_a_guide_works_with_the_installed_package_alone(
+    installed: Path, repo: Path, tmp_path: Path, page: str
+) -> None:
+    """Those that need no extra: their commands and programs run, and print what the page shows."""
+    if not has_compiler():
+        pytest.skip("no compiler: no kernels in the wheel, and no programs of C++")
+    manual = ("-m", "support.manual", repo / "docs" / page)
+    run(installed / "python", *manual, cwd=tmp_path, PYTHONPATH=str(repo / "tests"))
 
 
 def test_the_installed_command_runs_and_verifies_a_recording(
