@@ -199,7 +199,9 @@ def rnn(
         inputs = {slot: arrays[slot] for slot in live.arguments if slot in arrays}
         return custom(**inputs, **attrs, name=name)
     if missing := [slot for slot in live.arguments if slot not in arrays]:
-        raise ShapeError(f"missing: {', '.join(missing)}; mode={mode!r} takes {live.arguments}")
+        raise ShapeError(
+            f"missing: {', '.join(missing)}; expected {', '.join(live.arguments)} for mode={mode!r}"
+        )
     if mx.autograd.is_recording():
         register()
         return custom(*map(arrays.get, live.arguments), **attrs)
