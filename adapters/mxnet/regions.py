@@ -348,7 +348,7 @@ def _find_loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
             if (reads.x, *reads.states) != (*map(Entry, (first, *begin)),):
                 continue
             if any(head != ends[0] for head in heads[:count]):
-                raise UnsupportedError("it collects other values than its state: expected its state only")
+                raise UnsupportedError("it also collects other values: expected its state only")
             view.check_readers(reads.nodes, ends)
             formula, weights = view.formula(step, reading)
             x, *states = (Entry(*outer[k][:2]) for k in (first, *begin))

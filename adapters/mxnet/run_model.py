@@ -31,8 +31,8 @@ def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
                 arrays[name] = mx.nd.zeros(shape)
             elif name not in arrays:
                 raise UnsupportedError(
-                    f"{files.params}: expected a parameter {name!r}, got none; save the"
-                    " parameters under the names of the symbol"
+                    f"{files.params}: expected an array {name!r}, got none; if"
+                    " mx.rnn.save_rnn_checkpoint unpacked it, use mx.model.save_checkpoint"
                 )
         taken, auxiliary = (
             {name: arrays[name] for name in each}
