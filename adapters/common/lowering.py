@@ -149,6 +149,10 @@ _UNSEEN = Type(lod=())
 """The type of a value that no run computes: its operator was refused, or no node makes it."""
 
 
+PASS_RULE = "; pass a rule for it (rules=, or --rules FILE.py), or open an issue with the model"
+"""What to do about an operator without a rule; it follows the reason."""
+
+
 class UnknownTypeError(UnsupportedError):
     """An error: a rule needs the dtype or the axes of a value, and only a run knows them."""
 

@@ -15,6 +15,7 @@ import numpy as np
 from onernn.adapters.common.caller_rules import CallerRule, find_caller
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import (
+    PASS_RULE,
     GraphBuilder,
     LoweringStep,
     NativeOperator,
@@ -575,7 +576,7 @@ def _lower(
     callers = _find_callers(context, node)
     rule = Rule(node.op, callers, "", "") if callers else find_rule(node.op)
     if rule is None:
-        raise UnsupportedError("this operator is not known; pass a rule for it (rules=, --rules)")
+        raise UnsupportedError(f"this operator is not known{PASS_RULE}")
     inputs = [each and builder.value(each) for each in reads]
     if context.symbol.is_old:  # the file leaves out auxiliary states
         names = [f"{node.name}_{slot}" for slot in rule.lower.slots[len(inputs) :]]
