@@ -201,8 +201,7 @@ def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str
     others = sorted(name for slot, name in results.items() if slot.startswith("="))
     if arrays := [name for name in others if builder.is_array(name)]:
         raise UnsupportedError(
-            f"array {arrays[0]!r} is written in a branch: expected writes outside of it; append after"
-            " the branch"
+            f"array {arrays[0]!r} is written in a branch: expected writes outside; append after it"
         )
     others = [n for n in others if builder.holds(n) or n in written[0] & written[1]]
     bodies = [

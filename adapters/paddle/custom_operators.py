@@ -50,7 +50,7 @@ _log = logging.getLogger("onernn")
 HOST = "Paddle"
 NAME = "onernn_rnn"
 """The name of the operator in programs. Paddle's ``rnn`` computes the same."""
-FEW = "Paddle's own kernel runs batches of so few steps faster; backend='kernels' replaces it anyway"
+FEW = "Paddle's own kernel runs so few steps at least as fast; backend='kernels' replaces it"
 """The reason why a layer stays with Paddle if `is_faster_in_paddle`."""
 
 
