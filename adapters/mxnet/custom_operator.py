@@ -71,11 +71,11 @@ def view(array: Any, name: str) -> Array:
         raise TypeError(f"{name}: expected an NDArray, got {type(array).__qualname__}")
     if array.context.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
         raise UnsupportedError(
-            f"{name}: expected CPU memory, got {array.context}; copy it by as_in_context(mx.cpu())"
+            f"{name}: expected CPU memory, got {array.context}; use as_in_context(mx.cpu())"
         )
     if getattr(array, "stype", "default") != "default":
         raise UnsupportedError(
-            f"{name}: expected a dense array, got {array.stype}; convert it by tostype('default')"
+            f"{name}: expected a dense array, got {array.stype}; use tostype('default')"
         )
     array.wait_to_read()
     pointer = ctypes.c_void_p()

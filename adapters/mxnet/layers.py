@@ -142,7 +142,7 @@ def batch_norm(
 def layer_norm(data, gamma, beta, *, axis=-1, eps=1e-5, output_mean_var=False):
     _refuse_statistics(output_mean_var)
     if axis != -1 and axis + 1 != data.require_rank(f"attribute axis={axis}"):
-        refuse(f"attribute axis={axis}: expected the last axis; transpose the input before")
+        refuse(f"attribute axis={axis}: expected the last axis; transpose the input first")
     return data.LayerNormalization(gamma, beta, axis=-1, epsilon=eps)
 
 
@@ -510,7 +510,7 @@ def rnn(
 def _state(value: Any, slot: str) -> Any:
     """Returns an initial state, None if it is a constant of zeros, whatever its batch size."""
     if value is None:
-        refuse(f"input {slot} is missing")
+        refuse(f"input {slot} is missing: the operator requires it")
     if value.known is not None and not value.known.any():
         return None
     if value.inferred:

@@ -379,8 +379,8 @@ def _read_npz(raw: BufferedReader, file: str | Path) -> dict[str, Array]:
         packed = [info.filename for info in archive.infolist() if info.compress_type]
         if packed:
             raise ModelFormatError(
-                f"{packed[0]} is compressed: expected no compression, as MXNet saves it; save the"
-                " arrays by numpy.savez",
+                f"{packed[0]} is compressed: expected no compression, as MXNet saves it; use"
+                " numpy.savez",
                 file,
             )
         arrays = {}
@@ -388,7 +388,7 @@ def _read_npz(raw: BufferedReader, file: str | Path) -> dict[str, Array]:
             if not info.filename.endswith(".npy") or "/" in info.filename:
                 raise ModelFormatError(
                     f"{info.filename}: expected dense arrays NAME.npy only; convert sparse ones"
-                    " by tostype('default')",
+                    " with tostype('default')",
                     file,
                 )
             array = read_member(archive, info)

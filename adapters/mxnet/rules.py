@@ -226,7 +226,7 @@ def _remainder(x: Any, y: Any) -> Any:
 def _hypotenuse(x: Any, y: Any) -> Any:
     """Computes in float64, in which no square of a float32 overflows."""
     if x.dtype != np.float32:
-        refuse(f"expected float32 inputs, got {x.dtype}; cast them before")
+        refuse(f"expected float32 inputs, got {x.dtype}; cast them first")
     x, y = x.cast(np.float64), y.cast(np.float64)
     return (x * x + y * y).Sqrt().cast(np.float32)
 

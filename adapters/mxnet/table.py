@@ -334,7 +334,7 @@ class MxnetTensor(Tensor):
             return self
         return refuse(
             f"input {self.slot or self.name}: expected floating point, got {self.dtype}; cast it"
-            " before"
+            " first"
         )
 
     @property

@@ -36,7 +36,7 @@ def _array(X: Any, ranked: bool = False) -> TensorArray:
     if not ranked and any(part.ranked for part in array.parts):
         raise UnsupportedError(
             "input X: expected steps in the order of the sequences, got steps that Paddle sorts by"
-            " length; join them with array_to_lod_tensor before"
+            " length; join them with array_to_lod_tensor first"
         )
     return array
 
@@ -169,7 +169,7 @@ def reorder_by_rank(X, RankTable):
 @paddle(_SHRINK)
 def shrink_memory(X, RankTable, I, *, op):  # noqa: E741
     """Keeps the rows of sequences that have ended. No result contains them."""
-    return X if op.builder.outer else refuse("expected it in the block of a loop")
+    return X if op.builder.outer else refuse("expected this operator in the block of a loop")
 
 
 # The rules of loops and branches. Their blocks become graphs. Arrays become outputs that a loop

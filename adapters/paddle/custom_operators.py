@@ -128,7 +128,7 @@ def _attributes(
         )
     if chosen.dtype == "f16" and not is_test:
         raise UnsupportedError(
-            "dtype='f16': expected 'bf16' or 'f32' for training; call eval() before for inference"
+            "dtype='f16': expected 'bf16' or 'f32' for training; call eval() first for inference"
         )
     stored = getattr(load_kernels().lib, f"ONERNN_{chosen.dtype.upper()}")
     gates = list(RNN_CELLS[kind.mode][1].permutation)
@@ -260,7 +260,7 @@ def log_replaced(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained
     for line in done.replaced:
         _log.info("%s", line)
     if not done.is_possible:
-        none = "" if done.refusals else " it has none; run loops of cells with onernn.Session"
+        none = "" if done.refusals else " the program has none; run loops of cells with onernn.Session"
         raise UnsupportedError(f"no recurrent operator can be replaced:{none}", done.refusals)
     return done
 

@@ -56,7 +56,7 @@ def view(tensor: Any, name: str) -> Array:
     Raises `UnsupportedError` naming a tensor without values, on another device, or of another type.
     """
     if tensor is None:  # Paddle returns None for a variable without memory
-        raise UnsupportedError(f"{name}: expected a tensor with values; load the parameters before")
+        raise UnsupportedError(f"{name}: expected a tensor with values; load the parameters first")
     return _view(tensor, name, tensor._place(), tensor._dtype(), tensor.shape(), tensor._ptr)
 
 
@@ -72,7 +72,7 @@ def _view(
     owner: Any, name: str, place: Any, kind: Any, shape: Sequence[int], pointer: Callable[[], int]
 ) -> Array:
     if not place.is_cpu_place():
-        raise UnsupportedError(f"{name}: expected CPU memory, got {place}; copy it by cpu()")
+        raise UnsupportedError(f"{name}: expected CPU memory, got {place}; use .cpu()")
     named = str(kind).rpartition(".")[2]
     dtype = _OLD_NAMES.get(named, named)
     if dtype not in _OLD_NAMES.values():
@@ -253,7 +253,7 @@ def cells_obstacle(layer: Any, kind: Any) -> str:
         return "its class overrides forward()"
     for cell in cells:
         if type(cell) not in (nn.SimpleRNNCell, nn.LSTMCell, nn.GRUCell):
-            return f"{type(cell).__name__} is not of paddle.nn; run its file by onernn.Session"
+            return f"{type(cell).__name__} is not of paddle.nn; run its file in onernn.Session"
         if getattr(cell, "proj_size", 0):
             return "its cell has a projection (proj_size)"
         if cell._forward_pre_hooks or cell._forward_post_hooks:

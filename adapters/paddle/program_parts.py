@@ -143,7 +143,7 @@ def _batch(words: Iterator[int], name: str) -> Batch:
     dtype = ctypes.string_at(kind).decode()
     lod = [[*islice(words, 2)] for _ in range(next(words))]
     if dtype == "unknown":
-        raise UnsupportedError(f"{name}: its dtype is not supported; cast it before")
+        raise UnsupportedError(f"{name}: its dtype is not supported; cast it first")
     data = array_at(address, shape, dtype, None)
     if not lod:
         return data

@@ -357,7 +357,7 @@ def _find_changed(operations: Any, depth: int) -> set[int]:
     values are not constants.
     """
     if depth > _DEEPEST:
-        raise ValueError(f"blocks inside blocks, deeper than {_DEEPEST}")
+        raise ValueError(f"expected at most {_DEEPEST} blocks inside blocks")
     result = set()
     for operation in operations:
         if (at := _in_place(operation["#"])) is not None:

@@ -285,7 +285,7 @@ def masked_fill(X, Mask, Value):
 
 def check_floats(x: PaddleTensor) -> None:
     if x.dtype.kind != "f":
-        refuse(f"input {x.slot}: expected floating point, got {x.dtype}; cast it before")
+        refuse(f"input {x.slot}: expected floating point, got {x.dtype}; cast it first")
 
 
 @paddle("pow", FactorTensor="")

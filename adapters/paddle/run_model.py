@@ -30,8 +30,8 @@ def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
         shared = os.path.relpath(files.params, where)
     elif files.params != where:
         raise UnsupportedError(
-            f"params: expected {where}, the model's own folder, got {files.params}: Paddle reads"
-            " single parameters there only"
+            f"params: expected {where}, the model's own folder, got {files.params}: Paddle reads a"
+            " file per parameter from there only"
         )
     named = {"model_filename": files.model.name, "params_filename": shared}
     executor = paddle.static.Executor(paddle.CPUPlace())

@@ -380,7 +380,7 @@ class PaddleBuilder(GraphBuilder):
         """Adds an input of a block."""
         if known.lod != ():
             raise UnsupportedError(
-                f"{name!r}: expected no LoD in a loop or a branch; pad its sequences before"
+                f"{name!r}: expected no LoD in a loop or a branch; pad its sequences first"
             )
         super().enter(name, known)
 
@@ -432,7 +432,7 @@ COMPUTED = frozenset("bool uint8 int8 int16 int32 int64 float32 float64".split()
 _DTYPES = f"one of {', '.join(sorted(COMPUTED))}"
 STALE_LOD = (
     "Paddle keeps a LoD that no longer fits the rows: expected an input without a LoD; pad its"
-    " sequences before"
+    " sequences first"
 )
 """The reason to refuse an input with a LoD of which Paddle's result would be invalid."""
 
@@ -474,7 +474,7 @@ class PaddleOperator(NativeOperator):
                 if op.type not in _NARROW:
                     raise UnsupportedError(
                         f"input {slot}: expected float32, because Paddle's {op.type} computes"
-                        " differently in int8 or bf16; dequantize it before"
+                        " differently in int8 or bf16; dequantize it first"
                     )
                 if op.type in _MOVING:
                     builder.narrow.update(*op.outputs.values())

@@ -225,7 +225,7 @@ def reverse_sequence(x, lengths, *, time_axis, batch_axis):
     """Reverses the steps of each sequence within its length. The steps after its length stay."""
     if {time_axis, batch_axis} != {0, 1}:
         raise UnsupportedError(
-            f"attributes {time_axis=}, {batch_axis=}: expected 0 and 1; transpose the input before"
+            f"attributes {time_axis=}, {batch_axis=}: expected 0 and 1; transpose the input first"
         )
     w, batch = x.w, x.swap() if time_axis == 0 else x
     count, time = batch.size(0), batch.size(1)

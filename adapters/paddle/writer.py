@@ -57,7 +57,7 @@ class VariableNames(Names):
 def _check_dtype(name: str, dtype: str | None) -> None:
     if dtype not in CODES:
         raise UnsupportedError(
-            f"{name!r}: expected one of {', '.join(CODES)}, got {dtype}; cast it before"
+            f"{name!r}: expected one of {', '.join(CODES)}, got {dtype}; cast it first"
         )
 
 

@@ -89,7 +89,7 @@ def data_type(array: Array) -> PaddleDType:
     """
     if array.dtype not in _BY_DTYPE:
         names = ", ".join(each.name for each in PaddleDType)
-        raise TypeError(f"expected a tensor of {names}, got {array.dtype}; convert it by astype()")
+        raise TypeError(f"expected a tensor of {names}, got {array.dtype}; use .astype()")
     return _BY_DTYPE[array.dtype]
 
 
