@@ -260,7 +260,7 @@ def log_replaced(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained
     for line in done.replaced:
         _log.info("%s", line)
     if not done.is_possible:
-        none = "" if done.refusals else " the program has none; run loops of cells with onernn.Session"
+        none = "" if done.refusals else " there is none; run loops of cells in onernn.Session"
         raise UnsupportedError(f"no recurrent operator can be replaced:{none}", done.refusals)
     return done
 

@@ -563,8 +563,8 @@ def batch_norm(
     """
     if not (is_test or use_global_stats):
         refuse(
-            "attributes is_test=False, use_global_stats=False: expected one True; call eval() before"
-            " you save the model, or it normalizes by the batch"
+            "attributes is_test=False, use_global_stats=False: expected one True, or it normalizes by"
+            " the batch; call eval() before you save the model"
         )
     numbers = Scale, Bias, Mean, Variance
     layout = data_layout if X.rank > 2 else "NCHW"
