@@ -492,7 +492,7 @@ def rnn(
     if flat.dtype.name not in ("float32", "float64"):
         refuse(
             f"input parameters: expected float32 or float64, got {flat.dtype}; cast them and save"
-            " the model again"
+            " again"
         )
     # Only an LSTM has an input state_cell: in others the lengths come directly after the state.
     for each in op.node.inputs[2:4]:

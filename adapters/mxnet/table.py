@@ -193,7 +193,8 @@ class MxnetOperator(NativeOperator):
             dtype = self.builder.type_of(value).dtype
             if dtype is not None and dtype not in COMPUTED:
                 raise UnsupportedError(
-                    f"input {slot}: expected one of {', '.join(sorted(COMPUTED))}, got {dtype}"
+                    f"input {slot}: expected one of {', '.join(sorted(COMPUTED))}, got {dtype};"
+                    " cast it and save again"
                 )
         return result
 

@@ -206,7 +206,7 @@ _LSTM = CellAttributes(
 
 def _check_float32(weights: Array) -> None:
     if weights.dtype != np.float32:
-        refuse(f"its weights: expected float32, got {weights.dtype}; convert the model")
+        refuse(f"its weights: expected float32, got {weights.dtype}; cast them and save again")
 
 
 def _run_over_words(
@@ -367,9 +367,15 @@ def rnn(
         op.note_dropout()
     arrays = [each.array for each in WeightList]
     if others := {array.dtype.name for array in arrays} - {arrays[0].dtype.name}:
-        refuse(f"its weights: expected one dtype, got {arrays[0].dtype} and {others.pop()}")
+        refuse(
+            f"its weights: expected one dtype, got {arrays[0].dtype} and {others.pop()}; cast them"
+            " and save again"
+        )
     if arrays[0].dtype.name not in ("float32", "float64"):
-        refuse(f"its weights: expected float32 or float64, got {arrays[0].dtype}")
+        refuse(
+            f"its weights: expected float32 or float64, got {arrays[0].dtype}; cast them and save"
+            " again"
+        )
     stack = reorders.rnn_weights(arrays, mode, num_layers, 2 if is_bidirec else 1)
     spec = RnnSpec(
         reorders.RNN_CELLS[mode][0],
@@ -563,8 +569,8 @@ def batch_norm(
     """
     if not (is_test or use_global_stats):
         refuse(
-            "attributes is_test=False, use_global_stats=False: expected one True, or it normalizes by"
-            " the batch; call eval() before you save the model"
+            "attributes is_test=False, use_global_stats=False: expected one True, else it normalizes"
+            " by the batch; call eval() before you save the model"
         )
     numbers = Scale, Bias, Mean, Variance
     layout = data_layout if X.rank > 2 else "NCHW"

@@ -469,7 +469,9 @@ class PaddleOperator(NativeOperator):
             held = all(builder.value(name) in builder.constants for name in names)
             widened = op.type in _MOVING and held
             if (others := dtypes - COMPUTED - {None}) and not widened:
-                raise UnsupportedError(f"input {slot}: expected {_DTYPES}, got {others.pop()}")
+                raise UnsupportedError(
+                    f"input {slot}: expected {_DTYPES}, got {others.pop()}; cast it and save again"
+                )
             if builder.narrow.intersection(names):
                 if op.type not in _NARROW:
                     raise UnsupportedError(
