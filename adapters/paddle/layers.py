@@ -569,7 +569,7 @@ def batch_norm(
     """
     if not (is_test or use_global_stats):
         refuse(
-            "attributes is_test=False, use_global_stats=False: expected one True, else it normalizes"
+            "attributes is_test=False, use_global_stats=False: expected one True, or it normalizes"
             " by the batch; call eval() before you save the model"
         )
     numbers = Scale, Bias, Mean, Variance
