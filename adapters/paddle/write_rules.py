@@ -65,9 +65,7 @@ def neg(x):
 @rule("Cast")
 def cast(x, *, to):
     if str(to) not in _COMPUTED:
-        raise UnsupportedError(
-            f"attribute {to=}: expected one of {', '.join(sorted(_COMPUTED))}"
-        )
+        raise UnsupportedError(f"attribute {to=}: expected one of {', '.join(sorted(_COMPUTED))}")
     return x.cast(str(to), always=True)
 
 

@@ -287,9 +287,7 @@ class Variable:
     def check_levels(self, levels: int = 1) -> Variable:
         """Returns this variable. Raises `UnsupportedError` unless it has ``levels`` LoD levels."""
         if self.depth != levels:
-            raise UnsupportedError(
-                f"{self.name!r}: expected {levels} LoD levels, got {self.depth}"
-            )
+            raise UnsupportedError(f"{self.name!r}: expected {levels} LoD levels, got {self.depth}")
         return self
 
     def cast(self, dtype: str, *, always: bool = False) -> Variable:

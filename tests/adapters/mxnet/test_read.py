@@ -85,7 +85,7 @@ WRONG = {
     "expected [node, output, version], got [-1, 0]": operator(inputs=[[-1, 0]]),
     "expected [node, output, version], got [True]": operator(inputs=[[True]]),
     "expected [node, output, version], got []": operator(inputs=[[]]),
-    "heads: expected a node before 2, got 9": text(heads=[[9, 0]]),
+    "heads: expected a node before 1, got 9": text(heads=[[9, 0]]),
     "JSON nested too deep": "[" * 100_000,
     "expected at most 16 levels of subgraphs": json.dumps(nested(20)),
     "no JSON: Exceeds the limit": '{"nodes": ' + "9" * 5000 + "}",
