@@ -194,7 +194,7 @@ class MxnetOperator(NativeOperator):
             if dtype is not None and dtype not in COMPUTED:
                 raise UnsupportedError(
                     f"input {slot}: expected one of {', '.join(sorted(COMPUTED))}, got {dtype};"
-                    " cast it and save again"
+                    " save one of these"
                 )
         return result
 

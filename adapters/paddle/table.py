@@ -256,7 +256,7 @@ class TensorArray:
         place = len(self.parts) - (behind or 0)
         if (behind or 0) < 1 or place < 0 or not all(each.single for each in self.parts[place:]):
             raise UnsupportedError(
-                "input I: expected the index after the array's last element; append to the array"
+                "input I: expected the index after the array's last element; append to it"
             )
         return TensorArray((*self.parts[:place], Part.of(value), *self.parts[place + 1 :]))
 
@@ -470,7 +470,7 @@ class PaddleOperator(NativeOperator):
             widened = op.type in _MOVING and held
             if (others := dtypes - COMPUTED - {None}) and not widened:
                 raise UnsupportedError(
-                    f"input {slot}: expected {_DTYPES}, got {others.pop()}; cast it and save again"
+                    f"input {slot}: expected {_DTYPES}, got {others.pop()}; save one of these"
                 )
             if builder.narrow.intersection(names):
                 if op.type not in _NARROW:

@@ -190,7 +190,7 @@ NOT_FUSED: dict[str, tuple[list[Operator], str]] = {
     "reader": ([*FC, gru(h0="h0"), READER], "another reader"),
     "fc": (
         [op("fc Input=x W=w Bias=b -> Out=a"), gru(h0="h0")],
-        "behind fc",
+        "after fc",
     ),
 }
 
