@@ -225,7 +225,11 @@ def _check(results: Iterable[Explained], where: str) -> None:
     """
     if not any(result.is_possible for result in results):
         refusals = tuple(refusal for result in results for refusal in result.refusals)
-        raise UnsupportedError(f"{where} holds no recurrent layer that can be replaced", refusals)
+        raise UnsupportedError(
+            f"{where} holds no recurrent layer that can be replaced: expected an RNN operator, an"
+            " unrolled cell or a loop over a cell",
+            refusals,
+        )
 
 
 def _optimize_block(block: Any, options: Options) -> Any:

@@ -209,7 +209,7 @@ class _View:
         own = step.activations == step.cell.activations and step.update == "keep"
         if not own or step.cell_clip or step.attention or reading.peephole:
             raise UnsupportedError(
-                "its functions are not those of an MXNet cell: expected the default activations,"
+                "its functions differ from an MXNet cell: expected the default activations,"
                 " and no clip, attention or peepholes"
             )
 

@@ -192,8 +192,8 @@ def _compile(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
         command = build.compiler()
     except build.NoCompiler as error:
         raise NoOperators(
-            "layers in Paddle need an operator that is compiled here once: install g++ or"
-            f" clang++, or set CXX; {error}"
+            "layers in Paddle need an operator that onernn compiles once: install g++ or clang++,"
+            f" or set CXX; {error}"
         ) from None
     headers = paddle / "include"
     includes = ["-I.", *(f"-isystem{each}" for each in (headers, headers / "third_party"))]
@@ -482,7 +482,7 @@ def _ours(program: Any) -> list[tuple[Any, list[Any]]]:
             result.append((op, op.result(2).all_used_ops()))
             if not all(each.name().endswith(f".{NAME}_grad") for each in result[-1][1]):
                 raise UnsupportedError(
-                    f"{NAME} is trained in an inner block (while, cond), where it stays: save or"
+                    f"{NAME} is trained in an inner block (while, cond), and stays there; save or"
                     " clone the program before optimize"
                 )
     return result

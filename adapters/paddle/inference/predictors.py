@@ -50,8 +50,8 @@ class CPUPlace:
 class CUDAPlace:
     def __init__(self, index: int = 0) -> None:
         raise UnsupportedError(
-            "CUDAPlace: onernn runs on CPUs only; use CPUPlace(), and use_cuda=False or"
-            " use_gpu=False where the program asks"
+            "CUDAPlace: onernn runs on CPUs only; use CPUPlace(), and set use_cuda=False or"
+            " use_gpu=False in the program"
         )
 
 
