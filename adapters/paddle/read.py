@@ -164,13 +164,16 @@ class _Stream(ByteStream):
         self._version(what)
         start = self.at
         if (levels := self.integer("<Q", what)) > _MOST_LEVELS:
-            reason = f"expected at most {_MOST_LEVELS} LoD levels, got {levels}"
-            raise self.error(f"{what}: {reason}", start)
+            raise self.error(
+                f"{what}: expected at most {_MOST_LEVELS} LoD levels, got {levels}", start
+            )
         for level in range(levels):
             start = self.at
             if (length := self.integer("<Q", what)) % 8:
-                reason = f"LoD level {level}: expected a multiple of 8 bytes, got {length}"
-                raise self.error(f"{what}: {reason}", start)
+                raise self.error(
+                    f"{what}: LoD level {level}: expected a multiple of 8 bytes, got {length}",
+                    start,
+                )
             self.skip(length, what)
         self._version(what)
         start = self.at
@@ -185,14 +188,16 @@ class _Stream(ByteStream):
         start = self.at
         length = self.integer("<i", what)
         if not 0 < length <= _MOST_DESCRIPTION:
-            reason = f"expected a description of 1 to {_MOST_DESCRIPTION} bytes, got {length}"
-            raise self.error(f"{what}: {reason}", start)
+            raise self.error(
+                f"{what}: expected a description of 1 to {_MOST_DESCRIPTION} bytes, got {length}",
+                start,
+            )
         start = self.at
         desc = messages.parse("TensorDesc", self.take(length, what), Path(self.file), start)
         if desc.data_type not in messages.DTYPES:
-            codes = ", ".join(map(str, messages.DTYPES))
-            reason = f"expected a data type of {codes}, got {desc.data_type}"
-            raise self.error(f"{what}: {reason}", start)
+            raise self.error(
+                f"{what}: expected a data type of {[*messages.DTYPES]}, got {desc.data_type}", start
+            )
         dims = self.check_shape(desc.dims, _MOST_AXES, what, start)
         return dims, messages.DTYPES[desc.data_type]
 
@@ -540,8 +545,10 @@ class _Reader:
         slots: dict[str, tuple[str, ...]] = {}
         values: dict[str, Any] = dict(meaning.fixed)
         if len(operands) > len(meaning.inputs):
-            most = len(meaning.inputs)
-            raise ValueError(f"{meaning.type}: expected up to {most} operands, got {len(operands)}")
+            raise ValueError(
+                f"{meaning.type}: expected at most {len(meaning.inputs)} operands, got"
+                f" {len(operands)}"
+            )
         for slot, names in zip(meaning.inputs, operands, strict=False):
             attribute, _, tensor = slot.partition("|")
             if slot == "-":

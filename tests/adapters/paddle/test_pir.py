@@ -129,7 +129,7 @@ def test_what_a_rule_does_not_read_is_refused_by_name(what: str, tmp_path: Path)
         softmax["I"].append(dict(softmax["I"][0]))
     folder = saved(program, tmp_path)
     if what == "operand":
-        with pytest.raises(ModelFormatError, match="softmax: expected up to 1 operands, got 2"):
+        with pytest.raises(ModelFormatError, match="softmax: expected at most 1 operands, got 2"):
             load(folder)
         return
     (refusal,) = find_unsupported(load(folder))
