@@ -128,7 +128,10 @@ def stack_of(attributes: Mapping[str, str]) -> mxnet.Stack:
         whole("projection_size") if projected else None,
     )
     if projected and mode != "lstm":
-        raise UnsupportedError(f"attribute projection_size for mode={mode!r}: of LSTMs only")
+        raise UnsupportedError(
+            f"attribute projection_size={stack.projection}: expected None for mode={mode!r}; only"
+            " mode='lstm' has a projection"
+        )
     sizes = (stack.hidden, stack.recurrent)
     if not (all(0 < size < 2**31 for size in sizes) and 0 < stack.layers < 2**10):
         raise UnsupportedError(
@@ -164,12 +167,16 @@ def cell_clip(attributes: Mapping[str, str]) -> tuple[float, float] | None:
     """Returns the range of an LSTM's cell state, None without one."""
     low, high = (attributes.get(name, "None") for name in CLIPS[:2])
     if (low == "None") != (high == "None"):
-        raise UnsupportedError("lstm_state_clip_min and lstm_state_clip_max go together")
+        raise UnsupportedError(
+            f"attributes lstm_state_clip_min={low}, lstm_state_clip_max={high}: expected two"
+            " numbers, or None for both"
+        )
     if low == "None" or attributes["mode"] != "lstm":
         return None
     least, most = number(low), number(high)
     if not least <= most:
         raise UnsupportedError(
-            f"lstm_state_clip_min={least:g} is above lstm_state_clip_max={most:g}"
+            f"attributes lstm_state_clip_min={least:g}, lstm_state_clip_max={most:g}: expected a"
+            " minimum that is not above the maximum"
         )
     return least, most

@@ -13,6 +13,7 @@ from onernn.adapters.mxnet.read import VARIABLE, Entry, Symbol, SymbolNode
 from onernn.adapters.mxnet.table import (
     FIRST,
     LAST,
+    UNSIZED,
     Context,
     MxnetOperator,
     MxnetTensor,
@@ -44,7 +45,7 @@ def run_foreach(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
     sequences, pairs = pairs[: len(scanned)], pairs[len(scanned) :]
     carried, others = pairs[: len(states)], pairs[len(states) :]
     if unsized := [value.name for _, value in sequences if value.inferred]:
-        raise UnsupportedError(f"sequence {unsized[0]!r}: its size is inferred")
+        raise UnsupportedError(f"sequence {unsized[0]!r}: {UNSIZED}")
     steps = {
         name: dense(value.type.dtype, value.type.shape and value.type.shape[1:])
         for name, value in sequences
@@ -78,10 +79,11 @@ def run_while_loop(
     condition, body = _subgraphs(op, 2)
     inside, tests = _bind(op, body, "func", data), _bind(op, condition, "cond", data)
     if max_iterations < 0:
-        raise UnsupportedError(f"attribute max_iterations={max_iterations}")
+        raise UnsupportedError(f"attribute max_iterations={max_iterations}: expected 0 or more")
     if len({*func_var_locs} & {*range(len(inside))}) != len(func_var_locs):
         raise UnsupportedError(
-            f"attribute func_var_locs={func_var_locs} of {len(inside)} variables"
+            f"attribute func_var_locs={func_var_locs}: expected different indices below"
+            f" {len(inside)}, the number of the body's variables"
         )
     carried = [inside[at] for at in func_var_locs]
     others = [pair for at, pair in enumerate(inside) if at not in func_var_locs]
@@ -113,7 +115,7 @@ def run_while_loop(
         carried=len(carried),
     )
     if num_out_data:
-        op.note("rows behind a loop's last turn are zeros; MXNet leaves there what memory held")
+        op.note("rows after a loop's last iteration are zeros; MXNet leaves them uninitialized")
     rows = (_fill_rows(MxnetTensor(op, out), max_iterations) for out in outs[len(carried) :])
     return *(each.name for each in rows), *outs[: len(carried)]
 
@@ -128,7 +130,9 @@ def run_cond(*data: MxnetTensor, num_outputs: int, op: MxnetOperator) -> tuple[s
     for kind, branch in zip(("then", "else"), branches, strict=True):
         builder, heads = _lower(op, branch, {}, _bind(op, branch, kind, data))
         if len(heads) != num_outputs:
-            raise UnsupportedError(f"its branches do not have {num_outputs} outputs")
+            raise UnsupportedError(
+                f"branch {kind!r}: expected {num_outputs} outputs, got {len(heads)}"
+            )
         bodies.append((_close(builder, heads), [*builder.taken.values()]))
     return op.builder.branches(choice, *bodies)
 
@@ -137,7 +141,7 @@ def _subgraphs(op: MxnetOperator, count: int) -> tuple[Symbol, ...]:
     op.ignore("num_args", "num_outputs")
     result = op.node.subgraphs
     if len(result) != count:
-        raise UnsupportedError(f"{len(result)} subgraphs, expected {count}")
+        raise UnsupportedError(f"expected {count} subgraphs, got {len(result)}")
     return tuple(replace(subgraph, attributes=op.context.symbol.attributes) for subgraph in result)
 
 
@@ -150,7 +154,8 @@ def _bind(op: MxnetOperator, body: Symbol, kind: str, inputs: Sequence[MxnetTens
     names, places = _variables(body), op.keyword(f"{kind}_input_locs", ())
     if len(places) != len(names) or not set(places) <= set(range(len(inputs))):
         raise UnsupportedError(
-            f"attribute {kind}_input_locs={places}: {len(inputs)} inputs, {len(names)} variables"
+            f"attribute {kind}_input_locs={places}: expected an index below {len(inputs)} for each"
+            f" of the subgraph's {len(names)} variables"
         )
     return [(name, inputs[place]) for name, place in zip(names, places, strict=True)]
 
@@ -167,7 +172,8 @@ def loop_places(node: SymbolNode, body: Symbol) -> list[tuple[int, ...]]:
     places = [place for kind in result for place in kind]
     if sorted(places) != [*range(len(_variables(body)))] or len(places) != len(node.inputs):
         raise UnsupportedError(
-            f"{len(node.inputs)} inputs for the variables {places} of its subgraph"
+            f"attributes {', '.join(_LOCATIONS)}: expected each variable of the subgraph once, and"
+            f" one for each of the {len(node.inputs)} inputs, got {places}"
         )
     _check_count(node, body, parse.integer(node.attributes["num_out_data"]), len(result[1]))
     return result
@@ -211,7 +217,10 @@ def _check_count(node: SymbolNode, body: Symbol, outputs: int, states: int) -> i
     """Returns the number of outputs, which are the collected outputs, then the states."""
     count, told = len(body.heads), parse.integer(node.attributes["num_outputs"])
     if told != count or count != outputs + states or outputs < 0:
-        raise UnsupportedError(f"{count} outputs of its subgraph, expected {outputs + states}")
+        raise UnsupportedError(
+            f"attributes num_outputs={told}, num_out_data={outputs}: expected {count} outputs of"
+            f" the subgraph, {states} of them states"
+        )
     return count
 
 
@@ -293,7 +302,7 @@ def _lower_condition(
     others = [pair for pair in tests if pair[0] not in own]
     builder, heads = _lower(op, condition, types, others)
     if len(heads) != 1:
-        raise UnsupportedError(f"its condition has {len(heads)} outputs, expected one")
+        raise UnsupportedError(f"its condition: expected one output, got {len(heads)}")
     values = [*(value.name for value in own.values()), *builder.taken.values()]
     return _close(builder, heads), values
 

@@ -70,9 +70,13 @@ def view(array: Any, name: str) -> Array:
     if not isinstance(array, mx.nd.NDArray):
         raise TypeError(f"{name}: expected an NDArray, got {type(array).__qualname__}")
     if array.context.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
-        raise UnsupportedError(f"{name}: it is on {array.context}, only CPU memory is read")
+        raise UnsupportedError(
+            f"{name}: expected CPU memory, got {array.context}; use as_in_context(mx.cpu())"
+        )
     if getattr(array, "stype", "default") != "default":
-        raise UnsupportedError(f"{name}: storage type {array.stype}, only dense arrays are read")
+        raise UnsupportedError(
+            f"{name}: expected a dense array, got {array.stype}; use tostype('default')"
+        )
     array.wait_to_read()
     pointer = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
@@ -233,16 +237,16 @@ def _log_errors(name: str) -> Iterator[None]:
         raise
 
 
-DROPS = "dropout between its layers in training, which is not drawn on the CPU"
+DROPS = "neither MXNet on the CPU nor onernn applies dropout between its layers in training"
 """Why a layer stays with MXNet in training."""
 
 
 @cache
 def _warn_of_dropout(name: str) -> None:
-    _log.warning("node %r (RNN): %s; semantics='mxnet-cpu' says so, too", name, DROPS)
+    _log.warning("node %r (RNN): %s; semantics='mxnet-cpu' accepts this", name, DROPS)
 
 
-UNFOUND = "no steps of it were found that follow each other"
+UNFOUND = "onernn found no two steps of it that follow each other"
 """Why a cell stays with MXNet if no two of its steps follow each other, or if none is
 recognized.
 """

@@ -69,7 +69,7 @@ def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]
         ("clips of the cell state", "clip", has_clips, no_clips),
     ):
         if hit and not native:
-            text = f"{what} are ignored without a word"
+            text = f"{what} are ignored without a warning"
             yield fault(f"{name}_ignored", text, change, "wrong", ("cpu",))
         if hit:
             text = f"{what} raise an error in MXNet's own kernels"
@@ -98,7 +98,7 @@ def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]
         yield fault("export_drops_clip", text, no_clips, "wrong", EXPORT)
     if stack.layers == 2:
         text = "its ONNX exporter cuts the weights of two layers as if the input had state_size"
-        text += f" = {stack.hidden} channels: broken where it has not"
+        text += f" = {stack.hidden} channels: wrong for any other width"
         yield fault("export_two_layers", text, keep_unchanged, "unmeasured", EXPORT)
 
 

@@ -18,7 +18,7 @@ from onernn.adapters.common.bodies import (
 )
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.mxnet import attributes as parse
-from onernn.adapters.mxnet.table import Dtype, Parsed, mxnet
+from onernn.adapters.mxnet.table import UNSIZED, Dtype, Parsed, mxnet
 from onernn.ir.spec import RnnSpec
 from onernn.reorders import mxnet as layout
 
@@ -27,10 +27,13 @@ from onernn.reorders import mxnet as layout
 # Formulas: documentation of MXNet 1.9.1's operators of the same names, in inference.
 
 
+_NO_BIAS = "input bias is missing: expected one unless no_bias=True"
+
+
 @mxnet("FullyConnected", inferred="first")
 def fully_connected(data, weight, bias=None, *, num_hidden, no_bias=False, flatten=True, op):
     """Computes x @ weight.T + bias, of the last axis of x, or of x as a matrix (``flatten``)."""
-    bias = None if no_bias else bias or refuse("input bias is missing")
+    bias = None if no_bias else bias or refuse(_NO_BIAS)
     _check_rows(weight, num_hidden)
     if flatten:
         return data.matrix.Gemm(weight, bias, transB=1)
@@ -67,7 +70,7 @@ def take(a, indices, *, axis=0, mode="clip"):
         case "wrap":
             index = index.Mod(a.size(axis))
         case _:
-            refuse(f"attribute mode={mode!r}")
+            refuse(f"attribute mode={mode!r}: expected 'clip' or 'wrap'")
     return a.Gather(index, axis=axis)
 
 
@@ -90,7 +93,9 @@ def pick(data, index, *, axis=-1, keepdims=False):
 @mxnet("Dropout", inferred="all")
 def dropout(data, *, p=0.5, mode="training", axes=(), op):
     if mode != "training":
-        refuse("attribute mode='always' draws random numbers in inference, too")
+        refuse(
+            f"attribute {mode=}: expected 'training'; other modes draw random numbers in inference"
+        )
     if p:
         op.note(f"dropout p={p:g} has no effect in inference")
     return data
@@ -98,7 +103,7 @@ def dropout(data, *, p=0.5, mode="training", axes=(), op):
 
 def _refuse_statistics(output_mean_var: bool) -> None:
     if output_mean_var:
-        refuse("attribute output_mean_var: only the first output is computed")
+        refuse("attribute output_mean_var=True: expected False; onernn returns one output")
 
 
 @mxnet("BatchNorm")
@@ -125,7 +130,7 @@ def batch_norm(
     if axis != -1:
         rank = data.require_rank(f"attribute axis={axis}")
         if not -rank <= axis < rank:
-            refuse(f"attribute axis={axis} of a value of {rank} axes")
+            refuse(f"attribute axis={axis}: expected {-rank} to {rank - 1} for {rank} axes")
         arrays = [array.reshape(-1, *(1,) * (rank - 1 - axis % rank)) for array in arrays]
     scale, shift, mean, variance = arrays
     with np.errstate(invalid="ignore", divide="ignore"):  # a run returns the same NaN or infinity
@@ -137,7 +142,7 @@ def batch_norm(
 def layer_norm(data, gamma, beta, *, axis=-1, eps=1e-5, output_mean_var=False):
     _refuse_statistics(output_mean_var)
     if axis != -1 and axis + 1 != data.require_rank(f"attribute axis={axis}"):
-        refuse(f"attribute axis={axis}: not the last one")
+        refuse(f"attribute axis={axis}: expected the last axis; transpose the input first")
     return data.LayerNormalization(gamma, beta, axis=-1, epsilon=eps)
 
 
@@ -146,7 +151,7 @@ def l2_normalization(data, *, mode="instance", eps=1e-10):
     """Computes x / sqrt(sum of squares + eps) over all axes except the batch, or over axis 1."""
     why = f"attribute mode={mode!r}"
     if mode == "spatial" or mode == "instance" and data.require_rank(why) != 2:
-        refuse(why)
+        refuse(f"{why}: expected 'channel', or 'instance' for an input of 2 axes")
     return data.Div(data.ReduceSumSquare([1], keepdims=1).Add(data.scalar(eps)).Sqrt())
 
 
@@ -162,7 +167,7 @@ def softmax(
     op,
 ):
     if use_length:
-        refuse("attribute use_length")
+        refuse("attribute use_length=True: expected False")
     x = data if temperature in (None, 1.0) else data.Div(data.scalar(temperature))
     x = x.Neg() if op.name == "softmin" else x
     out = (x.LogSoftmax if op.name == "log_softmax" else x.Softmax)(axis=axis)
@@ -184,7 +189,7 @@ def softmax_output(
     if preserve_shape or rank == 2:
         return data.Softmax(axis=-1)
     if op.name == "SoftmaxActivation" or (rank == 4 and dtype != np.float64):
-        meanings = "softmax over all that stands behind the batch", "softmax over the last axis"
+        meanings = "softmax over all axes after the batch", "softmax over the last axis"
         if not op.as_documented(*meanings):
             return data.Softmax(axis=-1)
     flat, sizes = data.Flatten(axis=1), data.sizes
@@ -253,7 +258,7 @@ def extreme(data, *, axis=Parsed("integer"), keepdims=False, op):
     if axis == -1 and op.context.symbol.version < 905:  # UpgradeJSON_000904_000905
         axis = None
     if keepdims and axis is None:
-        refuse("attribute keepdims without an axis")
+        refuse("attributes keepdims=True, axis=None: expected an axis, or keepdims=False")
     out = extreme_index(data, kind, axis, keepdims)
     if op.numpy:
         return out
@@ -264,9 +269,12 @@ def extreme(data, *, axis=Parsed("integer"), keepdims=False, op):
 @mxnet("dot _np_dot")
 def dot(lhs, rhs, *, transpose_a=False, transpose_b=False):
     """Multiplies the last axis of the left with the first axis of the right."""
-    ranks = [each.require_rank("a dot") for each in (lhs, rhs)]
+    ranks = [each.require_rank("dot") for each in (lhs, rhs)]
     if ranks[1] != 2 or ranks[0] < 2 or (transpose_a and ranks[0] != 2):
-        refuse(f"of values of {ranks[0]} and {ranks[1]} axes")
+        refuse(
+            f"attribute {transpose_a=}: expected lhs with {2 if transpose_a else '2 or more'} axes"
+            f" and rhs with 2, got {ranks[0]} and {ranks[1]}; use batch_dot for batches of matrices"
+        )
     return batch_dot(lhs, rhs, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
@@ -311,14 +319,17 @@ def _fit(kernel: Any, missing: int, **attribute: Any) -> tuple[int, ...]:
     ((name, sizes),) = attribute.items()
     result = sizes or (missing,) * len(kernel)
     if len(result) != len(kernel):
-        refuse(f"attribute {name}={result} for a kernel of {kernel}")
+        refuse(f"attribute {name}={result}: expected {len(kernel)} values, one per kernel axis")
     return result
 
 
 def _check_filters(weight: Any, kernel: Any, axis: int, size: int) -> None:
     array = weight.known
     if array is not None and (array.shape[2:] != kernel or array.shape[axis] != size):
-        refuse(f"input weight {array.shape}: expected {size} on axis {axis}, then {kernel}")
+        refuse(
+            f"input weight: expected {size} on axis {axis} and the kernel {kernel} from axis 2 on,"
+            f" got {array.shape}"
+        )
 
 
 @mxnet("Convolution Deconvolution")
@@ -346,11 +357,11 @@ def convolution(
     """
     turned = op.name == "Deconvolution"
     if num_group < 1:
-        refuse(f"attribute num_group={num_group}")
+        refuse(f"attribute num_group={num_group}: expected 1 or more")
     windows = {"group": num_group, **_windows(data, kernel, stride, pad)}
     windows["dilations"] = _fit(kernel, 1, dilate=dilate)
     no_bias = turned if no_bias is None else no_bias
-    bias = None if no_bias else bias or refuse("input bias is missing")
+    bias = None if no_bias else bias or refuse(_NO_BIAS)
     _check_filters(weight, kernel, int(turned), num_filter // num_group if turned else num_filter)
     if not turned:
         return data.Conv(weight, bias, **windows)
@@ -372,14 +383,17 @@ def upsampling(*data, scale, sample_type="nearest", multi_input_mode="concat", n
     """
     kind, how = sample_type, multi_input_mode
     if scale < 1:
-        refuse(f"attribute scale={scale}")
+        refuse(f"attribute scale={scale}: expected 1 or more")
     if kind == "bilinear" and len(data) == 2:
         size, pad = 2 * scale - scale % 2, scale // 2
         _check_filters(data[1], (size, size), 0, num_filter)
         windows = {"kernel_shape": (size, size), "pads": (pad,) * 4, "strides": (scale, scale)}
         return data[0].ConvTranspose(data[1], group=num_filter, **windows)
     if kind != "nearest" or not data or how not in ("concat", "sum"):
-        refuse(f"attributes sample_type={kind!r}, multi_input_mode={how!r}")
+        refuse(
+            f"attributes sample_type={kind!r}, multi_input_mode={how!r}: expected 'nearest' with"
+            " 'concat' or 'sum', or 'bilinear' with two inputs, data and weight"
+        )
     first = data[0].Resize(**NEAREST, scales=(1.0, 1.0, float(scale), float(scale)))
     images = [first]
     for other in data[1:]:
@@ -401,7 +415,10 @@ def pad_(data, *, mode="constant", pad_width=(), constant_value=0.0):
     axes first.
     """
     if mode not in ("constant", "edge", "reflect") or len(pad_width) % 2:
-        refuse(f"attributes mode={mode!r}, pad_width={pad_width}")
+        refuse(
+            f"attributes mode={mode!r}, pad_width={pad_width}: expected 'constant', 'edge' or"
+            " 'reflect', and two widths per axis"
+        )
     widths = [*pad_width[::2], *pad_width[1::2]]
     return data.Pad(widths, data.scalar(constant_value), mode=mode)
 
@@ -433,8 +450,8 @@ def pooling(
     windows = _windows(data, kernel, stride, pad)
     if pooling_convention not in ("valid", "full"):
         refuse(
-            f"attribute pooling_convention={pooling_convention!r}: only valid and full, MXNet 1.9.1"
-            " itself cannot run others"
+            f"attribute pooling_convention={pooling_convention!r}: expected 'valid' or 'full';"
+            " MXNet 1.9.1 itself cannot run others"
         )
     windows["ceil_mode"] = int(pooling_convention == "full")
     counts, sizes = count_include_pad != "False", windows.pop("kernel_shape")
@@ -444,6 +461,9 @@ def pooling(
 # The rules of MXNet's recurrent operator, and of operators along sequences.
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names.
+
+
+_NO_LENGTHS = "input sequence_length is missing: expected one unless use_sequence_length=False"
 
 
 @mxnet("RNN", inferred="none")
@@ -468,9 +488,12 @@ def rnn(
         op.note(f"dropout p={p:g} between layers has no effect in inference")
     flat = parameters.array
     if data.inferred:
-        refuse("input data: its size is inferred")
+        refuse(f"input data: {UNSIZED}")
     if flat.dtype.name not in ("float32", "float64"):
-        refuse(f"its parameters are {flat.dtype}")
+        refuse(
+            f"input parameters: expected float32 or float64, got {flat.dtype}; cast them and save"
+            " again"
+        )
     # Only an LSTM has an input state_cell: in others the lengths come directly after the state.
     for each in op.node.inputs[2:4]:
         op.context.share(each.name, 1, op.node.inputs[0].name, 1)
@@ -487,17 +510,17 @@ def rnn(
 def _state(value: Any, slot: str) -> Any:
     """Returns an initial state, None if it is a constant of zeros, whatever its batch size."""
     if value is None:
-        refuse(f"input {slot} is missing")
+        refuse(f"input {slot} is missing: the operator requires it")
     if value.known is not None and not value.known.any():
         return None
     if value.inferred:
-        refuse(f"input {slot}: a state of inferred size that is not zero")
+        refuse(f"input {slot}: {UNSIZED}")
     return value
 
 
 def _lengths(op: Any, lengths: Any) -> Any:
     if lengths is None:
-        refuse("input sequence_length is missing")
+        refuse(_NO_LENGTHS)
     masks = op.as_documented("sequence lengths mask", "sequence lengths are ignored")
     return lengths.cast(np.int64) if masks else None
 
@@ -519,10 +542,10 @@ def _clip(op: Any, spec: RnnSpec) -> RnnSpec:
 def _steps_of(lengths: Any, uses: bool, axis: int, axes: Sequence[int] = (0, 1)) -> Any:
     """Returns the lengths as int64, None if there are none. Data is (T, N, ...) or (N, T, ...)."""
     if axis not in axes:
-        refuse(f"attribute axis={axis}")
+        refuse(f"attribute axis={axis}: expected {' or '.join(map(str, axes))}")
     if not uses:
         return None
-    return lengths.cast(np.int64) if lengths else refuse("input sequence_length is missing")
+    return lengths.cast(np.int64) if lengths else refuse(_NO_LENGTHS)
 
 
 @mxnet("SequenceMask")

@@ -103,7 +103,7 @@ class Options(LiveOptions):
 
     def __post_init__(self) -> None:
         if self.semantics not in ("documented", "mxnet-cpu"):
-            raise ValueError(f"semantics: documented or mxnet-cpu, got {self.semantics!r}")
+            raise ValueError(f"semantics: expected documented or mxnet-cpu, got {self.semantics!r}")
         super().__post_init__()
 
 
@@ -189,9 +189,11 @@ class LiveOperator:
             if name == _LENGTHS:
                 continue
             if array.dtype.name not in FLOATS:
-                raise UnsupportedError(f"{name}: {array.dtype}, only {', '.join(FLOATS)} are run")
+                raise UnsupportedError(
+                    f"{name}: expected one of {', '.join(FLOATS)}, got {array.dtype}; cast it"
+                )
             if array.dtype != dtype:
-                raise ShapeError(f"{name}: expected {dtype} as data, got {array.dtype}")
+                raise ShapeError(f"{name}: expected {dtype}, the dtype of data, got {array.dtype}")
         words = self._words(arrays["data"], self.x_axis, lengths)
         return words, self._split(arrays, [arrays[name] for name in self.states])
 

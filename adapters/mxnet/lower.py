@@ -98,11 +98,11 @@ def read_model(path: str | Path, params: str | Path | None = None) -> tuple[File
         n for n, slots in _uses(symbol).items() if slots & PARAMETERS and n not in matched.arrays
     ]
     if missing:
-        where = "no .params file stands beside it; give one as params"
+        where = "there is no .params file next to it, pass one as params"
         if files.params:
             where = f"{files.params} has {', '.join(sorted(arrays)[:20]) or 'none'}"
         raise ModelFormatError(
-            f"parameters without numbers: {', '.join(missing)}; {where}", files.symbol
+            f"parameters without values: {', '.join(missing)}; {where}", files.symbol
         )
     return files, symbol, matched
 
@@ -165,7 +165,7 @@ def _lower(
         if node.op != VARIABLE or node.name in known:
             continue
         if at not in used:
-            context.notes[f"{node.name} is a label for training: it is no input here"] = []
+            context.notes[f"{node.name} is a label for training, not an input"] = []
             continue
         shape = _find_shape(symbol, node) or shapes.get(node.name)
         dtype = _input_dtype(node, uses.get(node.name, set()), arrays)

@@ -199,7 +199,9 @@ def rnn(
         inputs = {slot: arrays[slot] for slot in live.arguments if slot in arrays}
         return custom(**inputs, **attrs, name=name)
     if missing := [slot for slot in live.arguments if slot not in arrays]:
-        raise ShapeError(f"missing: {', '.join(missing)}; mode={mode!r} takes {live.arguments}")
+        raise ShapeError(
+            f"missing: {', '.join(missing)}; expected {', '.join(live.arguments)} for mode={mode!r}"
+        )
     if mx.autograd.is_recording():
         register()
         return custom(*map(arrays.get, live.arguments), **attrs)
@@ -223,7 +225,11 @@ def _check(results: Iterable[Explained], where: str) -> None:
     """
     if not any(result.is_possible for result in results):
         refusals = tuple(refusal for result in results for refusal in result.refusals)
-        raise UnsupportedError(f"{where} holds no recurrent layer that can be replaced", refusals)
+        raise UnsupportedError(
+            f"{where} holds no recurrent layer that can be replaced: expected an RNN operator, an"
+            " unrolled cell or a loop over a cell",
+            refusals,
+        )
 
 
 def _optimize_block(block: Any, options: Options) -> Any:

@@ -131,7 +131,7 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
     symbol = _symbol(Path(path))
     if params is not None:
         if not os.path.isfile(params):
-            raise ModelFormatError("no such file of parameters", params)
+            raise ModelFormatError("no such file; pass the model's .params file as params", params)
         return Files(symbol, Path(params))
     stem = symbol.name.removesuffix(SYMBOL_ENDING).removesuffix(".json")
     epochs = re.compile(re.escape(stem) + r"(-\d+)?\.params")
@@ -151,7 +151,8 @@ def _symbol(path: Path) -> Path:
     result = only_file([*held, Path(f"{path}{SYMBOL_ENDING}")], "path")
     if result is None:
         raise ModelFormatError(
-            f"no such file, no *{SYMBOL_ENDING} in it, and no {path}{SYMBOL_ENDING}", path
+            f"no MXNet model; looked for *{SYMBOL_ENDING} in it, and for {path}{SYMBOL_ENDING}",
+            path,
         )
     if result in held:
         inside(path, result.name, "the symbol", path)
@@ -172,7 +173,7 @@ def parse_symbol(data: bytes | str, file: str | Path = "") -> Symbol:
 
 def _graph(entry: Any, where: str, depth: int) -> Symbol:
     if depth > _DEEPEST:
-        raise Malformed(f"subgraphs more than {_DEEPEST} deep")
+        raise Malformed(f"{where}: expected at most {_DEEPEST} levels of subgraphs")
     whole = check_kind(entry, dict, where)
     nodes = tuple(
         _node(each, at, f"{where}, node {at}", depth)
@@ -209,7 +210,7 @@ def _entries(listed: Any, nodes: int, where: str) -> tuple[Entry, ...]:
         if not 1 <= len(numbers) <= 3 or any(type(n) is not int or n < 0 for n in numbers):
             raise Malformed(f"{where}: expected [node, output, version], got {each}")
         if numbers[0] >= nodes:
-            raise Malformed(f"{where}: node {numbers[0]} does not stand before")
+            raise Malformed(f"{where}: expected a node before {nodes}, got {numbers[0]}")
         entries.append(Entry(*numbers))
     return tuple(entries)
 
@@ -258,23 +259,25 @@ class _Stream(ByteStream):
         start = self.at
         count = self.integer("<Q", "the keys")
         if count not in (0, len(arrays)):
-            raise self.error(f"{count} keys for {len(arrays)} arrays", start)
+            raise self.error(f"expected {len(arrays)} keys, one per array, got {count}", start)
         keys = [self._key(n) for n in range(count)] or list(map(str, range(len(arrays))))
         if len(set(keys)) != len(keys):
-            raise self.error("a key stands there twice", start)
+            raise self.error("a key appears twice: expected different keys", start)
         if self.at != self.size:
-            raise self.error(f"{self.size - self.at} bytes are left after the last key")
+            raise self.error(
+                f"expected the end of the file after the last key, got {self.size - self.at} bytes"
+            )
         return {key: a for key, a in zip(keys, arrays, strict=True) if a is not None}
 
     def _key(self, n: int) -> str:
         start, what = self.at, f"key {n}"
         if (length := self.integer("<Q", what)) > _MOST_NAME:
-            raise self.error(f"{what}: {length} bytes long", start)
+            raise self.error(f"{what}: expected at most {_MOST_NAME} bytes, got {length}", start)
         self.budget.take(ARRAY + 4 * length, what)
         try:
             return self.take(length, what).decode()
         except UnicodeDecodeError as error:
-            raise self.error(f"{what}: no UTF-8", start) from error
+            raise self.error(f"{what}: expected UTF-8", start) from error
 
     def _array(self, what: str) -> Array | None:
         start = self.at
@@ -285,7 +288,8 @@ class _Stream(ByteStream):
         rank = self.integer("<I", what) if magic == V1 else magic
         if rank > _MOST_AXES:
             raise self.error(
-                f"{what}: {magic:#x} is neither a known magic number nor a rank", start
+                f"{what}: expected a magic number or at most {_MOST_AXES} axes, got {magic:#x}",
+                start,
             )
         shape = self._sizes(rank, "q" if magic == V1 else "I", what, start)
         if not shape:
@@ -297,7 +301,7 @@ class _Stream(ByteStream):
         start = self.at
         storage = self.integer("<i", what)
         if storage not in _AUXILIARIES:
-            raise self.error(f"{what}: unknown storage type {storage}", start)
+            raise self.error(f"{what}: expected a storage type of 0 to 2, got {storage}", start)
         if storage != DENSE:
             self._shape(what)  # the stored shape, wrong if MXNet saved before it was done
         shape = self._shape(what)
@@ -308,7 +312,7 @@ class _Stream(ByteStream):
         kinds = [(self._dtype(what), self._shape(what)) for _ in _AUXILIARIES[storage]]
         counts = [sizes[0] if sizes and len(sizes) == 1 else -1 for _, sizes in kinds]
         if min(counts, default=0) < 0:
-            raise self.error(f"{what}: positions of a sparse array are no list", start)
+            raise self.error(f"{what}: expected lists as the positions of a sparse array", start)
         stored = {ROW_SPARSE: (*counts[:1], *shape[1:]), CSR: tuple(counts[1:])}
         data = self.numbers(stored.get(storage, shape), dtype, what)
         auxiliaries = [self.numbers(sizes or (), kind, what) for kind, sizes in kinds]
@@ -331,14 +335,16 @@ class _Stream(ByteStream):
 
     def _sizes(self, rank: int, form: str, what: str, start: int) -> tuple[int, ...]:
         if rank > _MOST_AXES:
-            raise self.error(f"{what}: {rank} axes", start)
+            raise self.error(f"{what}: expected at most {_MOST_AXES} axes, got {rank}", start)
         return self.check_shape(self.integers(f"<{rank}{form}", what), rank, what, start)
 
     def _dtype(self, what: str) -> str:
         start = self.at
         code = self.integer("<i", what)
         if code not in DTYPES:
-            raise self.error(f"{what}: unknown data type {code}", start)
+            raise self.error(
+                f"{what}: expected a data type of 0 to {max(DTYPES)}, got {code}", start
+            )
         return DTYPES[code]
 
 
@@ -348,15 +354,20 @@ def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Arra
     """
     out = np.zeros(shape, data.dtype)
     if any(a.ndim != 1 or a.dtype.kind not in "iu" or (a < 0).any() for a in auxiliaries):
-        raise ValueError("expected lists of positions")
+        raise ValueError("expected lists of integers of 0 or more as positions")
     if storage == ROW_SPARSE:
         if data.shape != (len(auxiliaries[0]), *shape[1:]):
-            raise ValueError(f"rows of {data.shape} at {len(auxiliaries[0])} positions")
+            raise ValueError(
+                f"expected {len(auxiliaries[0])} rows of {shape[1:]}, got an array {data.shape}"
+            )
         out[auxiliaries[0]] = data
         return out
     indptr, indices = auxiliaries
     if len(indptr) != shape[0] + 1 or data.shape != indices.shape:
-        raise ValueError(f"{data.shape} elements, {len(indices)} columns, {len(indptr)} rows")
+        raise ValueError(
+            f"expected {shape[0] + 1} offsets and as many columns as elements, got {len(indptr)}"
+            f" offsets, {len(indices)} columns and elements {data.shape}"
+        )
     Ragged(data, indptr)  # checks that offsets ascend and end with the data
     out[np.repeat(np.arange(shape[0]), np.diff(indptr)), indices] = data
     return out
@@ -367,11 +378,19 @@ def _read_npz(raw: BufferedReader, file: str | Path) -> dict[str, Array]:
     with unzip(raw, "cannot be read as an npz", file) as archive:
         packed = [info.filename for info in archive.infolist() if info.compress_type]
         if packed:
-            raise ModelFormatError(f"{packed[0]} is compressed; MXNet saves npz without", file)
+            raise ModelFormatError(
+                f"{packed[0]} is compressed: expected no compression, as MXNet saves it; use"
+                " numpy.savez",
+                file,
+            )
         arrays = {}
         for info in archive.infolist():
             if not info.filename.endswith(".npy") or "/" in info.filename:
-                raise ModelFormatError(f"{info.filename} is no dense array", file)
+                raise ModelFormatError(
+                    f"{info.filename}: expected dense arrays NAME.npy only; convert sparse ones"
+                    " with tostype('default')",
+                    file,
+                )
             array = read_member(archive, info)
             if array.dtype.names == ("bfloat16",):
                 array = numbers_of(array["bfloat16"], "bfloat16", loading(), info.filename)
@@ -414,7 +433,10 @@ def match(variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path
     for key, array in arrays.items():
         name = key.removeprefix("arg:").removeprefix("aux:")
         if name in plain:
-            raise ModelFormatError(f"{name!r} stands there twice", file)
+            raise ModelFormatError(
+                f"parameter {name!r} appears twice: expected it once, with or without arg: or aux:",
+                file,
+            )
         plain[name] = array
     result = {each.name: a for each in variables if (a := _plain(each, plain)) is not None}
     notes: tuple[str, ...] = ()
@@ -423,7 +445,8 @@ def match(variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path
     for each in variables:
         if each.name in result and not _fits(each.shape, result[each.name].shape):
             raise ModelFormatError(
-                f"{each.name!r}: the symbol declares {each.shape}, got {result[each.name].shape}",
+                f"parameter {each.name!r}: expected {each.shape}, which the symbol declares, got"
+                f" {result[each.name].shape}; pass the file of this symbol as params",
                 file,
             )
     return Matched(result, notes)
@@ -501,7 +524,9 @@ def _by_structure(
         if not fitting:
             wanted = ", ".join(f"{name} {array.shape}" for name, array in parameters.items())
             raise ModelFormatError(
-                f"no block of the symbol has the parameters of {path!r}: {wanted}", file
+                f"no block of the symbol has the parameters of {path!r}: {wanted}; pass the file of"
+                " this symbol as params",
+                file,
             )
         if len(fitting) > 1:
             alike.append(path)
@@ -511,7 +536,8 @@ def _by_structure(
     if not alike:
         return result, ()
     listed = ", ".join(alike)
-    return result, (f"parameters of {listed}: other blocks look alike, they were taken in order",)
+    note = f"parameters of {listed}: other blocks look alike, so they were taken in order"
+    return result, (note,)
 
 
 def _fitting(

@@ -182,7 +182,9 @@ class _View:
                     kind.add(entry)
                 if not kinds and entry.node not in nodes and value not in self.weights:
                     node = self.symbol.nodes[entry.node]
-                    raise UnsupportedError(f"{node.op} {node.name!r} stands inside of it")
+                    raise UnsupportedError(
+                        f"{node.op} {node.name!r} is inside of it, but not part of its formula"
+                    )
         if any(len(entries) != 1 for entries in found):
             raise UnsupportedError("its gates read different copies of its input or state")
         x, *states = (entries.pop() for entries in found)
@@ -206,15 +208,20 @@ class _View:
         entries: dict[Entry, int] = {}
         own = step.activations == step.cell.activations and step.update == "keep"
         if not own or step.cell_clip or step.attention or reading.peephole:
-            raise UnsupportedError("its functions are not those of a cell of MXNet's")
+            raise UnsupportedError(
+                "its functions differ from an MXNet cell: expected the default activations,"
+                " and no clip, attention or peepholes"
+            )
 
         def rows(columns: Columns, matrix: bool) -> Rows:
             name, entry = columns.constant, self.entry(columns.constant)
             whole = len(self.weights.get(name, ())) >= columns.stop and columns.rows is None
             if columns.transposed != matrix or not whole:
-                raise UnsupportedError(f"its weight {name!r} is not one of FullyConnected")
+                raise UnsupportedError(
+                    f"its weight {name!r}: expected rows of the weight of a FullyConnected"
+                )
             if entry is None or self.symbol.nodes[entry.node].op != VARIABLE:
-                raise UnsupportedError(f"its weight {name!r} is computed")
+                raise UnsupportedError(f"its weight {name!r} is computed: expected a variable")
             return entries.setdefault(entry, len(entries)), columns.start, columns.stop
 
         layer, recurrent = (
@@ -224,7 +231,7 @@ class _View:
         biases = tuple(tuple(rows(columns, False) for columns in row) for row in reading.biases)
         projection = reading.projection and rows(reading.projection, True)
         if len({stop - start for _, start, stop in (*layer, *recurrent)}) > 1:
-            raise UnsupportedError("its gates are of different sizes")
+            raise UnsupportedError("its gates have different sizes: expected one size")
         count = tuple(len(self.weights[self.symbol.nodes[entry.node].name]) for entry in entries)
         formula = Formula(
             step.cell.value, count, layer, recurrent, biases, reading.signs, projection
@@ -304,8 +311,8 @@ def _explain_single(view: _View, chain: Chain) -> str:
 def _name_between(symbol: Symbol, at: int) -> str:
     node = symbol.nodes[at]
     drops = "Dropout" in (node.op, *(symbol.nodes[read.node].op for read in node.inputs))
-    hint = "; it drops in training: only a hybridized block's prediction runs here" if drops else ""
-    return f"{node.op} {node.name!r} stands between its steps{hint}"
+    hint = "; it drops values in training: hybridize the block and predict" if drops else ""
+    return f"{node.op} {node.name!r} comes between its steps{hint}"
 
 
 def _find_loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
@@ -315,7 +322,7 @@ def _find_loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
     body = replace(body, attributes=symbol.attributes)
     data, state, rest = loop_places(node, body)
     if len(data) != 1:
-        raise UnsupportedError(f"it runs over {len(data)} sequences, a layer over one")
+        raise UnsupportedError(f"expected a loop over one sequence, got {len(data)}")
     variables = [k for k, each in enumerate(body.nodes) if each.op == VARIABLE]
     first, *others = (variables[place] for place in (*data, *state, *rest))
     outer = dict(zip((first, *others), node.inputs, strict=True))
@@ -341,18 +348,18 @@ def _find_loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
             if (reads.x, *reads.states) != (*map(Entry, (first, *begin)),):
                 continue
             if any(head != ends[0] for head in heads[:count]):
-                raise UnsupportedError("it collects something else than the state")
+                raise UnsupportedError("it also collects other values: expected its state only")
             view.check_readers(reads.nodes, ends)
             formula, weights = view.formula(step, reading)
             x, *states = (Entry(*outer[k][:2]) for k in (first, *begin))
             parameters = tuple(Entry(*outer[entry.node][:2]) for entry in weights)
             if any(symbol.nodes[entry.node].op != VARIABLE for entry in parameters):
-                raise UnsupportedError("its weights are computed")
+                raise UnsupportedError("its weights are computed: expected variables")
             h, c, *_ = *(Entry(at, count + k) for k in order), None
             merged = tuple(Entry(at, k) for k in range(count)) or (h,)
             given = formula, parameters, (x,), x, tuple(states), (h,), merged, c
             return Region(node.name, node.name, *given, is_loop=True)
-    raise UnsupportedError("its body is not one recurrent cell")
+    raise UnsupportedError("its body is not a recurrent cell: expected one cell and nothing else")
 
 
 def _placeholders(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:

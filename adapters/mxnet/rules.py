@@ -152,7 +152,10 @@ def leaky_relu(
             if slopes.size > 1:
                 data.require_rank("attribute act_type='prelu'")
             return bodies.slopes(data, slopes)
-    return refuse(f"attribute act_type={act_type!r}")
+    return refuse(
+        f"attribute act_type={act_type!r}: expected leaky, rrelu, elu, selu, gelu, or prelu with an"
+        " input gamma"
+    )
 
 
 @mxnet("Cast", inferred="all")
@@ -223,7 +226,7 @@ def _remainder(x: Any, y: Any) -> Any:
 def _hypotenuse(x: Any, y: Any) -> Any:
     """Computes in float64, in which no square of a float32 overflows."""
     if x.dtype != np.float32:
-        refuse(f"of {x.dtype} values")
+        refuse(f"expected float32 inputs, got {x.dtype}; cast them first")
     x, y = x.cast(np.float64), y.cast(np.float64)
     return (x * x + y * y).Sqrt().cast(np.float32)
 
@@ -262,7 +265,8 @@ NUMPY = {
 def _on_two(formula, lhs, rhs):
     dtypes = {lhs.dtype, rhs.dtype}
     if len(dtypes) > 1:
-        refuse(f"of {' and '.join(sorted(map(str, dtypes)))} values")
+        given = " and ".join(sorted(map(str, dtypes)))
+        refuse(f"expected inputs of one dtype, got {given}; cast one of them")
     return formula(lhs, rhs)
 
 
@@ -327,7 +331,8 @@ def reshape(data, *, shape=(), target_shape=(), reverse=False, keep_highest=Fals
     if not shape:  # MXNet 0.x: 0 stands for the size that is left over
         shape = tuple(-1 if size == 0 else size for size in target_shape)
         shape = (0, *shape[1:]) if keep_highest else shape
-    return _reshape(data, shape or refuse("attribute shape is missing"), reverse=reverse)
+    shape = shape or refuse("attribute shape is missing: expected the new sizes")
+    return _reshape(data, shape, reverse=reverse)
 
 
 @mxnet("_npx_reshape", order="C")
@@ -335,14 +340,14 @@ def npx_reshape(data, *, newshape=(), reverse=False):
     """Reshapes by codes: -2 keeps, -3 skips one of size 1, -4 keeps all, -5 joins, -6 splits."""
     names = {-2: 0, -4: -2, -5: -3, -6: -4}
     if -3 in newshape or 0 in newshape:
-        refuse(f"attribute newshape={newshape}")
+        refuse(f"attribute newshape={newshape}: expected sizes or codes, but not 0 or -3")
     return _reshape(data, tuple(names.get(size, size) for size in newshape), reverse=reverse)
 
 
 @mxnet("_np_reshape", order="C")
 def np_reshape(data, *, newshape=()):
     if 0 in newshape or min(newshape, default=0) < -1:
-        refuse(f"attribute newshape={newshape}")
+        refuse(f"attribute newshape={newshape}: expected sizes of 1 or more, or -1")
     return data.reshape(*newshape)
 
 
@@ -354,7 +359,7 @@ def _reshape(x: Any, target: tuple[int, ...], *, reverse: bool) -> Any:
     if not reverse and min(target, default=0) >= -1:
         return x.reshape(*target)
     if reverse and -2 in target:
-        refuse(f"attribute shape={target} with reverse")
+        refuse(f"attributes shape={target}, reverse=True: expected no -2")
     whole, at, pieces = x.sizes, 0, list[Any]()
     codes = list(target[::-1] if reverse else target)
 
@@ -376,17 +381,20 @@ def _reshape(x: Any, target: tuple[int, ...], *, reverse: bool) -> Any:
             pieces.append(size(at) if code == 0 else x.constant(np.array([code])))
             at += 1
         else:
-            refuse(f"attribute shape={target}")
+            refuse(f"attribute shape={target}: expected sizes, or the codes 0 to -4")
     first, *others = pieces[::-1] if reverse else pieces
     return x.Reshape(first.join(*others))
 
 
 def _split(size: Any, codes: list[int], reverse: bool) -> list[Any]:
     if len(codes) < 2:
-        refuse("attribute shape: -4 without the two sizes after it")
+        refuse(f"attribute shape: expected two sizes after -4, got {codes}")
     pair = [codes.pop(0), codes.pop(0)]
     if max(pair) <= 0 or min(pair) < -1 or 0 in pair or reverse:
-        refuse(f"attribute shape: -4 with {pair}")
+        refuse(
+            "attribute shape: expected two sizes after -4, at most one of them -1, and"
+            f" reverse=False, got {pair} and {reverse=}"
+        )
     if -1 not in pair:
         return [size.constant(np.array([each])) for each in pair]
     known = size.constant(np.array([max(pair)]))
@@ -447,14 +455,14 @@ def split_v2(data, *, axis=1, sections=0, indices=(), squeeze_axis=False):
     if sections:
         return _cut(data, axis, sections, squeeze_axis)
     if indices[:1] != (0,) or list(indices) != sorted(indices):
-        refuse(f"attribute indices={indices}")
+        refuse(f"attribute indices={indices}: expected 0, then ascending starts")
     return _cut(data, axis, len(indices), squeeze_axis, indices)
 
 
 def _cut(x: Any, axis: int, count: int, squeeze: bool, starts: tuple[int, ...] = ()) -> Any:
     """Returns equal pieces, or the pieces from each start to the next."""
     if not 0 < count <= 2**16:
-        refuse(f"{count} outputs")
+        refuse(f"expected 1 to {2**16} outputs, got {count}")
     if x.inferred and axis == 0:
         x.op.need_sizes()
     if starts:
@@ -471,7 +479,10 @@ def slice_(
 ):
     steps = [1 if by is None else by for by in step or (1,) * len(begin)]
     if not len(begin) == len(end) == len(steps) or 0 in steps:
-        refuse(f"attributes begin={begin} end={end} step={step}")
+        refuse(
+            f"attributes begin={begin}, end={end}, step={step}: expected lists of one length, and"
+            " no step of 0"
+        )
     cuts = []
     for first, last, by in zip(begin, end, steps, strict=True):
         front, back = (0, LAST) if by > 0 else (LAST, FIRST)
@@ -500,7 +511,7 @@ def reverse_(data, *, axis=()):
 @mxnet("broadcast_to _npi_broadcast_to")
 def broadcast_to(data, *, shape=(), op):
     if math.prod([abs(size) or 1 for size in shape]) > _MOST:
-        refuse(f"attribute shape={shape}: too large")
+        refuse(f"attribute shape={shape}: expected at most {_MOST:,} elements")
     kept = -2 if op.numpy else 0  # the size of the input
     return data.Expand([*(1 if size == kept else size for size in shape)])
 
@@ -522,7 +533,7 @@ def _fill(op: Any, shape: tuple[int, ...], dtype: Any, value: float) -> Any:
     unknown = (-1,) if op.context.symbol.np_shape else (0, -1)
     sizes = tuple(1 if size in unknown else size for size in shape)
     if min(sizes, default=0) < 0 or math.prod(sizes) > _MOST:
-        refuse(f"attribute shape={shape}")
+        refuse(f"attribute shape={shape}: expected sizes, and at most {_MOST:,} elements")
     axes = tuple(axis for axis, size in enumerate(shape) if size in unknown)
     sized, variable = op.context.sized, Entry(op.at.position).name
     places = [sized.get((variable, axis)) for axis in axes]
@@ -552,7 +563,9 @@ def arange(*, start=0.0, stop=Parsed("number"), step=1.0, repeat=1, dtype=Dtype(
     first, last, _ = map(parse.finite, (start, stop, step))
     count = int(np.ceil((last - first) / step)) if step else _MOST + 1
     if not 0 <= count * repeat <= _MOST:
-        refuse(f"{count * repeat} elements")
+        refuse(
+            f"attributes {start=}, {stop=}, {step=}, {repeat=}: expected 0 to {_MOST:,} elements"
+        )
     return op.constant(np.repeat(start + np.arange(count) * step, repeat).astype(dtype), "")
 
 
@@ -620,8 +633,8 @@ def gather_nd(data, indices):
 
 @mxnet("tile")
 def tile(data, *, reps=()):
-    if data.require_rank("attribute reps") != len(reps):
-        refuse(f"attribute reps={reps}: another number of axes than the input")
+    if (rank := data.require_rank("attribute reps")) != len(reps):
+        refuse(f"attribute reps={reps}: expected {rank} repeats, one per axis of the input")
     return data.Tile(reps)
 
 
@@ -630,7 +643,7 @@ def repeat(data, *, repeats, axis=Parsed("integer")):
     """Repeats each element: enlarges a new axis of size one, and joins it with the old axis."""
     x, axis = (data.reshape(-1), 0) if axis is None else (data, axis)
     if axis < 0 or repeats < 0:
-        refuse(f"attributes repeats={repeats}, axis={axis}")
+        refuse(f"attributes repeats={repeats}, axis={axis}: expected 0 or more")
     whole = x.sizes
     before, after = whole.part(0, axis + 1), whole.part(axis + 1, LAST)
     wide = x.unsqueeze(axis + 1).Expand(before.join([repeats], after))
@@ -652,11 +665,11 @@ _DISTRIBUTIONS = {
 def _sample(distribution: str, op: Any, shape: Any, dtype: Any, *parameters: str) -> str:
     context = op.context
     if context.is_body:
-        refuse("each turn of a loop would draw the same numbers")
+        refuse("each iteration of the loop would draw the same numbers; draw them before the loop")
     if not context.seed:
         context.seed = op.builder.fresh("seed")
         op.builder.input(Value(context.seed, "int64", ()))
-        note = f"random numbers are made of the input {context.seed!r}: any whole number"
+        note = f"random numbers are computed from the input {context.seed!r}: feed any integer"
         context.notes[note] = []
     given = {"distribution": distribution, "shape": shape, "stream": op.at.position}
     return op.emit("Sample", context.seed, *parameters, dtype=dtype.name, **given)

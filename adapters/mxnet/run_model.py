@@ -31,7 +31,8 @@ def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
                 arrays[name] = mx.nd.zeros(shape)
             elif name not in arrays:
                 raise UnsupportedError(
-                    f"{files.params} holds no {name!r}: was it unpacked on saving?"
+                    f"{files.params}: expected an array {name!r}, got none; if"
+                    " mx.rnn.save_rnn_checkpoint unpacked it, use mx.model.save_checkpoint"
                 )
         taken, auxiliary = (
             {name: arrays[name] for name in each}
@@ -59,5 +60,5 @@ def _replace_labels(mx: Any, symbol: Any) -> tuple[Any, set[str]]:
 
 def _array(mx: Any, value: Batch) -> Any:
     if isinstance(value, Ragged):
-        raise UnsupportedError("MXNet has no ragged inputs")
+        raise UnsupportedError("MXNet takes dense inputs only, got a ragged one; pad its sequences")
     return mx.nd.array(value, dtype=value.dtype)

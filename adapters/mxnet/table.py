@@ -15,6 +15,7 @@ import numpy as np
 from onernn.adapters.common.caller_rules import CallerRule, find_caller
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.lowering import (
+    PASS_RULE,
     GraphBuilder,
     LoweringStep,
     NativeOperator,
@@ -191,7 +192,10 @@ class MxnetOperator(NativeOperator):
         for value in result:
             dtype = self.builder.type_of(value).dtype
             if dtype is not None and dtype not in COMPUTED:
-                raise UnsupportedError(f"input {slot}: {dtype} numbers are not supported")
+                raise UnsupportedError(
+                    f"input {slot}: expected one of {', '.join(sorted(COMPUTED))}, got {dtype};"
+                    " save one of these"
+                )
         return result
 
     def parse(self, name: str, default: Any, parser: Callable[[str], Any]) -> Any:
@@ -218,7 +222,7 @@ class MxnetOperator(NativeOperator):
         return self._refuse_missing(name) if result is None else result
 
     def _refuse_missing(self, name: str) -> Any:
-        raise UnsupportedError(f"attribute {name} is missing")
+        raise UnsupportedError(f"attribute {name} is missing: expected a value")
 
     def dtype_of(self, value: str) -> DType:
         """Returns a value's dtype, MXNet's default if the symbol does not say."""
@@ -242,7 +246,7 @@ class MxnetOperator(NativeOperator):
         """Refuses inputs of inferred size, and notes the zeros from which they have it."""
         for entry in self.node.inputs:
             self.context.unsized |= self.context.zeros_of(entry.name)
-        raise UnsupportedError(_UNSIZED)
+        raise UnsupportedError(UNSIZED)
 
     def round_to_half(self, value: str) -> str:
         return self.emit("Cast", self.emit("Cast", value, to="float16"), to="float32")
@@ -254,7 +258,7 @@ class MxnetOperator(NativeOperator):
         chosen = self.context.semantics == "documented"
         if chosen:
             text = f"{documented}, as documented; MXNet 1.9.1 on CPU did otherwise: {on_cpu}"
-            text += " (semantics='mxnet-cpu' gives its numbers)"
+            text += " (semantics='mxnet-cpu' does the same)"
         else:
             text = f"{on_cpu}, as in MXNet 1.9.1 on CPU; documented is: {documented}"
             text += " (semantics='documented')"
@@ -289,7 +293,7 @@ class Rule(NamedTuple):
         """
         slots, rest = self.lower.slots, self.lower.rest
         if count > len(slots) and not rest:
-            raise UnsupportedError(f"{count} inputs, expected {', '.join(slots)}")
+            raise UnsupportedError(f"expected at most the inputs {', '.join(slots)}, got {count}")
         return [*slots, *[rest] * count][:count]
 
 
@@ -313,8 +317,8 @@ class MxnetTensor(Tensor):
                 each.name for each in builder.inputs if builder.type_of(each.name).rank is None
             ]
             refuse(
-                f"{why}: the symbol does not say how many axes {self.name!r} has; it declares no"
-                f" shape (__shape__) of {', '.join(names)}"
+                f"{why}: expected a known number of axes of {self.name!r}; declare the shapes of"
+                f" {', '.join(names) or 'all inputs'} (mx.sym.var(name, shape=...)), and save again"
             )
         return int(self.rank)
 
@@ -327,7 +331,12 @@ class MxnetTensor(Tensor):
     @property
     def floats(self) -> Self:
         """The value; raises `UnsupportedError` for integers, which MXNet does not promote."""
-        return self if self.dtype.kind == "f" else refuse(f"of {self.dtype} values")
+        if self.dtype.kind == "f":
+            return self
+        return refuse(
+            f"input {self.slot or self.name}: expected floating point, got {self.dtype}; cast it"
+            " first"
+        )
 
     @property
     def inferred(self) -> bool:
@@ -386,7 +395,8 @@ class Dtype(NamedTuple):
         if result == "float16":
             op.gives_half, result = True, "float32"
         if result not in COMPUTED:
-            refuse(f"attribute {name}={result}: only {', '.join(sorted(COMPUTED))}")
+            names = ", ".join(sorted({*COMPUTED, "float16"}))
+            refuse(f"attribute {name}={result}: expected one of {names}")
         return np.dtype(result)
 
 
@@ -496,7 +506,7 @@ def lower_nodes(context: Context) -> list[str]:
             result = builder.value(f"={name}")
         elif head.name in context.inferred and not context.is_body:
             context.unsized |= context.zeros_of(head.name)
-            builder.refuse(f"={name}", _UNSIZED, (), name)
+            builder.refuse(f"={name}", UNSIZED, (), name)
             result = builder.value(f"={name}")
         if result in values or result.split("#")[0] != name:  # named twice, or by another node
             builder.origin = (NativeOp(head.node, node.op, node.name),)
@@ -540,7 +550,11 @@ def _find_ancestors(context: Context, at: int) -> set[int]:
     return result
 
 
-_UNSIZED = "an input of zeros, whose size MXNet would infer from other inputs"
+UNSIZED = (
+    "MXNet infers a size from other inputs: expected known sizes; create zeros and ones with a full"
+    " shape, and save again"
+)
+"""The reason to refuse an operator that needs a size that MXNet infers."""
 
 
 def _find_callers(context: Context, node: SymbolNode) -> CallerRule | None:
@@ -563,7 +577,7 @@ def _lower(
     callers = _find_callers(context, node)
     rule = Rule(node.op, callers, "", "") if callers else find_rule(node.op)
     if rule is None:
-        raise UnsupportedError("this operator is not known")
+        raise UnsupportedError(f"this operator is not known{PASS_RULE}")
     inputs = [each and builder.value(each) for each in reads]
     if context.symbol.is_old:  # the file leaves out auxiliary states
         names = [f"{node.name}_{slot}" for slot in rule.lower.slots[len(inputs) :]]

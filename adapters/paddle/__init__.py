@@ -37,7 +37,7 @@ def _plugin(path: str) -> Plugin:
 
 
 _SAVE_BOTH = (
-    "parameters of Paddle without a model; where Paddle is, save the model with them:"
+    "parameters of Paddle without a model; save the model with them in Paddle:"
     " paddle.jit.save(layer, 'model', input_spec=[...])"
 )
 

@@ -35,7 +35,8 @@ def _array(X: Any, ranked: bool = False) -> TensorArray:
     array: TensorArray = X.op.builder.array_of(X.op.variable(X.slot))
     if not ranked and any(part.ranked for part in array.parts):
         raise UnsupportedError(
-            "input X: steps of sequences, which Paddle sorts by length; give array_to_lod_tensor"
+            "input X: expected steps in the order of the sequences, got steps that Paddle sorts by"
+            " length; join them with array_to_lod_tensor first"
         )
     return array
 
@@ -98,7 +99,7 @@ def array_length(X, *, op):
     before = result - builder.turn if result is not None and builder.turn is not None else None
     number = None if before is None else before.number
     if number is None:
-        refuse("the number of its elements is not known")
+        refuse("input X: expected an array whose number of elements is known")
     return X.new(TURN).reshape(1).Add([number])
 
 
@@ -110,7 +111,8 @@ def join_array(X, *, axis=0, use_stack=False, op):
     rank = value.rank
     axis += rank - (not use_stack) if axis < 0 else 0
     if not 0 <= axis < rank - (not use_stack):
-        refuse(f"attribute {axis=}: elements of {rank - 1} axes")
+        most = rank - 1 - (not use_stack)
+        refuse(f"attribute {axis=}: expected 0 to {most} for elements of {rank - 1} axes")
     out = value.transpose(*range(1, axis + 1), 0, *range(axis + 1, rank)) if axis else value
     if use_stack:
         if axis == 0:
@@ -145,7 +147,7 @@ def longest_sequence(RankTable):
 @paddle(_TO_STEPS)
 def split_into_steps(X, RankTable, *, op):
     if X.with_lod(1).type.lod != RankTable.type.lod:
-        refuse("input X: other sequences than those of the table")
+        refuse("inputs X, RankTable: expected the same LoD")
     steps = X.SequencePad(time_major=1).name
     part = Part(steps, op.builder.type_of(steps).shape[0], stacked=True, ranked=True)
     op.builder.arrays[op.outputs["Out"][0]] = TensorArray((part,))
@@ -161,19 +163,20 @@ def join_steps(X, RankTable):
 @paddle(_BY_RANK)
 def reorder_by_rank(X, RankTable):
     """Keeps the order, because onernn does not sort sequences."""
-    return X.dense if not X.ragged else refuse("input X: a LoD")
+    return X.dense if not X.ragged else refuse("input X: expected no LoD")
 
 
 @paddle(_SHRINK)
 def shrink_memory(X, RankTable, I, *, op):  # noqa: E741
     """Keeps the rows of sequences that have ended. No result contains them."""
-    return X if op.builder.outer else refuse("outside of a loop")
+    return X if op.builder.outer else refuse("expected this operator in the block of a loop")
 
 
 # The rules of loops and branches. Their blocks become graphs. Arrays become outputs that a loop
 # collects.
 
 _ROUNDS = 8  # until the types of carried values settle
+_SETTLED = "expected one dtype and number of axes; cast or reshape the new values"
 
 
 @paddle("if")
@@ -198,7 +201,7 @@ def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str
     others = sorted(name for slot, name in results.items() if slot.startswith("="))
     if arrays := [name for name in others if builder.is_array(name)]:
         raise UnsupportedError(
-            f"array {arrays[0]!r} is written in a branch; keep the lists outside"
+            f"array {arrays[0]!r} is written in a branch: expected writes outside; append after it"
         )
     others = [n for n in others if builder.holds(n) or n in written[0] & written[1]]
     bodies = [
@@ -208,7 +211,10 @@ def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str
     then, other = (graph for graph, _ in bodies)
     slots = [slot for slot in results if slot[0] != "="] if named[0] else []
     if len(then.outputs) != len(slots) + len(others) or len(then.outputs) != len(other.outputs):
-        raise UnsupportedError(f"its blocks do not give {len(slots)} results")
+        raise UnsupportedError(
+            f"its blocks: expected {len(slots) + len(others)} results of each, got"
+            f" {len(then.outputs)} and {len(other.outputs)}"
+        )
     made = builder.branches(_truth(builder, Cond.name), *bodies)
     return dict(zip([*slots, *(f"={name}" for name in others)], made, strict=True))
 
@@ -227,7 +233,7 @@ def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Gr
         lower_operators(builder, blocks.operators(number), names)
     for name in names:
         if not builder.holds(name):
-            raise UnsupportedError(f"no operator gives the result {name!r}")
+            raise UnsupportedError(f"result {name!r}: expected an operator that computes it")
     graph = _graph(builder, [builder.value(name) for name in names])
     return graph, [builder.taken[value.name] for value in graph.inputs]
 
@@ -292,7 +298,10 @@ def recurrent(
     outer, blocks = op.builder, op.builder.blocks
     outputs = list(op.outputs.get("outputs", ()))
     if not inputs or len(initial_states) != len(states) or len(states) != len(ex_states):
-        refuse(f"{len(inputs)} inputs, {len(initial_states)} states for {list(ex_states)}")
+        refuse(
+            "expected inputs, and as many initial_states as ex_states and states, got"
+            f" {len(inputs)} inputs, and {len(initial_states)}, {len(ex_states)} and {len(states)}"
+        )
     known = [replace(each.type, value=None) for each in initial_states]
     steps = dict(zip(op.inputs["inputs"], inputs, strict=True))
     for _ in range(_ROUNDS):
@@ -313,7 +322,7 @@ def recurrent(
             break
         known = settled
     else:
-        refuse("the types of its states do not settle")
+        refuse(f"its states change from step to step: {_SETTLED}")
     body = _graph(builder, values)
     attributes = scan_attributes(body, len(states), len(steps), backwards=int(reverse))
     operands = [*initial_states, *inputs, *map(inputs[0].new, builder.taken.values())]
@@ -353,7 +362,9 @@ class _While:
                 begin = self.outer.value(variable)
                 self.carried.append(_Carried(inside, begin, after, slot, result))
             elif self.outer.blocks.read_outside(variable, self.number):
-                raise UnsupportedError(f"{variable!r} has no value before the loop; assign one")
+                raise UnsupportedError(
+                    f"{variable!r}: expected a value before the loop; assign one"
+                )
         self.turn = Size.of(f"turn {self.outer.depth}")
 
     def results(self) -> dict[str, str]:
@@ -414,8 +425,8 @@ class _While:
             ranked = made and {each.type for each in made.origin} & {_BY_RANK}
             if not ranked and (made is None or made.op != "ConstantOfShape"):
                 raise UnsupportedError(
-                    f"{value!r} has its rows in the order of the lengths; let"
-                    " reorder_lod_tensor_by_rank (need_reorder=True) sort it"
+                    f"{value!r}: expected rows in the order of the sequences' lengths; set"
+                    " need_reorder=True (reorder_lod_tensor_by_rank)"
                 )
         for value in builder.taken.values():
             made = self.outer.maker(value)
@@ -441,7 +452,7 @@ class _While:
             if settled == known:
                 return builder
             known = settled
-        raise UnsupportedError("the types of what it carries do not settle")
+        raise UnsupportedError(f"its variables change from iteration to iteration: {_SETTLED}")
 
     def _begin(self, first: Type) -> Type:
         value = first.value
@@ -511,7 +522,9 @@ def _check_rows(
             why = (
                 found[name] if isinstance(found[name], str) else f"{name!r} is read after the loop"
             )
-            raise UnsupportedError(f"its steps may combine sequences, which Paddle sorts: {why}")
+            raise UnsupportedError(
+                f"its steps: expected that none combines sequences, which Paddle sorts: {why}"
+            )
 
 
 def _in_any_turn(before: Type, after: Type) -> Type:
@@ -529,6 +542,6 @@ def _append(builder: PaddleBuilder, array: _Carried) -> str:
     _, *parts = builder.array_of(array.after).parts
     if len(parts) != 1 or parts[0].stacked:
         raise UnsupportedError(
-            f"array {array.inside!r}: a turn appends {len(parts)} elements; one is supported"
+            f"array {array.inside!r}: expected one appended element per iteration, got {len(parts)}"
         )
     return parts[0].value

@@ -50,7 +50,7 @@ _log = logging.getLogger("onernn")
 HOST = "Paddle"
 NAME = "onernn_rnn"
 """The name of the operator in programs. Paddle's ``rnn`` computes the same."""
-FEW = "batches of so few words are faster in Paddle's own kernel; backend='kernels' takes ours"
+FEW = "Paddle's own kernel runs so few steps at least as fast; backend='kernels' replaces it"
 """The reason why a layer stays with Paddle if `is_faster_in_paddle`."""
 
 
@@ -120,14 +120,16 @@ def _attributes(
     """Returns `arguments` without the number of threads, which the environment may change."""
     if chosen.backend not in ("auto", "kernels"):
         raise UnsupportedError(
-            f"layers in Paddle run on kernels; take backend='kernels', not {chosen.backend!r}"
+            f"backend={chosen.backend!r}: expected 'auto' or 'kernels' for layers in Paddle"
         )
     if chosen.dtype not in STORED:
         raise UnsupportedError(
-            f"layers in Paddle do not run in {chosen.dtype}; take f32, bf16 or f16"
+            f"dtype={chosen.dtype!r}: expected 'f32', 'bf16' or 'f16' for layers in Paddle"
         )
     if chosen.dtype == "f16" and not is_test:
-        raise UnsupportedError("no training in f16; take bf16 or f32, or call eval() before")
+        raise UnsupportedError(
+            "dtype='f16': expected 'bf16' or 'f32' for training; call eval() first for inference"
+        )
     stored = getattr(load_kernels().lib, f"ONERNN_{chosen.dtype.upper()}")
     gates = list(RNN_CELLS[kind.mode][1].permutation)
     sizes = kind.layers, kind.directions == 2, kind.hidden_size
@@ -190,8 +192,8 @@ def _compile(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
         command = build.compiler()
     except build.NoCompiler as error:
         raise NoOperators(
-            "layers in Paddle need an operator that is compiled here once: install g++ or"
-            f" clang++, or set CXX; {error}"
+            "layers in Paddle need an operator that onernn compiles once: install g++ or clang++,"
+            f" or set CXX; {error}"
         ) from None
     headers = paddle / "include"
     includes = ["-I.", *(f"-isystem{each}" for each in (headers, headers / "third_party"))]
@@ -258,7 +260,7 @@ def log_replaced(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained
     for line in done.replaced:
         _log.info("%s", line)
     if not done.is_possible:
-        none = "" if done.refusals else " it holds none; onernn.Session runs loops of cells"
+        none = "" if done.refusals else " there is none; run loops of cells in onernn.Session"
         raise UnsupportedError(f"no recurrent operator can be replaced:{none}", done.refusals)
     return done
 
@@ -336,15 +338,18 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
     this one.
     """
     if op.name() in _OF_LOD:
-        raise UnsupportedError("it reads a LoD, which PIR has not; FLAGS_enable_pir_api=0 has")
+        raise UnsupportedError("it reads a LoD, which PIR lacks; set FLAGS_enable_pir_api=0")
     attrs, float32 = op.attrs(), import_paddle().float32
     mode, layers, two = attrs["mode"], attrs["num_layers"], attrs["is_bidirec"]
     weights = _list_values(op.operand_source(_WEIGHTS))
     read = [op.operand_source(_X), *_list_values(op.operand_source(_STATE)), *weights]
     if kinds := [each.dtype for each in read if each.dtype != float32]:
-        raise UnsupportedError(f"it reads {kinds[0]}, ours reads {float32}")
+        raise UnsupportedError(f"expected {float32}, got {kinds[0]}; cast its inputs and weights")
     if mode not in RNN_CELLS or len(weights) != 4 * layers * (1 + two):
-        raise UnsupportedError(f"{mode} with {len(weights)} weights; a bias is left out?")
+        raise UnsupportedError(
+            f"{mode}: expected one of {', '.join(RNN_CELLS)}, and {4 * layers * (1 + two)} weights,"
+            f" got {len(weights)}; create the layer with all biases"
+        )
     if attrs["dropout_prob"] and layers > 1 and not attrs["is_test"]:
         raise UnsupportedError(
             "dropout between its layers is drawn in training; for inference call the layer's eval()"
@@ -366,7 +371,7 @@ def _list_values(vector: Any) -> list[Any]:
     """
     maker = vector.get_defining_op()
     if maker is None or maker.name() != "builtin.combine":
-        raise UnsupportedError("one of its lists of tensors comes from outside of its block")
+        raise UnsupportedError("its lists of tensors: expected builtin.combine in the same block")
     return list(maker.operands_source())
 
 
@@ -410,8 +415,8 @@ def _check_fetched(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequ
         others = {each.name() for each in users if each not in transposes} - _OF_BACKWARD
         if not known and (not transposes or not inside or others):
             raise UnsupportedError(
-                "its own result may be fetched: name in fetch_list what will be, paddle.assign() of"
-                " this one where it is among that"
+                "its own result may be fetched; pass all values to fetch as fetch_list, and"
+                " paddle.assign() of this result in place of the result"
             )
 
 
@@ -477,7 +482,7 @@ def _ours(program: Any) -> list[tuple[Any, list[Any]]]:
             result.append((op, op.result(2).all_used_ops()))
             if not all(each.name().endswith(f".{NAME}_grad") for each in result[-1][1]):
                 raise UnsupportedError(
-                    f"{NAME} is trained in an inner block (while, cond), where it stays: save or"
+                    f"{NAME} is trained in an inner block (while, cond), and stays there; save or"
                     " clone the program before optimize"
                 )
     return result

@@ -100,7 +100,7 @@ class _Detector:
         states = [slot for slot in ("H0", "C0") if _first(op.inputs, slot)]
         if states:
             drop = {"dropped": ("H0", "C0")}
-            text = f"the fuse pass drops {' and '.join(states)}: sentences start from zeros"
+            text = f"the fuse pass drops {' and '.join(states)}: sequences start from zeros"
             yield _fault(op, "state_dropped", "wrong", ("fused", "onednn"), text, edit=drop)
         plain = _has_default_functions(op)
         if op.type == "lstm" and not plain:
@@ -128,8 +128,8 @@ class _Detector:
         if _first(op.inputs, "H0"):
             text = (
                 "kernels are cached by variables' names and sizes, with the first batch's state"
-                " inside: from the second batch of as many sentences and the same longest one on,"
-                " sentences start from stale states (shown with their neighbours')"
+                " inside: from the second batch with as many sequences and the same maximum length"
+                " on, sequences start from stale states (shown with their neighbours')"
             )
             stale = partial(stale_state, at=op.native)
             yield _fault(op, "state_stale", "wrong", ("onednn",), text, change_graph=stale)
@@ -184,7 +184,7 @@ class _Detector:
                 return None
             matrix = result
         if matrix.type != "mul":
-            return f"behind {made.type} Paddle's passes look for no {op.type}: nothing is fused"
+            return f"Paddle's passes do not fuse {op.type} after {made.type}"
         ops = [matrix] if matrix is made else [matrix, made]
         if any(len(self.readers.get(_first(each.outputs, "Out"), ())) > 1 for each in ops):
             return "the projection has another reader: nothing is fused"
@@ -211,8 +211,8 @@ class _Detector:
 
 def _empty(op: Operator, paths: tuple[str, ...], *, stateless: bool) -> PaddleFault:
     text = (
-        "the native kernel takes a word for a sentence of length zero: those behind it are cut in"
-        " other places, and memory behind the last is overwritten (it may crash or hang)"
+        "the native kernel takes one step for a sequence of length zero: later sequences begin at"
+        " wrong steps, and memory after the last one is overwritten (it may crash or hang)"
     )
     # The passes choose the kernel that runs sequence by sequence.
     by_sentence = stateless or op.attributes.get("use_seq", True)
@@ -222,7 +222,7 @@ def _empty(op: Operator, paths: tuple[str, ...], *, stateless: bool) -> PaddleFa
 
 
 def _padding(op: Operator) -> PaddleFault:
-    text = "oneDNN's kernel pads every sentence to the longest one"
+    text = "oneDNN's kernel pads each sequence to the longest one"
     cost = partial(padding, value=_input(op))
     return _fault(op, "padded", "slower", ("onednn",), text, measure=cost)
 
@@ -310,8 +310,8 @@ def padding(values: Values, *, value: str) -> str:
     x = values.get(value)
     if not isinstance(x, Ragged) or not len(x.data):
         return "unknown for this batch"
-    rows, words = len(x) * int(x.lengths.max()), len(x.data)
-    return f"{rows} rows for {words} words, {rows / words:.2g} times as many"
+    rows, steps = len(x) * int(x.lengths.max()), len(x.data)
+    return f"{rows} rows for {steps} steps, {rows / steps:.2g} times as many"
 
 
 def has_empty_sentences(values: Values, *, value: str) -> bool:

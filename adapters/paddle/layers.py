@@ -48,7 +48,10 @@ def _is_bfloat16(bfloat16: bool, scale: Scale) -> bool:
     bf16.
     """
     if bfloat16 and scale != (1, 0):
-        refuse(f"bfloat16 numbers with scale {scale.factor:g}, {scale.shift:g}")
+        refuse(
+            "attribute bfloat16=True: expected a scale of 1 and a shift of 0, got"
+            f" {scale.factor:g} and {scale.shift:g}"
+        )
     return bfloat16
 
 
@@ -82,13 +85,13 @@ def dequantize(Input, *, Scale=ScaleOf("Shift"), bfloat16=False, output_format="
 def requantize(Input, *, Scale_in=ScaleOf("Shift_in"), Scale_out=ScaleOf("Shift_out"), op):
     signed = Input.dtype == np.int8
     if signed and Scale_in.shift:
-        refuse("attribute Shift_in: int8 numbers have none")
+        refuse(f"attribute Shift_in={Scale_in.shift:g}: expected 0 for an int8 input")
     ratio = float(np.float32(Scale_out.factor) / np.float32(Scale_in.factor))
     shift = Scale_out.shift - ratio * Scale_in.shift
     if not 0 <= np.rint(shift) <= 255:
         refuse(
-            f"attributes Shift_in, Shift_out: bytes move by {shift:g}, which Paddle cuts off at 0"
-            " and 255, so that it computes other numbers than its scales say"
+            f"attributes Shift_in, Shift_out: expected a total shift of 0 to 255, got {shift:g};"
+            " Paddle saturates it, and computes different values than the scales state"
         )
     op.narrow("Output")
     dtype = "int8" if signed and not Scale_out.shift else "uint8"
@@ -124,9 +127,9 @@ def _layer_numbers(X: Any, spec: RnnSpec, factors: Sequence[Array]) -> LayerNumb
     if dtype == "float32" and not X.narrow:
         return LayerNumbers(x)
     if dtype not in ("float32", "uint8"):
-        refuse(f"input X: {dtype} numbers; Paddle's layers take float32 and uint8")
+        refuse(f"input X: expected float32 or uint8, got {dtype}")
     if spec.activations or spec.peephole:
-        refuse("in int8 or bf16: only sigmoid and tanh, and no peepholes")
+        refuse("in int8 or bf16: expected the activations sigmoid and tanh, and no peepholes")
     if dtype == "float32":
         return LayerNumbers(x, LayerPrecision("bf16"))
     scale = ScaleOf("Shift_data").read(X.op, "Scale_data")
@@ -139,7 +142,7 @@ def _weight_factors(spec: RnnSpec, scales: Sequence[Array]) -> list[Array]:
     for each in scales:
         if each.size not in (1, count):
             refuse(
-                f"Scale_weights: expected 1 or {count} numbers ({spec.gates} gates of"
+                f"Scale_weights: expected 1 or {count} values ({spec.gates} gates of"
                 f" {spec.hidden_size} channels), got {each.size}"
             )
     shape = (spec.gates, spec.hidden_size)
@@ -203,7 +206,7 @@ _LSTM = CellAttributes(
 
 def _check_float32(weights: Array) -> None:
     if weights.dtype != np.float32:
-        refuse(f"its weights are {weights.dtype}, only float32 layers are supported")
+        refuse(f"its weights: expected float32, got {weights.dtype}; cast them and save again")
 
 
 def _run_over_words(
@@ -217,7 +220,7 @@ def _run_over_words(
     """Returns the outputs of a layer. All of its initial states (N, O) are given, or none."""
     weights.check(spec)
     if states.count(None) not in (0, len(states)):
-        refuse("inputs H0 and C0 go together")
+        refuse("inputs H0, C0: expected both or none")
     begin = [state and state.dense.unsqueeze(0, 1) for state in states]
     return x.Rnn(*begin, spec=spec, weights=weights, precision=precision, outputs=outputs)
 
@@ -265,7 +268,10 @@ def multi_gru(X, WeightX=(), WeightH=(), Bias=(), Scale_weights=(), *, layers=1,
     biases = Bias or [None] * 2 * layers
     counts = [len(WeightX), len(WeightH), len(biases)]
     if layers < 1 or {*counts} != {2 * layers}:
-        refuse(f"{layers} layers in two directions of {counts} arrays WeightX, WeightH, Bias")
+        refuse(
+            f"attribute {layers=}: expected 1 or more, and {2 * layers} arrays each of WeightX,"
+            f" WeightH and Bias, got {counts}"
+        )
     cells = [_gru_cell(cell, *each) for each in zip(WeightH, biases, WeightX, strict=True)]
     halves = [weights for _, weights, _ in cells]
     stack = [RnnWeights.join(halves[at : at + 2], 1) for at in range(0, 2 * layers, 2)]
@@ -335,7 +341,10 @@ def _lstm_cell(
 
 @paddle("attention_lstm")
 def attention_lstm():
-    refuse("each step attends to the whole sentence anew: no recurrent primitive computes that")
+    refuse(
+        "onernn cannot compute attention over the whole sequence in each step; pass a rule for it"
+        " (onernn.Replacing)"
+    )
 
 
 @paddle("rnn")
@@ -358,9 +367,15 @@ def rnn(
         op.note_dropout()
     arrays = [each.array for each in WeightList]
     if others := {array.dtype.name for array in arrays} - {arrays[0].dtype.name}:
-        refuse(f"its weights are {arrays[0].dtype} and {others.pop()}")
+        refuse(
+            f"its weights: expected one dtype, got {arrays[0].dtype} and {others.pop()}; cast them"
+            " and save again"
+        )
     if arrays[0].dtype.name not in ("float32", "float64"):
-        refuse(f"its weights are {arrays[0].dtype}, not float32 or float64")
+        refuse(
+            f"its weights: expected float32 or float64, got {arrays[0].dtype}; cast them and save"
+            " again"
+        )
     stack = reorders.rnn_weights(arrays, mode, num_layers, 2 if is_bidirec else 1)
     spec = RnnSpec(
         reorders.RNN_CELLS[mode][0],
@@ -371,7 +386,10 @@ def rnn(
     )
     layers_of(spec, stack)
     if len(PreState) != len(spec.cell.states):
-        refuse(f"input PreState: {len(PreState)} states for {spec.cell.name}")
+        refuse(
+            f"input PreState: expected {len(spec.cell.states)} states for {spec.cell.name}, got"
+            f" {len(PreState)}"
+        )
     y, *finals = recurrent_stack(Input.dense, PreState, spec, stack, SequenceLength)
     return {"Out": y, **dict(list_places("State", finals))}
 
@@ -391,7 +409,7 @@ _UNFUSED: dict[str, Any] = {
 
 def _over_images(x: Any, layout: str, compute: Callable[[Any], Any]) -> Any:
     if x.ragged:
-        refuse(f"input {x.slot}: a LoD over images")
+        refuse(f"input {x.slot}: expected images without a LoD")
     return over_channels(x, layout in _LAST, compute)
 
 
@@ -405,7 +423,10 @@ def _pads(paddings: Sequence[int], algorithm: str, axes: int) -> dict[str, Any]:
     if algorithm == "VALID":
         return {"pads": (0,) * 2 * axes}
     if algorithm != "EXPLICIT" or len(pads) not in (axes, 2 * axes):
-        refuse(f"attributes padding_algorithm={algorithm!r}, paddings={pads}")
+        refuse(
+            f"attributes padding_algorithm={algorithm!r}, paddings={pads}: expected SAME, VALID, or"
+            f" EXPLICIT with {axes} or {2 * axes} paddings"
+        )
     return {"pads": (*pads, *pads) if len(pads) == axes else (*pads[::2], *pads[1::2])}
 
 
@@ -437,7 +458,10 @@ def convolution(
     windows["dilations"] = dilations if dilated else (1,) * axes
     if op.at.type.endswith("transpose"):
         if "auto_pad" in windows:
-            refuse("attribute padding_algorithm='SAME' of a transposed convolution")
+            refuse(
+                f"attribute {padding_algorithm=}: expected EXPLICIT or VALID for a transposed"
+                " convolution; set paddings"
+            )
         kind, windows["output_padding"] = "ConvTranspose", output_padding or (0,) * axes
 
     def compute(image: Any) -> Any:
@@ -479,7 +503,7 @@ def pool(
     elif (
         not whole and pooling_type == "avg" and not exclusive and (ceil_mode or "auto_pad" in pads)
     ):
-        refuse("attribute exclusive=False with ceil_mode or SAME pads")
+        refuse("attribute exclusive=False: expected True with ceil_mode or SAME pads")
     windows["counts_pads"] = not exclusive
 
     def compute(image: Any) -> Any:
@@ -496,8 +520,8 @@ def _equal_parts(sizes: Sequence[int | None], counts: Sequence[int]) -> tuple[in
         size is None or part < 1 or size % part for size, part in zip(sizes, counts, strict=True)
     ):
         refuse(
-            f"attribute adaptive: {tuple(sizes)} into {tuple(counts)} parts; only of known and"
-            " equal sizes, or of one part over all axes"
+            f"attribute adaptive=True: expected parts of equal known sizes, or one part, got sizes"
+            f" {tuple(sizes)} and parts {tuple(counts)}; export the model with a fixed image size"
         )
     return tuple((size or 0) // part for size, part in zip(sizes, counts, strict=True))
 
@@ -506,7 +530,7 @@ def _affine(X: Any, Scale: Any, Bias: Any) -> tuple[Any, Any]:
     """Returns Scale and Bias. If they are absent, they are ones and zeros."""
     channels = X.shape[1]
     if channels is None and not (Scale and Bias):
-        refuse("input Scale or Bias is missing, and the channels are not known")
+        refuse("inputs Scale, Bias: expected both, because the number of channels is not known")
     return Scale or X.fill((channels,), 1), Bias or X.fill((channels,), 0)
 
 
@@ -518,7 +542,7 @@ def instance_norm(X, Scale=None, Bias=None, *, epsilon=1e-5):
 @paddle("group_norm")
 def group_norm(X, Scale=None, Bias=None, *, groups=1, epsilon=1e-5, data_layout="NCHW"):
     if data_layout in _LAST:
-        refuse(f"attribute {data_layout=}: give (N, C, ...)")
+        refuse(f"attribute {data_layout=}: expected 'NCHW'; transpose the input to (N, C, ...)")
     affine = _affine(X, Scale, Bias)
     return X.dense.GroupNormalization(*affine, num_groups=groups, epsilon=epsilon)
 
@@ -544,7 +568,10 @@ def batch_norm(
     layer that is called twice reads them again.
     """
     if not (is_test or use_global_stats):
-        refuse("saved in training mode: it normalizes by the statistics of a batch")
+        refuse(
+            "attributes is_test=False, use_global_stats=False: expected one True, or it normalizes"
+            " by the batch; call eval() before you save the model"
+        )
     numbers = Scale, Bias, Mean, Variance
     layout = data_layout if X.rank > 2 else "NCHW"
     out = over_channels(
@@ -566,10 +593,13 @@ def im2sequence(X, *, kernels=(), strides=(1, 1), paddings=(0, 0, 0, 0)):
     kernel).
     """
     if X.ragged:
-        refuse("input X: a LoD over images")
+        refuse("input X: expected images without a LoD")
     steps, kernel = tuple(strides), tuple(kernels)
     if [len(each) for each in (kernel, steps, paddings)] != [2, 2, 4] or min(*kernel, *steps) < 1:
-        refuse(f"attributes kernels={kernel}, strides={steps}, paddings={tuple(paddings)}")
+        refuse(
+            f"attributes kernels={kernel}, strides={steps}, paddings={tuple(paddings)}: expected"
+            " two kernel sizes and two strides of 1 or more, and four paddings"
+        )
     image = X.Pad(paddings, X.scalar(0), [2, 3])
     counts = []
     for axis, step, size in zip((2, 4), steps, kernel, strict=True):
@@ -603,9 +633,12 @@ def _pad(X: Any, first: int, pads: Sequence[int], value: float, mode: str = "con
     axes = range(first, first + len(pads) // 2)
     mode = {"edge": "replicate"}.get(mode, mode)
     if mode not in PAD_MODES or len(pads) % 2 or len(axes) > X.rank - first:
-        refuse(f"attributes mode={mode!r}, paddings={pads} of {X.rank} axes")
+        refuse(
+            f"attributes mode={mode!r}, paddings={pads}: expected one of {', '.join(PAD_MODES)},"
+            f" and two paddings per axis for at most {X.rank - first} axes"
+        )
     if 0 in axes and X.ragged and any(pads[:2]):
-        refuse("attribute paddings: the words of a LoD")
+        refuse(f"attribute paddings={pads}: expected none on axis 0 of an input with a LoD")
     ends = [*pads[::2], *pads[1::2]]
     return X.dense.Pad(ends, X.scalar(value), list(axes), mode=PAD_MODES[mode])
 
@@ -661,12 +694,12 @@ def interpolate(
     if interp_method == "nearest":
         attributes = NEAREST
         if align_corners:
-            refuse("attribute align_corners of nearest elements")
+            refuse("attribute align_corners=True: expected False for interp_method='nearest'")
     else:
         place = "align_corners" if align_corners else "asymmetric" if align_mode else "half_pixel"
         attributes = {"coordinate_transformation_mode": place, "mode": "linear"}
     if not scale and min(sizes) < 1:
-        refuse(f"attributes out_h, out_w: {sizes}")
+        refuse(f"attributes out_d, out_h, out_w: expected sizes of 1 or more, got {sizes}")
 
     def compute(image: Any) -> Any:
         if scale:

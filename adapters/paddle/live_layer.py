@@ -56,7 +56,7 @@ def view(tensor: Any, name: str) -> Array:
     Raises `UnsupportedError` naming a tensor without values, on another device, or of another type.
     """
     if tensor is None:  # Paddle returns None for a variable without memory
-        raise UnsupportedError(f"{name}: it holds no numbers")
+        raise UnsupportedError(f"{name}: expected a tensor with values; load the parameters first")
     return _view(tensor, name, tensor._place(), tensor._dtype(), tensor.shape(), tensor._ptr)
 
 
@@ -72,11 +72,13 @@ def _view(
     owner: Any, name: str, place: Any, kind: Any, shape: Sequence[int], pointer: Callable[[], int]
 ) -> Array:
     if not place.is_cpu_place():
-        raise UnsupportedError(f"{name}: it is on {place}, only CPU memory is read")
+        raise UnsupportedError(f"{name}: expected CPU memory, got {place}; use .cpu()")
     named = str(kind).rpartition(".")[2]
     dtype = _OLD_NAMES.get(named, named)
     if dtype not in _OLD_NAMES.values():
-        raise UnsupportedError(f"{name}: {named} numbers are not supported")
+        raise UnsupportedError(
+            f"{name}: expected one of {', '.join(_OLD_NAMES.values())}, got {named}; cast it"
+        )
     address = pointer() if math.prod(shape) else 0
     if dtype != "bfloat16":
         return array_at(address, shape, dtype, owner)
@@ -160,12 +162,18 @@ def _run_operator(layer: Any, call: LayerCall, chosen: Options, in_program: bool
     """Runs the operator, or adds it to the program under construction."""
     paddle, kind = import_paddle(), call.kind
     if call.is_drawn:
-        raise UnsupportedError("dropout between its layers is drawn in training")
+        raise UnsupportedError(
+            "training applies dropout between its layers; call eval() for inference"
+        )
     if in_program and not is_pir(call.inputs):
-        raise UnsupportedError("programs of Paddle 2's format hold Paddle's operators")
+        raise UnsupportedError(
+            "a program of Paddle 2's format gets Paddle's operators; optimize the finished program"
+        )
     for each in call.tensors:
         if each.dtype != paddle.float32:
-            raise UnsupportedError(f"{each.name}: {each.dtype}, ours reads {paddle.float32}")
+            raise UnsupportedError(
+                f"{each.name}: expected {paddle.float32}, got {each.dtype}; cast it"
+            )
     records = call.training if in_program else call.records()
     attributes = arguments(kind, time_major=call.time_major, is_test=not records, chosen=chosen)
     if missing := missing_operators():
@@ -202,7 +210,7 @@ def _check_shapes(call: LayerCall) -> None:
             raise ShapeError(f"lengths: expected {N} integers, got {lengths.dtype} {lengths.shape}")
         for n, length in enumerate(lengths.tolist()):
             if not 0 <= length <= T:
-                raise ShapeError(f"lengths: sequence {n} has {length} of {T} steps")
+                raise ShapeError(f"lengths: expected 0 to {T}, got {length} for sequence {n}")
 
 
 def hide_from_tracer(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -242,12 +250,12 @@ def cells_obstacle(layer: Any, kind: Any) -> str:
     cells = _cells(layer)
     base = nn.BiRNN if len(cells) > 1 else nn.RNN
     if kind.forward is not base.forward:
-        return "its forward() is a class's own"
+        return "its class overrides forward()"
     for cell in cells:
         if type(cell) not in (nn.SimpleRNNCell, nn.LSTMCell, nn.GRUCell):
-            return f"{type(cell).__name__} is no cell of paddle.nn; onernn.Session runs its file"
+            return f"{type(cell).__name__} is not of paddle.nn; run its file in onernn.Session"
         if getattr(cell, "proj_size", 0):
-            return "a projection (proj_size)"
+            return "its cell has a projection (proj_size)"
         if cell._forward_pre_hooks or cell._forward_post_hooks:
             return "its cell has hooks, which are called in each step"
     if len({(_mode(cell), cell.input_size, cell.hidden_size) for cell in cells}) > 1:
@@ -400,9 +408,9 @@ def _obstacle(layer: Any) -> str:
     if not hasattr(layer, "could_use_cudnn"):
         return cells_obstacle(layer, original(type(layer)))
     if getattr(layer, "proj_size", 0):
-        return "a projection (proj_size), which Paddle composes of small operators"
+        return "Paddle computes a projection (proj_size) by small operators"
     if not layer.could_use_cudnn:
-        return "Paddle composes it of small operators"
+        return "Paddle computes it by small operators"
     return ""
 
 

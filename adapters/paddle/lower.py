@@ -84,19 +84,23 @@ def _fetch(builder: PaddleBuilder, program: Program, op: Operator) -> Value:
 def _only(program: Program, slots: Mapping[str, tuple[str, ...]], slot: str) -> str:
     names = slots.get(slot, ())
     if len(names) != 1:
-        raise ModelFormatError(f"feed and fetch hold one variable, got {names}", program.file)
+        raise ModelFormatError(f"feed and fetch: expected one variable, got {names}", program.file)
     return names[0]
 
 
 def _declare(program: Program, name: str) -> Value:
     result = program.variables.get(name)
     if result is None:
-        raise ModelFormatError(f"variable {name!r} is not declared", program.file)
+        raise ModelFormatError(
+            f"variable {name!r}: expected its declaration in the program", program.file
+        )
     return Value(name, result.dtype, result.shape, result.lod_depth)
 
 
 def _column(program: Program, op: Operator) -> int:
     column = op.attributes.get("col", 0)
     if not isinstance(column, int):
-        raise ModelFormatError(f"{op.type}: attribute col={column!r}", program.file)
+        raise ModelFormatError(
+            f"{op.type}: attribute col={column!r}: expected an integer", program.file
+        )
     return column

@@ -148,11 +148,13 @@ class LiveProgram:
         read = set[str]().union(*(graph.reads[op.position] for op in self._inner))
         if missing := sorted((read & persistent) - {*constants, *graph.writers}):
             raise UnsupportedError(
-                f"{file}: the parameters {missing} hold no numbers; run the startup program, or"
-                " give the scope in which the model was loaded"
+                f"{file}: the parameters {missing} have no values; run the startup program, or pass"
+                " the scope in which the model was loaded as scope"
             )
         if unknown := sorted({*wanted} - {*program.variables}):
-            raise UnsupportedError(f"{file}: fetch_list: it has no variables {unknown}")
+            raise UnsupportedError(
+                f"{file}: fetch_list: expected variables of the program, got {unknown}"
+            )
         fetched = set[str]().union(*(node.reads for node in graph.nodes if node.type == "fetch"))
         self._wanted = fetched | graph.outputs
         self._has_fetches = bool(fetched or wanted)
@@ -274,7 +276,7 @@ class LiveProgram:
         for block in self._desc.blocks[1:]:
             for op in block.ops:
                 if op.type in RECURRENT:
-                    reason = "it stands in an inner block, only the main block is rewritten"
+                    reason = "it is in an inner block; onernn replaces it in the main block only"
                     yield Refusal(reason, op.type)
 
     def _results(self) -> list[str]:
@@ -353,7 +355,7 @@ class LiveProgram:
         if positions & replaced:
             return "it shares operators with a part that is replaced already"
         if not part.outputs:
-            return "nothing of it is read"
+            return "no operator reads its results"
         for name in part.outputs:
             if name in reasons:
                 return f"variable {name!r} is read, {reasons[name]}"

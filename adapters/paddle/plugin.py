@@ -104,7 +104,9 @@ def optimize(
     paddle = import_paddle()
     chosen = Options(**options)
     if frozen and isinstance(target, paddle.nn.Layer):
-        raise UnsupportedError("frozen: parameters of a paddle.nn.Layer may change; drop it")
+        raise UnsupportedError(
+            "frozen=True: expected False for a paddle.nn.Layer, whose parameters may change"
+        )
     if not plugins_enabled():
         _log.info("%s", DISABLED)
         if not (is_pir(target) or isinstance(target, paddle.static.Program)):
@@ -237,8 +239,8 @@ def _optimize_translated(target: Any, chosen: Options, frozen: bool) -> Any:
     programs = target._program_holder_dict.values()
     if not all(is_pir(getattr(each, "infer_program", None)) for each in programs):
         raise UnsupportedError(
-            "what paddle.jit.load gives is a program of Paddle 2's format; optimize the"
-            " paddle.inference.Config of its files, or the paddle.nn.Layer it was saved from"
+            "expected a program of PIR from paddle.jit.load, got Paddle 2's format; optimize the"
+            " paddle.inference.Config of its files, or the paddle.nn.Layer from which it was saved"
         )
     replaced: list[str] = []
     refusals: list[Refusal] = []
@@ -311,7 +313,7 @@ def _write_pir(files: Files, changed: Path, chosen: Options) -> None:
     paddle = import_paddle()
     if not paddle.get_flags("FLAGS_enable_pir_api")["FLAGS_enable_pir_api"]:
         raise UnsupportedError(
-            f"{files.model}: a program of PIR, which FLAGS_enable_pir_api=0 switches off; unset it"
+            f"{files.model}: FLAGS_enable_pir_api=0: expected 1 for a program of PIR; unset it"
         )
     program = paddle.pir.Program()
     paddle.base.core.deserialize_pir_program(str(files.model), program)

@@ -121,8 +121,8 @@ def _run(call: int, number: int, wants: int, words: Any, count: int) -> None:
             for index, (output, lod) in enumerate(zip(outputs, lods, strict=True)):
                 if isinstance(output, Ragged) != bool(lod):
                     raise UnsupportedError(
-                        f"{part.outputs[index]}: a LoD that the program does not declare: set the"
-                        f" lod_level of {', '.join(part.data)}"
+                        f"{part.outputs[index]}: expected {'a' if lod else 'no'} LoD, as the"
+                        f" program declares; set the lod_level of {', '.join(part.data)}"
                     )
                 array = np.ascontiguousarray(data_of(output))
                 dims = (ctypes.c_int64 * array.ndim)(*array.shape)
@@ -143,7 +143,7 @@ def _batch(words: Iterator[int], name: str) -> Batch:
     dtype = ctypes.string_at(kind).decode()
     lod = [[*islice(words, 2)] for _ in range(next(words))]
     if dtype == "unknown":
-        raise UnsupportedError(f"{name}: numbers of its type are not supported")
+        raise UnsupportedError(f"{name}: its dtype is not supported; cast it first")
     data = array_at(address, shape, dtype, None)
     if not lod:
         return data

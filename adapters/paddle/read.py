@@ -151,8 +151,8 @@ def read_tensors(file: Path, elements: Mapping[str, int | None]) -> dict[str, Ar
         tensors = {name: stream.tensor(name, count) for name, count in elements.items()}
         if stream.left:
             raise stream.error(
-                f"{stream.left} bytes are left after the last of {len(elements)} parameters;"
-                " it belongs to another program"
+                f"expected the end of the file after {len(elements)} parameters, got {stream.left}"
+                " bytes; pass the parameters of this program"
             )
     return tensors
 
@@ -164,17 +164,22 @@ class _Stream(ByteStream):
         self._version(what)
         start = self.at
         if (levels := self.integer("<Q", what)) > _MOST_LEVELS:
-            raise self.error(f"{what}: {levels} LoD levels", start)
+            raise self.error(
+                f"{what}: expected at most {_MOST_LEVELS} LoD levels, got {levels}", start
+            )
         for level in range(levels):
             start = self.at
             if (length := self.integer("<Q", what)) % 8:
-                raise self.error(f"{what}: LoD level {level} of {length} bytes", start)
+                raise self.error(
+                    f"{what}: LoD level {level}: expected a multiple of 8 bytes, got {length}",
+                    start,
+                )
             self.skip(length, what)
         self._version(what)
         start = self.at
         dims, kind = self._description(what)
         if elements not in (None, math.prod(dims)):
-            raise self.error(f"{what}: the program wants {elements} elements, got {dims}", start)
+            raise self.error(f"{what}: expected {elements} elements, got {dims}", start)
         array = self.numbers(dims, kind, f"{what}, {kind} {dims}")
         array.flags.writeable = False
         return array
@@ -183,11 +188,16 @@ class _Stream(ByteStream):
         start = self.at
         length = self.integer("<i", what)
         if not 0 < length <= _MOST_DESCRIPTION:
-            raise self.error(f"{what}: a description of {length} bytes", start)
+            raise self.error(
+                f"{what}: expected a description of 1 to {_MOST_DESCRIPTION} bytes, got {length}",
+                start,
+            )
         start = self.at
         desc = messages.parse("TensorDesc", self.take(length, what), Path(self.file), start)
         if desc.data_type not in messages.DTYPES:
-            raise self.error(f"{what}: unknown data type {desc.data_type}", start)
+            raise self.error(
+                f"{what}: expected a data type of {[*messages.DTYPES]}, got {desc.data_type}", start
+            )
         dims = self.check_shape(desc.dims, _MOST_AXES, what, start)
         return dims, messages.DTYPES[desc.data_type]
 
@@ -240,7 +250,9 @@ def _variable(desc: Any) -> Variable:
             tensor = description if part == "selected_rows" else description.tensor
             depth = 0 if part == "selected_rows" else description.lod_level
             if not 0 <= depth <= _MOST_LEVELS:
-                raise Malformed(f"variable {desc.name!r}: {depth} LoD levels, up to {_MOST_LEVELS}")
+                raise Malformed(
+                    f"variable {desc.name!r}: expected 0 to {_MOST_LEVELS} LoD levels, got {depth}"
+                )
             dtype = messages.DTYPES.get(tensor.data_type)
             shape = tuple(None if size < 0 else size for size in tensor.dims)
     return Variable(name, kind.type, dtype, shape, depth, desc.persistable)
@@ -258,7 +270,8 @@ def _operator(position: int, desc: Any) -> Operator:
 
 def _attribute(desc: Any) -> Any:
     if not 0 <= desc.type < len(messages.ATTRIBUTE_FIELDS):
-        raise Malformed(f"attribute {desc.name!r} has the unknown type {desc.type}")
+        most = len(messages.ATTRIBUTE_FIELDS) - 1
+        raise Malformed(f"attribute {desc.name!r}: expected a type of 0 to {most}, got {desc.type}")
     field = messages.ATTRIBUTE_FIELDS[desc.type]
     value = getattr(desc, field)
     if field == "scalar":
@@ -270,7 +283,7 @@ def _attribute(desc: Any) -> Any:
 
 def _scalar(desc: Any) -> bool | int | float | complex:
     if desc.type not in messages.SCALAR_FIELDS:
-        raise Malformed(f"a scalar has the unknown type {desc.type}")
+        raise Malformed(f"scalar: expected a type of 1 to 4, got {desc.type}")
     value = getattr(desc, messages.SCALAR_FIELDS[desc.type])
     return complex(value.r, value.i) if desc.type == 4 else value
 
@@ -316,7 +329,8 @@ def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
         raise ModelFormatError(f"not a PIR program: {_reason(error)}", file) from error
     if version not in VERSIONS:
         raise UnsupportedError(
-            f"{file}: PIR version {version}; {VERSIONS[0]} to {VERSIONS[-1]} are read"
+            f"{file}: PIR version {version}: expected {VERSIONS[0]} to {VERSIONS[-1]}; save the"
+            " model with Paddle 3.3"
         )
     reader, at = _Reader(), 0
     try:
@@ -348,7 +362,7 @@ def _find_changed(operations: Any, depth: int) -> set[int]:
     values are not constants.
     """
     if depth > _DEEPEST:
-        raise ValueError(f"blocks inside blocks, deeper than {_DEEPEST}")
+        raise ValueError(f"expected at most {_DEEPEST} blocks inside blocks")
     result = set()
     for operation in operations:
         if (at := _in_place(operation["#"])) is not None:
@@ -515,7 +529,7 @@ class _Reader:
         if dtype in (None, "bfloat16") or math.prod(sizes) > _MOST:
             return False
         if any(size < 0 for size in sizes):
-            raise ValueError(f"a constant of shape {sizes}")
+            raise ValueError(f"constant: expected sizes of 0 or more, got {sizes}")
         array = np.asarray(value, np.float64 if isinstance(value, float) else None)
         self.constants[names[0]] = np.broadcast_to(array.astype(dtype), sizes)
         del self.variables[names[0]]  # constants belong to no block: each block may read them
@@ -531,7 +545,10 @@ class _Reader:
         slots: dict[str, tuple[str, ...]] = {}
         values: dict[str, Any] = dict(meaning.fixed)
         if len(operands) > len(meaning.inputs):
-            raise ValueError(f"{len(operands)} operands of {meaning.type}")
+            raise ValueError(
+                f"{meaning.type}: expected at most {len(meaning.inputs)} operands, got"
+                f" {len(operands)}"
+            )
         for slot, names in zip(meaning.inputs, operands, strict=False):
             attribute, _, tensor = slot.partition("|")
             if slot == "-":
@@ -628,7 +645,7 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
     model = _model(Path(path))
     if params is not None:
         if not (os.path.isfile(params) or os.path.isdir(params)):
-            raise ModelFormatError("no such file or folder of parameters", params)
+            raise ModelFormatError("no such file or folder; pass the parameters as params", params)
         return Files(model, Path(params))
     if model.suffix in (".pdmodel", ".json"):
         combined = [model.with_suffix(".pdiparams")]
@@ -706,7 +723,7 @@ def _file_of(name: str, files: Files) -> Path:
     if not os.path.isfile(file):
         raise ModelFormatError(
             f"parameter {name!r} has no file in the folder, and there is no combined file;"
-            " give the file or folder as params",
+            " pass the file or folder as params",
             files.params,
         )
     return file

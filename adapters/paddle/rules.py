@@ -15,6 +15,7 @@ from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
 from onernn.adapters.paddle.table import (
     RULES,
+    STALE_LOD,
     DtypeNumber,
     Elements,
     Integers,
@@ -59,10 +60,15 @@ def _binary(row: Row, op: PaddleOperator) -> PaddleTensor:
     x, y, axis = _input(op, "X"), _input(op, "Y"), op.attribute("axis", -1)
     rank, inner = x.rank, y.rank
     if rank < inner and x.ragged:
-        raise UnsupportedError(f"input Y has {inner} axes, more than the ragged X with {rank}")
+        raise UnsupportedError(
+            f"input Y: expected at most {rank} axes, as many as X with a LoD, got {inner}"
+        )
     missing = 0 if axis == -1 else max(rank, inner) - axis - min(rank, inner)
     if missing < 0 or axis < -1:
-        raise UnsupportedError(f"attribute axis={axis} for inputs of {rank} and {inner} axes")
+        raise UnsupportedError(
+            f"attribute axis={axis}: expected -1 to {abs(rank - inner)} for inputs of {rank} and"
+            f" {inner} axes"
+        )
     y = y.dense
     if missing:  # axes of the longer one follow the shorter one's
         new = range(min(rank, inner), min(rank, inner) + missing)
@@ -124,7 +130,7 @@ def _project(x: Any, columns: int, weight: Any) -> Any:
     """
     rank = x.rank
     if not 0 < columns < rank:
-        refuse(f"{columns} leading columns of an input of {rank} axes")
+        refuse(f"expected 1 to {rank - 1} leading axes as rows, got {columns}")
     if rank > columns + 1:
         rows = -1 if weight.known is None else weight.known.shape[0]
         x = x.reshape(*[0] * columns, rows)
@@ -135,7 +141,7 @@ def _project(x: Any, columns: int, weight: Any) -> Any:
 def mul(X, Y, *, x_num_col_dims=1, y_num_col_dims=1):
     split, rank = y_num_col_dims, Y.rank
     if not 0 < split < rank:
-        refuse(f"attribute y_num_col_dims={split}: Y has {rank} axes")
+        refuse(f"attribute y_num_col_dims={split}: expected 1 to {rank - 1} for Y of {rank} axes")
     matrix = Y
     if rank > 2:
         matrix = Y.constant(Y.array.reshape(math.prod(Y.array.shape[:split]), -1))
@@ -182,7 +188,7 @@ def matmul_v2(X, Y, *, trans_x=False, trans_y=False, op):
     if op.version < 3_000_000 or not X.ragged:
         return factors[0] @ factors[1]
     if X.rank < 2 or Y.rank > X.rank or X.rank == 2 and trans_x:
-        refuse("input X: Paddle 3 keeps a LoD that does not fit")
+        refuse(f"input X: {STALE_LOD}")
     return (factors[0] @ factors[1]).under(X)
 
 
@@ -190,7 +196,10 @@ def matmul_v2(X, Y, *, trans_x=False, trans_y=False, op):
 def matmul(X, Y, *, transpose_X=False, transpose_Y=False, alpha=1.0, op):
     """Multiplies, and scales the product. Unlike matmul_v2, it keeps the LoD of X."""
     if min(X.rank, Y.rank) < 2 and (transpose_X or transpose_Y):
-        refuse(f"attributes transpose_X, transpose_Y of {X.rank} and {Y.rank} axes")
+        refuse(
+            f"attributes {transpose_X=}, {transpose_Y=}: expected False for inputs of {X.rank} and"
+            f" {Y.rank} axes"
+        )
     x, y = (
         each.dense.swap() if turned else each.dense
         for each, turned in ((X, transpose_X), (Y, transpose_Y))
@@ -199,7 +208,7 @@ def matmul(X, Y, *, transpose_X=False, transpose_Y=False, alpha=1.0, op):
         out = x @ y * alpha
         return out.reshape(1) if X.rank == Y.rank == 1 and op.gives_one() else out
     if X.rank < 2 or Y.rank > X.rank or X.rank == 2 and transpose_X:
-        refuse("input X: Paddle keeps a LoD that does not fit")
+        refuse(f"input X: {STALE_LOD}")
     return (x @ y * alpha).under(X)
 
 
@@ -234,7 +243,7 @@ def silu(X):
 
 def check_threshold(threshold: float) -> None:
     if threshold < 20:
-        refuse("attribute threshold: below 20 the function jumps")
+        refuse(f"attribute {threshold=}: expected 20 or more; below 20 the function jumps")
 
 
 @paddle("softplus", beta=1.0)
@@ -276,7 +285,7 @@ def masked_fill(X, Mask, Value):
 
 def check_floats(x: PaddleTensor) -> None:
     if x.dtype.kind != "f":
-        refuse(f"{x.dtype} numbers")
+        refuse(f"input {x.slot}: expected floating point, got {x.dtype}; cast it first")
 
 
 @paddle("pow", FactorTensor="")
@@ -305,9 +314,12 @@ def sum_(*X):
 @paddle("cumsum", Axis="")
 def cumsum(X, *, axis=-1, flatten=False, exclusive=False, reverse=False):
     if exclusive:
-        refuse("attribute exclusive: Paddle gives a single element itself, not 0")
+        refuse(
+            "attribute exclusive=True: expected False; Paddle returns a single element unchanged"
+            " instead of 0"
+        )
     if flatten and X.ragged:
-        refuse("attribute flatten: Paddle keeps a LoD that does not fit")
+        refuse(f"attribute flatten=True: {STALE_LOD}")
     x, axis = (X.dense.reshape(-1), 0) if flatten else (X.dense, axis)
     return x.CumSum(axis, reverse=int(reverse)).under(X)
 
@@ -319,7 +331,7 @@ _INTEGERS = {-1: "int64", 2: "int32", 3: "int64"}
 def extreme(X, *, axis=-1, dtype=OneOf(-1, _INTEGERS), keepdims=False, flatten=False, op):
     kind, whole = "ArgMax" if op.at.type == "arg_max" else "ArgMin", flatten and keepdims
     if whole and kind == "ArgMin":
-        refuse("attributes flatten=True, keepdims=True: never measured")
+        refuse("attributes flatten=True, keepdims=True: expected one of them False")
     x, axis = (X.dense.reshape(-1), 0) if flatten else (X.dense, axis)
     out = getattr(x, kind)(axis=axis, keepdims=int(keepdims and not flatten))
     return (out.reshape(*[1] * X.rank) if whole else out).cast(dtype)
@@ -343,7 +355,10 @@ def top_k_v2(X, K=None, *, k=1, axis=-1, largest=True, sorted=True):
 def layer_norm(X, Scale=None, Bias=None, *, begin_norm_axis=1, epsilon=1e-5):
     sizes = X.shape[begin_norm_axis:]
     if not 0 < begin_norm_axis < X.rank or None in sizes:
-        refuse(f"attribute begin_norm_axis={begin_norm_axis} of an input {X.shape}")
+        refuse(
+            f"attribute {begin_norm_axis=}: expected 1 to {X.rank - 1}, and known sizes from there"
+            f" on, got an input {X.shape}"
+        )
     scale = Scale.dense.reshape(*sizes) if Scale else X.fill(sizes, 1)
     bias = [Bias.dense.reshape(*sizes)] if Bias else []
     return X.LayerNormalization(scale, *bias, axis=begin_norm_axis, epsilon=epsilon, outputs=3)[0]
@@ -397,7 +412,10 @@ def fill_constant_batch_size_like(
     source, target = input_dim_idx, output_dim_idx
     filled = np.asarray(float(str_value) if str_value else value)
     if not 0 <= target < len(shape) or source < 0:
-        refuse(f"attribute output_dim_idx={target} of shape {list(shape)}")
+        refuse(
+            f"attributes input_dim_idx={source}, output_dim_idx={target}: expected 0 or more, and"
+            f" an axis of shape={list(shape)}"
+        )
     like = Input.SequenceLengths() if Input.ragged and source == 0 else Input
     size = like.Shape(start=source, end=source + 1)
     whole = op.join(shape[:target], size.name, shape[target + 1 :])
@@ -413,7 +431,7 @@ def fill_any_like(X, *, dtype=DtypeNumber(-1), value=0.0):
 @paddle("assign_value")
 def assign_value(*, shape=(), dtype=DtypeNumber(5), values=Elements(), op):
     if math.prod(shape) != len(values):
-        refuse(f"attribute shape={shape}: its values are others")
+        refuse(f"attribute shape={shape}: expected {math.prod(shape)} values, got {len(values)}")
     return op.constant(np.asarray(values, dtype).reshape(shape), "values")
 
 
@@ -447,9 +465,9 @@ def tile(X, *, repeat_times=Integers("RepeatTimes", "repeat_times_tensor"), op):
     """
     shape = repeat_times.type.counts
     if len(shape) != 1 or shape[0] is None:
-        refuse("the number of axes to repeat is not known")
+        refuse("input RepeatTimes: expected a list whose length is known")
     if X.ragged:
-        refuse("input X carries a LoD, which Paddle keeps though it does not fit")
+        refuse(f"input X: {STALE_LOD}")
     more = shape[0] - X.rank
     repeats = op.join([1] * -more, repeat_times.name) if more < 0 else repeat_times
     return (X.unsqueeze(*range(more)) if more > 0 else X).Tile(repeats)

@@ -29,7 +29,10 @@ def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
     if not files.params.is_dir():
         shared = os.path.relpath(files.params, where)
     elif files.params != where:
-        raise UnsupportedError("paddle reads parameters from the model's own folder only")
+        raise UnsupportedError(
+            f"params: expected {where}, the model's own folder, got {files.params}: Paddle reads a"
+            " file per parameter from there only"
+        )
     named = {"model_filename": files.model.name, "params_filename": shared}
     executor = paddle.static.Executor(paddle.CPUPlace())
     with paddle.static.scope_guard(paddle.static.Scope()):

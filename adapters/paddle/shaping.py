@@ -12,7 +12,14 @@ from onernn.adapters.common.bodies import count_up, remainder
 from onernn.adapters.common.bodies import stack as stack_values
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.paddle.rules import check_floats, check_threshold
-from onernn.adapters.paddle.table import DtypeNumber, Elements, Integers, dygraph, paddle
+from onernn.adapters.paddle.table import (
+    STALE_LOD,
+    DtypeNumber,
+    Elements,
+    Integers,
+    dygraph,
+    paddle,
+)
 from onernn.ir.budget import loading
 from onernn.ir.types import Size
 
@@ -28,14 +35,14 @@ _ALL = 2**31 - 1
 def reshape(X, *, shape=Integers("Shape", "ShapeTensor"), op):
     if op.variables("ShapeTensor") or op.variables("Shape"):
         if X.ragged:
-            refuse("input Shape: a LoD under a shape that is computed")
+            refuse("input Shape: expected a constant for an input X with a LoD")
         return X.Reshape(shape)
     shape = op.attribute("shape", ())
     if X.ragged and shape[:1] == (-1,):
         rows = _multiply(X.shape[1:])
         new = _multiply([X.shape[at] if size == 0 else size for at, size in enumerate(shape)][1:])
         if None not in (rows, new) and rows != new:  # Paddle keeps a LoD that does not fit
-            refuse(f"attribute shape={shape} splits or joins the rows of a LoD")
+            refuse(f"attribute shape={shape}: expected rows of the same size, because X has a LoD")
     return X.reshape(*shape)
 
 
@@ -54,11 +61,11 @@ def squeeze(X, *, axes=()):
     """Removes axes of size one; other axes stay. Without ``axes``, removes all axes of size one."""
     sizes = X.shape
     if not axes and None in sizes:
-        refuse("attribute axes=(): which axes go shows only at run time")
+        refuse(f"attribute axes=(): expected axes, or known sizes, got {sizes}; set axes")
     chosen = {axis % len(sizes) for axis in axes} or set(range(len(sizes)))
     gone = sorted(axis for axis in chosen if sizes[axis] in (1, None))
     if 0 in gone and X.ragged:
-        refuse(f"attribute axes={axes}: the rows of a LoD cannot be squeezed")
+        refuse(f"attribute axes={axes}: expected no axis 0 for an input with a LoD")
     return X.squeeze(*gone) if gone else X
 
 
@@ -68,7 +75,10 @@ def flatten(X, *, start_axis=1, stop_axis=1):
     sizes = X.shape
     start, stop = start_axis % len(sizes), stop_axis % len(sizes)
     if (X.ragged and not start) or start > stop or None in sizes[stop + 1 :]:
-        refuse(f"axes {start} to {stop} of {sizes} as one")
+        refuse(
+            f"attributes {start_axis=}, {stop_axis=}: expected ascending axes, known sizes after"
+            f" them, and no axis 0 of a LoD, got sizes {sizes}"
+        )
     return X.reshape(*[0] * start, -1, *sizes[stop + 1 :])
 
 
@@ -79,7 +89,10 @@ def flatten_to_matrix(X, *, axis=1):
     """
     repeats = _multiply(X.shape[1:axis]) if axis else None
     if X.ragged and repeats is None:
-        refuse(f"attribute {axis=}: whether the rows of the LoD stay is not known")
+        refuse(
+            f"attribute {axis=}: expected 1 or more, and known sizes before it, for an input"
+            f" {X.shape} with a LoD"
+        )
     out = X.dense.Flatten(axis=axis)
     return out.under(X) if repeats == 1 else out
 
@@ -91,7 +104,7 @@ def unsqueeze(X, *, axes=()):
     for axis in axes:
         place = axis if axis >= 0 else axis + len(placed) + 1
         if not 0 <= place <= len(placed):
-            refuse(f"attribute axes: {axis} for {len(placed)} axes")
+            refuse(f"attribute {axes=}: expected axes of up to {len(placed)}, got {axis}")
         placed.insert(place, True)
     new = [at for at, added in enumerate(placed) if added]
     # A new first axis has no LoD. Paddle keeps the LoD of a batch of one row, whose first size
@@ -108,7 +121,7 @@ def concat(*X, axis=0):
     if axis:
         return X[0].Concat(*X[1:], axis=axis)
     if len(levels) > 1:
-        refuse(f"attribute axis=0: inputs X have {sorted(levels)} LoD levels")
+        refuse(f"inputs X: expected equally many LoD levels for axis=0, got {sorted(levels)}")
     return X[0].SequenceAppend(*X[1:])
 
 
@@ -127,14 +140,23 @@ def stack(*X, axis=0):
 @paddle("split", AxisTensor="", SectionsTensorList="")
 def split(X, *, axis=0, sections=(), num=0, op):
     if axis < 0:  # paddle.split never saves one
-        refuse(f"attribute axis={axis}: Paddle 2.6.2 cuts the memory elsewhere")
+        refuse(
+            f"attribute axis={axis}: expected 0 or more; Paddle 2.6.2 splits wrongly at a negative"
+            " axis"
+        )
     sections, size, count = list(sections), X.shape[axis], len(op.outputs.get("Out", ()))
     if -1 in sections:
         if size is None or sections.count(-1) > 1:
-            refuse(f"attribute sections={sections} of {X.shape}")
+            refuse(
+                f"attribute sections={sections}: expected at most one -1, and a known size of axis"
+                f" {axis}, got an input {X.shape}"
+            )
         sections[sections.index(-1)] = size - sum(sections) - 1
     if (len(sections) or num) != count:
-        refuse(f"{len(sections) or num} parts into {count} outputs")
+        refuse(
+            f"attributes sections, num: expected {count} parts, one per output, got"
+            f" {len(sections) or num}"
+        )
     x = X.dense if axis == 0 else X
     return x.Split(*([sections] if sections else []), axis=axis, outputs=count)
 
@@ -159,7 +181,7 @@ def lookup_table_v2(Ids, W, *, padding_idx=-1):
         if padding_idx == len(rows):  # one past the table is also a row of zeros
             rows = np.concatenate([rows, np.zeros_like(rows[:1])])
         if not 0 <= padding_idx < len(rows):
-            refuse(f"attribute padding_idx={padding_idx}: the table has {len(rows)} rows")
+            refuse(f"attribute padding_idx={padding_idx}: expected -1 to {len(rows)}")
         rows[padding_idx] = 0
         table = W.constant(rows)
     return table.Gather(Ids, axis=0, non_negative=True)
@@ -167,7 +189,7 @@ def lookup_table_v2(Ids, W, *, padding_idx=-1):
 
 def _keep_rows(x: Any, axes: object, *, rows_change: bool) -> None:
     if rows_change and x.ragged:
-        refuse(f"attribute {axes}: Paddle keeps a LoD that does not fit")
+        refuse(f"attribute {axes}: {STALE_LOD}")
 
 
 @paddle("gather", Axis="")
@@ -244,7 +266,7 @@ _TENSORS: dict[str, Any] = {
 @paddle("strided_slice", decrease_axis=(), **_TENSORS)
 def strided_slice(Input, *, axes=(), starts=(), ends=(), strides=(), infer_flags=()):
     if min(strides, default=1) < 1:
-        refuse(f"attribute strides={strides}: backwards")
+        refuse(f"attribute strides={strides}: expected 1 or more")
     _keep_rows(Input, f"{axes=}", rows_change=0 in axes)
     return Input.Slice(starts, ends, axes, strides)
 
@@ -279,7 +301,7 @@ def set_value(
     places = places.squeeze(*decrease_axes) if decrease_axes else places
     places = places.unsqueeze(*none_axes) if none_axes else places
     if value.rank > places.rank:
-        refuse(f"input ValueTensor: {value.rank} axes for a slice of {places.rank}")
+        refuse(f"input ValueTensor: expected at most {places.rank} axes, got {value.rank}")
     value = value.cast(Input.dtype).Expand(places.sizes).reshape(-1)
     return x.reshape(-1).ScatterElements(places.reshape(-1), value, axis=0).Reshape(sizes)
 
@@ -429,7 +451,7 @@ def where_index(Condition):
 def masked_select(X, Mask):
     """Returns the elements of X for which the mask, of the same shape, is true."""
     if X.rank != Mask.rank:
-        refuse("input Mask: of another rank than X")
+        refuse(f"input Mask: expected {X.rank} axes, as many as X, got {Mask.rank}")
     return X.GatherND(Mask.NonZero().transpose(1, 0))
 
 
@@ -441,7 +463,7 @@ def index_put(x, indices=(), value=None, *, accumulate=False, op):
     first = indices[0]
     if first.type.dtype == "bool":
         if len(indices) > 1:
-            refuse("input indices: a mask among several")
+            refuse("input indices: expected one mask, or integers only")
         places, count = first.NonZero().transpose(1, 0), first.rank
     else:
         count, places = len(indices), first
@@ -461,7 +483,7 @@ def one_hot(X, *, depth=-1, dtype=DtypeNumber(5), allow_out_of_range=False):
     it.
     """
     if depth < 1:
-        refuse(f"attribute depth={depth}")
+        refuse(f"attribute depth={depth}: expected 1 or more")
     if not allow_out_of_range:
         loading().ask(depth * depth * np.dtype(dtype).itemsize, f"a table of depth {depth}")
         return X.constant(np.eye(depth, dtype=dtype)).Gather(X, axis=0, non_negative=True)
@@ -509,7 +531,10 @@ def sequence_conv(X, Filter, *, contextLength=1, contextStart=0):
     zeros.
     """
     if not 0 < contextLength <= 2**10 or abs(contextStart) > 2**10:
-        refuse(f"attributes contextLength={contextLength}, contextStart={contextStart}")
+        refuse(
+            f"attributes contextLength={contextLength}, contextStart={contextStart}: expected 1 to"
+            " 1024, and -1024 to 1024"
+        )
     return X.with_lod().SequenceContext(length=contextLength, start=contextStart) @ Filter
 
 
@@ -518,7 +543,10 @@ def sequence_expand(X, Y, *, ref_level=-1):
     """Repeats sequence n of X once for each part of element n of a LoD level of Y."""
     depth = Y.with_lod().depth
     if not -1 <= ref_level < depth or X.depth > 1:
-        refuse(f"attribute ref_level={ref_level}: X has {X.depth} LoD levels, Y {depth}")
+        refuse(
+            f"attribute ref_level={ref_level}: expected -1 to {depth - 1}, and at most 1 LoD level"
+            f" of X, got {X.depth}"
+        )
     return X.SequenceExpand(Y, level=ref_level % depth)
 
 
@@ -532,7 +560,7 @@ def sequence_expand_as(X, Y):
 def sequence_concat(*X):
     """Joins sequence n of all inputs, one after the other."""
     if any(x.depth != 1 for x in X):
-        refuse("inputs X: one LoD level each is supported")
+        refuse(f"inputs X: expected one LoD level each, got {[x.depth for x in X]}")
     return X[0].SequenceConcat(*X[1:])
 
 
@@ -584,7 +612,7 @@ def sequence_enumerate(X, *, win_size=2, pad_value=0):
     sequence.
     """
     if not 0 < win_size <= 2**10:
-        refuse(f"attribute win_size={win_size}")
+        refuse(f"attribute win_size={win_size}: expected 1 to 1024")
     pad = X.constant(pad_value)
     return (X.with_lod(1) - pad).SequenceContext(length=win_size, start=0) + pad
 
@@ -595,7 +623,10 @@ def sequence_reshape(X, *, new_dim):
     x = X.with_lod(1)
     width = x.shape[1] if x.rank == 2 else None
     if width is None or new_dim < 1:
-        refuse(f"attribute {new_dim=} of {x.shape}")
+        refuse(
+            f"attribute {new_dim=}: expected 1 or more, and an input of two axes and known width,"
+            f" got {x.shape}"
+        )
     lengths = x.SequenceLengths().Mul([width]).Div([new_dim])  # rests: the sum is not the rows
     return x.dense.reshape(-1, new_dim).SequenceReset(_offsets(lengths))
 
@@ -615,9 +646,9 @@ def lod_reset(X, Y=None, *, target_lod=()):
     if Y and Y.ragged:  # Y comes before target_lod
         return X.under(Y)
     if Y and Y.dtype.kind != "i":
-        refuse("input Y carries no LoD, and no offsets as numbers")
+        refuse(f"input Y: expected a LoD, or offsets as integers, got {Y.dtype} without a LoD")
     if not Y and not target_lod:
-        refuse("neither input Y nor attribute target_lod")
+        refuse("input Y, attribute target_lod: expected one of them, got none")
     return X.SequenceReset(Y or target_lod)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from onernn.adapters.common.caller_rules import CallerRule, check_declared, find_caller
 from onernn.adapters.common.lowering import (
+    PASS_RULE,
     FoldingBudget,
     GraphBuilder,
     LoweringStep,
@@ -76,14 +77,14 @@ class Blocks:
 
     def operators(self, number: int) -> Sequence[Operator]:
         if number not in self._blocks:
-            raise BlockError(f"there is no block {number}")
+            raise BlockError(f"expected a block of the program, got {number}")
         return self._blocks[number].operators
 
     def graph(self, number: int) -> NativeGraph:
         """Returns a block as a graph. The block's own variables are local."""
         if number not in self._graphs:
             if number in self._waiting or len(self._waiting) > _DEEPEST:
-                raise BlockError("blocks inside blocks, too deep or in a circle")
+                raise BlockError(f"expected at most {_DEEPEST} blocks inside blocks, no circle")
             self._waiting.append(number)
             try:
                 nodes = [self._node(op) for op in self.operators(number)]
@@ -234,6 +235,9 @@ class Part:
         return bool(self.value) and not self.stacked
 
 
+_FILLING = "while a loop fills an array, expected reads of the element that it appended last only"
+
+
 @dataclass(frozen=True)
 class TensorArray:
     parts: tuple[Part, ...] = ()
@@ -252,7 +256,7 @@ class TensorArray:
         place = len(self.parts) - (behind or 0)
         if (behind or 0) < 1 or place < 0 or not all(each.single for each in self.parts[place:]):
             raise UnsupportedError(
-                "it writes to an index that is not known as the array's end; append to it"
+                "input I: expected the index after the array's last element; append to it"
             )
         return TensorArray((*self.parts[:place], Part.of(value), *self.parts[place + 1 :]))
 
@@ -260,15 +264,13 @@ class TensorArray:
         """Returns the value of an element, "" if it must be gathered from all elements."""
         behind = self._behind(at)
         if behind is not None and behind < 1:
-            raise UnsupportedError("it reads an element that was never written")
+            raise UnsupportedError("input I: expected the index of an element that was written")
         if behind is not None and behind <= len(self.parts):
             part, *later = self.parts[-behind:]
             if part.last and all(each.single for each in later):
                 return part.last
         if not all(part.value for part in self.parts):
-            raise UnsupportedError(
-                "while a loop fills an array, only the element that it appended last is read"
-            )
+            raise UnsupportedError(_FILLING)
         return ""
 
     def _behind(self, at: Size | None) -> int | None:
@@ -323,7 +325,7 @@ class PaddleBuilder(GraphBuilder):
         """Raises `UnsupportedError` if nested blocks lead to too many operators."""
         self._lowered[0] += operators
         if self._lowered[0] > _MOST and self.outer:
-            raise UnsupportedError(f"its blocks have more than {_MOST:,} operators in all")
+            raise UnsupportedError(f"its blocks: expected at most {_MOST:,} operators in all")
 
     def holds(self, variable: str) -> bool:
         """Returns whether a variable has a value."""
@@ -339,7 +341,7 @@ class PaddleBuilder(GraphBuilder):
         if result is None and (self.holds(variable) or not self.is_array(variable)):
             value = self.value(variable)
             refused = (n for n in self.nodes if n.op == UNSUPPORTED and value in n.outputs)
-            reason = next((node.attributes["reason"] for node in refused), "it is no array")
+            reason = next((node.attributes["reason"] for node in refused), "expected an array")
             raise UnsupportedError(f"{variable!r}: {reason}")
         return result or TensorArray()
 
@@ -347,9 +349,9 @@ class PaddleBuilder(GraphBuilder):
         """Returns the elements of an array along a new first axis."""
         zero = self.constant([0], "axes")
         if not array.parts:
-            raise UnsupportedError("an array without elements")
+            raise UnsupportedError("expected an array with elements, got an empty one")
         if not all(part.value for part in array.parts):
-            raise UnsupportedError("it reads all elements of an array while a loop fills it")
+            raise UnsupportedError(_FILLING)
         parts = [
             part.value if part.stacked else self.emit("Unsqueeze", (part.value, zero))
             for part in array.parts
@@ -377,7 +379,9 @@ class PaddleBuilder(GraphBuilder):
     def enter(self, name: str, known: Type) -> None:
         """Adds an input of a block."""
         if known.lod != ():
-            raise UnsupportedError(f"{name!r}: a LoD inside of a loop or a branch")
+            raise UnsupportedError(
+                f"{name!r}: expected no LoD in a loop or a branch; pad its sequences first"
+            )
         super().enter(name, known)
 
     def counts_up(self, value: str) -> bool:
@@ -425,6 +429,13 @@ INERT = frozenset(
 COMPUTED = frozenset("bool uint8 int8 int16 int32 int64 float32 float64".split())
 """The dtypes in which NumPy computes like Paddle. bfloat16 parameters are read as float32."""
 
+_DTYPES = f"one of {', '.join(sorted(COMPUTED))}"
+STALE_LOD = (
+    "Paddle keeps a LoD that no longer fits the rows: expected an input without a LoD; pad its"
+    " sequences first"
+)
+"""The reason to refuse an input with a LoD of which Paddle's result would be invalid."""
+
 _MOVING = frozenset(
     """
     assign cast concat flatten_contiguous_range gather reshape reshape2 slice split squeeze squeeze2
@@ -458,12 +469,14 @@ class PaddleOperator(NativeOperator):
             held = all(builder.value(name) in builder.constants for name in names)
             widened = op.type in _MOVING and held
             if (others := dtypes - COMPUTED - {None}) and not widened:
-                raise UnsupportedError(f"input {slot}: {others.pop()} numbers are not supported")
+                raise UnsupportedError(
+                    f"input {slot}: expected {_DTYPES}, got {others.pop()}; save one of these"
+                )
             if builder.narrow.intersection(names):
                 if op.type not in _NARROW:
                     raise UnsupportedError(
-                        f"input {slot}: in int8 or bf16 Paddle's {op.type} is"
-                        " another one than in float32"
+                        f"input {slot}: expected float32, because Paddle's {op.type} computes"
+                        " differently in int8 or bf16; dequantize it first"
                     )
                 if op.type in _MOVING:
                     builder.narrow.update(*op.outputs.values())
@@ -513,7 +526,7 @@ class PaddleOperator(NativeOperator):
             return declared.shape
         inferred = self.builder.type_of(value)
         if inferred.shape is None:
-            raise UnsupportedError(f"input {slot}: the rank of {variable!r} is not known")
+            raise UnsupportedError(f"input {slot}: expected a known number of axes of {variable!r}")
         return inferred.counts
 
     def dtype(self, slot: str) -> np.dtype[Any]:
@@ -522,7 +535,7 @@ class PaddleOperator(NativeOperator):
         dtype = declared and declared.dtype
         dtype = dtype or self.builder.type_of(self.builder.value(variable)).dtype
         if dtype is None:
-            raise UnsupportedError(f"input {slot}: its dtype is not known")
+            raise UnsupportedError(f"input {slot}: expected a known dtype")
         return np.dtype("float32" if dtype == "bfloat16" else dtype)  # its dtype after reading
 
     def note_dropout(self) -> None:
@@ -563,7 +576,7 @@ class PaddleTensor(Tensor):
         """The number of LoD levels."""
         lod = self.type.lod
         if lod is None:
-            raise UnsupportedError(f"whether {self.name!r} carries a LoD is not known")
+            raise UnsupportedError(f"{self.name!r}: expected a known number of LoD levels")
         return len(lod)
 
     @property
@@ -590,9 +603,9 @@ class PaddleTensor(Tensor):
         them, if given).
         """
         if not self.depth:
-            refuse(f"input {self.slot} carries no LoD")
+            refuse(f"input {self.slot}: expected a LoD; save the model with lod_level=1")
         if levels not in (None, self.depth):
-            refuse(f"input {self.slot}: {self.depth} LoD levels, only {levels} is supported")
+            refuse(f"input {self.slot}: expected {levels} LoD levels, got {self.depth}")
         return self
 
     @property
@@ -607,7 +620,7 @@ class DenseTensor(PaddleTensor):
     def __init__(self, op: Any, name: str, slot: str = "", place: int = 0) -> None:
         super().__init__(op, name, slot, place)
         if slot and self.ragged:
-            refuse(f"input {slot}: a LoD")
+            refuse(f"input {slot}: expected no LoD, got {self.depth} levels")
 
 
 class DtypeNumber(NamedTuple):
@@ -621,7 +634,7 @@ class DtypeNumber(NamedTuple):
         if self.default == -1 == number:
             return ""
         if dtype not in COMPUTED:
-            refuse(f"attribute {name}={number}: {dtype or 'unknown'} numbers")
+            refuse(f"attribute {name}={number}: expected {_DTYPES}, got {dtype or 'no dtype'}")
         return dtype
 
 
@@ -636,7 +649,7 @@ class Elements(NamedTuple):
         names = [name, *(f"{kind}_{name}" for kind in self.kinds)]
         elements, *others = [*filter(None, (op.attribute(each, ()) for each in names)), ()]
         if len(others) > 1:
-            refuse(f"attribute {name}: two of its lists are set")
+            refuse(f"attributes {', '.join(names)}: expected one of them, got {len(others)}")
         return list(elements)
 
 
@@ -711,7 +724,7 @@ def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
         if callers:
             read = replace(op, inputs=_name_slots(op.inputs, callers))
         elif op.type not in RULES:
-            raise UnsupportedError("this operator is not known")
+            raise UnsupportedError(f"this operator is not known{PASS_RULE}")
         result = PaddleOperator(builder, builder.blocks.declared, read, builder.version)
         results = result.run_rule(callers or RULES[op.type])
         if callers:

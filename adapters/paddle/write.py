@@ -58,7 +58,7 @@ def write_paddle(
         raise ValueError(f"place: expected one of {get_args(Place)}, got {place!r}")
     fused = place == "onednn" if fused is None else fused
     if place == "onednn" and not fused:
-        raise ValueError("place='onednn' belongs to fused operators, got fused=False")
+        raise ValueError("fused=False: expected True for place='onednn'")
     path, graph = Path(path), declare(graph, inputs)
     names = {value.name for value in graph.inputs} | {"feed", "fetch"}
     names.update(*(node.outputs for node in graph.nodes))

@@ -42,7 +42,7 @@ def _assign(block: Writing, values: Sequence[Variable], targets: Sequence[Variab
 def _check_dense(w: Writing) -> None:
     for name in filter(None, (*w.node.inputs, *w.node.outputs)):
         if w.types[name].depth:
-            raise UnsupportedError(f"{name!r} carries a LoD into a loop or a branch")
+            raise UnsupportedError(f"{name!r}: expected no LoD in a loop or a branch")
 
 
 def _of_any_turn(known: Type) -> Type:

@@ -18,7 +18,7 @@ from onernn.ops.windows import Window, windows_of
 def _as_image(x: Variable) -> Variable:
     """Returns (N, C, T) as (N, C, 1, T), and other shapes unchanged."""
     if x.rank not in (3, 4, 5):
-        raise UnsupportedError(f"windows over {x.rank - 2} axes: Paddle has one to three")
+        raise UnsupportedError(f"expected windows over one to three axes, got {x.rank - 2}")
     if x.rank > 3:
         return x
     return x.unsqueeze2(axes=[2]) if x.known is None else x.w.constant(x.known[:, :, None])
@@ -38,8 +38,8 @@ def _windows(attrs: Any, kernel: Sequence[int], sizes: Sequence[int | None]) -> 
     elif windows[0].same:
         if attrs.auto_pad == "SAME_LOWER" or any(window.dilation > 1 for window in windows):
             raise UnsupportedError(
-                f"auto_pad={attrs.auto_pad}, dilations={attrs.dilations} around sizes that only a"
-                " run knows; give pads"
+                f"attributes auto_pad={attrs.auto_pad}, dilations={attrs.dilations}: expected sizes"
+                " that are known before a run; set pads"
             )
         algorithm = "SAME"
     if len(windows) == 1:  # the row of an image
@@ -91,9 +91,9 @@ def conv_transpose(
 ):
     kernel = _kernel(weights)
     if output_shape or auto_pad not in ("NOTSET", "VALID"):
-        raise UnsupportedError(f"attributes {auto_pad=}, {output_shape=}: give pads")
+        raise UnsupportedError(f"attributes {auto_pad=}, {output_shape=}: expected pads instead")
     if len(kernel) == 3:
-        raise UnsupportedError("a transposed convolution over three axes")
+        raise UnsupportedError("expected a transposed convolution over one or two axes, got three")
     windows = _windows(w.node.attrs, kernel, x.sizes[2:])
     del windows["ksize"]
     more = tuple(output_padding or (0,) * len(kernel))
@@ -111,7 +111,7 @@ def conv_transpose(
 
 def _kernel(weights: Variable) -> list[int]:
     if None in weights.sizes:
-        raise UnsupportedError(f"weights {weights.type}: their sizes are known at run time only")
+        raise UnsupportedError(f"weights {weights.type}: expected sizes known before a run")
     return [size or 0 for size in weights.sizes[2:]]
 
 
@@ -119,7 +119,9 @@ def _pool(x: Variable, w: Writing, **more: Any) -> Variable:
     attrs = w.node.attrs
     windows = _windows(attrs, attrs.kernel_shape, x.sizes[2:])
     if set(windows.pop("dilations")) != {1}:
-        raise UnsupportedError(f"attribute dilations={attrs.dilations}: Paddle's pools have none")
+        raise UnsupportedError(
+            f"attribute dilations={attrs.dilations}: expected 1, because Paddle's pools have none"
+        )
     whole = {"global_pooling": False, "adaptive": False, "ceil_mode": bool(attrs.ceil_mode)}
     kind = "pool3d" if len(attrs.kernel_shape) == 3 else "pool2d"
     return _as_before(w.emit(kind, _as_image(x.dense), **windows, **whole, **more), x)
@@ -128,7 +130,7 @@ def _pool(x: Variable, w: Writing, **more: Any) -> Variable:
 @rule("MaxPool")
 def max_pool(x, *, auto_pad, dilations, pads, strides, kernel_shape, ceil_mode, storage_order, w):
     if any(map(w.graph.is_read, w.node.outputs[1:])):
-        raise UnsupportedError("the positions of the largest elements are read")
+        raise UnsupportedError("output Indices: expected that nothing reads it")
     return _pool(x, w, pooling_type="max", exclusive=True)
 
 
@@ -215,12 +217,16 @@ def pad(x, pads, value=None, axes=None, *, mode, w):
     first = min(2, *(axis for axis, each in enumerate(added) if any(each)))
     before, after = [0] * (2 - first), [*range(2, 5 - (x.rank - first))]
     if x.rank - first > 3:
-        raise UnsupportedError(f"attribute {mode=} around axis {first} of {x.rank}")
+        raise UnsupportedError(
+            f"attribute {mode=}: expected pads of the last three axes only, got axis {first} of"
+            f" {x.rank}"
+        )
     most = {"reflect": -1, "wrap": 0}.get(mode)
     for size, each in zip(x.sizes, added, strict=True):
         if most is not None and size is not None and max(each) > size + most:
             raise UnsupportedError(
-                f"attribute {mode=}: Paddle adds no {max(each)} to {size} elements"
+                f"attribute {mode=}: expected at most {size + most} pads of {size} elements, got"
+                f" {max(each)}"
             )
     wide = x.unsqueeze2(axes=[*before, *after]) if x.rank < 5 else x
     last_first = [end for each in reversed(added[first:]) for end in each]
@@ -258,12 +264,17 @@ def resize(
 ):
     place = coordinate_transformation_mode
     if antialias or axes or exclude_outside or keep_aspect_ratio_policy != "stretch":
-        raise UnsupportedError("attributes antialias, axes, exclude_outside or a policy of sizes")
+        raise UnsupportedError(
+            "attributes antialias, axes, exclude_outside, keep_aspect_ratio_policy: expected their"
+            " defaults"
+        )
     by = list(scales) or ([] if factors is None else factors.array.tolist())
     known = w.types[w.node.inputs[3]].sizes if sizes else None
     to = [] if known is None else [size.number for size in known.tolist()]
     if known is not None and tuple(known[:2]) != (w.types[w.node.inputs[0]].shape or ())[:2]:
-        raise UnsupportedError(f"sizes {known.tolist()}: batch and channels must stay")
+        raise UnsupportedError(
+            f"sizes {known.tolist()}: expected the input's sizes for batch and channels"
+        )
     last = by[1:2] not in ([], [1]) and by[-1] == 1
     if last:  # Keras's (N, ..., C)
         x, by = x.transpose(0, x.rank - 1, *range(1, x.rank - 1)), [by[0], by[-1], *by[1:-1]]
@@ -277,7 +288,11 @@ def resize(
     elif mode == "linear" and place in _PLACES and x.rank in _INTERPOLATIONS:
         kind = _INTERPOLATIONS[x.rank]
     else:
-        raise UnsupportedError(f"{mode=}, {place!r}, {nearest_mode=} of {x.rank} axes")
+        raise UnsupportedError(
+            f"attributes {mode=}, {coordinate_transformation_mode=}, {nearest_mode=}: expected"
+            " nearest with asymmetric and floor, or linear over one or two axes with one of"
+            f" {', '.join(_PLACES)}, got {x.rank} axes"
+        )
     rows = int(kind == "nearest" and x.rank == 3)
     image = _as_image(x.dense) if rows else x.dense
     if by:

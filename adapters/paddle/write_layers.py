@@ -51,7 +51,9 @@ def rows(x: Variable, index: Variable) -> Variable:
     dtype = held if held in ("float32", "float64") else "float64"
     inner = [size or 0 for size in x.sizes[1:]]
     if held == "int64" or len(inner) > 1 and 0 in inner:
-        raise UnsupportedError(f"words of {held} {x.sizes[1:]} are not moved")
+        raise UnsupportedError(
+            f"steps of {held} {x.sizes[1:]}: expected no int64, and sizes known before a run"
+        )
     if len(inner) != 1:
         table = table.reshape(0, -1)
     made = index.lookup_table_v2(W=table.cast(dtype), padding_idx=-1)
@@ -207,14 +209,14 @@ def sequence_context(x, *, length, start, w):
     """Writes a convolution with the identity. A product after it uses its own matrix instead."""
     width = x.sizes[-1]
     if width is None:
-        raise UnsupportedError("a window of words of unknown width")
+        raise UnsupportedError("expected steps of a width that is known before a run")
     return convolve(w.node, w.constant(np.eye(width * length, dtype=x.dtype)))
 
 
 @rule("SequenceExpand")
 def sequence_expand(x, like, *, level, w):
     if not x.depth and w.types[w.node.outputs[0]].depth:
-        raise UnsupportedError("repeated rows under a LoD")
+        raise UnsupportedError("expected an input with a LoD, because the result has one")
     return x.sequence_expand(Y=like, ref_level=level)
 
 
@@ -222,7 +224,9 @@ def sequence_expand(x, like, *, level, w):
 def reverse_sequence(x, lengths, *, time_axis, batch_axis):
     """Reverses the steps of each sequence within its length. The steps after its length stay."""
     if {time_axis, batch_axis} != {0, 1}:
-        raise UnsupportedError("time and batch are not the first axes; transpose before")
+        raise UnsupportedError(
+            f"attributes {time_axis=}, {batch_axis=}: expected 0 and 1; transpose the input first"
+        )
     w, batch = x.w, x.swap() if time_axis == 0 else x
     count, time = batch.size(0), batch.size(1)
     lengths = lengths.cast("int64").reshape(-1, 1)
@@ -312,7 +316,7 @@ def recurrent(x, *_, spec, weights, precision, w):
     if reason := why_not(spec, rnn.layers, limits):
         raise UnsupportedError(reason)
     if x.depth > 1:
-        raise UnsupportedError("two LoD levels: Paddle's recurrent operators take one")
+        raise UnsupportedError(f"input {rnn.x!r}: expected at most one LoD level, got {x.depth}")
     states = [w.value(name) if name else None for name in rnn.states]
     if spec.cell in _OVER_WORDS.cells and not _came_padded(w, rnn):
         y, finals, cells = _over_words(w, rnn, x, states)
@@ -557,7 +561,7 @@ def _is_placed(w: Writing, rnn: Recurrent, states: Sequence[Variable | None]) ->
     if any(states):
         reason = "Paddle's oneDNN kernel keeps the initial state of an earlier batch"
     elif rnn.spec.activations is not None:
-        reason = "Paddle's oneDNN kernel knows sigmoid and tanh only"
+        reason = "Paddle's oneDNN kernel supports sigmoid and tanh only"
     elif w.graph.is_read(rnn.c_final) or w.graph.is_read(rnn.cells):
         reason = "Paddle's oneDNN kernel writes no cell states"
     if reason:

@@ -22,7 +22,7 @@ def _unary(row: Row, x: Variable, *, w: Writing) -> Variable:
     if OPERATORS[w.node.op].slots[0].ragged:
         x.check_levels()
     if w.node.op == "Relu" and not x.dtype.startswith("float"):
-        raise UnsupportedError(f"Paddle has no kernel for {x.dtype} numbers")
+        raise UnsupportedError(f"expected floating point, got {x.dtype}; cast the input")
     attributes = {
         named.name: named.theirs(getattr(w.node.attrs, name))
         for name, named in row.attributes.items()
@@ -34,7 +34,9 @@ def _binary(row: Row, out: Variable, *others: Variable, w: Writing) -> Variable:
     """Computes with any number of values, one after the other."""
     for other in others:
         if w.node.op in ("Div", "Pow") and out.dtype != other.dtype:
-            raise UnsupportedError("numbers of two types")
+            raise UnsupportedError(
+                f"expected inputs of one dtype, got {out.dtype} and {other.dtype}; cast one of them"
+            )
         out = out.binary(row.type, other)
     return out if others else out.copy()
 
@@ -63,7 +65,7 @@ def neg(x):
 @rule("Cast")
 def cast(x, *, to):
     if str(to) not in _COMPUTED:
-        raise UnsupportedError(f"attribute {to=}: only {', '.join(sorted(_COMPUTED))} are written")
+        raise UnsupportedError(f"attribute {to=}: expected one of {', '.join(sorted(_COMPUTED))}")
     return x.cast(str(to), always=True)
 
 
@@ -88,7 +90,9 @@ def where(condition, x, y, *, w):
     """
     condition, x, y = condition.dense, x.dense, y.dense
     if x.dtype != y.dtype:
-        raise UnsupportedError(f"a choice between {x.dtype} and {y.dtype}: cast one")
+        raise UnsupportedError(
+            f"expected inputs of one dtype, got {x.dtype} and {y.dtype}; cast one of them"
+        )
     if x.dtype == "bool":
         chosen, other = condition.binary("logical_and", x), condition.logical_not()
         return chosen.binary("logical_or", other.binary("logical_and", y))
@@ -150,7 +154,7 @@ _SUMMED: dict[str, tuple[Callable[[Variable], Variable], Callable[[Variable], Va
 def reduce_sums(x, axes=None, *, keepdims, noop_with_empty_axes, w):
     before, after = _SUMMED[w.node.op]
     if axes is None and noop_with_empty_axes:
-        raise UnsupportedError("no axes, and noop_with_empty_axes: set axes")
+        raise UnsupportedError("attribute noop_with_empty_axes=1: expected axes; set them")
     return after(_reduce("reduce_sum", before(x.dense), integers(axes), keepdims))
 
 
@@ -191,7 +195,9 @@ def _reduce(kind: str, x: Variable, axes: Sequence[int], keepdims: int) -> Varia
 @rule("ArgMax ArgMin")
 def extreme(x, *, axis, keepdims, select_last_index, w):
     if select_last_index:
-        raise UnsupportedError("attribute select_last_index: Paddle takes the first of equal ones")
+        raise UnsupportedError(
+            "attribute select_last_index=1: expected 0, because Paddle takes the first of equals"
+        )
     kind = "arg_max" if w.node.op == "ArgMax" else "arg_min"
     return w.emit(kind, x, axis=int(axis), keepdims=bool(keepdims), flatten=False, dtype=3)
 
@@ -256,10 +262,12 @@ def top_k(x, k, *, axis, largest, sorted, w):
 @rule("LayerNormalization")
 def layer_norm(x, scale, bias=None, *, axis, epsilon, stash_type, w):
     if any(map(w.graph.is_read, w.node.outputs[1:])):
-        raise UnsupportedError("mean or deviation of a normalization is read")
+        raise UnsupportedError("outputs Mean, InvStdDev: expected that nothing reads them")
     axis, shape = axis % x.rank, scale.sizes
     if len(shape) != x.rank - axis or None in shape:
-        raise UnsupportedError(f"scale {shape} of a normalization over axes from {axis} on")
+        raise UnsupportedError(
+            f"input Scale: expected the known sizes of the axes from {axis} on, got {shape}"
+        )
     if None in x.sizes[axis:]:  # the normalized axes have the sizes of the scale
         x = x.reshape(*[0] * axis, *shape)
     return x.layer_norm(
@@ -405,7 +413,10 @@ def reshape(x, shape, *, allowzero, w):
         return x.reshape(*[-1] * out_rank, computed=shape)
     sizes = integers(shape)
     if 0 in sizes and allowzero:
-        raise UnsupportedError("attribute allowzero: Paddle keeps the size where 0 stands")
+        raise UnsupportedError(
+            f"attribute allowzero=1: expected no 0 in {sizes}, because Paddle keeps the input's"
+            " size there"
+        )
     if not sizes:  # Paddle's reshape takes no empty list of sizes
         return x.dense.reshape(1).squeeze2(axes=[0])
     return x.reshape(*sizes)
@@ -417,7 +428,10 @@ def flatten(x, *, axis):
     if axis == 1:
         return x.reshape(0, -1)
     if None in later:
-        raise UnsupportedError(f"attribute {axis=}: the sizes {later} are known at run time only")
+        raise UnsupportedError(
+            f"attribute {axis=}: expected sizes after it that are known before a run, got {later};"
+            " declare them (--input)"
+        )
     return x.dense.reshape(-1, math.prod(size or 0 for size in later))
 
 
@@ -453,7 +467,9 @@ def einsum(*values, equation, w):
         out = _reduce("reduce_sum", x.dense, gone, keepdims=0) if gone else x
         return out.transpose(*map(left.index, target)) if len(left) > 1 else out
     if not values[0].dtype.startswith("float"):
-        raise UnsupportedError(f"{equation=}: Paddle has no kernel for {values[0].dtype} numbers")
+        raise UnsupportedError(
+            f"{equation=}: expected floating point, got {values[0].dtype}; cast the inputs"
+        )
     operands = []
     for at, x in enumerate(values):
         axes = enumerate(zip(sources[at], x.sizes, strict=True))
@@ -494,12 +510,12 @@ def slice_(x, starts, ends, axes=None, steps=None):
     if whole and not slots:
         return x.flip(axis=chosen)
     if slots:
-        raise UnsupportedError(f"steps {strides} between ends that are computed at run time")
+        raise UnsupportedError(f"steps {strides}: expected 1 between ends that a run computes")
     turned = [at for at, step in enumerate(strides) if step < 0]
     for at in turned:  # cut forwards, and reverse the part
         first, last = numbers["ends"][at] + 1, numbers["starts"][at] + 1
         if first == 0:
-            raise UnsupportedError(f"step {strides[at]} back to the last element: nothing is left")
+            raise UnsupportedError(f"step {strides[at]}: expected an end before the last element")
         numbers["starts"][at], numbers["ends"][at] = max(first, -ALL), min(last, ALL) or ALL
     if not turned:
         return x.strided_slice(**numbers, strides=strides)
@@ -522,7 +538,7 @@ def constant_of_shape(shape, *, value, w):
     if shape.known is not None:
         sizes = integers(shape)
         if math.prod(sizes) > 2**16:
-            raise UnsupportedError(f"a constant of {sizes}")
+            raise UnsupportedError(f"expected at most {2**16:,} elements, got a shape {sizes}")
         return w.constant(np.full(sizes, number)).copy()
     if number.dtype.kind == "b":
         return w.fill(shape, number.astype(np.int32)).cast("bool")

@@ -54,6 +54,13 @@ class VariableNames(Names):
     mark = "_"
 
 
+def _check_dtype(name: str, dtype: str | None) -> None:
+    if dtype not in CODES:
+        raise UnsupportedError(
+            f"{name!r}: expected one of {', '.join(CODES)}, got {dtype}; cast it first"
+        )
+
+
 @dataclass(eq=False)
 class ProgramWriter:
     """A block, and the data that all blocks of a program share.
@@ -90,8 +97,7 @@ class ProgramWriter:
 
     def parameter(self, array: Array, stem: str) -> str:
         name = self.names.fresh(stem)
-        if array.dtype.name not in CODES:
-            raise UnsupportedError(f"{name!r}: Paddle has no {array.dtype} parameters")
+        _check_dtype(name, array.dtype.name)
         self.parameters[name] = np.ascontiguousarray(array).reshape(array.shape)
         self.variables.maps[-1][name] = type_of(array)
         return name
@@ -185,7 +191,7 @@ def _write_operation(block: Any, operation: Operator) -> None:
         for number in value if several else [value]:
             if kind is int and abs(number) > _MOST_DIMS:
                 raise UnsupportedError(
-                    f"attribute {name}={value} of {operation.type}: over 32 bits"
+                    f"{operation.type}: attribute {name}={value}: expected integers of 32 bits"
                 )
         member = "block_idx" if name == "sub_block" else (_LISTS if several else _SINGLE)[kind]
         number = messages.ATTRIBUTE_FIELDS.index(member)
@@ -244,7 +250,7 @@ class Variable:
     def array(self) -> Array:
         """The array of a constant; raises `UnsupportedError` for other variables."""
         if self.known is None:
-            raise UnsupportedError(f"{self.name!r} is computed at run time")
+            raise UnsupportedError(f"{self.name!r} is computed at run time, expected a constant")
         return self.known
 
     def binary(self, kind: str, other: Variable | int) -> Variable:
@@ -281,9 +287,7 @@ class Variable:
     def check_levels(self, levels: int = 1) -> Variable:
         """Returns this variable. Raises `UnsupportedError` unless it has ``levels`` LoD levels."""
         if self.depth != levels:
-            raise UnsupportedError(
-                f"a value of {self.depth} LoD levels, Paddle's operator takes {levels}"
-            )
+            raise UnsupportedError(f"{self.name!r}: expected {levels} LoD levels, got {self.depth}")
         return self
 
     def cast(self, dtype: str, *, always: bool = False) -> Variable:
@@ -399,11 +403,11 @@ class Writing:
 
     def write(self, node: Node) -> None:
         if node.op not in RULES:
-            other = "; ONNX has it: write .onnx" if CANONICAL[node.op].since else ""
-            raise UnsupportedError(f"operator {node.op} has no form in Paddle here{other}")
+            other = "; ONNX has one: write .onnx" if CANONICAL[node.op].since else ""
+            raise UnsupportedError(f"operator {node.op} has no equivalent in Paddle{other}")
         for name in filter(None, (*node.inputs, *node.outputs)):
-            if name in self.types and (dtype := self.types[name].dtype) not in CODES:
-                raise UnsupportedError(f"{name!r}: Paddle has no {dtype} numbers")
+            if name in self.types:
+                _check_dtype(name, self.types[name].dtype)
         self.node = node
         results = RULES[node.op](self)
         for name, result in zip(
@@ -430,8 +434,7 @@ class Writing:
 
     def feed(self, value: Value) -> None:
         """Adds an input of the graph, under its own name."""
-        if value.dtype not in CODES:
-            raise UnsupportedError(f"input {value.name!r}: Paddle has no {value.dtype} numbers")
+        _check_dtype(value.name, value.dtype)
         self.program.feeds.append(value.name)
         self.program.variables[value.name] = value.type
         self._reader.input(value)
@@ -549,7 +552,10 @@ class Writing:
                 self._reader.give(name, results[place])
                 like = self._reader.type_of(self._reader.value(name))
                 if None in (like.dtype, like.shape, like.lod):
-                    raise UnsupportedError(f"the result of Paddle's {op.type} is not known")
+                    raise UnsupportedError(
+                        f"Paddle's {op.type}: expected a result of known dtype, axes and LoD;"
+                        " declare the model's inputs (--input)"
+                    )
             self.program.variables.setdefault(name, like)
 
     def _give(self, name: str, variable: Variable) -> None:
@@ -560,7 +566,9 @@ class Writing:
         elif not expected.depth:
             variable = variable.dense
         if (variable.dtype, variable.rank) != (expected.dtype, expected.rank):
-            raise UnsupportedError(f"{name!r}: Paddle gives {variable.type}, expected {expected}")
+            raise UnsupportedError(
+                f"{name!r}: expected {expected}, got {variable.type} from Paddle's operators"
+            )
         inside = self.program.index > 0  # two blocks may use the same name
         self._values[name] = variable.name if inside else self._rename(variable, name)
         if self._values[name] == name:
@@ -589,7 +597,7 @@ class Writing:
         for name in self.node.inputs:
             if name in self._values and self.value(name).depth == depth:
                 return self.value(name)
-        raise UnsupportedError(f"no input of {depth} LoD levels to take them from")
+        raise UnsupportedError(f"expected an input with {depth} LoD levels, got none")
 
     def _rename(self, variable: Variable, new: str) -> str:
         """Renames a variable if its own name is provisional. Returns its name."""
@@ -635,7 +643,9 @@ class Rule(WritingRule):
     def __call__(self, w: Writing) -> Variable | tuple[Variable | None, ...]:
         """Returns the variable of the output, or the variables of all outputs."""
         if unknown := sorted({*w.node.attributes} - self.attributes - _OF_A_RUNTIME):
-            raise UnsupportedError(f"attributes {', '.join(unknown)} have no form in Paddle")
+            raise UnsupportedError(
+                f"attributes {', '.join(unknown)} have no equivalent in Paddle; write .onnx"
+            )
         w.inputs = [w.value(name) if name else None for name in w.node.inputs]
         return super().__call__(w)
 

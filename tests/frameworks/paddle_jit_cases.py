@@ -113,7 +113,7 @@ def case_single_steps() -> None:
         assert len(main.replaced) == len(ours) != len(main.refusals)
         close(got, expected)
         assert ("onernn_rnn" in (FILES / "events.json").read_text()) == bool(ours)
-    assert "few words" in single_step(backend="auto")[0].refusals[0].reason
+    assert "few steps" in single_step(backend="auto")[0].refusals[0].reason
 
 
 LOADED = """

@@ -218,9 +218,9 @@ def case_restored() -> None:
 def case_refusals() -> None:
     for more, options, reason in (
         ({"train": True, "dropout": 0.5}, {}, "eval()"),
-        ({"train": False}, {"dtype": "u8"}, "f32, bf16 or f16"),
-        ({"train": False}, {"backend": "onednn"}, "backend='kernels'"),
-        ({"train": True}, {"dtype": "f16"}, "no training in f16"),
+        ({"train": False}, {"dtype": "u8"}, "'f32', 'bf16' or 'f16'"),
+        ({"train": False}, {"backend": "onednn"}, "'kernels'"),
+        ({"train": True}, {"dtype": "f16"}, "dtype='f16'"),
     ):
         with refused(UnsupportedError, reason):
             run_program(lambda program, _, o=options: optimize(program, **o), **more)

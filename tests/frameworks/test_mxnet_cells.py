@@ -120,7 +120,7 @@ class ProductCell(mx.rnn.RNNCell):
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
-        (ProductCell(H, prefix="b_"), "no steps of it were found"),
+        (ProductCell(H, prefix="b_"), "onernn found no two steps of it"),
         (mx.rnn.RNNCell(H, activation="softsign", prefix="b_"), "5 steps of it: its functions"),
     ],
 )
@@ -320,7 +320,7 @@ BETWEEN: dict[str, Callable[[Any, Any], list[Any]]] = {
 
 @pytest.mark.parametrize("op", BETWEEN)
 def test_cells_that_cannot_be_cut_stay_with_a_reason(op: str, caplog: Any) -> None:
-    symbol, why = manual(BETWEEN[op]), "stands between its steps"
+    symbol, why = manual(BETWEEN[op]), "comes between its steps"
     with pytest.raises(UnsupportedError, match=f"{op} .* {why}"):
         optimize(symbol)
     layer = mx.rnn.GRUCell(H, prefix="behind_").unroll(T, symbol[0], merge_outputs=True)[0]

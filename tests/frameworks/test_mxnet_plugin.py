@@ -177,13 +177,13 @@ def test_what_cannot_run_is_refused_by_name() -> None:
     sparse = flat.reshape((-1, 1)).tostype("row_sparse")
     whole = {k: v.astype("int32") for k, v in given.items()}
     refused: list[tuple[Any, str, dict[str, Any]]] = [
-        (UnsupportedError, "lstm_state_clip_min and lstm_state_cl", {"lstm_state_clip_min": -1.0}),
+        (UnsupportedError, "lstm_state_clip_min=-1.0, lstm_state_c", {"lstm_state_clip_min": -1.0}),
         (ShapeError, "missing: state_cell", {"state_cell": None}),
         (ShapeError, "fit no input size", {"parameters": flat[:-1]}),
-        (UnsupportedError, "data: int32, only float16, float32, float64", whole),
+        (UnsupportedError, "data: expected one of .*, got int32", whole),
         (TypeError, "data: expected an NDArray, got nd", {"data": given["data"].asnumpy()}),
-        (UnsupportedError, "parameters: storage type row_sparse", {"parameters": sparse}),
-        (ValueError, "semantics: documented or mxnet-cpu", {"semantics": "cpu"}),
+        (UnsupportedError, "parameters: .*, got row_sparse", {"parameters": sparse}),
+        (ValueError, "semantics: expected .*, got 'cpu'", {"semantics": "cpu"}),
     ]
     for kind, why, more in refused:
         with pytest.raises(kind, match=why):

@@ -233,5 +233,5 @@ def test_numbers_drawn_in_a_loop_are_refused(tmp_path: Path) -> None:
     body = lambda x, states: (mx.sym.sample_normal(x, x), states)  # noqa: E731
     drawn, _ = mx.sym.contrib.foreach(body, mx.sym.Variable("data"), [])
     drawn.save(str(tmp_path / "m-symbol.json"))
-    with pytest.raises(onernn.UnsupportedError, match="each turn of a loop would draw"):
+    with pytest.raises(onernn.UnsupportedError, match="each iteration of the loop would draw"):
         onernn.Session(tmp_path / "m-symbol.json")

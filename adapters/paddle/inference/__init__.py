@@ -19,5 +19,5 @@ globals().update(SERVED["paddle.inference"])
 
 def __getattr__(name: str) -> Any:
     why = MODULE_NOT_HERE.get(name)
-    reason = f"is not here: {why}" if why else "is no name of Paddle 2.6.2"
+    reason = f"is not supported: {why}" if why else "is not a name of Paddle 2.6.2"
     raise AttributeError(f"paddle.inference.{name} {reason}")

@@ -266,7 +266,7 @@ for _name, _answer in ANSWERS.items():
     setattr(AnalysisConfig, _name, _option(_name, f"Always {_answer!r}.", _answer))
 for _name, _what in NOT_HERE.items():
     _text = (
-        f"Config.{_name}: onernn runs on CPUs, without {_what}; here are enable_mkldnn,"
+        f"Config.{_name}: onernn runs on CPUs, without {_what}; use enable_mkldnn,"
         " enable_mkldnn_bfloat16 and set_cpu_math_library_num_threads"
     )
     setattr(AnalysisConfig, _name, _option(_name, _text, refused=True))

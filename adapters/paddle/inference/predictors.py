@@ -50,8 +50,8 @@ class CPUPlace:
 class CUDAPlace:
     def __init__(self, index: int = 0) -> None:
         raise UnsupportedError(
-            "CUDAPlace: onernn runs on CPUs only; use CPUPlace(), and use_cuda=False or"
-            " use_gpu=False where the program asks"
+            "CUDAPlace: onernn runs on CPUs only; use CPUPlace(), and set use_cuda=False or"
+            " use_gpu=False in the program"
         )
 
 
@@ -110,7 +110,10 @@ class LoadedProgram:
         program.
         """
         if self._program is None or not fetches:
-            raise UnsupportedError("Executor.run: this program has nothing that could be fetched")
+            raise UnsupportedError(
+                "Executor.run: the program has nothing to fetch; pass a program of"
+                " load_inference_model, and fetch_list"
+            )
         with self._lock:
             if tuple(fetches) not in self._sessions:
                 self._sessions[tuple(fetches)] = self._new_session(self._program, fetches)
@@ -119,7 +122,8 @@ class LoadedProgram:
     def _new_session(self, program: Program, fetches: Sequence[str]) -> Session:
         if unknown := [name for name in fetches if name not in program.variables]:
             raise PaddleRuntimeError(
-                f"Executor.run: no variables {unknown} in {program.file}; it gives {self.fetches}"
+                f"Executor.run: fetch_list: expected variables of {program.file}, such as"
+                f" {self.fetches}, got {unknown}"
             )
         kept = [op for op in program.operators if op.type != "fetch"]
         operators = (*kept, *fetch_operators(dict.fromkeys(fetches)))
@@ -174,7 +178,8 @@ class Executor:
 
 def _feed(session: Session, known: list[str], feed: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := [name for name in feed if name not in known]:
-        warnings.warn(f"Executor.run: the program has no feeds {unknown}", stacklevel=3)
+        text = f"Executor.run: the program has no feeds {unknown}; it takes {known}"
+        warnings.warn(text, stacklevel=3)
     fed = {}
     for value in session.graph.inputs:
         if value.name not in feed:
@@ -188,8 +193,8 @@ def _feed(session: Session, known: list[str], feed: Mapping[str, Any]) -> dict[s
 def _plain(name: str, value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         raise PaddleRuntimeError(
-            f"Executor.run: {name!r} has a LoD, which an array cannot hold; return_numpy=False"
-            " gives LoDTensors"
+            f"Executor.run: {name!r} has a LoD, which an array cannot hold; pass"
+            " return_numpy=False to get LoDTensors"
         )
     return np.array(value)
 
@@ -218,7 +223,10 @@ def load_static_model(path_prefix: str, executor: Executor, **names: Any) -> Loa
     PREFIX.pdiparams.
     """
     if unknown := set(names) - {"model_filename", "params_filename"}:
-        raise TypeError(f"load_inference_model: unknown arguments {sorted(unknown)}")
+        raise TypeError(
+            "load_inference_model: expected model_filename or params_filename, got"
+            f" {sorted(unknown)}"
+        )
     return load_inference_model(path_prefix, executor, **names)
 
 
@@ -238,7 +246,7 @@ def _model_of(config: AnalysisConfig) -> Graph:
     if config.model_dir():
         path, params = config.model_dir(), None
     if not path:
-        raise UnsupportedError("Config: no model; give Config(folder) or Config(program, params)")
+        raise UnsupportedError("Config: no model; pass Config(folder) or Config(program, params)")
     return _read(path, params)
 
 
@@ -332,7 +340,7 @@ class PaddleInferPredictor:
 
     def register_output_hook(self, hook: Callable[..., None]) -> None:
         why = PREDICTOR_NOT_HERE["register_output_hook"]
-        raise UnsupportedError(f"register_output_hook is not here: {why}")
+        raise UnsupportedError(f"register_output_hook is not supported: {why}")
 
 
 class AnalysisPredictor(PaddleInferPredictor):
@@ -382,7 +390,7 @@ class PredictorPool:
     def retrieve(self, index: int) -> PaddleInferPredictor:
         if not 0 <= index < len(self._predictors):
             raise ShapeError(
-                f"PredictorPool: {len(self._predictors)} predictors, asked for {index}"
+                f"PredictorPool: expected an index below {len(self._predictors)}, got {index}"
             )
         return self._predictors[index]
 
@@ -408,4 +416,4 @@ def _count(inputs: Sequence[object], expected: dict[str, Any]) -> None:
         raise TypeError(f"run: expected a list of tensors, got {type(inputs).__name__}")
     if len(inputs) != len(expected):
         names = ", ".join(expected)
-        raise ShapeError(f"run: {len(inputs)} inputs given, the model takes {names}")
+        raise ShapeError(f"run: expected {len(expected)} inputs ({names}), got {len(inputs)}")

@@ -50,7 +50,9 @@ get_trt_runtime_version = get_trt_compile_version
 
 def _set_device(device: str) -> predictors.CPUPlace:
     if device != "cpu":
-        raise UnsupportedError(f"paddle.set_device({device!r}): onernn runs on CPUs only: 'cpu'")
+        raise UnsupportedError(
+            f"paddle.set_device({device!r}): expected 'cpu'; onernn runs on CPUs only"
+        )
     return predictors.CPUPlace()
 
 
@@ -165,8 +167,8 @@ def missing(name: str) -> str:
     below = {each.removeprefix(f"{module}.").partition(".")[0] for each in SERVED if module in each}
     names = ", ".join(sorted({*SERVED[module], *below} - {module, "__version__"}))
     return (
-        f"{name} is not here{reason}, {name_asker()}; this paddle is onernn, which runs saved"
-        f" models, and neither builds nor trains any; {module} has {names}"
+        f"{name} is not supported{reason}, {name_asker()}; this paddle is onernn, which runs saved"
+        f" models, but does not build or train models; {module} has {names}"
     )
 
 
@@ -205,7 +207,7 @@ def install(*, replace: bool = False) -> None:
         return
     if "paddle" in sys.modules:
         raise UnsupportedError(
-            "paddle is imported already: install() before the first import of it"
+            "paddle is imported already; call install() before the first import of it"
         )
     if not replace and find_spec("paddle") is not None:
         raise UnsupportedError(

@@ -89,7 +89,7 @@ def data_type(array: Array) -> PaddleDType:
     """
     if array.dtype not in _BY_DTYPE:
         names = ", ".join(each.name for each in PaddleDType)
-        raise TypeError(f"Paddle has no tensors of {array.dtype}; it has {names}")
+        raise TypeError(f"expected a tensor of {names}, got {array.dtype}; use .astype()")
     return _BY_DTYPE[array.dtype]
 
 
@@ -114,6 +114,7 @@ def get_num_bytes_of_data_type(dtype: PaddleDType) -> int:
 # Tensors of programs: a predictor's handles, LoDTensors, tensors of Paddle 2's dynamic mode.
 
 Lod = list[list[int]]
+_NO_STRINGS = "expected a tensor of numbers; onernn has no tensors of strings"
 
 
 def lod_of(given: Sequence[Sequence[int]]) -> Lod:
@@ -130,8 +131,8 @@ def batch_for(expected: Value, data: Array, lod: Lod) -> Batch:
         return Ragged.from_lod(data, lod)
     if expected.lod_depth:
         raise ShapeError(
-            f"input {expected.name!r} is ragged, its LoD says where sentences begin:"
-            f" set_lod([[0, {len(data) if data.ndim else 1}]]) if it is one sentence"
+            f"input {expected.name!r} is ragged: expected a LoD, the offsets of its sequences; call"
+            f" set_lod([[0, {len(data) if data.ndim else 1}]]) for one sequence"
         )
     return data
 
@@ -159,13 +160,13 @@ class PaddleInferTensor:
     def reshape(self, shape: Sequence[int]) -> None:
         """Announces a shape; `copy_from_cpu` replaces it by the array's own."""
         if isinstance(shape, int):
-            raise UnsupportedError(f"tensor {self._name!r}: there are no tensors of strings here")
+            raise UnsupportedError(f"tensor {self._name!r}: {_NO_STRINGS}")
         self._shape = [int(size) for size in shape]
 
     def copy_from_cpu(self, data: npt.NDArray[Any]) -> None:
         """Takes the array's values, type and shape; the LoD stays."""
         if isinstance(data, list) and data and isinstance(data[0], str):
-            raise UnsupportedError(f"tensor {self._name!r}: there are no tensors of strings here")
+            raise UnsupportedError(f"tensor {self._name!r}: {_NO_STRINGS}")
         if not isinstance(data, np.ndarray):
             raise TypeError(
                 f"copy_from_cpu of {self._name!r}: expected a numpy.ndarray, got"
@@ -217,8 +218,8 @@ class PaddleInferTensor:
         count = math.prod(self._shape)
         if min(self._shape, default=0) < 0 or count > self._data.size:
             raise PaddleRuntimeError(
-                f"tensor {self._name!r}: reshape({self._shape}) came behind copy_from_cpu(), which"
-                f" brought {self._data.shape}"
+                f"tensor {self._name!r}: reshape({self._shape}) came after copy_from_cpu(), which"
+                f" set {self._data.shape}"
             )
         return self._data.reshape(-1)[:count].reshape(self._shape)
 
@@ -283,7 +284,10 @@ def create_lod_tensor(
     if isinstance(data, list):
         lengths = [len(sentence) for sentence in data]
         if lengths != list(recursive_seq_lens[-1]):
-            raise ShapeError(f"sentences of {lengths} words, but lengths {recursive_seq_lens[-1]}")
+            raise ShapeError(
+                f"recursive_seq_lens: expected {lengths}, the lengths of the lists in data, got"
+                f" {recursive_seq_lens[-1]}"
+            )
         data = np.concatenate([np.asarray(each, np.int64) for each in data]).reshape(-1, 1)
     made = LoDTensor()
     made.set(data, place)

@@ -190,7 +190,7 @@ NOT_FUSED: dict[str, tuple[list[Operator], str]] = {
     "reader": ([*FC, gru(h0="h0"), READER], "another reader"),
     "fc": (
         [op("fc Input=x W=w Bias=b -> Out=a"), gru(h0="h0")],
-        "behind fc",
+        "after fc",
     ),
 }
 
@@ -216,4 +216,4 @@ def test_the_cost_of_padding_is_that_of_the_batch() -> None:
     found = find_faults(program(numbers(**GRU), *FC, gru()))
     run = AuditRun(found, recording(found, [10, 1, 1]))
     (told,) = (run.finding(fault) for fault in found.faults if fault.id == "padded")
-    assert "30 rows for 12 words, 2.5 times as many" in told.text and not told.counts
+    assert "30 rows for 12 steps, 2.5 times as many" in told.text and not told.counts

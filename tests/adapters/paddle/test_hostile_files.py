@@ -84,25 +84,25 @@ def test_a_program_cut_at_any_byte_is_refused_or_a_shorter_program(folder: Path)
 
 
 def test_trailing_bytes_are_refused_where_they_start(folder: Path) -> None:
-    assert refused(folder, PARAMS + b"\0", "1 bytes are left").offset == 44748
+    assert refused(folder, PARAMS + b"\0", "got 1 bytes").offset == 44748
 
 
 @pytest.mark.parametrize(
     ("at", "patch", "reason", "offset"),
     [
         (0, b"\1", "expected tensor version 0, got 1", 0),
-        (4, HUGE, f"{2**60} LoD levels", 4),
+        (4, HUGE, f"LoD levels, got {2**60}", 4),
         (4, struct.pack("<QQ", 1, 2**60), f"expected {2**60} bytes more", 20),
-        (4, struct.pack("<QQ", 1, 12), "LoD level 0 of 12 bytes", 12),
+        (4, struct.pack("<QQ", 1, 12), "LoD level 0: expected a multiple of 8 bytes, got 12", 12),
         (4, struct.pack("<QQ", 2, 2**64 - 8), "bytes more", 20),
         (12, b"\0\0\0\1", "expected tensor version 0, got 16777216", 12),
-        (16, struct.pack("<i", -1), "a description of -1 bytes", 16),
-        (16, struct.pack("<i", 2**31 - 1), "a description of 2147483647 bytes", 16),
-        (16, struct.pack("<i", 0), "a description of 0 bytes", 16),
+        (16, struct.pack("<i", -1), "a description of 1 to 4096 bytes, got -1", 16),
+        (16, struct.pack("<i", 2**31 - 1), "bytes, got 2147483647", 16),
+        (16, struct.pack("<i", 0), "bytes, got 0", 16),
         (16, struct.pack("<i", 3), "not a Paddle TensorDesc", 20),
         (16, struct.pack("<i", 2), "96 elements, got ()", 16),
-        (20, b"\x08\x07", "unknown data type 7", 20),
-        (20, b"\x08\x63", "unknown data type 99", 20),
+        (20, b"\x08\x07", "24], got 7", 20),
+        (20, b"\x08\x63", "24], got 99", 20),
         (20, b"\x10", "data_type is missing", 20),
         (20, b"\xff\xff\xff\xff", "not a Paddle TensorDesc", 20),
         (23, b"\x5f", "96 elements, got (95,)", 16),
@@ -126,7 +126,7 @@ def test_a_patched_field_is_refused_where_it_stands(
         (b"\x12\x0a" + b"\x01" * 10, "impossible shape"),  # packed, as protobuf may write it
         (b"\x10\x80\x80\x80\x80\x80\x80\x40", "elements, got"),  # 2^48
         (b"\x10\x01" * 2000, "impossible shape"),
-        (b"\x10\x01" * 3000, "a description of 6002 bytes"),
+        (b"\x10\x01" * 3000, "bytes, got 6002"),
     ],
     ids=["negative", "product", "overflow", "zero", "axes", "packed", "count", "long", "longest"],
 )

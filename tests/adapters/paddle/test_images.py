@@ -36,8 +36,8 @@ def test_a_crnn_reads_lines_of_any_width(form: int) -> None:
 
 POOL = {"ksize": (3, 3), "strides": (2, 2), "paddings": (0, 0), "pooling_type": "avg"}
 REFUSED = {
-    "adaptive": ({"adaptive": True}, "of known and equal sizes"),
-    "exclusive": ({"exclusive": False, "ceil_mode": True}, "exclusive=False with ceil_mode"),
+    "adaptive": ({"adaptive": True}, "parts of equal known sizes"),
+    "exclusive": ({"exclusive": False, "ceil_mode": True}, "exclusive=False: expected True"),
     "nothing but pads": ({"paddings": (2, 2), "ceil_mode": True}, "only padding"),
     "algorithm": ({"padding_algorithm": "MOST"}, "padding_algorithm='MOST'"),
     "pads": ({"paddings": (1, 1, 1)}, "paddings="),

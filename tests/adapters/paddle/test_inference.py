@@ -109,7 +109,7 @@ def test_any_variable_of_a_program_can_be_fetched(data: Path) -> None:
         feed[name].set_lod(value.lod if isinstance(value, Ragged) else [])
     again = Executor().run(program, feed, [feeds[0], fetches[0]], return_numpy=False)
     np.testing.assert_array_equal(np.array(again[0]), data_of(recorded.fed[feeds[0]]))
-    with pytest.raises(RuntimeError, match="no variables.*nowhere"):
+    with pytest.raises(RuntimeError, match="fetch_list: expected variables.*nowhere"):
         Executor().run(program, feed, ["nowhere"])
     with pytest.raises(RuntimeError, match="return_numpy=False"):
         Executor().run(program, feed, fetches)
@@ -151,7 +151,7 @@ def test_clones_and_pools_share_weights_and_run_in_threads(segmenter: inference.
     pool = inference.PredictorPool(segmenter, 3)
     assert pool.retrive(0) is pool.retrive(0)
     assert len({id(pool.retrive(k)._session) for k in range(3)}) == 1
-    with pytest.raises(ShapeError, match="3 predictors"):
+    with pytest.raises(ShapeError, match="an index below 3, got 3"):
         pool.retrive(3)
 
     def run(k: int) -> list[Any]:
@@ -226,7 +226,7 @@ def test_mistakes_name_the_tensor_and_the_way_out(segmenter: inference.Config) -
     handle.reshape([100])
     with pytest.raises(RuntimeError, match=r"reshape\(\[100\]\)"):
         handle.copy_to_cpu()
-    with pytest.raises(ShapeError, match="0 inputs"):
+    with pytest.raises(ShapeError, match=r"1 inputs \(letters\), got 0"):
         predictor.run([])
 
 

@@ -100,15 +100,15 @@ def having(type: str, **attributes: Any) -> Callable[[Operator], Operator]:  # n
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
-        ("gru_fused", having("fusion_gru", Scale_weights=(1.0, 2.0)), "expected 1 or 15 numbers"),
+        ("gru_fused", having("fusion_gru", Scale_weights=(1.0, 2.0)), "expected 1 or 15 values"),
         ("gru_fused", having("fusion_gru", Scale_weights=(-1.0,)), "positive, finite numbers"),
         ("gru_fused", having("fusion_gru", Scale_data=0.0), "Scale_data=0, Shift_data=128"),
         ("gru_fused", having("fusion_gru", Shift_data=300.0), "Shift_data=300: expected"),
-        ("gru_fused", having("fusion_gru", activation="relu"), "only sigmoid and tanh"),
-        ("gru_bf16", having("fusion_gru", activation="relu"), "only sigmoid and tanh"),
-        ("gru_fused", having("quantize", Shift=0.0), "int8 numbers; Paddle's layers take"),
-        ("gru_bf16", having("quantize", Scale=2.0), "bfloat16 numbers with scale 2"),
-        ("bytes_around", having("requantize", Shift_out=1.0), "which Paddle cuts off"),
+        ("gru_fused", having("fusion_gru", activation="relu"), "activations sigmoid and tanh"),
+        ("gru_bf16", having("fusion_gru", activation="relu"), "activations sigmoid and tanh"),
+        ("gru_fused", having("quantize", Shift=0.0), "expected float32 or uint8, got int8"),
+        ("gru_bf16", having("quantize", Scale=2.0), "bfloat16=True: expected .* got 2 and 0"),
+        ("bytes_around", having("requantize", Shift_out=1.0), "Shift_out: expected a total shift"),
     ],
 )
 def test_what_paddle_has_not_is_refused_by_name(
@@ -126,7 +126,8 @@ def test_bytes_that_another_operator_computes_with_are_refused() -> None:
         outputs = {"Out": op.outputs["Output"]}
         return replace(op, type="relu", inputs=inputs, outputs=outputs, attributes={})
 
-    for name, message in (("gru_bytes", "in int8 or bf16 Paddle's relu"), ("gru_bf16", "relu")):
+    because = "input X: expected float32, because Paddle's relu"
+    for name, message in (("gru_bytes", because), ("gru_bf16", "relu")):
         model = changed(name, lambda op: relu(op) if op.type == "dequantize" else op)
         with pytest.raises(UnsupportedError, match=message):
             Session(model)

@@ -185,13 +185,13 @@ def test_a_loop_without_end_is_stopped() -> None:
 @pytest.mark.parametrize("inner", [1, 7, -1, 2**31])
 def test_blocks_that_run_themselves_or_do_not_exist_are_no_model(inner: int) -> None:
     circle = replace(LOOP, attributes={"sub_block": inner})
-    with pytest.raises(ModelFormatError, match="circle|no block"):
+    with pytest.raises(ModelFormatError, match="no circle|a block of the program, got"):
         built(plus("x", "y"), LOOP, block_1=[circle, STEP, LESS])
 
 
 REFUSED = {
-    "no array": ((element("y"),), (), "was never written"),
-    "behind its end": ((written("x"), element("y", "n")), (), "was never written"),
+    "no array": ((element("y"),), (), "an element that was written"),
+    "behind its end": ((written("x"), element("y", "n")), (), "an element that was written"),
     "written behind its end": ((written("x", "n"), ALL), (), "append to it"),
     "an unknown place": (
         (op("cast X=x -> Out=b", out_dtype=3), written("x", "b"), ALL),
@@ -212,9 +212,9 @@ REFUSED = {
     "of no first turn": (
         (LOOP, ALL),
         (element("b"), written("b"), STEP, LESS),
-        "was never written",
+        "an element that was written",
     ),
-    "no value": ((LOOP,), (plus("x", "y"), STEP, LESS), "no value before"),
+    "no value": ((LOOP,), (plus("x", "y"), STEP, LESS), "'y': expected a value before"),
     "no block": (
         (plus("x", "y"), replace(LOOP, attributes={}, outputs={"Out": ("y",)})),
         (),

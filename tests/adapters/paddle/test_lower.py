@@ -203,7 +203,7 @@ def test_a_column_that_is_no_number_is_told(column: Any) -> None:
 def test_numbers_that_numpy_does_not_compute_like_paddle_are_refused(dtype: str) -> None:
     declared = {"x": Variable("x", 7, dtype, (None, 4), 1, False)}
     (refusal,) = reasons(lower(program(TANH, **declared)))
-    assert f"input X: {dtype} numbers are not supported" in refusal
+    assert "input X: expected one of bool" in refusal and f"got {dtype}" in refusal
 
 
 def test_dropout_in_training_mode_is_told() -> None:

@@ -48,60 +48,70 @@ def rnn(slots: dict[str, Any] = RNN_SLOTS, arrays: dict[str, Any] = RNN, **more:
 
 
 REFUSED = {
-    "inputs H0 and C0 go together": lstm({**LSTM_SLOTS, "H0": "w"}),
+    "inputs H0, C0: expected both or none": lstm({**LSTM_SLOTS, "H0": "w"}),
     "Bias: expected (1, 4*O), got (1, 7)": lstm(use_peepholes=False),
     "attribute is_backwards": lstm(is_backwards=True),
     "input Weight is missing": lstm({"Input": "x", "Bias": "b"}),
-    "weights are float64": lstm(arrays={**LSTM, "w": np.zeros((1, 4))}),
+    "weights: expected float32, got float64": lstm(arrays={**LSTM, "w": np.zeros((1, 4))}),
     "gate_activation='softmax': expected one of": lstm(gate_activation="softmax"),
     "cell_activation='softsign': expected one of": lstm(cell_activation="softsign"),
     "mode='PEEPHOLE': expected one of": rnn(mode="PEEPHOLE"),
     "WeightList: expected 4000000000 arrays, got 4": rnn(num_layers=10**9),
     "WeightList: expected 0 arrays": rnn(num_layers=0),
     "weights layer: expected": rnn(input_size=5),
-    "its weights are float32 and float64": rnn(arrays={**RNN, "w_hh": np.zeros((3, 1))}),
-    "attribute paddings: the words of a LoD": one(
+    "its weights: expected one dtype, got float32 and float64": rnn(
+        arrays={**RNN, "w_hh": np.zeros((3, 1))}
+    ),
+    "attribute paddings=[1, 0, 0, 0]: expected none on axis 0": one(
         op("pad X=x -> Out=y", paddings=[1, 0, 0, 0]), x=variable("x", "float32", None, 4, lod=1)
     ),
-    "0 states for LBR_GRU": rnn({k: v for k, v in RNN_SLOTS.items() if k != "PreState"}),
-    "2 layers in two directions of": one(
+    "input PreState: expected 1 states for LBR_GRU, got 0": rnn(
+        {k: v for k, v in RNN_SLOTS.items() if k != "PreState"}
+    ),
+    "attribute layers=2: expected 1 or more, and 4 arrays": one(
         op("multi_gru X=x WeightX=w WeightH=w -> Hidden=y", layers=2),
         {"w": np.zeros((1, 3), F32)},
     ),
-    "attends to the whole sentence anew": one(op("attention_lstm X=x -> Hidden=y")),
-    "saved in training mode: it normalizes": one(op("batch_norm", NORM, {"Y": "y"}), STATISTICS),
-    "float16 numbers": one(
+    "attention over the whole sequence in each step": one(op("attention_lstm X=x -> Hidden=y")),
+    "is_test=False, use_global_stats=False: expected": one(
+        op("batch_norm", NORM, {"Y": "y"}), STATISTICS
+    ),
+    "input Y: expected one of bool, float32": one(
         op("mul X=x Y=w -> Out=y"),
         {"w": np.zeros((4, 4), np.float16)},
         w=variable("w", "float16", 4, 4),
     ),
-    "attribute out_dtype=4: float16 numbers": one(op("cast X=x -> Out=y", in_dtype=5, out_dtype=4)),
-    "attribute out_dtype=99: unknown": one(op("cast X=x -> Out=y", out_dtype=99)),
+    "attribute out_dtype=4: expected one of bool": one(
+        op("cast X=x -> Out=y", in_dtype=5, out_dtype=4)
+    ),
+    "got no dtype": one(op("cast X=x -> Out=y", out_dtype=99)),
     "contextLength=1000000": one(
         op("sequence_conv X=x Filter=w -> Out=y", contextLength=10**6),
         {"w": np.zeros((4, 4), F32)},
     ),
     "pooltype='MEDIAN'": one(op("sequence_pool X=x -> Out=y", pooltype="MEDIAN")),
     "ref_level=3": one(op("sequence_expand X=x Y=x -> Out=y", ref_level=3)),
-    "3 parts into 1 outputs": one(op("split X=x -> Out=y", num=3, axis=1)),
-    "input Y carries no LoD, and no offsets": one(
+    "attributes sections, num: expected 1 parts": one(op("split X=x -> Out=y", num=3, axis=1)),
+    "input Y: expected a LoD, or offsets as integers, got float32": one(
         op("lod_reset X=x Y=w -> Out=y"), {"w": np.zeros(4, F32)}
     ),
-    "neither input Y nor attribute target_lod": one(op("lod_reset X=x -> Out=y")),
-    "attribute axes: 4 for 2 axes": one(op("unsqueeze2 X=x -> Out=y", axes=(4,))),
+    "input Y, attribute target_lod: expected one": one(op("lod_reset X=x -> Out=y")),
+    "attribute axes=(4,): expected axes of up to 2, got 4": one(
+        op("unsqueeze2 X=x -> Out=y", axes=(4,))
+    ),
     "attributes kernels=(2,), strides=(1, 1), paddings=(0, 0, 0, 0)": one(
         op("im2sequence X=x -> Out=y", kernels=(2,)), x=variable("x", "float32", None, 1, 4, 4)
     ),
     "attribute win_size=1048577": one(op("sequence_enumerate X=x -> Out=y", win_size=2**20 + 1)),
     "attribute new_dim=0": one(op("sequence_reshape X=x -> Out=y", new_dim=0)),
-    "attribute axis=0: whether the rows of the LoD stay": one(op("flatten2 X=x -> Out=y", axis=0)),
-    "attributes transpose_X, transpose_Y of 2 and 1 axes": one(
+    "attribute axis=0: expected 1 or more": one(op("flatten2 X=x -> Out=y", axis=0)),
+    "transpose_X=True, transpose_Y=False: expected False": one(
         op("matmul X=x Y=w -> Out=y", transpose_X=True), {"w": np.zeros(4, F32)}
     ),
-    "input ValueTensor: 3 axes for a slice of 2": one(
+    "input ValueTensor: expected at most 2 axes, got 3": one(
         op("set_value Input=x ValueTensor=w -> Out=y"), {"w": np.zeros((1, 1, 4), F32)}
     ),
-    "attribute values: two of its lists are set": one(
+    "attributes values, bool_values, fp32_values": one(
         op("set_value Input=x -> Out=y", values=(1.0,), fp32_values=(1.0,), shape=(1,))
     ),
 }
@@ -184,7 +194,7 @@ def test_narrow_parameters_are_widened_exactly_by_a_cast(kind: str) -> None:
 
 def test_a_value_in_float16_that_is_computed_is_not_cast() -> None:
     cast = op("cast X=x -> Out=y", in_dtype=4, out_dtype=5)
-    with pytest.raises(UnsupportedError, match="float16 numbers"):
+    with pytest.raises(UnsupportedError, match="input X: .*, got float16"):
         Session(lower(program(cast, x=variable("x", "float16", None, 4))), backend="reference")
 
 

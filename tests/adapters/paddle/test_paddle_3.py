@@ -41,12 +41,12 @@ def test_matmul_keeps_the_lod_in_programs_of_paddle_3_only(version: int, is_ragg
 
 FUSED = {"fuse_activation": "", "fuse_alpha": 0.0, "fused_output_scale": 1.0}
 REFUSED = {
-    "Paddle 3 keeps a LoD": op("matmul_v2 X=x Y=w -> Out=y", trans_x=True, trans_y=True),
+    "input X: Paddle keeps a LoD": op("matmul_v2 X=x Y=w -> Out=y", trans_x=True, trans_y=True),
     "attribute fuse_activation='relu'": op(
         "fc Input=x W=w -> Out=y", **FUSED | {"fuse_activation": "relu"}
     ),
-    "attribute exclusive: ": op("cumsum X=x -> Out=y", exclusive=True),
-    "attribute flatten: ": op("cumsum X=x -> Out=y", flatten=True),
+    "attribute exclusive=True: ": op("cumsum X=x -> Out=y", exclusive=True),
+    "attribute flatten=True: ": op("cumsum X=x -> Out=y", flatten=True),
     "input Axis: ": op("cumsum X=x Axis=i -> Out=y"),
     "attribute axis=0: ": op("gather X=x Index=i -> Out=y"),
     "attribute axes=(0,): ": op(

@@ -181,7 +181,7 @@ def test_onednn_is_asked_for_where_it_is_right() -> None:
     "folder, reason",
     [
         ("initial_state", "keeps the initial state of an earlier batch"),
-        ("relu_candidate", "knows sigmoid and tanh only"),
+        ("relu_candidate", "supports sigmoid and tanh only"),
         ("lstm_cell_used", "writes no cell states"),
     ],
 )
@@ -233,14 +233,14 @@ REFUSED: dict[str, Case] = {
         Cell.GRU, activations=("sigmoid", "softsign")
     ),
     "Paddle has no LBR_GRU that replaces": rnn_case(Cell.LBR_GRU, update="replace"),
-    "operator DFT has no form in Paddle here; ONNX has it: write .onnx": one(
+    "operator DFT has no equivalent in Paddle; ONNX has one: write .onnx": one(
         "DFT", {"x": np.ones((2, 4, 1), np.float32)}
     ),
-    "steps .2. between ends that are computed": one(
+    "steps .2.: expected 1 between ends": one(
         "Slice", {"x": np.ones((3, 4), np.float32), "s": np.array([0]), "e": np.array([2])},
         a=np.array([0]), t=np.array([2]),
     ),
-    "back to the last element": one(
+    "step -1: expected an end before the last element": one(
         "Slice", {"x": np.ones((3, 4), np.float32)}, s=np.array([2]), e=np.array([-1]),
         a=np.array([0]), t=np.array([-1]),
     ),
@@ -248,16 +248,16 @@ REFUSED: dict[str, Case] = {
         "Einsum", dict.fromkeys("xyz", np.ones((3, 3))), equation="ij,jk,kl->il"
     ),
     "no letter twice": one("Einsum", {"x": np.ones((3, 3))}, equation="ii->i"),
-    "Paddle adds no 4 to 4 elements": one(
+    "expected at most 3 pads of 4 elements, got 4": one(
         "Pad", {"x": np.ones((3, 4), np.float32)}, p=np.array([0, 4, 0, 0]), mode="reflect"
     ),
-    "around sizes that only a run knows; give pads": of_nodes(
+    "auto_pad=SAME_LOWER, .*: expected sizes that are known before a run; set pads": of_nodes(
         [new_node("y = Conv x w", auto_pad="SAME_LOWER", strides=(2,)),
          new_node("x = Transpose d", perm=(1, 2, 0))][::-1],
         {"d": np.ones((5, 2, 3), np.float32)}, "y", w=np.ones((2, 3, 2), np.float32),
     ),
     "Paddle takes the first": one("ArgMax", {"x": np.ones((3, 4))}, select_last_index=1),
-    "a value of 2 LoD levels": one(
+    "expected 1 LoD levels, got 2": one(
         "SequenceSoftmax",
         {"x": Ragged(np.ones((3, 1), np.float32), np.array([0, 1, 3]), (np.array([0, 2]),))},
     ),
@@ -330,7 +330,7 @@ def test_a_tagger_comes_back_from_onnx_with_the_same_tags(tmp_path: Path) -> Non
     "options, reason",
     [
         ({"place": "gpu"}, "expected one of"),
-        ({"place": "onednn", "fused": False}, "belongs to fused operators"),
+        ({"place": "onednn", "fused": False}, "fused=False: expected True"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: Any, reason: str, tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_a_layer_with_a_precision_of_its_own_is_refused(tmp_path: Path) -> None:
 def test_two_lod_levels_of_a_layer_are_refused(tmp_path: Path) -> None:
     graph, _ = layer(RnnSpec(Cell.GRU, 4, 3), "ragged")
     deep = replace(graph, inputs=(Value("x", "float32", (None, 4), 2),))
-    with pytest.raises(UnsupportedError, match="two LoD levels"):
+    with pytest.raises(UnsupportedError, match="expected at most one LoD level, got 2"):
         write_paddle(deep, tmp_path / "m.pdmodel")
 
 
