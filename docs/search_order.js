@@ -1,7 +1,7 @@
-/* Pages for readers stand in front of the reference, and that in front of decisions and measurements. */
+/* Pages for readers come first, then the reference, then measurements and the changelog. */
 var Scorer = {
   score: ([page, title, anchor, description, score]) =>
-    /^generated\/(design|results)\//.test(page) ? score / 8
+    /^generated\/(results\/|changelog)/.test(page) ? score / 8
     : /^generated\/(?!examples\/)/.test(page) ? score / 3
     : score,
   // Below: as Sphinx has them.
