@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.manual import REPO
+from support.manual import REPO, blocks
 
 REFERENCE = REPO / "docs" / "reference"
 SOURCES = ("adapters", "fuse_passes", "reorders", "src")
@@ -196,6 +196,34 @@ def test_the_page_lists_the_keys_of_json(
     keys = json.loads(printed.out)
     assert keys.keys() >= COMMON
     assert [key for key in keys if key not in COMMON] == listed_keys()[command]
+
+
+# Messages.
+
+
+def texts(source: str) -> Iterator[str]:
+    """Yields the texts of a Python source, with ... in place of values."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            parts = (each.value if isinstance(each, ast.Constant) else "..." for each in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_messages_of_the_page_of_troubles_are_those_of_the_code() -> None:
+    """Whoever searches for a message finds its row: the sources, or outputs on the page, have it."""
+    page = (REPO / "docs" / "troubleshooting.md").read_text()
+    files = [file for source in SOURCES for file in (REPO / source).rglob("*.py")]
+    there = [text for file in files for text in texts(file.read_text())]
+    there += [block.text for block in blocks(page) if block.prints]
+    tables = page[: page.index("## Results")]
+    messages = {code(row[0])[0] for row in rows_of(tables) if row[0] != "message"}
+    foreign = {"onernn:Layer(-1) is not a registered function/op"}  # ONNX Runtime's
+    assert len(messages) > 20 and foreign < messages
+    for message in messages - foreign:
+        for part in message.split("..."):
+            assert any(part in text for text in there), message
 
 
 # Versions.
