@@ -59,6 +59,7 @@ from onernn.model_commands import (
     repair_line,
 )
 from onernn.reorders.layouts import FRAMEWORKS, framework
+from onernn.samples_command import samples
 from onernn.score_command import score
 from onernn.showing import (
     complain,
@@ -451,6 +452,8 @@ app.command(
         " --input 'input=float32(1, 576)' --input 'state=float32(2, 1, 128)'",
     ],
 )(compile_command)
+
+app.command(examples=["onernn samples samples"])(samples)
 
 app.command("plug", examples=["onernn plug model.onnx -o plugged.onnx"])(plug_command)
 

@@ -156,6 +156,9 @@ def test_the_wheel_holds_every_shipped_file(wheel: Path, bare: Path, repo: Path)
             shipped |= {str(f.relative_to(repo)) for f in room.parent.rglob(pattern)}
     expected = {f"onernn/{name}".replace("onernn/src/onernn/", "onernn/") for name in shipped}
     expected |= {"onernn/py.typed", "_onernn_command.py", "_onernn_pytestplugin.py"}
+    samples = repo / "src" / "onernn" / "samples"
+    files = [file for file in samples.rglob("*") if file.is_file()]
+    expected |= {f"onernn/samples/{file.relative_to(samples)}" for file in files}
     libraries = {
         f"onernn/kernels/built/{build.library_of(isa).name}" for isa in build.choose_sets()
     }
@@ -215,6 +218,14 @@ def test_every_module_of_the_wheel_imports(wheel: Path, installed: Path, tmp_pat
     files = run(installed / "python", "-c", IMPORT_ALL, *names, cwd=tmp_path).split()
     assert len(files) == len(names)
     assert [file for file in files if not Path(file).is_relative_to(installed.parent)] == []
+
+
+def test_the_installed_command_copies_samples_that_run(installed: Path, tmp_path: Path) -> None:
+    onernn = installed / "onernn"
+    run(onernn, "samples", "samples", cwd=tmp_path)
+    for model in ("onnx_tagger/model.onnx", "paddle_gru", "mxnet_cells/model-symbol.json"):
+        recording = Path("samples", model.partition("/")[0], "io.npz")
+        run(onernn, "verify", f"samples/{model}", "--data", recording, cwd=tmp_path)
 
 
 def test_the_installed_command_runs_and_verifies_a_recording(

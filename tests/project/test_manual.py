@@ -29,6 +29,31 @@ def test_what_a_page_shows_is_what_comes_out(page: Path) -> None:
     assert done.returncode == 0, done.stdout[-6000:]
 
 
+DOCS = REPO / "docs"
+GUIDES = [DOCS / "start.md", DOCS / "install.md"]
+GUIDES += [page for name in ("tutorials", "moving") for page in sorted((DOCS / name).glob("*.md"))]
+
+
+def test_guides_need_the_installed_package_and_the_samples_only() -> None:
+    """Their blocks run in an empty folder, into which they copy the samples."""
+    assert len(GUIDES) > 15
+    for page in GUIDES:
+        text = page.read_text()
+        assert manual.folders_of(text) == [], page
+        assert "samples/" not in text or "$ onernn samples samples\n" in text, page
+    assert manual.folders_of("```console\n$ ls tests/data\n```\n") == ["tests"]
+
+
+FRAMEWORKS = ("onnx", "paddle", "mxnet", "torch", "keras")
+HEADINGS = ["Run a file", "Inside the live framework", "Check", "Convert and leave", "Limits"]
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_guides_by_framework_have_the_same_parts(name: str) -> None:
+    text = (DOCS / "tutorials" / f"{name}.md").read_text()
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
+
+
 def test_each_frameworks_page_of_operators_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """`make docs` makes all reference pages from the code, in an environment of its own."""
     monkeypatch.syspath_prepend(REPO / "docs")

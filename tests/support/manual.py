@@ -5,9 +5,10 @@ prints. A ``console`` block holds commands behind ``$ `` and what each prints. A
 a block says more: ``<!-- file: NAME -->`` (the block is that file), ``<!-- runs in: torch -->``
 (where that framework is), ``<!-- not run: REASON -->``.
 
-``python -m support.manual PAGE ...`` runs pages, each in a temporary folder beside links to the
-checkout's folders, and exits with 1 where something else comes out. ``--write`` writes into the
-page what came out. ``--has torch``: only the sections that have blocks of that framework.
+``python -m support.manual PAGE ...`` runs pages, each in a temporary folder, and exits with 1 if
+something else comes out. The folder is empty; if blocks name folders of the checkout, it has links
+to these folders. ``--write`` writes into the page what came out. ``--has torch``: only the sections
+that have blocks of that framework, and blocks that copy the samples.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BLOCK = re.compile(
     r"^```(?P<language>[\w+-]*|\{\w[\w:-]*\}[^\n]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_SECTION = re.compile(r"^## ", re.MULTILINE)
+_SECTION = re.compile(r"^##+ ", re.MULTILINE)
 _COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n?", re.MULTILINE)
 _SHELL = re.compile(r"[|;&<>$*(){}]|\\\n")
 
@@ -78,6 +79,12 @@ _FACTORS = {"": 1000.0, " times": 4.0, "MB": 4.0, "s": 50.0}
 _UNITS = {" us": (1e-6, "s"), " ms": (1e-3, "s"), " s": (1.0, "s")}
 _UNITS |= {" kB": (1e-3, "MB"), " MB": (1.0, "MB")}
 _ANY = re.sub(r"P<\w+>", ":", _MEASURED.pattern)
+
+
+def folders_of(page: str) -> list[str]:
+    """Returns the checkout's folders that the blocks of a page need: none for a user's page."""
+    run = "".join(block.text for block in blocks(page) if block.key != "not run")
+    return [name for name in LINKED if re.search(rf"\b{name}/", run)]
 
 
 def same(wanted: str, got: str) -> bool:
@@ -182,7 +189,8 @@ def run(page: Path, has: str = "") -> str:
     beside = {section[block] for block in found if (block.key, block.value) == ("runs in", has)}
     for block in found:
         out = block.text
-        if has and section[block] not in beside:
+        copies = block.language == "console" and block.text.startswith("$ onernn samples ")
+        if has and section[block] not in beside and not copies:
             continue
         if block.prints:
             if printed is not None and not same(block.text, printed):
@@ -231,7 +239,7 @@ def main() -> int:
         page = given.pages[0].resolve()
         sys.argv = sys.argv[:1]
         with TemporaryDirectory() as folder:
-            for name in LINKED:
+            for name in folders_of(page.read_text()):
                 (Path(folder) / name).symlink_to(REPO / name)
             os.chdir(folder)
             return 0 if _shown(page, given.has, given.write) else 1

@@ -1,0 +1,70 @@
+"""The command that copies the sample models of the manual."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onernn.commands import Json, Quiet
+from onernn.ir.errors import ModelFormatError, UnsupportedError
+from onernn.ir.files import replacing_all
+from onernn.showing import complain, show_json
+
+SAMPLES = Path(__file__).with_name("samples")
+
+
+def samples(
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="The folder to copy to; it is made if it is missing."),
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite files that differ from the samples.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Copies the sample models and recordings of the manual into DIR.
+
+    Files that are equal to a sample stay. If other files are in the way, nothing is written.
+    """
+    if not folder:
+        raise UnsupportedError("DIR: expected the name of a folder, got ''; . is this folder")
+    contents = _read_samples(Path(folder))
+    differ = [path for path, content in contents.items() if not _holds(path, content)]
+    blocked = [path for path in differ if os.path.lexists(path) and not (force and _is_own(path))]
+    if blocked:
+        advice = "" if force else "; --force overwrites files"
+        raise ModelFormatError(f"is in the way, nothing is written{advice}", blocked[0])
+    for parent in {path.parent: None for path in differ}:
+        parent.mkdir(parents=True, exist_ok=True)
+    with replacing_all(differ) as streams:
+        for path, stream in zip(differ, streams, strict=True):
+            stream.write(contents[path])
+    if json:
+        show_json("pass", written=list(map(str, differ)))
+    elif not quiet:
+        size = sum(len(contents[path]) for path in differ) / 1e6
+        others = f"; {len(contents) - len(differ)} were there already" * (differ != [*contents])
+        complain(f"wrote {folder}: {len(differ)} files, {size:.1f} MB{others}")
+
+
+def _read_samples(folder: Path) -> dict[Path, bytes]:
+    """Returns the content of each sample by its path in ``folder``. Raises `ModelFormatError`."""
+    files = [file for file in sorted(SAMPLES.rglob("*")) if file.is_file()]
+    if not files:
+        raise ModelFormatError("this installation has no samples; install onernn again", SAMPLES)
+    return {folder / file.relative_to(SAMPLES): file.read_bytes() for file in files}
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Returns whether a path is a file, or a link to one, with this content."""
+    return path.is_file() and path.read_bytes() == content
+
+
+def _is_own(path: Path) -> bool:
+    """Returns whether a path is a regular file: the target of a link belongs to somebody else."""
+    return path.is_file() and not path.is_symlink()
