@@ -157,6 +157,7 @@ JSON = {
     "quantize": f"quantize {TAGGER}/model.onnx OUT/quantized.onnx --data {TAGGER}/io.npz",
     "repair": f"repair {TAGGER}/model.onnx --against {TAGGER}/model.onnx -o OUT/repaired.onnx",
     "run": f"run {TAGGER}/model.onnx --input {TAGGER}/io.npz --output OUT/out.npz",
+    "samples": "samples OUT/samples",
     "score": "score examples/segmenter OUT/rows.jsonl OUT/scored",
     "verify": f"verify {TAGGER}/model.onnx --data {TAGGER}/io.npz",
     "weights": f"weights {TAGGER}/model.onnx --to torch --output OUT/weights.npz",
