@@ -113,7 +113,7 @@ def cell(way: str, result: Any, host: Any, known: str = "") -> Cell:
 
 
 def tables(rows: Iterable[tuple[str, str, list[Cell]]]) -> list[str]:
-    """Returns the lines of two tables, and of the reasons to which their numbers in brackets point."""
+    """Returns two tables, and the reasons to which numbers in brackets point, as lines."""
     reasons: dict[str, int] = {}
     speed = [["model", "call", "framework, ms", *WAYS[1:]]]
     costs = [["model", *TIMED]]

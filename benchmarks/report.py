@@ -1,7 +1,7 @@
-"""A page and a plot of what was measured: ``python -m benchmarks.report [--dirty] RESULT.json ...``.
+"""A page and a plot of what was measured: ``python -m benchmarks.report [--dirty] FILE.json ...``.
 
-The page's title names the machine. Results of a checkout with uncommitted changes become a page with
-``--dirty`` only, and its title says so.
+The page's title names the machine. Results of a checkout with uncommitted changes become a page
+only with ``--dirty``, and its title says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reference pages that are generated from the code, into docs/generated, so they always match it."""
+"""Reference pages that are generated from the code, into docs/generated: they always match it."""
 
 from __future__ import annotations
 
@@ -289,16 +289,21 @@ def framework_page(framework: str) -> str:
     return f"# {title}\n\n{_FRAMEWORK.format(count=len(rows))}" + table(head, rows)
 
 
-_FRAMEWORK = """onernn reads {count} operators. This page is generated from the rules that read them.
+_FRAMEWORK = """onernn reads {count} operators. This page is generated from the rules that read
+them.
 
-| column | says |
-|---|---|
-| *becomes* | the [canonical operators](operators.md) that the rule can produce; recurrent operators become `Rnn`. An empty cell means that an attribute chooses the operator, or that the rule produces no operator |
-| *attributes read* | the attributes that the rule reads, with their defaults. `is` means that any other value is refused. An attribute that no rule reads is an error |
-| *refused* | the reasons for which the rule refuses an operator; `…` is replaced by what the model has |
+*becomes*
+: The [canonical operators](operators.md) that the rule can produce; recurrent operators become
+  `Rnn`. An empty cell means that an attribute chooses the operator, or that the rule produces none.
 
-Similar operators share helper functions. Such an operator also lists what the helper does for the
-others.
+*attributes read*
+: The attributes that the rule reads, with their defaults. `is` means that any other value is
+  refused. An attribute that no rule reads is an error.
+
+*refused*
+: The reasons for which the rule refuses an operator. `…` is replaced by what the model has.
+
+Similar operators share helper functions: such a row also lists what the helper does for the others.
 
 """
 

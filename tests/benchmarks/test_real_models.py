@@ -30,8 +30,10 @@ def test_a_model_has_a_row_in_which_each_way_tells_its_costs_or_why_not(repo: Pa
     name, call, framework, _, inside, drop_in, converted, emitted = speed
     assert (name, call, drop_in, converted) == ("segmenter (paddle)", "8 x 1 sentence", "-", "-")
     assert costs[2].endswith("MB") and emitted == "equal"
-    assert costs[1].endswith("MB") and costs[3].endswith("MB") or (
-        framework == inside == "- (1)" and "1. no paddle here" in done.stdout
+    assert (
+        costs[1].endswith("MB")
+        and costs[3].endswith("MB")
+        or (framework == inside == "- (1)" and "1. no paddle here" in done.stdout)
     )
     assert page.read_text() == before  # one row is no table
 

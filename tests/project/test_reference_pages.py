@@ -206,14 +206,16 @@ def texts(source: str) -> Iterator[str]:
     """Yields the texts of a Python source, with ... in place of values."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
-            parts = (each.value if isinstance(each, ast.Constant) else "..." for each in node.values)
+            parts = [
+                each.value if isinstance(each, ast.Constant) else "..." for each in node.values
+            ]
             yield "".join(map(str, parts))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
 def test_messages_of_the_page_of_troubles_are_those_of_the_code() -> None:
-    """Whoever searches for a message finds its row: the sources, or outputs on the page, have it."""
+    """Who searches for a message finds its row: the sources, or outputs on the page, have it."""
     page = (REPO / "docs" / "troubleshooting.md").read_text()
     files = [file for source in SOURCES for file in (REPO / source).rglob("*.py")]
     there = [text for file in files for text in texts(file.read_text())]
