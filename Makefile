@@ -190,7 +190,8 @@ TIMES ?= 1000
 .PHONY: fuzz-compiled
 fuzz-compiled: .venv/.ready
 	ONERNN_DAMAGES=$(TIMES) $(BIN)/pytest -m long -s tests/kernels/test_watched.py
-	@command -v clang++ > /dev/null || { echo "fuzz-compiled: no clang++, so no libFuzzer"; exit 0; } && \
+	@echo 'extern "C" int LLVMFuzzerTestOneInput(...) { return 0; }' | clang++ -fsanitize=fuzzer,address -x c++ - -o /dev/null \
+	  || { echo "fuzz-compiled: passed over libFuzzer, which needs clang++ and its libraries (Debian: libclang-rt-dev)"; exit 0; } && \
 	  rm -rf out/fuzz/compiled && mkdir -p out/fuzz/compiled out/fuzz/found && \
 	  PYTHONPATH=tests $(BIN)/python -c 'from pathlib import Path; from support.compiled_models import compiled; \
 	    print(len([*compiled(Path("out/fuzz/compiled"))]), "compiled files")' && \

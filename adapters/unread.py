@@ -11,13 +11,16 @@ from pathlib import Path
 from onernn.adapters.common.adapter import StrPath
 from onernn.adapters.common.files import Schema, open_budgeted, read_all, read_varint
 from onernn.adapters.registry import ADAPTERS, usual_suffix
-from onernn.ir.errors import ModelFormatError, UnsupportedError
-from onernn.ir.files import check_file, is_compiled
+from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
+from onernn.ir.files import COMPILED, check_file, is_compiled
 
 
 def refuse_unread(path: StrPath) -> None:
     """Raises `UnsupportedError` for a file or folder of a known kind that onernn does not read, and
-    `ModelFormatError` for a pipe or a device."""
+    `ModelFormatError` for a pipe or a device, and for a missing file if a model has a similar
+    name."""
+    if hint := _similar_model(Path(path)):
+        raise ModelFormatError(f"no such file or folder{hint}", path)
     if os.path.isdir(path):
         advice = _advice_on_folder(Path(path))
     else:
@@ -26,6 +29,31 @@ def refuse_unread(path: StrPath) -> None:
         advice = _advice(path) if os.path.isfile(path) else ""
     if advice:
         raise UnsupportedError(f"{path}: {advice}")
+
+
+def _similar_model(path: Path) -> str:
+    """Returns "; did you mean 'model.onnx'?" for a path of no file, folder or prefix."""
+    if any(os.path.lexists(f"{path}{ending}") for ending in ("", *_AFTER_PREFIX)):
+        return ""
+    try:
+        return did_you_mean(path.name, (e.name for e in path.parent.iterdir() if _may_be_model(e)))
+    except OSError:
+        return ""
+
+
+def _may_be_model(path: Path) -> bool:
+    """Returns whether this is a file with the name of a model, or a folder that has one."""
+    if os.path.isdir(path):
+        return any(not os.path.isdir(each) and _may_be_model(each) for each in path.iterdir())
+    return path.suffix.lower() in _SUFFIXES or path.name == "__model__"
+
+
+_AFTER_PREFIX = (".pdmodel", ".json", "-symbol.json")
+_SUFFIXES = {
+    *(".h5", ".hdf5", ".json", ".keras", ".onnx", ".pdmodel", ".pt2", ".xml", COMPILED),
+    *(suffix for each in ADAPTERS for suffix in each.weights),
+}
+"""The suffixes of models, and of files of weights, which ``onernn weights`` also takes."""
 
 
 def _advice(path: StrPath) -> str:

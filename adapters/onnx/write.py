@@ -177,10 +177,12 @@ def check_written(
     try:
         import onnx
     except ImportError:
-        return note(f"only onernn checked {path}; for onnx's checker: pip install onnx")
+        return note(f"only onernn checked {path.name}; for onnx's checker: pip install onnx")
     (opset,) = (each.version for each in model.opset_import if not each.domain)
     if opset > onnx.defs.onnx_opset_version():
-        return note(f"only onernn checked {path}: onnx {onnx.__version__} is older than the opset")
+        return note(
+            f"only onernn checked {path.name}: onnx {onnx.__version__} is older than the opset"
+        )
     try:
         onnx.checker.check_model(without_values(model).SerializeToString(), full_check=True)
     except Exception as error:  # onnx's errors have no common base class

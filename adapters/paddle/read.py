@@ -23,7 +23,7 @@ from onernn.adapters.common.files import (
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.operators import OPERATORS, Meaning
 from onernn.ir.arrays import Array
-from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
+from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.files import check_file, inside, only_file
 from onernn.ir.graph import NativeOp
 from onernn.ir.records import dataclass
@@ -669,9 +669,7 @@ def _model(path: Path) -> Path:
         )
     if os.path.exists(path):
         check_file(path)
-    beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    hint = did_you_mean(path.name, beside)
-    raise ModelFormatError(f"no such file or folder, and no {prefix}{hint}", path)
+    raise ModelFormatError(f"no such file or folder, and no {prefix}", path)
 
 
 def _bytes(file: Path) -> bytes:

@@ -23,6 +23,7 @@ from onernn.commands import (
     AgainstParams,
     Atol,
     Backend,
+    CommandGroup,
     Commands,
     Dtype,
     Inputs,
@@ -38,6 +39,7 @@ from onernn.commands import (
     Seconds,
     Semantics,
     Threads,
+    Typed,
     one_of,
     open_pair,
     pairs,
@@ -48,6 +50,7 @@ from onernn.ir.budget import STEPS, TimeLimit, limited_to
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError, unforeseen
 from onernn.ir.files import is_compiled
 from onernn.ir.graph import feed_defaults
+from onernn.ir.ragged import data_of
 from onernn.model_commands import (
     compile_command,
     convert_command,
@@ -63,12 +66,14 @@ from onernn.samples_command import samples
 from onernn.score_command import score
 from onernn.showing import (
     complain,
+    counted,
     progress,
     section,
     show_audit,
     show_examination,
     show_json,
     show_report,
+    show_written,
     stdout,
     watch,
 )
@@ -89,6 +94,7 @@ UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """Click's error for wrong usage; recent versions of typer bring their own copy of click."""
 
 app = Commands(
+    cls=CommandGroup,
     help="Reads, compares, converts and runs recurrent models of Paddle, MXNet, ONNX, PyTorch and"
     " Keras without these frameworks, on oneDNN and C++ kernels.",
     rich_markup_mode=None,
@@ -130,16 +136,35 @@ def without_command(
         print("\nAll commands: onernn --help. One of them, with examples: onernn COMMAND --help")
 
 
+_SHOWN = 4
+"""The number of outputs whose types ``onernn run`` shows."""
+
+
 @app.command(
     examples=[
         "onernn run lac_model --input in.npz --output out.npz",
-        "onernn run model.onnx --input in.npz --output out.npz --dtype bf16 --threads 2",
+        "onernn run model.onnx --input in.npz -o out.npz --dtype bf16 --threads 2",
     ]
 )
 def run(
     model: Model,
-    input: Annotated[Path, typer.Option(help="The .npz to read, with in__NAME and lod__NAME.")],
-    output: Annotated[Path, typer.Option(help="The .npz to write, with out__NAME.")],
+    input: Annotated[
+        Path,
+        typer.Option(
+            metavar="IN.npz",
+            help="The file to read: in__NAME is an input, and lod__NAME are its offsets if it is"
+            " ragged.",
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT.npz",
+            help="The file to write: out__NAME is an output, and outlod__NAME are its offsets.",
+        ),
+    ],
     dtype: Dtype = "f32",
     threads: Threads = None,
     backend: Backend = "auto",
@@ -158,13 +183,18 @@ def run(
         graph = feed_defaults(graph, input_names(arrays))
         session = Session(graph, dtype=dtype, threads=threads, backend=backend, **limits)
     inputs = read_inputs(arrays, session.inputs, str(input))
-    write_outputs(output, session.run(inputs))
+    outputs = session.run(inputs)
+    write_outputs(output, outputs)
+    shown = [f"{name} {data_of(y).dtype} {data_of(y).shape}" for name, y in outputs.items()]
+    more = f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    listed = ", ".join(shown[:_SHOWN])
+    show_written(output, [output], [f"{counted(len(outputs), 'output')}: {listed}{more}"])
 
 
 app.command(
     examples=[
         "onernn score model.onnx corpus/ scores --input x=features --workers 4",
-        "onernn score lac_model texts.jsonl scores --input words=ids --keep id --json",
+        "onernn score lac_model texts.jsonl scores --input words=ids --keep id",
     ]
 )(score)
 
@@ -173,7 +203,7 @@ app.command(
     "verify",
     examples=[
         "onernn verify model.onnx --data recording.npz",
-        "onernn verify converted.onnx --against paddle:original_model --report report.html",
+        "onernn verify new.onnx --against paddle:old_model --report report.html",
         "onernn verify model.onnx --data recording.npz --atol 1e-4 --json",
     ],
 )
@@ -182,18 +212,23 @@ def verify_command(
     against: Annotated[
         str | None,
         typer.Option(
-            help="The reference: another model, or FRAMEWORK:PATH to run it in that framework if it"
-            f" is installed: {', '.join(RUNTIMES)}."
+            metavar="MODEL",
+            help="The reference: another model, or FRAMEWORK:PATH to run a model in its framework"
+            f" ({', '.join(RUNTIMES)}), which must be installed.",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="A recording of inputs, and of outputs unless --against gives them. Without it,"
-            " inputs are made."
+            metavar="FILE.npz",
+            help="A recording of inputs, and of outputs unless --against is given. Without it,"
+            " inputs are made.",
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="The HTML file to write.")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", "--html", metavar="FILE.html", help="The page to write."),
+    ] = None,
     json: Json = False,
     atol: Atol = None,
     rtol: Rtol = None,
@@ -209,7 +244,10 @@ def verify_command(
     seconds: Seconds = None,
     names: Mapped = None,
 ) -> None:
-    """Compares MODEL's outputs with a reference and names the fault. Exit 1: they differ."""
+    """Compares MODEL's outputs with a reference and names the fault.
+
+    Exit 1: the outputs differ.
+    """
     if report is not None:
         check_report(report)
     with progress() as tell, limited_to(TimeLimit.after(seconds or None)):
@@ -253,6 +291,10 @@ def verify_command(
         for title, lines in explanation(result):
             section(stdout(), title, lines)
         section(stdout(), "to repair it", [repairs])
+    if report is not None:
+        wrong = sum(not each.passed for each in result.outputs)
+        compared = counted(len(result.outputs), "output")
+        show_written(report, [report], [f"{compared}, {wrong} differ"])
     raise typer.Exit(0 if result.passed else 1)
 
 
@@ -270,7 +312,7 @@ app.command("join", examples=["onernn join enc.onnx erb_dec.onnx df_dec.onnx -o 
 app.command(
     "quantize",
     examples=[
-        "onernn quantize model.onnx bytes.onnx --data calibration.npz --budget 'labels 0.1%'",
+        "onernn quantize model.onnx small.onnx --data a.npz --budget 'labels 0.1%'",
         "onernn quantize lac_model lac.onnx --data a.npz --held-out b.npz",
     ],
 )(quantize_command)
@@ -283,28 +325,38 @@ app.command(
     ]
 )
 def weights(
-    model: Model,
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A model, or a file of weights of PyTorch or Keras."),
+    ],
     to: Annotated[
         str,
         typer.Option(
-            help=f"The layout to write: {', '.join(FRAMEWORKS)}.", autocompletion=one_of(FRAMEWORKS)
+            metavar="LAYOUT",
+            help=f"The layout to write: {', '.join(FRAMEWORKS)}.",
+            autocompletion=one_of(FRAMEWORKS),
         ),
     ],
-    output: Annotated[Path, typer.Option(help="The .npz to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT.npz", help="The file to write.")
+    ],
     node: Annotated[
         str | None,
         typer.Option(
-            help="Write only the layer with this module or name, or that makes this value."
+            metavar="NAME",
+            help="Write only one layer: the layer with this name or module, or the layer that"
+            " computes this value.",
         ),
     ] = None,
     prefix: Annotated[
-        str, typer.Option(help="A prefix of all names, such as 'encoder.lstm.'.")
+        str, typer.Option(metavar="TEXT", help="A prefix of all names, such as 'encoder.lstm.'.")
     ] = "",
     recurrent_activation: Annotated[
         str | None,
         typer.Option(
+            metavar="FUNCTION",
             help="The gates' function in weights that Keras before 2.3 wrote: sigmoid or"
-            " hard_sigmoid, which was the default."
+            " hard_sigmoid, which was the default.",
         ),
     ] = None,
     params: Params = None,
@@ -313,9 +365,10 @@ def weights(
 ) -> None:
     """Writes MODEL's recurrent layers in another framework's layout.
 
-    MODEL is a model, or a file of weights of PyTorch or Keras. One layer gets the framework's
-    names. Of several layers, each gets the name of its module, or of the value that it makes, as a
-    prefix. Consecutive layers become one stack; weights that several layers share are written once.
+    The arrays of a single layer get the framework's names. If there are several layers, a prefix
+    precedes these names: the name of the layer's module, or of the value that the layer computes.
+    Consecutive layers become one stack. Weights that several layers share are written once.
+
     Exit 1: some recurrent layers are not written; each is named with the reason.
     """
     framework(to)  # refuses an unknown framework before any other work
@@ -337,6 +390,8 @@ def weights(
     recording.write_arrays(output, arrays)
     for key, array in arrays.items():
         stdout().print(f"{key} {array.dtype} {array.shape}")
+    layers = counted(len(chosen) + len(chosen.omitted) - len(omitted), "layer")
+    show_written(output, [output], [f"{counted(len(arrays), 'array')} of {layers}"])
     for refusal in omitted:
         complain(f"{model}: not written: {refusal}")
     raise typer.Exit(1 if omitted else 0)
@@ -362,7 +417,10 @@ def audit_command(
     params: Params = None,
     rules: Rules = None,
 ) -> None:
-    """Names known faults of frameworks and exporters that hit MODEL. Exit 1: at least one does."""
+    """Names known faults of frameworks and exporters that hit MODEL.
+
+    Exit 1: at least one fault does.
+    """
     result = audit(model, data, params=params, rules=rules)
     if json:
         print(result.to_json())
@@ -374,41 +432,48 @@ def audit_command(
 @app.command(
     examples=[
         "onernn emit model.onnx --output generated",
-        "onernn emit model.onnx -o generated --static T=25,N=1 --weights f16 --embed",
+        "onernn emit model.onnx -o generated --static T=25,N=1 --weights f16",
     ]
 )
 def emit(
     model: Model,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
+    ],
     name: Annotated[
         str | None,
         typer.Option(
-            help="The name of files and namespace; by default that of the model's file or folder."
+            metavar="NAME",
+            help="The name of files and namespace; by default that of the model's file or folder.",
         ),
     ] = None,
     weights: Annotated[
         str,
         typer.Option(
+            metavar="DTYPE",
             help="How matrices are stored: f32, f16, bf16 or int8.",
             autocompletion=one_of(("f32", "f16", "bf16", "int8")),
         ),
     ] = "f32",
-    static: Annotated[str, typer.Option(help="Sizes to fix, such as T=25,N=1.")] = "",
-    input: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=TYPE(SIZES) of an input whose type the model lacks; repeatable."),
-    ] = None,
+    static: Annotated[
+        str, typer.Option(metavar="NAME=SIZE,...", help="Sizes to fix, such as T=25,N=1.")
+    ] = "",
+    input: Typed = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="A recording to take types and axes from, of inputs whose type the model lacks."
+            metavar="FILE.npz",
+            help="A recording with the types and sizes of inputs that the model leaves open.",
         ),
     ] = None,
     embed: Annotated[
         bool, typer.Option("--embed", help="Put the weights into the header.")
     ] = False,
     threads: Annotated[
-        int, typer.Option(min=1, max=64, help="The most threads that a model may use.")
+        int,
+        typer.Option(
+            metavar="N", min=1, max=64, help="The maximum number of threads of a model, 1 to 64."
+        ),
     ] = 1,
     force: Annotated[
         bool,
@@ -442,14 +507,18 @@ def emit(
     )
     for file in written:
         print(file)
+    build = ["c++", "-std=c++17", "-O2", "-pthread", output / "main.cpp", "-o", output / "main"]
+    files = counted(len(written), "file")
+    show_written(output, written, [files], "build its example", build)
 
 
 app.command(
     "compile",
     examples=[
         "onernn compile lac_model -o lac.onernn",
-        "onernn compile silero_vad.onnx -o silero.onernn --state state=stateN --given sr=16000"
-        " --input 'input=float32(1, 576)' --input 'state=float32(2, 1, 128)'",
+        "onernn compile silero_vad.onnx -o silero.onernn --state state=stateN \\\n"
+        "    --given sr=16000 --input 'input=float32(1, 576)' \\\n"
+        "    --input 'state=float32(2, 1, 128)'",
     ],
 )(compile_command)
 
@@ -476,7 +545,9 @@ app.command(
 def paddle_run(
     program: Annotated[
         list[str],
-        typer.Argument(metavar="PROGRAM", help="SCRIPT ARGS, or -m MODULE ARGS, as for Python."),
+        typer.Argument(
+            metavar="PROGRAM [ARGS]...", help="SCRIPT.py or -m MODULE, and its arguments."
+        ),
     ],
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace Paddle even if it is installed.")
@@ -484,7 +555,7 @@ def paddle_run(
 ) -> None:
     """Runs a Paddle program unchanged, without Paddle.
 
-    onernn runs its predictors and executors.
+    onernn runs the program's predictors and executors. --replace must precede PROGRAM.
     """
     from onernn.paddle import run_program  # no other command needs it
 
@@ -505,11 +576,13 @@ def doctor(
     threads: Threads = None,
     backend: Backend = "auto",
 ) -> None:
-    """Shows versions, kernels and extras of this installation; --full checks it.
+    """Shows versions, kernels and extras of this installation.
 
-    --full compares each supported combination of cell, direction and dtype with a float64
-    reference, in about a minute. Exit 1: a number is wrong, or a needed package or all kernels are
-    missing. Exit 2: the backend to check is missing.
+    With --full, it compares each supported combination of cell, direction and dtype with a float64
+    reference, in about a minute.
+
+    Exit 1: a result is wrong, or a needed package or all kernels are missing. Exit 2: the backend
+    to check is missing.
     """
     if full or markdown:
         examination = examine(threads, lambda every: watch("examining", every), backend)

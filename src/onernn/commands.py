@@ -1,4 +1,4 @@
-"""The common parts of commands: arguments, options, --quiet, --json, a progress bar, examples."""
+"""The common parts of commands: arguments, options, help, --quiet, --json, a progress bar."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from onernn.adapters.common.caller_rules import read_rules
 from onernn.adapters.loading import load
@@ -20,8 +21,10 @@ from onernn.backend import BACKENDS
 from onernn.backend.onednn.precision import DTYPES
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError, did_you_mean
+from onernn.ir.files import COMPILED
 from onernn.ir.graph import Graph
 from onernn.showing import show_json, working
+from onernn.verification.comparing import TOLERANCES
 from onernn.verification.references import Against, open_against
 from onernn.verification.verifying import SECONDS
 
@@ -31,72 +34,108 @@ def one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
+COMMON = "Common options"
+"""The title of options whose help is stated once: a command's help shows its first sentence, and
+``onernn --help`` shows all of it.
+"""
+
+
+def _common(metavar: str | None, *names: str, help: str, **options: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=COMMON, **options)
+
+
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help=f"The model: {'; '.join(adapter.files for adapter in ADAPTERS)}."
+        metavar="MODEL", help="A model's file or folder; onernn --help lists the kinds."
     ),
 ]
 Params = Annotated[
-    str | None, typer.Option(help="The parameters, if they are in another folder than the model.")
+    str | None,
+    _common(
+        "PATH",
+        help="The parameters, if they are not next to the model. PATH is their file or folder.",
+    ),
 ]
 Semantics = Annotated[
     str,
-    typer.Option(
-        help="documented; mxnet-cpu: RNN ignores lengths and clips, as in MXNet on the CPU;"
-        " onnxruntime: DynamicQuantizeLSTM has one scale for a batch, as in ONNX Runtime on one"
+    _common(
+        "NAME",
+        help="The meaning of ambiguous operators. documented: as the framework documents them."
+        " mxnet-cpu: RNN ignores lengths and clips, as in MXNet on the"
+        " CPU. onnxruntime: DynamicQuantizeLSTM has one scale per batch, as in ONNX Runtime on one"
         " thread.",
         autocompletion=one_of(SEMANTICS),
     ),
 ]
 Rules = Annotated[
     Any,
-    typer.Option(
+    _common(
+        "FILE.py",
         parser=read_rules,
-        metavar="FILE.py",
-        help="A Python file, which is run: its dict RULES has a function for each operator that"
-        " onernn does not know.",
+        help="Python functions for operators that onernn does not know. onernn runs the file: its"
+        " dict RULES has a function for each such operator.",
     ),
 ]
 Dtype = Annotated[
     str,
-    typer.Option(
-        help=f"The dtype in which recurrent layers compute: {', '.join(DTYPES)}.",
+    _common(
+        "DTYPE",
+        help=f"The dtype of recurrent layers. One of {', '.join(DTYPES)}.",
         autocompletion=one_of(DTYPES),
     ),
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="The number of threads of the backend.")]
+Threads = Annotated[int | None, _common("N", min=1, help="The number of threads of the backend.")]
 Backend = Annotated[
     str,
-    typer.Option(
-        help="auto (kernels for each layer that they have, oneDNN for the rest), kernels, onednn,"
-        " or reference (NumPy).",
+    _common(
+        "NAME",
+        help="The code that runs recurrent layers. auto: the kernels run each layer that they"
+        " support, and oneDNN runs the rest. kernels, onednn: only these. reference: NumPy.",
         autocompletion=one_of(BACKENDS),
     ),
 ]
 MaxBytes = Annotated[
     int | None,
-    typer.Option(
+    _common(
+        "N",
         min=1,
         show_default="3/4 of the memory",
-        help="The most bytes that the values of one run may take.",
+        help="The maximum number of bytes of a run. All values that the run holds count.",
     ),
 ]
 MaxSteps = Annotated[
     int,
-    typer.Option(min=1, help="The most operators that the loops and layers of one run may run."),
+    _common(
+        "N",
+        min=1,
+        help="The maximum number of operators of a run. Operators in loops and layers count.",
+    ),
 ]
-Atol = Annotated[float | None, typer.Option(help="The absolute tolerance.")]
-Rtol = Annotated[float | None, typer.Option(help="The tolerance relative to max|ref|.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")
+Atol = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NUMBER",
+        show_default=f"{TOLERANCES['f32'].atol:g} for f32",
+        help="The absolute tolerance.",
+    ),
 ]
+Rtol = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NUMBER",
+        show_default=f"{TOLERANCES['f32'].rtol:g} for f32",
+        help="The tolerance relative to the reference's largest absolute value.",
+    ),
+]
+Json = Annotated[bool, _common(None, "--json", help="Print JSON only.")]
+Quiet = Annotated[bool, _common(None, "--quiet", "-q", help="Print only warnings and errors.")]
 AllowFunctions = Annotated[
     bool, typer.Option("--allow-functions", help="Write operators that ONNX lacks as functions.")
 ]
 AgainstParams = Annotated[
-    str | None, typer.Option(help="The parameters of --against, if they are in another folder.")
+    str | None,
+    typer.Option(metavar="PATH", help="The parameters of --against, if they are elsewhere."),
 ]
 ExposeStates = Annotated[
     bool,
@@ -108,33 +147,38 @@ ExposeStates = Annotated[
 ]
 Given = Annotated[
     list[str] | None,
-    typer.Option(help="NAME=NUMBER, the value of an input without axes; repeatable."),
+    typer.Option(metavar="NAME=NUMBER", help="The value of an input without axes, now a constant."),
 ]
 Inputs = Annotated[
     Path | None,
-    typer.Option(help="A recording to take inputs from; without it, inputs are made."),
+    typer.Option(
+        metavar="FILE.npz", help="A recording to take inputs from; without it, inputs are made."
+    ),
 ]
 Seconds = Annotated[
     float | None,
     typer.Option(
+        metavar="N",
         min=0,
         show_default=f"no limit, and {SECONDS:g} for the search of causes",
-        help="The limit of the whole command; 0 compares without a search of causes.",
+        help="The time limit of the whole command, in seconds; 0 compares without a search of"
+        " causes.",
     ),
 ]
 Mapped = Annotated[
     list[str] | None,
     typer.Option(
         "--map",
-        help="MINE=THEIRS: the model's input or output, and its name in --against or --data if it"
-        " differs; repeatable.",
+        metavar="MINE=THEIRS",
+        help="The model's input or output, and its name in --against or --data if it differs.",
     ),
 ]
 Typed = Annotated[
     list[str] | None,
     typer.Option(
         "--input",
-        help="A type or sizes that the model leaves open: 'x=float32(1, 576)'; repeatable.",
+        metavar="NAME=TYPE(SIZES)",
+        help="The type of an input, if the model leaves it open, such as 'x=float32(1, 576)'.",
     ),
 ]
 Written = Annotated[
@@ -142,12 +186,15 @@ Written = Annotated[
     typer.Option(
         "--output",
         "-o",
+        metavar="FILE",
         help=f"The file to write; its suffix sets the format: {', '.join(WRITERS)}.",
     ),
 ]
 Opset = Annotated[
     int | None,
-    typer.Option(help="The version of ONNX's operators; by default the lowest that has all."),
+    typer.Option(
+        metavar="N", help="The version of ONNX's operators; by default the lowest that has all."
+    ),
 ]
 
 
@@ -192,6 +239,97 @@ def numbers(graph: Graph, given: Iterable[str] | None) -> dict[str, Array]:
     return result
 
 
+# --- the help of a command, and of all commands
+
+
+class Command(TyperCommand):
+    """A command. Its help explains what only this command has, and lists the common options, the
+    flags of all commands last.
+    """
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Returns the arguments and the required options, and ``[OPTIONS]`` for the others."""
+        arguments = [_value_of(each) for each in self.params if _is_argument(each)]
+        if self.context_settings is FORWARDED:  # its options precede the program
+            return ["[OPTIONS]", *arguments]
+        needed = (each for each in self.params if each.required and not _is_argument(each))
+        return [*arguments, *(f"{each.opts[0]} {_value_of(each)}" for each in needed), "[OPTIONS]"]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        every = self.get_params(ctx)
+        common = [each for each in every if _is_common(each) or each.name == "help"]
+        common.sort(key=lambda each: each.is_flag)
+        own = [each for each in every if not _is_argument(each) and each not in common]
+        arguments = [(_value_of(each), each.help or "") for each in every if _is_argument(each)]
+        _write_section(formatter, "Arguments", arguments)
+        _write_section(formatter, "Options", map(_describe, own))
+        title = f"{COMMON}, which onernn --help explains"
+        _write_section(formatter, title, (_describe(each, brief=True) for each in common))
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(f"\n{self.epilog}\n" if self.epilog else "")
+
+
+class CommandGroup(TyperGroup):
+    """All commands. The help states once what MODEL is, and explains the common options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        summaries = [(name, (each.help or "").partition("\n\n")[0]) for name, each in commands]
+        own = [each for each in self.get_params(ctx) if not _is_common(each)]
+        every = (each for _, command in commands for each in command.params if _is_common(each))
+        common = {each.opts[0]: _describe(each) for each in every}
+        kinds = [(each.name, each.files) for each in ADAPTERS]
+        kinds.append(("onernn", f"a {COMPILED} that onernn compile wrote, for onernn run"))
+        _write_section(formatter, "Commands", summaries)
+        _write_section(formatter, "Options", map(_describe, own))
+        _write_section(formatter, "MODEL, a file or folder that a framework saved", kinds)
+        _write_section(formatter, COMMON, common.values())
+
+
+_BRIEF = 58
+"""The number of characters that fit on a line after the name of a common option."""
+
+
+def _is_argument(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "argument")
+
+
+def _is_common(parameter: Any) -> bool:
+    return not _is_argument(parameter) and parameter.rich_help_panel == COMMON
+
+
+def _value_of(parameter: Any) -> str:
+    """Returns the name of a parameter's value."""
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _describe(option: Any, brief: bool = False) -> tuple[str, str]:
+    """Returns the names of an option, and its help.
+
+    If ``brief``, this is the first sentence; the default is left out if it does not fit.
+    """
+    names = sorted(option.opts, key=lambda name: name.startswith("--"))
+    text = ", ".join(names) + "".join(f" / {name}" for name in option.secondary_opts)
+    text += "" if option.is_flag else f" {_value_of(option)}"
+    notes = ["repeatable"] if option.multiple else []
+    default = option.show_default if isinstance(option.show_default, str) else option.default
+    if option.required:
+        notes.append("required")
+    elif isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
+        notes.append(f"default: {default}")
+    help = option.help or ""
+    whole = help.partition(". ")[0].removesuffix(".") + "." if brief else help
+    noted = f"{whole}  [{'; '.join(notes)}]" if notes else whole
+    return text, whole if brief and len(noted) > _BRIEF else noted
+
+
+def _write_section(formatter: Any, title: str, rows: Iterable[tuple[str, str]]) -> None:
+    if listed := list(rows):
+        with formatter.section(title):
+            formatter.write_dl(listed)
+
+
 # --- the common options of all commands: --quiet, --json, a progress bar, examples
 
 
@@ -216,8 +354,8 @@ class Commands(typer.Typer):
         output then becomes ``lines`` of a JSON object.
         """
         if examples:
-            options["epilog"] = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples)
-        register = super().command(name, **options)
+            options["epilog"] = "Examples:\n" + "\n".join(f"  {line}" for line in examples)
+        register = super().command(name, cls=Command, **options)
         if options.get("context_settings") is FORWARDED:
             return register
         return lambda function: register(_with_common_options(function))

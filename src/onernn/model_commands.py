@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Annotated, Any
@@ -12,7 +14,7 @@ import typer
 
 from onernn.adapters.converting import write_model, writer_for
 from onernn.adapters.loading import load, plugin_for
-from onernn.adapters.registry import RUNTIMES, WRITERS
+from onernn.adapters.registry import ADAPTERS, RUNTIMES, WRITERS
 from onernn.commands import (
     AgainstParams,
     AllowFunctions,
@@ -38,18 +40,21 @@ from onernn.commands import (
     pairs,
 )
 from onernn.engine.chunks import expose
+from onernn.fuse_passes.bodies import every_node
 from onernn.fuse_passes.joined_models import join
 from onernn.ir.budget import TimeLimit, limited_to
-from onernn.ir.errors import UnsupportedError
+from onernn.ir.errors import OnernnError, UnsupportedError
 from onernn.ir.files import COMPILED
 from onernn.ir.graph import Graph
 from onernn.showing import (
     complain,
+    counted,
     progress,
     section,
     show_inspection,
     show_json,
     show_report,
+    show_written,
     stdout,
 )
 from onernn.verification.conversion import (
@@ -73,20 +78,28 @@ def convert_command(
         ),
     ],
     check: Annotated[
-        Path | None, typer.Option(help="A recording that the written file must reproduce.")
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="A recording that the written file must reproduce."),
     ] = None,
     opset: Opset = None,
     output_dtype: Annotated[
         str,
-        typer.Option(help="The dtype in which weights are stored: float32, float16 or bfloat16."),
+        typer.Option(
+            metavar="DTYPE",
+            help="The dtype in which weights are stored: float32, float16 or bfloat16.",
+        ),
     ] = "float32",
     names: Annotated[
-        list[str] | None, typer.Option(help="OLD=NEW: rename an input or output; repeatable.")
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename an input or output.")
     ] = None,
     allow_functions: AllowFunctions = False,
     place: Annotated[
         str,
-        typer.Option(help="Where a .pdmodel runs: cpu, or onednn (use_mkldnn on fused layers)."),
+        typer.Option(
+            metavar="NAME",
+            help="The operators of Paddle that run a .pdmodel: cpu, or onednn (use_mkldnn on fused"
+            " layers).",
+        ),
     ] = "cpu",
     fused: Annotated[
         bool | None,
@@ -96,8 +109,9 @@ def convert_command(
         list[str] | None,
         typer.Option(
             "--over-time",
-            help="STATE=NEXT, an input and an output: turn a model of one frame into a model of"
-            " sequences; every other input and output becomes (T, ...); repeatable.",
+            metavar="STATE=NEXT",
+            help="Turn a model of one frame into a model of sequences. STATE is an input, NEXT the"
+            " output with its next value. Every other input and output becomes (T, ...).",
         ),
     ] = None,
     given: Given = None,
@@ -112,8 +126,10 @@ def convert_command(
 ) -> None:
     """Writes MODEL as another framework's file.
 
-    The file gets its name only if its outputs match those of MODEL, on generated inputs or the
-    inputs of --check. Exit 1: they differ, and nothing is written.
+    The file gets its name only if its outputs match those of MODEL, on generated inputs or on the
+    inputs of --check.
+
+    Exit 1: they differ, and nothing is written.
     """
     declared: dict[str, Any] = {}
     if inputs:
@@ -150,6 +166,7 @@ def convert_command(
     report = _convert(
         graph,
         out,
+        rules,
         check=check,
         atol=atol,
         rtol=rtol,
@@ -164,17 +181,68 @@ def convert_command(
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _convert(model: Graph, out: Path, **options: Any) -> Report:
-    """Writes a model, and prints why it is not written or not verified."""
-    with progress() as tell:
+def _convert(model: Graph, out: Path, rules: Any, **options: Any) -> Report:
+    """Writes a model, and prints what is written, or why it is not written or not verified."""
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        complain(text)
+
+    with progress() as tell, _new_files(out) as files:
         try:
-            report = convert(model, out, progress=tell, note=complain, **options)
+            report = convert(model, out, progress=tell, note=note, **options)
         except WrongFileError as error:
             complain(error)
             return error.report
-    if report is not None and not report.passed:
+    if report is None or report.passed:
+        _show_model(out, files, rules, is_checked=report is not None or bool(notes))
+    else:
         complain(f"{out} is not written: its outputs differ from those of the recording")
     return Report((), "") if report is None else report
+
+
+@contextmanager
+def _new_files(out: Path) -> Iterator[list[Path]]:
+    """Yields a list that gets the files which the block writes: ``out``, and others of its stem,
+    such as a .pdiparams.
+    """
+
+    def stamps() -> dict[Path, tuple[int, int]]:
+        try:
+            each = [path for path in out.parent.iterdir() if path.name.startswith(f"{out.stem}.")]
+            return {path: (path.lstat().st_ino, path.lstat().st_mtime_ns) for path in each}
+        except OSError:  # the writer names the folder that it cannot use
+            return {}
+
+    before, files = stamps(), list[Path]()
+    yield files
+    new = {path for path, stamp in stamps().items() if before.get(path) != stamp} - {out}
+    files += [out, *sorted(new)]
+
+
+def _show_model(out: Path, files: Sequence[Path], rules: Any, *, is_checked: bool) -> None:
+    """Prints that a model is written, and the command that compares it in its framework, if that is
+    installed. The command is left out if there is nothing to check, or if it would need ``rules``.
+    """
+    step, command = "", list[object]()
+    runtime = next(a.runtime for a in ADAPTERS if a.writer and a.writer.suffix == out.suffix)
+    if runtime and runtime.version and not is_checked and not rules:
+        step = f"compare it with {runtime.name}"
+        command = ["onernn", "verify", out, "--against", f"{runtime.name}:{out}"]
+    name = " and ".join(map(str, files))
+    show_written(name, files, _contents_of(out, rules), step, command)
+
+
+def _contents_of(out: Path, rules: Any) -> Iterator[str]:
+    """Yields the numbers of inputs, outputs and nodes of a written file, as onernn reads it."""
+    with suppress(OnernnError):
+        graph = load(out, rules=rules)
+        nodes = list(every_node(graph))
+        layers = sum(node.op == "Rnn" for node in nodes)
+        yield counted(len(graph.inputs), "input")
+        yield counted(len(graph.outputs), "output")
+        yield counted(len(nodes), "node") + (f" ({layers} recurrent)" if layers else "")
 
 
 # --- the command that writes a file which the library runs without Python
@@ -183,14 +251,17 @@ def _convert(model: Graph, out: Path, **options: Any) -> Report:
 def compile_command(
     model: Model,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help=f"The file to write, such as model{COMPILED}.")
+        Path,
+        typer.Option("--output", "-o", metavar=f"FILE{COMPILED}", help="The file to write."),
     ],
     dtype: Dtype = "f32",
     states: Annotated[
         list[str] | None,
         typer.Option(
             "--state",
-            help="STATE=NEXT, an input and an output: what a step hands to the next; repeatable.",
+            metavar="STATE=NEXT",
+            help="A state that a step hands to the next step: STATE is an input, NEXT the output"
+            " with its next value.",
         ),
     ] = None,
     expose_states: ExposeStates = False,
@@ -207,37 +278,52 @@ def compile_command(
     semantics: Semantics = "documented",
     rules: Rules = None,
 ) -> None:
-    """Writes MODEL as a file that programs in any language run with libonernn, without Python."""
+    """Writes MODEL as a file for programs in any language.
+
+    They run it with libonernn, without Python.
+    """
     from onernn.engine.compiling import compile_model  # no other command needs it
     from onernn.engine.emit.pipeline import read_declared
 
     if output.suffix != COMPILED:
         raise UnsupportedError(f"{output}: the name of a compiled file ends in {COMPILED}")
-    declared = read_declared(inputs or [])
+    declared, carried = read_declared(inputs or []), pairs("--state", "STATE=NEXT", states)
     graph = load(model, params, semantics, inputs=declared, rules=rules)
+    constants = numbers(graph, given)
     notes = compile_model(
         graph,
         output,
         dtype=dtype,
-        states=pairs("--state", "STATE=NEXT", states),
+        states=carried,
         expose_states=expose_states,
-        given=numbers(graph, given),
+        given=constants,
         inputs=declared,
         streams=streams,
     )
     for note in notes:
         complain(note)
+    taken, returned = len(graph.inputs) - len(constants), len(graph.outputs)
+    contents = [counted(taken - len(carried), "input"), counted(returned - len(carried), "output")]
+    if carried:
+        contents.append(counted(len(carried), "state"))
+    show_written(output, [output], contents)
 
 
 # --- the command that puts onernn's layers into a model for ONNX Runtime
 
 
 def plug_command(
-    model: Annotated[Path, typer.Argument(help="The .onnx file.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .onnx file to write.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx file.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE.onnx", help="The file to write.")
+    ],
     dtype: Dtype = "f32",
 ) -> None:
-    """Writes MODEL for ONNX Runtime of any language, with recurrent layers of libonernn inside."""
+    """Writes MODEL for ONNX Runtime with layers of libonernn.
+
+    ONNX Runtime in any language runs it after it has registered libonernn, which contains the
+    recurrent layers, by RegisterCustomOpsLibrary.
+    """
     from onernn.adapters.common.live import stays
     from onernn.adapters.onnx.plugin import HOST, plug  # no other command needs it
 
@@ -246,6 +332,8 @@ def plug_command(
         print(line)
     for refusal in result.refusals:
         complain(stays(HOST, refusal))
+    layers = counted(len(result.replaced), "recurrent layer")
+    show_written(output, [output], [f"{layers} of libonernn"])
 
 
 # --- the command that makes one model of several
@@ -253,16 +341,22 @@ def plug_command(
 
 def join_command(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL...", help="The models, in any order.")
+        list[str],
+        typer.Argument(
+            metavar="MODEL...", help="The models, in any order; onernn --help lists the kinds."
+        ),
     ],
     output: Written,
     opset: Opset = None,
     json: Json = False,
     rules: Rules = None,
 ) -> None:
-    """Writes models that feed each other as one: an output feeds the inputs of its name."""
+    """Writes models that feed each other as one model.
+
+    An output of a model becomes each input of the same name.
+    """
     whole = join(*(load(model, rules=rules) for model in models))
-    report = _convert(whole, output, opset=opset)
+    report = _convert(whole, output, rules, opset=opset)
     if not report.passed:
         show_report(report, json)
         raise typer.Exit(1)
@@ -277,7 +371,13 @@ def join_command(
 def inspect_command(
     model: Model,
     html: Annotated[
-        Path | None, typer.Option(help="The page to write: the graph before and after fusion.")
+        Path | None,
+        typer.Option(
+            "--html",
+            "--report",
+            metavar="FILE.html",
+            help="The page to write: the graph before and after fusion.",
+        ),
     ] = None,
     open_page: Annotated[
         bool, typer.Option("--open", help="Open this page, or a temporary one, in the browser.")
@@ -290,7 +390,10 @@ def inspect_command(
     semantics: Semantics = "documented",
     rules: Rules = None,
 ) -> None:
-    """Shows MODEL before and after fusion, and why layers did not fuse."""
+    """Shows MODEL before and after fusion.
+
+    It names the operators, the kernels, and the reasons why layers did not fuse.
+    """
     graph = load(model, params, semantics, rules=rules)
     result = inspect_model(graph, dtype=dtype, threads=threads, backend=backend)
     if open_page and html is None:
@@ -303,6 +406,9 @@ def inspect_command(
     else:
         show_inspection(stdout(), result, plugin_for(graph) if result.unsupported else "")
         section(stdout(), "drawn", drawn)
+    if html is not None:
+        before, after = (sum(numbers) for numbers in zip(*result.operators.values(), strict=True))
+        show_written(html, [html], [f"{counted(before, 'node')}, {after:,} after fusion"])
     if open_page and html is not None:
         webbrowser.open(html.resolve().as_uri())
 
@@ -312,21 +418,27 @@ def inspect_command(
 
 def quantize_command(
     model: Model,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The .onnx to write.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The .onnx file to write.")],
     data: Annotated[
         list[Path],
-        typer.Option(help="An .npz to calibrate with, with in__NAME and lod__NAME; repeatable."),
+        typer.Option(
+            metavar="IN.npz",
+            help="Inputs to calibrate with, as in__NAME, and lod__NAME if they are ragged.",
+        ),
     ],
     budget: Annotated[
         str | None,
         typer.Option(
-            help="'labels 0.1%', 'max_abs 0.02' or 'rmse 0.001'; without it all layers are u8."
+            metavar="LIMIT",
+            help="The error to allow: 'labels 0.1%', 'max_abs 0.02' or 'rmse 0.001'. Without it,"
+            " all layers are u8.",
         ),
     ] = None,
     held_out: Annotated[
         list[Path] | None,
         typer.Option(
-            help="An .npz to measure the error with; else every other of --data; repeatable."
+            metavar="IN.npz",
+            help="Inputs to measure the error with; without it, every second sequence of --data.",
         ),
     ] = None,
     labels_of: Annotated[
@@ -360,16 +472,18 @@ def quantize_command(
         backend=backend,
         threads=threads,
     )
-    write_model(
-        result.model,
-        out,
-        inputs=result.example,
-        note=complain,
-        opset=opset,
-        allow_functions=allow_functions,
-    )
+    with _new_files(out) as files:
+        write_model(
+            result.model,
+            out,
+            inputs=result.example,
+            note=complain,
+            opset=opset,
+            allow_functions=allow_functions,
+        )
     for note in result.notes:
         complain(note)
+    _show_model(out, files, rules, is_checked=True)
     if json:
         print(result.to_json())
         return
@@ -386,14 +500,16 @@ def repair_command(
     against: Annotated[
         str | None,
         typer.Option(
-            help=f"A correct model, or FRAMEWORK:PATH of one: {', '.join(RUNTIMES)}. Without it,"
-            " the outputs in --data are correct."
+            metavar="MODEL",
+            help="A correct model, or FRAMEWORK:PATH to run a model in its framework"
+            f" ({', '.join(RUNTIMES)}). Without it, the outputs in --data are correct.",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="A recording to take inputs from, and outputs unless --against is given."
+            metavar="FILE.npz",
+            help="A recording to take inputs from, and outputs unless --against is given.",
         ),
     ] = None,
     names: Mapped = None,
@@ -408,11 +524,17 @@ def repair_command(
 ) -> None:
     """Writes MODEL without its faults and shows the diff.
 
-    The new file is verified before it gets its name: with --against on fresh inputs, else with the
-    recording. Exit 1, and no file: no cause is known, --against does not prove it, or the recording
-    allows several.
+    The new file is verified before it gets its name: with --against on fresh inputs, otherwise with
+    the recording.
+
+    Exit 1, and no file: no cause is known, --against does not prove it, or the recording allows
+    several.
     """
-    with progress() as tell, limited_to(TimeLimit.after(seconds or None)):
+    with (
+        progress() as tell,
+        limited_to(TimeLimit.after(seconds or None)),
+        _new_files(output) as files,
+    ):
         graph, reference = open_pair(
             model, params, against, against_params, semantics=semantics, rules=rules
         )
@@ -446,6 +568,8 @@ def repair_command(
         if outcome:
             how = f"agrees with {against} on fresh inputs" if against else f"agrees with {data}"
             section(stdout(), "written", [f"{output}, which {how}"])
+    if outcome:
+        _show_model(output, files, rules, is_checked=True)
     if outcome and against is None:
         complain("a recording proves no cause: compare the new file with the original, if you can")
     if not outcome:

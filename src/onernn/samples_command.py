@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from onernn.commands import Json, Quiet
+from onernn.commands import Json
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.files import replacing_all
-from onernn.showing import complain, show_json
+from onernn.showing import counted, show_json, show_written
 
 SAMPLES = Path(__file__).with_name("samples")
 
@@ -25,7 +25,6 @@ def samples(
         bool, typer.Option("--force", help="Overwrite files that differ from the samples.")
     ] = False,
     json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """Copies the sample models and recordings of the manual into DIR.
 
@@ -46,16 +45,17 @@ def samples(
             stream.write(contents[path])
     if json:
         show_json("pass", written=list(map(str, differ)))
-    elif not quiet:
-        size = sum(len(contents[path]) for path in differ) / 1e6
-        others = f"; {len(contents) - len(differ)} were there already" * (differ != [*contents])
-        complain(f"wrote {folder}: {len(differ)} files, {size:.1f} MB{others}")
+    kept = [f"{len(contents) - len(differ)} were there already"] * (differ != [*contents])
+    listing = ["cat", Path(folder, "README.md")]
+    show_written(
+        folder, differ, [counted(len(differ), "file"), *kept], "see what they are", listing
+    )
 
 
 def _read_samples(folder: Path) -> dict[Path, bytes]:
     """Returns the content of each sample by its path in ``folder``. Raises `ModelFormatError`."""
-    files = [file for file in sorted(SAMPLES.rglob("*")) if file.is_file()]
-    if not files:
+    files = [file for file in sorted(SAMPLES.rglob("*")) if not file.is_dir()]
+    if len(files) < 2:  # a wheel that was built without tests/data has the list of samples only
         raise ModelFormatError("this installation has no samples; install onernn again", SAMPLES)
     return {folder / file.relative_to(SAMPLES): file.read_bytes() for file in files}
 

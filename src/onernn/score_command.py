@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,10 +24,11 @@ from onernn.commands import (
     Quiet,
     Rules,
     Semantics,
+    one_of,
     pairs,
 )
 from onernn.ir.budget import STEPS
-from onernn.showing import complain, hide_bar, progress, show_json, stdout
+from onernn.showing import complain, counted, hide_bar, progress, show_json, show_written, stdout
 
 
 def score(
@@ -41,33 +43,53 @@ def score(
     ],
     input: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=COLUMN, if the column has another name; repeatable."),
+        typer.Option(
+            metavar="NAME=COLUMN", help="The column of an input, if it has a different name."
+        ),
     ] = None,
     output_column: Annotated[
         list[str] | None,
-        typer.Option("--output", help="NAME=COLUMN: write only these outputs; repeatable."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="NAME=COLUMN",
+            help="An output to write, and its column. Without it, all outputs are written.",
+        ),
     ] = None,
     output_type: Annotated[
         list[str] | None,
         typer.Option(
             "--output-type",
-            help="NAME=TYPE, if the model leaves an output's type open; repeatable.",
+            metavar="NAME=TYPE",
+            help="The type of an output, if the model leaves it open.",
         ),
     ] = None,
     keep: Annotated[
-        list[str] | None, typer.Option(help="A column to keep; all by default. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column to keep; without it, all are kept."),
     ] = None,
-    words: Annotated[int, typer.Option(min=1, help="The most steps in a batch.")] = 20_000,
-    window: Annotated[int, typer.Option(min=1, help="The rows of an output file.")] = 4096,
+    words: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The maximum number of steps in a batch.")
+    ] = 20_000,
+    window: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The number of rows in an output file.")
+    ] = 4096,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, show_default="one per core", help="The number of threads."),
+        typer.Option(
+            metavar="N", min=1, show_default="one per core", help="The number of threads."
+        ),
     ] = None,
     batch_axis: Annotated[
-        int, typer.Option(min=0, help="The axis of rows in dense inputs and outputs.")
+        int, typer.Option(metavar="N", min=0, help="The axis of rows in dense inputs and outputs.")
     ] = 0,
     engine: Annotated[
-        str, typer.Option(metavar="<local|ray>", help="Where rows are scored: here, or by Ray.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="local scores rows on this machine, ray on the nodes of Ray's cluster.",
+            autocompletion=one_of(("local", "ray")),
+        ),
     ] = "local",
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at a row that is rejected.")
@@ -75,7 +97,7 @@ def score(
     rejected: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR", help="A folder for the file, line, reason and text of rejected rows."
+            metavar="FOLDER", help="A folder for the file, line, reason and text of rejected rows."
         ),
     ] = None,
     accept_input: Annotated[
@@ -138,6 +160,12 @@ def score(
         if result.rejected:
             where = shown(rejected) if rejected else "the column 'rejected'"
             stdout().print(f"rows rejected: {result.rejected:,}, see {where}")
+    files = [*Path(output).glob("*.parquet")]
+    contents = [counted(result.windows, "file"), counted(result.rows, "row")]
+    show_written(output, files, contents)
+    if rejected:
+        files = [*Path(rejected).glob("*.parquet")]
+        show_written(shown(rejected), files, [counted(result.rejected, "rejected row")])
 
 
 class _Rate:

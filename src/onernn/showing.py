@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import starmap
+from pathlib import Path
 from threading import Lock, Timer
 from typing import Any, TextIO, TypeVar, cast
 
@@ -50,6 +52,53 @@ def complain(what: object) -> None:
     text = message_of(what) if isinstance(what, Exception) else what
     text = printable(text, keep="\n" if isinstance(what, OnernnError) else "")
     print(f"onernn: {text}", file=sys.stderr)
+
+
+_silent = False
+"""Whether the running command prints only warnings, errors and JSON."""
+
+
+def show_written(
+    name: object,
+    files: Iterable[Path],
+    contents: Iterable[str],
+    step: str = "",
+    command: Iterable[object] = (),
+) -> None:
+    """Prints on stderr what a command wrote, in one line: the name of a file or folder, its size,
+    its contents, and the next ``step`` with the command for it.
+
+    ``files``: the written files, whose sizes are added; pipes and devices have no size.
+    ``contents`` is not read if the user wants no such line.
+    """
+    if _silent:
+        return
+    real = [Path(os.path.realpath(each)) for each in files]  # that of /dev/stdout may not exist
+    sizes = [each.stat().st_size for each in real if each.is_file()]
+    parts = ", ".join([*([_describe_size(sum(sizes))] if sizes else []), *contents])
+    typed = shlex.join(map(_word, command))
+    usable = typed.isprintable() and step and sizes
+    print(
+        printable(f"wrote {name}: {parts}") + (f"; {step}: {typed}" if usable else ""),
+        file=sys.stderr,
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns "1 row" or "1,000 rows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _describe_size(size: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return counted(size, "byte")
+
+
+def _word(part: object) -> str:
+    """Returns a word of a command; a path that begins with "-" must not become an option."""
+    return f"./{part}" if isinstance(part, Path) and str(part).startswith("-") else str(part)
 
 
 def show_report(report: Report, json: bool) -> None:
@@ -155,8 +204,12 @@ _bar: _Bar | None = None
 
 @contextmanager
 def working(title: str, hidden: bool) -> Iterator[None]:
-    """Shows a bar for long work if stderr is a terminal and ``hidden`` is false."""
-    global _bar
+    """Shows a bar for long work if stderr is a terminal and ``hidden`` is false.
+
+    If ``hidden`` is true, `show_written` prints nothing.
+    """
+    global _bar, _silent
+    _silent = hidden
     if hidden or not _console(stderr=True).is_interactive:
         yield
         return
@@ -255,8 +308,8 @@ def show_audit(console: Console, report: AuditReport) -> None:
     ]
     section(console, "all faults of a path together", lines)
     hits = sum(each.counts for each in report.findings)
-    counted = f"{hits or 'no'} known fault{'s' if hits != 1 else ''}"
-    console.print(f"{counted} of {report.framework} would hit a run on one of these paths")
+    faults = counted(hits, "known fault") if hits else "no known faults"
+    console.print(f"{faults} of {report.framework} would hit a run on one of these paths")
 
 
 def show_examination(console: Console, examination: Examination) -> None:

@@ -54,7 +54,8 @@ def test_a_command_has_examples_that_can_be_parsed(name: str) -> None:
     """A new one: ``app.command(examples=["onernn NAME ..."])``."""
     command = COMMANDS[name]
     _, _, listed = (command.epilog or "").partition("Examples:\n")
-    lines = [line.strip() for line in listed.splitlines() if line.strip()]
+    whole = listed.replace("\\\n", " ")
+    lines = [line.strip() for line in whole.splitlines() if line.strip()]
     assert lines, f"{name}: no examples; give them to app.command(examples=[...])"
     for line in lines:
         program, called, *arguments = shlex.split(line)
@@ -180,7 +181,9 @@ def test_without_arguments_five_things_are_offered_that_are_commands(onernn: Run
         ("inspect m --dtype BF16", "did you mean 'bf16'?"),
         ("inspect m --backend kernel", "did you mean 'kernels'?"),
         ("inspect m --semantics documentd", "did you mean 'documented'?"),
-        ("inspect io.npy", "did you mean 'io.npz'?"),
+        ("inspect mm", "did you mean 'm'?"),
+        ("inspect grus", "did you mean 'gru.onnx'?"),
+        ("inspect gru.onxn", "did you mean 'gru.onnx'?"),
         ("weights m --to pytorch --output w.npz", "did you mean 'torch'?"),
         ("weights m --to torch --output w.npz --node tmp3", "did you mean 'tmp_3'?"),
         ("convert m m.onxn", "did you mean '.onnx'?"),
@@ -193,6 +196,7 @@ def test_a_misspelled_name_is_answered_with_the_one_that_is_like_it(
 ) -> None:
     with np.load(tmp_path / "io.npz") as recorded:
         np.savez(tmp_path / "X.npz", in__X=recorded["in__x"])
+    (tmp_path / "gru.onnx").touch()
     code, _, stderr = onernn(line)
     assert code == 2 and hint in stderr, stderr
 
@@ -201,6 +205,16 @@ def test_a_misspelled_command_is_answered_once(onernn: Run) -> None:
     """typer before 0.26 and click since 8.3 each wrote the hint."""
     code, _, stderr = onernn("verfy m")
     assert code == 2 and stderr.count("Did you mean 'verify'?") == 1
+
+
+@pytest.mark.parametrize("name", ["notice", "io.npy", "empt", "m/io.np"])
+def test_a_hint_names_nothing_that_cannot_be_a_model(
+    onernn: Run, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "NOTICE").touch()
+    (tmp_path / "empty").mkdir()
+    code, _, stderr = onernn(f"run {name} --input io.npz -o out.npz")
+    assert code == 2 and f"{name}: no such file" in stderr and "did you mean" not in stderr
 
 
 def test_a_name_that_is_like_none_gets_no_hint(onernn: Run) -> None:

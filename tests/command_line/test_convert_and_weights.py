@@ -25,7 +25,7 @@ def test_a_converted_model_is_checked_by_onnx_runtime_and_loads_there(
     assert run.returncode == 0 and "pass" in run.stdout, run.stderr
     names = [each.name for each in onnxruntime.InferenceSession(out).get_inputs()]
     assert names == ["x", "x_lengths"]
-    quiet = onernn("convert", model, tmp_path / "other.onnx")
+    quiet = onernn("convert", model, tmp_path / "other.onnx", "-q")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.onnx", "out.onnx"]
 

@@ -1,4 +1,4 @@
-"""`onernn samples`: it copies all samples, keeps files of others, and takes any name of a folder."""
+"""`onernn samples`: it copies all samples, keeps other files, and takes any name of a folder."""
 
 from __future__ import annotations
 

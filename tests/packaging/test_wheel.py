@@ -76,18 +76,21 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="module")
 def copy(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkout without tests and whatever git ignores: a build leaves folders behind."""
+    """The checkout without whatever git ignores, and without tests except their data, to which
+    samples are links: a build leaves folders behind.
+    """
     copy = tmp_path_factory.mktemp("parent") / "copy"
     if (repo / ".git").exists():
         git = ("git", "-c", "safe.directory=*", "ls-files", "-z")  # the checkout may be another's
         for name in filter(None, run(*git, cwd=repo).split("\0")):
-            if not name.startswith("tests/"):
+            if not name.startswith("tests/") or name.startswith("tests/data/"):
                 target = copy / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(repo / name, target, follow_symlinks=False)
     else:
         ignored = shutil.ignore_patterns(*UNTRACKED, "tests")
         shutil.copytree(repo, copy, symlinks=True, ignore=ignored)
+        shutil.copytree(repo / "tests" / "data", copy / "tests" / "data", symlinks=True)
     return copy
 
 

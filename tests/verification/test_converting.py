@@ -71,7 +71,7 @@ def test_the_commands_exit_with_1_where_a_file_differs(
     value = Value("y", "float32", (None, 3))
     second = Graph("second", (value,), (Value("z"),), (new_node("z = Neg y"),), {})
     onernn.convert(second, tmp_path / "second.onnx")
-    run = command("convert", source, file)
+    run = command("convert", source, file, "--quiet")
     assert (run.returncode, run.stderr) == (0, "")
     before = _content(tmp_path)
     request.getfixturevalue("wrong")

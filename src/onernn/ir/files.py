@@ -145,8 +145,9 @@ class _NewFile:
     """The content of a file under a temporary name, in the folder of the file."""
 
     def __init__(self, path: str | Path) -> None:
-        # A link stays a link: its target is replaced.
-        self.path = os.path.realpath(path)
+        # A link stays a link: its target is replaced. A pipe behind /dev/stdout has no real path.
+        real = os.path.realpath(path)
+        self.path = real if os.path.exists(real) or not os.path.exists(path) else os.fspath(path)
         self.part: str | None = None
 
     def __enter__(self) -> _NewFile:

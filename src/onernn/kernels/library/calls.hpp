@@ -171,11 +171,11 @@ constexpr Counts::Pointer pointer(May<Sizes...>) {
   return {true, sizeof...(Sizes), {Sizes...}};
 }
 template <class... Pointers>
-constexpr Counts kCountsOf = {sizeof...(Pointers), {pointer(Pointers())...}};
+inline constexpr Counts kCountsOf = {sizeof...(Pointers), {pointer(Pointers())...}};
 template <class... Pointers>
-constexpr const Counts* kCounts = &kCountsOf<Pointers...>;
+inline constexpr const Counts* kCounts = &kCountsOf<Pointers...>;
 template <>
-constexpr const Counts* kCounts<ByRule> = nullptr;
+inline constexpr const Counts* kCounts<ByRule> = nullptr;  // Clang exports it without `inline`
 
 /// A function that steps call. `counts`: null if a rule says them.
 struct Function {
