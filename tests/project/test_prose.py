@@ -54,7 +54,7 @@ def paragraphs(page: str) -> Iterator[Paragraph]:
             pieces.append(("item", [line[start.end() :]]))
         elif _OTHER.match(line) and not (pieces[-1][1] and pieces[-1][0] == "item"):
             pieces.append(("other", [line]))
-        elif line.strip().startswith("|") or line.startswith("        "):
+        elif line.strip().startswith("|") or pieces[-1][0] == "other" and line.startswith("    "):
             pieces.append(("other", [line]))
         elif pieces[-1][0] == "other":
             pieces.append(("", [line]))

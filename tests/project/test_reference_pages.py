@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from support.manual import REPO, blocks
 
+from onernn import Graph, Node, Value, convert
+
 REFERENCE = REPO / "docs" / "reference"
 SOURCES = ("adapters", "fuse_passes", "reorders", "src")
 
@@ -152,7 +154,7 @@ JSON = {
     "doctor": "doctor",
     "emit": f"emit {TAGGER}/model.onnx -o OUT/emitted --static T=4,N=2",
     "inspect": f"inspect {TAGGER}/model.onnx",
-    "join": f"join {TAGGER}/model.onnx -o OUT/joined.onnx",
+    "join": "join OUT/first.onnx OUT/second.onnx -o OUT/joined.onnx",
     "plug": f"plug {TAGGER}/model.onnx -o OUT/plugged.onnx",
     "quantize": f"quantize {TAGGER}/model.onnx OUT/quantized.onnx --data {TAGGER}/io.npz",
     "repair": f"repair {TAGGER}/model.onnx --against {TAGGER}/model.onnx -o OUT/repaired.onnx",
@@ -187,6 +189,9 @@ def test_the_page_lists_the_keys_of_json(
     from onernn import cli
 
     (tmp_path / "rows.jsonl").write_text('{"letters": [1, 2, 3]}\n')
+    for name, (of, made) in {"first": ("x", "y"), "second": ("y", "z")}.items():
+        node, inputs = Node("Add", (of, of), (made,)), (Value(of, "float32", (3,)),)
+        convert(Graph(name, inputs, (Value(made),), (node,), {}), tmp_path / f"{name}.onnx")
     monkeypatch.chdir(REPO)
     words = JSON[command].replace("OUT", str(tmp_path)).split()
     monkeypatch.setattr("sys.argv", ["onernn", *words, "--json"])
