@@ -118,11 +118,12 @@ def tables(rows: Iterable[tuple[str, str, list[Cell]]]) -> list[str]:
     speed = [["model", "call", "framework, ms", *WAYS[1:]]]
     costs = [["model", *TIMED]]
     for label, call, cells in rows:
-        marks = (
-            f" ({reasons.setdefault(each.reason, len(reasons) + 1)})" * bool(each.reason)
-            for each in cells
+        for each in cells:
+            if each.reason:
+                reasons.setdefault(each.reason, len(reasons) + 1)
+        texts = (
+            f"{each.text} ({reasons[each.reason]})" if each.reason else each.text for each in cells
         )
-        texts = (f"{each.text}{mark}" for each, mark in zip(cells, marks, strict=True))
         speed.append([label, call, *texts])
         costs.append([label, *(each.costs or "-" for each in cells[: len(TIMED)])])
     lines = [BEGIN, "", SPEED, "", *_lines(speed)]

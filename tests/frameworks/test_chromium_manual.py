@@ -72,7 +72,7 @@ TASKS = {
     "environment variable": "reference/environment.html",
     "exit code": "reference/exit_codes.html",
     "supported versions": "reference/versions.html",
-    "must start at 0": "troubleshooting.html",
+    "offsets must start at 0": "troubleshooting.html",
     "this operator is not known": "troubleshooting.html",
     "expected onernn.Ragged": "troubleshooting.html",
     "libdnnl not found": "troubleshooting.html",
