@@ -60,6 +60,7 @@ TASKS = {
     "LAC": "generated/examples/lac.html",
     "wrong gate": "howto/wrong.html",
     "Keras weights PyTorch": "tutorials/keras.html",
+    "IPEX": "moving/ipex.html",
     "frame by frame C++": "tutorials/cpp.html",
     "MXNet language model": "tutorials/mxnet.html",
     "ONNX Runtime faster": "howto/slower.html",

@@ -3,8 +3,16 @@
 import os
 
 from support.framework_pages import checked_pages
+from support.manual import REPO
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
 TestPages = checked_pages("torch")
 TestKerasPages = checked_pages("keras")
+
+
+def test_the_page_on_ipex_names_each_argument_without_effect() -> None:
+    from onernn.adapters.torch.plugin import _OF_IPEX
+
+    page = (REPO / "docs" / "moving" / "ipex.md").read_text()
+    assert _OF_IPEX and not [name for name in _OF_IPEX if f"`{name}`" not in page]

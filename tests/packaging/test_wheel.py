@@ -231,6 +231,17 @@ def test_the_installed_command_copies_samples_that_run(installed: Path, tmp_path
         run(onernn, "verify", f"samples/{model}", "--data", recording, cwd=tmp_path)
 
 
+@pytest.mark.parametrize("page", ["tutorials/paddle.md", "tutorials/cpp.md", "moving/paddle.md"])
+def test_a_guide_works_with_the_installed_package_alone(
+    installed: Path, repo: Path, tmp_path: Path, page: str
+) -> None:
+    """Those that need no extra: their commands and programs run, and print what the page shows."""
+    if not has_compiler():
+        pytest.skip("no compiler: no kernels in the wheel, and no programs of C++")
+    manual = ("-m", "support.manual", repo / "docs" / page)
+    run(installed / "python", *manual, cwd=tmp_path, PYTHONPATH=str(repo / "tests"))
+
+
 def test_the_installed_command_runs_and_verifies_a_recording(
     installed: Path, data: Path, tmp_path: Path
 ) -> None:
