@@ -2,7 +2,7 @@
 
 Each model of ``models.toml`` that a package brings: in its framework, by ours alone, inside of the
 framework, by the drop-in for it, written anew, and as generated C++. All in processes of their own,
-which take turns on one thread. Writes the table into docs/models.md. Exit 1: a way gave other
+which take turns on one thread. Writes the tables into docs/models.md. Exit 1: a way gave other
 outputs, or failed.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.measuring import LEAST_TURNS, Effort, Entry
 from benchmarks.model_files import NotThere, fetched
@@ -21,7 +22,7 @@ from benchmarks.worker import contender
 from onernn import audit
 
 PAGE = ROOT / "docs" / "models.md"
-BEGIN, END = "## The table", "\n**Measured**"
+BEGIN, END = "## Speed", "\n**Measured**"
 WAYS = ("framework", "alone", "inside", "drop-in", "converted", "emitted")
 TIMED = WAYS[:4]
 """The others are only compared: files written anew, and code whose call is a process."""
@@ -82,57 +83,91 @@ def known_faults(path: Path) -> str:
     return ", ".join(dict.fromkeys(wrong))
 
 
-def cell(way: str, result: Any, host: Any, known: str = "") -> str:
-    """A way beside the framework: times as fast, first result, memory; or why not.
+class Cell(NamedTuple):
+    """A way of a model in the tables: a number or a word, the costs, and the reason of the word."""
+
+    text: str
+    costs: str = ""
+    reason: str = ""
+
+
+def cell(way: str, result: Any, host: Any, known: str = "") -> Cell:
+    """Returns how many times as fast a way is as the framework, or why that is not known.
 
     ``known``: faults of the framework, for which outputs differ.
     """
     if isinstance(result, str):
-        return result
+        return Cell("-", reason=result.strip("-"))
     if known and "rejected" in result:
-        return f"{result['rejected'].partition(',')[0]}: {known}"
+        return Cell("differs", reason=f"{result['rejected'].partition(',')[0]}: {known}")
     for word in ("left out", "rejected", "failed"):
         if word in result:
             said = {"left out": "refused", "rejected": "**differs**", "failed": "**failed**"}[word]
-            return f"{said}: {result[word].replace('|', '/')[:160]}"
+            return Cell(said, reason=result[word][:160])
     if "median" not in result:
-        return "equal"
+        return Cell("equal")
     costs = f"{result['first'] * 1e3:.0f} ms, {result['resident']:.0f} MB"
-    if way == "framework":
-        return f"{result['median']:.3g} ms; {costs}"
-    if not isinstance(host, dict) or "median" not in host:
-        return f"{result['median']:.3g} ms; {costs}"
-    return f"{host['median'] / result['median']:.2f}; {costs}"
+    if way == "framework" or not isinstance(host, dict) or "median" not in host:
+        return Cell(f"{result['median']:.3g}{' ms' * (way != 'framework')}", costs)
+    return Cell(f"{host['median'] / result['median']:.2f}", costs)
+
+
+def tables(rows: Iterable[tuple[str, str, list[Cell]]]) -> list[str]:
+    """Returns two tables, and the reasons to which numbers in brackets point, as lines."""
+    reasons: dict[str, int] = {}
+    speed = [["model", "call", "framework, ms", *WAYS[1:]]]
+    costs = [["model", *TIMED]]
+    for label, call, cells in rows:
+        for each in cells:
+            if each.reason:
+                reasons.setdefault(each.reason, len(reasons) + 1)
+        texts = (
+            f"{each.text} ({reasons[each.reason]})" if each.reason else each.text for each in cells
+        )
+        speed.append([label, call, *texts])
+        costs.append([label, *(each.costs or "-" for each in cells[: len(TIMED)])])
+    lines = [BEGIN, "", SPEED, "", *_lines(speed)]
+    if reasons:
+        lines += ["", *(f"{number}. {reason}" for reason, number in reasons.items())]
+    return [*lines, "", "## First result and memory", "", COSTS, "", *_lines(costs), ""]
+
+
+SPEED = (
+    "How many times as fast a call is as in the framework; `8 x 1 step` means eight calls of one"
+    " step. *converted* and *emitted* say whether the outputs are equal. Numbers in brackets point"
+    " to the list."
+)
+COSTS = "The time from the start of the process to the first result, and the memory after it."
+
+
+def _lines(rows: list[list[str]]) -> list[str]:
+    head, *rest = rows
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rest)]
 
 
 def main(names: list[str]) -> int:
     listed = [name for name, entry in models().items() if "package" in entry]
-    lines = [
-        "| model | call | framework: ms a call; first, memory | alone: times as fast; first, memory"
-        " | inside | drop-in | converted | emitted |",
-        "|---" * 8 + "|",
-    ]
-    wrong = 0
+    found: list[tuple[str, str, list[Cell]]] = []
     for name in names or listed:
         entry = models()[name]
+        label = f"{name} ({FRAMEWORKS[entry['kind']]})"
         try:
             path = fetched(entry)
         except NotThere as error:
-            lines.append(f"| {name} | left out: {error} ||||||||")
+            found.append((label, "", [Cell("-", reason=f"left out: {error}")] * len(WAYS)))
             continue
         print(name, file=sys.stderr)
-        found = results_of(name, path)
+        results = results_of(name, path)
         known = known_faults(path)
-        cells = [cell(way, found[way], found["framework"], known) for way in WAYS]
-        wrong |= any("**" in each for each in cells)
-        label = f"{name} ({FRAMEWORKS[entry['kind']]})"
-        lines.append(f"| {' | '.join([label, found['row'], *cells])} |")
-        print(lines[-1])
+        cells = [cell(way, results[way], results["framework"], known) for way in WAYS]
+        found.append((label, results["row"], cells))
+    lines = tables(found)
+    print("\n".join(lines))
     if not names:
         page = PAGE.read_text()
         start, stop = page.index(BEGIN), page.index(END)
-        PAGE.write_text(page[:start] + "\n".join([BEGIN, "", *lines, ""]) + page[stop:])
-    return int(wrong)
+        PAGE.write_text(page[:start] + "\n".join(lines) + page[stop:])
+    return int(any("**" in each.text for _, _, cells in found for each in cells))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""A table and a plot of what was measured: ``python -m benchmarks.report RESULT.json ...``."""
+"""A page and a plot of what was measured: ``python -m benchmarks.report [--dirty] FILE.json ...``.
+
+The page's title names the machine. Results of a checkout with uncommitted changes become a page
+only with ``--dirty``, and its title says so.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,54 @@ from pathlib import Path
 from typing import Any
 
 OURS = "onernn"
+REFUSED = (
+    "no page: the measured checkout had uncommitted changes; measure a commit, or pass --dirty"
+)
+DIRTY = "-dirty"
+"""The end of a commit's name, if the checkout had changes that are not in it."""
+TYPES = {"f32": "float32", "bf16": "bfloat16"}
+WORK = {
+    "ragged": "ragged batches",
+    "dense": "dense batches",
+    "stream": "single steps",
+    "training": "training",
+    "training-ragged": "training on ragged batches",
+    "corpus": "4096 sequences in a batch",
+    "deepbench": "DeepBench's sizes",
+    "onednn": "oneDNN's sizes",
+    "models": "whole models",
+}
+"""What the workloads are called in titles."""
 Row = Mapping[str, Any]
 
 
 def markdown(results: Mapping[str, Any]) -> str:
     """The machine, a table for each workload, dtype and thread count, and who is not in them."""
-    lines = [*_machine(results), "", *_targets(results["rows"])]
+    lines = [f"# {title(results)}", "", *_machine(results), "", *_targets(results["rows"])]
     for (workload, dtype, threads), rows in _groups(results):
-        title = f"{workload}, {dtype}, {threads} thread{'s' * (threads > 1)}"
+        heading = f"{workload}, {dtype}, {threads} thread{'s' * (threads > 1)}"
         tables = _of_models(rows) if "compared" in rows[0] else _table(rows)
-        lines += [f"## {title}", "", *tables, "", *_aside(rows)]
+        lines += [f"## {heading}", "", *tables, "", *_aside(rows)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def title(results: Mapping[str, Any]) -> str:
+    """Returns the machine, the dtypes and the workloads of the results."""
+    dtypes = dict.fromkeys(TYPES.get(row["dtype"], row["dtype"]) for row in results["rows"])
+    work = dict.fromkeys(WORK.get(row["workload"], row["workload"]) for row in results["rows"])
+    machine = results.get("core") or results["cpu"]
+    text = f"{machine}, {results['cores']} cores, {_listed(dtypes)}, {_listed(work)}"
+    return f"{text} (uncommitted changes)" if is_dirty(results) else text
+
+
+def is_dirty(results: Mapping[str, Any]) -> bool:
+    """Returns whether the measured checkout had changes that its commit lacks."""
+    return str(results["commit"]).endswith(DIRTY)
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _groups(results: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str, int], list[Row]]]:
@@ -36,8 +77,7 @@ def _machine(results: Mapping[str, Any]) -> list[str]:
     loads = [f"{results[when][0]:.2f}" for when in ("load before", "load after") if when in results]
     peaks = "; ".join(f"{name}: {value:.0f}" for name, value in results["peaks"].items())
     out = [
-        f"# {results['date']}, {results['commit']}",
-        "",
+        f"- measured {results['date']}, at {results['commit']}",
         f"- {results['cpu']}, {results['cores']} cores, {results['platform']}",
         f"- {', '.join(f'{name} {number}' for name, number in results['versions'].items())}",
         f"- oneDNN's matmul, GFLOP/s by dtype and threads: {peaks}",
@@ -203,15 +243,19 @@ def plot(results: Mapping[str, Any], file: Path) -> None:
 
 
 def main(files: list[str]) -> int:
-    if not files:
-        print("usage: python -m benchmarks.report RESULT.json ...", file=sys.stderr)
+    names = [each for each in files if each != "--dirty"]
+    if not names:
+        print("usage: python -m benchmarks.report [--dirty] RESULT.json ...", file=sys.stderr)
         return 2
-    for name in files:
+    for name in names:
         try:
             results = json.loads(Path(name).read_text())
             text = markdown(results)
         except (OSError, ValueError, KeyError, TypeError) as error:
             print(f"benchmarks.report: {name}: {error!r}", file=sys.stderr)
+            return 2
+        if is_dirty(results) and "--dirty" not in files:
+            print(f"benchmarks.report: {name}: {REFUSED}", file=sys.stderr)
             return 2
         Path(name).with_suffix(".md").write_text(text)
         try:

@@ -32,7 +32,7 @@ from benchmarks.model_files import NotThere, fetched
 from benchmarks.models import Model, models
 from benchmarks.models import rows as rows_of_model
 from benchmarks.processes import ROOT, interpreter
-from benchmarks.report import markdown
+from benchmarks.report import REFUSED, is_dirty, markdown
 from benchmarks.roof import Products, peak, roof
 from benchmarks.tasks import DTYPES, Task, named
 from benchmarks.worker import contender
@@ -63,7 +63,8 @@ def options() -> argparse.Namespace:
     add("--turn", type=float, default=0.1, help="seconds of a turn (default: %(default)s)")
     add("--seconds", type=float, default=4, help="of a contender in a row (default: %(default)s)")
     add("--patience", type=float, default=120, help="seconds to wait for an answer (%(default)s)")
-    add("--out", type=Path, required=True, help="the JSON to write; the table goes beside it")
+    add("--out", type=Path, required=True, help="the JSON to write, with a page of the same name")
+    add("--dirty", action="store_true", help="write the page of a checkout with changes, too")
     return parser.parse_args()
 
 
@@ -156,19 +157,33 @@ def versions(entries: list[Entry], patience: float) -> tuple[dict[str, str], dic
 def machine() -> dict[str, Any]:
     """What the times depend on. No path and no host name."""
     with open("/proc/cpuinfo") as lines:
-        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        told = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
     command = ["git", "describe", "--always", "--dirty"]
     source = Path(onernn.__file__).parent
     commit = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+    capped = f", seen as {os.environ['CPU_CLASS']}" if "CPU_CLASS" in os.environ else ""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit.stdout.strip(),
-        "cpu": (models[0] if models else platform.processor())
-        + (f", seen as {os.environ['CPU_CLASS']}" if "CPU_CLASS" in os.environ else ""),
+        "cpu": told.get("model name", platform.processor()) + capped,
+        "core": core + capped if (core := named_core(told)) else "",
         "cores": os.cpu_count(),
         "platform": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "load before": os.getloadavg(),
     }
+
+
+def named_core(told: dict[str, str]) -> str:
+    """Returns the microarchitecture of an AMD CPU by its family and model, "" if it is not known.
+
+    A virtual machine may hide the model's name: many AMD CPUs are "AMD EPYC" there.
+    """
+    family, model = (int(told.get(key, 0)) for key in ("cpu family", "model"))
+    if told.get("vendor_id") != "AuthenticAMD" or family not in (23, 25, 26):
+        return ""
+    if family == 25:
+        return "AMD Zen 3" if model < 0x10 or 0x20 <= model < 0x60 else "AMD Zen 4"
+    return "AMD Zen 5" if family == 26 else "AMD Zen 2" if model >= 0x30 else "AMD Zen"
 
 
 def beside(
@@ -232,7 +247,10 @@ def main() -> int:
     try:
         results = run(given)
         table = markdown(results)
-        given.out.with_suffix(".md").write_text(table)
+        if given.dirty or not is_dirty(results):
+            given.out.with_suffix(".md").write_text(table)
+        else:
+            print(f"benchmarks.run: {REFUSED}", file=sys.stderr)
     except (ValueError, OSError, OnernnError, re.error) as error:
         print(f"benchmarks.run: {error}", file=sys.stderr)
         return 2

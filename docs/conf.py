@@ -34,6 +34,7 @@ html_theme = "furo"
 html_title = f"onernn {release}"
 html_static_path = ["pictures"]
 html_css_files = ["manual.css"]
+html_js_files = ["manual.js"]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_search_summary = False  # they are fetched, which file:// does not allow

@@ -1,4 +1,4 @@
-"""Reference pages made from the code, into docs/generated: they cannot fall behind it."""
+"""Reference pages that are generated from the code, into docs/generated: they always match it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import ast
 import inspect
 import re
 import shutil
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 REPO = Path(__file__).resolve().parents[1]
-PACKAGES = ("adapters", "fuse_passes", "reorders", "src/onernn")
 
 
 def write(docs: Path) -> None:
@@ -33,9 +33,7 @@ def pages() -> Iterator[tuple[str, str]]:
     yield "operators.md", canonical_page()
     for framework in RULES:
         yield f"operators_{framework}.md", framework_page(framework)
-    yield "messages.md", messages_page()
-    yield from design_pages()
-    yield from other_pages()
+    yield from checkout_pages()
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -167,11 +165,11 @@ def command_line_page() -> str:
 
 
 _WIDE = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
-_COMMAND_LINE = """# The command line
+_COMMAND_LINE = """# Commands
 
-Every command ends with 0 where it did what was asked, with 1 where a comparison, a check or a
-self-check failed, and with 2 where it could not run: one message on stderr tells why. `--json`
-prints JSON and nothing else.
+Each command with its arguments, options and examples, as `onernn COMMAND --help` prints them. See
+also [exit codes and `--json`](../reference/exit_codes.md) and
+[environment variables](../reference/environment.md).
 """
 
 
@@ -197,9 +195,9 @@ def canonical_page() -> str:
 
 _CANONICAL = """# Canonical operators
 
-Every model becomes a graph of these before anything else happens: ONNX's operators by name and
-meaning, in their newest form, and some of our own. `x?` may be absent, `*x` is any number of
-inputs.
+A reader turns every model into a graph of these operators. Most of them are ONNX's operators, with
+their names and meanings, in their newest version. onernn defines the others. `x?` marks an input
+that may be absent, `*x` any number of inputs.
 
 """
 
@@ -291,13 +289,21 @@ def framework_page(framework: str) -> str:
     return f"# {title}\n\n{_FRAMEWORK.format(count=len(rows))}" + table(head, rows)
 
 
-_FRAMEWORK = """{count} operators are read; recurrent ones become `Rnn`. The attributes are those
-that the rule of an operator reads, with the default that holds where a file does not name them;
-`is` means that any other value is refused. An attribute that no rule reads is an error, too:
-nothing is passed over in silence. Where nothing stands under *becomes*, an attribute chooses the
-operator, or the input, a constant or what stands around takes its place. `…` stands for what a
-model says. Operators of one kind share helpers, so that a refusal may belong to another one of the
-kind.
+_FRAMEWORK = """onernn reads {count} operators. This page is generated from the rules that read
+them.
+
+*becomes*
+: The [canonical operators](operators.md) that the rule can produce; recurrent operators become
+  `Rnn`. An empty cell means that an attribute chooses the operator, or that the rule produces none.
+
+*attributes read*
+: The attributes that the rule reads, with their defaults. `is` means that any other value is
+  refused. An attribute that no rule reads is an error.
+
+*refused*
+: The reasons for which the rule refuses an operator. `…` is replaced by what the model has.
+
+Similar operators share helper functions: such a row also lists what the helper does for the others.
 
 """
 
@@ -414,40 +420,6 @@ def _read(
             facts.attributes.setdefault(first, f"{sign}{default}" if default else "")
 
 
-# Messages
-
-
-ERRORS = ("ModelFormatError", "ShapeError", "UnsupportedError", "BudgetError",
-          "MissingDependencyError", "LibraryError")  # fmt: skip
-
-
-def messages_page() -> str:
-    errors: ModuleType = import_module("onernn.ir.errors")
-    found: dict[str, dict[str, set[str]]] = {name: {} for name in ERRORS}
-    for package in PACKAGES:
-        for file in sorted((REPO / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                for name, text in _raised(node) if isinstance(node, ast.Raise) else ():
-                    if name in found and len(text) > 8:
-                        places = found[name].setdefault(text, set())
-                        places.add(file.relative_to(REPO).as_posix().removeprefix("src/"))
-    out = [_MESSAGES]
-    for name in ERRORS:
-        out.append(f"## {name}\n\n{inspect.getdoc(getattr(errors, name))}\n")
-        rows = [(code(text), ", ".join(map(code, sorted(where))))
-                for text, where in sorted(found[name].items())]  # fmt: skip
-        out.append(table(("message", "raised in"), rows))
-    return "\n".join(out)
-
-
-_MESSAGES = """# Error messages
-
-Every error that is raised on purpose is an `OnernnError`; the command line prints its message and
-ends with 2. `…` stands for what a model, a file or a call says. Search this page for the part of
-a message that does not change.
-"""
-
-
 def _raised(node: ast.Raise) -> Iterator[tuple[str, str]]:
     """The class and the text of an error, where they stand there."""
     call = node.exc
@@ -466,46 +438,47 @@ def _template(node: ast.AST) -> str:
     return ""
 
 
-# Design pages
+# Pages of the checkout
 
 
-def design_pages() -> Iterator[tuple[str, str]]:
-    """The pages of design/, their links as links of the manual; the index is README.md's."""
-    for file in sorted((REPO / "design").glob("*.md")):
-        text = re.sub(r"\]\((?!https?:|#)([^)#]+)((?:#[^)]*)?)\)", _linked, file.read_text())
-        if file.stem == "README":
-            listed = "\n".join(re.findall(r"\]\(([\w-]+)\.md\)", text))
-            yield "design/index.md", f"{text}\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
-            continue
-        lines = text.splitlines()
-        lines[0] = re.sub(r"\s{2,}Status: (.*)", "", lines[0])
-        yield f"design/{file.name}", "\n".join(lines) + "\n"
-
-
-OUTSIDE = {
-    "../SECURITY.md": "../security.md",
-    "../benchmarks/results/": "../results/",
-    "../docs/": "../../",
-    "README.md": "index.md",
+COPIED = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
 }
-"""Where the manual has what design pages point to outside of their folder, and their index."""
+"""Pages of the checkout that the manual has, and their names in docs/generated."""
 
 
-def _linked(match: re.Match[str]) -> str:
-    path, anchor = match[1], match[2]
-    for there, here in OUTSIDE.items():
-        path = path.replace(there, here)
-    if path.startswith("../examples/"):
-        path += ".md"
-    return f"]({path}{anchor})"
-
-
-def other_pages() -> Iterator[tuple[str, str]]:
-    """What was measured, and the pages of examples, as they lie in the checkout."""
+def checkout_pages() -> Iterator[tuple[str, str]]:
+    """Yields pages of the checkout and of examples, and measurements, with links that work here."""
+    for file, name in COPIED.items():
+        yield name, with_manual_links((REPO / file).read_text(), REPO, "")
+    for file in sorted((REPO / "examples").glob("*/README.md")):
+        text = with_manual_links(file.read_text(), file.parent, "../")
+        yield f"examples/{file.parent.name}.md", text
     for file in sorted((REPO / "benchmarks" / "results").glob("*.md")):
         yield f"results/{file.name}", file.read_text()
-    for file in sorted((REPO / "examples").glob("*/README.md")):
-        text = re.sub(r"\]\(\.\./\.\./design/", "](../design/", file.read_text())
-        text = re.sub(r"\[(\w+\.py)\]\(\1\)", r"`\1`", text)  # a file beside it
-        yield f"examples/{file.parent.name}.md", text
-    yield "security.md", (REPO / "SECURITY.md").read_text()
+
+
+def with_manual_links(text: str, folder: Path, up: str) -> str:
+    """Returns a page of a folder with links to pages of the manual, or else to the repository.
+
+    ``up``: the way from the new page to docs/generated.
+    """
+
+    def link(match: re.Match[str]) -> str:
+        path = (folder / match[1]).resolve().relative_to(REPO).as_posix()
+        if path in COPIED:
+            return f"]({up}{COPIED[path]}{match[2]})"
+        if path.startswith("docs/"):
+            return f"]({up}../{path.removeprefix('docs/')}{match[2]})"
+        return f"]({repository()}/blob/main/{path}{match[2]})"
+
+    return re.sub(r"\]\((?!https?:|#)([^)#]+)((?:#[^)]*)?)\)", link, text)
+
+
+@cache
+def repository() -> str:
+    """Returns the address of the repository."""
+    project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+    return str(project["urls"]["Homepage"])

@@ -1,8 +1,10 @@
-/* Pages for readers stand in front of the reference, and that in front of decisions and measurements. */
+/* Troubleshooting comes first, because it has the texts of messages; then other pages for readers, the
+   reference, measurements and the changelog. */
 var Scorer = {
   score: ([page, title, anchor, description, score]) =>
-    /^generated\/(design|results)\//.test(page) ? score / 8
+    /^generated\/(results\/|changelog)/.test(page) ? score / 8
     : /^generated\/(?!examples\/)/.test(page) ? score / 3
+    : page === "troubleshooting" ? score * 3
     : score,
   // Below: as Sphinx has them.
   objNameMatch: 11,

@@ -48,7 +48,7 @@ def run(
     repo: Path, out: Path, *contenders: str | Path, more: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     listed = ",".join(map(str, contenders))
-    short = ("--workloads", "smoke", "--turns", "3", "--turn", "0.01")
+    short = ("--workloads", "smoke", "--turns", "3", "--turn", "0.01", "--dirty")
     return call(repo, "--out", out, "--contenders", listed, *short, *more)
 
 
@@ -201,7 +201,7 @@ def test_the_report_is_made_from_the_file(
 ) -> None:
     file = tmp_path / "results.json"
     file.write_text(json.dumps(results))
-    command = "-m", "benchmarks.report", file
+    command = "-m", "benchmarks.report", "--dirty", file
     done = run_python(*command, cwd=repo)
     assert file.with_suffix(".md").read_text() == results["table"]
     if find_spec("matplotlib"):
@@ -210,6 +210,64 @@ def test_the_report_is_made_from_the_file(
         assert "pip install matplotlib" in done.stderr
     file.write_text("{}")
     assert "results.json" in run_python(*command, cwd=repo, status=2).stderr
+
+
+RESULTS = {
+    "date": "2030-01-02T03:04:05",
+    "commit": "abc1234",
+    "cpu": "AMD EPYC",
+    "core": "AMD Zen 4",
+    "cores": 2,
+    "platform": "Linux",
+    "versions": {},
+    "peaks": {},
+    "left out": {},
+    "rows": [
+        {"workload": "ragged", "dtype": dtype, "threads": 1, "row": "LSTM 8->16", "roof": 1.0,
+         "contenders": [{"name": "onernn", "median": 2.0}]}
+        for dtype in ("f32", "bf16")
+    ],
+}  # fmt: skip
+
+
+def test_a_page_is_titled_by_its_machine(module: Any) -> None:
+    title = module("report").title
+    assert title(RESULTS) == "AMD Zen 4, 2 cores, float32 and bfloat16, ragged batches"
+    older = {**RESULTS, "core": "", "rows": RESULTS["rows"][:1]}
+    assert title(older) == "AMD EPYC, 2 cores, float32, ragged batches"
+    head, _, date = module("report").markdown(RESULTS).splitlines()[:3]
+    assert head == f"# {title(RESULTS)}" and "2030-01-02" in date and "abc1234" in date
+
+
+def test_a_checkout_with_changes_gets_a_page_only_if_asked(module: Any, tmp_path: Path) -> None:
+    file, main = tmp_path / "results.json", module("report").main
+    file.write_text(json.dumps({**RESULTS, "commit": "abc1234-dirty"}))
+    assert main([str(file)]) == 2 and not file.with_suffix(".md").exists()
+    assert main(["--dirty", str(file)]) == 0
+    assert "(uncommitted changes)" in file.with_suffix(".md").read_text().splitlines()[0]
+
+
+def test_pages_of_results_are_made_from_their_files(module: Any, repo: Path) -> None:
+    files = [*(repo / "benchmarks" / "results").glob("*.json")]
+    assert files
+    for file in files:
+        made = module("report").markdown(json.loads(file.read_text()))
+        assert file.with_suffix(".md").read_text() == made, file
+    for file in (repo / "benchmarks" / "results").glob("*.md"):
+        title = file.read_text().splitlines()[0]
+        assert title.startswith(("# AMD ", "# Intel ")), title
+
+
+@pytest.mark.parametrize(
+    "family, model, core",
+    [(23, 1, "Zen"), (23, 49, "Zen 2"), (25, 1, "Zen 3"), (25, 17, "Zen 4"), (26, 2, "Zen 5")],
+)
+def test_amds_cores_are_known_by_family_and_model(
+    module: Any, family: int, model: int, core: str
+) -> None:
+    told = {"vendor_id": "AuthenticAMD", "cpu family": str(family), "model": str(model)}
+    assert module("run").named_core(told) == f"AMD {core}"
+    assert module("run").named_core({**told, "vendor_id": "GenuineIntel"}) == ""
 
 
 def operations(dtype: str, threads: int, m: int, k: int, n: int) -> float:
