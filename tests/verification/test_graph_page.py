@@ -49,7 +49,8 @@ def test_a_refusal_stands_at_its_node_and_gives_it_a_border() -> None:
     text = render_graph_page(found)
     titles = Page(text).text["title"]
     assert sum(f"not fused: {refusal.reason}" in each for each in titles) == 2  # before and after
-    assert text.count('stroke="#b91c1c"') == 2
+    drawn = "".join(re.findall(r'<svg class="graph".*?</svg>', text, re.S))
+    assert drawn.count('stroke="#b91c1c"') == drawn.count(">not fused</text>") == 2
 
 
 def test_an_operator_that_nobody_runs_is_drawn_with_the_reason() -> None:
