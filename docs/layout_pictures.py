@@ -177,7 +177,11 @@ def ragged() -> str:
         lines.append(text(left + wide * (start + length / 2), 120, length, "middle"))
     longest = max(lengths)
     places = longest * len(lengths)
-    lines += [text(10, 162, f"padded: {places} rows for {len(flat)} steps, the others are zeros", more=BOLD)]
+    lines += [
+        text(
+            10, 162, f"padded: {places} rows for {len(flat)} steps, the others are zeros", more=BOLD
+        )
+    ]
     right = left + wide * longest + 40
     lines.append(text(right, 178, "lengths", "middle"))
     for n, row in enumerate(names):

@@ -199,9 +199,7 @@ def test_these_checks_see_faults(browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_failed_outputs_are_not_green(
-    dark: bool, browser: Browser, pages: dict[str, Path]
-) -> None:
+def test_failed_outputs_are_not_green(dark: bool, browser: Browser, pages: dict[str, Path]) -> None:
     code = """[...document.querySelectorAll(".bar i, .badge")].map(e =>
       [e.closest("h3, header, tr, div.places").textContent,
        numbers(getComputedStyle(e).backgroundColor), e.closest(".places") !== null])"""
@@ -213,7 +211,9 @@ def test_failed_outputs_are_not_green(
                 assert (red > green) == (verdict == "FAIL"), text
             bars += bar
         assert bars > 3
-        badges = browser.evaluate("[...document.querySelectorAll('h3 .badge')].map(e => e.innerText)")
+        badges = browser.evaluate(
+            "[...document.querySelectorAll('h3 .badge')].map(e => e.innerText)"
+        )
         assert set(badges) == {verdict}
 
 

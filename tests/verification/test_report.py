@@ -80,12 +80,14 @@ def test_errors_have_a_row_for_each_place(page: str, failing: Report) -> None:
     bar = r'<td aria-hidden="true"><div class="bar fail"><i style="width:100.0%"></i></div></td>'
     assert re.search(f"<td>{worst[0]}</td>{bar}<td>{number(worst[1])}</td>", page)
     assert '<div class="bar pass">' not in page
-    heading = f"<h3><span class=\"badge fail\">FAIL</span>\n  <code>{profile.name}</code>"
+    heading = f'<h3><span class="badge fail">FAIL</span>\n  <code>{profile.name}</code>'
     assert heading in page, "a word, not only a colour"
 
 
 def test_what_scrolls_can_be_reached_by_keys_and_has_a_name(page: str) -> None:
-    scrolling = re.findall(r'<div[^>]* class="(?:scroll|long)[^>]*>|<div class="(?:scroll|long)[^>]*>', page)
+    scrolling = re.findall(
+        r'<div[^>]* class="(?:scroll|long)[^>]*>|<div class="(?:scroll|long)[^>]*>', page
+    )
     assert len(scrolling) >= 4
     for tag in scrolling:
         assert 'tabindex="0"' in tag and 'role="region"' in tag and 'aria-label="' in tag, tag

@@ -22,6 +22,8 @@ from onernn.ir.records import dataclass
 from onernn.ir.types import Type
 
 _WIDE, _HIGH, _ACROSS, _DOWN = 168, 50, 20, 30
+_BESIDE = 36
+"""How far a line below a box may reach beyond the space between two boxes."""
 _MOST = 120
 """Nodes of a picture; a longer graph is shown from its first recurrent node's surroundings."""
 COLOURS = ("#cfe3f7", "#fbe3c0", "#d5efd3", "#e6d9f2", "#f7d7e6", "#d3eeee")
@@ -83,7 +85,8 @@ def picture(
     ranks = _ranks(boxes)
     rows = _order_rows(boxes, ranks)
     widest = max(map(len, rows), default=1)
-    width = widest * (_WIDE + _ACROSS) + _ACROSS
+    margin = _BESIDE if any(box.below or box.mark for box in boxes) else 0
+    width = widest * (_WIDE + _ACROSS) + _ACROSS + 2 * margin
     height = len(rows) * (_HIGH + _DOWN) + _DOWN
     places = {}
     for depth, row in enumerate(rows):
@@ -250,7 +253,8 @@ def _draw(box: _Box, x: float, y: float) -> str:
     if box.mark:
         texts += (
             f'<text x="{x + _WIDE / 2 + 8:g}" y="{y - 5:g}" font-size="11" font-weight="bold"'
-            f' fill="{_RED}">{escape(box.mark)}</text>'
+            f' fill="{_RED}" stroke="{_PAPER}" stroke-width="3" paint-order="stroke">'
+            f"{escape(box.mark)}</text>"
         )
     return (
         f'<g><title>{escape(box.title)}</title><rect x="{x:g}" y="{y:g}" width="{_WIDE}"'
