@@ -232,7 +232,7 @@ def streams() -> str:
         lines += [_arrow(344, 396, y), _arrow(534, 576, y)]
     bottom = top + 140 + 3 * high
     lines += [
-        f'<path d="M655 {bottom + 4}V{bottom + 30}H275V{bottom + 12}" fill="none" stroke="#1f2937"/>',
+        f'<path d="M655 {bottom + 4}v26H275v-18" fill="none" stroke="#1f2937"/>',
         f'<path d="M275 {bottom + 4}l-4 8h8z"/>',
         text(465, bottom + 48, "onernn keeps a row of states for each client", "middle", SMALL),
     ]
