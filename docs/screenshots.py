@@ -4,6 +4,7 @@ again. It needs chromium.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,9 +61,10 @@ def main() -> None:
         write_swapped(folder)
         verify = ("verify", "converted.onnx", "--against", "good.onnx", "--report", "report.html")
         run(folder, *verify, code=1)
-        photograph(folder / "report.html", PICTURES / "verify_report.png", 1180)
-        run(folder, "inspect", str(DATA / "paddle" / "bigru_concat"), "--html", "page.html", code=0)
-        photograph(folder / "page.html", PICTURES / "inspect_page.png", 960)
+        photograph(folder / "report.html", PICTURES / "verify_report.png", 1312)
+        shutil.copy(DATA / "onnx" / "torch_tagger" / "model.onnx", folder / "tagger.onnx")
+        run(folder, "inspect", "tagger.onnx", "--html", "page.html", code=0)
+        photograph(folder / "page.html", PICTURES / "inspect_page.png", 944)
 
 
 if __name__ == "__main__":

@@ -122,8 +122,9 @@ def test_the_printed_command_undoes_every_kind_of_cause(
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "it's a folder"
     folder.mkdir()
-    name = f"{ONE_OF_EACH_KIND[cause]}-"
-    pair = next(made for key, made in planted.pairs().items() if key.startswith(name))()
+    name = ONE_OF_EACH_KIND[cause]
+    shape = planted.fitting(name, list(planted.FAULTS).index(name))
+    pair = planted.pairs()[planted.labelled(name, shape)]()
     for file in ("sound", "wrong"):
         (folder / f"{file}.onnx").write_bytes(getattr(pair, file))
     files = ("it's a folder/wrong.onnx", "--against", "it's a folder/sound.onnx")

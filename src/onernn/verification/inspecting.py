@@ -244,17 +244,17 @@ def _draw(box: _Box, x: float, y: float) -> str:
         f"{escape(line)}</text>"
         for k, line in enumerate(box.lines)
     )
+    halo = f'stroke="{_PAPER}" stroke-width="3" paint-order="stroke"'  # lines may cross the text
     if box.below:
         (below,) = _cut(box.below)
         texts += (
             f'<text x="{x + _WIDE / 2 + 6:g}" y="{y + _HIGH + 12:g}" font-size="9.5"'
-            f' fill="{_SMALL_TEXT}">{escape(below)}</text>'
+            f' fill="{_SMALL_TEXT}" {halo}>{escape(below)}</text>'
         )
     if box.mark:
         texts += (
             f'<text x="{x + _WIDE / 2 + 8:g}" y="{y - 5:g}" font-size="11" font-weight="bold"'
-            f' fill="{_RED}" stroke="{_PAPER}" stroke-width="3" paint-order="stroke">'
-            f"{escape(box.mark)}</text>"
+            f' fill="{_RED}" {halo}>{escape(box.mark)}</text>'
         )
     return (
         f'<g><title>{escape(box.title)}</title><rect x="{x:g}" y="{y:g}" width="{_WIDE}"'
