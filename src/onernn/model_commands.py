@@ -455,7 +455,7 @@ def repair_command(
 
 
 def repair_line(model: str, **options: Any) -> str:
-    """Returns the command that writes a model without its faults, next to it, as a new file.
+    """Returns the command that writes a model without its faults to a new file next to it.
 
     ``options``: by name; None and empty ones are left out.
     """

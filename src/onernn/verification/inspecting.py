@@ -76,8 +76,8 @@ def picture(
     """Returns an SVG of the graph from top to bottom: operators are boxes, inputs and outputs
     ovals.
 
-    ``fused``: colours of nodes by their values; ``marks``: a word by the values of nodes that get a
-    red border; ``notes``: lines about nodes by their values. The word is above the box, the first
+    ``fused``: colours of nodes by their values; ``marks``: labels by the values of nodes that get a
+    red border; ``notes``: lines about nodes by their values. The label is above the box, the first
     line is below it; hovering over a box shows all lines. The picture omits constants, and nodes
     beyond ``most``.
     """
@@ -403,7 +403,7 @@ _DECLARED = ("name", "dtype", "shape", "lod_depth")
 _MOST_ON_PAGE = 4000
 """Nodes of a picture: browsers move so many at once."""
 NOT_FUSED = "not fused"
-"""The word at a box where fusion stopped."""
+"""The label of a box where fusion stopped."""
 
 
 def write_graph_page(inspection: Inspection, path: str | Path) -> None:
@@ -437,7 +437,7 @@ def pictures(
     most: int = _MOST,
 ) -> dict[str, Any]:
     """Returns a `picture` and the lists of nodes of both graphs, whether nodes were fused, and the
-    words of the nodes with a red border.
+    labels of the nodes with a red border.
     """
     graphs = {"before": inspection.model, "after": inspection.result.model}
     fused = dict(zip(graphs, colour_fused_values(*graphs.values()), strict=True))
