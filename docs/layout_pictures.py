@@ -156,31 +156,87 @@ def update_gate() -> str:
 
 
 def ragged() -> str:
-    """Sequences of 4, 2 and 3 steps: padded, one behind another, and sorted by step."""
-    lengths = [4, 2, 3]
-    steps = onernn.Ragged.from_list([np.arange(n) for n in lengths])
-    names = [f"{'ABC'[n]}{t}" for n, length in enumerate(lengths) for t in range(length)]
-    packing = Packing.of(steps.offsets)
-    columns = np.repeat(np.arange(len(packing.batch_sizes)), packing.batch_sizes)
+    """Returns sequences of 4, 2 and 3 steps one after another, padded, and packed by step."""
+    names = [["A0", "A1", "A2", "A3"], ["B0", "B1"], ["C0", "C1", "C2"]]
+    steps = onernn.Ragged.from_list([np.arange(len(row)) for row in names])
+    lengths, offsets = steps.lengths.tolist(), steps.offsets.tolist()
+    flat = [name for row in names for name in row]
+    left, wide = 90, 50
 
     def cell(x: float, y: float, name: str) -> str:
-        return box(x, y, 40, SEQUENCES["ABC".index(name[0])], name)
+        return box(x, y, wide, SEQUENCES["ABC".index(name[0])], name)
 
-    lines = [text(10, 24, "padded: 12 places for 9 steps", more=BOLD)]
-    for n, length in enumerate(lengths):
-        row = [f"{'ABC'[n]}{t}" for t in range(length)]
-        lines += [cell(10 + 40 * t, 34 + 26 * n, name) for t, name in enumerate(row)]
-        lines += [box(10 + 40 * t, 34 + 26 * n, 40, "#ffffff", 0) for t in range(length, 4)]
-    lines += [text(10, 144, "ragged: the sequences one behind another", more=BOLD)]
-    lines += [cell(10 + 40 * w, 154, name) for w, name in enumerate(names)]
-    at = ", ".join(map(str, steps.offsets.tolist()))
-    lines += [text(10, 198, f"offsets: {at}")]
-    lines += [text(10, 234, "packed: the first step of all, then the second, ...", more=BOLD)]
-    for w, row in enumerate(packing.rows.tolist()):
-        lines.append(cell(10 + 40 * w + 12 * columns[w], 244, names[row]))
-    sizes = ", ".join(map(str, packing.batch_sizes.tolist()))
-    lines += [text(10, 288, f"still running in each step: {sizes}")]
-    return svg("One batch in three layouts", 510, 300, lines)
+    lines = [text(10, 24, "ragged: the steps of one sequence after those of another", more=BOLD)]
+    lines += [text(10, 60, "9 rows"), text(10, 96, "offsets"), text(10, 120, "lengths")]
+    lines += [cell(left + wide * w, 42, name) for w, name in enumerate(flat)]
+    for offset in offsets:
+        x = left + wide * offset
+        lines.append(f'<line x1="{x}" y1="68" x2="{x}" y2="82" stroke="#1f2937"/>')
+        lines.append(text(x, 96, offset, "middle"))
+    for start, length in zip(offsets, lengths, strict=False):
+        lines.append(text(left + wide * (start + length / 2), 120, length, "middle"))
+    longest = max(lengths)
+    places = longest * len(lengths)
+    lines += [
+        text(
+            10, 162, f"padded: {places} rows for {len(flat)} steps, the others are zeros", more=BOLD
+        )
+    ]
+    right = left + wide * longest + 40
+    lines.append(text(right, 178, "lengths", "middle"))
+    for n, row in enumerate(names):
+        y = 186 + 26 * n
+        lines += [cell(left + wide * t, y, name) for t, name in enumerate(row)]
+        lines += [
+            box(left + wide * t, y, wide, COLOURS["box"], 0) for t in range(len(row), longest)
+        ]
+        lines.append(text(right, y + 18, lengths[n], "middle"))
+    packing = Packing.of(steps.offsets)
+    columns = np.repeat(np.arange(len(packing.batch_sizes)), packing.batch_sizes).tolist()
+    lines += [text(10, 306, "packed: step 0 of each sequence, then step 1, ...", more=BOLD)]
+    for w, place in enumerate(packing.rows.tolist()):
+        lines.append(cell(left + wide * w + 14 * columns[w], 320, flat[place]))
+    lines.append(text(10, 370, "running"))
+    for t, size in enumerate(packing.batch_sizes.tolist()):
+        middle = columns.index(t) + size / 2
+        lines.append(text(left + wide * middle + 14 * t, 370, size, "middle"))
+    return svg("One batch in three layouts", 600, 384, lines)
+
+
+def streams() -> str:
+    """Returns the way of many clients' frames: one batch, one call, and states that are kept."""
+    clients = (("anna", 7), ("ben", 3), ("carl", 9))
+    top, high = 48, 34
+    titles = ((85, "clients push"), (275, "one batch"), (655, "results"), (835, "clients pull"))
+    lines = [text(x, 24, words, "middle", BOLD) for x, words in titles]
+    lines.append(text(465, 24, "one call", "middle", BOLD))
+    for n, ((name, frame), colour) in enumerate(zip(clients, SEQUENCES, strict=True)):
+        y = top + high * n
+        lines += [
+            box(10, y + 8 * (n - 1), 150, colour, f"{name}: frame {frame}", high),
+            _arrow(164, 206, y + 8 * (n - 1) + high / 2),
+            box(210, y, 130, colour, f"frame {frame}", high),
+            box(210, y + 140, 130, colour, f"state of {name}", high),
+            box(580, y, 150, colour, f"result {frame}", high),
+            box(580, y + 140, 150, colour, f"next state of {name}", high),
+            _arrow(734, 766, y + 8 * (n - 1) + high / 2),
+            box(770, y + 8 * (n - 1), 130, colour, f"{name}: result {frame}", high),
+        ]
+    lines += [
+        box(400, top, 130, COLOURS["box"], "", 140 + 3 * high),
+        text(465, top + 115, "the model", "middle", BOLD),
+        text(465, top + 137, "reads its weights", "middle", SMALL),
+        text(465, top + 153, "once for all rows", "middle", SMALL),
+    ]
+    for y in (top + 1.5 * high, top + 140 + 1.5 * high):
+        lines += [_arrow(344, 396, y), _arrow(534, 576, y)]
+    bottom = top + 140 + 3 * high
+    lines += [
+        f'<path d="M655 {bottom + 4}v26H275v-18" fill="none" stroke="#1f2937"/>',
+        f'<path d="M275 {bottom + 4}l-4 8h8z"/>',
+        text(465, bottom + 48, "onernn keeps a row of states for each client", "middle", SMALL),
+    ]
+    return svg("Frames of many clients as one batch", 910, bottom + 60, lines)
 
 
 # The way of a model
@@ -235,6 +291,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "reset": reset_placement,
     "update": update_gate,
     "ragged": ragged,
+    "streams": streams,
 }
 
 if __name__ == "__main__":

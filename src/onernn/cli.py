@@ -88,7 +88,7 @@ from onernn.verification.recording import (
     write_outputs,
 )
 from onernn.verification.report import check_report, explanation, write_report
-from onernn.verification.verifying import error_json, verify
+from onernn.verification.verifying import SECONDS, error_json, verify
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """Click's error for wrong usage; recent versions of typer bring their own copy of click."""
@@ -282,6 +282,7 @@ def verify_command(
                 rules=_typed("--rules"),
                 atol=atol,
                 rtol=rtol,
+                seconds=f"{2 * seconds:g}" if seconds and seconds > SECONDS else None,
             )
         if report is not None:
             tell("writing the report", 0, 0)

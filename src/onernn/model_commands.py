@@ -6,6 +6,7 @@ import shlex
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Annotated, Any
@@ -586,14 +587,16 @@ def repair_command(
 
 
 def repair_line(model: str, **options: Any) -> str:
-    """Returns the command that writes a model without its faults, next to it.
+    """Returns the command that writes a model without its faults to a new file next to it.
 
     ``options``: by name; None and empty ones are left out.
     """
     path = Path(model)
+    path = path if path.name.strip(".") else path.resolve()  # "." and ".." have no name to extend
     suffix = path.suffix if path.suffix in WRITERS else ".onnx"
-    parts = ["onernn", "repair", model]
+    files = (path.with_name(f"{path.stem}-fixed{k or ''}{suffix}") for k in count())
+    parts = ["onernn", "repair", f"./{model}" if model.startswith("-") else model]
     for name, value in options.items():
         for each in value if isinstance(value, list) else [value]:
             parts += [] if each is None else [f"--{name.replace('_', '-')}", str(each)]
-    return shlex.join([*parts, "-o", str(path.with_name(f"{path.stem}-fixed{suffix}"))])
+    return shlex.join([*parts, "-o", str(next(file for file in files if not file.exists()))])

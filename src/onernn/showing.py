@@ -282,8 +282,7 @@ def show_inspection(console: Console, inspection: Inspection, plugin: str) -> No
     section(console, "unsupported", inspection.unsupported)
     advice = "--rules FILE.py: functions that say what these operators compute"
     section(console, "runs anyway", [plugin, advice if inspection.unsupported else ""])
-    section(console, "kernels", [*inspection.kernels, inspection.slower_kernels])
-    section(console, "kernels", [inspection.missing and f"unknown: {inspection.missing}"])
+    section(console, "kernels", inspection.kernel_lines)
     section(console, "in Python", [inspection.interpreted])
     section(console, "notes", inspection.model.notes)
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from support import planted
 from support.command_line import failed, onernn
+from support.html_pages import Page
 from support.planted import write_swapped
 
+from onernn.model_commands import repair_line
 from onernn.verification.verifying import Report, verify
 
 
@@ -93,3 +95,67 @@ def test_the_printed_command_repairs_what_verify_found(
         assert onernn("verify", "wrong-fixed.onnx", "--against", "sound.onnx").returncode == 0
         Path("wrong-fixed.onnx").unlink()
     assert "to repair it" not in onernn("verify", "sound.onnx", "--data", "io.npz").stdout
+
+
+def printed(*command: object) -> str:
+    """The command that verify prints last, as a user would copy it."""
+    found = onernn("verify", *command)
+    assert found.returncode == 1, found.stderr
+    return found.stdout.partition("to repair it\n")[2].strip()
+
+
+ONE_OF_EACH_KIND = {fault.cause: name for name, fault in reversed(planted.FAULTS.items())}
+QUICK = {"gates_swapped", "mask_ignored", "operator_missing"}
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        pytest.param(each, marks=() if each in QUICK else pytest.mark.long)
+        for each in ONE_OF_EACH_KIND
+    ],
+)
+def test_the_printed_command_undoes_every_kind_of_cause(
+    cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a path has a space and a quotation mark."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "it's a folder"
+    folder.mkdir()
+    name = ONE_OF_EACH_KIND[cause]
+    shape = planted.fitting(name, list(planted.FAULTS).index(name))
+    pair = planted.pairs()[planted.labelled(name, shape)]()
+    for file in ("sound", "wrong"):
+        (folder / f"{file}.onnx").write_bytes(getattr(pair, file))
+    files = ("it's a folder/wrong.onnx", "--against", "it's a folder/sound.onnx")
+    line = printed(*files, "--seconds", 600, "--report", "report.html")
+    page = Page(Path("report.html").read_text())
+    assert line in page.words and "What to change." not in page.words
+    words = shlex.split(line)
+    assert words[-4:] == ["--seconds", "1200", "-o", "it's a folder/wrong-fixed.onnx"]
+    done = onernn(*words[1:])
+    assert done.returncode == 0 and f"[{cause}]" in done.stdout, done.stderr
+    assert onernn("verify", words[-1], *files[1:], "--seconds", 0).returncode == 0
+
+
+def test_the_printed_command_overwrites_no_file_and_names_a_folder_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("m-fixed.onnx", "m-fixed1.onnx"):
+        Path(file).touch()
+    assert repair_line("m.onnx").split()[-1] == "m-fixed2.onnx"
+    assert repair_line(".").split()[2:] == [".", "-o", f"{tmp_path}-fixed.onnx"]
+    assert repair_line("-m.onnx").split()[2] == "./-m.onnx"
+
+
+def test_no_command_is_printed_if_nothing_can_be_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arrays = planted.weights("LSTM", 2)
+    Path("wrong.onnx").write_bytes(planted.model("LSTM", arrays))
+    np.savez("io.npz", **planted.recording(planted.model("LSTM", arrays, lengths=False)))
+    assert printed("wrong.onnx", "--data", "io.npz", "--report", "report.html") == ""
+    words = Page(Path("report.html").read_text()).words
+    assert "What to change." in words and "Repair it." not in words

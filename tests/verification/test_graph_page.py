@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,23 @@ def test_a_box_tells_its_type_and_what_runs_it(page: str) -> None:
     assert "runs on node" in rnn and "GRU bidirectional_concat, f32" in rnn
 
 
+def test_the_page_has_the_lines_on_kernels_that_the_command_prints(data: Path) -> None:
+    found = inspect_model(onernn.load(data / "paddle" / "bigru_concat"))
+    slow = replace(found, slower_kernels="v2 is not the best", interpreted="Abs (1): no kernel")
+    words = Page(render_graph_page(slow)).words
+    assert all(line in words for line in slow.kernel_lines) and len(slow.kernel_lines) == 2
+    assert "In Python Abs (1): no kernel" in words
+    unknown = replace(found, kernels=(), missing="no library")
+    assert "Kernels unknown: no library" in Page(render_graph_page(unknown)).words
+
+
+def test_a_layer_that_did_fuse_has_no_red_border(data: Path) -> None:
+    found = inspect_model(onernn.load(data / "onnx" / "torch_tagger" / "model.onnx"))
+    page = render_graph_page(found)
+    assert found.result.refusals and "not fused further: " in page
+    assert "#b91c1c" not in "".join(re.findall(r'<svg class="graph".*?</svg>', page, re.S))
+
+
 def test_a_refusal_stands_at_its_node_and_gives_it_a_border() -> None:
     two = graph([MATMUL, ADD, *projected_gru("y", "xwb")], ["y", "xwb"], **constants())
     found = inspect_model(two)
@@ -49,7 +67,8 @@ def test_a_refusal_stands_at_its_node_and_gives_it_a_border() -> None:
     text = render_graph_page(found)
     titles = Page(text).text["title"]
     assert sum(f"not fused: {refusal.reason}" in each for each in titles) == 2  # before and after
-    assert text.count('stroke="#b91c1c"') == 2
+    drawn = "".join(re.findall(r'<svg class="graph".*?</svg>', text, re.S))
+    assert drawn.count('stroke="#b91c1c"') == drawn.count(">not fused</text>") == 2
 
 
 def test_an_operator_that_nobody_runs_is_drawn_with_the_reason() -> None:

@@ -16,7 +16,13 @@ from support.planted import planted_pair
 
 import onernn
 from onernn.ir.graph import Graph, Node, Value
-from onernn.verification.inspecting import COLOURS, colour_fused_values, number, picture
+from onernn.verification.inspecting import (
+    COLOURS,
+    DARK,
+    colour_fused_values,
+    number,
+    picture,
+)
 from onernn.verification.references import Against
 from onernn.verification.report import render, write_report
 from onernn.verification.verifying import Report, verify
@@ -28,9 +34,12 @@ def failing() -> Report:
     return verify(wrong, against=Against(sound))
 
 
+REPAIR = "onernn repair wrong.onnx --against sound.onnx -o 'a b.onnx'"
+
+
 @pytest.fixture(scope="module")
 def page(failing: Report) -> str:
-    return render(failing, "onernn verify wrong.onnx --against sound.onnx")
+    return render(failing, "onernn verify wrong.onnx --against sound.onnx", REPAIR)
 
 
 def test_the_verdict_and_the_cause_come_first(page: str, failing: Report) -> None:
@@ -40,7 +49,9 @@ def test_the_verdict_and_the_cause_come_first(page: str, failing: Report) -> Non
         for part in (
             "FAIL The output differs from the reference.",
             failing.cause.text,
-            "What to change. " + failing.cause.advice,
+            "Repair it. This command writes the model without this fault",
+            REPAIR,
+            "In the converter. " + failing.cause.advice,
             "onernn verify wrong.onnx --against sound.onnx",
             "Outputs",
             "Layer by layer",
@@ -64,10 +75,25 @@ def test_errors_have_a_row_for_each_place(page: str, failing: Report) -> None:
     assert len(re.findall(r"<svg.*?</svg>", page, re.S)) == 2  # the graphs
     (profile,) = failing.profiles
     kinds = (profile.steps, profile.lengths, profile.ends)
-    assert page.count("<meter") == sum(map(len, kinds)) > 3
+    assert page.count('<div class="bar fail">') == sum(map(len, kinds)) > 3
     worst = max(profile.steps, key=lambda row: row[1])
-    row = f"<td>{worst[0]}</td><td><meter[^>]*></meter></td><td>{number(worst[1])}</td>"
-    assert re.search(row, page)
+    bar = r'<td aria-hidden="true"><div class="bar fail"><i style="width:100.0%"></i></div></td>'
+    assert re.search(f"<td>{worst[0]}</td>{bar}<td>{number(worst[1])}</td>", page)
+    assert '<div class="bar pass">' not in page
+    heading = f'<h3><span class="badge fail">FAIL</span>\n  <code>{profile.name}</code>'
+    assert heading in page, "a word, not only a colour"
+
+
+def test_what_scrolls_can_be_reached_by_keys_and_has_a_name(page: str) -> None:
+    scrolling = re.findall(r'<div class="(?:scroll|long)[^>]*>', page)
+    assert len(scrolling) >= 4
+    for tag in scrolling:
+        assert 'tabindex="0"' in tag and 'role="region"' in tag and 'aria-label="' in tag, tag
+
+
+def test_without_a_command_that_repairs_the_page_says_what_to_change(failing: Report) -> None:
+    words = Page(render(failing)).words
+    assert f"What to change. {failing.cause.advice}" in words and "Repair it" not in words
 
 
 def test_a_report_without_a_cause_says_where_to_look() -> None:
@@ -75,7 +101,7 @@ def test_a_report_without_a_cause_says_where_to_look() -> None:
     found = replace(verify(wrong, against=Against(sound)), causes=())
     words = Page(render(found)).words
     assert "None of the known faults explains" in words
-    assert f"Look at {found.first} : it is the first that departs." in words
+    assert f"Look at {found.first} : it is the first node that differs." in words
 
 
 def test_a_passing_report_says_so_and_names_no_cause(tmp_path: Path, data: Path) -> None:
@@ -100,8 +126,46 @@ def test_fused_nodes_bear_the_colour_of_what_they_became(data: Path) -> None:
     assert drawn.count("<rect") == len(before.nodes) + 2
 
 
-def test_the_first_node_apart_has_a_red_border(failing: Report, page: str) -> None:
-    assert page.count('stroke="#b91c1c"') >= 1
+def test_the_first_node_that_differs_has_a_red_border_and_a_word(page: str) -> None:
+    drawn = re.findall(r"<svg.*?</svg>", page, re.S)
+    assert sum(each.count('stroke="#b91c1c"') for each in drawn) >= 1
+    for each in drawn:
+        assert each.count('stroke="#b91c1c"') == each.count(">first that differs</text>")
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted(map(_luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+INKS = {"text": ("paper", "soft", "fail-soft"), "dim": ("paper", "soft", "fail-soft")}
+INKS |= {"on-verdict": ("pass", "fail"), "on-accent": ("accent",)}
+
+
+def test_both_schemes_have_a_contrast_of_4_5(page: str) -> None:
+    """By the formula of WCAG 2; the colours are those of the page's style sheet."""
+    light, dark = (
+        dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", text))
+        for text in page.partition("</style>")[0].split("@media (prefers-color-scheme: dark)")
+    )
+    assert {"text", "paper", "fail-bar"} <= dark.keys() <= light.keys()
+    for colours in (light, light | dark):
+        for ink, papers in INKS.items():
+            for paper in papers:
+                assert _contrast(colours[ink], colours[paper]) >= 4.5, (ink, paper)
+        for line in ("control", "focus", "pass-bar", "fail-bar", "mark"):
+            assert _contrast(colours[line], colours["paper"]) >= 3, line
+    for texts, papers in (("#0f172a", COLOURS), ("#475569", (*COLOURS, "#ffffff"))):
+        for paper in papers:
+            assert _contrast(texts, paper) >= 4.5 <= _contrast(DARK[texts], DARK[paper])
+    for colour in set(re.findall(r'(?:fill|stroke)="(#[^"]*)"', page)):
+        assert f'[fill="{colour}"] {{ fill: {DARK[colour]}; }}' in page
 
 
 def test_long_graphs_are_cut_around_their_first_recurrent_node() -> None:

@@ -22,12 +22,28 @@ from onernn.ir.records import dataclass
 from onernn.ir.types import Type
 
 _WIDE, _HIGH, _ACROSS, _DOWN = 168, 50, 20, 30
+_BESIDE = 36
+"""How far a line below a box may reach beyond the space between two boxes."""
 _MOST = 120
 """Nodes of a picture; a longer graph is shown from its first recurrent node's surroundings."""
 COLOURS = ("#cfe3f7", "#fbe3c0", "#d5efd3", "#e6d9f2", "#f7d7e6", "#d3eeee")
 
 _GREY, _RED = "#64748b", "#b91c1c"
+_TEXT, _SMALL_TEXT = "#0f172a", "#475569"
+_PAPER, _PLAIN = "#ffffff", "#f8fafc"
 _FILLS = {"Rnn": "#e2e8f0", UNSUPPORTED: "#fee2e2"}
+DARK = dict(
+    zip(
+        (*COLOURS, *_FILLS.values(), _PAPER, _PLAIN, _GREY, _RED, _TEXT, _SMALL_TEXT),
+        (
+            *("#1f4a75", "#6b4a12", "#1f5a2c", "#533a74", "#74304f", "#17565a"),
+            *("#3b4756", "#6d2020", "#12161c", "#1c222b", "#94a3b8", "#f87171"),
+            *("#f1f5f9", "#cbd5e1"),
+        ),
+        strict=True,
+    )
+)
+"""What a page in dark colours shows in place of each colour of a picture."""
 
 
 class _Box(NamedTuple):
@@ -35,10 +51,10 @@ class _Box(NamedTuple):
     lines: tuple[str, ...]
     inputs: tuple[str, ...]  # keys
     fill: str
-    border: str
     oval: bool
     title: str
     below: str = ""
+    mark: str = ""
 
 
 def escape(text: str) -> str:
@@ -53,22 +69,24 @@ def picture(
     label: str,
     *,
     fused: Mapping[str, str],
-    apart: Collection[str] = (),
+    marks: Mapping[str, str] = MappingProxyType({}),
     notes: Mapping[str, Sequence[str]] = MappingProxyType({}),
     most: int = _MOST,
 ) -> str:
     """Returns an SVG of the graph from top to bottom: operators are boxes, inputs and outputs
     ovals.
 
-    ``fused``: colours of nodes by their values; ``apart``: values whose nodes get a red border;
-    ``notes``: lines about nodes by their values. The first line is below the box; hovering over a
-    box shows all. The picture omits constants, and nodes beyond ``most``.
+    ``fused``: colours of nodes by their values; ``marks``: labels by the values of nodes that get a
+    red border; ``notes``: lines about nodes by their values. The label is above the box, the first
+    line is below it; hovering over a box shows all lines. The picture omits constants, and nodes
+    beyond ``most``.
     """
-    boxes = _boxes(graph, fused, apart, notes, most)
+    boxes = _boxes(graph, fused, marks, notes, most)
     ranks = _ranks(boxes)
     rows = _order_rows(boxes, ranks)
     widest = max(map(len, rows), default=1)
-    width = widest * (_WIDE + _ACROSS) + _ACROSS
+    margin = _BESIDE if any(box.below or box.mark for box in boxes) else 0
+    width = widest * (_WIDE + _ACROSS) + _ACROSS + 2 * margin
     height = len(rows) * (_HIGH + _DOWN) + _DOWN
     places = {}
     for depth, row in enumerate(rows):
@@ -106,7 +124,7 @@ def colour_fused_values(before: Graph, after: Graph) -> tuple[dict[str, str], di
 def _boxes(
     graph: Graph,
     fused: Mapping[str, str],
-    apart: Collection[str],
+    marks: Mapping[str, str],
     notes: Mapping[str, Sequence[str]],
     most: int,
 ) -> list[_Box]:
@@ -126,12 +144,12 @@ def _boxes(
     ]
     for k, node in enumerate(nodes):
         inputs = tuple(dict.fromkeys(makers[name] for name in node.inputs if name in makers))
-        fill = fused.get(node.outputs[0], _FILLS.get(node.op, "#f8fafc"))
-        border = _GREY if set(apart).isdisjoint(node.outputs) else _RED
+        fill = fused.get(node.outputs[0], _FILLS.get(node.op, _PLAIN))
+        mark = next((marks[name] for name in node.outputs if name in marks), "")
         more = notes.get(node.outputs[0], ())
         title = "\n".join((_title(node), *more))
         below = "".join(more[:1])
-        boxes.append(_Box(f"n{k}", _label(node), inputs, fill, border, False, title, below))
+        boxes.append(_Box(f"n{k}", _label(node), inputs, fill, False, title, below, mark))
     return boxes + [
         _oval(f"out:{value.name}", value, inputs=(makers[value.name],))
         for value in graph.outputs
@@ -142,7 +160,7 @@ def _boxes(
 def _oval(
     key: str, value: Value, shape: str = "", inputs: tuple[str, ...] = (), below: str = ""
 ) -> _Box:
-    return _Box(key, _cut(value.name, shape), inputs, "#fff", _GREY, True, str(value), below)
+    return _Box(key, _cut(value.name, shape), inputs, _PAPER, True, str(value), below)
 
 
 def _shape(shape: tuple[int | None, ...] | None) -> str:
@@ -212,29 +230,35 @@ def _edge(start: tuple[float, float], end: tuple[float, float]) -> str:
     bend = _DOWN / 2 + (v - y) / 8
     return (
         f'<path d="M{x:g} {y:g} C{x:g} {y + bend:g} {u:g} {v - bend:g} {u:g} {v:g}"'
-        ' fill="none" stroke="#94a3b8" stroke-width="1.5"/>'
+        f' fill="none" stroke="{_GREY}" stroke-width="1.2"/>'
     )
 
 
 def _draw(box: _Box, x: float, y: float) -> str:
     round_ = _HIGH / 2 if box.oval else 6
-    thick = 3 if box.border == _RED else 1
+    border, thick = (_RED, 3) if box.mark else (_GREY, 1)
     middle = y + _HIGH / 2 + 4 - 8 * (len(box.lines) - 1)
     texts = "".join(
         f'<text x="{x + _WIDE / 2:g}" y="{middle + 16 * k:g}" text-anchor="middle"'
-        f' font-size="{12 if k == 0 else 10.5}" fill="{"#0f172a" if k == 0 else "#475569"}">'
+        f' font-size="{12 if k == 0 else 10.5}" fill="{_SMALL_TEXT if k else _TEXT}">'
         f"{escape(line)}</text>"
         for k, line in enumerate(box.lines)
     )
+    halo = f'stroke="{_PAPER}" stroke-width="3" paint-order="stroke"'  # lines may cross the text
     if box.below:
         (below,) = _cut(box.below)
         texts += (
             f'<text x="{x + _WIDE / 2 + 6:g}" y="{y + _HIGH + 12:g}" font-size="9.5"'
-            f' fill="#475569">{escape(below)}</text>'
+            f' fill="{_SMALL_TEXT}" {halo}>{escape(below)}</text>'
+        )
+    if box.mark:
+        texts += (
+            f'<text x="{x + _WIDE / 2 + 8:g}" y="{y - 5:g}" font-size="11" font-weight="bold"'
+            f' fill="{_RED}" {halo}>{escape(box.mark)}</text>'
         )
     return (
         f'<g><title>{escape(box.title)}</title><rect x="{x:g}" y="{y:g}" width="{_WIDE}"'
-        f' height="{_HIGH}" rx="{round_:g}" fill="{box.fill}" stroke="{box.border}"'
+        f' height="{_HIGH}" rx="{round_:g}" fill="{box.fill}" stroke="{border}"'
         f' stroke-width="{thick}"/>{texts}</g>'
     )
 
@@ -256,6 +280,7 @@ def fill_page(name: str, content: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "digest": _digest}
+    environment.globals |= {"dark": DARK, "fused": COLOURS[0]}
     return environment.get_template(name).render(**content)
 
 
@@ -304,6 +329,12 @@ class Inspection:
         """The number of nodes of each kind before and after fusion."""
         before, after = (Counter(n.op for n in g.nodes) for g in (self.model, self.result.model))
         return {op: (before[op], after[op]) for op in sorted(before | after)}
+
+    @property
+    def kernel_lines(self) -> list[str]:
+        """The kernel of each layer, and why kernels are slower than they could be, or unknown."""
+        unknown = self.missing and f"unknown: {self.missing}"
+        return [*map(str, self.kernels), *filter(None, (self.slower_kernels, unknown))]
 
     @property
     def fused(self) -> list[dict[str, str]]:
@@ -371,6 +402,8 @@ _DECLARED = ("name", "dtype", "shape", "lod_depth")
 
 _MOST_ON_PAGE = 4000
 """Nodes of a picture: browsers move so many at once."""
+NOT_FUSED = "not fused"
+"""The label of a box where fusion stopped."""
 
 
 def write_graph_page(inspection: Inspection, path: str | Path) -> None:
@@ -383,24 +416,29 @@ def render_graph_page(inspection: Inspection) -> str:
     policy has.
     """
     refusals = inspection.result.refusals
+    before, after = inspection.model, inspection.result.model
     kernels = {each.node: f"runs on {each}" for each in inspection.kernels}
+    old, new = colour_fused_values(before, after)
+    fused = {*old, *new}
     notes = {
-        "before": _notes(inspection.model, refusals, {}),
-        "after": _notes(inspection.result.model, refusals, kernels),
+        "before": _notes(before, refusals, {}, fused),
+        "after": _notes(after, refusals, kernels, fused),
     }
-    refused = {each.where for each in refusals}
-    drawn = pictures(inspection, refused, notes, most=_MOST_ON_PAGE)
-    content = {"inspection": inspection, "most": _MOST_ON_PAGE, **drawn}
+    marks = {each.where: NOT_FUSED for each in refusals if each.where not in fused}
+    drawn = pictures(inspection, marks, notes, most=_MOST_ON_PAGE)
+    content = {"inspection": inspection, "most": _MOST_ON_PAGE, "row": _HIGH + _DOWN, **drawn}
     return fill_page("graph.html.jinja", content)
 
 
 def pictures(
     inspection: Inspection,
-    apart: Collection[str],
+    marks: Mapping[str, str],
     notes: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
     most: int = _MOST,
 ) -> dict[str, Any]:
-    """Returns a `picture` of both graphs, their numbers of nodes, and a colour of fused nodes."""
+    """Returns a `picture` and the lists of nodes of both graphs, whether nodes were fused, and the
+    labels of the nodes with a red border.
+    """
     graphs = {"before": inspection.model, "after": inspection.result.model}
     fused = dict(zip(graphs, colour_fused_values(*graphs.values()), strict=True))
     return {
@@ -409,26 +447,31 @@ def pictures(
                 graph,
                 f"The graph {key} fusion",
                 fused=fused[key],
-                apart=apart,
+                marks=marks,
                 notes=notes.get(key, {}),
                 most=most,
             )
             for key, graph in graphs.items()
         },
-        "nodes": {key: len(graph.nodes) for key, graph in graphs.items()},
-        "coloured": next(iter(fused["after"].values()), ""),
+        "nodes": {key: [_title(node) for node in graph.nodes] for key, graph in graphs.items()},
+        "coloured": bool(fused["after"]),
+        "marks": sorted(set(marks.values())),
     }
 
 
 def _notes(
-    graph: Graph, refusals: Iterable[Refusal], kernels: Mapping[str, str]
+    graph: Graph,
+    refusals: Iterable[Refusal],
+    kernels: Mapping[str, str],
+    fused: Collection[str],
 ) -> dict[str, list[str]]:
     """Returns lines about nodes by their values: types first, then kernels and refusals."""
     types = graph.types
     notes = {value.name: [_short(types[value.name])] for value in graph.inputs}
     reasons: dict[str, list[str]] = {}
     for each in refusals:
-        reasons.setdefault(each.where, []).append(f"not fused: {each.reason}")
+        further = f"{NOT_FUSED} further" if each.where in fused else NOT_FUSED
+        reasons.setdefault(each.where, []).append(f"{further}: {each.reason}")
     for node in graph.nodes:
         typed = [name for name in node.outputs if name in types]
         lines = [_short(types[typed[0]])] if typed else [""]

@@ -55,11 +55,12 @@ def _content(report: Report) -> dict[str, Any]:
         raise ValueError("this report was made without evidence: it has no page")
     inspection = Inspection(evidence.model, fuse(evidence.model), (), ())
     first = None if report.matches else report.first
-    apart = {first.value.partition("@")[0]} if first else set()
+    marks = {first.value.partition("@")[0]: "first that differs"} if first else {}
     passed = {output.name: output.passed for output in report.outputs}
     return {
         "report": report,
         "reference": evidence.reference.who,
+        "proved": evidence.reference.against is not None,
         "model": evidence.model.name,
         "headline": _headline(report),
         "outputs": [(each, report.errors[each.name]) for each in report.outputs],
@@ -69,8 +70,7 @@ def _content(report: Report) -> dict[str, Any]:
         "kinds": PLACES,
         "layers": _around(report),
         "inspection": inspection,
-        "apart": apart,
-        **pictures(inspection, apart),
+        **pictures(inspection, marks),
         "kernels": report.kernels.splitlines(),
         "versions": list(versions()),
     }
@@ -90,7 +90,7 @@ def _headline(report: Report) -> str:
 def _describe(value: Batch) -> str:
     if isinstance(value, Ragged):
         lengths = ", ".join(map(str, value.lengths[:12])) + (", …" if len(value) > 12 else "")
-        return f"{value.data.dtype} {value.data.shape}, {len(value)} sentences of {lengths} words"
+        return f"{value.data.dtype} {value.data.shape}, {len(value)} sequences of {lengths} steps"
     return f"{value.dtype} {value.shape}"
 
 

@@ -167,7 +167,7 @@ class Report:
     def is_repairable(self) -> bool:
         """Whether `onernn.repair` has something to undo: proved causes, or a recording's."""
         recorded = self.evidence is not None and self.evidence.reference.against is None
-        return bool(self.causes) and all(
+        return len({cause.form for cause in self.causes}) == 1 and all(
             cause.edits
             and not any(edit.holds_batch for edit in cause.edits)
             and (recorded or cause.evidence == "proved")

@@ -17,8 +17,8 @@ from onernn.ir.records import dataclass
 from onernn.verification.tracing import expand
 
 ADVICE = {
-    "gates_swapped": "Compare the order of the gates in both files with the frameworks'"
-    " documentation: the blocks of weights and biases are taken for each other.",
+    "gates_swapped": "Write the blocks of weights and biases in the order of the gates that the"
+    " file's format defines.",
     "update_sign": "One side keeps the old state with the update gate, the other one replaces it"
     " (Paddle's origin_mode): negate the update gate's weights and bias, or set the attribute.",
     "reset_placement": "One side resets the state before the recurrent product, the other one its"
