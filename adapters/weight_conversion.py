@@ -39,6 +39,11 @@ def convert_weights(
 
     Raises `UnsupportedError` that names the feature that the target layout lacks, `ShapeError` that
     names an array.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> sorted(onernn.convert_weights((spec, weights), "onnx"))
+    ['R', 'W']
     """
     return framework(to).write(read_layer(layer, source, **options))
 
@@ -46,6 +51,15 @@ def convert_weights(
 def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLayer:
     """Returns the layer in the pivot layout; ``options`` go to the ``read`` function of its
     layout's module.
+
+    Raises `UnsupportedError` for an object or a layout that onernn does not read, and `ShapeError`
+    naming an array that does not fit.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> arrays = onernn.convert_weights((spec, weights), "paddle-gru")
+    >>> onernn.read_layer(arrays, "paddle-gru").spec == spec
+    True
     """
     if isinstance(layer, Mapping | Iterator):
         return _from_arrays(dict(layer), source, options)

@@ -35,6 +35,10 @@ def rnn_param_size(
     data. The vector holds all weights, then all biases: see design/0054. Raises
     `UnsupportedError` for values that the operator does not take, `ShapeError` for an input size
     that is not a positive integer.
+
+    >>> from onernn.adapters.mxnet import rnn_param_size
+    >>> rnn_param_size("gru", input_size=2, state_size=3)
+    63
     """
     from onernn.adapters.mxnet.attributes import stack_of
     from onernn.ir.errors import ShapeError

@@ -552,6 +552,17 @@ def optimize(
     intel_extension_for_pytorch.optimize. The other arguments of that function are accepted:
     ``sample_input``, a tensor or a tuple, is the same as ``example_inputs``; all others have no
     effect, which is logged once.
+
+    Raises `UnsupportedError` for a module or dtype that it does not take, and `TypeError` for an
+    unknown argument.
+
+    >>> import torch
+    >>> from onernn.adapters.torch import optimize
+    >>> model = optimize(torch.nn.GRU(2, 3))
+    >>> with torch.no_grad():
+    ...     y, state = model(torch.ones(4, 1, 2))
+    >>> tuple(y.shape)
+    (4, 1, 3)
     """
     if unknown := without_effect.keys() - _OF_IPEX:
         raise TypeError(f"optimize() got an unexpected argument: {', '.join(sorted(unknown))}")
@@ -600,7 +611,14 @@ def _log_without_effect(name: str) -> None:
 
 
 def restore(module: nn.Module) -> nn.Module:
-    """Returns the module; from now on PyTorch runs its recurrent modules again."""
+    """Returns the module; from now on PyTorch runs its recurrent modules again.
+
+    >>> import torch
+    >>> from onernn.adapters.torch import explain, optimize, restore
+    >>> model = optimize(torch.nn.GRU(2, 3))
+    >>> "PyTorch" in explain(restore(model))
+    True
+    """
     for child in module.modules():
         if is_ours(child):
             forget(child)
@@ -609,7 +627,14 @@ def restore(module: nn.Module) -> nn.Module:
 
 
 def explain(module: nn.Module) -> str:
-    """Returns a line for each recurrent module: what runs it, or why it is left to PyTorch."""
+    """Returns a line for each recurrent module: what runs it, or why it is left to PyTorch.
+
+    >>> import torch
+    >>> from onernn.adapters.torch import explain, optimize
+    >>> model = optimize(torch.nn.GRU(2, 3))
+    >>> "onernn" in explain(model)
+    True
+    """
     lines = list[str]()
     for name, layer in _recurrent(module):
         reasons = [obstacle(layer) or NOT_SEEN]
@@ -650,6 +675,17 @@ def refresh(module: nn.Module) -> None:
     """Makes frozen modules pack their parameters again at the next call; see `optimize`.
 
     Modules that are not frozen do not need it, because each call reads their parameters.
+
+    >>> import torch
+    >>> from onernn.adapters.torch import optimize, refresh
+    >>> model = optimize(torch.nn.GRU(2, 3), frozen=True)
+    >>> with torch.no_grad():
+    ...     before = model(torch.ones(4, 1, 2))[0]
+    ...     _ = model.weight_ih_l0.zero_()
+    ...     refresh(model)
+    ...     after = model(torch.ones(4, 1, 2))[0]
+    >>> bool((before == after).all())
+    False
     """
     for child in module.modules():
         if is_ours(child):

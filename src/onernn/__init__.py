@@ -1,4 +1,9 @@
-"""onernn: one RNN primitive under every framework."""
+"""onernn: one RNN primitive under every framework.
+
+The examples in docstrings begin after ``import numpy as np`` and ``import onernn``. Arrays of
+sequences are (W, ...), one row for each step of all sequences, or (T, N, I): time, batch,
+channels.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

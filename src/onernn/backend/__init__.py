@@ -58,7 +58,13 @@ _REGISTERED: dict[str, Callable[[int | None], Backend]] = {}
 
 
 def register_backend(name: str, opener: Callable[[int | None], Backend]) -> None:
-    """Registers a backend of a package that builds on this one; ``opener`` takes ``threads``."""
+    """Registers a backend of a package that builds on this one; ``opener`` takes ``threads``.
+
+    >>> from onernn.backend import open_backend, register_backend
+    >>> register_backend("mine", lambda threads: open_backend("reference"))
+    >>> type(open_backend("mine")) is type(open_backend("reference"))
+    True
+    """
     _REGISTERED[name] = opener
 
 
@@ -80,6 +86,13 @@ def open_backend(
     the maximum number of primitives that each direction of a layer keeps, 512 by default; the
     reference has none. Raises `LibraryError` if the requested library is missing: nothing falls
     back silently. Raises `UnsupportedError` for a ``device`` other than the CPU.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> from onernn.backend import open_backend
+    >>> y, state = open_backend().prepare(spec, weights).run(np.ones((4, 1, 2), "f4"))
+    >>> y.shape
+    (4, 1, 3)
     """
     if device != "cpu":
         raise UnsupportedError(

@@ -111,7 +111,18 @@ def check_state(
 
 
 class TapeError(OnernnError, ValueError):
-    """Raised for a tape that was used already, or that another layer recorded."""
+    """Raised for a tape that was used already, or that another layer recorded.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> from onernn.backend import open_backend
+    >>> stack = open_backend("reference").prepare(spec, weights)
+    >>> y, state, tape = stack.run_training(np.ones((4, 1, 2), "f4"))
+    >>> gradients = stack.backward(tape, y)
+    >>> stack.backward(tape, y)
+    Traceback (most recent call last):
+    onernn.backend.arguments.TapeError: ...
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +133,8 @@ class Gradients:
     read-only, with None for arrays that the weights lack; () if `Stack.backward` added them to
     arrays of the caller. ``attention``: None except for AUGRU cells. float32 (float64 on a
     reference layer in f64).
+
+    `Stack.backward` returns it, with an example.
     """
 
     x: Ragged | Array
@@ -139,6 +152,8 @@ class Tape:
 
     ``kernel`` names the implementation that ran forward and runs backward. ``why`` says why it is
     not oneDNN ("" if it is).
+
+    `Stack.run_training` returns it; `Stack.backward` has an example.
     """
 
     def __init__(self, maker: object, kernel: str, why: str, frame: Ragged | Array, kept: Any):

@@ -162,8 +162,18 @@ class _Stream:
 class CompiledModel:
     """A compiled file made ready to run; safe to share between threads.
 
-    It has the methods of a `Session` that need no graph. Raises `ModelFormatError` if `onernn
-    compile` did not write the file, or if the file has changed since.
+    It has the methods of a `Session` that need no graph. ``threads``, ``max_bytes`` and
+    ``max_steps``: the same as for `Session`. ``states``: the output that is the next state, by the
+    input that takes it. Raises `ModelFormatError` if `onernn compile` did not write the file, or if
+    the file has changed since; `FileNotFoundError` without a file.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> notes = onernn.compile_model(model, "relu.onernn")
+    >>> compiled = onernn.CompiledModel("relu.onernn")
+    >>> compiled.run({"x": np.array([[-1, 2]], "f4")})["y"].tolist()
+    [[0.0, 2.0]]
     """
 
     def __init__(

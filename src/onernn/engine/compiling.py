@@ -61,6 +61,13 @@ def compile_model(
 
     Raises `UnsupportedError` that names the operators without a function in the library, and the
     states whose sizes are open or change.
+
+    >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
+    >>> add = onernn.Node("Add", ("x", "s"), ("after",))
+    >>> model = onernn.Graph("sum", (x, s), (after,), (add,), {})
+    >>> notes = onernn.compile_model(model, "sum.onernn", states={"s": "after"})
+    >>> onernn.Session("sum.onernn").states
+    {'s': 'after'}
     """
     graph = bind(graph_of(model), given or {}, inputs or {})
     if expose_states and states:

@@ -31,6 +31,12 @@ class RnnWeights(Immutable):
     ============  ===============  =====================================================
 
     Writable arguments are copied. Raises `ShapeError` naming the array.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 5), "f4"), np.ones((1, 1, 5, 3, 5), "f4")
+    >>> weights = onernn.RnnWeights(layer, iter)
+    >>> weights.check(onernn.RnnSpec(onernn.Cell.GRU, input_size=2, hidden_size=5))
+    >>> {name: array.shape for name, array in weights.arrays.items()}
+    {'layer': (1, 1, 2, 3, 5), 'iter': (1, 1, 5, 3, 5)}
     """
 
     layer: Array | None

@@ -39,6 +39,8 @@ T = TypeVar("T")
 class Summary(NamedTuple):
     """A summary of the folder. ``windows_before``: the windows that an earlier run had scored;
     ``repaired``: files that were changed after a run, with the reason; they were scored again.
+
+    `score` returns it, with an example.
     """
 
     rows: int
@@ -91,6 +93,16 @@ def score(
     Raises `UnsupportedError` if the folder belongs to a different model, corpus, options, version
     or instruction set, if it holds foreign files, or if the corpus changes during the run. Raises
     `UnforeseenError` naming windows that three processes began and did not finish.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> from onernn.scoring import score
+    >>> with open("rows.jsonl", "w") as file:
+    ...     print('{"x": [-1.0, 2.0]}', file=file)
+    >>> summary = score(model, "rows.jsonl", "scored")
+    >>> summary.rows, summary.rejected
+    (1, 0)
     """
     where = [os.fspath(each) for each in (corpus, output, rejected) if each is not None]
     if window < 1 or words < 1 or (workers is not None and workers < 1):

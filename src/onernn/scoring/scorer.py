@@ -44,6 +44,17 @@ class Scorer:
     pyarrow's or by name, such as "list<float>": an output whose type the model leaves open needs
     one if no row was scored yet. ``keep``: the columns of the table that the result keeps, before
     the outputs; by default all.
+
+    Raises `ShapeError` for names that the model does not have, and for two outputs of one column;
+    `UnsupportedError` for a compiled file.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> import pyarrow as pa
+    >>> from onernn.scoring import Scorer
+    >>> Scorer(model)(pa.table({"x": [[-1.0, 2.0]]})).to_pydict()
+    {'x': [[-1.0, 2.0]], 'y': [[0.0, 2.0]], 'rejected': [None]}
     """
 
     def __init__(

@@ -119,6 +119,13 @@ def convert(
     ONNX Runtime runs in a process of its own. Raises `WrongFileError` if the file differs from the
     model. Raises `UnsupportedError` if the target cannot express an operator, or if ONNX Runtime
     rejects the file or crashes. Raises `MissingDependencyError` if a check lacks onnxruntime.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> onernn.convert(model, "relu.pdmodel")
+    >>> onernn.load("relu.pdmodel").outputs[0].name
+    'y'
     """
     path, model = Path(path), graph_of(model)
     writer_for(path)  # refuse before all else
@@ -313,6 +320,12 @@ def over_time(
 
     Both forms run on generated inputs, all frames at once, frame by frame, and in two parts. Raises
     `UnsupportedError` if they differ, or naming the operator that prevents the form.
+
+    >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
+    >>> add = onernn.Node("Add", ("x", "s"), ("after",))
+    >>> model = onernn.Graph("sum", (x, s), (after,), (add,), {})
+    >>> str(onernn.over_time(model, {"s": "after"}).inputs[0])
+    'x: float32(?, 1)'
     """
     graph = graph_of(model)
     step = forms.bind(graph, check_given(graph, given), inputs)
@@ -415,6 +428,8 @@ class Repair:
     ``changes``: lines, node by node. ``after``: the written file against the reference, on the
     first batch of `SEEDS` on which they differ, or on the last; None if nothing was written.
     ``refused``: why nothing was written, or "". ``found``: the report with the causes.
+
+    `repair` returns it, with an example.
     """
 
     changes: tuple[str, ...] = ()
@@ -450,6 +465,13 @@ def repair(
     recording, and compares the written file with the recording. In all other cases it writes
     nothing, keeps an old file, and ``refused`` says why. Raises `UnsupportedError` if the format
     lacks something, `BudgetError` after ``seconds``, and what `verify` raises.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> done = onernn.repair(model, "fixed.onnx", against=model)
+    >>> bool(done), done.refused
+    (False, 'nothing to repair: ...')
     """
     path = Path(path)
     writer_for(path)  # refuse before all else

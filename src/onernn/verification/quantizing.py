@@ -453,6 +453,16 @@ def quantize(
     always lead to the same model. ``notes`` say if it takes more time than float32 on this CPU.
     Raises `UnsupportedError` for batches that are not finite or are empty, a model without
     recurrent layers, and outputs without labels.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> gru = onernn.Node("Rnn", ("x",), ("y",), {"spec": spec, "weights": weights})
+    >>> x, y = onernn.Value("x", "float32", (None, 2), lod_depth=1), onernn.Value("y")
+    >>> model = onernn.Graph("gru", (x,), (y,), (gru,), {})
+    >>> batch = {"x": onernn.Ragged.from_lengths(np.ones((4, 2), "f4"), [3, 1])}
+    >>> quantized = onernn.quantize(model, [batch, batch], budget="max_abs 0.1")
+    >>> [layer.dtype for layer in quantized.layers]
+    ['u8']
     """
     wanted = Budget("max_abs", np.inf) if budget is None else Budget.of(budget)
     if labels_of and wanted.name != "labels":

@@ -111,6 +111,8 @@ class Case:
     ``weights``: one-layer weights in oneDNN's layouts, contractive. ``state``: (h,) or (h, c), each
     (L, D, N, O) in the order of the sequences, or None for zeros. ``attention``: for AUGRU cells.
     Arrays are float32, or float64 if ``dtype`` is "f64"; all values are in [-1, 1].
+
+    `Conformance` has an example.
     """
 
     name: str
@@ -291,6 +293,13 @@ class Conformance:
     attributes declare what the adapter and its framework can do; by default, everything. All
     further failures must be in the file of known failures: no test is skipped because it raises,
     and a known failure that passes is an error.
+
+    >>> from onernn.backend import reference_stack
+    >>> from onernn.verification.suite import Conformance
+    >>> class TestReference(Conformance):
+    ...     cells = ("lstm", "gru", "lbr_gru")
+    ...     def outputs(self, layer, case):
+    ...         return reference_stack(case.spec, case.weights).run(case.x, case.state)
     """
 
     framework: str = ""

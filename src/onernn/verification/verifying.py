@@ -134,6 +134,8 @@ class Report:
     difference. ``stopped``: why a search ended without all causes. ``notes``: the assumptions.
     ``steps``: the steps of each recurrent layer; if a layer ran a single step, and could run more,
     the report does not pass.
+
+    `verify` returns it, with an example.
     """
 
     outputs: tuple[OutputComparison, ...]
@@ -161,6 +163,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Whether all outputs match, and no layer ran too few steps to compare."""
         return self.matches and not self.unseen
 
     @property
@@ -270,6 +273,14 @@ def verify(
     Raises `ModelFormatError` if the recording does not fit, `BudgetError` if ``seconds`` are over
     before the verdict, and `UnsupportedError` and what `Session` raises if either side cannot be
     run.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> onernn.convert(model, "relu.onnx")
+    >>> report = onernn.verify("relu.onnx", against=model)
+    >>> report.passed, [output.name for output in report.outputs]
+    (True, ['y'])
     """
     limit = TimeLimit.after(seconds or None)
     graph = graph_of(model)
