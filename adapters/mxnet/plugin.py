@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import cache, lru_cache, partial
-from typing import Any
+from typing import Any, Unpack
 
 from onernn.adapters.common.live import (
     NOT_CALLED,
     NOT_SEEN,
     Explained,
+    SessionOptions,
     Slower,
     derive,
     leave,
@@ -41,7 +42,16 @@ from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 _log = logging.getLogger("onernn")
 
 
-def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
+class MxnetOptions(SessionOptions, total=False):
+    """The options of `optimize`."""
+
+    semantics: str
+    frozen: bool
+
+
+def optimize(
+    target: Any, params: Mapping[str, Any] | None = None, **options: Unpack[MxnetOptions]
+) -> Any:
     """Lets onernn run the recurrent layers of a model that MXNet runs.
 
     ``target`` is a Symbol or a gluon block. For a Symbol a copy is returned, for Module,
@@ -86,7 +96,7 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     raise TypeError(f"expected an MXNet Symbol or gluon Block, got {type(target).__qualname__}")
 
 
-def explain(target: Any, **options: Any) -> Explained:
+def explain(target: Any, **options: Unpack[MxnetOptions]) -> Explained:
     """Returns the layers of a Symbol or gluon block that onernn runs, and why others stay in MXNet.
 
     A block shows what was traced of it, and how each layer ran last, in training and elsewhere.
@@ -162,7 +172,7 @@ def rnn(
     lstm_state_clip_nan: bool = False,
     use_sequence_length: bool = False,
     name: str | None = None,
-    **options: Any,
+    **options: Unpack[MxnetOptions],
 ) -> Any:
     """Runs mx.nd.RNN on NDArrays, whose memory is read in place, or adds mx.sym.RNN to a Symbol.
 

@@ -17,9 +17,9 @@ from dataclasses import replace
 from functools import cache, partial, wraps
 from inspect import unwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from onernn.adapters.common.live import NOT_SEEN, Explained, Slower
+from onernn.adapters.common.live import NOT_SEEN, Explained, SessionOptions, Slower
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.custom_operators import (
@@ -63,7 +63,7 @@ def optimize(
     *,
     fetch_list: Iterable[Any] = (),
     frozen: bool = False,
-    **options: Any,
+    **options: Unpack[SessionOptions],
 ) -> Any:
     """Makes onernn run the recurrent layers; Paddle runs everything else.
 

@@ -12,7 +12,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import FunctionType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from weakref import finalize
 
 import numpy as np
@@ -521,6 +521,22 @@ HOST = "PyTorch"
 _log = logging.getLogger("onernn")
 
 
+class IpexOptions(TypedDict, total=False):
+    """The arguments of intel_extension_for_pytorch.optimize without effect in onernn."""
+
+    level: Any
+    conv_bn_folding: Any
+    linear_bn_folding: Any
+    weights_prepack: Any
+    replace_dropout_with_identity: Any
+    optimize_lstm: Any
+    split_master_weight_for_bf16: Any
+    fuse_update_step: Any
+    auto_kernel_selection: Any
+    graph_mode: Any
+    concat_linear: Any
+
+
 def optimize(
     module: nn.Module,
     dtype: Any = None,
@@ -530,7 +546,7 @@ def optimize(
     example_inputs: Any = None,
     sample_input: Any = None,
     optimizer: Any = None,
-    **without_effect: Any,
+    **without_effect: Unpack[IpexOptions],
 ) -> Any:
     """Returns the module, or a copy of it, in which onernn runs nn.RNN, LSTM, GRU and their Cells.
 
@@ -564,7 +580,7 @@ def optimize(
     >>> tuple(y.shape)
     (4, 1, 3)
     """
-    if unknown := without_effect.keys() - _OF_IPEX:
+    if unknown := without_effect.keys() - IpexOptions.__annotations__.keys():
         raise TypeError(f"optimize() got an unexpected argument: {', '.join(sorted(unknown))}")
     for name in without_effect:
         _log_without_effect(name)
@@ -596,13 +612,6 @@ def optimize(
         with torch.no_grad():
             whole(*([inputs] if isinstance(inputs, Tensor) else inputs))
     return whole if optimizer is None else (whole, trainer)
-
-
-_OF_IPEX = frozenset(
-    "level conv_bn_folding linear_bn_folding weights_prepack replace_dropout_with_identity"
-    " optimize_lstm split_master_weight_for_bf16 fuse_update_step auto_kernel_selection graph_mode"
-    " concat_linear".split()
-)
 
 
 @cache

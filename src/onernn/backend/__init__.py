@@ -31,13 +31,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Imports `reference_stack` at its first use: few models run on it."""
-    if name == "reference_stack":
-        from onernn.backend.reference import reference_stack
+if not TYPE_CHECKING:  # a type checker would accept any name
 
-        return reference_stack
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name):
+        """Imports `reference_stack` at its first use: few models run on it."""
+        if name == "reference_stack":
+            from onernn.backend.reference import reference_stack
+
+            return reference_stack
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class _ReferenceBackend:

@@ -168,7 +168,7 @@ class Tape:
             raise TapeError("tape: another layer recorded it; only that one can go backward on it")
 
     def take(self) -> Any:
-        """Returns the record, once; `TapeError` from the second call on."""
+        """Returns the record, once. Raises `TapeError` from the second call on."""
         try:
             return self._kept.pop()
         except IndexError:

@@ -284,7 +284,8 @@ class Stack:
         )
 
     def trainer(self) -> Trainer:
-        """Returns the trainer, made only once."""
+        """Returns the trainer, made only once. Raises `UnsupportedError` if nothing trains the layer.
+        """
         with CREATION:
             self._trainer = self._trainer or self.new_trainer()
             return self._trainer

@@ -102,8 +102,8 @@ class Session:
     that the inputs bring are free. ``rules``: meanings of operators that onernn does not know (see
     `onernn.load`); only with a path.
 
-    Raises `UnsupportedError` for operators that cannot run, all of them at once, and `LibraryError`
-    if the backend's library is missing.
+    Raises `UnsupportedError` for operators that cannot run, all of them at once, `LibraryError` if
+    the backend's library is missing, and the errors of `onernn.load` for a path.
 
     With the path of a compiled file, `Session` returns a `CompiledModel`, which takes ``threads``
     and the limits.

@@ -39,6 +39,8 @@ class Shared(Generic[T]):
     def open(self) -> T:
         """Returns the object, its arrays mapped read-only; they remain valid when the file is
         removed.
+
+        Raises `SharedFileError` if the file no longer exists, or was replaced.
         """
         try:
             with open(self._path, "rb") as file:

@@ -101,11 +101,12 @@ class RnnWeights(Immutable):
             )
 
     def of_layer(self, layer: int) -> RnnWeights:
-        """Returns the weights of one layer: (1, D, ...) views."""
+        """Returns the weights of one layer: (1, D, ...) views. Raises `IndexError`."""
         return self._at(layer)
 
     def part(self, layer: int, direction: int) -> RnnWeights:
-        """Returns the weights of one layer and direction: (1, 1, ...) views."""
+        """Returns the weights of one layer and direction: (1, 1, ...) views. Raises `IndexError`.
+        """
         return self._at(layer, direction)
 
     def _at(self, *place: int) -> RnnWeights:

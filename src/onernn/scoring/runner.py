@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.process import usable_cpus
+from onernn.fuse_passes import Pass
 from onernn.ir.arrays import digest
 from onernn.ir.budget import STEPS
 from onernn.ir.errors import LibraryError, ShapeError, UnforeseenError, UnsupportedError
@@ -31,8 +32,6 @@ from onernn.scoring.systems import hiding_secrets
 
 WINDOW = 4096
 """Rows of an output file: what is lost at most where a run is killed, by each of its threads."""
-_OPTIONS = {"dtype": "f32", "backend": "auto", "max_bytes": None, "max_steps": STEPS}
-"""Options of a session that change results, and their defaults."""
 T = TypeVar("T")
 
 
@@ -69,7 +68,12 @@ def score(
     rejected: str | Path | None = None,
     accept_input: bool = False,
     progress: Callable[[int, int, int], None] = lambda rows, rejected, total: None,
-    **options: Any,
+    dtype: str = "f32",
+    backend: str = "auto",
+    passes: tuple[Pass, ...] | None = None,
+    max_bytes: int | None = None,
+    max_steps: int = STEPS,
+    rules: Mapping[str, Any] | None = None,
 ) -> Summary:
     """Writes the rows of a corpus with a model's outputs, as Parquet files in a folder.
 
@@ -80,7 +84,7 @@ def score(
     score and write; all of them must see the corpus and the folders. ``rejected``: a folder for the
     file, line or row, reason and text of rows that cannot be scored. ``progress`` is called with
     the number of finished rows, of rejected rows, and of all rows (0 if unknown, an estimate for
-    JSON lines). `Scorer` explains the other arguments, and `Session` the ``options``.
+    JSON lines). `Scorer` explains the other arguments, and `Session` those from ``dtype`` on.
 
     If it is called again with the same arguments, or as a command, it continues. It scores a window
     if its file is missing or was changed in any byte. The files have the same bytes after any kill
@@ -110,7 +114,14 @@ def score(
     if engine not in ("local", "ray"):
         raise UnsupportedError(f"engine {engine!r}: expected 'local' or 'ray'")
     started = time.monotonic()
-    model = graph_of(model, options.pop("rules", None))
+    model = graph_of(model, rules)
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "backend": backend,
+        "max_bytes": max_bytes,
+        "max_steps": max_steps,
+        "passes": passes,
+    }
     how: dict[str, Any] = {"words": words, "batch_axis": batch_axis, "types": types, "keep": keep}
     scorer = Scorer(model, inputs, outputs, **how, threads=1, **options)
     with hiding_secrets(*where), ExitStack() as stack:
@@ -160,7 +171,7 @@ def _describe(
     """Returns all that decides the bytes of a folder except the rows: meanings, so that other
     spellings of the same are equal.
     """
-    named = {**_OPTIONS, **options}
+    named = dict(options)
     if passes := named.pop("passes", None):
         named["passes"] = [each.name for each in passes]
     return {

@@ -64,7 +64,10 @@ class NodeConformance(Conformance):
     empty_sentences = False
 
     def layer(self, case: Case) -> Any:
-        """Returns the result of ``prepare`` for the case's node, or the model itself."""
+        """Returns the result of ``prepare`` for the case's node, or the model itself.
+
+        Raises `TypeError` if the class has no ``backend``.
+        """
         if self.backend is None:
             raise TypeError(f"{type(self).__name__}: say which backend: backend = ...")
         model = node_model(case)
@@ -72,7 +75,10 @@ class NodeConformance(Conformance):
         return model if prepare is None else prepare(model, self.device)
 
     def outputs(self, layer: Any, case: Case) -> tuple[list[Array], State]:
-        """Returns Y of each sequence and the final states, from the model's outputs."""
+        """Returns Y of each sequence (T_n, D*O) and the final states (1, D, N, O), from the model's outputs.
+
+        Raises `TypeError` for a result of another number or shape of arrays.
+        """
         inputs = [*node_inputs(case).values()]
         if hasattr(layer, "run"):
             results = layer.run(inputs)

@@ -442,7 +442,9 @@ def quantize(
 
     ``model``: the result of `onernn.load`, or its path. ``batches``: recordings, or inputs by name.
     Every other batch calibrates, and the rest measures the error; ``held_out`` measures the error
-    instead. ``labels_of``: the output whose labels a budget of labels counts; by default the only
+    instead. ``budget``: "labels 0.1%" is the share of labels that may change, "max_abs 0.02" the
+    largest error of any output, "rmse 0.001" the root of the mean square error over all outputs.
+    ``labels_of``: the output whose labels a budget of labels counts; by default the only
     output, or the only one of integers.
 
     All layers begin in u8. While the model breaks the budget, the layer with the largest error by

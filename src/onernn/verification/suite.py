@@ -336,11 +336,16 @@ class Conformance:
         y: a `Ragged`, or one array (T_n, O) per sequence (see `Case.cut`). State: (h,) or (h, c),
         each (L, D, N, O), at the end of each sequence; a sequence of length zero keeps its initial
         state.
+
+        Raises `NotImplementedError` here: a subclass defines it, or `weights`, or both.
         """
         raise NotImplementedError
 
     def weights(self, layer: Any, case: Case) -> Weights | tuple[RnnSpec, Weights]:
-        """Returns the adapter's weights in oneDNN's layouts, with the spec if it reads one."""
+        """Returns the adapter's weights in oneDNN's layouts, with the spec if it reads one.
+
+        Raises `NotImplementedError` here: a subclass defines it, or `outputs`, or both.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -378,7 +383,11 @@ class Conformance:
 
     @classmethod
     def pytest_generate_tests(cls, metafunc: Any) -> None:
-        """Makes a test for each combination; pytest calls this when it collects."""
+        """Makes a test for each combination; pytest calls this when it collects.
+
+        Raises `pytest.Collector.CollectError` for a class without `outputs` and `weights`, an axis with an
+        unknown value, and a file of known failures that does not fit.
+        """
         import pytest
 
         if "combination" not in metafunc.fixturenames:
