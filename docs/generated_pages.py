@@ -181,7 +181,7 @@ def python_page() -> str:
         lines += [title, "-" * len(title), "", task.text, ""]
         for module, names in task.names.items():
             lines += [f".. py:currentmodule:: {module}", ""]
-            lines += [f"From ``{module}``:", ""] if module != "onernn" or len(task.names) > 1 else []
+            lines += [f"From ``{module}``:", ""] if [*task.names] != ["onernn"] else []
             for name in names:
                 lines += _entry(module, name)
     return "\n".join(lines)
@@ -207,7 +207,7 @@ def _entry(module: str, name: str) -> Iterator[str]:
 
 
 def read_entry(source: str, name: str) -> Iterator[str]:
-    """A function's or class's signature and docstring, from its source; nothing if it is not there."""
+    """A function's or class's signature and docstring, from its source, if it is there."""
     kinds = ast.FunctionDef | ast.ClassDef
     found = next((node for node in ast.walk(ast.parse(source))
                   if isinstance(node, kinds) and node.name == name), None)  # fmt: skip

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # so that type checkers see the signatures
 else:
 
     def __getattr__(name: str) -> Any:
-        """Imports the plug-in when one of its names is used; the reader does not need the plug-in."""
+        """Imports the plug-in when one of its names is used; the reader does not need it."""
         if name in ("explain", "optimize", "restore", "rnn"):
             from onernn.adapters.mxnet import plugin
 

@@ -284,8 +284,7 @@ class Stack:
         )
 
     def trainer(self) -> Trainer:
-        """Returns the trainer, made only once. Raises `UnsupportedError` if nothing trains the layer.
-        """
+        """Returns the trainer, made only once. Raises `UnsupportedError` if nothing trains it."""
         with CREATION:
             self._trainer = self._trainer or self.new_trainer()
             return self._trainer

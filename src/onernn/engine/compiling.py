@@ -52,8 +52,9 @@ def compile_model(
     """Writes a model as a file that `onernn.Session` and libonernn run; returns notes for its
     callers.
 
-    ``path``: a name that ends with ".onernn". ``dtype``: the same as for `Session`. ``states`` maps each input that takes a state to the output that is the next state; a run of the
-    library is then one step. ``expose_states``: turns a model of sequences into a model of steps.
+    ``path``: a name that ends with ".onernn". ``dtype``: the same as for `Session`. ``states`` maps
+    each input that takes a state to the output that is the next state; a run of the library is then
+    one step. ``expose_states``: turns a model of sequences into a model of steps.
     ``given``: arrays that replace inputs. ``inputs``: an array, a dtype or a shape for inputs that
     the model leaves open. States are zeros at first. ``streams``: values get a first axis of
     clients, and the states come last, in the order that ``onernn_clients_open`` takes; all other

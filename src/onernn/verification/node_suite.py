@@ -75,7 +75,7 @@ class NodeConformance(Conformance):
         return model if prepare is None else prepare(model, self.device)
 
     def outputs(self, layer: Any, case: Case) -> tuple[list[Array], State]:
-        """Returns Y of each sequence (T_n, D*O) and the final states (1, D, N, O), from the model's outputs.
+        """Returns Y of each sequence (T_n, D*O) and the final states (1, D, N, O) of the model.
 
         Raises `TypeError` for a result of another number or shape of arrays.
         """

@@ -385,8 +385,8 @@ class Conformance:
     def pytest_generate_tests(cls, metafunc: Any) -> None:
         """Makes a test for each combination; pytest calls this when it collects.
 
-        Raises `pytest.Collector.CollectError` for a class without `outputs` and `weights`, an axis with an
-        unknown value, and a file of known failures that does not fit.
+        Raises `pytest.Collector.CollectError` for a class without `outputs` and `weights`, an axis
+        with an unknown value, and a file of known failures that does not fit.
         """
         import pytest
 
