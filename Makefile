@@ -227,7 +227,7 @@ mypy: .venv/.ready
 # Two type checkers on programs that use the public API: right ones pass, and each mistake is found.
 .PHONY: typing
 typing: .venv/.ready
-	$(BIN)/mypy tests/typing
+	$(BIN)/mypy tests/type_checks
 	$(BIN)/basedpyright
 
 imports: .venv/.ready
