@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, Writer, defer
 
-
 if TYPE_CHECKING:  # so that type checkers see the signatures
     from onernn.adapters.onnx.plugin import optimize as optimize
     from onernn.adapters.onnx.plugin import plug as plug

@@ -744,6 +744,7 @@ def inference_session() -> Any:
                 return self._described
 
         def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
+            """Returns the outputs in the order of ``output_names``, None for all outputs."""
             if self._plan and run_options is None:
                 result = self._plan.run(output_names, input_feed)
                 if result is not None:
@@ -753,6 +754,7 @@ def inference_session() -> Any:
         def run_with_ort_values(
             self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None
         ) -> Any:
+            """Returns the outputs as OrtValues, for inputs as OrtValues."""
             values = input_dict_ort_values
             if self._plan and run_options is None and all(map(_is_on_cpu, values.values())):
                 feed = {name: value.numpy() for name, value in values.items()}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.common.adapter import Adapter, Runtime, StrPath, defer, require
 
-
 if TYPE_CHECKING:  # so that type checkers see the signatures
     from onernn.adapters.torch.plugin import explain as explain
     from onernn.adapters.torch.plugin import optimize as optimize

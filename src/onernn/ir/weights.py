@@ -105,8 +105,7 @@ class RnnWeights(Immutable):
         return self._at(layer)
 
     def part(self, layer: int, direction: int) -> RnnWeights:
-        """Returns the weights of one layer and direction: (1, 1, ...) views. Raises `IndexError`.
-        """
+        """Returns the weights of a layer and direction: (1, 1, ...) views. Raises `IndexError`."""
         return self._at(layer, direction)
 
     def _at(self, *place: int) -> RnnWeights:

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from platform import node
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.process import usable_cpus
@@ -23,6 +23,7 @@ from onernn.ir.arrays import digest
 from onernn.ir.budget import STEPS
 from onernn.ir.errors import LibraryError, ShapeError, UnforeseenError, UnsupportedError
 from onernn.ir.graph import Graph, graph_of
+from onernn.ir.records import NamedTuple
 from onernn.scoring.columns import OpenTypeError
 from onernn.scoring.corpus import Corpus, Window
 from onernn.scoring.folder import Attempts, Folder, Part
