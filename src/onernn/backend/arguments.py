@@ -17,7 +17,9 @@ from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
 
 State = tuple[Array, ...]
+"""The state of a batch: (h,), or (h, c) of an LSTM, each (L, D, N, O)."""
 Layout = Literal["tnc", "ntc"]
+"""The axes of a dense batch: "tnc" for (T, N, C), "ntc" for (N, T, C)."""
 
 
 def check_numbers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:

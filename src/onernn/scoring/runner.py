@@ -39,6 +39,7 @@ T = TypeVar("T")
 class Summary(NamedTuple):
     """A summary of the folder. ``windows_before``: the windows that an earlier run had scored;
     ``repaired``: files that were changed after a run, with the reason; they were scored again.
+    ``seconds``: the time of this run.
 
     `score` returns it, with an example.
     """
