@@ -162,8 +162,8 @@ class _Stream:
 class CompiledModel:
     """A compiled file made ready to run; safe to share between threads.
 
-    It has the methods of a `Session` that need no graph. ``threads``, ``max_bytes`` and
-    ``max_steps``: the same as for `Session`. ``states``: the output that is the next state, by the
+    It has the methods of a `Session` that need no graph. `Session` describes ``threads``,
+    ``max_bytes`` and ``max_steps``. ``states``: the output that is the next state, by the
     input that takes it. Raises `ModelFormatError` if `onernn compile` did not write the file, or if
     the file has changed since; `FileNotFoundError` without a file.
 

@@ -143,7 +143,7 @@ class UnsupportedError(OnernnError):
 
     @property
     def refusal(self) -> Refusal:
-        """The first place and reason."""
+        """The first of ``refusals``."""
         return self.refusals[0]
 
 

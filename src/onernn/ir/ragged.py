@@ -101,7 +101,7 @@ class Ragged:
     def from_list(cls, sentences: Sequence[Array]) -> Ragged:
         """Makes a batch from one array (T_n, ...) per sequence, of at least one sequence.
 
-        Raises `ShapeError` naming the sequence whose other axes differ from those of the first one.
+        Raises `ShapeError` naming a sequence whose other axes differ from the first sequence's.
 
         >>> onernn.Ragged.from_list([np.zeros((3, 8)), np.zeros((1, 8))]).lengths.tolist()
         [3, 1]

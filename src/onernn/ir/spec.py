@@ -66,7 +66,7 @@ class Cell(Enum):
 
     @property
     def linear_before_reset(self) -> bool:
-        """Whether r scales the product with h, as in PyTorch, and not h itself."""
+        """Whether r scales the product with h (PyTorch does so) and not h itself."""
         return self.value.startswith("lbr_")
 
     @property
