@@ -48,6 +48,14 @@ def load(
     Raises `ModelFormatError` if the file is not a model, `UnsupportedError` for a kind that onernn
     does not read, with advice, and `ShapeError` for ``inputs`` that contradict the model's
     declarations. An unknown operator raises only when the model is run.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> onernn.convert(model, "relu.onnx")
+    >>> graph = onernn.load("relu.onnx")
+    >>> [node.op for node in graph.nodes], str(graph.inputs[0])
+    (['Relu', 'Identity'], 'x: float32(?, 2)')
     """
     if semantics not in SEMANTICS:
         hint = did_you_mean(semantics, SEMANTICS)
@@ -79,6 +87,10 @@ def read_weights(path: StrPath) -> dict[str, Array]:
     save_weights wrote. PyTorch's files may have any name. bfloat16 arrays are returned as float32.
     No code in the file is run. Raises `ModelFormatError` if the file has none of these formats,
     `UnsupportedError` for a model.
+
+    >>> np.savez("weights.npz", embedding=np.zeros((10, 4), "f4"))
+    >>> {name: array.shape for name, array in onernn.read_weights("weights.npz").items()}
+    {'embedding': (10, 4)}
     """
     arrays = arrays_in(path)
     if arrays is None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -17,14 +17,34 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
 from onernn.ir.rnn import Recurrent
+from onernn.ir.spec import Activation, Cell, Direction
 from onernn.reorders.layers import PivotLayer
 from onernn.reorders.layouts import framework
 
 T = TypeVar("T")
 
 
+class LayoutOptions(TypedDict, total=False):
+    """Facts about a layer that the arrays of some layouts do not show; see `read_layer`."""
+
+    nonlinearity: str
+    function: str
+    activations: tuple[Activation, ...] | None
+    linear_before_reset: bool
+    direction: Direction | None
+    reset_after: bool | None
+    merge: Direction
+    origin_mode: bool
+    cell: Cell | str
+    mode: str
+    hidden: int
+    layers: int
+    directions: int
+    projection: int | None
+
+
 def convert_weights(
-    layer: Any, to: str, *, source: str | None = None, **options: Any
+    layer: Any, to: str, *, source: str | None = None, **options: Unpack[LayoutOptions]
 ) -> dict[str, Array]:
     """Returns a layer's arrays under the names of a different framework; the conversion is exact.
 
@@ -39,16 +59,37 @@ def convert_weights(
 
     Raises `UnsupportedError` that names the feature that the target layout lacks, `ShapeError` that
     names an array.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> sorted(onernn.convert_weights((spec, weights), "onnx"))
+    ['R', 'W']
     """
     return framework(to).write(read_layer(layer, source, **options))
 
 
-def read_layer(layer: Any, source: str | None = None, **options: Any) -> PivotLayer:
-    """Returns the layer in the pivot layout; ``options`` go to the ``read`` function of its
-    layout's module.
+def read_layer(
+    layer: Any, source: str | None = None, **options: Unpack[LayoutOptions]
+) -> PivotLayer:
+    """Returns the layer in the pivot layout: its spec, and one-layer `RnnWeights` (1, D, ...).
+
+    `convert_weights` describes ``layer`` and ``source``. ``options`` by layout: torch and
+    paddle-rnn: nonlinearity. onnx: linear_before_reset, direction, function, activations. keras:
+    reset_after, function, activations, merge. paddle-gru: origin_mode. mxnet: mode, hidden, layers,
+    directions, projection. mxnet-gluon and mxnet-gates: function. onednn: cell, direction,
+    activations.
+
+    Raises `UnsupportedError` for an object or a layout that onernn does not read, and `ShapeError`
+    naming an array that does not fit.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> arrays = onernn.convert_weights((spec, weights), "paddle-gru")
+    >>> onernn.read_layer(arrays, "paddle-gru").spec == spec
+    True
     """
     if isinstance(layer, Mapping | Iterator):
-        return _from_arrays(dict(layer), source, options)
+        return _from_arrays(dict(layer), source, dict(options))
     if source is not None or options:
         raise UnsupportedError(f"source and options belong to arrays by name, not to {type(layer)}")
     if isinstance(layer, PivotLayer):

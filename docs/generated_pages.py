@@ -54,73 +54,164 @@ def code(text: object) -> str:
 # Python
 
 
-SUBMODULES = (
-    ("Array level", "onernn.backend", ("open_backend", "register_backend")),
-    ("C++", "onernn.engine.emit", ("write_cpp",)),
-    ("Corpora", "onernn.scoring", ("Scorer", "Summary", "score")),
-    ("Testing an adapter", "onernn.verification.suite", ("Case", "Conformance")),
-)
-"""Public names outside of the package's own."""
+class Task(NamedTuple):
+    """A section of the page: a sentence, and the names by the module that has them."""
 
-LIVE = (
-    (
-        "Inside ONNX Runtime",
-        "adapters/onnx",
-        {"plugin.py": ("InferenceSession", "optimize", "plug")},
+    text: str
+    names: Mapping[str, tuple[str, ...]]
+
+
+TASKS: Mapping[str, Task] = {
+    "Load and inspect": Task(
+        "Models become a `Graph` of ONNX's operators; `fuse` makes layers of cells and loops.",
+        {"onernn": ("load", "read_weights", "fuse", "FuseResult")},
     ),
-    ("Inside PyTorch", "adapters/torch", {"plugin.py": ("explain", "optimize", "refresh")}),
-    (
-        "Inside MXNet",
-        "adapters/mxnet",
-        {"plugin.py": ("explain", "optimize", "rnn"), "__init__.py": ("rnn_param_size",)},
+    "Run": Task(
+        "A `Session` runs models. `open_backend` runs one recurrent layer on arrays.",
+        {
+            "onernn": ("Session", "CompiledModel", "share", "Shared"),
+            "onernn.backend": (
+                "open_backend", "Backend", "Stack", "reference_stack", "State", "Layout",
+            ),
+        },
     ),
-    (
-        "Inside Paddle",
-        "adapters/paddle",
-        {"plugin.py": ("explain", "optimize", "restore")},
+    "Check and repair": Task(
+        "`verify` compares a model with a reference and names the fault; `repair` undoes it;"
+        " `audit` finds known faults of frameworks.",
+        {"onernn": ("verify", "Report", "repair", "Repair", "audit", "AuditReport", "recording")},
     ),
-)
-"""What is imported where the framework is: read from its source, so that no framework is needed."""
+    "Convert and write": Task(
+        "Each function writes a different kind of file, or converts one layer.",
+        {
+            "onernn": (
+                "convert", "compile_model", "over_time", "join", "convert_weights", "read_layer",
+            ),
+            "onernn.engine.emit": (
+                "write_cpp", "parse", "infer_types", "infer_shapes", "initialize", "generate",
+            ),
+        },
+    ),
+    "Quantize": Task(
+        "`quantize` returns a `Quantized`.",
+        {"onernn": ("quantize",), "onernn.verification.quantizing": ("Quantized",)},
+    ),
+    "Train": Task(
+        "`Stack.run_training` runs a layer forward, `Stack.backward` returns its gradients.",
+        {"onernn.backend": ("Tape", "Gradients")},
+    ),
+    "Streams and scoring": Task(
+        "`Session.streams` returns `Streams`; `CompiledModel.steps` returns `Steps`; `score`"
+        " writes the outputs for all rows of a table.",
+        {
+            "onernn.engine.streams": ("Streams",),
+            "onernn.engine.compiled_model": ("Steps",),
+            "onernn.scoring": ("score", "Summary", "Scorer"),
+            "onernn.scoring.spark": ("score_frame",),
+            "onernn.scoring.beam": ("ScorerHandler",),
+        },
+    ),
+    "Values": Task(
+        "The arguments and results of the functions above.",
+        {
+            "onernn": (
+                "Ragged", "Graph", "Node", "Value", "RnnSpec", "RnnWeights", "Cell", "Activation",
+                "Refusal",
+            ),
+        },
+    ),
+    "Inside frameworks": Task(
+        "onernn runs the recurrent layers of a model that its framework runs.",
+        {
+            "onernn.adapters.torch": ("optimize", "explain", "refresh", "restore"),
+            "onernn.adapters.onnx": ("InferenceSession", "optimize", "plug"),
+            "onernn.adapters.mxnet": ("optimize", "explain", "restore", "rnn", "rnn_param_size"),
+            "onernn.adapters.paddle": ("optimize", "explain", "restore"),
+            "onernn": ("plugins_disabled",),
+        },
+    ),
+    "Extend": Task(
+        "Rules for operators that onernn lacks, backends, and tests of an adapter.",
+        {
+            "onernn": ("Replacing",),
+            "onernn.backend": ("register_backend",),
+            "onernn.verification.suite": ("Conformance", "Case"),
+            "onernn.verification.node_suite": (
+                "NodeConformance", "node_cases", "write_node_cases",
+            ),
+        },
+    ),
+    "Errors": Task(
+        "All errors of onernn are `OnernnError`; messages say what to do.",
+        {
+            "onernn": (
+                "OnernnError", "ModelFormatError", "UnsupportedError", "ShapeError", "BudgetError",
+                "FrameError", "LibraryError", "MissingDependencyError", "UnforeseenError",
+            ),
+            "onernn.backend": ("TapeError",),
+        },
+    ),
+}  # fmt: skip
+"""The public names, and the classes that their functions return, by what a reader wants to do."""
+
+READ = {
+    "onernn.adapters.mxnet": "adapters/mxnet/plugin.py",
+    "onernn.adapters.onnx": "adapters/onnx/plugin.py",
+    "onernn.adapters.paddle": "adapters/paddle/plugin.py",
+    "onernn.adapters.torch": "adapters/torch/plugin.py",
+    "onernn.scoring.beam": "src/onernn/scoring/beam.py",
+}
+"""Modules that need a framework: their source is read, so that no framework is needed."""
+
+ALIASES = {"onernn.backend": ("onernn.backend.arguments", ("State", "Layout"))}
+"""Names of types, by the module that exports them: the module that documents them."""
+
+_PYTHON = """Python
+======
+
+Public names by task. The examples begin after ``import numpy as np`` and ``import onernn``; tests
+run them.
+"""
 
 
 def python_page() -> str:
-    package = import_module("onernn")
-    sections = [_section("Python", "onernn", package.__all__, "=")]
-    for title, module, names in SUBMODULES:
-        sections.append(_section(title, module, names, "-"))
-    for title, folder, files in LIVE:
-        module = f"onernn.{folder.removeprefix('src/onernn/').replace('/', '.')}"
-        lines = [title, "-" * len(title), "", f".. py:currentmodule:: {module}", ""]
-        lines += [f"From ``{module}``.", ""]
-        for file, names in files.items():
-            source = (REPO / folder / file).read_text()
-            lines += [line for name in names for line in _static(source, name)]
-        sections.append("\n".join(lines))
-    return "\n\n".join(sections)
-
-
-def _section(title: str, name: str, names: Iterable[str], mark: str) -> str:
-    module = import_module(name)
-    lines = [title, mark * len(title), "", f".. py:currentmodule:: {name}", ""]
-    lines += [f"From ``{name}``.", ""]
-    for each in sorted(names, key=str.lower):
-        found = getattr(module, each)
-        if not isinstance(found, type):
-            kind = "function" if callable(found) else "module"
-        else:
-            kind = "exception" if issubclass(found, BaseException) else "class"
-        lines.append(f".. auto{kind}:: {name}.{each}")
-        lines += ["   :members:"] if kind in ("class", "module") else []
-        lines.append("")
+    lines = [_PYTHON]
+    for title, task in TASKS.items():
+        lines += [title, "-" * len(title), "", task.text, ""]
+        for module, names in task.names.items():
+            lines += [f".. py:currentmodule:: {module}", ""]
+            lines += [f"From ``{module}``:", ""] if [*task.names] != ["onernn"] else []
+            for name in names:
+                lines += _entry(module, name)
     return "\n".join(lines)
 
 
-def _static(source: str, name: str) -> Iterator[str]:
-    """A function's or class's signature and docstring, from its source."""
+def _entry(module: str, name: str) -> Iterator[str]:
+    """The lines of a name: what autodoc shows, or its signature and docstring from the source."""
+    if module in READ and (shown := [*read_entry((REPO / READ[module]).read_text(), name)]):
+        yield from shown
+        return
+    source, aliases = ALIASES.get(module, ("", ()))
+    if name in aliases:
+        yield from (f".. autodata:: {source}.{name}", "")
+        return
+    found = getattr(import_module(module), name)
+    if not isinstance(found, type):
+        kind = "function" if callable(found) else "module"
+    else:
+        kind = "exception" if issubclass(found, BaseException) else "class"
+    yield f".. auto{kind}:: {module}.{name}"
+    yield from (["   :members:"] if kind in ("class", "module") else [])
+    yield ""
+
+
+def read_entry(source: str, name: str) -> Iterator[str]:
+    """A function's or class's signature and docstring, from its source, if it is there."""
     kinds = ast.FunctionDef | ast.ClassDef
-    found = next(node for node in ast.walk(ast.parse(source))
-                 if isinstance(node, kinds) and node.name == name)  # fmt: skip
-    maker = found
+    found = next((node for node in ast.walk(ast.parse(source))
+                  if isinstance(node, kinds) and node.name == name), None)  # fmt: skip
+    if found is None:
+        return
+    maker: ast.AST = found
     if isinstance(found, ast.ClassDef):
         maker = next(node for node in found.body if getattr(node, "name", "") == "__init__")
     shown = ast.unparse(maker.args).removeprefix("self, ")  # type: ignore[attr-defined]

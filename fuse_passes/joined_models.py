@@ -17,6 +17,12 @@ def join(*models: Graph) -> Graph:
     Inputs of one name are one input. Outputs that no other model reads stay outputs, in the order
     of the models. Raises `UnsupportedError` if two outputs have the same name, or if models feed
     each other in a circle. Raises `ShapeError` if an output does not fit the input that it feeds.
+
+    >>> x, y, z = (onernn.Value(name, "float32", (None, 2)) for name in "xyz")
+    >>> first = onernn.Graph("first", (x,), (y,), (onernn.Node("Relu", ("x",), ("y",)),), {})
+    >>> second = onernn.Graph("second", (y,), (z,), (onernn.Node("Tanh", ("y",), ("z",)),), {})
+    >>> [node.op for node in onernn.join(first, second).nodes]
+    ['Relu', 'Tanh']
     """
     if len(models) < 2:
         raise UnsupportedError(f"join: expected two models or more, got {len(models)}")

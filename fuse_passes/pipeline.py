@@ -100,7 +100,10 @@ class Applied:
 
 @dataclass(frozen=True, eq=False)
 class FuseResult:
-    """The fused model, the applied passes in order, and the reasons why others were not applied."""
+    """The fused model, the applied passes in order, and the reasons why others were not applied.
+
+    `fuse` returns it, with an example.
+    """
 
     model: Graph
     applied: tuple[Applied, ...]
@@ -112,6 +115,14 @@ def fuse(model: Graph | str | Path, passes: tuple[Pass, ...] = PASSES) -> FuseRe
 
     ``model``: the result of `onernn.load`, or a path. The graphs of loops and branches are fused
     after the graphs around them.
+
+    Raises the errors of `onernn.load` for a path.
+
+    >>> x, y, z = onernn.Value("x", "float32", (None, 2)), onernn.Value("y"), onernn.Value("z")
+    >>> nodes = (onernn.Node("Identity", ("x",), ("y",)), onernn.Node("Relu", ("y",), ("z",)))
+    >>> result = onernn.fuse(onernn.Graph("relu", (x,), (z,), nodes, {}))
+    >>> [each.name for each in result.applied], len(result.model.nodes)
+    (['identities'], 1)
     """
     with working():
         return _fuse(graph_of(model), passes)

@@ -31,6 +31,14 @@ class Replacing(NamedTuple):
     """A rule that replaces onernn's own rule for the operators of its name.
 
     Without it a rule for an operator that onernn knows is refused.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> onernn.convert(model, "relu.onnx")
+    >>> rule = onernn.Replacing(lambda X: X.Max(0.0))
+    >>> [node.op for node in onernn.load("relu.onnx", rules={"Relu": rule}).nodes]
+    ['Max', 'Identity']
     """
 
     rule: Callable[..., Any]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from threading import Lock
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -35,6 +35,14 @@ from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import PartViews, RnnWeights, Weights, shapes_of
 
 _log = logging.getLogger("onernn")
+
+
+class SessionOptions(TypedDict, total=False):
+    """The options that plug-ins have in common with `onernn.Session`."""
+
+    dtype: str
+    backend: str
+    threads: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,15 @@ def plugins_disabled() -> Iterator[None]:
     paddle.nn and gluon) run in the framework again. A program, symbol or session that already holds
     onernn's operators still runs them: to compare, call ``optimize`` inside the context.
     ONERNN_DISABLE_PLUGINS=1 in the environment does the same for a whole process.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> onernn.convert(model, "relu.onnx")
+    >>> from onernn.adapters.onnx import InferenceSession
+    >>> with onernn.plugins_disabled():
+    ...     InferenceSession("relu.onnx").whole
+    False
     """
     global _disabled
     with _lock:

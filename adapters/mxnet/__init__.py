@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, StrPath, defer
 
 SYMBOL_ENDING = "-symbol.json"
 
 
-def __getattr__(name: str) -> Any:
-    """Imports the plug-in when one of its names is used; the reader does not need the plug-in."""
-    if name in ("explain", "optimize", "restore", "rnn"):
-        from onernn.adapters.mxnet import plugin
+if TYPE_CHECKING:  # so that type checkers see the signatures
+    from onernn.adapters.mxnet.plugin import explain as explain
+    from onernn.adapters.mxnet.plugin import optimize as optimize
+    from onernn.adapters.mxnet.plugin import restore as restore
+    from onernn.adapters.mxnet.plugin import rnn as rnn
+else:
 
-        return getattr(plugin, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Imports the plug-in when one of its names is used; the reader does not need it."""
+        if name in ("explain", "optimize", "restore", "rnn"):
+            from onernn.adapters.mxnet import plugin
+
+            return getattr(plugin, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def rnn_param_size(
@@ -35,6 +42,10 @@ def rnn_param_size(
     data. The vector holds all weights, then all biases: see design/0054. Raises
     `UnsupportedError` for values that the operator does not take, `ShapeError` for an input size
     that is not a positive integer.
+
+    >>> from onernn.adapters.mxnet import rnn_param_size
+    >>> rnn_param_size("gru", input_size=2, state_size=3)
+    63
     """
     from onernn.adapters.mxnet.attributes import stack_of
     from onernn.ir.errors import ShapeError

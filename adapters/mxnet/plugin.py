@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import cache, lru_cache, partial
-from typing import Any
+from typing import Any, Unpack
 
 from onernn.adapters.common.live import (
     NOT_CALLED,
     NOT_SEEN,
     Explained,
+    SessionOptions,
     Slower,
     derive,
     leave,
@@ -41,7 +42,16 @@ from onernn.ir.errors import Refusal, ShapeError, UnsupportedError
 _log = logging.getLogger("onernn")
 
 
-def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: Any) -> Any:
+class MxnetOptions(SessionOptions, total=False):
+    """The options of `optimize`."""
+
+    semantics: str
+    frozen: bool
+
+
+def optimize(
+    target: Any, params: Mapping[str, Any] | None = None, **options: Unpack[MxnetOptions]
+) -> Any:
     """Lets onernn run the recurrent layers of a model that MXNet runs.
 
     ``target`` is a Symbol or a gluon block. For a Symbol a copy is returned, for Module,
@@ -63,6 +73,13 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     `UnsupportedError`, and replaces nothing, if there is nothing to replace, or if an RNN operator
     cannot run, and `MissingDependencyError` without MXNet. Errors at run time are logged with the
     node's name: MXNet itself only says that an operator failed.
+
+    >>> import mxnet as mx
+    >>> from onernn.adapters.mxnet import optimize
+    >>> layer = mx.gluon.rnn.GRU(3, input_size=2)
+    >>> layer.initialize()
+    >>> optimize(layer, backend="reference")(mx.nd.ones((4, 1, 2))).shape
+    (4, 1, 3)
     """
     mx = live_mxnet()
     chosen = Options(**options)
@@ -79,11 +96,19 @@ def optimize(target: Any, params: Mapping[str, Any] | None = None, **options: An
     raise TypeError(f"expected an MXNet Symbol or gluon Block, got {type(target).__qualname__}")
 
 
-def explain(target: Any, **options: Any) -> Explained:
+def explain(target: Any, **options: Unpack[MxnetOptions]) -> Explained:
     """Returns the layers of a Symbol or gluon block that onernn runs, and why others stay in MXNet.
 
     A block shows what was traced of it, and how each layer ran last, in training and elsewhere.
     ``options``: the same as for `optimize`. The text of the result has one line for each layer.
+
+    >>> import mxnet as mx
+    >>> from onernn.adapters.mxnet import explain, optimize
+    >>> layer = mx.gluon.rnn.GRU(3, input_size=2)
+    >>> layer.initialize()
+    >>> y = optimize(layer, backend="reference")(mx.nd.ones((4, 1, 2)))
+    >>> len(explain(layer).replaced)
+    1
     """
     mx = live_mxnet()
     if not isinstance(target, mx.gluon.Block):
@@ -147,7 +172,7 @@ def rnn(
     lstm_state_clip_nan: bool = False,
     use_sequence_length: bool = False,
     name: str | None = None,
-    **options: Any,
+    **options: Unpack[MxnetOptions],
 ) -> Any:
     """Runs mx.nd.RNN on NDArrays, whose memory is read in place, or adds mx.sym.RNN to a Symbol.
 
@@ -160,6 +185,13 @@ def rnn(
 
     Raises `UnsupportedError` for attributes or arrays that cannot run, `ShapeError` for shapes
     that do not belong together.
+
+    >>> import mxnet as mx
+    >>> from onernn.adapters.mxnet import rnn, rnn_param_size
+    >>> data, state = mx.nd.ones((4, 1, 2)), mx.nd.zeros((1, 1, 3))
+    >>> parameters = mx.nd.ones((rnn_param_size("gru", input_size=2, state_size=3),))
+    >>> rnn(data, parameters, state, state_size=3, num_layers=1, mode="gru").shape
+    (4, 1, 3)
     """
     mx = live_mxnet()
     attributes = {
@@ -263,6 +295,15 @@ def _optimize_block(block: Any, options: Options) -> Any:
 def restore(target: Any) -> Any:
     """Returns the Symbol with MXNet's own operators again; or the gluon block, restored in
     place.
+
+    Raises `MissingDependencyError` without MXNet.
+
+    >>> import mxnet as mx
+    >>> from onernn.adapters.mxnet import optimize, restore
+    >>> layer = mx.gluon.rnn.GRU(3, input_size=2)
+    >>> layer.initialize()
+    >>> type(restore(optimize(layer))) is mx.gluon.rnn.GRU
+    True
     """
     mx = live_mxnet()
     if isinstance(target, mx.sym.Symbol):

@@ -4,21 +4,27 @@ Runtime.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.common.adapter import Adapter, Plugin, Runtime, Writer, defer
 
+if TYPE_CHECKING:  # so that type checkers see the signatures
+    from onernn.adapters.onnx.plugin import optimize as optimize
+    from onernn.adapters.onnx.plugin import plug as plug
 
-def __getattr__(name: str) -> Any:
-    """Returns an attribute that is imported on first use, because the reader does not need its
-    imports.
-    """
-    if name in ("optimize", "plug", "InferenceSession"):
-        from onernn.adapters.onnx import plugin
+    InferenceSession: Any
+else:
 
-        made = name == "InferenceSession"
-        return plugin.inference_session() if made else getattr(plugin, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Returns an attribute that is imported on first use, because the reader does not need its
+        imports.
+        """
+        if name in ("optimize", "plug", "InferenceSession"):
+            from onernn.adapters.onnx import plugin
+
+            made = name == "InferenceSession"
+            return plugin.inference_session() if made else getattr(plugin, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _plugin(path: str) -> Plugin:

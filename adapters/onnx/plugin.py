@@ -479,6 +479,16 @@ def optimize(
     Raises `MissingDependencyError` without onnx and onnxruntime, `LibraryError` without kernels,
     `UnsupportedError` for an unknown dtype or backend, and the errors that ONNX Runtime raises for
     the model.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> gru = onernn.Node("Rnn", ("x",), ("y",), {"spec": spec, "weights": weights})
+    >>> x, y = onernn.Value("x", "float32", (None, None, 2)), onernn.Value("y")
+    >>> model = onernn.Graph("gru", (x,), (y,), (gru,), {})
+    >>> onernn.convert(model, "gru.onnx")
+    >>> from onernn.adapters.onnx import optimize
+    >>> len(optimize("gru.onnx").replaced)
+    1
     """
     if threads is not None and threads < 1:
         raise ValueError(f"threads: expected at least 1, got {threads}")
@@ -509,6 +519,16 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
     Raises `UnsupportedError` if no node can be replaced, for an unknown dtype, and for a model of
     more than 2 GB; `ModelFormatError` if the file is not a model; `MissingDependencyError` without
     onnx; `LibraryError` without kernels.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> gru = onernn.Node("Rnn", ("x",), ("y",), {"spec": spec, "weights": weights})
+    >>> x, y = onernn.Value("x", "float32", (None, None, 2)), onernn.Value("y")
+    >>> model = onernn.Graph("gru", (x,), (y,), (gru,), {})
+    >>> onernn.convert(model, "gru.onnx")
+    >>> from onernn.adapters.onnx import plug
+    >>> len(plug("gru.onnx", "plugged.onnx").replaced)
+    1
     """
     if dtype not in DTYPES:
         raise UnsupportedError(unknown(dtype))
@@ -609,6 +629,15 @@ def inference_session() -> Any:
         ``sess_options`` ask for a file of the optimized model, choose the providers, or contain
         initializers or data of the model. A model that needs custom operators of ``sess_options``
         also stays unchanged, because a copy of the options has no custom operators.
+
+        >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+        >>> relu = onernn.Node("Relu", ("x",), ("y",))
+        >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+        >>> onernn.convert(model, "relu.onnx")
+        >>> from onernn.adapters.onnx import InferenceSession
+        >>> session = InferenceSession("relu.onnx")
+        >>> session.run(None, {"x": np.array([[-1, 2]], "f4")})[0].tolist()
+        [[0.0, 2.0]]
         """
 
         replaced: tuple[str, ...]
@@ -740,6 +769,7 @@ def inference_session() -> Any:
                 return self._described
 
         def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
+            """Returns the outputs in the order of ``output_names``, None for all outputs."""
             if self._plan and run_options is None:
                 result = self._plan.run(output_names, input_feed)
                 if result is not None:
@@ -749,6 +779,7 @@ def inference_session() -> Any:
         def run_with_ort_values(
             self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None
         ) -> Any:
+            """Returns the outputs as OrtValues, for inputs as OrtValues."""
             values = input_dict_ort_values
             if self._plan and run_options is None and all(map(_is_on_cpu, values.values())):
                 feed = {name: value.numpy() for name, value in values.items()}

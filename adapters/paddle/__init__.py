@@ -10,15 +10,21 @@ if TYPE_CHECKING:
     from onernn.adapters.common.fault import FaultyModel
 
 
-def __getattr__(name: str) -> Any:
-    """Imports the functions for a live Paddle when they are first used; reading does not need
-    them.
-    """
-    if name in ("explain", "optimize", "restore"):
-        from onernn.adapters.paddle import plugin
+if TYPE_CHECKING:  # so that type checkers see the signatures
+    from onernn.adapters.paddle.plugin import explain as explain
+    from onernn.adapters.paddle.plugin import optimize as optimize
+    from onernn.adapters.paddle.plugin import restore as restore
+else:
 
-        return getattr(plugin, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Imports the functions for a live Paddle when they are first used; reading does not need
+        them.
+        """
+        if name in ("explain", "optimize", "restore"):
+            from onernn.adapters.paddle import plugin
+
+            return getattr(plugin, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _find_faults(path: StrPath, params: StrPath | None, rules: Any = None) -> FaultyModel[Any]:

@@ -17,9 +17,9 @@ from dataclasses import replace
 from functools import cache, partial, wraps
 from inspect import unwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from onernn.adapters.common.live import NOT_SEEN, Explained, Slower
+from onernn.adapters.common.live import NOT_SEEN, Explained, SessionOptions, Slower
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.paddle import messages
 from onernn.adapters.paddle.custom_operators import (
@@ -63,7 +63,7 @@ def optimize(
     *,
     fetch_list: Iterable[Any] = (),
     frozen: bool = False,
-    **options: Any,
+    **options: Unpack[SessionOptions],
 ) -> Any:
     """Makes onernn run the recurrent layers; Paddle runs everything else.
 
@@ -100,6 +100,13 @@ def optimize(
 
     Raises `UnsupportedError` if nothing can be replaced, and `MissingDependencyError` without
     Paddle.
+
+    >>> import paddle
+    >>> from onernn.adapters.paddle import optimize
+    >>> layer = optimize(paddle.nn.GRU(2, 3))
+    >>> y, state = layer(paddle.ones([1, 4, 2]))
+    >>> y.shape
+    [1, 4, 3]
     """
     paddle = import_paddle()
     chosen = Options(**options)
@@ -138,6 +145,12 @@ def explain(target: Any) -> str:
     Paddle does.
 
     ``target``: a paddle.nn.Layer, or a program.
+
+    >>> import paddle
+    >>> from onernn.adapters.paddle import explain, optimize
+    >>> layer = optimize(paddle.nn.GRU(2, 3))
+    >>> len(explain(layer).splitlines())
+    1
     """
     if hasattr(target, "refusals"):
         done = Explained(target.replaced, target.refusals)
@@ -153,6 +166,12 @@ def restore(target: Any) -> Any:
     Paddle 2, or its clone(), returns a copy with Paddle's own operators.
 
     Raises `UnsupportedError` for a layer of PIR that is trained in an inner block.
+
+    >>> import paddle
+    >>> from onernn.adapters.paddle import optimize, restore
+    >>> layer = optimize(paddle.nn.GRU(2, 3))
+    >>> restore(layer) is layer
+    True
     """
     paddle = import_paddle()
     if (program := _restore_program(target)) is not target:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.common.adapter import Adapter, Runtime, StrPath, defer, require
 
+if TYPE_CHECKING:  # so that type checkers see the signatures
+    from onernn.adapters.torch.plugin import explain as explain
+    from onernn.adapters.torch.plugin import optimize as optimize
+    from onernn.adapters.torch.plugin import refresh as refresh
+    from onernn.adapters.torch.plugin import restore as restore
+else:
 
-def __getattr__(name: str) -> Any:
-    """Returns an attribute that needs PyTorch; imports it on first use."""
-    if name in ("explain", "optimize", "refresh", "restore"):
-        require("torch", "torch")
-        from onernn.adapters.torch import plugin
+    def __getattr__(name: str) -> Any:
+        """Returns an attribute that needs PyTorch; imports it on first use."""
+        if name in ("explain", "optimize", "refresh", "restore"):
+            require("torch", "torch")
+            from onernn.adapters.torch import plugin
 
-        return getattr(plugin, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return getattr(plugin, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".torchscript", ".safetensors", ".index.json")

@@ -12,7 +12,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import FunctionType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from weakref import finalize
 
 import numpy as np
@@ -521,6 +521,22 @@ HOST = "PyTorch"
 _log = logging.getLogger("onernn")
 
 
+class IpexOptions(TypedDict, total=False):
+    """The arguments of intel_extension_for_pytorch.optimize without effect in onernn."""
+
+    level: Any
+    conv_bn_folding: Any
+    linear_bn_folding: Any
+    weights_prepack: Any
+    replace_dropout_with_identity: Any
+    optimize_lstm: Any
+    split_master_weight_for_bf16: Any
+    fuse_update_step: Any
+    auto_kernel_selection: Any
+    graph_mode: Any
+    concat_linear: Any
+
+
 def optimize(
     module: nn.Module,
     dtype: Any = None,
@@ -530,7 +546,7 @@ def optimize(
     example_inputs: Any = None,
     sample_input: Any = None,
     optimizer: Any = None,
-    **without_effect: Any,
+    **without_effect: Unpack[IpexOptions],
 ) -> Any:
     """Returns the module, or a copy of it, in which onernn runs nn.RNN, LSTM, GRU and their Cells.
 
@@ -552,8 +568,19 @@ def optimize(
     intel_extension_for_pytorch.optimize. The other arguments of that function are accepted:
     ``sample_input``, a tensor or a tuple, is the same as ``example_inputs``; all others have no
     effect, which is logged once.
+
+    Raises `UnsupportedError` for a module or dtype that it does not take, and `TypeError` for an
+    unknown argument.
+
+    >>> import torch
+    >>> from onernn.adapters.torch import optimize
+    >>> model = optimize(torch.nn.GRU(2, 3))
+    >>> with torch.no_grad():
+    ...     y, state = model(torch.ones(4, 1, 2))
+    >>> tuple(y.shape)
+    (4, 1, 3)
     """
-    if unknown := without_effect.keys() - _OF_IPEX:
+    if unknown := without_effect.keys() - IpexOptions.__annotations__.keys():
         raise TypeError(f"optimize() got an unexpected argument: {', '.join(sorted(unknown))}")
     for name in without_effect:
         _log_without_effect(name)
@@ -587,20 +614,20 @@ def optimize(
     return whole if optimizer is None else (whole, trainer)
 
 
-_OF_IPEX = frozenset(
-    "level conv_bn_folding linear_bn_folding weights_prepack replace_dropout_with_identity"
-    " optimize_lstm split_master_weight_for_bf16 fuse_update_step auto_kernel_selection graph_mode"
-    " concat_linear".split()
-)
-
-
 @cache
 def _log_without_effect(name: str) -> None:
     _log.warning("%s of intel_extension_for_pytorch.optimize changes nothing in onernn", name)
 
 
 def restore(module: nn.Module) -> nn.Module:
-    """Returns the module; from now on PyTorch runs its recurrent modules again."""
+    """Returns the module; from now on PyTorch runs its recurrent modules again.
+
+    >>> import torch
+    >>> from onernn.adapters.torch import explain, optimize, restore
+    >>> model = optimize(torch.nn.GRU(2, 3))
+    >>> "PyTorch" in explain(restore(model))
+    True
+    """
     for child in module.modules():
         if is_ours(child):
             forget(child)
@@ -609,7 +636,14 @@ def restore(module: nn.Module) -> nn.Module:
 
 
 def explain(module: nn.Module) -> str:
-    """Returns a line for each recurrent module: what runs it, or why it is left to PyTorch."""
+    """Returns a line for each recurrent module: what runs it, or why it is left to PyTorch.
+
+    >>> import torch
+    >>> from onernn.adapters.torch import explain, optimize
+    >>> model = optimize(torch.nn.GRU(2, 3))
+    >>> "onernn" in explain(model)
+    True
+    """
     lines = list[str]()
     for name, layer in _recurrent(module):
         reasons = [obstacle(layer) or NOT_SEEN]
@@ -650,6 +684,17 @@ def refresh(module: nn.Module) -> None:
     """Makes frozen modules pack their parameters again at the next call; see `optimize`.
 
     Modules that are not frozen do not need it, because each call reads their parameters.
+
+    >>> import torch
+    >>> from onernn.adapters.torch import optimize, refresh
+    >>> model = optimize(torch.nn.GRU(2, 3), frozen=True)
+    >>> with torch.no_grad():
+    ...     before = model(torch.ones(4, 1, 2))[0]
+    ...     _ = model.weight_ih_l0.zero_()
+    ...     refresh(model)
+    ...     after = model(torch.ones(4, 1, 2))[0]
+    >>> bool((before == after).all())
+    False
     """
     for child in module.modules():
         if is_ours(child):

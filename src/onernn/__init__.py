@@ -1,4 +1,9 @@
-"""onernn: one RNN primitive under every framework."""
+"""onernn: one RNN primitive under every framework.
+
+The examples in docstrings begin after ``import numpy as np`` and ``import onernn``. Arrays of
+sequences are (W, ...), one row for each step of all sequences, or (T, N, I): time, batch,
+channels.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -37,6 +42,9 @@ if TYPE_CHECKING:
     from onernn.verification.conversion import Repair, convert, over_time, repair
     from onernn.verification.quantizing import quantize
     from onernn.verification.verifying import Report, verify
+
+    __version__: str
+    shared = share
 
 _WHEN_ASKED_FOR = {
     "Activation": "onernn.ir.spec",
@@ -83,21 +91,23 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version  # slow to import, and rarely needed
+if not TYPE_CHECKING:  # a type checker would accept any name
 
-        return version("onernn")
-    if name == "recording":
-        return import_module("onernn.recording")
-    if name == "shared":
-        warn_renamed("onernn.shared", "onernn.share")
-        name = "share"
-    if name not in _WHEN_ASKED_FOR:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    result = getattr(import_module(_WHEN_ASKED_FOR[name]), name)
-    globals()[name] = result
-    return result
+    def __getattr__(name):
+        if name == "__version__":
+            from importlib.metadata import version  # slow to import, and rarely needed
+
+            return version("onernn")
+        if name == "recording":
+            return import_module("onernn.recording")
+        if name == "shared":
+            warn_renamed("onernn.shared", "onernn.share")
+            name = "share"
+        if name not in _WHEN_ASKED_FOR:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        result = getattr(import_module(_WHEN_ASKED_FOR[name]), name)
+        globals()[name] = result
+        return result
 
 
 __all__ = [

@@ -1,4 +1,9 @@
-"""Recordings of a framework's inputs and outputs, for `onernn.verify` and ``--data``."""
+"""Recordings of a framework's inputs and outputs, for `onernn.verify` and ``--data``.
+
+>>> onernn.recording.save("io.npz", {"x": np.zeros((1, 2), "f4")}, {"y": np.zeros((1, 3), "f4")})
+>>> sorted(np.load("io.npz").files)
+['in__x', 'out__y']
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,11 @@ def save(
     of predictors; MXNet's NDArrays; PyTorch's tensors and PackedSequences. Values with a LoD, and
     packed values, are written with their offsets. Raises `UnsupportedError` naming a value of
     another type.
+
+    >>> x = onernn.Ragged.from_lengths(np.zeros((4, 2), "f4"), [3, 1])
+    >>> onernn.recording.save("io.npz", {"x": x})
+    >>> sorted(np.load("io.npz").files)
+    ['in__x', 'lod__x']
     """
     named = outputs if isinstance(outputs, Mapping) else dict(enumerate(outputs))
     arrays: dict[str, Array] = {}

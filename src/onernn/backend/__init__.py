@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,13 +31,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Imports `reference_stack` at its first use: few models run on it."""
-    if name == "reference_stack":
-        from onernn.backend.reference import reference_stack
+if not TYPE_CHECKING:  # a type checker would accept any name
 
-        return reference_stack
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name):
+        """Imports `reference_stack` at its first use: few models run on it."""
+        if name == "reference_stack":
+            from onernn.backend.reference import reference_stack
+
+            return reference_stack
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class _ReferenceBackend:
@@ -58,7 +60,13 @@ _REGISTERED: dict[str, Callable[[int | None], Backend]] = {}
 
 
 def register_backend(name: str, opener: Callable[[int | None], Backend]) -> None:
-    """Registers a backend of a package that builds on this one; ``opener`` takes ``threads``."""
+    """Registers a backend of a package that builds on this one; ``opener`` takes ``threads``.
+
+    >>> from onernn.backend import open_backend, register_backend
+    >>> register_backend("mine", lambda threads: open_backend("reference"))
+    >>> type(open_backend("mine")) is type(open_backend("reference"))
+    True
+    """
     _REGISTERED[name] = opener
 
 
@@ -80,6 +88,13 @@ def open_backend(
     the maximum number of primitives that each direction of a layer keeps, 512 by default; the
     reference has none. Raises `LibraryError` if the requested library is missing: nothing falls
     back silently. Raises `UnsupportedError` for a ``device`` other than the CPU.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> from onernn.backend import open_backend
+    >>> y, state = open_backend().prepare(spec, weights).run(np.ones((4, 1, 2), "f4"))
+    >>> y.shape
+    (4, 1, 3)
     """
     if device != "cpu":
         raise UnsupportedError(

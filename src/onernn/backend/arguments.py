@@ -17,7 +17,9 @@ from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
 
 State = tuple[Array, ...]
+"""The state of a batch: (h,), or (h, c) of an LSTM, each (L, D, N, O)."""
 Layout = Literal["tnc", "ntc"]
+"""The axes of a dense batch: "tnc" for (T, N, C), "ntc" for (N, T, C)."""
 
 
 def check_numbers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
@@ -111,7 +113,18 @@ def check_state(
 
 
 class TapeError(OnernnError, ValueError):
-    """Raised for a tape that was used already, or that another layer recorded."""
+    """Raised for a tape that was used already, or that another layer recorded.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> from onernn.backend import open_backend
+    >>> stack = open_backend("reference").prepare(spec, weights)
+    >>> y, state, tape = stack.run_training(np.ones((4, 1, 2), "f4"))
+    >>> gradients = stack.backward(tape, y)
+    >>> stack.backward(tape, y)
+    Traceback (most recent call last):
+    onernn.backend.arguments.TapeError: ...
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +135,8 @@ class Gradients:
     read-only, with None for arrays that the weights lack; () if `Stack.backward` added them to
     arrays of the caller. ``attention``: None except for AUGRU cells. float32 (float64 on a
     reference layer in f64).
+
+    `Stack.backward` returns it, with an example.
     """
 
     x: Ragged | Array
@@ -139,6 +154,8 @@ class Tape:
 
     ``kernel`` names the implementation that ran forward and runs backward. ``why`` says why it is
     not oneDNN ("" if it is).
+
+    `Stack.run_training` returns it; `Stack.backward` has an example.
     """
 
     def __init__(self, maker: object, kernel: str, why: str, frame: Ragged | Array, kept: Any):
@@ -153,7 +170,7 @@ class Tape:
             raise TapeError("tape: another layer recorded it; only that one can go backward on it")
 
     def take(self) -> Any:
-        """Returns the record, once; `TapeError` from the second call on."""
+        """Returns the record, once. Raises `TapeError` from the second call on."""
         try:
             return self._kept.pop()
         except IndexError:

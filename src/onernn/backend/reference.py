@@ -53,8 +53,17 @@ TRAINED = Limits(
 
 
 def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: str = "") -> Stack:
-    """Returns a layer or stack on NumPy in f32 or f64; ``why``: why it is not on
-    something faster.
+    """Returns a layer or stack on NumPy in f32 or f64; ``why``: why it is not on something faster.
+
+    It follows the equations of oneDNN's RNN developer guide step by step. Raises `ShapeError` for
+    weights that do not fit the spec, and `UnsupportedError` for other dtypes.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> from onernn.backend import reference_stack
+    >>> y, state = reference_stack(spec, weights, "f64").run(np.ones((4, 1, 2)))
+    >>> y.dtype.name, y.shape
+    ('float64', (4, 1, 3))
     """
     if dtype not in _DTYPES:
         raise UnsupportedError(f"dtype {dtype!r}: the reference computes in f32 or f64")

@@ -36,7 +36,14 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """Makes layers ready to run."""
+    """Makes layers ready to run.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> from onernn.backend import open_backend
+    >>> open_backend("reference").prepare(spec, weights).kernel
+    'NumPy reference'
+    """
 
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
@@ -179,6 +186,14 @@ class Stack:
     call instead; None if there is none. ``other``: the stack for batches that the kernel does not
     take. ``trainer`` makes the trainer at first use, because many layers never train; it raises
     `UnsupportedError` if nothing can train the layer.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> from onernn.backend import open_backend
+    >>> stack = open_backend().prepare(spec, weights)
+    >>> y, (h,) = stack.run(np.ones((4, 1, 2), "f4"))
+    >>> y.shape, h.shape
+    ((4, 1, 3), (1, 1, 1, 3))
     """
 
     origin: Origin | None = None
@@ -269,7 +284,7 @@ class Stack:
         )
 
     def trainer(self) -> Trainer:
-        """Returns the trainer, made only once."""
+        """Returns the trainer, made only once. Raises `UnsupportedError` if nothing trains it."""
         with CREATION:
             self._trainer = self._trainer or self.new_trainer()
             return self._trainer
@@ -323,6 +338,15 @@ class Stack:
 
         Raises `ShapeError` naming the argument, `TapeError` for a tape that was used already or
         that another layer recorded.
+
+        >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+        >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+        >>> from onernn.backend import open_backend
+        >>> stack = open_backend().prepare(spec, weights)
+        >>> y, state, tape = stack.run_training(np.ones((4, 1, 2), "f4"))
+        >>> gradients = stack.backward(tape, np.ones_like(y))
+        >>> gradients.x.shape, gradients.layers[0].iter.shape
+        ((4, 1, 2), (1, 1, 3, 3, 3))
         """
         if not isinstance(tape, Tape):
             raise TapeError(f"tape: expected what run_training gave, got {type(tape).__name__}")

@@ -162,8 +162,18 @@ class _Stream:
 class CompiledModel:
     """A compiled file made ready to run; safe to share between threads.
 
-    It has the methods of a `Session` that need no graph. Raises `ModelFormatError` if `onernn
-    compile` did not write the file, or if the file has changed since.
+    It has the methods of a `Session` that need no graph. `Session` describes ``threads``,
+    ``max_bytes`` and ``max_steps``. ``states``: the output that is the next state, by the
+    input that takes it. Raises `ModelFormatError` if `onernn compile` did not write the file, or if
+    the file has changed since; `FileNotFoundError` without a file.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> notes = onernn.compile_model(model, "relu.onernn")
+    >>> compiled = onernn.CompiledModel("relu.onernn")
+    >>> compiled.run({"x": np.array([[-1, 2]], "f4")})["y"].tolist()
+    [[0.0, 2.0]]
     """
 
     def __init__(
@@ -250,7 +260,7 @@ class CompiledModel:
                 return_freed_memory()
 
     def steps(self) -> Steps:
-        """Returns a stream at its beginning, which keeps the states."""
+        """Returns `Steps` at the beginning, which keep the states."""
         return Steps(self)
 
     def explain(self) -> str:
@@ -262,7 +272,17 @@ class CompiledModel:
 
 
 class Steps:
-    """A stream of a compiled model; only one thread at a time may use it."""
+    """A stream of a compiled model; only one thread at a time may use it.
+
+    >>> x, s, after, y = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after", "y"))
+    >>> add = onernn.Node("Add", ("x", "s"), ("after",))
+    >>> relu = onernn.Node("Relu", ("after",), ("y",))
+    >>> model = onernn.Graph("sum", (x, s), (after, y), (add, relu), {})
+    >>> notes = onernn.compile_model(model, "sum.onernn", states={"s": "after"})
+    >>> steps = onernn.CompiledModel("sum.onernn").steps()
+    >>> [steps.run({"x": np.array([number], "f4")})["y"].item() for number in (1, 2)]
+    [1.0, 3.0]
+    """
 
     def __init__(self, model: CompiledModel) -> None:
         self._inputs = tuple(v for v in model.inputs if v.name not in model.states)
@@ -270,7 +290,7 @@ class Steps:
         self._stream = _Stream(model)
 
     def run(self, frame: Feed) -> dict[str, Ragged | Array]:
-        """Returns the outputs of the next step, without its states."""
+        """Returns the outputs of the next step, without its states. Raises as `Session.run`."""
         outputs = self._stream.run(self._inputs, frame)
         return {name: value for name, value in outputs.items() if name not in self._hidden}
 

@@ -52,15 +52,23 @@ def compile_model(
     """Writes a model as a file that `onernn.Session` and libonernn run; returns notes for its
     callers.
 
-    ``states`` maps each input that takes a state to the output that is the next state; a run of the
-    library is then one step. ``expose_states``: turns a model of sequences into a model of steps.
+    ``path``: a name that ends with ".onernn". ``dtype``: the same as for `Session`. ``states`` maps
+    each input that takes a state to the output that is the next state; a run of the library is then
+    one step. ``expose_states``: turns a model of sequences into a model of steps.
     ``given``: arrays that replace inputs. ``inputs``: an array, a dtype or a shape for inputs that
     the model leaves open. States are zeros at first. ``streams``: values get a first axis of
     clients, and the states come last, in the order that ``onernn_clients_open`` takes; all other
     sizes must be known.
 
     Raises `UnsupportedError` that names the operators without a function in the library, and the
-    states whose sizes are open or change.
+    states whose sizes are open or change. Raises `LibraryError` without kernels.
+
+    >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
+    >>> add = onernn.Node("Add", ("x", "s"), ("after",))
+    >>> model = onernn.Graph("sum", (x, s), (after,), (add,), {})
+    >>> notes = onernn.compile_model(model, "sum.onernn", states={"s": "after"})
+    >>> onernn.Session("sum.onernn").states
+    {'s': 'after'}
     """
     graph = bind(graph_of(model), given or {}, inputs or {})
     if expose_states and states:

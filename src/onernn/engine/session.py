@@ -102,11 +102,20 @@ class Session:
     that the inputs bring are free. ``rules``: meanings of operators that onernn does not know (see
     `onernn.load`); only with a path.
 
-    Raises `UnsupportedError` for operators that cannot run, all of them at once, and `LibraryError`
-    if the backend's library is missing.
+    Raises `UnsupportedError` for operators that cannot run, all of them at once, `LibraryError` if
+    the backend's library is missing, and the errors of `onernn.load` for a path.
 
     With the path of a compiled file, `Session` returns a `CompiledModel`, which takes ``threads``
     and the limits.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> gru = onernn.Node("Rnn", ("x",), ("y",), {"spec": spec, "weights": weights})
+    >>> x, y = onernn.Value("x", "float32", (None, 2), lod_depth=1), onernn.Value("y")
+    >>> model = onernn.Graph("gru", (x,), (y,), (gru,), {})
+    >>> session = onernn.Session(model)
+    >>> session.run({"x": onernn.Ragged.from_lengths(np.ones((4, 2), "f4"), [3, 1])})["y"]
+    Ragged(float32 (4, 3), 2 sequences)
     """
 
     _defaults: Defaults | None = None
@@ -245,6 +254,12 @@ class Session:
         Raises `ShapeError` if an input is missing or unknown, does not have the model's kind of
         values and shape, or has a value that the dtype cannot hold. Raises `BudgetError` before the
         run would take more than ``max_bytes`` or ``max_steps``.
+
+        >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+        >>> relu = onernn.Node("Relu", ("x",), ("y",))
+        >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+        >>> onernn.Session(model).run({"x": np.array([[-1, 2]], "f4")})["y"].tolist()
+        [[0.0, 2.0]]
         """
         if self._defaults and isinstance(inputs, Mapping):
             if names := self._defaults.names.intersection(inputs):
@@ -475,6 +490,16 @@ class Session:
         that only some frames would show, such as a branch that mixes streams, are raised by this
         method and not when a frame is pushed. Raises `UnsupportedError` naming an operator that
         cannot continue, or that mixes streams.
+
+        >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
+        >>> add = onernn.Node("Add", ("x", "s"), ("after",))
+        >>> model = onernn.Graph("sum", (x, s), (after,), (add,), {})
+        >>> streams = onernn.Session(model).streams(100, {"s": "after"})
+        >>> client = streams.open()
+        >>> for number in (1, 2):
+        ...     streams.push(client, np.array([number], "f4"))
+        >>> [result["after"].item() for result in streams.pull(client)]
+        [1.0, 3.0]
         """
         from onernn.engine.chunks import Stateful, expose
         from onernn.engine.streams import Streams  # both modules use sessions
@@ -520,6 +545,12 @@ class Session:
         Further lines: the rule of ``backend="auto"``; why the kernels are not the best for this
         CPU, if they are not; how many threads they use; what runs the graph, known after the first
         run; notes.
+
+        >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+        >>> relu = onernn.Node("Relu", ("x",), ("y",))
+        >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+        >>> print(onernn.Session(model).explain())
+        no recurrent nodes
         """
         lines = list(map(str, self.explained)) or ["no recurrent nodes"]
         lines += self._explain_loops()

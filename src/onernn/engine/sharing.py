@@ -27,6 +27,8 @@ class SharedFileError(OnernnError):
 class Shared(Generic[T]):
     """An object whose arrays are in a file; its pickle is small because the arrays stay in the
     file.
+
+    `share` makes it, with an example.
     """
 
     def __init__(
@@ -37,6 +39,8 @@ class Shared(Generic[T]):
     def open(self) -> T:
         """Returns the object, its arrays mapped read-only; they remain valid when the file is
         removed.
+
+        Raises `SharedFileError` if the file no longer exists, or was replaced.
         """
         try:
             with open(self._path, "rb") as file:
@@ -61,6 +65,10 @@ def share(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
     holds the arrays, by default the folder of temporary files. The file is removed when the block
     ends; processes that have opened it keep their pages. Raises `OSError` if the folder has too
     little free space.
+
+    >>> with onernn.share({"weights": np.arange(3)}) as shared:
+    ...     shared.open()["weights"].tolist()
+    [0, 1, 2]
     """
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(model, 5, buffer_callback=buffers.append)

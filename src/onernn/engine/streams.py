@@ -50,6 +50,16 @@ class Streams:
     sample rate. Then frames of one kind run together: frames of the same shapes, and of the same
     integers without axes. Each kind runs its own copy of the graph, in which these shapes and
     integers are constants, so that every branch is resolved.
+
+    >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
+    >>> add = onernn.Node("Add", ("x", "s"), ("after",))
+    >>> model = onernn.Graph("sum", (x, s), (after,), (add,), {})
+    >>> streams = onernn.Session(model).streams(100, {"s": "after"})
+    >>> clients = [streams.open(), streams.open()]
+    >>> streams.push(clients, np.array([[1], [2]], "f4"))
+    >>> streams.push(clients, np.array([[10], [20]], "f4"))
+    >>> [streams.pull(clients)["after"].ravel().tolist() for frame in range(2)]
+    [[1.0, 2.0], [11.0, 22.0]]
     """
 
     def __init__(

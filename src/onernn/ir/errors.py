@@ -49,7 +49,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why something was not done: a pass that did not fire, a node that cannot run."""
+    """The reason why something was not done: a pass that did not fire, a node that cannot run.
+
+    >>> str(onernn.Refusal("its weights are computed at run time", "node 'gru_0'"))
+    "node 'gru_0': its weights are computed at run time"
+    """
 
     reason: str
     where: str = ""
@@ -59,7 +63,11 @@ class Refusal:
 
 
 class OnernnError(Exception):
-    """Base of all errors raised on purpose; the message is `printable`."""
+    """Base of all errors raised on purpose; the message is `printable`.
+
+    >>> issubclass(onernn.ShapeError, onernn.OnernnError)
+    True
+    """
 
     _keep = ""
 
@@ -78,7 +86,14 @@ def _unpickle_error(kind: type[OnernnError], args: tuple[Any, ...]) -> OnernnErr
 
 
 class ModelFormatError(OnernnError):
-    """A file has not the claimed format; names the file and, if known, the byte offset."""
+    """A file has not the claimed format; names the file and, if known, the byte offset.
+
+    The attributes ``file`` and ``offset`` hold them; "" and None if unknown.
+
+    >>> onernn.Graph("empty", (), (onernn.Value("y"),), (), {})
+    Traceback (most recent call last):
+    onernn.ir.errors.ModelFormatError: ...
+    """
 
     def __init__(self, reason: str, file: str | Path = "", offset: int | None = None) -> None:
         self.file, self.offset = str(file), offset
@@ -88,12 +103,24 @@ class ModelFormatError(OnernnError):
 
 
 class ShapeError(OnernnError, ValueError):
-    """An array's rank, shape or dtype does not fit its role."""
+    """An array's rank, shape or dtype does not fit its role.
+
+    >>> onernn.Ragged.from_lengths(np.zeros((4, 8)), [3, 2])
+    Traceback (most recent call last):
+    onernn.ir.errors.ShapeError: ...
+    """
 
 
 class BudgetError(OnernnError, MemoryError):
     """The work needs more memory or time than is allowed; says for what, and how much is
     allowed.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> onernn.Session(model, max_bytes=100).run({"x": np.zeros((1000, 2), "f4")})
+    Traceback (most recent call last):
+    onernn.ir.errors.BudgetError: ...
     """
 
 
@@ -101,6 +128,11 @@ class UnsupportedError(OnernnError):
     """Valid input that cannot be run exactly; ``refusals`` name each place and reason.
 
     Each of them is a line after the message.
+
+    >>> from onernn.backend import open_backend
+    >>> open_backend("kernel")
+    Traceback (most recent call last):
+    onernn.ir.errors.UnsupportedError: ...
     """
 
     def __init__(self, message: str, refusals: Iterable[Refusal] = ()) -> None:
@@ -111,6 +143,7 @@ class UnsupportedError(OnernnError):
 
     @property
     def refusal(self) -> Refusal:
+        """The first of ``refusals``."""
         return self.refusals[0]
 
 
@@ -118,6 +151,10 @@ class FrameError(OnernnError):
     """Frames of some streams in one call were refused and left out; ``errors``: why, by stream.
 
     Nothing else is lost: results of the other frames wait for the next call.
+
+    >>> error = onernn.FrameError({3: onernn.ShapeError("x: expected (1,), got (2,)")})
+    >>> {stream: str(why) for stream, why in error.errors.items()}
+    {3: 'x: expected (1,), got (2,)'}
     """
 
     def __init__(self, errors: Mapping[int, OnernnError]) -> None:

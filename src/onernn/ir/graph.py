@@ -88,6 +88,9 @@ class Value:
     ``ranges``: by axis, the minimum and the maximum of a dynamic size, if the model declares them.
     ``names``: for each axis the model's name for its dynamic size, "" for no name. Dynamic sizes
     with one name are equal in all inputs.
+
+    >>> str(onernn.Value("x", "float32", (None, 80)))
+    'x: float32(?, 80)'
     """
 
     name: str
@@ -237,6 +240,10 @@ class Node(Immutable):
     """One operator: an ONNX operator by name and meaning, or one of onernn's own few.
 
     Absent optional inputs and outputs are "". ``origin``: the native operators it represents.
+
+    >>> node = onernn.Node("Gemm", ("x", "w"), ("y",), {"alpha": 0.5})
+    >>> node.label, node.attributes["alpha"]
+    ("node 'y' (Gemm)", 0.5)
     """
 
     op: str
@@ -295,6 +302,7 @@ class Node(Immutable):
         return self.__dict__.get("_typed", (None, (), (), False))
 
     def remember_types(self, *known: Any) -> None:
+        """Keeps the inferred types of the node; see `typed`."""
         self.__dict__["_typed"] = known
 
     def rename(self, names: Mapping[str, str]) -> Node:
@@ -555,6 +563,12 @@ class Graph(Immutable):
     ``notes``: messages of a reader for the user. Raises `ModelFormatError` if a value is used
     before it is made (including a cycle) or is made twice, and if a node's inputs, outputs or
     attributes do not fit its operator.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> model.producer("y").op, model.is_read("x"), model.users("y")
+    ('Relu', True, [])
     """
 
     name: str
@@ -660,9 +674,11 @@ class Graph(Immutable):
         return any(self.producer(name) is node for name in node.outputs if name)
 
     def users(self, name: str) -> list[Node]:
+        """Returns the nodes that read a value, each once, in order."""
         return list(self._users.get(name, ()))
 
     def is_output(self, name: str) -> bool:
+        """Returns whether the graph has an output of this name."""
         return any(value.name == name for value in self.outputs)
 
     def is_read(self, name: str) -> bool:

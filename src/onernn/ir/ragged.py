@@ -47,6 +47,10 @@ class Ragged:
     LoD levels, outermost first; the last entry of each counts the elements one level below. Data is
     not copied. Raises `ShapeError` with the offending numbers: offsets must start at 0, must not
     decrease and must end at W; no element may be masked.
+
+    >>> batch = onernn.Ragged.from_list([np.zeros((3, 8)), np.zeros((1, 8))])
+    >>> batch.data.shape, batch.offsets.tolist(), batch.to_padded().shape
+    ((4, 8), [0, 3, 4], (2, 3, 8))
     """
 
     data: Array
@@ -69,7 +73,13 @@ class Ragged:
 
     @classmethod
     def from_lod(cls, data: Array, lod: Sequence[npt.ArrayLike]) -> Ragged:
-        """Makes a batch from LoD offsets of any depth; RNNs run over the last level."""
+        """Makes a batch from LoD offsets of any depth; RNNs run over the last level.
+
+        Raises `ShapeError` naming the level whose offsets do not fit.
+
+        >>> onernn.Ragged.from_lod(np.zeros((4, 8)), [[0, 2], [0, 3, 4]]).lod
+        [[0, 2], [0, 3, 4]]
+        """
         if not len(lod):
             raise ShapeError("lod: expected at least one level of offsets, got none")
         *outer, last = lod
@@ -77,13 +87,25 @@ class Ragged:
 
     @classmethod
     def from_lengths(cls, data: Array, lengths: npt.ArrayLike) -> Ragged:
-        """Makes a batch from the steps of all sequences (W, ...) and their lengths (N,)."""
+        """Makes a batch from the steps of all sequences (W, ...) and their lengths (N,), integers.
+
+        Raises `ShapeError` if the lengths do not add up to W.
+
+        >>> onernn.Ragged.from_lengths(np.zeros((4, 8)), [3, 1]).offsets.tolist()
+        [0, 3, 4]
+        """
         data = _rows(data, "data")
         return cls(data, offsets_of(_check_lengths(lengths, None, len(data))))
 
     @classmethod
     def from_list(cls, sentences: Sequence[Array]) -> Ragged:
-        """Makes a batch from one array (T_n, ...) per sequence, of at least one sequence."""
+        """Makes a batch from one array (T_n, ...) per sequence, of at least one sequence.
+
+        Raises `ShapeError` naming a sequence whose other axes differ from the first sequence's.
+
+        >>> onernn.Ragged.from_list([np.zeros((3, 8)), np.zeros((1, 8))]).lengths.tolist()
+        [3, 1]
+        """
         if not len(sentences):
             raise ShapeError("sequences: expected at least one array, got an empty list")
         arrays = [_rows(s, f"sequence {n}") for n, s in enumerate(sentences)]
@@ -96,7 +118,13 @@ class Ragged:
 
     @classmethod
     def from_mask(cls, padded: Array, mask: npt.ArrayLike) -> Ragged:
-        """Makes a batch from padded (N, T, ...) and a mask (N, T), one run of ones per sequence."""
+        """Makes a batch from padded (N, T, ...) and a mask (N, T), one run of ones per sequence.
+
+        Raises `ShapeError` for a mask of another shape, or with holes.
+
+        >>> onernn.Ragged.from_mask(np.zeros((2, 3, 8)), [[1, 1, 1], [0, 1, 0]]).lengths.tolist()
+        [3, 1]
+        """
         padded, kept = as_array(padded, "padded"), as_array(mask, "mask").astype(bool)
         if kept.shape != padded.shape[:2] or kept.ndim != 2:
             raise ShapeError(f"mask: expected (N, T) = {padded.shape[:2]}, got {kept.shape}")
@@ -115,7 +143,14 @@ class Ragged:
         time_major: bool = False,
         side: Side = "right",
     ) -> Ragged:
-        """Makes a batch from (N, T, ...), or (T, N, ...) if ``time_major``, padded on ``side``."""
+        """Makes a batch from (N, T, ...), or (T, N, ...) if ``time_major``, padded on ``side``.
+
+        ``lengths``: integers (N,), each at most T. Raises `ShapeError` if they do not fit, and
+        `ValueError` for a side other than "right" and "left".
+
+        >>> onernn.Ragged.from_padded(np.zeros((2, 3, 8)), [3, 1]).data.shape
+        (4, 8)
+        """
         padded = as_array(padded, "padded")
         if padded.ndim < 2:
             raise ShapeError(f"padded: expected at least batch and time axes, got {padded.shape}")
@@ -131,6 +166,7 @@ class Ragged:
 
     @property
     def lengths(self) -> Int64:
+        """The number of steps of each sequence: (N,), int64."""
         return np.diff(self.offsets)
 
     def __len__(self) -> int:

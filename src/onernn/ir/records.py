@@ -106,9 +106,19 @@ def _complete(
 _READ = ("__annotations__", "__module__", "__doc__")
 
 
+class _Factory:
+    """The default of a parameter whose value a factory makes, as `help` shows it."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+
+
 def _init(cls: Any, shown: Collection[Any]) -> Any:
     """Returns an ``__init__``. It writes into the dictionary: ``__setattr__`` may refuse."""
-    scope: dict[str, Any] = {"__missing": MISSING}  # no field has a name with this prefix
+    scope: dict[str, Any] = {"__missing": _FACTORY}  # no field has a name with this prefix
     positional, named, body = ["self"], ["*"], ["__dict__ = self.__dict__"]
     for field in shown:
         name, parameter, value = field.name, field.name, field.name
@@ -125,6 +135,7 @@ def _init(cls: Any, shown: Collection[Any]) -> Any:
     exec(f"def __init__({parameters}):\n " + "\n ".join(body), scope)
     init = scope["__init__"]
     init.__qualname__, init.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
+    init.__annotations__ = {field.name: field.type for field in shown} | {"return": None}
     return init
 
 

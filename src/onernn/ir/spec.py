@@ -16,7 +16,13 @@ Update = Literal["keep", "replace"]
 
 
 class Activation(NamedTuple):
-    """A function by its ONNX name in lower case; alpha and beta only if the function has them."""
+    """A function by its ONNX name in lower case; alpha and beta only if the function has them.
+
+    ONNX's operators RNN, LSTM and GRU define the formulas and the meaning of alpha and beta.
+
+    >>> str(onernn.Activation("leakyrelu", alpha=0.1))
+    'leakyrelu(0.1)'
+    """
 
     name: str
     alpha: float | None = None
@@ -32,6 +38,9 @@ class Cell(Enum):
 
     ``gates`` are in oneDNN's order. GRU keeps with u: h = u h' + (1-u) o. AUGRU cells scale u by (1
     - attention). LBR cells ("linear before reset") have a fourth bias row u', inside r*(...).
+
+    >>> onernn.Cell.LSTM.gates, onernn.Cell("lbr_gru").bias_rows
+    (('i', 'f', 'c', 'o'), 4)
     """
 
     RNN_TANH = "rnn_tanh"
@@ -45,28 +54,34 @@ class Cell(Enum):
 
     @property
     def gates(self) -> tuple[str, ...]:
+        """The names of the gates, in oneDNN's order."""
         if self is Cell.LSTM:
             return ("i", "f", "c", "o")
         return ("u", "r", "o") if self.is_gru else ("h",)
 
     @property
     def is_gru(self) -> bool:
+        """Whether the cell is a GRU, with or without attention."""
         return self.value.endswith("gru")
 
     @property
     def linear_before_reset(self) -> bool:
+        """Whether r scales the product with h (PyTorch does so) and not h itself."""
         return self.value.startswith("lbr_")
 
     @property
     def has_attention(self) -> bool:
+        """Whether the cell takes an attention value for each step."""
         return self in (Cell.AUGRU, Cell.LBR_AUGRU)
 
     @property
     def bias_rows(self) -> int:
+        """The number of bias rows G': one for each gate, and u' of LBR cells."""
         return len(self.gates) + self.linear_before_reset
 
     @property
     def states(self) -> tuple[str, ...]:
+        """The names of the states: h, and c of an LSTM."""
         return ("h", "c") if self is Cell.LSTM else ("h",)
 
     @property
@@ -92,6 +107,10 @@ class RnnSpec:
     becomes the lower bound (MXNet). With ``input_forget`` an LSTM's forget gate is 1 - i (ONNX).
 
     Raises `ShapeError` for sizes below 1 and `ValueError` for fields that contradict the cell.
+
+    >>> spec = onernn.RnnSpec(onernn.Cell.LSTM, 80, 256, direction="bidirectional_concat")
+    >>> spec.gates, spec.directions, spec.output_size
+    (4, 2, 512)
     """
 
     cell: Cell
@@ -158,6 +177,7 @@ class RnnSpec:
 
     @property
     def directions(self) -> int:
+        """The number of directions D: 1 or 2."""
         return 2 if self.direction.startswith("bidirectional") else 1
 
     @property
@@ -172,6 +192,7 @@ class RnnSpec:
 
     @property
     def gates(self) -> int:
+        """The number of gates G of the cell."""
         return len(self.cell.gates)
 
     def reads(self, layer: int) -> int:

@@ -31,6 +31,12 @@ class RnnWeights(Immutable):
     ============  ===============  =====================================================
 
     Writable arguments are copied. Raises `ShapeError` naming the array.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 5), "f4"), np.ones((1, 1, 5, 3, 5), "f4")
+    >>> weights = onernn.RnnWeights(layer, iter)
+    >>> weights.check(onernn.RnnSpec(onernn.Cell.GRU, input_size=2, hidden_size=5))
+    >>> {name: array.shape for name, array in weights.arrays.items()}
+    {'layer': (1, 1, 2, 3, 5), 'iter': (1, 1, 5, 3, 5)}
     """
 
     layer: Array | None
@@ -95,11 +101,11 @@ class RnnWeights(Immutable):
             )
 
     def of_layer(self, layer: int) -> RnnWeights:
-        """Returns the weights of one layer: (1, D, ...) views."""
+        """Returns the weights of one layer: (1, D, ...) views. Raises `IndexError`."""
         return self._at(layer)
 
     def part(self, layer: int, direction: int) -> RnnWeights:
-        """Returns the weights of one layer and direction: (1, 1, ...) views."""
+        """Returns the weights of a layer and direction: (1, 1, ...) views. Raises `IndexError`."""
         return self._at(layer, direction)
 
     def _at(self, *place: int) -> RnnWeights:

@@ -36,6 +36,16 @@ class ScorerHandler(ModelHandler):  # type: ignore[misc]
     The scorer should have ``threads=1``: Beam runs several threads or processes.
 
     Raises the errors of the scorer for the columns of ``schema``.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> import pyarrow as pa
+    >>> from onernn.scoring import Scorer
+    >>> from onernn.scoring.beam import ScorerHandler
+    >>> handler = ScorerHandler(Scorer(model, threads=1), pa.schema({"x": pa.list_(pa.float32())}))
+    >>> handler.run_inference([{"x": [-1.0, 2.0]}], handler.load_model())
+    [{'x': [-1.0, 2.0], 'y': [0.0, 2.0], 'rejected': None}]
     """
 
     def __init__(

@@ -14,14 +14,16 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from platform import node
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from onernn.backend.compiled.library import load_kernels
 from onernn.backend.process import usable_cpus
+from onernn.fuse_passes import Pass
 from onernn.ir.arrays import digest
 from onernn.ir.budget import STEPS
 from onernn.ir.errors import LibraryError, ShapeError, UnforeseenError, UnsupportedError
 from onernn.ir.graph import Graph, graph_of
+from onernn.ir.records import NamedTuple
 from onernn.scoring.columns import OpenTypeError
 from onernn.scoring.corpus import Corpus, Window
 from onernn.scoring.folder import Attempts, Folder, Part
@@ -31,14 +33,15 @@ from onernn.scoring.systems import hiding_secrets
 
 WINDOW = 4096
 """Rows of an output file: what is lost at most where a run is killed, by each of its threads."""
-_OPTIONS = {"dtype": "f32", "backend": "auto", "max_bytes": None, "max_steps": STEPS}
-"""Options of a session that change results, and their defaults."""
 T = TypeVar("T")
 
 
 class Summary(NamedTuple):
     """A summary of the folder. ``windows_before``: the windows that an earlier run had scored;
     ``repaired``: files that were changed after a run, with the reason; they were scored again.
+    ``seconds``: the time of this run.
+
+    `score` returns it, with an example.
     """
 
     rows: int
@@ -67,7 +70,12 @@ def score(
     rejected: str | Path | None = None,
     accept_input: bool = False,
     progress: Callable[[int, int, int], None] = lambda rows, rejected, total: None,
-    **options: Any,
+    dtype: str = "f32",
+    backend: str = "auto",
+    passes: tuple[Pass, ...] | None = None,
+    max_bytes: int | None = None,
+    max_steps: int = STEPS,
+    rules: Mapping[str, Any] | None = None,
 ) -> Summary:
     """Writes the rows of a corpus with a model's outputs, as Parquet files in a folder.
 
@@ -78,7 +86,7 @@ def score(
     score and write; all of them must see the corpus and the folders. ``rejected``: a folder for the
     file, line or row, reason and text of rows that cannot be scored. ``progress`` is called with
     the number of finished rows, of rejected rows, and of all rows (0 if unknown, an estimate for
-    JSON lines). `Scorer` explains the other arguments, and `Session` the ``options``.
+    JSON lines). `Scorer` explains the other arguments, and `Session` those from ``dtype`` on.
 
     If it is called again with the same arguments, or as a command, it continues. It scores a window
     if its file is missing or was changed in any byte. The files have the same bytes after any kill
@@ -91,6 +99,16 @@ def score(
     Raises `UnsupportedError` if the folder belongs to a different model, corpus, options, version
     or instruction set, if it holds foreign files, or if the corpus changes during the run. Raises
     `UnforeseenError` naming windows that three processes began and did not finish.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> from onernn.scoring import score
+    >>> with open("rows.jsonl", "w") as file:
+    ...     print('{"x": [-1.0, 2.0]}', file=file)
+    >>> summary = score(model, "rows.jsonl", "scored")
+    >>> summary.rows, summary.rejected
+    (1, 0)
     """
     where = [os.fspath(each) for each in (corpus, output, rejected) if each is not None]
     if window < 1 or words < 1 or (workers is not None and workers < 1):
@@ -98,7 +116,14 @@ def score(
     if engine not in ("local", "ray"):
         raise UnsupportedError(f"engine {engine!r}: expected 'local' or 'ray'")
     started = time.monotonic()
-    model = graph_of(model, options.pop("rules", None))
+    model = graph_of(model, rules)
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "backend": backend,
+        "max_bytes": max_bytes,
+        "max_steps": max_steps,
+        "passes": passes,
+    }
     how: dict[str, Any] = {"words": words, "batch_axis": batch_axis, "types": types, "keep": keep}
     scorer = Scorer(model, inputs, outputs, **how, threads=1, **options)
     with hiding_secrets(*where), ExitStack() as stack:
@@ -148,7 +173,7 @@ def _describe(
     """Returns all that decides the bytes of a folder except the rows: meanings, so that other
     spellings of the same are equal.
     """
-    named = {**_OPTIONS, **options}
+    named = dict(options)
     if passes := named.pop("passes", None):
         named["passes"] = [each.name for each in passes]
     return {

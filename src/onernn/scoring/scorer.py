@@ -13,10 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from onernn.engine.session import Session
+from onernn.fuse_passes import Pass
 from onernn.fuse_passes.ragged_inputs import LENGTHS, padded_inputs, with_ragged_inputs
 from onernn.fuse_passes.row_independence import Independence, independence
 from onernn.ir.arrays import Int64
+from onernn.ir.budget import STEPS
 from onernn.ir.errors import LibraryError, OnernnError, ShapeError, UnsupportedError, did_you_mean
+from onernn.ir.files import is_compiled
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.scoring.columns import Column, OpenTypeError, Result, batch_size, parse_type
@@ -35,7 +38,7 @@ other sizes are rounded otherwise; other rows change far more."""
 class Scorer:
     """A model that scores tables: see `__call__`. It can be pickled, because its session can.
 
-    ``model``: a `Session`, or a model for one; ``options``: the options of the `Session`.
+    ``model``: a `Session`, or a model for one, with the options of `Session` from ``dtype`` on.
     ``inputs``: the column of each input; by default the input's name. ``outputs``: the column of
     each output; outputs that are not listed are left out; by default all outputs, by their names.
     ``words``: the steps of a batch, at most, unless one row has more. ``batch_axis``: the axis of
@@ -44,6 +47,17 @@ class Scorer:
     pyarrow's or by name, such as "list<float>": an output whose type the model leaves open needs
     one if no row was scored yet. ``keep``: the columns of the table that the result keeps, before
     the outputs; by default all.
+
+    Raises `ShapeError` for names that the model does not have, and for two outputs of one column;
+    `UnsupportedError` for a compiled file.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> import pyarrow as pa
+    >>> from onernn.scoring import Scorer
+    >>> Scorer(model)(pa.table({"x": [[-1.0, 2.0]]})).to_pydict()
+    {'x': [[-1.0, 2.0]], 'y': [[0.0, 2.0]], 'rejected': [None]}
     """
 
     def __init__(
@@ -56,14 +70,33 @@ class Scorer:
         batch_axis: int | Mapping[str, int] = 0,
         types: Mapping[str, Any] | None = None,
         keep: Collection[str] | None = None,
-        **options: Any,
+        dtype: str = "f32",
+        threads: int | None = None,
+        backend: str = "auto",
+        strict: bool = False,
+        passes: tuple[Pass, ...] | None = None,
+        max_bytes: int | None = None,
+        max_steps: int = STEPS,
+        rules: Mapping[str, Any] | None = None,
     ) -> None:
-        self.session = model if isinstance(model, Session) else Session(model, **options)
-        if not isinstance(self.session, Session):
+        if is_compiled(model):
             raise UnsupportedError(
                 f"{model}: a compiled file does not say which rows its outputs belong to; give the"
                 " model that it was compiled from"
             )
+        if not isinstance(model, Session):
+            model = Session(
+                model,
+                dtype,
+                threads,
+                backend,
+                strict,
+                passes=passes,
+                max_bytes=max_bytes,
+                max_steps=max_steps,
+                rules=rules,
+            )
+        self.session = model
         graph = self.session.graph
         self._words = words
         self.keep = None if keep is None else [*dict.fromkeys(keep)]

@@ -24,6 +24,17 @@ def score_frame(frame: DataFrame, scorer: Scorer, *, window: int = WINDOW) -> Da
 
     Raises the errors of the scorer for the columns, and `UnsupportedError` if Spark does not have
     the type of an output.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> from pyspark.sql import SparkSession
+    >>> from onernn.scoring import Scorer
+    >>> from onernn.scoring.spark import score_frame
+    >>> spark = SparkSession.builder.master("local[1]").getOrCreate()
+    >>> frame = spark.createDataFrame([([-1.0, 2.0],)], "x array<float>")
+    >>> score_frame(frame, Scorer(model, threads=1)).collect()[0].y
+    [0.0, 2.0]
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type

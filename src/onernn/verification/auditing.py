@@ -60,6 +60,8 @@ class AuditReport:
     """The findings, and for each path the outputs under all of its faults together.
 
     ``batch``: on what inputs. ``ways``: what each path is. True if no fault counts.
+
+    `audit` returns it, with an example.
     """
 
     model: str
@@ -71,6 +73,7 @@ class AuditReport:
 
     @property
     def passed(self) -> bool:
+        """Whether no finding counts."""
         return not any(finding.counts for finding in self.findings)
 
     def __bool__(self) -> bool:
@@ -102,6 +105,14 @@ def audit(
 
     Raises `ModelFormatError` if the file is not a model or the recording does not fit. Raises
     `UnsupportedError` if an operator cannot run, or if no inputs can be made.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> onernn.convert(model, "relu.onnx")
+    >>> report = onernn.audit("relu.onnx")
+    >>> report.passed, report.findings
+    (True, ())
     """
     path = model.name if isinstance(model, Graph) else model
     run = AuditRun(find_faults(path, params, rules), data)

@@ -99,7 +99,13 @@ def convert(
     rtol: float | None = None,
     names: Mapping[str, str] | None = None,
     output_dtype: str = "float32",
-    **options: Any,
+    opset: int | None = None,
+    allow_functions: bool = False,
+    place: str = "cpu",
+    fused: bool | None = None,
+    inputs: Mapping[str, Batch] | None = None,
+    progress: Progress | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Report | None:
     """Writes a model as another framework's file, chosen by the suffix of ``path``.
 
@@ -107,8 +113,14 @@ def convert(
     parameters in the same folder. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time,
     ...), and NAME_lengths (batch,) int32; ragged outputs are padded, with zeros after each
     sequence. ``check``: a recording; the report says whether the file returns the recorded outputs,
-    a ``.pdmodel`` in onernn, an ``.onnx`` in plain ONNX Runtime. Further options:
-    `adapters.converting.write_model`.
+    a ``.pdmodel`` in onernn, an ``.onnx`` in plain ONNX Runtime.
+
+    For ONNX: ``opset`` is the version of the operators, by default the lowest that has them all;
+    ``names`` are new names of inputs and outputs; ``output_dtype`` is the dtype of stored matrices,
+    float32, float16 or bfloat16; ``allow_functions`` writes operators that ONNX lacks as functions.
+    For Paddle: ``place`` "onednn" sets use_mkldnn on fused recurrent operators; ``fused`` writes
+    fusion_gru and fusion_lstm. ``inputs``: a batch for the model. ``progress(stage, done, of)`` and
+    ``note(text)`` are called while the file is written.
 
     The file gets its name only if it passes; until then an older file stays. Without ``check``,
     onernn runs the file and the model on ``inputs``, or on generated inputs, and compares their
@@ -119,19 +131,37 @@ def convert(
     ONNX Runtime runs in a process of its own. Raises `WrongFileError` if the file differs from the
     model. Raises `UnsupportedError` if the target cannot express an operator, or if ONNX Runtime
     rejects the file or crashes. Raises `MissingDependencyError` if a check lacks onnxruntime.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> onernn.convert(model, "relu.pdmodel")
+    >>> onernn.load("relu.pdmodel").outputs[0].name
+    'y'
     """
     path, model = Path(path), graph_of(model)
     writer_for(path)  # refuse before all else
-    options = {"names": names or None, "output_dtype": output_dtype, **options}
+    if check is not None and inputs is not None:
+        raise TypeError("expected check or inputs, got both: a recording has inputs of its own")
+    options: dict[str, Any] = {
+        "names": names or None,
+        "output_dtype": output_dtype,
+        "opset": opset,
+        "allow_functions": allow_functions,
+        "place": place,
+        "fused": fused,
+        "progress": progress,
+        "note": note,
+    }
     with staging(path) as (written, keep), _name_file(written, path):
         if check is not None:
             report = _check_recording(model, written, check, atol, rtol, options)
             if report.passed:
                 keep()
             return report
-        write_model(model, written, **options)
+        write_model(model, written, inputs=inputs, **options)
         try:
-            report = _beside_its_model(model, written, atol, rtol, options)
+            report = _beside_its_model(model, written, atol, rtol, {**options, "inputs": inputs})
         except OnernnError as error:
             reason = str(error)
         else:
@@ -142,7 +172,7 @@ def convert(
             reason = "".join(report.notes)
         keep()
     if reason:
-        (options.get("note") or _log.warning)(f"{path} is not verified: {reason}")
+        (note or _log.warning)(f"{path} is not verified: {reason}")
     return None
 
 
@@ -178,7 +208,7 @@ def _beside_its_model(
         raise UnsupportedError("its parameters take more than 1 GB; check it with a recording")
     if any(node.op == "Sample" for node in every_node(model)):
         raise UnsupportedError("it draws random numbers, which each framework draws in its own way")
-    dtype, inputs = options["output_dtype"], options.get("inputs")
+    dtype, inputs = options["output_dtype"], options["inputs"]
     if dtype != "float32":
         model = map_arrays(fuse(model).model, partial(_round_matrix, dtype=dtype))
         rtol = TOLERANCES[_TOLERANCES[dtype]].rtol if rtol is None else rtol
@@ -313,6 +343,12 @@ def over_time(
 
     Both forms run on generated inputs, all frames at once, frame by frame, and in two parts. Raises
     `UnsupportedError` if they differ, or naming the operator that prevents the form.
+
+    >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
+    >>> add = onernn.Node("Add", ("x", "s"), ("after",))
+    >>> model = onernn.Graph("sum", (x, s), (after,), (add,), {})
+    >>> str(onernn.over_time(model, {"s": "after"}).inputs[0])
+    'x: float32(?, 1)'
     """
     graph = graph_of(model)
     step = forms.bind(graph, check_given(graph, given), inputs)
@@ -415,6 +451,8 @@ class Repair:
     ``changes``: lines, node by node. ``after``: the written file against the reference, on the
     first batch of `SEEDS` on which they differ, or on the last; None if nothing was written.
     ``refused``: why nothing was written, or "". ``found``: the report with the causes.
+
+    `repair` returns it, with an example.
     """
 
     changes: tuple[str, ...] = ()
@@ -450,6 +488,13 @@ def repair(
     recording, and compares the written file with the recording. In all other cases it writes
     nothing, keeps an old file, and ``refused`` says why. Raises `UnsupportedError` if the format
     lacks something, `BudgetError` after ``seconds``, and what `verify` raises.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> done = onernn.repair(model, "fixed.onnx", against=model)
+    >>> bool(done), done.refused
+    (False, 'nothing to repair: ...')
     """
     path = Path(path)
     writer_for(path)  # refuse before all else

@@ -47,6 +47,12 @@ class NodeConformance(Conformance):
     Weights, lengths and states are inputs of the model, the same as in ONNX's own node tests; T and
     N are open, and several batches run through one ``prepare``. ONNX does not define the values of
     Y after a sequence's end, and sequences of length zero: these are not tested.
+
+    >>> import onnxruntime.backend
+    >>> from onernn.verification.node_suite import NodeConformance
+    >>> class TestRuntime(NodeConformance):
+    ...     backend = onnxruntime.backend
+    ...     cells = ("lstm", "lbr_gru")
     """
 
     backend: Any = None
@@ -58,7 +64,10 @@ class NodeConformance(Conformance):
     empty_sentences = False
 
     def layer(self, case: Case) -> Any:
-        """Returns the result of ``prepare`` for the case's node, or the model itself."""
+        """Returns the result of ``prepare`` for the case's node, or the model itself.
+
+        Raises `TypeError` if the class has no ``backend``.
+        """
         if self.backend is None:
             raise TypeError(f"{type(self).__name__}: say which backend: backend = ...")
         model = node_model(case)
@@ -66,6 +75,10 @@ class NodeConformance(Conformance):
         return model if prepare is None else prepare(model, self.device)
 
     def outputs(self, layer: Any, case: Case) -> tuple[list[Array], State]:
+        """Returns Y of each sequence (T_n, D*O) and the final states (1, D, N, O) of the model.
+
+        Raises `TypeError` for a result of another number or shape of arrays.
+        """
         inputs = [*node_inputs(case).values()]
         if hasattr(layer, "run"):
             results = layer.run(inputs)
@@ -163,6 +176,11 @@ def node_cases(
     """Yields the cases as `onnx.backend.test.case.test_case.TestCase`, with outputs from float64.
 
     Raises `ValueError` naming an axis with an unknown value.
+
+    >>> from onernn.verification.node_suite import node_cases
+    >>> cases = node_cases(["gru"], ["left2right"], ["equal"], ["zeros"], sizes=["odd"])
+    >>> [case.name for case in cases]
+    ['test_gru_left2right_1layer_equal_zeros_f32_odd']
     """
     require("onnx", "onnx")
     from onnx.backend.test.case.test_case import TestCase
@@ -185,7 +203,15 @@ def node_cases(
 
 
 def write_node_cases(folder: str | Path, cases: Iterable[Any] | None = None) -> int:
-    """Writes cases, by default all, as files of onnx.backend.test, and returns their number."""
+    """Writes cases, by default all, as files of onnx.backend.test, and returns their number.
+
+    Raises `MissingDependencyError` without onnx.
+
+    >>> from onernn.verification.node_suite import node_cases, write_node_cases
+    >>> cases = node_cases(["gru"], ["left2right"], ["equal"], ["zeros"], sizes=["odd"])
+    >>> write_node_cases("cases", cases)
+    1
+    """
     onnx = require("onnx", "onnx")
     chosen = list(node_cases() if cases is None else cases)
     for case in chosen:

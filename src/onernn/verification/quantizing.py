@@ -442,7 +442,9 @@ def quantize(
 
     ``model``: the result of `onernn.load`, or its path. ``batches``: recordings, or inputs by name.
     Every other batch calibrates, and the rest measures the error; ``held_out`` measures the error
-    instead. ``labels_of``: the output whose labels a budget of labels counts; by default the only
+    instead. ``budget``: "labels 0.1%" is the share of labels that may change, "max_abs 0.02" the
+    largest error of any output, "rmse 0.001" the root of the mean square error over all outputs.
+    ``labels_of``: the output whose labels a budget of labels counts; by default the only
     output, or the only one of integers.
 
     All layers begin in u8. While the model breaks the budget, the layer with the largest error by
@@ -453,6 +455,16 @@ def quantize(
     always lead to the same model. ``notes`` say if it takes more time than float32 on this CPU.
     Raises `UnsupportedError` for batches that are not finite or are empty, a model without
     recurrent layers, and outputs without labels.
+
+    >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
+    >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
+    >>> gru = onernn.Node("Rnn", ("x",), ("y",), {"spec": spec, "weights": weights})
+    >>> x, y = onernn.Value("x", "float32", (None, 2), lod_depth=1), onernn.Value("y")
+    >>> model = onernn.Graph("gru", (x,), (y,), (gru,), {})
+    >>> batch = {"x": onernn.Ragged.from_lengths(np.ones((4, 2), "f4"), [3, 1])}
+    >>> quantized = onernn.quantize(model, [batch, batch], budget="max_abs 0.1")
+    >>> [layer.dtype for layer in quantized.layers]
+    ['u8']
     """
     wanted = Budget("max_abs", np.inf) if budget is None else Budget.of(budget)
     if labels_of and wanted.name != "labels":

@@ -111,6 +111,8 @@ class Case:
     ``weights``: one-layer weights in oneDNN's layouts, contractive. ``state``: (h,) or (h, c), each
     (L, D, N, O) in the order of the sequences, or None for zeros. ``attention``: for AUGRU cells.
     Arrays are float32, or float64 if ``dtype`` is "f64"; all values are in [-1, 1].
+
+    `Conformance` has an example.
     """
 
     name: str
@@ -291,6 +293,13 @@ class Conformance:
     attributes declare what the adapter and its framework can do; by default, everything. All
     further failures must be in the file of known failures: no test is skipped because it raises,
     and a known failure that passes is an error.
+
+    >>> from onernn.backend import reference_stack
+    >>> from onernn.verification.suite import Conformance
+    >>> class TestReference(Conformance):
+    ...     cells = ("lstm", "gru", "lbr_gru")
+    ...     def outputs(self, layer, case):
+    ...         return reference_stack(case.spec, case.weights).run(case.x, case.state)
     """
 
     framework: str = ""
@@ -327,11 +336,16 @@ class Conformance:
         y: a `Ragged`, or one array (T_n, O) per sequence (see `Case.cut`). State: (h,) or (h, c),
         each (L, D, N, O), at the end of each sequence; a sequence of length zero keeps its initial
         state.
+
+        Raises `NotImplementedError` here: a subclass defines it, or `weights`, or both.
         """
         raise NotImplementedError
 
     def weights(self, layer: Any, case: Case) -> Weights | tuple[RnnSpec, Weights]:
-        """Returns the adapter's weights in oneDNN's layouts, with the spec if it reads one."""
+        """Returns the adapter's weights in oneDNN's layouts, with the spec if it reads one.
+
+        Raises `NotImplementedError` here: a subclass defines it, or `outputs`, or both.
+        """
         raise NotImplementedError
 
     @classmethod
@@ -369,7 +383,11 @@ class Conformance:
 
     @classmethod
     def pytest_generate_tests(cls, metafunc: Any) -> None:
-        """Makes a test for each combination; pytest calls this when it collects."""
+        """Makes a test for each combination; pytest calls this when it collects.
+
+        Raises `pytest.Collector.CollectError` for a class without `outputs` and `weights`, an axis
+        with an unknown value, and a file of known failures that does not fit.
+        """
         import pytest
 
         if "combination" not in metafunc.fixturenames:

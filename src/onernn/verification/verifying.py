@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from onernn.engine.session import Session
+from onernn.fuse_passes import Pass
 from onernn.fuse_passes.ragged_inputs import LENGTHS
 from onernn.ir.arrays import Array
-from onernn.ir.budget import TimeLimit, limited_to
+from onernn.ir.budget import STEPS, TimeLimit, limited_to
 from onernn.ir.errors import (
     BudgetError,
     ModelFormatError,
@@ -134,6 +135,8 @@ class Report:
     difference. ``stopped``: why a search ended without all causes. ``notes``: the assumptions.
     ``steps``: the steps of each recurrent layer; if a layer ran a single step, and could run more,
     the report does not pass.
+
+    `verify` returns it, with an example.
     """
 
     outputs: tuple[OutputComparison, ...]
@@ -161,6 +164,7 @@ class Report:
 
     @property
     def passed(self) -> bool:
+        """Whether all outputs match, and no layer ran too few steps to compare."""
         return self.matches and not self.unseen
 
     @property
@@ -249,7 +253,12 @@ def verify(
     diagnose: bool = True,
     seconds: float | None = None,
     progress: Progress = lambda *_: None,
-    **session: Any,
+    threads: int | None = None,
+    backend: str = "auto",
+    strict: bool = False,
+    passes: tuple[Pass, ...] | None = None,
+    max_bytes: int | None = None,
+    max_steps: int = STEPS,
 ) -> Report:
     """Runs a model, a result of `onernn.load` or a path, and compares it with a reference.
 
@@ -264,12 +273,20 @@ def verify(
 
     If outputs differ, ``diagnose`` searches for the faults that explain it: it compares both
     models, and tries known faults. ``seconds`` limits everything except the model's own runs; by
-    default only the search has a limit, `SECONDS`. 0 compares without a search. Further arguments
-    go to `Session`.
+    default only the search has a limit, `SECONDS`. 0 compares without a search. `Session` describes
+    ``dtype`` and the arguments from ``threads`` on.
 
     Raises `ModelFormatError` if the recording does not fit, `BudgetError` if ``seconds`` are over
     before the verdict, and `UnsupportedError` and what `Session` raises if either side cannot be
     run.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> onernn.convert(model, "relu.onnx")
+    >>> report = onernn.verify("relu.onnx", against=model)
+    >>> report.passed, [output.name for output in report.outputs]
+    (True, ['y'])
     """
     limit = TimeLimit.after(seconds or None)
     graph = graph_of(model)
@@ -280,7 +297,16 @@ def verify(
         recording = rename_recording(recording, *_names_in(names or {}, graph, against))
         if defaults_of(graph):
             graph = feed_defaults(graph, input_names(open_recording(recording)[0]))
-    runner = Session(graph, dtype=dtype, **session)
+    runner = Session(
+        graph,
+        dtype,
+        threads,
+        backend,
+        strict,
+        passes=passes,
+        max_bytes=max_bytes,
+        max_steps=max_steps,
+    )
     report_on = partial(_report_on, graph, runner, dtype, atol, rtol)
     with guard(lambda: graph.name):
         cases = _cases(graph, recording, against, progress)

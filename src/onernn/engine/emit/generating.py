@@ -200,6 +200,18 @@ def generate(
 
     ``name``: of files and namespace. ``store``: the store that `initialize` made of this program.
     ``threads``: the maximum number of threads of a model.
+
+    Raises `UnsupportedError` for a store of a different program, and `ValueError` for ``threads``
+    other than 1 to 64.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> from onernn.engine.emit import generate, infer_shapes, initialize, parse
+    >>> program = parse(model)
+    >>> shapes = infer_shapes(program)
+    >>> "relu.hpp" in generate(program, initialize(program), name="relu")
+    True
     """
     check_name(name)
     if not 1 <= threads <= MOST_THREADS:

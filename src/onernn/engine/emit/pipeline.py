@@ -63,6 +63,13 @@ def parse(model: Graph | str | PathLike[str], declared: Mapping[str, Any] | None
 
     ``declared``: types and shapes of inputs that the model leaves open. Raises the errors of
     `onernn.load`.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> from onernn.engine.emit import parse
+    >>> [node.op for node in parse(model).graph.nodes]
+    ['Relu']
     """
     return Program(pads_apart(fuse(bind(graph_of(model), {}, declared or {}), PASSES).model))
 
@@ -82,7 +89,15 @@ def _refuse(value: Value) -> Iterator[str]:
 
 
 def infer_types(program: Program) -> dict[str, str | None]:
-    """Returns the dtype of each value by its name, None if it is not known."""
+    """Returns the dtype of each value by its name, None if it is not known.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> from onernn.engine.emit import infer_types, parse
+    >>> infer_types(parse(model))
+    {'x': 'float32', 'y': 'float32'}
+    """
     types = program.types or program.graph.types
     return {name: found.dtype for name, found in types.items()}
 
@@ -94,6 +109,13 @@ def infer_shapes(
 
     Afterwards the steps of each node are known: see `onernn.engine.inferring.infer`. ``static``:
     sizes that are fixed now. Raises `UnsupportedError` that names the nodes.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> from onernn.engine.emit import infer_shapes, parse
+    >>> infer_shapes(parse(model), {"x_0": 7})["y"]
+    (7, 2)
     """
     graph = program.graph
     if program.types:
@@ -148,6 +170,15 @@ def initialize(program: Program, weights: str = "f32") -> Store:
     ``weights``: how matrices are stored: f32, f16 or bf16, or int8, which stores the matrices of
     recurrent layers as int8 and the others as float32. A layer that has its own precision keeps it.
     Raises `UnsupportedError` for weights that do not fit, or that are not numbers.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> from onernn.engine.emit import infer_shapes, initialize, parse
+    >>> program = parse(model)
+    >>> shapes = infer_shapes(program)
+    >>> initialize(program, "bf16").packed_for is program
+    True
     """
     if not program.types:
         raise UnsupportedError(f"{program.graph.name}: call infer_shapes before initialize")
@@ -228,6 +259,13 @@ def write_cpp(
 
     All files are replaced, or none. Raises `UnsupportedError` naming every node that C++ cannot be
     generated for, or a file that was edited or is from a different program.
+
+    >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
+    >>> relu = onernn.Node("Relu", ("x",), ("y",))
+    >>> model = onernn.Graph("relu", (x,), (y,), (relu,), {})
+    >>> from onernn.engine.emit import write_cpp
+    >>> "relu.hpp" in [path.name for path in write_cpp(model, "cpp")]
+    True
     """
     chosen = namespace(_usual_name(Path(model.name))) if name is None else check_name(name)
     with guard(lambda: model.name):
