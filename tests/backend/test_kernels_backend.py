@@ -475,7 +475,7 @@ def test_activations_have_their_default_numbers() -> None:
     assert_all_close(prepared(spec, weights).run(x), reference_stack(spec, weights, "f64").run(x))
     for name in ("affine", "thresholdedrelu"):
         open_ended = RnnSpec(Cell.RNN_TANH, 4, 5, activations=(Activation(name),))
-        with pytest.raises(UnsupportedError, match="no default alpha"):
+        with pytest.raises(UnsupportedError, match="expected alpha and beta"):
             prepare_on("kernels", open_ended)
 
 

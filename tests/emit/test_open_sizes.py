@@ -221,7 +221,9 @@ def test_a_size_that_an_export_fixed_is_said_by_its_name(tmp_path: Path) -> None
         {"x": (None, None, 5)},
         s=np.array([7, -1, 5]),
     )
-    with pytest.raises(UnsupportedError, match="these sizes suffice: say --static x_0=7$") as error:
+    with pytest.raises(
+        UnsupportedError, match="these sizes suffice: pass --static x_0=7$"
+    ) as error:
         write_cpp(graph, tmp_path)
     assert str(error.value).count("node 'flat'") == 1
     assert write_cpp(graph, tmp_path, static={"x_0": 7})

@@ -74,7 +74,7 @@ def test_columns_are_kept_as_asked_and_folders_may_name_some(tmp_path: Path) -> 
     (window,) = Corpus(f"{tmp_path}", ["tokens"], ["year"]).windows(COUNT)
     assert window.table.column_names == ["year", "tokens"]
     assert window.table.column("year").unique().to_pylist() == [2024]
-    with pytest.raises(ShapeError, match="no column 'no'; the columns are"):
+    with pytest.raises(ShapeError, match="column 'no': expected one of"):
         Corpus(str(tmp_path), ["tokens"], ["no"])
 
 
@@ -156,7 +156,10 @@ def test_columns_without_values_in_the_first_rows_get_the_type_of_later_ones(
 def test_a_number_beyond_float64_is_not_infinity(tmp_path: Path, shape: str) -> None:
     lines = [f'{{"x": [1], "k": {shape % number}}}' for number in ("1.5", "1e999", "-Infinity")]
     window = read_lines(tmp_path, lines)
-    assert list(window.bad) == [1] and "1e999 is too large for a float64" in window.bad[1]
+    assert (
+        list(window.bad) == [1]
+        and "1e999: expected a number in the range of float64" in window.bad[1]
+    )
     kept = window.table["k"].to_pylist()
     assert kept == [json.loads(shape % "1.5"), None, json.loads(shape % "-Infinity")]
 

@@ -220,7 +220,7 @@ def test_columns_that_no_row_can_have_are_refused(
 ) -> None:
     with pytest.raises(ShapeError, match=f"column 'letters' is {kind}"):
         Scorer(tagger)(pa.table({"letters": [row]}))
-    with pytest.raises(ShapeError, match="takes column 'letters'"):
+    with pytest.raises(ShapeError, match="expected column 'letters'"):
         Scorer(tagger)(pa.table({"other": [row]}))
 
 

@@ -261,7 +261,7 @@ def test_rows_may_all_be_bad_and_a_missing_column_changes_nothing(tmp_path: Path
     file = write_rows(tmp_path, [[99], [98]])
     summary = score(MODEL, file, tmp_path / "out", workers=1)
     assert (summary.rows, summary.rejected) == (2, 2)
-    with pytest.raises(ShapeError, match="takes column 'words'; the columns are"):
+    with pytest.raises(ShapeError, match="expected column 'words', got"):
         score(MODEL, file, tmp_path / "new", inputs={"letters": "words"})
     assert not (tmp_path / "new").exists()
 

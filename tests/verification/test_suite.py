@@ -189,10 +189,10 @@ NO_STATE = "no final state; if there is none, final_states = False"
         *(
             (f"{OUTPUTS}return {returned}", said)
             for returned, said in (
-                ("case.pad(), ()", r"expected a list of sentences, got ndarray \(5, 7, 7\)"),
+                ("case.pad(), ()", r"expected a list of sequences, got ndarray \(5, 7, 7\)"),
                 ("run(case)[0], None", NO_STATE),
                 ("run(case)[0], ()", "expected 1 arrays, got 0"),
-                ("run(case)[0][:2], ()", "5 sentences, got 2"),
+                ("run(case)[0][:2], ()", "5 sequences, got 2"),
                 ("[0 * y.astype(int) for y in run(case)[0]], run(case)[1]", "float64, got int64"),
                 ("run(case)[0]", r"outputs: expected \(y, final state\), got list of 5: ndarray"),
                 ("case.pad()", r"outputs: expected \(y, final state\), got ndarray \(5, 7, 7\)"),

@@ -60,7 +60,7 @@ class NodeConformance(Conformance):
     def layer(self, case: Case) -> Any:
         """Returns the result of ``prepare`` for the case's node, or the model itself."""
         if self.backend is None:
-            raise TypeError(f"{type(self).__name__}: say which backend: backend = ...")
+            raise TypeError(f"{type(self).__name__}: expected a backend: write backend = ...")
         model = node_model(case)
         prepare = getattr(self.backend, "prepare", None)
         return model if prepare is None else prepare(model, self.device)
