@@ -96,7 +96,9 @@ class Mapper(Tape):
         lods -= {(), None}
         if lods and node.op not in ("Rnn", "SequencePad"):
             if operator.kind != "elementwise" or len(lods) > 1:
-                raise self.make_error(node, "it computes with sequences of different lengths")
+                raise self.make_error(
+                    node, "it combines sequences: expected sequences of one length"
+                )
             self.add_mapped(node, node.inputs)
             return
         (_RULES[rule] if isinstance(rule, str) else rule)(self, node)

@@ -193,7 +193,8 @@ def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
     are.
     """
     if name not in arrays:
-        raise ShapeError(f"{name} is missing; there are {', '.join(sorted(arrays)) or 'none'}")
+        got = ", ".join(sorted(arrays)) or "none"
+        raise ShapeError(f"{name} is missing: expected it among the arrays, got {got}")
     result = np.asarray(arrays[name])
     if axes is not None and (result.ndim != axes or not result.size):
         raise ShapeError(f"{name}: expected {axes} axes and some elements, got {result.shape}")

@@ -73,7 +73,9 @@ def test_inputs_without_a_type_are_refused_with_what_to_say(tmp_path: Path) -> N
 
 
 def test_static_sizes_are_those_that_the_model_has(tmp_path: Path) -> None:
-    with pytest.raises(ShapeError, match="--static Q: the model has T, N"):
+    with pytest.raises(
+        ShapeError, match="--static Q: expected an open size of the model, one of T, N"
+    ):
         write_cpp(padded_graph("Tanh", {}), tmp_path, static={"Q": 3})
     for wrong in ("T", "T=x", "T=-1", "=3"):
         with pytest.raises(ShapeError, match="expected NAME=NUMBER"):

@@ -554,7 +554,8 @@ class _Maker(Tape):
         if steps is None or self.time not in steps.names:
             return False
         if rnn.spec.direction != "left2right":
-            raise self.refuse(node, "it reads from the last step to the first: expected forward")
+            why = f"expected a layer that runs left2right, got {rnn.spec.direction}"
+            raise self.refuse(node, why)
         if count is None or self.time in count.names:
             raise self.refuse(node, "expected a batch that does not depend on the steps")
         batch, dtype = count.number, self.types[rnn.x].dtype or "float32"

@@ -65,7 +65,7 @@ def compile_model(
     graph = bind(graph_of(model), given or {}, inputs or {})
     if expose_states and states:
         raise UnsupportedError(
-            "--state and --expose-states (states=, expose_states=): expected one"
+            "states and expose_states (--state, --expose-states): expected one of them"
         )
     network = expose(graph) if expose_states else Stateful.of_names(graph, states or {})
     typed = tuple(
@@ -115,7 +115,7 @@ def _open_axes(value: Value) -> str:
     axes = [axis for axis, size in enumerate(frame.shape or ()) if not isinstance(size, int)]
     option = write_option(frame, dict.fromkeys(axes, "1"))
     which = ", ".join(map(str, axes))
-    return which and f"axis {which} is open: expected a number, such as {option}"
+    return which and f"open axes {which}: expected numbers, such as {option}"
 
 
 def content_of(session: Session, data: Sequence[Array]) -> bytes:
@@ -129,7 +129,7 @@ def content_of(session: Session, data: Sequence[Array]) -> bytes:
 
 
 def _refuse(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
-    return UnsupportedError(f"{graph.name}: cannot be compiled; Session may run it:", refusals)
+    return UnsupportedError(f"{graph.name}: no compiled file; onernn.Session may run it:", refusals)
 
 
 def _plan(

@@ -57,8 +57,9 @@ def infer(
     names = sizes_of(program)
     unknown = set(program.static) - {*names, *mentioned}
     if unknown and not refusals:
-        said = ", ".join(names) or "none"
-        raise ShapeError(f"--static {', '.join(sorted(unknown))}: expected open sizes, got {said}")
+        said = f"one of {', '.join(names)}" if names else "which has none"
+        which = ", ".join(sorted(unknown))
+        raise ShapeError(f"--static {which}: expected an open size of the model, {said}")
     for name, number in program.static.items():
         if name != "T":
             program.bind(name, Size.of(number))

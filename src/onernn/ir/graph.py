@@ -144,7 +144,7 @@ class Value:
             pairs = zip(own, shape, strict=False)
             both = [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
             if len(own) != len(shape) or any(a != b for a, b in both):
-                raise ShapeError(f"input {self}: got the shape {shape}")
+                raise ShapeError(f"input {self}: expected sizes that fit, got the shape {shape}")
             sizes = zip(own, shape, strict=True)
             shape = tuple(a if b is None else b for a, b in sizes)
         shape = own if shape is None else shape

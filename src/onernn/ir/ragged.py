@@ -267,4 +267,5 @@ def convert(array: Array, dtype: npt.DTypeLike, what: str) -> Array:
         if not lost.any():
             return result
     which = "" if lost is None else f" {array[lost][0]}"
-    raise ShapeError(f"{what}: got {array.dtype}{which}, which {wanted} cannot hold")
+    got = f"got {array.dtype}{which}, which {wanted} cannot hold"
+    raise ShapeError(f"{what}: {got}; convert the array first")

@@ -98,9 +98,9 @@ class Column:
             cast = leaf.astype(dtype)
             if leaf.dtype != dtype:
                 lost = cast != leaf if dtype.kind in "iu" else np.isinf(cast) & np.isfinite(leaf)
-                self._reject(lost, leaf, f"{{}}: expected {dtype}")
+                self._reject(lost, leaf, f"expected {dtype}, got {{}}")
         if leaf.dtype.kind == "f":
-            self._reject(np.isnan(leaf), leaf, "NaN is no number")
+            self._reject(np.isnan(leaf), leaf, "expected a number, got NaN")
         return cast
 
     def _uniform(self, features: Sequence[int | None]) -> Int64:
@@ -119,7 +119,9 @@ class Column:
             usual = declared if declared is not None else int(most.max(initial=0))
             out[:, index] = np.where(empty, usual, most)
             for row in np.flatnonzero(~empty & (least != most)):
-                self.bad.setdefault(int(row), f"lists of {least[row]} and {most[row]} values")
+                self.bad.setdefault(
+                    int(row), f"expected lists of one length, got {least[row]} and {most[row]}"
+                )
             if declared is not None:
                 for row in np.flatnonzero(~empty & (most != declared)):
                     reason = f"expected lists of {declared} values, got {most[row]}"

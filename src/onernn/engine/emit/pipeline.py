@@ -68,7 +68,8 @@ def parse(model: Graph | str | PathLike[str], declared: Mapping[str, Any] | None
 
 
 def _refusal(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
-    return UnsupportedError(f"{graph.name}: no C++ is generated; Session may run it:", refusals)
+    why = "no C++ is generated; onernn.Session may run it:"
+    return UnsupportedError(f"{graph.name}: {why}", refusals)
 
 
 def _refuse(value: Value) -> Iterator[str]:

@@ -569,7 +569,10 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
 
 def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
     """Returns the sizes of a window."""
-    kernel = [size.number or op.refuse(f"a window of {size} elements") for size in weights[2:]]
+    kernel = [
+        size.number or op.refuse(f"a window of {size} elements: fix the size")
+        for size in weights[2:]
+    ]
     if op.attrs.kernel_shape not in (None, tuple(kernel)):
         expected = f"expected {kernel}, as the weights have"
         op.refuse(f"attribute kernel_shape={op.attrs.kernel_shape}: {expected}")

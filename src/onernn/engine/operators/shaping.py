@@ -174,7 +174,9 @@ def found_size(op: OperatorCode) -> Call:
     """Reads an integer; it decides shapes in the same way as other sizes."""
     op.of("int")
     source = op.read(0)
-    most = bound_of(op.program, source).most or op.refuse("a size has no known maximum")
+    most = bound_of(op.program, source).most or op.refuse(
+        "a size that a run computes has no known maximum"
+    )
     (size,) = sizes_in(op.program, op.node.outputs[0])
     number = RuntimeSize(op.finds(size, "number", most))
     return Call("read_size", number, source, most, types=[op.dtype()], checks=True)

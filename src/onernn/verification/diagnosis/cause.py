@@ -173,7 +173,8 @@ def undo_causes(model: Graph, causes: Iterable[Cause]) -> Graph:
     result = list(causes)
     for cause in result:
         if not cause.edits or any(edit.holds_batch for edit in cause.edits):
-            raise UnsupportedError(f"the model cannot be repaired by itself: {cause.text}")
+            why = "the fault cannot be undone in the model; convert it again"
+            raise UnsupportedError(f"{why}: {cause.text}")
     forms = {cause.form for cause in result}
     if len(forms) > 1:
         raise UnsupportedError("causes: expected one form of the model; undo them one by one")
