@@ -165,7 +165,7 @@ def unforeseen(error: Exception, where: object) -> UnforeseenError:
         case RecursionError():
             reason = "it is nested too deeply"
         case _:
-            reason = f"unexpected {type(error).__name__}: {error}; please report it"
+            reason = f"{type(error).__name__}: {error}; please report this unexpected error"
     return UnforeseenError(f"{where}: {reason}")
 
 
