@@ -47,7 +47,7 @@ def padded_graph(op: str, attributes: dict[str, Any], *rest: str, **more: Any) -
         (padded_graph("Unsupported", {"reason": "hyperbolic"}), "node 'z' .*hyperbolic"),
         (padded_graph("Foreign", {}), "node 'z' .Foreign.: operator Foreign is not generated"),
         (padded_graph("TopK", {}, "x"), "node 'z' .TopK.: k 'x' is computed at run time"),
-        (padded_graph("Cast", {"to": "uint32"}), "node 'z' .*is of uint32"),
+        (padded_graph("Cast", {"to": "uint32"}), "node 'z' .*got uint32"),
     ],
     ids=["reason", "operator", "attribute", "type"],
 )
@@ -62,7 +62,7 @@ def test_what_cannot_be_generated_is_refused_by_name(
 def test_inputs_without_a_type_are_refused_with_what_to_say(tmp_path: Path) -> None:
     made = padded_graph("Tanh", {})
     untold = Graph("m", (Value("x"),), made.outputs, made.nodes, {})
-    with pytest.raises(UnsupportedError, match=r"x: .*say --input 'x=float32\(T, N, 128\)', for"):
+    with pytest.raises(UnsupportedError, match=r"x: .*pass --input 'x=float32\(T, N, 128\)', for"):
         write_cpp(untold, tmp_path)
     write_cpp(untold, tmp_path, declared=read_declared(["x=float32(T, 2, 4)"]))
     with pytest.raises(UnsupportedError, match="y: no such input; there are x"):

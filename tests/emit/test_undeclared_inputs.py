@@ -13,7 +13,7 @@ from onernn.engine.program import Program
 from onernn.ir.graph import Node, Value
 
 OF_PYTHON = re.compile(
-    r"zip\(|index out of range|unpack|NoneType|operand|argument|object|attribute"
+    r"zip\(|index out of range|unpack|NoneType|operand|argument|object|no attribute"
 )
 
 
