@@ -180,7 +180,7 @@ def test_an_open_size_of_a_state_is_refused_with_options_that_suffice(
     assert not (tmp_path / "m.onernn").exists()
     open_axes, advice = error.value.refusals
     assert open_axes.where in ("h", "h0") and "open axes 2:" in open_axes.reason
-    words = shlex.split(advice.reason.partition("say ")[2].replace("?", "3"))
+    words = shlex.split(advice.reason.partition("pass ")[2].replace("?", "3"))
     assert {*words[::2]} == {"--input"}
     model = opened(graph, tmp_path / "m.onernn", **options, inputs=read_declared(words[1::2]))
     steps, x = model.steps(), uniform(5, 1, 3, 4)

@@ -150,19 +150,22 @@ def test_chunks_give_what_the_whole_gives(graph: Graph, late: int) -> None:
 @pytest.mark.parametrize(
     ("nodes", "told"),
     [
-        ([rnn("x", ["y"], direction="right2left")], "from the last step to the first"),
-        ([rnn("x", ["y"], direction="bidirectional_concat")], "from the last step to the first"),
+        ([rnn("x", ["y"], direction="right2left")], "expected a layer that runs left2right"),
+        (
+            [rnn("x", ["y"], direction="bidirectional_concat")],
+            "expected a layer that runs left2right",
+        ),
         (
             [
                 rnn("x", ["a"]),
                 new_node("m = ReduceMean a time"),
                 new_node("y = Sub a m"),
             ],
-            "differ from those of the whole",
+            "may count steps, or read later ones",
         ),
         (
             [rnn("x", ["a"]), new_node("y = CumSum a zero")],
-            "differ from those of the whole",
+            "may count steps, or read later ones",
         ),
         (
             [
@@ -294,7 +297,7 @@ STEPS = new_node("steps = Shape x", start=0, end=1)
                 new_node("long = Greater sums limit_f"),
                 new_node("p = Where long x doubled"),
             ],
-            r"'sums' \(CumSum\): its results in chunks differ",
+            r"'sums' \(CumSum\): it may count steps",
         ),
     ],
 )
@@ -397,7 +400,7 @@ def test_a_first_frame_of_a_stream_brings_what_is_looked_ahead() -> None:
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
-        ([TO_ROWS, new_node("c = Conv rows k", strides=(2,))], "strides along time"),
+        ([TO_ROWS, new_node("c = Conv rows k", strides=(2,))], "expected stride 1 along time"),
         ([TO_ROWS, conv("rows", "c", (3, 0))], "it pads 3 steps: expected at most"),
         (
             [TO_ROWS, new_node("c = Pad rows front", mode="reflect")],
@@ -405,7 +408,7 @@ def test_a_first_frame_of_a_stream_brings_what_is_looked_ahead() -> None:
         ),
         (
             [TO_ROWS, new_node("c = Slice rows far5k end channel")],
-            "more than 4096 steps ahead",
+            "expected at most 4096, got more",
         ),
     ],
 )

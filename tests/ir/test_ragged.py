@@ -216,7 +216,11 @@ REFUSED: list[tuple[Any, str, str]] = [
             ([[2]], 0, "must start at 0, got 2"),
         )
     ),
-    (lambda: Ragged.from_lengths(WORDS, [1, 2]), "offsets", "must end at 4, the number of steps, got 3"),
+    (
+        lambda: Ragged.from_lengths(WORDS, [1, 2]),
+        "offsets",
+        "must end at 4, the number of steps, got 3",
+    ),
     *(
         (partial(Ragged.from_lengths, WORDS, lengths), "lengths", numbers)
         for lengths, numbers in (
@@ -245,7 +249,11 @@ REFUSED: list[tuple[Any, str, str]] = [
         for shape in ((2, 3), (3, 4), (2,), (2, 4, 1))
     ),
     (lambda: Ragged(np.float32(1), [0, 1]), "data", "scalar"),
-    (lambda: Ragged(WORDS, [0, 4]).with_data(np.zeros(5)), "offsets", "must end at 5, the number of steps, got 4"),
+    (
+        lambda: Ragged(WORDS, [0, 4]).with_data(np.zeros(5)),
+        "offsets",
+        "must end at 5, the number of steps, got 4",
+    ),
     (lambda: Ragged.from_lod(WORDS, []), "lod", "none"),
     (lambda: Ragged.from_list([]), "sequences", "empty"),
     (lambda: Ragged.from_list([WORDS, np.zeros((4, 3))]), "sequence 1", "(4, 3)"),

@@ -426,7 +426,12 @@ def test_words_of_sentences_are_kept_apart_or_refused() -> None:
             )
         ),
         ("QuantizeLinear", [X * np.nan, ONE], {}, "NaN"),
-        ("DequantizeLinear", [BYTES, ONE, np.int8(0)], {}, "zero point: expected uint8, .*, got int8"),
+        (
+            "DequantizeLinear",
+            [BYTES, ONE, np.int8(0)],
+            {},
+            "zero point: expected uint8, .*, got int8",
+        ),
         ("DequantizeLinear", [BYTES, np.float32(0)], {}, "scale 0.0"),
         ("DequantizeLinear", [X, ONE], {}, "x: expected .*, got float32"),
         ("DequantizeLinear", [BYTES.astype("i4"), ONE, np.int32(1)], {}, "expected 0"),
@@ -434,17 +439,33 @@ def test_words_of_sentences_are_kept_apart_or_refused() -> None:
         ("DynamicQuantizeLinear", [X * np.inf], {}, "NaN or infinity"),
         ("DynamicQuantizeLinear", [X.astype("f8")], {}, "expected float32"),
         ("MatMulInteger", [X, BYTES.T], {}, "a: expected .*, got float32"),
-        ("MatMulInteger", [BYTES, BYTES.T, np.int8(0)], {}, "zero point of a: expected uint8, got int8"),
+        (
+            "MatMulInteger",
+            [BYTES, BYTES.T, np.int8(0)],
+            {},
+            "zero point of a: expected uint8, got int8",
+        ),
         ("MatMulInteger", [BYTES, BYTES.T, None, BYTES.T[:, :1]], {}, "zero point of b"),
         ("ConvInteger", [BYTES, BYTES], {}, "expected .N, C"),
-        ("ConvInteger", [BYTES[None], BYTES[None], BYTES[0]], {}, "expected one value for all of x"),
+        (
+            "ConvInteger",
+            [BYTES[None], BYTES[None], BYTES[0]],
+            {},
+            "expected one value for all of x",
+        ),
         ("ConvInteger", [BYTES[None], X[None]], {}, "w: expected .*, got float32"),
         *(
             (op, [X, np.array(indices), updates], more, reason)
             for op, indices, updates, more, reason in (
                 ("ScatterElements", [[2]], X[:1, :1], {}, "index 2: expected"),
                 ("ScatterElements", [[-3]], X[:1, :1], {}, "index -3: expected"),
-                ("ScatterElements", [[0.0]], X[:1, :1], {}, "indices: expected integers, got float64"),
+                (
+                    "ScatterElements",
+                    [[0.0]],
+                    X[:1, :1],
+                    {},
+                    "indices: expected integers, got float64",
+                ),
                 ("ScatterElements", [[0] * 4], np.ones((1, 4), "f4"), {}, "no larger"),
                 ("ScatterElements", [[0]], X, {}, "equal shapes"),
                 ("ScatterElements", [[0]], BYTES[:1, :1], {}, "updates: expected .*, got uint8"),

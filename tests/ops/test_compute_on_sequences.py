@@ -131,7 +131,11 @@ REFUSED = {
         [X.data, X],
         {"level": 0},
     ),
-    "expected equal numbers of sequences, got [1, 3]": ("SequenceConcat", [X, random_ragged([1], 2, 0)], {}),
+    "expected equal numbers of sequences, got [1, 3]": (
+        "SequenceConcat",
+        [X, random_ragged([1], 2, 0)],
+        {},
+    ),
     "longest sequence, 3, got 2": ("SequenceFill", [X, np.float32([0])], {"time": 2}),
 }
 

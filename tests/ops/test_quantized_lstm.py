@@ -228,7 +228,10 @@ def test_it_is_written_and_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change, reason",
     [
-        ({"w_scale": np.zeros(1, np.float32)}, "scale of w: expected finite float32 values above 0"),
+        (
+            {"w_scale": np.zeros(1, np.float32)},
+            "scale of w: expected finite float32 values above 0",
+        ),
         ({"r_scale": np.full(1, np.nan, np.float32)}, "scale of r"),
         ({"w_scale": np.ones(3, np.float32)}, r"scale \(3,\).* of w: expected \(1,\) or \(1, 24\)"),
         ({"w_zero": np.zeros(1, np.uint8)}, "w: expected .*, got int8 and uint8"),

@@ -69,7 +69,7 @@ team.
 def check_count(what: str, number: int | None) -> None:
     """Raises `ValueError` for a number, such as a number of threads, that is not at least 1."""
     if number is not None and (not isinstance(number, int) or number < 1):
-        raise ValueError(f"{what}: expected an integer of at least 1, got {number!r}")
+        raise ValueError(f"{what}: expected at least 1, got {number!r}")
 
 
 def usable_threads() -> int:

@@ -65,7 +65,7 @@ def compile_model(
     graph = bind(graph_of(model), given or {}, inputs or {})
     if expose_states and states:
         raise UnsupportedError(
-            "states and expose_states (--state, --expose-states): expected one of them"
+            "states and expose_states (--state, --expose-states): expected one, got both"
         )
     network = expose(graph) if expose_states else Stateful.of_names(graph, states or {})
     typed = tuple(

@@ -113,8 +113,7 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
         raise LibraryError(f"{path}: {error.strerror}; {how_to_get()}") from None
     if built is None:
         raise LibraryError(
-            f"{path}: expected a library of onernn's kernels, got a damaged or different file;"
-            f" {how_to_get()}"
+            f"{path}: damaged: expected a library of onernn's kernels; {how_to_get()}"
         )
     if key not in (None, built[0]):
         raise LibraryError(f"{path}: built from different sources; {how_to_get()}")

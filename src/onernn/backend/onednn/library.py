@@ -366,8 +366,8 @@ def _check_isa_cap(lib: Any, path: Path, version: str) -> None:
         if wish in ("", "all", *known) or f"cpu_isa_{wish}\0".encode() in path.read_bytes():
             continue  # newer libraries know more names
         raise LibraryError(
-            f"{variable}={os.environ[variable]}: expected an instruction set of oneDNN {version},"
-            f" one of {', '.join(known).upper()}, or no such variable"
+            f"{variable}={os.environ[variable]}: expected an instruction set of oneDNN {version};"
+            f" unset it, or set it to one of {', '.join(known).upper()}"
         )
 
 
