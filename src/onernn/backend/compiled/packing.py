@@ -241,7 +241,7 @@ def check_bytes(spec: RnnSpec, real: np.dtype[Any], dtype: str = "u8") -> None:
         raise UnsupportedError(f"{dtype}: expected float32 weights, got float64")
     if any(complete(function)[0] == "thresholdedrelu" for function in spec.functions):
         raise UnsupportedError(
-            f"{dtype}: expected no thresholdedrelu, which hides infinity and NaN; use f32"
+            f"{dtype}: expected no thresholdedrelu, which hides infinity and NaN"
         )
 
 
