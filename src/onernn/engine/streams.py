@@ -66,8 +66,8 @@ class Streams:
         self._capacity, self._most = capacity, queue
         self._next = dict(states)
         if unknown := sorted(first.keys() - states.keys()):
-            known = ", ".join(states)
-            raise ShapeError(f"first: {unknown[0]!r} is not a state: expected one of {known}")
+            names = ", ".join(states)
+            raise ShapeError(f"first: {unknown[0]!r} is not a state: expected one of {names}")
         given = check_given(graph, first)
         self._first = {n: given[n] if n in given else model.initial(n) for n in states}
         try:

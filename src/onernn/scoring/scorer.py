@@ -74,7 +74,7 @@ class Scorer:
         self.outputs = names if outputs is None else _check_known(outputs, names, "output")
         for name, times in Counter([*self.outputs.values(), REJECTED]).items():
             if times > 1:
-                raise ShapeError(f"outputs: expected different columns, got {name!r} twice")
+                raise ShapeError(f"outputs: expected different columns, got column {name!r} twice")
         border = {value.name: value.shape for value in (*graph.inputs, *graph.outputs)}
         if isinstance(batch_axis, int):
             batch_axis = dict.fromkeys(border, batch_axis)

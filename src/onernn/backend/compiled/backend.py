@@ -120,8 +120,8 @@ class CompiledStack:
         """
         spec, units = self._spec, self._spec.hidden_size
         if len(parts) != spec.layers * spec.directions:
-            expected = spec.layers * spec.directions
-            raise ShapeError(f"weights: expected {expected} parts, got {len(parts)}")
+            wanted = spec.layers * spec.directions
+            raise ShapeError(f"weights: expected {wanted} parts, got {len(parts)}")
         for index, part in enumerate(parts):
             inputs = spec.reads(index // spec.directions)
             groups = (
