@@ -189,7 +189,7 @@ BAD: dict[int, tuple[bytes, str]] = {
     7: (b"[1]", "expected a JSON object"),
     8: (b"null", "expected a JSON object"),
     1011: (b'{"id": "a", "x": [1]}', "'a'"),
-    1012: (b'{"id": 1, "x": "a"}', "column 'x' is of list<"),
+    1012: (b'{"id": 1, "x": "a"}', "column 'x': expected list<"),
     1013: (b"\xff", "decode"),
     1014: (b"[" * 10**5, "recursion"),
     1015: (b'{"id": 1, "x": [1.5]}', "1.5"),
@@ -232,7 +232,7 @@ def test_first_rows_of_several_types_have_the_type_of_most_and_others_are_bad(
     lines = ['{"x": "a"}', '{"x": [1]}', '{"x": null}', '{"x": [2]}']
     window = read_lines(tmp_path, lines)
     assert window.table["x"].to_pylist() == [None, [1], None, [2]]
-    assert list(window.bad) == [0] and "column 'x' is of list<" in window.bad[0]
+    assert list(window.bad) == [0] and "column 'x': expected list<" in window.bad[0]
 
 
 def test_the_first_rows_may_all_be_bad(tmp_path: Path) -> None:
