@@ -232,7 +232,7 @@ def test_ids_are_ids_behind_whatever_only_moves_them(node: Node) -> None:
 def test_a_model_whose_inputs_cannot_be_guessed_asks_for_data() -> None:
     node, constants = new_node("y = Reshape x s"), {"s": np.array([7919])}
     graph = Graph("odd", (Value("x"),), (Value("y"),), (node,), constants)
-    with pytest.raises(UnsupportedError, match="give --data"):
+    with pytest.raises(UnsupportedError, match="pass --data"):
         make_inputs(graph)
 
 

@@ -83,7 +83,7 @@ def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
     files = [file for file in candidates if os.path.isfile(file)]
     if len(files) > 1:
         names = ", ".join(map(str, files))
-        raise ModelFormatError(f"expected one file, got {names}; pass one as {argument}")
+        raise ModelFormatError(f"{argument}: expected one file, got {names}; pass one of them")
     return files[0] if files else None
 
 

@@ -357,8 +357,8 @@ class LayerPrecision(Immutable):
         """Raises `UnsupportedError` if a precision is set and ``who`` cannot express it."""
         if self.dtype:
             raise UnsupportedError(
-                f"dtype {self.dtype}: {who} cannot store that a layer computes in it; pass the"
-                " model from which it was quantized"
+                f"{who} cannot store that this layer computes in {self.dtype}; pass the model from"
+                " which it was quantized"
             )
 
     def of(self, first: int, count: int = 1) -> LayerPrecision:
