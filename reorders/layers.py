@@ -204,7 +204,7 @@ def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
 def check_all_read(arrays: Arrays, read: Sequence[str] | set[str]) -> None:
     """Raises `ShapeError` for arrays that were not read."""
     if unknown := sorted(set(arrays) - set(read)):
-        raise ShapeError(f"arrays: expected only those of this layout, got {', '.join(unknown)}")
+        raise ShapeError(f"arrays: expected only arrays of this layout, got {', '.join(unknown)}")
 
 
 @dataclass(frozen=True)

@@ -249,7 +249,7 @@ def feed_for(
         listed = ", ".join(map(repr, missing))
         fits = f"; the inputs in order do not fit: pass {MAP}" if spare else ""
         raise ModelFormatError(
-            f"{who} takes {takes}: expected {listed} in the data, got {has}{fits}"
+            f"{who} takes {takes}: expected {listed}, and the data has {has}{fits}"
         )
     notes += [f"{who} does not take the input {name!r}" for name in spare]
     return {name: result[name] for name in names}, notes
