@@ -21,12 +21,12 @@ def fuse_conv_scale(graph: Graph, node: Node) -> Graph | str | None:
     others = [name for name in node.inputs if name != conv.outputs[0]]
     constants = [graph.constants.get(name) for name in (*conv.inputs[1:], *others) if name]
     if any(array is None for array in constants):
-        return "weights, or what scales them, are computed at run time"
+        return "weights or their scale are computed at run time"
     if not graph.is_used_only_by(conv.outputs[0], node):
         return f"{conv.outputs[0]!r} has another user"
     weight = graph.constants[conv.inputs[1]]
     if any(array is not None and array.dtype != weight.dtype for array in constants):
-        return "weights and what scales them are of several types"
+        return "weights and their scale have different dtypes"
     if weight.dtype == np.float16:
         return "weights in float16 would lose bits"
     if weight.ndim < 3:
@@ -56,15 +56,15 @@ def _affine(node: Node, arrays: list[Array], weight: Array) -> tuple[Array, Arra
     wide = [array.astype(np.float64) for array in arrays]
     if node.op == "BatchNormalization":
         if len(wide) != 4 or any(array.shape != (channels,) for array in wide):
-            return f"statistics of another number than {channels} channels"
+            return f"expected statistics of {channels} channels"
         if node.attrs.training_mode or (wide[3] + node.attrs.epsilon <= 0).any():
-            return "it is not of inference, or a variance is not positive"
+            return "expected inference, and positive variances"
         scale = wide[0] / np.sqrt(wide[3] + node.attrs.epsilon)
         return scale, wide[1] - wide[2] * scale
     if len(wide) != 1 or wide[0].ndim > weight.ndim:
         return "both are the convolution, or what is combined with it has more axes"
     sizes = (1,) * (weight.ndim - wide[0].ndim) + wide[0].shape
     if sizes not in ((1,) * weight.ndim, (1, channels, *[1] * (weight.ndim - 2))):
-        return f"{wide[0].shape} is not one number a channel"
+        return f"expected one value per channel, got {wide[0].shape}"
     numbers = zeros + wide[0].reshape(-1)
     return (numbers, zeros) if node.op == "Mul" else (zeros + 1, numbers)

@@ -43,7 +43,7 @@ class ExpandLayers:
         if rnn.spec.layers == 1 and not self._splits(rnn):
             return None
         if rnn.cells:
-            return Refusal("the cell state of every word is asked for", rnn.y)
+            return Refusal("the cell state of every step is read", rnn.y)
         spec, last = rnn.spec, rnn.spec.layers - 1
         count = spec.directions if self._splits(rnn) else 1
         nodes: list[Node] = []

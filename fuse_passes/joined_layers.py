@@ -43,11 +43,11 @@ def pair_directions(graph: Graph, node: Node) -> Graph | str | None:
         if not graph.is_used_only_by(rnn.y, node):
             return f"{rnn.y!r} has another user"
         if graph.is_read(rnn.cells):
-            return "the cell of every word of one direction is used"
+            return "the cell state of every step of one direction is read"
     if depends_on(graph, forward.states, other.outputs) or depends_on(
         graph, backward.states, one.outputs
     ):
-        return "one direction starts from what the other one gives"
+        return "one direction starts from the result of the other"
     pairs = zip(forward.states, backward.states, strict=True)
     states, joins = concatenate(graph, f"{y}/start", pairs, axis=1)
     finals, parted = [], list[Node]()
@@ -103,7 +103,7 @@ def stack_layers(graph: Graph, node: Node) -> Graph | str | None:
     if cells[0] != cells[1]:
         return "the layers compute different cells"
     if upper.spec.stacking != "framework":
-        return "oneDNN's own stacking joins layers in another way"
+        return "oneDNN's own stacking joins layers in a different way"
     if upper.layers[0].layer is None:
         return "the upper layer has no input weights"
     if reason := _difference(lower, upper, "layer"):

@@ -31,7 +31,7 @@ def join(*models: Graph) -> Graph:
         for value in model.outputs:
             if value.name in makers:
                 both = f"{makers[value.name].name} and {model.name}"
-                raise _refuse(f"{both} both give it", value.name)
+                raise _refuse(f"expected it from one model, got it from {both}", value.name)
             makers[value.name] = model
     taken = {value.name for model in models for value in model.inputs}
     face, used = taken | makers.keys(), set[str]()
@@ -60,7 +60,7 @@ def join(*models: Graph) -> Graph:
                 inputs[value.name] = taken_as
     outputs = tuple(v for model in models for v in model.outputs if v.name not in taken)
     if not outputs:
-        raise _refuse("every output is read by another model", models[-1].name)
+        raise _refuse("expected an output that no other model reads", models[-1].name)
     whole = "+".join(PurePath(model.name).stem for model in models)
     notes = dict.fromkeys(note for model in models for note in model.notes)
     return Graph(whole, tuple(inputs.values()), outputs, tuple(nodes), constants, tuple(notes))
@@ -77,7 +77,8 @@ def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
         ready = [m for m in waiting if not any(makers.get(v.name) in waiting for v in m.inputs)]
         if not ready:
             names = ", ".join(model.name for model in waiting)
-            raise _refuse(f"{names} feed each other in a circle", waiting[0].inputs[0].name)
+            why = f"expected models in an order, but {names} feed each other"
+            raise _refuse(why, waiting[0].inputs[0].name)
         done.append(ready[0])
         waiting.remove(ready[0])
     return done
@@ -98,6 +99,6 @@ def _fitting(given: Value, taken: Value, model: Graph) -> Value:
     fits = fits and len({len(shape) for shape in shapes}) < 2
     sizes = [{*pair} - {None} for pair in zip(*shapes, strict=False)]
     if not fits or any(len(each) > 1 for each in sizes):
-        raise ShapeError(f"join: {model.name} takes {taken}, what there is of it is {given}")
+        raise ShapeError(f"join: {model.name}: expected {taken}, got {given}")
     shape = tuple(next(iter(each), None) for each in sizes) if shapes else None
     return Value(taken.name, next(iter(dtypes), None), shape, taken.lod_depth)

@@ -66,7 +66,7 @@ class Mapper(Tape):
         for value in self.graph.outputs:
             maker = self.graph.producer(value.name)
             if maker and value.name in self.mapped and self.graph.types[value.name].lod:
-                raise self.make_error(maker, "its sequences are an output, without padding")
+                raise self.make_error(maker, "its sequences are an output: expected padded ones")
         taken = {name for value in self.graph.inputs for name in value.names}
         rows = "frames"
         while rows in taken:
@@ -96,7 +96,9 @@ class Mapper(Tape):
         lods -= {(), None}
         if lods and node.op not in ("Rnn", "SequencePad"):
             if operator.kind != "elementwise" or len(lods) > 1:
-                raise self.make_error(node, "it computes with sequences of different lengths")
+                raise self.make_error(
+                    node, "it combines sequences: expected sequences of one length"
+                )
             self.add_mapped(node, node.inputs)
             return
         (_RULES[rule] if isinstance(rule, str) else rule)(self, node)
@@ -107,20 +109,21 @@ class Mapper(Tape):
     def alike(self, node: Node, names: Iterable[str]) -> None:
         """Refuses inputs that differ from row to row."""
         if not self.mapped.isdisjoint(names):
-            raise self.make_error(node, "its parameters differ from row to row")
+            raise self.make_error(node, "its parameters differ from row to row: expected constants")
 
     def rank(self, node: Node, name: str) -> int:
         """Returns the number of axes of one row."""
         rank = self.graph.types[name].rank
         if rank is None:
-            raise self.make_error(node, f"the number of axes of {name!r} is not known")
+            why = f"the number of axes of {name!r} is not known: declare inputs with --input"
+            raise self.make_error(node, why)
         return rank
 
     def find_integers(self, node: Node, name: str) -> Array | None:
         """Returns the integers of a value that is the same for every row, None if it is absent."""
         numbers = self.graph.types[name].numbers if name else None
         if name in self.mapped or (name and numbers is None):
-            raise self.make_error(node, f"{name!r} is not known before a run")
+            raise self.make_error(node, f"{name!r} is not known before a run: expected a constant")
         return numbers
 
     def add_mapped(self, node: Node, inputs: Iterable[str], **attributes: Any) -> None:
@@ -187,9 +190,11 @@ class Mapper(Tape):
             if default is None and operator.paths and (paths := operator.paths(node.attrs, *types)):
                 axes = [axis for axis, to in enumerate(paths[0]) if to is None]
             if axes is None:
-                raise self.make_error(node, "its axes are not known before a run")
+                raise self.make_error(
+                    node, "its axes are not known before a run: expected constants"
+                )
             if not (axes or node.attributes.get("noop_with_empty_axes")):  # none means all axes
-                raise self.make_error(node, "it reduces a value without axes")
+                raise self.make_error(node, "it reduces a value without axes: expected one axis")
         moved = self.constant(shift(np.array(axes)))
         inputs = (*others, "", "", "")[: max(len(others), place)]
         self.add_mapped(node, (x, *inputs[: place - 1], moved, *inputs[place:]))

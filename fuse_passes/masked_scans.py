@@ -67,10 +67,10 @@ def _fuse(graph: Graph, node: Node, body: Graph, index: int) -> Graph | str:
     if masks.dtype != "bool" or masks.counts[2:] not in ((1,), ()) or len(masks.counts) < 2:
         return "its mask is not bool (T, N, 1) or (T, N)"
     if not graph.is_dense(mask, *scanned):
-        return "it may go through sentences"
+        return "it may iterate over sequences"
     ways = {*node.attributes["input_directions"], *node.attributes["output_directions"]}
     if any(node.attributes["input_axes"]) or any(node.attributes["output_axes"]):
-        return "it scans other axes"
+        return "it scans a different axis than T"
     if len(ways) > 1:
         return "it scans in two directions"
     outside = dict(zip((value.name for value in body.inputs), node.inputs, strict=True))
@@ -80,12 +80,12 @@ def _fuse(graph: Graph, node: Node, body: Graph, index: int) -> Graph | str:
     read = {name for each in _cell_nodes(body, new) for name in each.inputs}
     slots = tuple(k for k in range(count) if carried[k] in read)
     if not slots or any(chosen[k][1] != carried[k] for k in slots):
-        return "no state stays where the mask is false"
+        return "no state keeps its value while the mask is false"
     layer = find_layer(graph, _without_mask(node, body, new, slots, index))
     if not isinstance(layer, Scanned) or layer.flat:
         return layer if isinstance(layer, str) else "no cell is masked"
     if graph.types[scanned[layer.x]].rank != 3:
-        return "it goes through another value than (T, N, I)"
+        return "it scans a different value than (T, N, I)"
     h, rows = new[slots[layer.states[0]]], []
     to = Stacker(graph, node.outputs[0], layer.origin)
     for k, (name, (one, other)) in enumerate(zip(node.outputs, chosen, strict=True)):
@@ -96,7 +96,7 @@ def _fuse(graph: Graph, node: Node, body: Graph, index: int) -> Graph | str:
         repeats = any((one, other) == (new[j], carried[j]) == chosen[j] for j in alike)
         fixed = k >= count and other not in moving and (other in outside or other in body.constants)
         if one != h or not (repeats or fixed):
-            return "it repeats, or collects, something else than h"
+            return "it repeats or collects a different value than h"
         if other in body.constants:
             outside[other] = to.constant(body.constants[other], body.constants[other].dtype)
         rows.append(Row(name, outside[other], repeats, k < count))

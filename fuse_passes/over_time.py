@@ -128,7 +128,7 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
         mapper, reasons = _by_scans(graph, states, frames), error.refusals
     for value in graph.outputs:
         if value.name not in mapper.mapped.union(states.values()):
-            raise _refuse(graph, "it is not a result of a frame", value.name)
+            raise _refuse(graph, "expected a result that depends on the frame", value.name)
     whole = mapper.model()
     scanned = [name for name, after in states.items() if whole.producer(after, "Scan")]
     notes = [f"a scan runs {', '.join(scanned)} frame after frame: {reasons[0]}"] if scanned else []
@@ -159,7 +159,7 @@ def _by_layers(graph: Graph, states: Mapping[str, str], mapper: Mapper) -> Mappe
         if not last.isdisjoint(node.outputs) and not ends.keys().isdisjoint(node.inputs):
             behind = node.rename(ends)
             if not mapper.mapped.isdisjoint(behind.inputs):
-                raise mapper.make_error(node, "a state is made of what only one frame saw")
+                raise mapper.make_error(node, "a state depends on the input of one frame only")
             outputs = tuple(fresh(graph, f"{name}/last") if name else "" for name in node.outputs)
             mapper.nodes.append(replace(behind, outputs=outputs))
             ends |= zip(node.outputs, outputs, strict=True)
@@ -279,7 +279,7 @@ def _refuse(graph: Graph, why: str, where: str) -> UnsupportedError:
 def _check_names(graph: Graph, kind: str, names: Iterable[str]) -> None:
     known = [value.name for value in (graph.inputs if kind == "input" else graph.outputs)]
     for name, count in Counter(iter(names)).items():
-        why = "" if count == 1 else f"one {kind} of two states"
+        why = "" if count == 1 else f"expected one state per {kind}, got {count}"
         if name not in known:
             why = f"no such {kind}; there are {', '.join(known)}{did_you_mean(name, known)}"
         if why:
@@ -316,7 +316,8 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
                 values[value.name] = np.zeros(sizes, np.int64)
             continue
         if value.shape is None or begin + count > _MOST:
-            raise _refuse(graph, "expected a state of known axes, of 2^24 numbers", value.name)
+            why = "expected states of known axes, with at most 2^24 elements"
+            raise _refuse(graph, why, value.name)
         values[value.name] = np.arange(begin, begin + count).reshape(sizes)
         begin += count
     before, layers, fixed = set(states), set[int](), set(graph.constants)
@@ -345,7 +346,8 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
         if fixed.issuperset(node.inputs) or (node.op == "Mul" and moves):
             fixed.update(node.outputs)
         if reads and not moves:
-            raise _refuse(graph, f"state {reads[0]!r} is read outside of a layer", node.label)
+            why = f"state {reads[0]!r}: expected only recurrent layers and buffers to read it"
+            raise _refuse(graph, why, node.label)
         if reads and node.op != "Shape":
             before.update(filter(None, node.outputs))
         if moves:
@@ -354,12 +356,12 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
     for node in graph.nodes:
         if (buffer := buffers.get(id(node))) and (buffer.source, buffer.added) not in moving:
             raise _refuse(
-                graph, f"state {buffer.source!r} is read, and does not move on", node.label
+                graph, f"state {buffer.source!r} is read: expected that it is updated", node.label
             )
     for name, after in states.items():
         numbers = values.get(after)
         if after in before or numbers is None or not np.array_equal(numbers, values[name]):
-            raise _refuse(graph, f"it is not what a layer makes of {name!r}", after)
+            raise _refuse(graph, f"expected what a layer makes of {name!r}", after)
     return layers, buffers
 
 
@@ -480,12 +482,12 @@ def _number_outputs(
     """Returns the outputs of a layer, numbered as its initial states."""
     rnn = Recurrent.of(node)
     if {rnn.x, rnn.attention} & before:
-        raise _refuse(graph, "a state is its input", node.label)
+        raise _refuse(graph, "its input is a state: expected values of the frame", node.label)
     if rnn.spec.direction != "left2right" or graph.types[rnn.x].lod != ():
-        raise _refuse(graph, "a layer that goes on is not left to right, over steps", node.label)
+        raise _refuse(graph, "expected a layer from left to right, over dense steps", node.label)
     for name in rnn.states:
         if name not in values or not values[name].all():
-            raise _refuse(graph, f"{name!r} is no state of the frame before", node.label)
+            raise _refuse(graph, f"{name!r}: expected a state of the previous frame", node.label)
     result = {after: values[name] for name, after in zip(rnn.states, rnn.finals, strict=True)}
     steps = graph.types[rnn.x].counts[:1]
     if steps == (1,) and rnn.spec.layers == 1:
@@ -509,7 +511,8 @@ def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
     y, *ends, cells = map(mapper.name, ("y", *"hc"[:count], "cells"))
     asks = [name in names for name in rnn.finals]
     if rnn.spec.layers > 1 and any(asks):
-        raise mapper.make_error(node, "a frame reads the states of a stack of layers")
+        why = "a frame reads the states of a stack of layers: expected single layers"
+        raise mapper.make_error(node, why)
     attention = mapper.merge(mapper.rows(node, rnn.attention)) if rnn.attention else ""
     keeps_cells = rnn.cells in names or asks[1:] == [True]
     layer = replace(rnn, x=mapper.merge(x), y=y, attention=attention, cells=cells * keeps_cells)

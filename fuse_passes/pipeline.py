@@ -159,7 +159,7 @@ def _fuse_bodies(
             if not (
                 graph.is_dense(*node.inputs) and body.is_dense(*(v.name for v in body.outputs))
             ):
-                refusals.append(Refusal(f"its {name} may see ragged values", node.label))
+                refusals.append(Refusal(f"its {name} may read ragged values", node.label))
                 continue
             inner = _fuse(declare_sizes(graph, node, name), passes)
             applied += inner.applied

@@ -98,7 +98,7 @@ def _projection_before(graph: Graph, user: Node, rnn: Recurrent, width: int) -> 
     if linear.weight.dtype != rnn.layers[0].iter.dtype:
         return f"the projection is {linear.weight.dtype}"
     if linear.weight.shape[1] != width:
-        return f"the projection gives {linear.weight.shape[1]} columns"
+        return f"the projection has {linear.weight.shape[1]} columns"
     return linear
 
 
@@ -126,7 +126,7 @@ def find_linear(graph: Graph, user: Node) -> Linear | str:
     weight = graph.constants[node.inputs[1]]
     if node.op == "Gemm":
         if node.attributes.get("transA") or bias is not None and node.input(2):
-            return "a Gemm of this form is not folded"
+            return "a Gemm with transA, or with a second bias, is not folded"
         if node.attributes.get("alpha", 1.0) != 1 or node.attributes.get("beta", 1.0) != 1:
             return "a Gemm with alpha or beta is not folded"
         if node.input(2):
@@ -137,7 +137,7 @@ def find_linear(graph: Graph, user: Node) -> Linear | str:
     if weight.ndim != 2:
         return f"the projection's weight has {weight.ndim} axes"
     if bias is not None and (bias.size != weight.shape[1] or bias.shape[-1:] != (bias.size,)):
-        return f"the projection's bias {bias.shape} is not one a column"
+        return f"the projection's bias {bias.shape} does not have one value per column"
     if bias is not None and bias.dtype != weight.dtype:
         return f"the projection's bias is {bias.dtype}, its weight {weight.dtype}"
     rank = graph.types[name].rank

@@ -170,7 +170,7 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
         ranks = {rnn.c_final: 4} if is_c else {rnn.y: 3, rnn.h_final: 4}
         rank = ranks.get(source, 0)
         if not rank or not _source(body, value.name, rank, 2, deep if is_c else wide):
-            return "it collects something else than the state" if at >= count else ""
+            return "it collects a different value than the state" if at >= count else ""
     attention = rnn.attention and _find_attention(body, rnn.attention, scanned)
     if attention and isinstance(attention, str):
         return attention
@@ -205,16 +205,16 @@ def _find_attention(body: Graph, name: str, scanned: list[str]) -> Attended | st
     keeps = turned is not None and is_one(body, turned.inputs[0])
     source, chain = views_of(body, turned.inputs[1] if turned and keeps else name)
     if source not in scanned:
-        return "its attention is something else than a scanned value"
+        return "its attention is not a scanned value"
     sizes = body.types[source].shape or ()
     wide = [index for index, size in enumerate(sizes) if size is None or size.number != 1]
     if not sizes or len(wide) > 1:
-        return "its attention has other axes than the batch's"
+        return "its attention has different axes than the batch"
     batch = wide[0] if wide else 0
     axes: list[Axis] = [()] * len(sizes)
     axes[batch] = (Factor("N", sizes[batch] or Size.of("N")),)
     if move_axes(body, chain, axes) != move_axes(body, [], [(), axes[batch], ()]):
-        return "its attention changes places"
+        return "its attention is reordered"
     return Attended(scanned.index(source), len(sizes), batch, keeps)
 
 

@@ -43,7 +43,7 @@ def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
         scanned = [loop.taken[name] for name in sources]
         whole = next((name for name in scanned if loop.goes_through(name)), None)
         if whole is None:
-            return "it has turns other than one for each step of a value"
+            return "it does not run one iteration per step of a value"
         steps = {name: fresh(body, f"{name}/step") for name in sources}
         elements = [Value(steps[name], graph.types[loop.taken[name]].dtype) for name in sources]
         step = {id(r): Node("Identity", (steps[r.inputs[0]],), r.outputs) for r in reads}
@@ -53,7 +53,7 @@ def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
         if not (more := (used & loop.numbers) - counted):
             break
         if not more <= {*names}:
-            return "a step reads the number of its turn"
+            return "a step reads the number of its iteration"
         counted |= more
     rest = [value for value in body.inputs if value.name in used and value.name in loop.taken]
     carried = [body.inputs[2 + index] for index in states]

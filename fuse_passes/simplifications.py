@@ -33,7 +33,7 @@ def drop_identities(graph: Graph, node: Node) -> Graph | str | None:
             return f"the mask {mask!r} is used"
         training = node.input(2)
         if training and (training not in graph.constants or graph.constants[training].any()):
-            return "it may drop something: training_mode"
+            return "it may drop values: training_mode"
     return graph.bypass([node])
 
 

@@ -234,7 +234,7 @@ def obstacle(graph: Graph, chain: Chain) -> str:
     """Returns why a chain of dense values cannot become one rnn, "" if it can."""
     arrays = [columns.of(graph) for columns in _columns(chain.readings[0])]
     if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind != "f":
-        return "its constants are of different dtypes"
+        return "its constants have different dtypes"
     inside = {id(node) for step in chain.steps for node in step.nodes}
     free = {step.h for step in chain.steps} | {chain.steps[-1].c}
     for step in chain.steps:
@@ -246,10 +246,10 @@ def obstacle(graph: Graph, chain: Chain) -> str:
                     return f"{name!r} has another user"
     result = {step.h for step in chain.steps} | {step.c for step in chain.steps if step.c}
     if depends_on(graph, _read(chain), result):
-        return "its input is made of its own output"
+        return "its input depends on its own output"
     fed = {value.name for value in graph.inputs}
     if not all(depends_on(graph, [reading.x], fed) for reading in chain.readings):
-        return "its input is made of constants only"  # it may be one row for all sequences
+        return "its input depends on constants only"  # it may be one row for all sequences
     first = chain.readings[0]
     piece = piece_of(graph, first.x)
     shape = [*graph.types[piece[0] if piece else first.x].counts]
@@ -274,9 +274,9 @@ def no_state(graph: Graph, names: Iterable[str], batch: int | None, what: str = 
             return f"{name!r} has {rank} axes, a state has (N, O)"
         zeros = array is not None and not array.any()
         if known[:1] == (1,) and batch != 1 and not zeros:
-            return f"{name!r} is one {what} for all sentences"
+            return f"{name!r} is one {what} for all sequences"
         if batch == 1 and known[:1] != (1,) and not (zeros and len(known) < 2):
-            return f"{name!r} may hold several {what}s for one sentence"
+            return f"{name!r} may hold several {what}s for one sequence"
     return ""
 
 

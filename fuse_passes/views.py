@@ -253,7 +253,7 @@ def drop_sequence_views(graph: Graph, node: Node) -> Graph | str | None:
             types.add(maker)
     lod = types[node.inputs[0]].lod
     if not lod or lod != graph.types[source].lod:
-        return f"what makes {node.inputs[0]!r} is not row-wise"
+        return f"the node that makes {node.inputs[0]!r} is not row-wise"
     return graph.bypass((node, *(each for each in way if each.op == "SequenceData")))
 
 
@@ -273,7 +273,7 @@ def drop_zero_states(graph: Graph, node: Node) -> Graph | str | None:
     for name in zeros:
         shape = graph.types[name].shape
         if rows is None or shape is None or len(shape) != 4 or shape[2] != rows:
-            return f"{name!r} may have another number of rows than {rnn.x!r} has sequences"
+            return f"{name!r} may have a different number of rows than {rnn.x!r} has sequences"
     states = tuple("" if name in zeros else name for name in rnn.states)
     return graph.splice([node], [rnn.with_states(states, rnn.finals).node()])
 

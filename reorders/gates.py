@@ -19,7 +19,10 @@ class GateLayout:
     def __post_init__(self) -> None:
         gates = len(self.permutation)
         if sorted(self.permutation) != list(range(gates)) or len(self.signs) != gates:
-            raise ValueError(f"GateLayout: {self.permutation} does not permute {self.signs}")
+            raise ValueError(
+                f"GateLayout: expected each of {gates} gates once and as many signs, got"
+                f" {self.permutation} and {self.signs}"
+            )
 
     @property
     def inverse(self) -> GateLayout:

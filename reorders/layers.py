@@ -99,7 +99,8 @@ def cell_of(gates: int, *, linear_before_reset: bool, function: str = "tanh") ->
         return plain[function]
     known = {3: Cell.LBR_GRU if linear_before_reset else Cell.GRU, 4: Cell.LSTM}
     if gates not in known:
-        raise UnsupportedError(f"no cell of {gates} gates with {function}")
+        expected = "expected 3 or 4 gates, or 1 with tanh, relu or sigmoid"
+        raise UnsupportedError(f"a cell of {gates} gates with {function}: {expected}")
     return known[gates]
 
 
@@ -119,7 +120,8 @@ def part_views(
     units = len(w_hh) // len(order)
     for array in (w_ih, w_hh, *biases):
         if len(array) != len(order) * units:
-            raise ShapeError(f"expected a weight of {len(order) * units} rows, got {array.shape}")
+            count = len(order) * units
+            raise ShapeError(f"weights and biases: expected {count} rows, got {array.shape}")
 
     def gates(array: Array) -> list[Array]:
         return [array[place * units : (place + 1) * units].T for place in order]
@@ -136,7 +138,8 @@ def rows(layout: GateLayout, of_x: Array, of_h: Array | None, cell: Cell) -> Arr
     The two biases are summed, except in an LBR cell's candidate: its state bias is inside r*(...).
     """
     if of_h is not None and of_x.shape != of_h.shape:
-        raise ShapeError(f"biases of input and state: {of_x.shape} and {of_h.shape}")
+        shapes = f"{of_x.shape} and {of_h.shape}"
+        raise ShapeError(f"biases of input and state: expected equal shapes, got {shapes}")
     x = layout.split(of_x)
     h = np.zeros_like(x) if of_h is None else layout.split(of_h)
     if cell.linear_before_reset:
@@ -162,7 +165,7 @@ def layer_of(
 ) -> PivotLayer:
     """Returns a `PivotLayer` of these one-layer weights; its sizes are theirs."""
     if not layers:
-        raise ShapeError("no recurrent weights among the arrays")
+        raise ShapeError("arrays: expected recurrent weights, got none")
     first = layers[0]
     if direction is None:
         direction = "bidirectional_concat" if first.iter.shape[1] == 2 else "left2right"
@@ -190,17 +193,18 @@ def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
     are.
     """
     if name not in arrays:
-        raise ShapeError(f"{name} is missing; there are {', '.join(sorted(arrays)) or 'none'}")
+        got = ", ".join(sorted(arrays)) or "none"
+        raise ShapeError(f"{name} is missing: expected it among the arrays, got {got}")
     result = np.asarray(arrays[name])
     if axes is not None and (result.ndim != axes or not result.size):
-        raise ShapeError(f"{name}: expected {axes} axes and numbers in it, got {result.shape}")
+        raise ShapeError(f"{name}: expected {axes} axes and some elements, got {result.shape}")
     return result
 
 
 def check_all_read(arrays: Arrays, read: Sequence[str] | set[str]) -> None:
     """Raises `ShapeError` for arrays that were not read."""
     if unknown := sorted(set(arrays) - set(read)):
-        raise ShapeError(f"not understood: {', '.join(unknown)}")
+        raise ShapeError(f"arrays: expected only arrays of this layout, got {', '.join(unknown)}")
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,8 @@ class NamedArrays:
         layers, sides, gates = self.sizes(arrays)
         cell = cell_of(gates, linear_before_reset=linear_before_reset, function=function)
         if cell not in self.gates:
-            raise UnsupportedError(f"no cell of {gates} gates with {function} in this framework")
+            expected = "expected a cell of this framework"
+            raise UnsupportedError(f"a cell of {gates} gates with {function}: {expected}")
         return layer_of(cell, self.read(arrays, cell, layers, sides), **of_layer)
 
     def read(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> list[RnnWeights]:

@@ -72,8 +72,8 @@ class Stack:
         rest = elements - self.elements(0)
         if rest < column or rest % column:
             raise ShapeError(
-                f"parameters: {elements} numbers fit no input size of {self}; expected"
-                f" {self.elements(0)} and a multiple of {column}"
+                f"parameters: expected {self.elements(0)} elements and a multiple of {column}, got"
+                f" {elements} for {self}"
             )
         return rest // column
 
@@ -163,7 +163,7 @@ def split_gates(named: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
         return dict(named)
     out = {}
     if stack.projection:
-        raise UnsupportedError("the legacy cells have no projection")
+        raise UnsupportedError("projection: expected none, because the legacy cells lack it")
     for name, array in named.items():
         head, kind = name.rsplit("_", 1)
         for letter, gate in zip(letters, np.split(array, len(letters)), strict=True):

@@ -122,6 +122,6 @@ def rnn_weights_back(weights: Sequence[RnnWeights], mode: str) -> list[Array]:
     Sums of biases go into b_ih; b_hh is zero except for a GRU's candidate.
     """
     if any(each.layer is None for each in weights):
-        raise ShapeError("WeightList: an input that is projected already has no w_ih")
+        raise ShapeError("WeightList: expected input weights w_ih, got an already projected input")
     named = torch.NAMES.write(layer_of(RNN_CELLS[mode][0], weights))
     return [named[name] for name in sorted(named, key=lambda name: name.startswith("bias"))]

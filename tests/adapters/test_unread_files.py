@@ -52,7 +52,7 @@ def test_a_path_is_taken_where_a_model_is(
 
 @pytest.mark.parametrize("take", [onernn.Session, onernn.fuse, onernn.verify])
 def test_what_is_neither_is_refused_by_its_type(take: Callable[[object], object]) -> None:
-    with pytest.raises(UnsupportedError, match=r"expected a model .*, got builtins\.dict"):
+    with pytest.raises(UnsupportedError, match=r"model: expected .*, got builtins\.dict"):
         take({})
 
 

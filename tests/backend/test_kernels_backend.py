@@ -247,7 +247,7 @@ def test_a_nan_stays_in_its_sentence_and_infinity_is_refused(
     assert_same(third, want[2])
     for bad in (np.inf, -np.inf):
         broken.data[7, 3] = bad
-        refused = f"x: {dtype} .*inf"
+        refused = f"x: .* {dtype}, got inf"
         with pytest.raises(UnsupportedError, match=refused):
             layer.run(broken, state)
         dense = np.ascontiguousarray(broken.data[5:9, None])
@@ -256,7 +256,7 @@ def test_a_nan_stays_in_its_sentence_and_infinity_is_refused(
                 layer.run(dense)
         h = state[0].copy()
         h[1, 0, 2, 15] = bad
-        with pytest.raises(UnsupportedError, match=f"state h: {dtype} .*inf"):
+        with pytest.raises(UnsupportedError, match=f"state h: .* {dtype}, got inf"):
             layer.run(x, (h, *state[1:]))
     assert_same(words(layer.run(x, state)[0]), np.concatenate(want))
 
@@ -396,15 +396,15 @@ def test_what_bytes_get_wrong_is_refused_by_name(dtype: str) -> None:
     weights = random_weights(spec, 0)
     hiding = replace(spec, activations=("sigmoid", Activation("thresholdedrelu", 1.0)))
     refused: list[tuple[str, RnnSpec, Any, dict[str, Any]]] = [
-        (f"{dtype} .*float64", spec, [w.map(np.float64) for w in weights], {}),
-        (f"{dtype}: thresholdedrelu", hiding, weights, {}),
+        (f"{dtype}: .*float64", spec, [w.map(np.float64) for w in weights], {}),
+        (f"{dtype}: .*thresholdedrelu", hiding, weights, {}),
         *([("70000", long, 0, {})] if dtype != CODES else []),
         *([(f"data_scale: .*'{dtype}'", spec, weights, {"data_scale": 2.0})] * (dtype != "u8")),
     ]
     for reason, of, given, more in refused:
         with pytest.raises(UnsupportedError, match=reason):
             prepared(of, given, dtype=dtype, **more)
-    with pytest.raises(UnsupportedError, match=f"f32 and bf16, not in {dtype}"):
+    with pytest.raises(UnsupportedError, match=f"dtype {dtype}: expected f32 or bf16"):
         prepared(spec, weights, dtype=dtype).run_training(random_ragged([3, 2], 21, 1))
     if dtype == "u8":
         with pytest.raises(ValueError, match="data_scale: .*-1"):
@@ -475,7 +475,7 @@ def test_activations_have_their_default_numbers() -> None:
     assert_all_close(prepared(spec, weights).run(x), reference_stack(spec, weights, "f64").run(x))
     for name in ("affine", "thresholdedrelu"):
         open_ended = RnnSpec(Cell.RNN_TANH, 4, 5, activations=(Activation(name),))
-        with pytest.raises(UnsupportedError, match="no default alpha"):
+        with pytest.raises(UnsupportedError, match="expected alpha and beta"):
             prepare_on("kernels", open_ended)
 
 
@@ -484,9 +484,9 @@ def test_what_kernels_do_not_run_is_refused_or_goes_to_the_reference() -> None:
     shifted: Any = {"dtype": "u8", "data_scale": 1.0, "data_shift": 0.5}
     large = [random_weights(spec, 0)[0].map(lambda array: array * 1e6)]
     for reason, weights, options in (
-        ("data_shift; drop strict=True", 0, shifted),
+        ("data_shift: .*; drop strict=True", 0, shifted),
         ("dtype 'f8': expected one of f32, bf16", 0, {"dtype": "f8"}),
-        ("f16: .* 65504; use bf16", large, {"dtype": "f16"}),
+        ("f16: .* 65504, .*; use bf16", large, {"dtype": "f16"}),
     ):
         with pytest.raises(UnsupportedError, match=reason):
             prepare_on("kernels", spec, weights, strict=True, **options)

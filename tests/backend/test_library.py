@@ -252,14 +252,19 @@ def test_an_override_is_loaded_instead(cache: Path, warm: Path, wheel: Path) -> 
 
 def test_an_override_that_is_not_there_is_named() -> None:
     out = run(REPORT, ONERNN_DNNL_LIBRARY="/nowhere/libdnnl.so")
-    assert out == "refused ONERNN_DNNL_LIBRARY=/nowhere/libdnnl.so: no such file"
+    assert (
+        out
+        == "refused ONERNN_DNNL_LIBRARY=/nowhere/libdnnl.so: no such file; unset it or correct it"
+    )
 
 
 @pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
 def test_an_instruction_set_that_nobody_knows_is_refused(variable: str, warm: Path) -> None:
     """oneDNN itself takes the best there is, and says nothing."""
     told = run(REPORT, XDG_CACHE_HOME=warm, **{variable: "NONSENSE"})
-    assert told.startswith(f"refused {variable}=NONSENSE: oneDNN 3.2.0 knows no such instruction")
+    assert told.startswith(
+        f"refused {variable}=NONSENSE: expected an instruction set of oneDNN 3.2.0"
+    )
     assert "AVX512_CORE_AMX, " in told and told.endswith("SSE41")
     code = "print(load_library().effective_isa)"
     for known, isa in [("avx2", "avx2"), ("SSE41", "sse41")]:
@@ -280,7 +285,7 @@ def test_the_cap_of_kernels_is_one_of_onednn_where_it_has_none_of_its_own(warm: 
     both = unset | {"ONEDNN_MAX_CPU_ISA": "SSE41", "ONERNN_MAX_ISA": "avx2"}
     assert run(code, **both) == "sse41"
     told = run(REPORT, **unset, ONERNN_MAX_ISA="AVX512_CORE")
-    assert told.startswith("refused ONERNN_MAX_ISA=AVX512_CORE: no instruction set of")
+    assert told.startswith("refused ONERNN_MAX_ISA=AVX512_CORE: expected an instruction set")
 
 
 @pytest.mark.parametrize("size", [0, 10, 5_000, 30_000_000])
@@ -291,20 +296,20 @@ def test_an_override_that_is_no_whole_library_is_refused(
     with open(wheel, "rb") as file:
         part.write_bytes(file.read(size))
     out = run(REPORT, ONERNN_DNNL_LIBRARY=part, XDG_CACHE_HOME=cache)
-    assert out == f"refused {part}: not a 64-bit ELF library, or a truncated one"
+    assert out == f"refused {part}: expected a whole 64-bit ELF library"
 
 
 @pytest.mark.parametrize("version", ["2.7.1", "3.1.0", "4.0.0"])
 def test_another_major_version_is_refused_by_name(version: str, tmp_path: Path) -> None:
     path = compiled(tmp_path, fake(version))
     out = run(REPORT, ONERNN_DNNL_LIBRARY=path, XDG_CACHE_HOME=tmp_path)
-    assert out.startswith(f"refused {path}: oneDNN {version}, but onernn needs 3.2 or newer")
+    assert out.startswith(f"refused {path}: expected oneDNN 3.2 or newer 3.x, got {version}")
 
 
 def test_a_library_of_something_else_is_refused(tmp_path: Path) -> None:
     path = compiled(tmp_path, "int answer;")
     out = run(REPORT, ONERNN_DNNL_LIBRARY=path, XDG_CACHE_HOME=tmp_path)
-    assert out.startswith(f"refused {path}: not a libdnnl")
+    assert out.startswith(f"refused {path}: expected a libdnnl")
 
 
 @pytest.fixture
@@ -326,5 +331,5 @@ def test_a_library_with_neighbours_is_refused_beside_another(
 ) -> None:
     code = f"import ctypes\nctypes.CDLL({str(wheel)!r})\n" + REPORT
     out = run(code, ONERNN_DNNL_LIBRARY=with_neighbour)
-    assert out.startswith(f"refused {with_neighbour}: needs libnear.so beside it")
+    assert out.startswith(f"refused {with_neighbour}: needs libnear.so in its folder")
     assert str(wheel) in out

@@ -123,7 +123,7 @@ def test_what_is_not_a_number_comes_out_in_its_sequence(isa: str, shift: float) 
     assert_same(one[:1], clean[0][:1])
     assert np.isnan(one[1:]).all()
     x.data[1, 5] = np.inf
-    with pytest.raises(UnsupportedError, match="x: u8 .*inf"):
+    with pytest.raises(UnsupportedError, match="x: .* u8, got inf"):
         layer.run(x)
 
 

@@ -113,12 +113,12 @@ def test_what_the_system_says_of_a_file_comes_without_its_number(
 
 def test_a_device_is_no_model_and_no_hint_names_it(onernn: Run) -> None:
     code, _, stderr = onernn("inspect /dev/null")
-    assert (code, stderr) == (2, "onernn: /dev/null: a pipe or device; expected a file\n")
+    assert (code, stderr) == (2, "onernn: /dev/null: expected a file, got a pipe or device\n")
 
 
 def test_plug_names_a_folder_that_was_given_as_the_file(onernn: Run, tmp_path: Path) -> None:
     code, _, stderr = onernn(f"plug {tmp_path} -o p.onnx")
-    assert (code, stderr) == (2, f"onernn: {tmp_path}: a folder; expected a file\n")
+    assert (code, stderr) == (2, f"onernn: {tmp_path}: expected a file, got a folder\n")
 
 
 def test_lines_of_a_command_that_knows_no_json_are_json_too(

@@ -49,25 +49,28 @@ MARKS = {"Then", "Else", "EndIf", "Repeat", "Element", "Again", "FoundSize"}
 BEYOND: list[tuple[str, str, dict[str, Any], str]] = [
     *((*each, "is not generated" if each[0] == "Sample" else "fix the size") for each in WALKED),
     ("If", "going x x", OF_TWO_RANKS, "graphs of its own: the shape of its result"),
-    ("Loop", "far  x", LOOP, "the number of turns has no known bound"),
-    ("Scan", "r", SCAN, "graphs of its own: goes through the words"),
-    ("SequenceExpand", "r r", {}, "repeated sentences has no known bound"),
-    ("SequencePool", "x", {"kind": "max"}, "'x' carries no offsets"),
+    ("Loop", "far  x", LOOP, "the number of iterations has no known bound"),
+    ("Scan", "r", SCAN, "graphs of its own: iterates over the steps"),
+    ("SequenceExpand", "r r", {}, "repeated sequences has no known bound"),
+    ("SequencePool", "x", {"kind": "max"}, "'x' has no offsets"),
     ("Softmax", "r", {"axis": 0}, "axis 0 would mix the steps of ragged sequences"),
-    *(("Div", f"i {by}", {}, "by 0 or -1") for by in "lengths_like axis0 minus".split()),
-    ("Add", "b b", {}, "of bool"),
-    ("Exp", "i", {}, "of int64"),
-    ("Add", "x i", {}, r"inputs of several types \['float32', 'int64'\]"),
-    ("Concat", "x i", {"axis": 0}, r"inputs of several types \['float32', 'int64'\]"),
+    *(
+        ("Div", f"i {by}", {}, "other values than 0 and -1")
+        for by in "lengths_like axis0 minus".split()
+    ),
+    ("Add", "b b", {}, "expected float or int, got bool"),
+    ("Exp", "i", {}, "expected float, got int64"),
+    ("Add", "x i", {}, r"expected one dtype, got \['float32', 'int64'\]"),
+    ("Concat", "x i", {"axis": 0}, r"expected one dtype, got \['float32', 'int64'\]"),
     ("TopK", "x far", {"axis": 2}, "at least 0"),
-    ("Gather", "x x", {}, "of float32"),
+    ("Gather", "x x", {}, "integer, got float32"),
     ("Pad", "x around", {"mode": "symmetric"}, "mode='symmetric'"),
     ("SequencePool", "r", {"kind": "median"}, "kind='median'"),
     ("Gelu", "x", {"approximate": "some"}, "approximate=some"),
     ("Mod", "i divisor", {"fmod": 2}, "fmod=2"),
-    ("MatMul", "x matrix", {}, "sizes 6 and 5 should be one"),
-    ("BatchNormalization", "x scale middle middle scale", {"training_mode": 1}, "only inference"),
-    ("Dropout", "x low true", {}, "only inference"),
+    ("MatMul", "x matrix", {}, "expected equal sizes, got 6 and 5"),
+    ("BatchNormalization", "x scale middle middle scale", {"training_mode": 1}, "for inference"),
+    ("Dropout", "x low true", {}, "for inference"),
 ]
 
 
@@ -188,7 +191,7 @@ def test_a_state_behind_all_words_is_read_by_no_word(op: str) -> None:
     nodes = [first, new_node("h0 = Squeeze h front"), reader]
     constants = {"front": np.array([0, 1])}
     for used, reason in (
-        (nodes, f"{reader.label} reads a state behind all words"),
+        (nodes, f"{reader.label} reads a state after all steps"),
         (nodes[:2], ""),
     ):
         last = used[-1].outputs[0]
@@ -230,7 +233,7 @@ def test_what_looks_at_all_words_has_no_step(
     op: str, inputs: str, attributes: dict[str, Any]
 ) -> None:
     node = Node(op, tuple(inputs.split(" ")), ("z",), attributes)
-    assert streaming(node) == f"{node.label} looks at all steps"
+    assert streaming(node) == f"{node.label} reads all steps"
 
 
 def test_the_comparison_sees_another_number() -> None:

@@ -220,7 +220,7 @@ def test_sizes_are_not_called_as_variables_of_the_code(size: str, tmp_path: Path
     with pytest.raises(ShapeError, match=f"--input .*{size}"):
         read_declared([f"x=float32({size}, 4)"])
     value = Value("x", "float32", (size, 4))  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="names that C"):
+    with pytest.raises(UnsupportedError, match="header uses these names"):
         write_cpp(model(str), tmp_path, declared={"x": value})
     assert read_declared(["x=float32(how_many, T)"])
 

@@ -208,7 +208,7 @@ def test_steps_out_of_order_and_names_of_no_file_are_refused() -> None:
     for name in ("", "class", "a b", "../up", 'x"; system("true'):
         with pytest.raises(ShapeError, match="expected a C\\+\\+ name"):
             emit.generate(made, weights, name=name)
-    with pytest.raises(UnsupportedError, match="expected a model"):
+    with pytest.raises(UnsupportedError, match="model: expected"):
         emit.parse(7)  # type: ignore[arg-type]
 
 

@@ -162,9 +162,9 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "told"),
     [
-        ([TO_ROWS, conv("rows", "c", (1, 1)), from_rows("c"), rnn("p")], "'c' (Conv) looks at all"),
-        ([TO_ROWS, conv("rows", "c", (0, 2)), from_rows("c"), rnn("p")], "'c' (Conv) looks at all"),
-        ([TO_ROWS, conv("rows", "c"), from_rows("c"), rnn("p")], "'c' (Conv) looks at all"),
+        ([TO_ROWS, conv("rows", "c", (1, 1)), from_rows("c"), rnn("p")], "'c' (Conv) reads all"),
+        ([TO_ROWS, conv("rows", "c", (0, 2)), from_rows("c"), rnn("p")], "'c' (Conv) reads all"),
+        ([TO_ROWS, conv("rows", "c"), from_rows("c"), rnn("p")], "'c' (Conv) reads all"),
         (
             [
                 TO_ROWS,
@@ -173,11 +173,11 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
                 from_rows("c"),
                 rnn("p"),
             ],
-            "'c' (Conv) looks at all steps",
+            "'c' (Conv) reads all steps",
         ),
         (
             [TO_ROWS, new_node("padded = Pad rows front2"), from_rows("padded"), rnn("p")],
-            "'y' (Rnn) reads words that are not there at the same time",
+            "'y' (Rnn) reads steps that are not known at the same time",
         ),
         (
             [
@@ -188,23 +188,23 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
                 from_rows("c"),
                 rnn("p"),
             ],
-            "'b' (Pad) looks at all steps",
+            "'b' (Pad) reads all steps",
         ),
         (
             [TO_ROWS, new_node("padded = Pad rows front2", mode="edge"), conv("padded", "c")]
             + [from_rows("c"), rnn("p")],
-            "'padded' (Pad) looks at all steps",
+            "'padded' (Pad) reads all steps",
         ),
         (
             [TO_ROWS, new_node("end = Slice rows -2 far 2"), from_rows("end"), rnn("p")],
-            "'end' (Slice) looks at all steps",
+            "'end' (Slice) reads all steps",
         ),
         (
             [TO_ROWS, new_node("end = Slice rows 2 far 2"), from_rows("end"), rnn("p")],
-            "'end' (Slice) looks at all steps",
+            "'end' (Slice) reads all steps",
         ),
-        ([new_node("y = Pad x words2")], "'y' has more words than there are"),
-        ([new_node("y = Relu x")], "has no recurrent layer, and looks at no step before"),
+        ([new_node("y = Pad x words2")], "'y' has more steps than the input"),
+        ([new_node("y = Relu x")], "has no recurrent layer, and reads no earlier step"),
     ],
 )
 def test_what_looks_ahead_has_no_step_and_says_why(nodes: list[Node], told: str) -> None:

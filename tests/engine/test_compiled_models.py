@@ -179,8 +179,8 @@ def test_an_open_size_of_a_state_is_refused_with_options_that_suffice(
         compile_model(graph, tmp_path / "m.onernn", **options)
     assert not (tmp_path / "m.onernn").exists()
     open_axes, advice = error.value.refusals
-    assert open_axes.where in ("h", "h0") and "open axes: 2;" in open_axes.reason
-    words = shlex.split(advice.reason.partition("say ")[2].replace("?", "3"))
+    assert open_axes.where in ("h", "h0") and "open axes 2:" in open_axes.reason
+    words = shlex.split(advice.reason.partition("pass ")[2].replace("?", "3"))
     assert {*words[::2]} == {"--input"}
     model = opened(graph, tmp_path / "m.onernn", **options, inputs=read_declared(words[1::2]))
     steps, x = model.steps(), uniform(5, 1, 3, 4)
@@ -227,8 +227,8 @@ def test_sizes_that_contradict_each_other_are_refused_with_those_that_fit(tmp_pa
     with pytest.raises(UnsupportedError) as error:
         compile_model(one_step(2, 1), tmp_path / "m.onernn")
     said = {each.where: each.reason for each in error.value.refusals}
-    assert "axis 1: expected 1, as other inputs need, got 2" in said["x"]
-    assert "axis 2: expected 2, as other inputs need, got 1" in said["h"]
+    assert "axis 1: expected 1, which other inputs need, got 2" in said["x"]
+    assert "axis 2: expected 2, which other inputs need, got 1" in said["h"]
     narrow = small((new_node("y = Conv x w"),), {"x": (1, 1, 2)}, "y", w=uniform(1, 1, 4))
     with pytest.raises(UnsupportedError):
         compile_model(narrow, tmp_path / "m.onernn")

@@ -150,19 +150,22 @@ def test_chunks_give_what_the_whole_gives(graph: Graph, late: int) -> None:
 @pytest.mark.parametrize(
     ("nodes", "told"),
     [
-        ([rnn("x", ["y"], direction="right2left")], "from the last step to the first"),
-        ([rnn("x", ["y"], direction="bidirectional_concat")], "from the last step to the first"),
+        ([rnn("x", ["y"], direction="right2left")], "expected a layer that runs left2right"),
+        (
+            [rnn("x", ["y"], direction="bidirectional_concat")],
+            "expected a layer that runs left2right",
+        ),
         (
             [
                 rnn("x", ["a"]),
                 new_node("m = ReduceMean a time"),
                 new_node("y = Sub a m"),
             ],
-            "needs other steps than those so far",
+            "may count steps, or read later ones",
         ),
         (
             [rnn("x", ["a"]), new_node("y = CumSum a zero")],
-            "needs other steps than those so far",
+            "may count steps, or read later ones",
         ),
         (
             [
@@ -177,7 +180,7 @@ def test_chunks_give_what_the_whole_gives(graph: Graph, late: int) -> None:
             [TO_ROWS, new_node("q = Softmax rows"), from_rows("q"), rnn("p", ["y"])],
             "Softmax",
         ),
-        ([new_node("y = Relu x")], "no layer goes along an open number of steps"),
+        ([new_node("y = Relu x")], "expected a recurrent layer over an open number of steps"),
     ],
 )
 def test_what_needs_other_steps_is_refused_by_name(nodes: list[Node], told: str) -> None:
@@ -254,7 +257,7 @@ STEPS = new_node("steps = Shape x", start=0, end=1)
                 new_node("most = Min steps thousand"),
                 new_node("p = Slice x none most time"),
             ],
-            r"'p' \(Slice\): it makes steps that are no input's",
+            r"'p' \(Slice\): expected the steps of an input",
         ),
         (
             [
@@ -278,7 +281,7 @@ STEPS = new_node("steps = Shape x", start=0, end=1)
         ),
         (
             [new_node("p = Slice x none thousand time")],
-            r"no layer goes along an open number of steps",
+            r"expected a recurrent layer over an open number of steps",
         ),
         (
             [rnn("x", ["a"]), new_node("y = Slice a none thousand time")],
@@ -294,7 +297,7 @@ STEPS = new_node("steps = Shape x", start=0, end=1)
                 new_node("long = Greater sums limit_f"),
                 new_node("p = Where long x doubled"),
             ],
-            r"'sums' \(CumSum\): it needs other steps",
+            r"'sums' \(CumSum\): it may count steps",
         ),
     ],
 )
@@ -397,15 +400,15 @@ def test_a_first_frame_of_a_stream_brings_what_is_looked_ahead() -> None:
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
-        ([TO_ROWS, new_node("c = Conv rows k", strides=(2,))], "strides along time"),
-        ([TO_ROWS, conv("rows", "c", (3, 0))], "pads more steps than it looks back"),
+        ([TO_ROWS, new_node("c = Conv rows k", strides=(2,))], "expected stride 1 along time"),
+        ([TO_ROWS, conv("rows", "c", (3, 0))], "it pads 3 steps: expected at most"),
         (
             [TO_ROWS, new_node("c = Pad rows front", mode="reflect")],
-            "something else than zeros",
+            "expected zeros as padding",
         ),
         (
             [TO_ROWS, new_node("c = Slice rows far5k end channel")],
-            "more than 4096 steps ahead",
+            "expected at most 4096, got more",
         ),
     ],
 )

@@ -108,7 +108,7 @@ def test_what_no_byte_stands_for_is_refused(bad: float, at: int) -> None:
     if np.isinf(bad):
         assert session.run({"x": x})["q"][at] == (255 if bad > 0 else 0)
     else:
-        with pytest.raises(ShapeError, match="x holds NaN"):
+        with pytest.raises(ShapeError, match="x: expected values without NaN"):
             session.run({"x": x})
 
 
@@ -129,5 +129,5 @@ def test_places_that_are_none_are_refused(op: str, index: int) -> None:
     feed["at"] = feed["at"].reshape(1, 1) if op == "ScatterND" else feed["at"]
     session = session_of(new_node(f"y = {op} x at new"), feed, {})
     assert session.run(feed)["y"].tolist() == [0, 1, 1, 1]
-    with pytest.raises(ShapeError, match=f"index {index} is outside"):
+    with pytest.raises(ShapeError, match=f"index {index}: expected an index in"):
         session.run({**feed, "at": np.full_like(feed["at"], index)})

@@ -553,19 +553,19 @@ def test_what_is_not_exact_is_refused_by_name(reason: str, tmp_path: Path) -> No
 
 
 SHAPES: dict[str, tuple[Batch, Build]] = {
-    r"index 6 is outside \[0, 6\)": (
+    r"index 6: expected an index in \[0, 6\)": (
         np.array([0, 6]),
         row("lookup_table_v2", Ids="x", W=(6, 3), padding_idx=-1),
     ),
-    r"gives \(4, 3\) under offsets of 1 steps": (
+    r"expected 1 steps on axis 0, got \(4, 3\)": (
         ragged([[0, 1]], 3),
         row("elementwise_add", X="x", Y=(4, 3)),
     ),
-    "ends at 4, but there are 5 steps": (
+    "must end at 5, the number of steps, got 4": (
         numbers(5, 3),
         row("lod_reset", X="x", target_lod=[0, 2, 4]),
     ),
-    r"gives \(1, 5, 6\) under offsets of 5 steps": (
+    r"expected 5 steps on axis 0, got \(1, 5, 6\)": (
         ragged(LOD, 2, 3),
         row("reshape2", X="x", shape=[1, -1, 6]),
     ),

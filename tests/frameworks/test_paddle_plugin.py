@@ -307,8 +307,8 @@ def test_programs_of_the_same_names_keep_their_numbers_apart(tmp_path: Path) -> 
 
 
 WRONG = {
-    "ends at 4, but there are 5 steps": [[0, 2, 4]],
-    "ends at 9, but there are 5 steps": [[0, 2, 9]],
+    "must end at 5, the number of steps, got 4": [[0, 2, 4]],
+    "must end at 5, the number of steps, got 9": [[0, 2, 9]],
     "must not decrease": [[0, 3, 2, 5]],
     "expected a LoD": [],
     "at least one": [[]],

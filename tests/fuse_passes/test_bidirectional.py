@@ -114,7 +114,9 @@ def test_directions_under_one_attention_are_a_pair() -> None:
 def test_cells_of_every_word_and_two_attentions_are_refused() -> None:
     model = two(Cell.LSTM, "h", "c", "cells")
     result = fuse(replace(model, outputs=(*model.outputs, Value("zcells"))))
-    assert reasons(result) == ["bidirectional: the cell of every word of one direction is used"]
+    assert reasons(result) == [
+        "bidirectional: the cell state of every step of one direction is read"
+    ]
     assert fuse(model).applied
     apart = fuse(two(Cell.AUGRU, attention=("s", "t")))
     assert reasons(apart) == ["bidirectional: each direction has an attention of its own"]
@@ -129,7 +131,7 @@ REFUSED = {
     ),
     "'y' has another user": (pair(LEFT, RIGHT), ["yz", "y"]),
     "only one direction has an initial state": (pair({**LEFT, "state": "h0"}, RIGHT), ["yz"]),
-    "one direction starts from what the other one gives": (
+    "one direction starts from the result of the other": (
         pair({**LEFT, "outputs": ("y", "h"), "state": "h0"}, {**RIGHT, "state": "half"}),
         ["yz"],
     ),

@@ -67,7 +67,7 @@ def test_a_dropout_in_training_stays(known: bool) -> None:
         nodes.insert(0, new_node("yes = Not no"))
         arrays["no"] = ~arrays.pop("yes")
     result = fused_once(graph(nodes, ["y"], **arrays))
-    assert reasons(result) == ["identities: it may drop something: training_mode"]
+    assert reasons(result) == ["identities: it may drop values: training_mode"]
 
 
 @pytest.mark.parametrize("ops", [("MatMul",), ("MatMul", "Identity"), ()])

@@ -92,7 +92,7 @@ REFUSED: dict[str, tuple[list[Node], list[str]]] = {
         ],
         ["y"],
     ),
-    "oneDNN's own stacking joins layers in another way": (
+    "oneDNN's own stacking joins layers in a different way": (
         [
             layer("x", "a", INPUT, stacking="onednn"),
             layer("a", "y", 2 * HIDDEN, stacking="onednn"),

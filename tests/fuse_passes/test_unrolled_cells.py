@@ -202,21 +202,21 @@ def test_a_decoder_that_reads_its_own_output_is_left_alone() -> None:
     for _ in range(3):
         h = u.gru(x, h)
         x = u.emit("Add", u.emit("Gemm", h, u.weight("back", HIDDEN, INPUT)), u.x[1])
-    assert "unrolled_cells: its input is made of its own output" in refused(u, h)
+    assert "unrolled_cells: its input depends on its own output" in refused(u, h)
 
 
 def test_a_state_that_is_one_for_all_sentences_is_left_alone() -> None:
     u = Unrolled(2)
     learned = u.constant(np.full((1, HIDDEN), 0.5, np.float32), "learned")
     outputs, _ = chain(u, "gru", (learned,))
-    assert refused(u, outputs[-1]) == {"unrolled_cells: 'learned' is one state for all sentences"}
+    assert refused(u, outputs[-1]) == {"unrolled_cells: 'learned' is one state for all sequences"}
 
 
 def test_inputs_of_constants_only_are_left_alone() -> None:
     u = Unrolled(2)
     start = u.emit("Neg", u.constant(np.ones((1, INPUT), np.float32)))
     outputs, _ = chain(u, "gru", xs=[start, u.x[0]])
-    assert refused(u, outputs[-1]) == {"unrolled_cells: its input is made of constants only"}
+    assert refused(u, outputs[-1]) == {"unrolled_cells: its input depends on constants only"}
 
 
 def not_fused(u: Unrolled, *outputs: str) -> None:

@@ -48,10 +48,10 @@ def diamond() -> Graph:
 @pytest.mark.parametrize(
     ("nodes", "outputs", "message"),
     [
-        ([op("nobody", "a")], "a", r"node 'a' \(Op\) uses 'nobody'"),
-        ([op("b", "a"), op("x", "b")], "a", r"node 'a' .* uses 'b'"),
-        ([op("x b", "a"), op("a", "b")], "b", r"node 'a' .* uses 'b'"),
-        ([op("x a", "a")], "a", r"node 'a' .* uses 'a'"),
+        ([op("nobody", "a")], "a", r"node 'a' \(Op\) reads 'nobody'"),
+        ([op("b", "a"), op("x", "b")], "a", r"node 'a' .* reads 'b'"),
+        ([op("x b", "a"), op("a", "b")], "b", r"node 'a' .* reads 'b'"),
+        ([op("x a", "a")], "a", r"node 'a' .* reads 'a'"),
         ([op("x", "a"), op("x", "a")], "a", r"node 'a' \(Op\) makes 'a'"),
         ([op("x", "a a")], "a", "makes 'a'"),
         ([op("w", "x")], "x", "makes 'x'"),
@@ -79,7 +79,7 @@ def test_an_output_may_be_an_input_or_a_constant() -> None:
 
 def test_the_error_tells_file_and_native_operator() -> None:
     node = Node("MatMul", ("y", "y"), ("a",), origin=(NativeOp(3, "mul"), NativeOp(4, "fc")))
-    with pytest.raises(ModelFormatError, match=r"^model\.onnx: node 'a' \(mul\+fc\) uses 'y'"):
+    with pytest.raises(ModelFormatError, match=r"^model\.onnx: node 'a' \(mul\+fc\) reads 'y'"):
         graph([node], "a")
 
 
@@ -166,7 +166,7 @@ def test_splice_prunes_what_only_the_old_needed(diamond: Graph) -> None:
 
 def test_splice_cannot_take_away_what_is_used(diamond: Graph) -> None:
     twice = [op("a", "c"), op("a", "b")]
-    for old, new, told in ((0, [], "uses 'a'"), (3, [], "output 'd'"), (2, twice, "makes 'b'")):
+    for old, new, told in ((0, [], "reads 'a'"), (3, [], "output 'd'"), (2, twice, "makes 'b'")):
         with pytest.raises(ModelFormatError, match=told):
             diamond.splice([diamond.nodes[old]], new)
 

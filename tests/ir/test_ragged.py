@@ -192,13 +192,13 @@ REFUSED: list[tuple[Any, str, str]] = [
     *(
         (partial(Ragged, WORDS, offsets), "offsets", numbers)
         for offsets, numbers in (
-            ([1, 4], "starts at 1"),
+            ([1, 4], "must start at 0, got 1"),
             ([3, 0, 1], "from_lengths"),
             ([0, 3, 1], "from_lengths"),
             ([0, 3, 2, 4], "from 3 to 2"),
             (np.array([0, 3, 2, 4], np.uint64), "from 3 to 2"),
-            ([0, 3], "3, but there are 4"),
-            ([0, 5], "5, but there are 4"),
+            ([0, 3], "must end at 4, the number of steps, got 3"),
+            ([0, 5], "must end at 4, the number of steps, got 5"),
             ([], "float64 (0,)"),
             ([0.0, 4.0], "float64 (2,)"),
             ([False, True], "bool (2,)"),
@@ -209,14 +209,18 @@ REFUSED: list[tuple[Any, str, str]] = [
     *(
         (lambda outer=outer: Ragged.from_lod(WORDS, [*outer, LEVELS]), f"outer level {at}", numbers)
         for outer, at, numbers in (
-            ([[0, 3]], 0, "3, but there are 2"),
-            ([[0, 1], [0, 1]], 1, "1, but there are 2"),
-            ([[0, 2], [0, 2]], 0, "2, but there are 1"),
+            ([[0, 3]], 0, "must end at 2, the number of elements below, got 3"),
+            ([[0, 1], [0, 1]], 1, "must end at 2, the number of elements below, got 1"),
+            ([[0, 2], [0, 2]], 0, "must end at 1, the number of elements below, got 2"),
             ([[0, 2, 1, 2]], 0, "from 2 to 1"),
-            ([[2]], 0, "starts at 2"),
+            ([[2]], 0, "must start at 0, got 2"),
         )
     ),
-    (lambda: Ragged.from_lengths(WORDS, [1, 2]), "offsets", "3, but there are 4"),
+    (
+        lambda: Ragged.from_lengths(WORDS, [1, 2]),
+        "offsets",
+        "must end at 4, the number of steps, got 3",
+    ),
     *(
         (partial(Ragged.from_lengths, WORDS, lengths), "lengths", numbers)
         for lengths, numbers in (
@@ -228,7 +232,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     *(
         (partial(Ragged.from_padded, PADDED, lengths), "lengths", numbers)
         for lengths, numbers in (
-            ([1], "2, one a sequence, got 1"),
+            ([1], "2, one per sequence, got 1"),
             ([4, 5], "sequence 1 has 5"),
             ([-1, 4], "sequence 0 has -1"),
         )
@@ -245,7 +249,11 @@ REFUSED: list[tuple[Any, str, str]] = [
         for shape in ((2, 3), (3, 4), (2,), (2, 4, 1))
     ),
     (lambda: Ragged(np.float32(1), [0, 1]), "data", "scalar"),
-    (lambda: Ragged(WORDS, [0, 4]).with_data(np.zeros(5)), "offsets", "4, but there are 5"),
+    (
+        lambda: Ragged(WORDS, [0, 4]).with_data(np.zeros(5)),
+        "offsets",
+        "must end at 5, the number of steps, got 4",
+    ),
     (lambda: Ragged.from_lod(WORDS, []), "lod", "none"),
     (lambda: Ragged.from_list([]), "sequences", "empty"),
     (lambda: Ragged.from_list([WORDS, np.zeros((4, 3))]), "sequence 1", "(4, 3)"),

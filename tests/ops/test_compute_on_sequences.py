@@ -122,12 +122,20 @@ def test_fill_writes_the_value_behind_each_sentence(value: np.ndarray) -> None:
 
 X = random_ragged([2, 0, 3], 2, 0)
 REFUSED = {
-    "'v0' carries no offsets": ("SequencePool", [X.data], {"kind": "sum", "empty": 0.0}),
-    "'v1' carries no offsets": ("SequenceExpand", [X.data, X.data], {"level": 0}),
-    "expected one number a step, got (5, 2)": ("SequenceSoftmax", [X], {}),
+    "'v0' has no offsets": ("SequencePool", [X.data], {"kind": "sum", "empty": 0.0}),
+    "'v1' has no offsets": ("SequenceExpand", [X.data, X.data], {"level": 0}),
+    "expected one value per step, shape (W,), got (5, 2)": ("SequenceSoftmax", [X], {}),
     "expected (W, I)": ("SequenceContext", [X.with_data(X.data[:, 0])], {"length": 1, "start": 0}),
-    "5 elements to be repeated, 3 counts": ("SequenceExpand", [X.data, X], {"level": 0}),
-    "batches of [1, 3] sequences": ("SequenceConcat", [X, random_ragged([1], 2, 0)], {}),
+    "expected 3 sequences or rows, as 'like' has, got 5": (
+        "SequenceExpand",
+        [X.data, X],
+        {"level": 0},
+    ),
+    "expected equal numbers of sequences, got [1, 3]": (
+        "SequenceConcat",
+        [X, random_ragged([1], 2, 0)],
+        {},
+    ),
     "longest sequence, 3, got 2": ("SequenceFill", [X, np.float32([0])], {"time": 2}),
 }
 

@@ -229,14 +229,17 @@ def test_it_is_written_and_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change, reason",
     [
-        ({"w_scale": np.zeros(1, np.float32)}, "scale of w: expected finite float32 above 0"),
+        (
+            {"w_scale": np.zeros(1, np.float32)},
+            "scale of w: expected finite float32 values above 0",
+        ),
         ({"r_scale": np.full(1, np.nan, np.float32)}, "scale of r"),
         ({"w_scale": np.ones(3, np.float32)}, r"scale \(3,\).* of w: expected \(1,\) or \(1, 24\)"),
-        ({"w_zero": np.zeros(1, np.uint8)}, "w of int8, zero point of uint8"),
+        ({"w_zero": np.zeros(1, np.uint8)}, "w: expected .*, got int8 and uint8"),
         ({"w": np.zeros((1, WIDTH + 1, 4 * UNITS), np.int8)}, "w: expected"),
         ({"r": np.zeros((1, UNITS), np.int8)}, "r: expected|w: expected"),
         ({"b": np.zeros((1, 4 * UNITS), np.float32)}, "b: expected"),
-        ({"w": np.zeros((1, WIDTH, 4 * UNITS), np.int16)}, "w of int16"),
+        ({"w": np.zeros((1, WIDTH, 4 * UNITS), np.int16)}, "w: expected .*, got int16"),
     ],
 )
 def test_what_is_no_quantized_layer_is_refused(change: dict, reason: str) -> None:

@@ -74,7 +74,7 @@ def test_the_vector_its_parts_and_its_gates_are_the_same_numbers(stack: mxnet.St
 def test_a_vector_of_the_wrong_length_is_refused() -> None:
     stack = mxnet.Stack("lstm", 3, 1, 1)
     for wrong in (stack.elements(0), stack.elements(2) - 1, 0):
-        with pytest.raises(ShapeError, match=f"parameters: {wrong} "):
+        with pytest.raises(ShapeError, match=f"parameters: .*, got {wrong} "):
             mxnet.split(np.zeros(wrong, np.float32), stack)
     with pytest.raises(ShapeError, match="expected a vector"):
         mxnet.split(np.zeros((2, 3), np.float32), stack)

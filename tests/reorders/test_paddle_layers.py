@@ -99,5 +99,5 @@ def test_a_weight_list_of_the_wrong_length_is_refused() -> None:
 
 def test_a_projected_layer_has_no_weight_list() -> None:
     weights = RnnWeights(None, counted(1, 1, 3, 4, 3))
-    with pytest.raises(ShapeError, match="has no w_ih"):
+    with pytest.raises(ShapeError, match="input weights w_ih"):
         paddle.rnn_weights_back([weights], "LSTM")

@@ -99,7 +99,7 @@ def test_another_version_or_instruction_set_is_refused_by_name(
     run(source, out)
     rewrite_manifest(out, **{key: value})
     before = files(out)
-    with pytest.raises(UnsupportedError, match=f"begun with {key}"):
+    with pytest.raises(UnsupportedError, match=f"expected {key}"):
         run(source, out)
     assert files(out) == before
 

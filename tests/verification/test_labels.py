@@ -102,11 +102,11 @@ def test_outputs_are_named_and_what_holds_no_labels_is_refused() -> None:
     for outputs, name, message in (
         (("y", "h"), "", r"labels of '' \(--labels-of, .* expected one of \['y', 'h'\]"),
         (("h",), "hh", "labels of 'hh'"),
-        (("one",), "", "labels of 'one': it has one number a row"),
+        (("one",), "", "labels of 'one': expected integers"),
     ):
         with pytest.raises(UnsupportedError, match=message):
             quantize(tagger(*outputs), feeds, labels_of=name)
-    with pytest.raises(UnsupportedError, match="belongs to a budget of labels"):
+    with pytest.raises(UnsupportedError, match="expected a budget of labels"):
         onernn.quantize(tagger("h"), feeds, budget="max_abs 1", labels_of="h")
 
 

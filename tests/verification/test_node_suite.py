@@ -127,7 +127,7 @@ def test_folders_are_those_of_onnx_s_own_suite(tmp_path: Path) -> None:
 def test_what_an_unknown_axis_and_a_missing_backend_are_told() -> None:
     with pytest.raises(ValueError, match="cells: expected some of"):
         list(node_cases(("gru", "no_cell")))
-    with pytest.raises(TypeError, match=r"say which backend: backend = \.\.\."):
+    with pytest.raises(TypeError, match=r"expected a backend: write backend = \.\.\."):
         NodeConformance().layer(None)  # type: ignore[arg-type]
     assert len(CELLS) == len(set(CELLS))
 

@@ -290,7 +290,7 @@ UNLIKE_LAYERS = {
     "exchanged when written": (packed("hc", "ch"), "sN: .* 's'"),
     "exchanged when read": (packed("ch", "hc"), "sN: .* 's'"),
     "another layer's": (two_layers(crossed=True), "sN: .* 's'"),
-    "read by the frame": (packed(reads="h0"), "state 'seen' is read"),
+    "read by the frame": (packed(reads="h0"), "state 'seen': expected only recurrent"),
 }
 
 
@@ -400,7 +400,7 @@ def test_a_branch_that_stays_open_tells_which_input_decides_it() -> None:
     [
         ({"q": "sN"}, "no such input; there are x, s"),
         ({"s": "q"}, "no such output; there are y, sN"),
-        ({"s": "sN", "x": "sN"}, "one output of two states"),
+        ({"s": "sN", "x": "sN"}, "expected one state per output, got 2"),
         ({}, "expected an input of frames, and a state"),
         ({"x": "y"}, "expected the type of 'x'"),
     ],

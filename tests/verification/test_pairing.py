@@ -92,7 +92,7 @@ def test_a_map_names_the_inputs_and_outputs_of_a_recording(tmp_path: Path) -> No
     [
         ({"u": "p"}, "'u' is not one of"),
         ({"x": "u"}, "'u' is not one of"),
-        ({"x": "p", "z": "p"}, "two names for one"),
+        ({"x": "p", "z": "p"}, "expected different names"),
     ],
 )
 def test_a_map_that_fits_nothing_is_refused(

@@ -188,8 +188,8 @@ def test_what_cannot_calibrate_is_refused_by_name() -> None:
     bad[2]["x"].data[1, 1] = np.nan
     for given, message in (
         (bad, "batch 2: input 'x' has NaN or infinity"),
-        ([], "no batches with steps: give one at least"),
-        ([of_lengths(0, 0)] * 2, "no batches with steps"),
+        ([], "batches: expected at least one with steps"),
+        ([of_lengths(0, 0)] * 2, "at least one with steps"),
     ):
         with pytest.raises(UnsupportedError, match=message):
             onernn.quantize(two(), given)
@@ -358,9 +358,9 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
         ("m o.onnx --data none.npz", "no such file"),
         ("m o.onnx --data io.npz --budget f1", "budget 'f1': expected 'labels 0.1%'"),
         ("m o.onnx --data io.npz --budget 'labels 9%' --labels-of o", "labels of 'o'"),
-        ("m o.onnx --data io.npz --labels-of o", "belongs to a budget of labels"),
+        ("m o.onnx --data io.npz --labels-of o", "expected a budget of labels"),
         ("m o.txt --data io.npz", "cannot write .txt"),
-        ("m o.pdmodel --data io.npz", "cannot say that this layer computes in u8"),
+        ("m o.pdmodel --data io.npz", "cannot store that this layer computes in u8"),
     ],
 )
 def test_the_command_refuses_and_writes_nothing(

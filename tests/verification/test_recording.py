@@ -51,7 +51,10 @@ def test_digits_are_a_position_unless_an_output_bears_that_name() -> None:
 
 @pytest.mark.parametrize(
     "arrays, message",
-    [({"in__x": WORDS}, "no recorded outputs"), ({"out__7": WORDS}, "out__7 is unknown")],
+    [
+        ({"in__x": WORDS}, "expected recorded outputs"),
+        ({"out__7": WORDS}, "out__7: expected an output of the model"),
+    ],
 )
 def test_outputs_that_do_not_fit_are_refused(arrays: dict, message: str) -> None:
     with pytest.raises(ModelFormatError, match=message):

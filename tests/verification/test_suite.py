@@ -141,9 +141,9 @@ def test_a_known_failure_that_passes_is_told(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('"lstm-*" = "not among the cells"', "'lstm-[*]' is the name of no case"),
-        ('"gru-*" = ""', "'gru-[*]' needs its reason"),
-        ('"gru-*" = 3', "'gru-[*]' needs its reason"),
+        ('"lstm-*" = "not among the cells"', "'lstm-[*]': expected the name of a case"),
+        ('"gru-*" = ""', "'gru-[*]': expected its reason"),
+        ('"gru-*" = 3', "'gru-[*]': expected its reason"),
         ("gru = [", "known failures *known.toml: "),
         (None, "known failures *known.toml: "),
     ],
@@ -177,7 +177,7 @@ def test_an_axis_with_nothing_or_something_unknown_on_it_is_an_error(
 
 OUTPUTS = "def outputs(self, layer, case): "
 WEIGHTS_OF = "def weights(self, layer, case): return "
-NO_STATE = "no final state; if there is none, final_states = False"
+NO_STATE = "expected a final state, got None; write final_states = False"
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ NO_STATE = "no final state; if there is none, final_states = False"
         *(
             (f"{OUTPUTS}return {returned}", said)
             for returned, said in (
-                ("case.pad(), ()", r"expected a list of sentences, got ndarray \(5, 7, 7\)"),
+                ("case.pad(), ()", r"expected a list of sequences, got ndarray \(5, 7, 7\)"),
                 ("run(case)[0], None", NO_STATE),
                 ("run(case)[0], ()", "expected 1 arrays, got 0"),
-                ("run(case)[0][:2], ()", "5 sentences, got 2"),
+                ("run(case)[0][:2], ()", "5 sequences, got 2"),
                 ("[0 * y.astype(int) for y in run(case)[0]], run(case)[1]", "float64, got int64"),
                 ("run(case)[0]", r"outputs: expected \(y, final state\), got list of 5: ndarray"),
                 ("case.pad()", r"outputs: expected \(y, final state\), got ndarray \(5, 7, 7\)"),
@@ -208,7 +208,7 @@ NO_STATE = "no final state; if there is none, final_states = False"
             for returned, said in (
                 (
                     "replace(case.spec, direction='right2left'), case.weights",
-                    "weights: expected those of RnnSpec.*left2right.*, read RnnSpec.*right2left",
+                    "weights: expected RnnSpec.*left2right.*, got RnnSpec.*right2left",
                 ),
                 ("{'W': 1}", "weights: expected RnnWeights, a list of one for each.*got dict"),
                 ("None", "got NoneType"),

@@ -232,7 +232,7 @@ def test_ids_are_ids_behind_whatever_only_moves_them(node: Node) -> None:
 def test_a_model_whose_inputs_cannot_be_guessed_asks_for_data() -> None:
     node, constants = new_node("y = Reshape x s"), {"s": np.array([7919])}
     graph = Graph("odd", (Value("x"),), (Value("y"),), (node,), constants)
-    with pytest.raises(UnsupportedError, match="give --data"):
+    with pytest.raises(UnsupportedError, match="pass --data"):
         make_inputs(graph)
 
 
@@ -252,14 +252,14 @@ def test_inputs_of_other_names_are_matched_in_order_and_said_so() -> None:
     x = np.zeros((2, 3), np.float32)
     found, notes = feed_for([Value("data", "float32", (None, 3))], {"x": x}, "the model")
     assert found["data"] is x and "'data' of the model is given 'x'" in notes[0]
-    with pytest.raises(ModelFormatError, match="no 'data'"):
+    with pytest.raises(ModelFormatError, match="expected 'data'"):
         feed_for([Value("data", "float32", (None, 4))], {"x": x}, "the model")
 
 
 def test_outputs_of_other_names_are_matched_in_order_and_said_so() -> None:
     found, notes = outputs_for(["a", "b"], {"b": np.ones(1), "c": np.zeros(1)})
     assert found["a"][0] == "c" and found["b"][0] == "b" and "'c'" in notes[0]
-    with pytest.raises(ModelFormatError, match="a, the reference b"):
+    with pytest.raises(ModelFormatError, match="expected a .*, got b, c"):
         outputs_for(["a"], {"b": np.ones(1), "c": np.zeros(1)})
 
 

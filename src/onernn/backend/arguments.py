@@ -25,7 +25,7 @@ Layout = Literal["tnc", "ntc"]
 def check_numbers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     """Returns floats in ``dtype``. Raises `ShapeError` for other types of values."""
     if array.dtype not in (np.float32, np.float64):
-        raise ShapeError(f"{name}: expected {dtype} numbers, got {array.dtype}")
+        raise ShapeError(f"{name}: expected {dtype} values, got {array.dtype}")
     return convert(array, dtype, name)
 
 
@@ -53,8 +53,8 @@ def check_input(
     words = check_numbers("x", words, dtype)
     states = check_state(spec, state, sentences, dtype)
     if (attention is not None) != spec.cell.has_attention:
-        needs = "needs" if spec.cell.has_attention else "takes no"
-        raise ShapeError(f"attention: {spec.cell.name} {needs} attention")
+        expected = "one channel" if spec.cell.has_attention else "none"
+        raise ShapeError(f"attention: expected {expected} for {spec.cell.name}")
     if attention is not None:
         scale = check_numbers("attention", _check_like("attention", attention, "x", x, 1), dtype)
         attention = x.with_data(scale) if isinstance(x, Ragged) else lay_out(scale, layout)
@@ -71,7 +71,7 @@ def _check_like(name: str, batch: Batch, of: str, like: Batch, channels: int) ->
         raise ShapeError(f"{name}: expected {wanted}{expected}, like {of}, got {got}{data.shape}")
     if isinstance(batch, Ragged) and isinstance(like, Ragged):
         if not np.array_equal(batch.offsets, like.offsets):
-            raise ShapeError(f"{name}: expected the offsets of {of}, got others")
+            raise ShapeError(f"{name}: expected the offsets of {of}, got different ones")
     return data
 
 
@@ -167,7 +167,7 @@ class Tape:
     def check_maker(self, maker: object) -> None:
         """Raises `TapeError` if another layer recorded the tape."""
         if self._maker is not maker:
-            raise TapeError("tape: another layer recorded it; only that one can go backward on it")
+            raise TapeError("tape: expected a tape that this layer recorded, got a different one")
 
     def take(self) -> Any:
         """Returns the record, once. Raises `TapeError` from the second call on."""
@@ -200,7 +200,7 @@ def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
                 raise ShapeError(f"{what}: expected {expected}, got {got}")
             repeats = any(not s for s, n in zip(array.strides, array.shape, strict=True) if n > 1)
             if not array.flags.writeable or repeats:
-                how = "one whose numbers share memory" if repeats else "a read-only one"
+                how = "one whose elements share memory" if repeats else "a read-only one"
                 raise ShapeError(f"{what}: expected an array to add to, got {how}")
 
 

@@ -112,7 +112,7 @@ class AutoBackend(LayerBackend):
             slow.why = "; ".join(filter(None, (slow.why, *missing, *map(str, refusals))))
             return slow
         reasons = [each for refusal in refusals for each in refusal.refusals]
-        raise UnsupportedError("no backend runs this:", (*reasons, *map(Refusal, missing)))
+        raise UnsupportedError("no backend runs this layer:", (*reasons, *map(Refusal, missing)))
 
     def find_preferred(self, dtype: str) -> OneDnnBackend | KernelsBackend | None:
         """Returns the backend that is asked first to run layers of a dtype; None if it is

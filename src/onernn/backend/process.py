@@ -135,8 +135,8 @@ def read_isa_cap() -> str | None:
     if wish in ("", *isas()):
         return wish or None
     raise LibraryError(
-        f"{MAX_ISA}={os.environ[MAX_ISA]}: no instruction set of this machine's libraries;"
-        f" unset it, or take one of {', '.join(isas())}"
+        f"{MAX_ISA}={os.environ[MAX_ISA]}: expected an instruction set of this machine's libraries;"
+        f" unset it, or set it to one of {', '.join(isas())}"
     )
 
 

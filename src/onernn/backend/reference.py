@@ -66,7 +66,7 @@ def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: st
     ('float64', (4, 1, 3))
     """
     if dtype not in _DTYPES:
-        raise UnsupportedError(f"dtype {dtype!r}: the reference computes in f32 or f64")
+        raise UnsupportedError(f"dtype {dtype!r}: expected f32 or f64 on the reference")
     layers, real = layers_of(spec, weights), _DTYPES[dtype]
     return Stack(
         spec,

@@ -349,7 +349,8 @@ class Stack:
         ((4, 1, 2), (1, 1, 3, 3, 3))
         """
         if not isinstance(tape, Tape):
-            raise TapeError(f"tape: expected what run_training gave, got {type(tape).__name__}")
+            got = type(tape).__name__
+            raise TapeError(f"tape: expected the tape that run_training returned, got {got}")
         trainer, frame = self.trainer(), tape.frame
         tape.check_maker(trainer)
         gradient = check_gradient(dy, frame, self.spec.output_size, self._real)

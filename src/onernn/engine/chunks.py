@@ -46,17 +46,17 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
             uses = [_uses(size, time) for value in values for size in _all(value)]
             if None not in values:
                 if None in uses:
-                    yield node, "it divides the number of steps"
+                    yield node, "it divides the number of steps, which differs between chunks"
                 elif any(uses):
                     counts.update(filter(None, node.outputs))
             elif asks or not all(_describes_shape(node, index) for index in read):
-                yield node, "it computes with the number of steps"
+                yield node, "it computes with the number of steps, which differs between chunks"
         within = (each.op for body in bodies(node).values() for each in every_node(body))
         if not {"Shape", "Size", "Slice"}.isdisjoint(within):
             if any(_along(graph.types[name], time) for name in node.inputs if name):
-                yield node, "what is inside may compute with the number of steps"
+                yield node, "its graph may compute with the number of steps"
         if _meet(graph.types, node, time):
-            yield node, "it needs other steps than those so far: it may count them"
+            yield node, "it may count steps, or read later ones"
 
 
 def _moves(node: Node) -> bool:
@@ -123,7 +123,8 @@ def far_steps(types: Types, node: Node, time: str) -> str:
     for axis, *pair in zip(along, starts, ends, strict=False):
         far = (each.number is not None and 1 < abs(each.number) < _FAR for each in pair)
         if axis in timed and any(far):
-            return f"it takes steps [{pair[0]}:{pair[1]}]"
+            expected = "expected all steps, or all except the first or the last"
+            return f"it takes steps [{pair[0]}:{pair[1]}]: {expected}"
     return ""
 
 
@@ -173,7 +174,7 @@ class Stateful:
             return self.first[name]
         value = next(value for value in self.graph.inputs if value.name == name)
         if value.shape is None or value.lod_depth:
-            raise UnsupportedError(f"state {value}: its shape is not known: give inputs= or first=")
+            raise UnsupportedError(f"state {value}: its shape is not known: pass inputs= or first=")
         sizes = [size if isinstance(size, int) else 1 for size in value.shape]
         return np.zeros(sizes, value.dtype or "float32")
 
@@ -234,7 +235,9 @@ def prove(graph: Graph, model: Stateful) -> Stateful:
             result = (node for node in graph.nodes if _first_apart(node, whole, parts))
             first = next(result, graph.producer(value.name))
             where = first.label if first else value.name
-            raise refuse(graph, f"it needs other steps than those so far: {why}", where)
+            raise refuse(
+                graph, f"its results in chunks differ from those of the whole: {why}", where
+            )
     return replace(model, delay=delay)
 
 
@@ -258,7 +261,8 @@ def _noting(values: dict[str, Any]) -> Any:
 
 def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator) -> Array:
     if value.shape is None or value.dtype is None:
-        raise UnsupportedError(f"input {value}: its type and shape are not known")
+        why = "its type and shape are not known: declare them with inputs=, --input"
+        raise UnsupportedError(f"input {value}: {why}")
     sizes = [size if isinstance(size, int) else _OPEN for size in value.shape]
     if axis is not None:
         sizes[axis] = steps
@@ -286,14 +290,14 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
         return "ragged values", 0
     axes = [index for index, size in enumerate(whole.shape) if size != parts[0].shape[index]]
     if any(part.ndim != whole.ndim for part in parts) or len(axes) > 1:
-        return "other axes", 0
+        return "different axes", 0
     joined = np.concatenate(parts, axes[0]) if axes else parts[-1]
     late = whole.shape[axes[0]] - joined.shape[axes[0]] if axes else 0
     if late < 0:
-        return "more steps than there are", 0
+        return "more steps than the input has", 0
     expected = whole.take(range(joined.shape[axes[0]]), axes[0]) if axes else whole
     if joined.dtype.kind != "f":
-        return ("" if np.array_equal(joined, expected) else "other numbers"), late
+        return ("" if np.array_equal(joined, expected) else "different values"), late
     apart = np.abs(joined.astype(float) - expected).max(initial=0)
     bound = _CLOSE[1] + _CLOSE[0] * np.abs(expected).max(initial=0)
     return ("" if apart <= bound else f"{apart:.3g} apart"), late
@@ -324,7 +328,7 @@ def expose(model: Graph) -> Stateful:
     for node, why in counting(graph, time):
         raise maker.refuse(node, why)
     if not maker.states:
-        raise refuse(graph, "its states are inputs already, or it has none", "model")
+        raise refuse(graph, "expected a state that is not an input yet, got none", "model")
     chunk_graph = replace(
         graph,
         inputs=(*map(_open, graph.inputs), *(Value(n, a.dtype.name, s) for n, a, s in maker.first)),
@@ -378,9 +382,9 @@ def _time(graph: Graph, types: Types) -> str:
             if not any(_along(value.type, name) for value in graph.inputs):
                 made = ((n, o) for n in graph.nodes for o in n.outputs if o)
                 maker = next(n for n, o in made if _along(types[o], name))
-                raise refuse(graph, "it makes steps that are no input's", maker.label)
+                raise refuse(graph, "expected the steps of an input, got other steps", maker.label)
             return name
-    raise refuse(graph, "no layer goes along an open number of steps", "model")
+    raise refuse(graph, "expected a recurrent layer over an open number of steps", "model")
 
 
 def _steps_and_batch(graph: Graph, types: Types, layer: Node) -> list[Size | None]:
@@ -391,7 +395,7 @@ def _steps_and_batch(graph: Graph, types: Types, layer: Node) -> list[Size | Non
         while maker and maker.op != "SequenceUnpad" and maker.inputs:
             maker = graph.producer(maker.inputs[0])
         if maker is None or maker.op != "SequenceUnpad":
-            raise refuse(graph, "its sequences are ragged, or may be", layer.label)
+            raise refuse(graph, "expected dense (T, N, I), got sequences of lengths", layer.label)
         x, is_swapped = maker.inputs[0], not maker.attrs.time_major
     sizes = [*(types[x].shape or ()), None, None][:2]
     return sizes[::-1] if is_swapped else sizes
@@ -507,18 +511,18 @@ class _Maker(Tape):
         node = node.rename({x: self._delay(node, x, by) for x, by in waiting.items()})
         self.late |= {n: late for n in node.outputs if n and self._axes(n)}
         if node.op == "SequenceUnpad" and late:
-            raise self.refuse(node, "its lengths do not count the steps that wait before it")
+            raise self.refuse(node, "its lengths do not include the steps that are delayed")
         if not self._with_states(node):
             self.nodes.append(node)
         if any(self.late.get(name, 0) > _MOST for name in node.outputs):
-            raise self.refuse(node, f"it looks more than {_MOST} steps ahead")
+            raise self.refuse(node, f"it reads steps ahead: expected at most {_MOST}, got more")
 
     def _delay(self, node: Node, x: str, by: int) -> str:
         """Returns the value, delayed by ``by`` steps."""
         if (x, by) not in self.waiting:
             axes = self._axes(x)
             if len(axes) != 1:
-                raise self.refuse(node, f"{x!r} has to wait, and has steps on several axes")
+                raise self.refuse(node, f"{x!r} is delayed: expected steps on one axis")
             joined = self._behind(node, x, axes[0], 0, by)
             self.waiting[x, by] = self._cut(joined, 0, -by, axes[0])
         return self.waiting[x, by]
@@ -550,9 +554,10 @@ class _Maker(Tape):
         if steps is None or self.time not in steps.names:
             return False
         if rnn.spec.direction != "left2right":
-            raise self.refuse(node, "it reads from the last step to the first")
+            why = f"expected a layer that runs left2right, got {rnn.spec.direction}"
+            raise self.refuse(node, why)
         if count is None or self.time in count.names:
-            raise self.refuse(node, "its batch is not known, or depends on the steps")
+            raise self.refuse(node, "expected a batch that does not depend on the steps")
         batch, dtype = count.number, self.types[rnn.x].dtype or "float32"
         widths = (rnn.spec.recurrent_size, rnn.spec.hidden_size)
         before, after, copies = [], [], []
@@ -563,7 +568,8 @@ class _Maker(Tape):
                 after.append(rnn.finals[index])
                 continue
             if name and not self._is_zero(name):
-                raise self.refuse(node, f"its initial state {name!r} is computed")
+                why = f"its initial state {name!r} is computed: expected zeros or an input"
+                raise self.refuse(node, why)
             initial, final = self.state(
                 "hc"[index], np.zeros(sizes, dtype), (*sizes[:2], batch, width)
             )
@@ -619,16 +625,16 @@ class _Maker(Tape):
             return False
         window = operator.reach(node.attrs, axis, *_types_of(self.types, node))
         if node.op == "Pad" and window is None:
-            raise self.refuse(node, "it pads time by something else than zeros")
+            raise self.refuse(node, "it pads time: expected zeros as padding")
         if window is None or (window.stride == 1 and self._more(out, axis) is None):
             return self._far(node)
         if window.stride != 1 or window.same:
-            raise self.refuse(node, "it strides along time, or pads by itself")
+            raise self.refuse(node, "expected stride 1 along time, and pads as numbers")
         steps, zeros = window.extent - 1, max(window.before, 0)
         if zeros > steps > 0:
-            raise self.refuse(node, "it pads more steps than it looks back")
+            raise self.refuse(node, f"it pads {zeros} steps: expected at most {steps}, its reach")
         if max(zeros, window.after) > 0 and not self._pads_zeros(node):
-            raise self.refuse(node, "it pads time by something else than zeros")
+            raise self.refuse(node, "it pads time: expected zeros as padding")
         cut, x = max(-window.before, 0), node.inputs[0]
         if steps or zeros or cut:
             x = self._behind(node, x, axis, zeros, steps + cut)
@@ -654,7 +660,7 @@ class _Maker(Tape):
         numbers = [self.types[node.input(k)].numbers for k in vectors]
         known = [each for each in numbers if each is not None]
         if len(known) < len(numbers):
-            raise self.refuse(node, "its sizes along other axes are not known")
+            raise self.refuse(node, "its sizes along other axes are not known: fix the sizes")
         count = len(known[0]) // (2 if node.op == "Pad" else 1)
         own = self.types[node.input(3)].numbers if node.input(3) else None
         axes = range(count) if own is None else own.tolist()
@@ -699,7 +705,7 @@ class _Maker(Tape):
         """
         result = self.types[like or x]
         if result.shape is None or result.dtype is None:
-            raise self.refuse(node, f"the sizes of {x!r} are not known")
+            raise self.refuse(node, f"the sizes of {x!r} are not known: declare them with --input")
         sizes = [1 if count is None else count for count in result.counts]
         sizes[axis] = zeros
         shape = [count for count in result.counts]

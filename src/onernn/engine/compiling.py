@@ -72,7 +72,9 @@ def compile_model(
     """
     graph = bind(graph_of(model), given or {}, inputs or {})
     if expose_states and states:
-        raise UnsupportedError("expected states or expose_states, got both")
+        raise UnsupportedError(
+            "states and expose_states (--state, --expose-states): expected one, got both"
+        )
     network = expose(graph) if expose_states else Stateful.of_names(graph, states or {})
     typed = tuple(
         replace(value, dtype="float32")
@@ -101,12 +103,7 @@ def _order_states(graph: Graph, states: Mapping[str, str]) -> Graph:
 
     Raises `UnsupportedError` for inputs of open sizes.
     """
-    if wrong := [
-        Refusal(f"axis {axis - 1} is open: say --input", value.name)
-        for value in graph.inputs
-        for axis, size in enumerate(value.shape or ())
-        if axis and not isinstance(size, int)
-    ]:
+    if wrong := [Refusal(why, value.name) for value in graph.inputs if (why := _open_axes(value))]:
         raise _refuse(graph, wrong)
     inputs = {value.name: value for value in graph.inputs}
     outputs = {value.name: value for value in graph.outputs}
@@ -116,6 +113,17 @@ def _order_states(graph: Graph, states: Mapping[str, str]) -> Graph:
         inputs=(*(v for n, v in inputs.items() if n not in states), *(inputs[n] for n in states)),
         outputs=(*(v for n, v in outputs.items() if n not in states.values()), *last),
     )
+
+
+def _open_axes(value: Value) -> str:
+    """Returns which axes of an input of streams are open, and an option that fixes them; "" if none
+    is.
+    """
+    frame = replace(value, shape=(value.shape or ())[1:], names=())
+    axes = [axis for axis, size in enumerate(frame.shape or ()) if not isinstance(size, int)]
+    option = write_option(frame, dict.fromkeys(axes, "1"))
+    which = ", ".join(map(str, axes))
+    return which and f"open axes {which}: expected numbers, such as {option}"
 
 
 def content_of(session: Session, data: Sequence[Array]) -> bytes:
@@ -129,7 +137,7 @@ def content_of(session: Session, data: Sequence[Array]) -> bytes:
 
 
 def _refuse(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
-    return UnsupportedError(f"{graph.name}: no compiled file:", refusals)
+    return UnsupportedError(f"{graph.name}: no compiled file; onernn.Session may run it:", refusals)
 
 
 def _plan(
@@ -160,9 +168,10 @@ def _attempt(session: Session, states: Mapping[str, str]) -> tuple[Plan | None, 
         for node, (_, why) in zip(plan.outside, plan.reasons, strict=True)
     ]
     missing = [name for name, _ in plan.outputs if name not in plan.shapes]
-    refusals += [Refusal("its shape is not known before a run", name) for name in missing]
+    why = "its shape is not known before a run: fix the sizes"
+    refusals += [Refusal(why, name) for name in missing]
     if plan.is_partial and not refusals:
-        refusals.append(Refusal("a branch that fits only some sizes", "model"))
+        refusals.append(Refusal("a branch runs only for some sizes: fix the sizes", "model"))
     return plan, refusals or [*_find_misfits(plan, session.graph, states)]
 
 
@@ -173,10 +182,11 @@ def _find_misfits(plan: Plan, graph: Graph, states: Mapping[str, str]) -> Iterat
         for axis, size in enumerate(program.shape(value.name)):
             least, most = value.ranges.get(axis, (0, _MOST))
             if size.number is not None and not least <= size.number <= most:
-                reason = f"axis {axis} has to be {size.number}, and its range is {least} to {most}"
+                reason = f"axis {axis}: expected {least} to {most}, the model needs {size.number}"
                 yield Refusal(reason, value.name)
     if any((size.number or 0) < 0 for size in doubtful_sizes(program)):
-        yield Refusal("the inputs are too small: a result would have a negative size", "model")
+        why = "the inputs are too small: expected sizes for which no result has a negative size"
+        yield Refusal(why, "model")
     for name, after in states.items():
         sizes, next_sizes = program.shape(name), program.shape(after)
         alike = len(sizes) == len(next_sizes) and program.dtype(name) == program.dtype(after)
@@ -186,10 +196,10 @@ def _find_misfits(plan: Plan, graph: Graph, states: Mapping[str, str]) -> Iterat
         open_axes = [str(axis) for axis, size in enumerate(sizes) if size.number is None]
         if not alike:
             types = [f"{program.dtype(n)} {write_shape(program.shape(n))}" for n in (name, after)]
-            yield Refusal(f"the state is {types[0]}, the next one, {after!r}, {types[1]}", name)
+            yield Refusal(f"expected a next state {after!r} of {types[0]}, got {types[1]}", name)
         elif open_axes:
             which = ", ".join(open_axes)
-            yield Refusal(f"open axes: {which}; the states of a file have fixed sizes", name)
+            yield Refusal(f"open axes {which}: expected fixed sizes for a state", name)
 
 
 def _advise(
@@ -227,7 +237,7 @@ def _advise(
             needed = plan.encoded.program.shape(value.name)
             for axis, (size, own) in enumerate(zip(needed, value.shape or (), strict=True)):
                 if size.number is not None and own not in (None, size.number):
-                    reason = f"axis {axis}: expected {size}, as other inputs need, got {own}"
+                    reason = f"axis {axis}: expected {size}, which other inputs need, got {own}"
                     yield Refusal(reason, value.name)
     chosen = find_sufficient(
         [*dict.fromkeys(names.values())],

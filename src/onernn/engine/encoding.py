@@ -111,7 +111,7 @@ class Encoded:
         if size.name in self.names:
             return self.names.index(size.name)
         if size.names - set(self.names):
-            raise UnsupportedError(f"the size {size} is not known")
+            raise UnsupportedError(f"size {size} is not known before a run: fix the size")
         return self._index_size(size, size, 1)
 
     def _index_size(self, key: Size | Quotient, dividend: Size, by: int) -> int:
@@ -358,7 +358,7 @@ class Encoded:
                 return "s", self.size(argument)
             case tuple():
                 if len(argument) > _MOST_AXES:
-                    raise NotEncoded(f"{len(argument)} axes")
+                    raise NotEncoded(f"{len(argument)} axes: expected at most {_MOST_AXES}")
                 return ("D", len(argument), *map(self.size, argument))
         return "d", *struct.unpack("<q", struct.pack("<d", argument))  # its bits
 
@@ -368,7 +368,10 @@ class Encoded:
         """
         program, copies = self.program, step.expression == COPY
         if len(step.loops) > _MOST_AXES or (step.out.strides[-1:] == (Size(()),) and not copies):
-            raise NotEncoded("loops")  # the innermost loop takes several elements at a time
+            # The innermost loop takes several elements at a time.
+            raise NotEncoded(
+                f"{len(step.loops)} loops: expected at most {_MOST_AXES}, no inner sums"
+            )
         words = [len(step.loops), *map(self.size, step.loops), len(step.reads)]
         for access in (step.out, *step.reads):
             words += self._access(access)
@@ -390,7 +393,7 @@ class Encoded:
             real = next(operand[0] for operand in reversed(inner) if operand is not None)
             types = [operand[0] for operand in inner if operand is not None]
             if any(dtype != real for dtype in types[function == "chosen" :]):
-                raise NotEncoded(f"{function} of {types}")
+                raise NotEncoded(f"{function}: expected operands of one dtype, got {types}")
             operands = []
             for argument, operand in zip(arguments, inner, strict=True):
                 if operand is None:
@@ -414,11 +417,11 @@ class Encoded:
             return to, ("formula", len(formulas) - 1)
 
         if isinstance(step.expression, int):
-            raise NotEncoded("a plain copy")
+            raise NotEncoded("a plain copy: expected a formula")
         if operand_of(step.expression)[0] != program.dtype(step.out.name):
-            raise NotEncoded("a result of another type")
+            raise NotEncoded("the result does not have the dtype of the formula")
         if accesses + len(numbers) + len(formulas) > _MOST_OPERANDS:
-            raise NotEncoded("too many operands")
+            raise NotEncoded(f"its formula has more than {_MOST_OPERANDS} operands")
         begins = {"number": accesses, "formula": accesses + len(numbers)}
         words.append(len(numbers))
         for number, dtype in numbers:
@@ -443,9 +446,7 @@ class Encoded:
         if stack is None:
             raise NotEncoded("another library runs it")
         if not step.node.outputs[0]:
-            raise NotEncoded(
-                "its output has no name, and so no memory that the layer could write to"
-            )
+            raise NotEncoded("its output has no name, so the layer has no memory to write to")
         self.stacks.append(stack)
         layout = self.kernels.lib.ONERNN_LOD if step.lod else self.kernels.lib.ONERNN_TNC
         program, y = self.program, step.node.outputs[0]
@@ -481,7 +482,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
     if not {size.name for size in dims}.issuperset(
         open_sizes
     ) or not program.inner.keys().isdisjoint(open_sizes):
-        raise UnsupportedError(f"the sizes {open_sizes} do not follow from the inputs")
+        raise UnsupportedError(f"sizes {open_sizes} do not follow from the inputs: fix the sizes")
     encoded = Encoded(program, kernels, layers, [*open_sizes, *program.inner], dims)
     codes = {id(each.node): each for each in program.codes}
     stepless = {each.node.outputs[0] for each in program.codes if not (each.codes or each.views)}
@@ -510,10 +511,10 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
             makes_lod = any(lod.name == node.outputs[0] for lod in program.lods.values())
             if code and (code.mark or finds(code.codes) or makes_lod):
                 raise UnsupportedError(
-                    f"{node.label}: sizes depend on a node that only Python runs"
+                    f"{node.label}: only Python runs this node, and sizes depend on it"
                 ) from None
             if not stepless.isdisjoint(node.inputs):
-                raise UnsupportedError(f"{node.label}: what it reads is made by no step") from None
+                raise UnsupportedError(f"{node.label}: no step produces its inputs") from None
             encoded.outside[len(encoded.steps)] = node
             encoded.reasons[len(encoded.steps)] = str(error)
             for name in filter(None, (*node.inputs, *node.outputs)):

@@ -57,8 +57,9 @@ def infer(
     names = sizes_of(program)
     unknown = set(program.static) - {*names, *mentioned}
     if unknown and not refusals:
-        said = ", ".join(names) or "no size is open"
-        raise ShapeError(f"--static {', '.join(sorted(unknown))}: the model has {said}")
+        said = f"one of {', '.join(names)}" if names else "which has none"
+        which = ", ".join(sorted(unknown))
+        raise ShapeError(f"--static {which}: expected an open size of the model, {said}")
     for name, number in program.static.items():
         if name != "T":
             program.bind(name, Size.of(number))
@@ -102,7 +103,7 @@ def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | 
                     return result
     said = _count_decided(tried)
     for part in dict.fromkeys(parts[-1] for parts in flat.parts.values() if parts and said):
-        less = refusing(whole, flat, part, "only for some sizes of inputs")
+        less = refusing(whole, flat, part, "it runs only for some sizes of inputs")
         tried = Program(widen(less.graph), static=program.static)
         name_inputs(tried)
         _settle(tried)
@@ -149,8 +150,8 @@ def sizes_of(program: Program) -> list[str]:
         try:
             dims = program.dims(value.name)
         except UnknownError:
-            why = "is not declared" if value.shape is None else "depends on what only a call knows"
-            raise UnsupportedError(f"the shape of input {value.name!r} {why}") from None
+            why = lacking(value) or "its shape is known only during a run"
+            raise UnsupportedError(f"input {value.name!r}: {why}") from None
         for size in dims:
             result |= dict.fromkeys(sorted(size.names))
     return sorted(result, key=lambda name: ("TWN".find(name) % 4, name))
@@ -178,16 +179,22 @@ def find_sufficient(
 def advice(options: str) -> Refusal:
     """Returns the line of a refusal that lists which options suffice."""
     what = "numbers for ?" if "?" in options else "these sizes"
-    return Refusal(f"{what} suffice: say {options}", "sizes")
+    return Refusal(f"{what} suffice: pass {options}", "sizes")
 
 
 def lacking(value: Value) -> str:
     """Returns what a model does not declare about an input, and the option that declares it; "" if
-    nothing is missing.
+    nothing is missing. For an unknown shape the option is an example.
     """
     lacks = " and ".join(name for name in ("dtype", "shape") if getattr(value, name) is None)
-    example = ", for instance" * (value.shape is None)
-    return lacks and f"the model does not declare its {lacks}: say {write_option(value)}{example}"
+    result = f"the model does not declare its {lacks}: pass {write_option(value)}"
+    if value.shape is None:
+        result += ", for example"
+        dtype = value.dtype or "int64"
+        if not dtype.startswith("float"):
+            lengths = Value(value.name, dtype, (None,))
+            result += f", or {write_option(lengths, {0: 'N'})} for lengths"
+    return result if lacks else ""
 
 
 def write_option(value: Value, fixed: Mapping[int, str] = MappingProxyType({})) -> str:
@@ -195,7 +202,8 @@ def write_option(value: Value, fixed: Mapping[int, str] = MappingProxyType({})) 
 
     ``fixed``: by axis, the text that replaces a name.
     """
-    shape = ("T", "N", 128) if value.shape is None else value.shape
+    is_float = (value.dtype or "float32").startswith("float")
+    shape = (("T", "N") + (128,) * is_float) if value.shape is None else value.shape
     sizes = ", ".join(
         fixed.get(axis) or (identifier(f"{value.name}_{axis}") if size is None else str(size))
         for axis, size in enumerate(shape)
@@ -211,7 +219,7 @@ def _settle(program: Program) -> list[Refusal]:
         refusals = write(program)
         budget -= len(program.graph.nodes)
         if program.grew and budget < 0:
-            raise UnsupportedError("too many sizes are open: fix some of them")
+            raise UnsupportedError("too many sizes are open: fix some with --static or --input")
         if program.grew:
             continue
         lacking = program.static.keys() - program.sizes.bound.keys() if refusals else ()
@@ -262,7 +270,7 @@ def _reason(program: Program, node: Node, error: Exception) -> str:
     if isinstance(error, OnernnError):
         return str(error).removeprefix(f"{node.label}: ")
     types = ", ".join(f"{name!r} of {program.types[name]}" for name in node.inputs if name)
-    return f"its inputs do not fit it: {types}"
+    return f"its inputs do not fit the operator, got {types}"
 
 
 def _unknown(program: Program, node: Node) -> list[Refusal]:
@@ -277,11 +285,11 @@ def _unknown(program: Program, node: Node) -> list[Refusal]:
     except UnknownError:
         return []
     result = program.types[next(filter(None, node.outputs))]
-    reason = "the shape of its result is known during a call only"
+    reason = "the shape of its result is known only during a run: fix the sizes"
     if result.shape and result.dtype is None:
-        reason = f"inputs of several types {[each.dtype for each in types if each]}"
+        reason = f"inputs: expected one dtype, got {[each.dtype for each in types if each]}"
     elif ragged and result.lod is None:
-        reason = "axis 0 would mix the steps of ragged sequences"
+        reason = "axis 0 would mix the steps of ragged sequences: expected a different axis"
     try:
         OPERATORS[node.op].type(Context(node, Sizes()), *types)
     except (OnernnError, *MISFITS) as error:

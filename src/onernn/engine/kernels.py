@@ -120,7 +120,7 @@ def run_prepared(node: Node, *values: Any) -> tuple[Any, ...]:
     """Runs a recurrent node on the layer that the session has for it."""
     result = _PREPARED.get({}).get(node)
     if result is None:
-        raise ShapeError("a recurrent layer runs in a session only")
+        raise ShapeError("a recurrent layer needs a Session that runs it")
     return result.run(*values)
 
 
@@ -189,7 +189,7 @@ def _turns(node: Node, *values: Any) -> tuple[Any, ...]:
     sources = [np.moveaxis(x, axis, 0)[:: -1 if back else 1] for x, axis, back in rows]
     lengths = {len(source) for source in sources}
     if len(lengths) > 1:
-        raise ShapeError(f"scanned inputs of different lengths {sorted(lengths)}")
+        raise ShapeError(f"scanned inputs: expected equal lengths, got {sorted(lengths)}")
     most, condition = front or (None, None)
     last = min(lengths, default=math.inf if most is None else int(most.reshape(())))
     going, budget = condition is None or _truth(condition), running()
@@ -231,7 +231,7 @@ def _nothing(node: Node, turns: Turns, *values: Any) -> list[Array]:
             sizes[axis] = 0
         dtype = inferred.dtype or value.dtype
         if dtype is None or not sizes or None in sizes:
-            raise ShapeError(f"a loop that runs no step: the shape of {value} is not known")
+            raise ShapeError(f"a loop runs no iteration: expected a known shape of {value}")
         out.append(np.zeros([size or 0 for size in sizes], dtype))
     return out
 

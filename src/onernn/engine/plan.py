@@ -48,7 +48,9 @@ class Workspace:
         self._handles = ffi.new("onernn_stack *[]", self.stacks)
         handle = ffi.new("onernn_workspace **")
         if lib.onernn_workspace_new(plan, team_of(threads), self._handles, handle):
-            raise LibraryError("kernels: the system has no memory, or no thread, for a plan")
+            raise LibraryError(
+                "kernels: the system has no memory, or no thread, for a plan; use fewer threads"
+            )
         self.handle = ffi.gc(handle[0], lib.onernn_workspace_free)
         self.sizes = lib.onernn_workspace_sizes(self.handle)
         self.places = lib.onernn_workspace_places(self.handle)
@@ -445,7 +447,7 @@ class Plan:
         """
         if status == self.kernels.lib.ONERNN_UNSOUND and os.environ.get("ONERNN_RAISE"):
             raise LibraryError(
-                f"step {step} of the plan uses memory that holds no value of its own"
+                f"step {step} of the plan: expected memory of its own, got memory of other values"
             )
         return False
 
@@ -456,7 +458,7 @@ class Plan:
                 return source[name]
         shape = self.shapes.get(name)
         if shape is None:
-            raise ShapeError(f"the shape of {name!r} is not known at this point")
+            raise ShapeError(f"{name!r}: its shape is not known before a run: fix the sizes")
         ffi, sizes = self.kernels.ffi, shape.of(workspace.sizes)
         count = int(np.prod(sizes, dtype=object))
         bytes_of = ffi.buffer(workspace.places[shape.place], count * shape.dtype.itemsize)

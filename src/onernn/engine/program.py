@@ -474,8 +474,9 @@ class Program:
                     return other
         what = what if isinstance(what, str) else what.label
         if a.number is not None and b.number is not None:
-            raise ShapeError(f"{what}: sizes {a} and {b} should be one")
-        raise UnsupportedError(f"{what}: sizes {a} and {b} are not known to be equal")
+            raise ShapeError(f"{what}: expected equal sizes, got {a} and {b}")
+        why = "which are not known to be equal: fix the sizes"
+        raise UnsupportedError(f"{what}: expected equal sizes, got {a} and {b}, {why}")
 
     def type(self, name: str) -> Type:
         """Returns the type of a value, or of memory that an operator keeps."""
@@ -489,7 +490,8 @@ class Program:
         if dtype is None:
             raise UnknownError(name)
         if dtype not in CTYPES:
-            raise UnsupportedError(f"{name!r} is of {dtype}")
+            known = ", ".join(CTYPES)
+            raise UnsupportedError(f"{name!r}: expected one of {known}, got {dtype}")
         return dtype
 
     def ctype(self, name: str) -> str:

@@ -52,7 +52,7 @@ def read_states(
         raise ShapeError(f"saved streams: expected bytes, got {type(saved).__name__}")
     content = bytes(saved)
     if len(content) < _HEAD or not content.startswith(_MAGIC):
-        raise _wrong("not written by Streams.save")
+        raise _wrong("expected bytes that Streams.save returned")
     of, checksum, body = content[8:40], content[40:72], content[72:]
     if of.hex() != model:
         raise _wrong(
@@ -65,7 +65,7 @@ def read_states(
     (count,) = reader.integers(1)
     ids = reader.integers(count)
     if len(set(ids)) < count:
-        raise _wrong("damaged: a stream twice")
+        raise _wrong("damaged: expected each stream once")
     states = {
         name: [reader.array(array, growing.get(name)) for _ in ids] for name, array in first.items()
     }
@@ -85,7 +85,7 @@ class _Reader:
 
     def _take(self, count: int, dtype: np.dtype) -> Array:
         if not 0 <= count <= (len(self._body) - self._at) // max(dtype.itemsize, 1):
-            raise _wrong(f"damaged: too short for {count} numbers")
+            raise _wrong(f"damaged: expected {count} values, got fewer")
         result = np.frombuffer(self._body, dtype, count, self._at)
         self._at += result.nbytes
         return result
@@ -101,12 +101,12 @@ class _Reader:
             shape = tuple(self.integers(like.ndim))
             pairs = zip(declared, shape, strict=True)
             if min(shape, default=0) < 0 or any(a not in (None, b) for a, b in pairs):
-                raise _wrong(f"damaged: a state of sizes {shape}")
+                raise _wrong(f"damaged: expected a state of sizes {declared}, got {shape}")
         numbers = self._take(math.prod(shape), like.dtype)
         if like.dtype.kind == "b" and numbers.view("u1").max(initial=0) > 1:
-            raise _wrong("damaged: a boolean that is neither 0 nor 1")
+            raise _wrong("damaged: expected 0 or 1 as a boolean")
         return numbers.reshape(shape)
 
     def end(self) -> None:
         if self._at < len(self._body):
-            raise _wrong("damaged: longer than its streams")
+            raise _wrong("damaged: expected no bytes after the streams")

@@ -58,7 +58,7 @@ Observer = Callable[[Node, tuple[Any, ...], float], None]
 def find_unsupported(graph: Graph) -> tuple[Refusal, ...]:
     """Returns every node that no kernel runs, with the reason."""
     return tuple(
-        Refusal(node.attributes.get("reason", f"operator {node.op} has no kernel"), node.label)
+        Refusal(node.attributes.get("reason", f"onernn does not run {node.op}"), node.label)
         for node in graph.nodes
         if node.op == UNSUPPORTED or node.op not in KERNELS
     )
@@ -133,7 +133,7 @@ class Session:
         max_steps: int = STEPS,
         rules: Mapping[str, Any] | None = None,
     ) -> None:
-        if dtype not in DTYPES and backend != "reference":
+        if dtype not in DTYPES and (backend, dtype) != ("reference", "f64"):
             raise UnsupportedError(unknown(dtype))
         self._max_steps = max_steps
         self._asked_bytes = max_bytes
@@ -237,7 +237,7 @@ class Session:
         """Returns the layer on the kernels, with one scale per row. Raises `UnsupportedError`."""
         if getattr(self._engine, "kernels", None) is None:
             raise UnsupportedError(
-                "oneDNN takes the scale of u8 from a whole batch, so a stream would change others;"
+                "dtype='u8': oneDNN scales a whole batch, so that a stream would change others;"
                 " use backend='auto' or 'kernels', or dtype='bf16'"
             )
         backend: Any = open_backend("kernels", threads=getattr(self._engine, "threads", 1))
@@ -419,7 +419,7 @@ class Session:
 
         kernels, layers = self._kernels, self.layers if layers is None else layers
         if kernels is None:
-            raise UnsupportedError("plans run on the kernels only")
+            raise UnsupportedError("a plan needs the kernels: use backend='auto' or 'kernels'")
         return Plan(graph or self.graph, inputs, kernels, layers, self._threads)
 
     @property
@@ -506,7 +506,7 @@ class Session:
         from onernn.fuse_passes.over_time import bind
 
         if capacity < 1 or queue < 1:
-            raise UnsupportedError(f"capacity {capacity}, queue {queue}: expected 1 or more")
+            raise UnsupportedError(f"capacity={capacity}, queue={queue}: expected 1 or more")
         session = self
         if given or inputs:
             alike = check_given(self.graph, given or {})

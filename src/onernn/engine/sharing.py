@@ -51,7 +51,9 @@ class Shared(Generic[T]):
                 " file, and as long as its block lasts"
             ) from None
         if content[:_STAMP] != self._stamp or len(content) < max(end for _, end in self._spans):
-            raise SharedFileError(f"{self._path}: not the file that onernn.share() made")
+            raise SharedFileError(
+                f"{self._path}: expected the file that onernn.share() made; share the model again"
+            )
         made: T = pickle.loads(self._pickled, buffers=[content[a:b] for a, b in self._spans])
         return made
 

@@ -76,7 +76,8 @@ class Streams:
         self._capacity, self._most = capacity, queue
         self._next = dict(states)
         if unknown := sorted(first.keys() - states.keys()):
-            raise ShapeError(f"first: {unknown[0]!r} is not a state; there are {', '.join(states)}")
+            names = ", ".join(states)
+            raise ShapeError(f"first: {unknown[0]!r} is not a state: expected one of {names}")
         given = check_given(graph, first)
         self._first = {n: given[n] if n in given else model.initial(n) for n in states}
         try:
@@ -86,7 +87,9 @@ class Streams:
                 if name not in model.growing
             }
         except (MemoryError, ValueError):
-            raise BudgetError(f"no memory for the states of {capacity} streams") from None
+            raise BudgetError(
+                f"capacity={capacity}: no memory for the states of so many streams; decrease it"
+            ) from None
         self._own: dict[int, dict[str, Array]] = {}  # states whose sizes change, by stream
         self._session, self._graph = session, graph
         self._alike: tuple[str, ...] = ()
@@ -224,15 +227,15 @@ class Streams:
         self._store()
         if not self._rows.keys() >= {*streams}:
             closed = next(stream for stream in streams if stream not in self._rows)
-            raise ShapeError(f"stream {closed} is not open")
+            raise ShapeError(f"stream {closed} is not open: expected an id that open() returned")
 
     def _open(self, count: int, states: Mapping[str, Sequence[Array] | Array]) -> list[int]:
         """Opens streams, all or none. ``states``: for each name, one state per stream."""
         self._store()
         if len(self._rows) + count > self._capacity:
             raise BudgetError(
-                f"{len(self._rows)} streams are open and {count} more are asked for, there may be"
-                f" {self._capacity}: close one, or make more room with streams(capacity)"
+                f"streams: expected at most {self._capacity}, got {len(self._rows)} open streams"
+                f" and {count} more; close one, or pass a larger capacity to streams()"
             )
         rows = [self._free.pop() for _ in range(min(count, len(self._free)))]
         rows += itertools.islice(self._new, count - len(rows))
@@ -271,7 +274,8 @@ class Streams:
         if not isinstance(frame, Mapping):
             if len(self._inputs) != 1:
                 names = ", ".join(value.name for value in self._inputs)
-                raise ShapeError(f"a frame: expected arrays by name, of {names}")
+                got = type(frame).__name__
+                raise ShapeError(f"frame: expected a dict with arrays for {names}, got {got}")
             frame = {self._inputs[0].name: frame}
         inputs = self._inputs
         if count is not None:
@@ -312,8 +316,9 @@ class Streams:
             waiting[each] = [*(waiting.get(each) or self._waiting[each]), (frames, row)]
         if full := [each for each, entries in waiting.items() if len(entries) > self._most]:
             raise BudgetError(
-                f"stream {full[0]}: {len(self._waiting[full[0]])} frames wait already, and"
-                f" {self._most} may; pull, push less, or make more room with streams(queue=)"
+                f"stream {full[0]}: expected at most {self._most} frames that wait, and"
+                f" {len(self._waiting[full[0]])} wait already; pull results, push fewer frames, or"
+                " pass a larger queue= to streams()"
             )
         if self._whole is None and not self._growing:
             for kind in {*frames.kinds}:
@@ -343,8 +348,8 @@ class Streams:
         while lacking := [stream for stream, count in counts.items() if len(done[stream]) < count]:
             if ended := [stream for stream in lacking if not self._waiting[stream]]:
                 raise ShapeError(
-                    f"stream {ended[0]}: {counts[ended[0]]} results are asked for, of"
-                    f" {len(done[ended[0]])} frames; nothing is pulled"
+                    f"stream {ended[0]}: expected at most {len(done[ended[0]])} ids, one per frame,"
+                    f" got {counts[ended[0]]}; push frames first; nothing is pulled"
                 )
             self._tick(counts)
         if len(counts) == len(ids):
@@ -452,8 +457,9 @@ class Streams:
                     alike = ", ".join(f"{name} = {int(each)}" for name, each in known.items())
                     runs = f"{least}" + f" to {most}" * (most > least)
                     return ShapeError(
-                        f"input {value}: got {got.dtype} {got.shape}; a frame of {runs} on axis"
-                        f" {axis} runs" + f" with {alike}" * bool(alike)
+                        f"input {value}: expected a frame of {runs} on axis {axis}"
+                        + f" with {alike}" * bool(alike)
+                        + f", got {got.dtype} {got.shape}"
                     )
         return None
 
@@ -521,8 +527,8 @@ class Streams:
         )
         if not same or not np.can_cast(made.dtype, first.dtype, "same_kind"):
             raise ShapeError(
-                f"state {name!r}: expected {first.dtype} {first.shape}, the frame made"
-                f" {made.dtype} {made.shape[1:]}; a stream of another batch needs first="
+                f"state {name!r}: expected {first.dtype} {first.shape}, got {made.dtype}"
+                f" {made.shape[1:]} from the frame; pass first= for a different batch"
             )
         return made.astype(first.dtype, copy=False)
 
@@ -581,9 +587,9 @@ def _gather(entries: list[_Entry], streams: list[int]) -> dict[str, Array]:
         for stream, (frames, _) in zip(streams, entries, strict=True):
             if frames.arrays[name].shape[1:] != array.shape[1:]:
                 raise ShapeError(
-                    f"{name!r}: streams {streams[0]} and {stream} have results of shapes"
-                    f" {array.shape[1:]} and {frames.arrays[name].shape[1:]}: pull them in calls of"
-                    " their own; nothing is pulled"
+                    f"{name!r}: expected results of one shape, got {array.shape[1:]} for stream"
+                    f" {streams[0]} and {frames.arrays[name].shape[1:]} for stream {stream}; pull"
+                    " them in separate calls; nothing is pulled"
                 )
         result[name] = np.stack([frames.arrays[name][row] for frames, row in entries])
     return result
@@ -619,6 +625,7 @@ def over_streams(graph: Graph) -> Graph:
     fixed = [value.name for value in graph.outputs if value.name not in mapper.mapped]
     if fixed:
         raise UnsupportedError(
-            f"{graph.name} as streams:", (Refusal("it depends on no input", fixed[0]),)
+            f"{graph.name} as streams:",
+            (Refusal("expected an output that depends on an input", fixed[0]),),
         )
     return mapper.model()

@@ -61,11 +61,14 @@ def complete(activation: Activation) -> Activation:
         raise UnsupportedError(f"activation {activation}: expected one of {', '.join(FUNCTIONS)}")
     default = DEFAULTS[name]
     if any(number is not None for number in given[len(default) :]):
-        raise UnsupportedError(f"activation {activation}: {name} takes {len(default)} numbers")
+        raise UnsupportedError(
+            f"activation {activation}: expected at most {len(default)} numbers for {name}"
+        )
     numbers = [d if g is None else g for d, g in zip(default, given, strict=False)]
     if None in numbers:
         raise UnsupportedError(
-            f"activation {activation}: {name} has no default alpha or beta that all agree on"
+            f"activation {activation}: expected alpha and beta; {name} has no default that all"
+            " frameworks share"
         )
     return Activation(name, *numbers)
 

@@ -62,8 +62,8 @@ class Work:
         self.used += steps
         if self.used > self.most:
             raise BudgetError(
-                f"building its graph takes more than {self.most:,} steps of work; a larger number"
-                " in ONERNN_MAX_WORK allows more"
+                f"building its graph takes more than {self.most:,} steps of work; set"
+                " ONERNN_MAX_WORK to a larger number to allow more"
             )
 
 

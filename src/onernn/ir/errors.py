@@ -162,8 +162,8 @@ class FrameError(OnernnError):
         few = ", ".join(map(str, [*self.errors][:8])) + ", ..." * (len(self.errors) > 8)
         stream, error = next(iter(self.errors.items()))
         super().__init__(
-            f"a frame of each of {len(self.errors)} streams ({few}) is left out, all other results"
-            f" wait for the next pull; of stream {stream}: {error}"
+            f"frames of {len(self.errors)} streams ({few}) were refused and left out; all other"
+            f" results wait for the next pull; stream {stream}: {error}"
         )
 
     def __reduce__(self) -> Any:
@@ -200,9 +200,9 @@ def unforeseen(error: Exception, where: object) -> UnforeseenError:
         case MemoryError():
             reason = "it needs more memory than there is"
         case RecursionError():
-            reason = "it is nested too deep"
+            reason = "it is nested too deeply"
         case _:
-            reason = f"{type(error).__name__}: {error}; nobody foresaw it, please report it"
+            reason = f"{type(error).__name__}: {error}; please report this unexpected error"
     return UnforeseenError(f"{where}: {reason}")
 
 

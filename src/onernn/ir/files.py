@@ -47,7 +47,7 @@ def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
         if named_inside and any(map(result.is_relative_to, _stores(root, told_by))):
             return result
     raise ModelFormatError(
-        f"{what}: its file {name!r} would lie outside of the model's folder; copy it there",
+        f"{what}: expected a file in the model's folder, got {name!r}; copy it there",
         told_by,
     )
 
@@ -71,7 +71,7 @@ def check_file(path: str | Path) -> None:
     if not os.path.isfile(path):
         kind = "a folder" if os.path.isdir(path) else "a pipe or device"
         is_there = os.path.exists(path)
-        raise ModelFormatError(f"{kind}; expected a file" if is_there else "no such file", path)
+        raise ModelFormatError(f"expected a file, got {kind}" if is_there else "no such file", path)
 
 
 def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
@@ -83,7 +83,7 @@ def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
     files = [file for file in candidates if os.path.isfile(file)]
     if len(files) > 1:
         names = ", ".join(map(str, files))
-        raise ModelFormatError(f"several candidates, give one as {argument}: {names}")
+        raise ModelFormatError(f"{argument}: expected one file, got {names}; pass one of them")
     return files[0] if files else None
 
 
@@ -378,7 +378,7 @@ def open_member(archive: ZipFile, member: ZipInfo) -> Iterator[IO[bytes]]:
     the file requests.
     """
     if member.compress_type not in (0, 8):
-        raise ValueError(f"{member.filename}: compressed by another method than deflate")
+        raise ValueError(f"{member.filename}: expected no compression, or deflate")
     with archive.open(member) as stream:
         yield stream
 
@@ -405,27 +405,33 @@ def read_member(archive: ZipFile, member: ZipInfo) -> Array:
     with open_member(archive, member) as stream:
         version = np.lib.format.read_magic(stream)
         if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"{name}: npy version {version}")
+            raise ValueError(f"{name}: expected npy version 1.0 or 2.0, got {version}")
         form = "<H" if version == (1, 0) else "<I"
         packed = stream.read(struct.calcsize(form))
         (length,) = struct.unpack(form, packed)
         if length > _MOST_HEADER:
-            raise ValueError(f"{name}: a header of {length:,} bytes")
+            raise ValueError(
+                f"{name}: expected a header of at most {_MOST_HEADER:,} bytes, got {length:,}"
+            )
         header = BytesIO(packed + stream.read(length))
         parts = np.lib.format
         parse = parts.read_array_header_1_0 if form == "<H" else parts.read_array_header_2_0
         shape, fortran, dtype = parse(header)
         if dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0:
-            raise ValueError(f"{name}: an array of {dtype} {shape}")
+            raise ValueError(f"{name}: expected an array of numbers or text, got {dtype} {shape}")
         if math.prod(max(axis, 1) for axis in shape) * dtype.itemsize > max(size, LOADING):
-            raise ValueError(f"{name}: an array of {dtype} {shape} in {size} bytes")
+            raise ValueError(
+                f"{name}: {dtype} {shape} does not fit its {size} bytes; it is damaged"
+            )
         loading().take(math.prod(shape) * dtype.itemsize + ARRAY, name)
         flat = np.empty(math.prod(shape), dtype)
         left = flat.view(np.uint8).data
         while left:
             piece = stream.read(min(len(left), _PIECE))
             if not piece:
-                raise ValueError(f"{name}: {len(left)} of {flat.nbytes} bytes are missing")
+                raise ValueError(
+                    f"{name}: {len(left)} of {flat.nbytes} bytes are missing; it is damaged"
+                )
             left[: len(piece)] = piece
             left = left[len(piece) :]
     return flat.reshape(shape, order="F" if fortran else "C")

@@ -147,7 +147,7 @@ class Value:
             pairs = zip(own, shape, strict=False)
             both = [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
             if len(own) != len(shape) or any(a != b for a, b in both):
-                raise ShapeError(f"input {self}: got the shape {shape}")
+                raise ShapeError(f"input {self}: expected sizes that fit, got the shape {shape}")
             sizes = zip(own, shape, strict=True)
             shape = tuple(a if b is None else b for a, b in sizes)
         shape = own if shape is None else shape
@@ -586,22 +586,28 @@ class Graph(Immutable):
         known = {value.name for value in self.inputs} | set(constants)
         if len({value.name for value in self.inputs}) != len(self.inputs):
             names = [value.name for value in self.inputs]
-            raise ModelFormatError(f"inputs {names}: a name stands there twice", self.name)
+            raise ModelFormatError(f"inputs {names}: expected each name once", self.name)
         for node in self.nodes:
             if node.problem:
                 raise ModelFormatError(f"{node.label}: {node.problem}", self.name)
             for name in filter(None, node.inputs):
                 if name not in known:
                     raise ModelFormatError(
-                        f"{node.label} uses {name!r} before anything makes it", self.name
+                        f"{node.label} reads {name!r}: expected a value of an earlier node",
+                        self.name,
                     )
             for name in filter(None, node.outputs):
                 if name in known:
-                    raise ModelFormatError(f"{node.label} makes {name!r} again", self.name)
+                    raise ModelFormatError(
+                        f"{node.label} makes {name!r} again: expected a new name", self.name
+                    )
                 known.add(name)
         for value in self.outputs:
             if value.name not in known:
-                raise ModelFormatError(f"output {value.name!r} is made by no operator", self.name)
+                raise ModelFormatError(
+                    f"output {value.name!r}: expected a value of a node, an input or a constant",
+                    self.name,
+                )
 
     @cached_property
     def ops(self) -> frozenset[str]:
@@ -800,6 +806,6 @@ def graph_of(model: Graph | str | PathLike[str], rules: Mapping[str, Any] | None
     if isinstance(model, str | PathLike):
         return _readers[-1](model, rules)
     raise UnsupportedError(
-        "expected a model as onernn.load gives it, or the path of one, got"
+        "model: expected the result of onernn.load, or the path of a model, got"
         f" {type(model).__module__}.{type(model).__qualname__}"
     )

@@ -170,7 +170,10 @@ class Operator:
         paths = (self.paths and self.paths(attrs, *types)) or ()
         ragged = [index for index, each in enumerate(types) if each is not None and each.lod]
         if any(index >= len(paths) or list(paths[index][:1]) != [0] for index in ragged):
-            raise ShapeError("axis 0 would mix the steps of ragged sequences; drop the LoD before")
+            raise ShapeError(
+                "axis 0 would mix the steps of ragged sequences: expected a different axis, or a"
+                " value without LoD"
+            )
         return True
 
     def attrs(self, attributes: Mapping[str, Any], outputs: int) -> SimpleNamespace:
@@ -192,7 +195,8 @@ class Operator:
             return f"expected {low} to {high} outputs, got {len(outputs)}"
         unknown = sorted(set(attributes) - set(self.attributes))
         if unknown:
-            return f"unknown attribute {', '.join(unknown)}"
+            known = ", ".join(self.attributes) or "no attributes"
+            return f"unknown attribute {', '.join(unknown)}: expected {known}"
         for name, value in attributes.items():
             default = self.attributes[name]
             if default is None and value is not None:  # integers that the operator can find itself
@@ -209,7 +213,7 @@ class Operator:
         `ShapeError` if steps of a LoD would be combined, and any error that the formula raises.
         """
         if self.compute is None:
-            raise ShapeError(f"{self.name} runs in a session only")
+            raise ShapeError(f"{self.name} needs a Session that runs it")
         if self.keeps or self.kind == "sizes" or not _are_halves(values):
             return self._run(node, *values)
         result = self._run(node, *(_as(value, _HALF, np.float32) for value in values))
@@ -224,7 +228,9 @@ class Operator:
         if self.offsets:
             for place, value in enumerate(values):
                 if self.slot(place).ragged and not isinstance(value, Ragged):
-                    raise ShapeError(f"{node.inputs[place]!r} carries no offsets")
+                    raise ShapeError(
+                        f"{node.inputs[place]!r} has no offsets: expected onernn.Ragged"
+                    )
             return self.compute(attrs, *values)
         arrays = [None if value is None else data_of(value) for value in values]
         like = next((value for value in values if isinstance(value, Ragged)), None)
@@ -263,7 +269,7 @@ def _as(value: Any, dtype: Any, to: Any) -> Any:
 def _under(out: Any, like: Ragged) -> Ragged:
     if out.ndim and len(out) == len(like.data):
         return like.with_data(out)
-    raise ShapeError(f"gives {out.shape} under offsets of {len(like.data)} steps")
+    raise ShapeError(f"result: expected {len(like.data)} steps on axis 0, got {out.shape}")
 
 
 OPERATORS: dict[str, Operator] = {}
@@ -275,14 +281,14 @@ def at_axis(axis: int, rank: int) -> int:
     not exist.
     """
     if not -rank <= axis < rank:
-        raise ShapeError(f"axis {axis}: the value has {rank} axes")
+        raise ShapeError(f"axis {axis}: expected an axis in [{-rank}, {rank})")
     return axis % rank
 
 
 def rank_of(x: Type | None) -> int:
     """Returns the number of axes, 0 for an absent value. Raises `ShapeError` if it is not known."""
     if x is not None and x.rank is None:
-        raise ShapeError("the number of axes is not known")
+        raise ShapeError("the number of axes is not known: declare the shapes of inputs")
     return 0 if x is None else x.rank or 0
 
 

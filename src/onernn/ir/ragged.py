@@ -26,15 +26,18 @@ def _check_offsets(offsets: npt.ArrayLike, count: int, of: str, level: str) -> I
         )
     problem = ""
     if result[0] != 0:
-        problem = f"must start at 0, starts at {result[0]}"
+        problem = f"must start at 0, got {result[0]}"
     elif (where := falls(result)).size:
         at = where[0]
         problem = f"must not decrease, position {at + 1} goes from {result[at]} to {result[at + 1]}"
     elif result[-1] != count:
-        problem = f"ends at {result[-1]}, but there are {count} {of}"
+        problem = f"must end at {count}, the number of {of}, got {result[-1]}"
     if problem:
         are_lengths = result.min() >= 0 and int(result.sum(dtype=object)) == count
-        hint = "; these are lengths, which Ragged.from_lengths takes" if are_lengths else ""
+        hint = ""
+        if are_lengths:
+            hint = f"{offsets_of(result).tolist()!s:.60} (Ragged.from_lengths converts lengths)"
+            hint = f"; {result.tolist()!s:.60} are lengths: write the offsets {hint}"
         raise ShapeError(f"{level}: {problem}{hint}")
     return frozen(result.astype(np.int64))
 
@@ -234,7 +237,7 @@ def _check_lengths(lengths: npt.ArrayLike, count: int | None, most: int) -> Int6
     if result.ndim != 1 or (result.size and result.dtype.kind not in "iu"):
         raise ShapeError(f"lengths: expected integers (N,), got {result.dtype} {result.shape}")
     if count is not None and len(result) != count:
-        raise ShapeError(f"lengths: expected {count}, one a sequence, got {len(result)}")
+        raise ShapeError(f"lengths: expected {count}, one per sequence, got {len(result)}")
     bad = np.flatnonzero((result < 0) | (result > most))
     if bad.size:
         raise ShapeError(f"lengths: sequence {bad[0]} has {result[bad[0]]}, expected 0 to {most}")
@@ -273,7 +276,7 @@ def as_array(value: Any, what: str) -> Array:
         return value
     parts = value if isinstance(value, list | tuple) else [value]
     if any(isinstance(each, np.ma.MaskedArray) and np.ma.is_masked(each) for each in parts):
-        raise ShapeError(f"{what}: has masked elements; give them values, for example .filled(0)")
+        raise ShapeError(f"{what}: expected no masked elements; fill them, such as with .filled(0)")
     try:
         return np.asarray(value)
     except (*MISFITS, RuntimeError) as error:
@@ -300,4 +303,5 @@ def convert(array: Array, dtype: npt.DTypeLike, what: str) -> Array:
         if not lost.any():
             return result
     which = "" if lost is None else f" {array[lost][0]}"
-    raise ShapeError(f"{what}: got {array.dtype}{which}, which {wanted} cannot hold")
+    got = f"got {array.dtype}{which}, which {wanted} cannot hold"
+    raise ShapeError(f"{what}: {got}; convert the array first")

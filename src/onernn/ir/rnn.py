@@ -237,6 +237,6 @@ def check_cells(spec: RnnSpec) -> None:
     clipped = spec.gate_clip is not None or spec.cell_clip is not None
     if spec.cell is not Cell.LSTM or spec.layers * spec.directions > 1 or clipped or not plain:
         raise UnsupportedError(
-            "cells of every word: given for one LSTM layer in one direction only, without"
-            f" projection and clips, not for {spec}"
+            "cell state of every step: expected one LSTM layer in one direction, without"
+            f" projection, clips and coupled gates, got {spec}"
         )

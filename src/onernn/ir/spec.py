@@ -146,9 +146,11 @@ class RnnSpec:
         if self.cell is not Cell.LSTM:
             for name in ("projection_size", "peephole", "cell_clip", "input_forget"):
                 if getattr(self, name):
-                    raise ValueError(f"RnnSpec.{name} belongs to LSTM, not to {self.cell.name}")
+                    raise ValueError(
+                        f"RnnSpec.{name}: expected only with LSTM, got {self.cell.name}"
+                    )
         if self.update == "replace" and not self.cell.is_gru:
-            raise ValueError(f"RnnSpec.update belongs to GRU cells, not to {self.cell.name}")
+            raise ValueError(f"RnnSpec.update: expected a GRU cell for it, got {self.cell.name}")
         if self.gate_clip is not None and not self.gate_clip > 0:
             raise ValueError(f"RnnSpec.gate_clip: expected a positive bound, got {self.gate_clip}")
         if self.cell_clip is not None:
@@ -157,7 +159,7 @@ class RnnSpec:
                 raise ValueError(f"RnnSpec.cell_clip: expected (min, max), got {self.cell_clip}")
             object.__setattr__(self, "cell_clip", (low, high))
         elif self.cell_clip_nan:
-            raise ValueError("RnnSpec.cell_clip_nan: expected cell_clip beside it, got None")
+            raise ValueError("RnnSpec.cell_clip_nan=True: expected a cell_clip, got None")
         if self.activations is not None:
             object.__setattr__(self, "activations", self._normal(self.activations))
 
@@ -166,7 +168,8 @@ class RnnSpec:
         default = self.cell.activations
         if len(chosen) != len(default):
             raise ValueError(
-                f"RnnSpec.activations: {self.cell.name} has {len(default)}, got {len(chosen)}"
+                f"RnnSpec.activations: expected {len(default)} for {self.cell.name}, got"
+                f" {len(chosen)}"
             )
         return None if chosen == default else chosen
 

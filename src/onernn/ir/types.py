@@ -101,7 +101,7 @@ class Size:
         left = cls(tuple(sorted((factors, by) for factors, by in terms.items() if by)))
         # A model of thirty operators can square a size thirty times.
         if left.length > _MOST_FACTORS or any(not -(2**63) <= by < 2**63 for _, by in left.terms):
-            raise SizeError("a size with too many names, or numbers of 2**63 and more, in it")
+            raise SizeError("a size: expected fewer names in it, and numbers below 2**63")
         return left
 
     @cached_property
@@ -170,17 +170,17 @@ class Size:
         """Divides by one product. Raises `ValueError` unless the quotient is known to be exact."""
         by = Size.of(other)
         if len(by.terms) != 1:
-            raise ValueError(f"{self} / {by} is not known to be whole")
+            raise ValueError(f"{self} / {by} is not known to be an integer")
         (names, count) = by.terms[0]
         terms: dict[Product, int] = {}
         for own, times in self.terms:
             left = list(own)
             for name in names:
                 if name not in left:
-                    raise ValueError(f"{self} / {by} is not known to be whole")
+                    raise ValueError(f"{self} / {by} is not known to be an integer")
                 left.remove(name)
             if times % count:
-                raise ValueError(f"{self} / {by} is not known to be whole")
+                raise ValueError(f"{self} / {by} is not known to be an integer")
             terms[tuple(left)] = times // count
         return Size._sum(terms)
 

@@ -56,7 +56,8 @@ class RnnWeights(Immutable):
             array = as_array(array, f"weights {field.name}")
             if array.dtype != dtype:
                 raise ShapeError(
-                    f"weights {field.name}: expected {dtype} as weights iter, got {array.dtype}"
+                    f"weights {field.name}: expected {dtype}, the dtype of weights iter, got"
+                    f" {array.dtype}"
                 )
             if array.ndim != _RANKS[field.name]:
                 raise ShapeError(
@@ -96,8 +97,8 @@ class RnnWeights(Immutable):
         channels = spec.gates * spec.hidden_size
         if self.layer is None and spec.input_size != channels:
             raise ShapeError(
-                f"input_size: an input that is projected already has G*O = {channels}"
-                f" channels, got {spec.input_size}"
+                f"input_size: expected G*O = {channels} for an input that is already projected,"
+                f" got {spec.input_size}"
             )
 
     def of_layer(self, layer: int) -> RnnWeights:
@@ -111,7 +112,7 @@ class RnnWeights(Immutable):
     def _at(self, *place: int) -> RnnWeights:
         stack = self.iter.shape[:2]
         if not all(0 <= index < count for index, count in zip(place, stack, strict=False)):
-            raise IndexError(f"weights of {stack} layers and directions have no part {place}")
+            raise IndexError(f"part {place}: expected indices below (layers, directions) = {stack}")
         at = tuple(slice(index, index + 1) for index in place)
         return self.map(lambda array: array[at])
 
@@ -149,10 +150,12 @@ class RnnWeights(Immutable):
         for other in arrays:
             if differing := arrays[0].keys() ^ other.keys():
                 which = ("layers", "directions")[axis]
-                raise ShapeError(f"only some {which} have {', '.join(sorted(differing))} weights")
+                names = ", ".join(sorted(differing))
+                raise ShapeError(f"weights {names}: expected in all {which}, or in none")
             for name, array in other.items():
                 if (np.delete(arrays[0][name].shape, axis) != np.delete(array.shape, axis)).any():
-                    raise ShapeError(f"weights {name}: {arrays[0][name].shape} and {array.shape}")
+                    shapes = f"{arrays[0][name].shape} and {array.shape}"
+                    raise ShapeError(f"weights {name}: expected equal shapes, got {shapes}")
         whole: Any = {
             name: seal(np.concatenate([each[name] for each in arrays], axis)) for name in arrays[0]
         }
@@ -205,15 +208,15 @@ def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
     handed_on = spec.reads(1)
     if spec.stacking == "onednn" and spec.layers > 1 and spec.input_size != handed_on:
         raise ShapeError(
-            "input_size: stacking='onednn' needs src_layer = dst_layer in every direction,"
-            f" {handed_on} channels, got {spec.input_size}; stacking='framework' does not"
+            "input_size: expected src_layer = dst_layer in every direction for stacking='onednn',"
+            f" {handed_on} channels, got {spec.input_size}; use stacking='framework'"
         )
     if isinstance(weights, RnnWeights):
         weights.check(spec)
         if spec.layers > 1 and spec.input_size != handed_on:
             raise ShapeError(
-                f"input_size: layers of one array need src_layer = dst_layer, {handed_on} channels,"
-                f" got {spec.input_size}; give the layers as a list of one-layer weights"
+                f"input_size: expected src_layer = dst_layer for layers of one array, {handed_on}"
+                f" channels, got {spec.input_size}; pass the layers as a list of one-layer weights"
             )
         return Layers(weights.of_layer(layer) for layer in range(spec.layers))
     if len(weights) != spec.layers:
@@ -221,7 +224,7 @@ def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
     for layer, one in enumerate(weights):
         if one.iter.dtype != weights[0].iter.dtype:
             expected, got = weights[0].iter.dtype, one.iter.dtype
-            raise ShapeError(f"weights: layer 0 is {expected}, layer {layer} is {got}")
+            raise ShapeError(f"weights: expected {expected}, as layer 0 is, got {got} in {layer}")
         one.check(spec.one_layer(spec.reads(layer), spec.direction))
     return weights if isinstance(weights, Layers) else Layers(weights)
 
@@ -278,7 +281,7 @@ class PartScales(Immutable):
                 continue
             factors = np.asarray(factors, np.float32)
             if not (np.isfinite(factors) & (factors > 0)).all():
-                raise ShapeError(f"scales of weights {name}: expected positive, finite numbers")
+                raise ShapeError(f"scales of weights {name}: expected positive, finite values")
             object.__setattr__(self, name, frozen(factors))
 
     def check(self, spec: RnnSpec, part: str) -> None:
@@ -333,7 +336,7 @@ class LayerPrecision(Immutable):
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(self.parts))
         if self.parts and self.dtype != "u8":
-            raise ShapeError(f"scales belong to dtype 'u8', not to {self.dtype!r}")
+            raise ShapeError(f"scales: expected only with dtype 'u8', got {self.dtype!r}")
 
     def __bool__(self) -> bool:
         """Returns whether it sets anything."""
@@ -360,7 +363,7 @@ class LayerPrecision(Immutable):
         """Raises `UnsupportedError` if a precision is set and ``who`` cannot express it."""
         if self.dtype:
             raise UnsupportedError(
-                f"{who} cannot say that this layer computes in {self.dtype}; give the model from"
+                f"{who} cannot store that this layer computes in {self.dtype}; pass the model from"
                 " which it was quantized"
             )
 

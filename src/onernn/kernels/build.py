@@ -254,7 +254,7 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
     if is_built(folder, machine):
         return paths
     if not sources():
-        raise NoCompiler(f"{HERE} holds no sources, which installed packages do without")
+        raise NoCompiler(f"{HERE}: expected sources, which installed packages lack; use a checkout")
     command, static = compiler(machine), _links_statically(machine)
     folder.mkdir(exist_ok=True, parents=True)
     with open(folder / ".lock", "w") as lock:
@@ -319,11 +319,11 @@ def compiler(machine: str = platform.machine()) -> list[str]:
     """Returns the command of a C++17 compiler that knows all flags. Raises `NoCompiler`."""
     command = _command()
     if not command:
-        raise NoCompiler("none of c++, g++ and clang++ is there, and CXX is not set")
+        raise NoCompiler("expected c++, g++ or clang++, got none; install one, or set CXX")
     try:
         _probe(command, machine)
     except BuildError as error:
-        raise NoCompiler(f"no C++17 compiler that knows these flags: {error}") from None
+        raise NoCompiler(f"expected a C++17 compiler that knows these flags: {error}") from None
     return command
 
 
@@ -462,19 +462,19 @@ def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")
     if not folder.is_absolute():
-        raise OSError("no home directory")
+        raise OSError("no home directory: set XDG_CACHE_HOME to a folder")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = folder.resolve()
     own = folder.stat()
     if own.st_uid != os.geteuid() or own.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise OSError(f"{folder} can be written by others")
+        raise OSError(f"{folder} can be written by others: expected only you")
     for parent in folder.parents:
         result = parent.stat()
         # Of one's own group, which bears one's number, nobody else is a member.
         group = stat.S_IWGRP if result.st_gid != result.st_uid else 0
         shared = result.st_mode & (group | stat.S_IWOTH) and not result.st_mode & stat.S_ISVTX
         if shared or result.st_uid not in (0, os.geteuid()):
-            raise OSError(f"{parent} can be written by others")
+            raise OSError(f"{parent} can be written by others: expected only you or root")
     return folder
 
 

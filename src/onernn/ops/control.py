@@ -366,7 +366,7 @@ def _batch_layer(m: Any, node: Node) -> None:
     rnn = Recurrent.of(node)
     lod = m.graph.types[rnn.x].lod
     if lod is None or (lod and rnn.x not in m.mapped):
-        raise m.make_error(node, "its sequences belong to one row, or may")
+        raise m.make_error(node, "its sequences may belong to one row: expected sequences of all")
 
     def within(name: str, axis: int) -> str:
         return m.merge_batch(node, name, axis) if name else ""

@@ -48,7 +48,7 @@ def compare(by: Any, a: Array, b: Array) -> Any:
     signs = [Size.of(each).signs or (-1, 0, 1) for each in apart.flat]
     answers = [{bool(by(sign, 0)) for sign in each} for each in signs]
     if any(len(each) > 1 for each in answers):
-        raise ShapeError("which of two sizes is larger is known during a call only")
+        raise ShapeError("only a run knows which of two sizes is larger: fix the sizes")
     return np.array([each.pop() for each in answers]).reshape(apart.shape)
 
 
@@ -65,7 +65,7 @@ def _divide(a: Array, b: Array) -> Array:
 
 def _refuse_zero(b: Array) -> None:
     if b.dtype.kind in "iu" and (b == 0).any():
-        raise ShapeError("integer division by zero")
+        raise ShapeError("integer division by zero: expected divisors other than 0")
 
 
 def _remainder(a: Array, b: Array) -> Any:
@@ -76,7 +76,7 @@ def _remainder(a: Array, b: Array) -> Any:
 def _modulo(a: Array, b: Array) -> Any:
     _refuse_zero(b)
     if a.dtype.kind == "f":
-        raise ShapeError("attribute fmod=0 is defined for integers only")
+        raise ShapeError(f"attribute fmod=0: expected integers, got {a.dtype}; floats need fmod=1")
     return np.mod(a, b)
 
 
@@ -452,7 +452,7 @@ def dropout(
 ) -> tuple[Array, Array]:
     """Returns (x, a mask of ones): in inference nothing is dropped."""
     if training is not None and training.any():
-        raise ShapeError("input training_mode is true: only inference is run")
+        raise ShapeError("input training_mode=true: expected false; export the model for inference")
     return x, np.ones(x.shape, bool)
 
 

@@ -26,7 +26,7 @@ def _check_indices(non_negative: bool, indices: Array, size: int) -> None:
     lowest = 0 if non_negative else -size
     if indices.size and (indices.min() < lowest or indices.max() >= size):
         bad = indices[(indices < lowest) | (indices >= size)].flat[0]
-        raise ShapeError(f"index {bad} is outside [{lowest}, {size})")
+        raise ShapeError(f"index {bad}: expected an index in [{lowest}, {size})")
 
 
 def _gather(context: Context, table: Type, indices: Type) -> Type:
@@ -43,7 +43,7 @@ def _batch_gather(m: Any, node: Node) -> None:
     x, indices = node.inputs
     if x in m.mapped:
         if indices in m.mapped:
-            raise m.make_error(node, "rows are looked up in themselves")
+            raise m.make_error(node, "data and indices differ from row to row: only one may")
         m.add_mapped(node, node.inputs, axis=node.attrs.axis + (node.attrs.axis >= 0))
         return
     axis, rank = node.attrs.axis % m.rank(node, x), m.rank(node, x) + m.rank(node, indices)
@@ -122,7 +122,10 @@ def gather_nd(
     batch = batch_dims
     outer = indices.shape[:batch]
     if table.shape[:batch] != outer or not 0 <= batch < indices.ndim:
-        raise ShapeError(f"batch_dims={batch} of {table.shape} and indices {indices.shape}")
+        raise ShapeError(
+            f"attribute batch_dims={batch}: expected as many equal first axes, got data"
+            f" {table.shape} and indices {indices.shape}"
+        )
     rows = table.reshape(math.prod(outer), *table.shape[batch:])
     picks = indices.reshape(math.prod(outer), -1, indices.shape[-1])
     for axis in range(indices.shape[-1]):
@@ -189,7 +192,7 @@ def pad(
     around = np.zeros((x.ndim, 2), np.int64)
     around[chosen] = pads.reshape(2, -1).T
     if (np.minimum(around, 0).sum(1) + x.shape < 0).any():
-        raise ShapeError(f"pads {pads.tolist()} cut more than there is of {x.shape}")
+        raise ShapeError(f"pads {pads.tolist()}: expected to cut at most the axes of {x.shape}")
     cut = tuple(
         slice(max(-low, 0), size + min(high, 0))
         for size, (low, high) in zip(x.shape, around.tolist(), strict=True)
@@ -199,7 +202,7 @@ def pad(
         filled = x.dtype.type(0) if value is None else value.reshape(-1)[0]
         return np.pad(x, around, constant_values=filled)
     if mode not in ("reflect", "edge", "wrap"):
-        raise ShapeError(f"attribute mode={mode!r}")
+        raise ShapeError(f"attribute mode={mode!r}: expected constant, reflect, edge or wrap")
     return np.pad(x, around, mode=mode)  # type: ignore[call-overload]
 
 
@@ -253,7 +256,7 @@ def one_hot(indices: Any, depth: Array, values: Array, *, axis: Axis = -1) -> An
     """Returns rows of ``values`` (off, on): all off for an index outside [-depth, depth)."""
     chosen, count = data_of(indices), int(depth.reshape(-1)[0])
     if count < 0:
-        raise ShapeError(f"depth {count}")
+        raise ShapeError(f"depth={count}: expected 0 or more")
     chosen = np.where(chosen < 0, chosen + count, chosen)[..., None]
     hot = np.where(chosen == np.arange(count), values[1], values[0])
     last = axis in (-1, hot.ndim - 1)
@@ -297,10 +300,11 @@ _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.m
 def _inside(indices: Array, sizes: Array | int) -> Array:
     """Returns indices counted from the front. Raises `ShapeError` outside of [-size, size)."""
     if indices.dtype.kind not in "iu":
-        raise ShapeError(f"indices of {indices.dtype}: expected integers")
+        raise ShapeError(f"indices: expected integers, got {indices.dtype}")
     outside = (indices < -sizes) | (indices >= sizes)
     if outside.any():
-        raise ShapeError(f"index {indices[outside][0]} is outside of an axis: sizes {sizes}")
+        bad = indices[outside][0]
+        raise ShapeError(f"index {bad}: expected an index inside of axes of sizes {sizes}")
     return np.where(indices < 0, indices + sizes, indices)
 
 
@@ -309,13 +313,14 @@ def _update(reduction: str, out: Array, places: Any, updates: Array) -> None:
     Runtime.
     """
     if updates.dtype != out.dtype:
-        raise ShapeError(f"updates of {updates.dtype}: expected {out.dtype}")
+        raise ShapeError(f"updates: expected {out.dtype}, the dtype of data, got {updates.dtype}")
     if reduction == "none":
         out[places] = updates
     elif reduction in _REDUCTIONS:
         _REDUCTIONS[reduction].at(out, places, updates)
     else:
-        raise ShapeError(f"attribute reduction={reduction!r}")
+        known = ", ".join(("none", *_REDUCTIONS))
+        raise ShapeError(f"attribute reduction={reduction!r}: expected one of {known}")
 
 
 @op(
@@ -349,7 +354,7 @@ def scatter_elements(
 def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     depth = indices.shape[-1] if indices.ndim else 0
     if not indices.ndim or depth > x.ndim:
-        raise ShapeError(f"indices {indices.shape}: expected at most {x.ndim} for each place")
+        raise ShapeError(f"indices {indices.shape}: expected a last axis of at most {x.ndim}")
     outer, inner = x.shape[:depth], x.shape[depth:]
     if updates.shape != (*indices.shape[:-1], *inner):
         raise ShapeError(f"updates {updates.shape}: expected {(*indices.shape[:-1], *inner)}")

@@ -30,7 +30,7 @@ def batch_product(m: Any, node: Node) -> None:
     ranks = [m.rank(node, name) for name in (a, b)]
     vectors = (b in m.mapped and min(ranks) < 2) or (ranks[0] == 1 and ranks[1] > 2)
     if vectors or not m.mapped.isdisjoint(others):
-        raise m.make_error(node, "it multiplies vectors of rows")
+        raise m.make_error(node, "it multiplies vectors that differ from row to row")
     wide = 1 if ranks[0] == 1 else max(ranks)  # (F, K) @ (K, M)
     m.add_mapped(node, (m.widen(node, a, wide), m.widen(node, b, wide), *others))
 
@@ -70,7 +70,7 @@ def _gemm_type(context: Context, a: Type, b: Type, c: Type | None = None) -> Typ
 def _batch_gemm(m: Any, node: Node) -> None:
     c = node.input(2)
     if node.attrs.transA or (c and m.rank(node, c) > 1 and m.graph.types[c].counts[0] != 1):
-        raise m.make_error(node, "what it adds, or multiplies, belongs to a place in the batch")
+        raise m.make_error(node, "expected transA=0, and an input C with one row")
     m.over_batch(node)
 
 
@@ -147,7 +147,8 @@ def _batch_einsum(m: Any, node: Node) -> None:
 
     row = next((c for c in ascii_letters if c not in node.attrs.equation), "")
     if not row or len(terms) != len(node.inputs):
-        raise m.make_error(node, f"equation {node.attrs.equation!r}")
+        why = "expected an unused letter, and a term for each input"
+        raise m.make_error(node, f"attribute equation={node.attrs.equation!r}: {why}")
     pairs = zip(terms, node.inputs, strict=True)
     over = ",".join(row * (name in m.mapped) + term for term, name in pairs)
     m.add_mapped(node, node.inputs, equation=f"{over}->{row}{result}")

@@ -47,7 +47,7 @@ def _check_parameters(x: Array, scale: Array, zero: Array | None, of: Array | No
     if zero.shape != scale.shape and not (_is_single(zero) and _is_single(scale)):
         raise ShapeError(f"zero point {zero.shape}: expected {scale.shape}, the scale's shape")
     if of is not None and zero.dtype != of.dtype:
-        raise ShapeError(f"zero point of {zero.dtype}: expected {of.dtype}, the dtype of {x.shape}")
+        raise ShapeError(f"zero point: expected {of.dtype}, the dtype of x, got {zero.dtype}")
 
 
 def _along(axis: int, x: Array, values: Array) -> Array:
@@ -55,17 +55,20 @@ def _along(axis: int, x: Array, values: Array) -> Array:
     if _is_single(values):
         return values.reshape(())
     if values.ndim != 1:
-        raise ShapeError(f"scale {values.shape}: expected one number, or one a slice of an axis")
+        raise ShapeError(f"scale {values.shape}: expected one value, or one per slice of an axis")
     axis = at_axis(axis, x.ndim)
     if len(values) != x.shape[axis]:
-        raise ShapeError(f"scale {values.shape}: expected {x.shape[axis]}, x has axis {axis} of it")
+        size = x.shape[axis]
+        raise ShapeError(
+            f"scale {values.shape}: expected {size} values, the size of x's axis {axis}"
+        )
     return values.reshape([-1 if k == axis else 1 for k in range(x.ndim)])
 
 
 def round_scaled(x: Array, scale: Array, zero: Array) -> Array:
     """Returns x / scale, rounded half to even, plus the zero point, in the range of its dtype."""
     if np.isnan(x).any():
-        raise ShapeError("x holds NaN, for which no quantized number stands")
+        raise ShapeError("x: expected values without NaN, which has no quantized value")
     bounds = np.iinfo(zero.dtype)
     whole = np.rint(x / scale) + zero.astype(scale.dtype)
     top = np.asarray(bounds.max, whole.dtype)
@@ -90,7 +93,7 @@ def quantize_linear(x: Array, scale: Array, zero: Array | None = None, *, axis: 
     _check_parameters(x, scale, zero, None)
     zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
     if zero.dtype.kind not in "iu" or zero.dtype.itemsize > 2:
-        raise ShapeError(f"zero point of {zero.dtype}: expected integers of 8 or 16 bits")
+        raise ShapeError(f"zero point: expected integers of 8 or 16 bits, got {zero.dtype}")
     return round_scaled(x.astype(scale.dtype), _along(axis, x, scale), _along(axis, x, zero))
 
 
@@ -107,9 +110,9 @@ def dequantize_linear(
 ) -> Array:
     _check_parameters(x, scale, zero, x)
     if x.dtype.kind not in "iu" or x.dtype.itemsize > 4:
-        raise ShapeError(f"x of {x.dtype}: expected integers of 8, 16 or 32 bits")
+        raise ShapeError(f"x: expected integers of 8, 16 or 32 bits, got {x.dtype}")
     if zero is not None and x.dtype.itemsize == 4 and zero.any():
-        raise ShapeError("zero point of 32-bit numbers: expected 0")
+        raise ShapeError(f"zero point of {x.dtype}: expected 0, got {zero.tolist()!s:.60}")
     whole = x.astype(np.int32) if zero is None else x.astype(np.int32) - _along(axis, x, zero)
     return whole.astype(scale.dtype) * _along(axis, x, scale)
 
@@ -137,10 +140,10 @@ def parameters(low: Array, high: Array) -> tuple[Array, Array]:
 )
 def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
     if x.dtype != np.float32:
-        raise ShapeError(f"x of {x.dtype}: expected float32")
+        raise ShapeError(f"x: expected float32, got {x.dtype}")
     scale, zero = parameters(x.min(initial=0), x.max(initial=0))
     if np.isnan(scale):
-        raise ShapeError("x holds NaN or infinity, for which no byte stands")
+        raise ShapeError("x: expected finite values, got NaN or infinity")
     zero = np.asarray(zero, np.uint8)
     return round_scaled(x, scale, zero), scale, zero
 
@@ -148,19 +151,19 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
 def _shift(role: str, x: Array, zero: Array | None, column: bool) -> Array:
     """Returns x minus its zero point: one for all, one per row of ``a``, or per column of ``b``."""
     if x.dtype not in (np.uint8, np.int8):
-        raise ShapeError(f"{role} of {x.dtype}: expected uint8 or int8")
+        raise ShapeError(f"{role}: expected uint8 or int8, got {x.dtype}")
     whole = x.astype(np.int16)
     if zero is None:
         return whole
     if zero.dtype != x.dtype:
-        raise ShapeError(f"zero point of {role} is {zero.dtype}: expected {x.dtype}")
+        raise ShapeError(f"zero point of {role}: expected {x.dtype}, got {zero.dtype}")
     if zero.ndim == 1 and zero.size > 1 and not column:
         zero = zero[:, None]
     if zero.ndim > 1 and zero.shape[-2 if column else -1] != 1:
-        raise ShapeError(f"zero point of {role} {zero.shape}: expected one a row or column")
+        raise ShapeError(f"zero point of {role} {zero.shape}: expected one per row or column")
     shifted = whole - zero
     if shifted.shape != x.shape:
-        raise ShapeError(f"zero point of {role} {zero.shape}: expected one a row of {x.shape}")
+        raise ShapeError(f"zero point of {role} {zero.shape}: expected one per row of {x.shape}")
     return shifted
 
 
@@ -209,7 +212,7 @@ def conv_integer(
 ) -> Array:
     """Convolves integers in float64, exact below 2**53. Padding counts as x's zero point."""
     if x_zero is not None and x_zero.size != 1:
-        raise ShapeError(f"zero point of x {x_zero.shape}: expected one for all of x")
+        raise ShapeError(f"zero point of x {x_zero.shape}: expected one value for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
         w_zero = as_column(w_zero, w.ndim)
     running().ask(10 * (x.size + w.size))  # without their zero points
@@ -240,13 +243,17 @@ def shift_bytes(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
     matrix.
     """
     if q.dtype not in (np.uint8, np.int8) or zero.dtype != q.dtype:
-        raise ShapeError(f"{name} of {q.dtype}, zero point of {zero.dtype}: expected bytes of one")
+        raise ShapeError(
+            f"{name}: expected int8 or uint8, and a zero point of the same dtype, got {q.dtype} and"
+            f" {zero.dtype}"
+        )
     allowed = ((len(q),), (len(q), q.shape[2]))
     if scale.shape not in allowed or zero.shape not in allowed:
         shapes = f"scale {scale.shape} and zero point {zero.shape}"
         raise ShapeError(f"{shapes} of {name}: expected {allowed[0]} or {allowed[1]}")
     if scale.dtype != np.float32 or not (np.isfinite(scale) & (scale > 0)).all():
-        raise ShapeError(f"scale of {name}: expected finite float32 above 0")
+        got = f"{scale.dtype} {scale.tolist()!s:.60}"
+        raise ShapeError(f"scale of {name}: expected finite float32 values above 0, got {got}")
     wide = zero.astype(np.int16).reshape(len(q), 1, -1)
     steps = np.broadcast_to(scale.reshape(len(q), -1), (len(q), q.shape[2]))
     return Quantized(q.astype(np.int16) - wide, steps)
@@ -269,7 +276,8 @@ def lstm_shapes(attrs: Any, x: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
     Sizes are numbers or `Size`. Raises `ShapeError` for an unknown direction.
     """
     if attrs.direction not in ("forward", "reverse", "bidirectional"):
-        raise ShapeError(f"attribute direction={attrs.direction!r}")
+        expected = "expected forward, reverse or bidirectional"
+        raise ShapeError(f"attribute direction={attrs.direction!r}: {expected}")
     _, n, width = x
     count, units = 2 if attrs.direction == "bidirectional" else 1, attrs.hidden_size
     return {

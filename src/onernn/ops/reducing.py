@@ -116,7 +116,7 @@ def _extreme(find: Callable[..., Any]) -> Callable[..., Array]:
         x: Array, *, axis: Axis = 0, keepdims: int = 1, select_last_index: int = 0
     ) -> Array:
         if not x.shape[axis]:
-            raise ShapeError(f"no element along axis {axis} of {x.shape}")
+            raise ShapeError(f"axis {axis} of {x.shape}: expected at least one element")
         if not select_last_index:
             return find(x, axis=axis, keepdims=bool(keepdims))
         return x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=bool(keepdims))
@@ -177,7 +177,7 @@ def top_k(x: Array, k: Array, *, axis: Axis = -1, largest: int = 1) -> tuple[Arr
     count = int(k.reshape(-1)[0])
     size = x.shape[axis]
     if not 0 <= count <= size:
-        raise ShapeError(f"k: expected at most {size}, got {count}")
+        raise ShapeError(f"k: expected 0 to {size}, got {count}")
     if largest:
         order = size - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
     else:
@@ -254,7 +254,7 @@ def batch_normalization(
 ) -> Array:
     """Normalizes each channel of axis 1 by the statistics of training; inference only."""
     if training_mode:
-        raise ShapeError("attribute training_mode=1: only inference is run")
+        raise ShapeError("attribute training_mode=1: expected 0; export the model for inference")
     scale, bias, mean, variance = _per_channel(x, scale, bias, mean=mean, var=variance)
     factor = scale / np.sqrt(variance + variance.dtype.type(epsilon))
     y = (x - mean) * factor + bias
@@ -283,6 +283,8 @@ def group_normalization(
     factor, added = _per_channel(x, scale, bias)
     groups = num_groups
     if groups < 1 or x.ndim < 2 or x.shape[1] % groups:
-        raise ShapeError(f"attribute num_groups={groups}: channels of {x.shape}")
+        raise ShapeError(
+            f"attribute num_groups={groups}: expected a divisor of axis 1 of {x.shape}"
+        )
     rows = x.reshape(len(x), groups, x.shape[1] // groups * math.prod(x.shape[2:]))
     return _standardize(rows, (2,), epsilon).reshape(x.shape) * factor + added

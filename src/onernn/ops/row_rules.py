@@ -75,9 +75,9 @@ def follow(flow: Any, node: Node) -> tuple[State, ...]:
         if isinstance(state, Rows):
             to = path[state.axis] if path else None
             if to is None or state.lod and to:
-                where = f"on axis {state.axis}, that of the rows"
+                where = f"on axis {state.axis}, the axis of the rows"
                 raise UnknownRows(
-                    node, f"combines or moves what is {where}", certain and bool(path)
+                    node, f"combines or moves elements {where}", certain and bool(path)
                 )
             rows.append(Rows(to, state.inner, state.lod))
     spreads = operator.kind == "elementwise" or any(slot.shape for slot in operator.slots)
@@ -130,7 +130,7 @@ def view(flow: Any, node: Node) -> State:
     if isinstance(state, Alike):
         if state.uniform:
             return SIZED
-        raise UnknownRows(node, "gives a constant a shape that depends on the number of rows")
+        raise UnknownRows(node, "reshapes a constant by the number of rows")
     before, after = flow.shape(node, x), flow.shape(node, out)
     front = before[: state.axis + 1]
     if None not in front and after[: state.axis + 1] == front:
@@ -145,7 +145,7 @@ def view(flow: Any, node: Node) -> State:
         if inner is not None and quotient(after[axis], inner * flow.count) is not None:
             return Rows(axis, inner)
         tail = None if after[axis] is None else tail * after[axis]
-    raise UnknownRows(node, "changes the shape so that it is not known where the rows are")
+    raise UnknownRows(node, "changes the shape so that the axis of the rows is not known")
 
 
 # Sequences: the outermost level of offsets has one entry per row.
@@ -155,7 +155,7 @@ def _words(flow: Any, node: Node, name: str) -> Rows:
     state = flow[name]
     if isinstance(state, Rows) and state.lod:
         return state
-    raise UnknownRows(node, "reads offsets that are not those of the rows")
+    raise UnknownRows(node, "reads offsets that differ from the rows' offsets")
 
 
 def each_sequence(flow: Any, node: Node) -> State:
@@ -224,7 +224,7 @@ def layer(flow: Any, node: Node) -> tuple[State, ...]:
     if len(state.lod) > 1 or bool(state.lod) != bool(flow.types[rnn.x].lod):
         raise UnknownRows(node, "has sequences that are not the rows")
     if not state.lod and state.axis != 1:
-        raise UnknownRows(node, f"has its batch on axis 1, and rows on axis {state.axis}", True)
+        raise UnknownRows(node, f"has its batch on axis 1, but rows on axis {state.axis}", True)
     for name in filter(None, (rnn.h, rnn.c)):
         flow.expect_batch(node, name, 2, state)
     if rnn.attention:
@@ -244,10 +244,10 @@ def turns(flow: Any, node: Node) -> tuple[State, ...]:
     for name, axis in zip(scanned, own.input_axes, strict=True):
         state, along = flow[name], at_axis(axis, flow.rank(node, name))
         if not flow.is_own(flow.shape(node, name)[along]):
-            raise UnknownRows(node, "takes as many turns as there are rows", True)
+            raise UnknownRows(node, "runs one iteration per row", True)
         if isinstance(state, Rows):
             if state.axis == along:
-                raise UnknownRows(node, "goes from row to row", True)
+                raise UnknownRows(node, "iterates over the rows", True)
             state = Rows(state.axis - (state.axis > along), state.inner, state.lod)
         elements.append(state)
     more = [*elements, *(flow[name] for name in rest)]
@@ -278,7 +278,7 @@ def _turns(
     for _ in range(len(states) + 2):
         result = flow.inside(node, "body", [*front, *states, *rest])
         if any(each not in (ALIKE, UNIFORM) for each in result[:skip]):
-            raise UnknownRows(node, "goes on for as long as the rows together say")
+            raise UnknownRows(node, "repeats until a condition over all rows holds")
         handed = result[skip : skip + len(states)]
         if handed == states:
             return states, result[skip + len(states) :]
@@ -286,7 +286,7 @@ def _turns(
             if after != states[index] and isinstance(after, Rows):
                 flow.expect_batch(node, name, after.axis, after)
                 states[index] = after
-    raise UnknownRows(node, "hands rows on to different axes")
+    raise UnknownRows(node, "moves rows to different axes in each iteration")
 
 
 def _stack(flow: Any, node: Node, state: State, axis: int) -> State:

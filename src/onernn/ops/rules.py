@@ -107,5 +107,5 @@ def integers(found: Type | None) -> list[int] | None:
         return None
     numbers = found.numbers
     if numbers is None:
-        raise ShapeError("an input that names axes is computed at run time")
+        raise ShapeError("an input that names axes: expected a constant, got values of a run")
     return np.atleast_1d(numbers).tolist()

@@ -51,7 +51,7 @@ def sample(
     if distribution not in _DRAWS:
         raise ShapeError(f"distribution: expected one of {', '.join(_DRAWS)}, got {distribution!r}")
     if seed.size != 1 or seed.dtype.kind not in "iu" or seed.reshape(()) < 0:
-        raise ShapeError(f"seed: expected a number of at least 0, got {seed.tolist()}")
+        raise ShapeError(f"seed: expected one integer of at least 0, got {seed.tolist()}")
     random = np.random.default_rng([int(seed.reshape(())), stream])
     each = np.broadcast_arrays(*parameters)
     size = (*each[0].shape, *shape)

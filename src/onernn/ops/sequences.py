@@ -143,7 +143,8 @@ def _batch_pad(m: Any, node: Node) -> None:
     """Adds the padded sequences of all rows, with the length of ``like``."""
     x, like = node.inputs[0], node.input(1)
     if not like:
-        raise m.make_error(node, "it pads to the longest sequence of all rows")
+        why = "it pads to the longest sequence of all rows: expected an input that sets the length"
+        raise m.make_error(node, why)
     all_rows, time_major = m.rows(node, like), node.attrs.time_major
     longest = m.emit("Gather", all_rows, m.constant(0), axis=0)
     padded = m.emit("SequencePad", x, longest, time_major=time_major)
@@ -250,7 +251,7 @@ def _like(_: Context, x: Type) -> Type:
 def sequence_softmax(x: Ragged) -> Ragged:
     """Returns the softmax over the steps of each sequence of (W, 1) or (W,)."""
     if x.data.size != len(x.data):
-        raise ShapeError(f"expected one number a step, got {x.data.shape}")
+        raise ShapeError(f"x: expected one value per step, shape (W,), got {x.data.shape}")
     lengths = x.lengths[x.lengths > 0]
     shifted = np.exp(x.data - np.repeat(_reduce(x, np.maximum), lengths, axis=0))
     total = _reduce(x.with_data(shifted), np.add)
@@ -284,7 +285,7 @@ def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
     Steps outside of the sequence are zeros.
     """
     if x.data.ndim != 2:
-        raise ShapeError(f"expected (W, I), got {x.data.shape}")
+        raise ShapeError(f"x: expected (W, I), got {x.data.shape}")
     running().ask(max(length, 0) * (bytes_of(x.data) + 16 * len(x.data)))
     first, end = (np.repeat(x.offsets[k : k + len(x)], x.lengths)[:, None] for k in (0, 1))
     places = np.arange(len(x.data))[:, None] + np.arange(start, start + length)
@@ -314,7 +315,7 @@ def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
     times = np.diff((*like.outer, like.offsets)[level])
     count = len(x)
     if count != len(times):
-        raise ShapeError(f"{count} elements to be repeated, {len(times)} counts")
+        raise ShapeError(f"x: expected {len(times)} sequences or rows, as 'like' has, got {count}")
     rows: Any = x.lengths if isinstance(x, Ragged) else np.ones(count)
     words = int(times.astype(float) @ rows.astype(float))
     running().ask(words * (word_bytes(x) + 24) + 24 * int(times.sum()))
@@ -344,7 +345,7 @@ def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
     running().ask(sum(bytes_of(part.data) for part in parts))
     counts = {len(part) for part in parts}
     if len(counts) != 1:
-        raise ShapeError(f"batches of {sorted(counts)} sequences")
+        raise ShapeError(f"inputs: expected equal numbers of sequences, got {sorted(counts)}")
     lengths = np.stack([part.lengths for part in parts])
     # The row of each step: the start of its sequence, then the steps of the inputs before.
     starts = offsets_of(lengths.sum(0))[:-1] + np.cumsum(lengths, 0) - lengths

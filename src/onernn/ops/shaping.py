@@ -51,7 +51,7 @@ _ZERO = np.zeros(1, np.float32)
 def check_sizes(shape: Array) -> tuple[int, ...]:
     """Returns the sizes as integers. Raises `ShapeError` for those below 0."""
     if shape.min(initial=0) < 0:
-        raise ShapeError(f"a value of shape {shape.tolist()}: sizes are at least 0")
+        raise ShapeError(f"shape {shape.tolist()}: expected sizes of at least 0")
     return tuple(shape.tolist())
 
 
@@ -110,7 +110,7 @@ def _batch_expand(m: Any, node: Node) -> None:
     x, shape = node.inputs
     wanted = m.graph.types[shape].counts
     if shape in m.mapped or len(wanted) != 1 or wanted[0] is None:
-        raise m.make_error(node, "its shape is not known before a run")
+        raise m.make_error(node, "its shape is not known before a run: expected a constant")
     ones = [1] * (m.rank(node, x) - wanted[0])
     m.add_mapped(node, (m.widen(node, x, wanted[0]), m.shape([1, *ones, shape])))
 
@@ -162,7 +162,7 @@ def _range_type(context: Context, start: Type, limit: Type, delta: Type) -> Type
 def range_(start: Array, limit: Array, delta: Array) -> Array:
     first, end, step = (np.asarray(number).reshape(()).item() for number in (start, limit, delta))
     if not step:
-        raise ShapeError("delta is 0")
+        raise ShapeError("delta=0: expected a number other than 0")
     count, dtype = max(math.ceil((end - first) / step), 0), np.asarray(start).dtype
     running().ask(8 * count)
     return (first + np.arange(count, dtype=dtype) * dtype.type(step)).astype(dtype)
@@ -196,7 +196,7 @@ def _tile_paths(_: Any, x: Type, repeats: Type) -> list[Path] | None:
 )
 def tile(x: Array, repeats: Array) -> Array:
     if len(repeats) != x.ndim:
-        raise ShapeError(f"expected {x.ndim} repeats, got {len(repeats)}")
+        raise ShapeError(f"repeats: expected {x.ndim} numbers, one per axis, got {len(repeats)}")
     return np.tile(x, repeats)
 
 
@@ -229,7 +229,7 @@ def perm_of(attrs: Any, rank: int) -> tuple[int, ...]:
 def _transpose(context: Context, shape: Sizes) -> Sizes:
     perm = perm_of(context.attrs, len(shape))
     if sorted(perm) != list(range(len(shape))):
-        raise ShapeError(f"perm {perm} of {len(shape)} axes")
+        raise ShapeError(f"attribute perm={perm}: expected each of 0 to {len(shape) - 1} once")
     return tuple(shape[index] for index in perm)
 
 
@@ -272,7 +272,8 @@ def _squeeze(_: Context, shape: Sizes, axes: Type | None = None) -> Sizes | None
 def _batch_squeeze(m: Any, node: Node) -> None:
     sizes = m.graph.types[node.inputs[0]].counts
     if not node.input(1) and None in sizes:
-        raise m.make_error(node, "which axes are of size 1 is not known before a run")
+        why = "which axes have size 1 is not known before a run: declare the sizes with --input"
+        raise m.make_error(node, why)
     m.over_axes(node, [axis for axis, size in enumerate(sizes) if size == 1])
 
 
@@ -403,7 +404,10 @@ def _check_backwards(size: int, start: int, end: int, step: int) -> None:
     axis, the reference takes none.
     """
     if step < 0 and (end in (FAR, 2**63 - 1) or start < -max(size, 1)):
-        raise ShapeError(f"implementations disagree on [{start}:{end}:{step}] of {size} elements")
+        raise ShapeError(
+            f"slice [{start}:{end}:{step}] of {size} elements: implementations disagree on it;"
+            " expected a start on the axis, and an end below the largest integer"
+        )
 
 
 def _cuts(
@@ -549,6 +553,6 @@ def split(
 @op("Trilu", kind="mixes", paths=lambda _, x, *__: over(x, (-2, -1)), type=same, since=14)
 def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
     if x.ndim < 2:  # NumPy makes a matrix of a vector
-        raise ShapeError(f"Trilu: expected matrices, got {x.shape}")
+        raise ShapeError(f"x: expected matrices, got {x.shape}")
     diagonal = 0 if k is None else int(k.reshape(()))
     return np.triu(x, diagonal) if upper else np.tril(x, diagonal)

@@ -44,7 +44,7 @@ def _axes(attrs: Any, rank: int) -> list[int]:
     axes = range(rank) if attrs.axes is None else attrs.axes
     result = [at_axis(axis, rank) for axis in axes]
     if len(set(result)) < len(result):
-        raise ShapeError(f"attribute axes={attrs.axes}: an axis twice")
+        raise ShapeError(f"attribute axes={attrs.axes}: expected each axis once")
     return result
 
 
@@ -62,10 +62,13 @@ def _find_resized(
     scales = (attrs.scales or None) if scales is None or not scales.size else scales
     sizes = None if sizes is None or not sizes.size else sizes
     if (scales is None) == (sizes is None):
-        raise ShapeError("expected scales or sizes, and not both")
+        got = "neither" if sizes is None else "both"
+        raise ShapeError(f"scales and sizes: expected one of them, got {got}")
     numbers = np.asarray(scales if sizes is None else sizes).reshape(-1)
     if len(numbers) != len(axes) or not np.isfinite(numbers).all() or (numbers <= 0).any():
-        raise ShapeError(f"expected {len(axes)} positive numbers, got {numbers.tolist()}")
+        which = "scales" if sizes is None else "sizes"
+        expected = f"expected {len(axes)} positive numbers"
+        raise ShapeError(f"{which}: {expected}, got {numbers.tolist()}")
     lengths = np.array([shape[axis] for axis in axes])
     crops = attrs.coordinate_transformation_mode == "tf_crop_and_resize"
     region = np.array([0] * len(axes) + [1] * len(axes)) if not crops or roi is None else roi
@@ -92,7 +95,8 @@ def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
     if policy == "stretch":
         return factors
     if policy not in ("not_larger", "not_smaller"):
-        raise ShapeError(f"attribute keep_aspect_ratio_policy={policy!r} is not one of ONNX")
+        expected = "expected stretch, not_larger or not_smaller"
+        raise ShapeError(f"attribute keep_aspect_ratio_policy={policy!r}: {expected}")
     return np.full_like(factors, factors.min() if policy == "not_larger" else factors.max())
 
 
@@ -121,9 +125,10 @@ def _coordinates(mode: str, axis: _Axis) -> Array:
     if mode in ("pytorch_half_pixel", "align_corners", "tf_crop_and_resize"):
         raise ShapeError(
             f"attribute coordinate_transformation_mode={mode}: {axis.size} elements times"
-            f" {scale} is no whole number, which implementations round differently; give sizes"
+            f" {scale} is not an integer, and implementations round it differently; export the"
+            " model with sizes"
         )
-    raise ShapeError(f"attribute coordinate_transformation_mode={mode!r} is not one of ONNX")
+    raise ShapeError(f"attribute coordinate_transformation_mode={mode!r}: expected a mode of ONNX")
 
 
 _ROUNDED: dict[str, Callable[[Array], Array]] = {
@@ -137,7 +142,8 @@ _ROUNDED: dict[str, Callable[[Array], Array]] = {
 
 def _nearest(attrs: Any, where: Array) -> Array:
     if attrs.nearest_mode not in _ROUNDED:
-        raise ShapeError(f"attribute nearest_mode={attrs.nearest_mode!r} is not one of ONNX")
+        expected = f"expected one of {', '.join(_ROUNDED)}"
+        raise ShapeError(f"attribute nearest_mode={attrs.nearest_mode!r}: {expected}")
     before = np.floor(where)
     return before + _ROUNDED[attrs.nearest_mode](where - before)
 
@@ -250,19 +256,21 @@ def find_resampled(
     """Returns the elements that a Resize reads along each axis that changes, axis by axis."""
     changed = _find_resized(attrs, shape, roi, scales, sizes)
     if attrs.mode not in ("nearest", "linear"):
-        raise ShapeError(f"attribute mode={attrs.mode!r}: only nearest and linear are computed")
+        raise ShapeError(f"attribute mode={attrs.mode!r}: expected nearest or linear")
     if (
         attrs.antialias
         and attrs.mode != "nearest"
         and any(axis.target < axis.size for axis in changed)
     ):
-        raise ShapeError("attribute antialias=1 is not computed")
+        raise ShapeError("attribute antialias=1: expected 0 if an axis shrinks")
     if attrs.mode == "linear" and dtype.kind != "f":
-        raise ShapeError(f"attribute mode=linear is of floats, got {dtype}")
+        raise ShapeError(f"attribute mode=linear: expected floats, got {dtype}")
     result = []
     for axis in changed:
         if axis.target and not axis.size:
-            raise ShapeError(f"axis {axis.at} has no elements, {axis.target} are asked for")
+            raise ShapeError(
+                f"axis {axis.at} has no elements: expected a size of 0, got {axis.target}"
+            )
         running().ask(64 * axis.target)
         where = _coordinates(attrs.coordinate_transformation_mode, axis)
         outside = np.zeros(len(where), bool)
@@ -286,16 +294,16 @@ _TWO = Size.of(2)
 def _number(name: str, array: Array) -> int:
     """Returns a scalar input of at least 1."""
     if array.size != 1 or array.dtype.kind not in "iu" or array.reshape(()) < 1:
-        raise ShapeError(f"{name}: expected a number of at least 1, got {array.tolist()}")
+        raise ShapeError(f"{name}: expected one integer of at least 1, got {array.tolist()}")
     return int(array.reshape(()))
 
 
 def _numbers_of(x: Array, *, real: bool = False) -> Array:
     """Returns real or complex numbers without their last axis."""
     if x.ndim < 2 or x.shape[-1] not in (1, 2) or x.dtype.kind != "f":
-        raise ShapeError(f"expected floats (..., 1) or (..., 2), got {x.dtype} {x.shape}")
+        raise ShapeError(f"x: expected floats (..., 1) or (..., 2), got {x.dtype} {x.shape}")
     if real and x.shape[-1] != 1:
-        raise ShapeError(f"attribute onesided=1 is of real numbers, got {x.shape}")
+        raise ShapeError(f"attribute onesided=1: expected real numbers (..., 1), got {x.shape}")
     return x[..., 0] if x.shape[-1] == 1 else x[..., 0] + 1j * x[..., 1]
 
 
@@ -308,7 +316,7 @@ def signal_axis(rank: int, axis: Array | None) -> int:
     """Returns the axis of the signal. The last one holds the parts of a number."""
     at = -2 if axis is None else int(axis.reshape(()))
     if at_axis(at, rank) == rank - 1:
-        raise ShapeError(f"axis {at} holds the parts of complex numbers")
+        raise ShapeError(f"axis {at}: expected an axis before the last, which holds complex parts")
     return at_axis(at, rank)
 
 
@@ -355,13 +363,15 @@ def dft(
     along = signal_axis(x.ndim, axis)
     halved = onesided and inverse
     if halved and x.shape[-1] != 2:
-        raise ShapeError(f"attributes inverse=1 and onesided=1 are of complex numbers: {x.shape}")
+        expected = "expected complex numbers (..., 2)"
+        raise ShapeError(f"attributes inverse=1 and onesided=1: {expected}, got {x.shape}")
     signal = _numbers_of(x, real=bool(onesided and not inverse))
     default = 2 * (x.shape[along] - 1) if halved else x.shape[along]
     count = _number("dft_length", np.asarray(default) if length is None else length)
     running().ask(48 * (x.size // max(x.shape[along], 1)) * (2 * max(x.shape[along], count) + 1))
     if halved and count // 2 + 1 != x.shape[along]:
-        raise ShapeError(f"dft_length: {x.shape[along]} frequencies are not those of {count}")
+        got = x.shape[along]
+        raise ShapeError(f"dft_length={count}: expected {count // 2 + 1} frequencies, got {got}")
     if halved:
         return np.fft.irfft(signal, count, along).astype(x.dtype, copy=False)[..., None]
     transform = np.fft.ifft if inverse else np.fft.rfft if onesided else np.fft.fft
@@ -378,7 +388,7 @@ def _framing(x: Array, step: Array, window: Array | None, length: Array | None) 
     if window is not None and window.shape != (frame,):
         raise ShapeError(f"window: expected ({frame},), got {window.shape}")
     if not 1 <= frame <= x.shape[1]:
-        raise ShapeError(f"frames of {frame} in a signal of {x.shape[1]}")
+        raise ShapeError(f"frame_length={frame}: expected 1 to {x.shape[1]}, the signal's length")
     return frame, _number("frame_step", step)
 
 

@@ -99,16 +99,18 @@ def windows_of(attrs: Any, kernel: Sequence[int]) -> list[Window]:
     dilations = numbers("dilations", attrs.dilations, rank, 1)
     pads = numbers("pads", attrs.pads, 2 * rank, 0)
     if attrs.auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise ShapeError(f"attribute auto_pad={attrs.auto_pad!r} is not one of ONNX")
+        expected = "expected NOTSET, VALID, SAME_UPPER or SAME_LOWER"
+        raise ShapeError(f"attribute auto_pad={attrs.auto_pad!r}: {expected}")
     if attrs.auto_pad != "NOTSET" and any(pads):
         raise ShapeError(
-            f"attributes auto_pad={attrs.auto_pad} and pads={pads}: only one may say it"
+            f"attributes auto_pad={attrs.auto_pad} and pads={pads}: expected only one of them"
         )
     same = attrs.auto_pad if attrs.auto_pad.startswith("SAME") else ""
     rows = zip(sizes, strides, dilations, pads[:rank], pads[rank:], strict=True)
     result = [Window(*row, same) for row in rows]
     if any(window.extent >= _FAR for window in result):
-        raise ShapeError(f"windows of {[window.extent for window in result]} elements")
+        extents = [window.extent for window in result]
+        raise ShapeError(f"windows of {extents} elements: expected fewer than {_FAR}")
     return result
 
 
@@ -117,7 +119,7 @@ def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
     if given is None:
         return [least] * count
     if not isinstance(given, tuple | list) or len(given) != count:
-        raise ShapeError(f"attribute {name}={given!r}: expected {count} numbers")
+        raise ShapeError(f"attribute {name}={given!r}: expected {count} integers")
     if not all(isinstance(each, int | np.integer) and least <= each < _FAR for each in given):
         raise ShapeError(f"attribute {name}={list(given)}: expected integers of at least {least}")
     return [int(each) for each in given]
@@ -129,13 +131,17 @@ def count_places(windows: Sequence[Window], x: Array, ceil: bool = False) -> lis
     Raises `ShapeError` if a window does not fit in.
     """
     if not windows or x.ndim != len(windows) + 2:
-        raise ShapeError(f"windows over {len(windows)} axes: expected (N, C, ...), got {x.shape}")
+        axes = f"{len(windows)} further axes"
+        raise ShapeError(
+            f"x: expected (N, C, ...) with {axes}, those of the windows, got {x.shape}"
+        )
     result = [window.around(size) for window, size in zip(windows, x.shape[2:], strict=True)]
     for window, size in zip(result, x.shape[2:], strict=True):
         if window.places(size, ceil) < 1:
             whole = window.before + size + window.after
             raise ShapeError(
-                f"a window of {window.extent} elements over an axis of {size}, {whole} with pads"
+                f"a window of {window.extent} elements: expected at most {whole}, an axis of {size}"
+                " with its pads"
             )
     return result
 
@@ -181,15 +187,20 @@ _AT_ONCE = 2**22
 def _check(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
     """Raises `ShapeError` for wrong inputs. ``back``: for weights of a transposed convolution."""
     if x.ndim < 3 or w.ndim != x.ndim:
-        raise ShapeError(f"expected (N, C, ...) and weights of as many axes: {x.shape}, {w.shape}")
+        got = f"got {x.shape} and {w.shape}"
+        raise ShapeError(f"x and weights: expected (N, C, ...), as many axes in both, {got}")
     if x.dtype.kind != "f" or w.dtype != x.dtype:
-        raise ShapeError(f"expected floats of one type, got {x.dtype} and weights {w.dtype}")
+        raise ShapeError(f"x and weights: expected floats of one dtype, got {x.dtype}, {w.dtype}")
     if attrs.kernel_shape is not None and tuple(attrs.kernel_shape) != w.shape[2:]:
-        raise ShapeError(f"attribute kernel_shape={attrs.kernel_shape}, weights of {w.shape}")
+        expected = f"expected {w.shape[2:]}, as the weights have"
+        raise ShapeError(f"attribute kernel_shape={attrs.kernel_shape}: {expected}")
     whole, part = len(w), w.shape[1] * attrs.group
     taken, result = (whole, part) if back else (part, whole)
     if attrs.group < 1 or x.shape[1] != taken or whole % attrs.group:
-        raise ShapeError(f"weights of {w.shape} in {attrs.group} groups do not fit {x.shape}")
+        raise ShapeError(
+            f"attribute group={attrs.group}: expected a divisor of {whole}, and {taken} channels in"
+            f" x, got x {x.shape} and weights {w.shape}"
+        )
     if bias is not None and (bias.shape != (result,) or bias.dtype != x.dtype):
         raise ShapeError(f"bias: expected {x.dtype} ({result},), got {bias.dtype} {bias.shape}")
 
@@ -270,7 +281,7 @@ def find_transposed_sizes(
             if attrs.auto_pad != "SAME_UPPER":
                 before, after = after, before
             if before < 0 or wanted is None and after < 0:
-                raise ShapeError(f"axis {axis + 2}: windows reach {-cut} elements less than asked")
+                raise ShapeError(f"axis {axis + 2}: expected at most {reach} elements, got {asked}")
         result.append((reach - (before + after), before))
     return result
 
@@ -316,7 +327,8 @@ def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) ->
     windows, sizes, groups = windows_of(attrs, w.shape[2:]), x.shape[2:], attrs.group
     reached = find_transposed_sizes(attrs, windows, sizes)
     if any(size < 1 for size, _ in reached):
-        raise ShapeError(f"gives axes of {[size for size, _ in reached]} elements")
+        counts = [size for size, _ in reached]
+        raise ShapeError(f"result axes of {counts} elements: expected 1 or more; decrease the pads")
     channels, count, whole = w.shape[1] * groups, math.prod(sizes), _whole(windows, sizes, reached)
     row = 2 * max(len(x), 1) * channels * x.dtype.itemsize
     running().ask(row * (math.prod(whole) + math.prod((*w.shape[2:], *sizes))))
@@ -339,10 +351,12 @@ _ATTRIBUTES = {**ATTRIBUTES, "ceil_mode": 0, "kernel_shape": REQUIRED}
 def _windows(attrs: Any) -> list[Window]:
     windows = windows_of(attrs, attrs.kernel_shape)
     if any(max(w.before, w.after) >= w.size for w in windows):
-        raise ShapeError(f"attribute pads={attrs.pads}: a window sees nothing but what is added")
+        expected = f"expected less than kernel_shape={attrs.kernel_shape}"
+        raise ShapeError(f"attribute pads={attrs.pads}: {expected}, or a window reads only padding")
     if attrs.ceil_mode and attrs.auto_pad == "VALID":
         raise ShapeError(
-            "attributes ceil_mode and auto_pad=VALID: ONNX does not define both together"
+            "attributes ceil_mode and auto_pad=VALID: expected only one of them; ONNX does not"
+            " define both together"
         )
     return windows
 
@@ -376,7 +390,7 @@ def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array
 
 def _check_floats(x: Array) -> None:
     if x.dtype.kind != "f":
-        raise ShapeError(f"expected floats, got {x.dtype}")
+        raise ShapeError(f"x: expected floats, got {x.dtype}")
 
 
 def _inside(window: Window, count: int, low: int, high: int) -> Array:
@@ -402,7 +416,8 @@ def _pool(*more: str) -> Callable[..., Any]:
             return Type(x.dtype), *map(Type, more)
         windows, sizes = _windows(context.attrs), x.shape[2:]
         if len(windows) != len(sizes):
-            raise ShapeError(f"windows over {len(windows)} axes")
+            expected = f"expected {len(sizes)} numbers, one per axis of x"
+            raise ShapeError(f"attribute kernel_shape: {expected}, got {len(windows)}")
         result = places(windows, sizes, bool(context.attrs.ceil_mode))
         return tuple(Type(each, (*x.shape[:2], *result)) for each in (x.dtype, *more))
 
@@ -466,7 +481,7 @@ def _over_all(reduction: Any) -> Callable[..., Array]:
     def pool(x: Array) -> Array:
         _check_floats(x)
         if x.ndim < 3 or not x[:1, :1].size:
-            raise ShapeError(f"expected (N, C, ...) with elements, got {x.shape}")
+            raise ShapeError(f"x: expected (N, C, ...) with elements, got {x.shape}")
         return np.asarray(reduction(x, axis=tuple(range(2, x.ndim)), keepdims=True), x.dtype)
 
     return pool

@@ -97,12 +97,14 @@ def _checked(row: Row, schema: pa.Schema) -> dict[str, Any]:
     if not isinstance(row, Mapping):
         raise TypeError(f"expected a dictionary, got {type(row).__name__}")
     if unknown := row.keys() - {*schema.names}:
-        raise ValueError(f"the schema has no column {min(map(str, unknown))!r}")
+        column = min(map(str, unknown))
+        raise ValueError(f"column {column!r}: expected one of the schema, {[*schema.names]!s:.200}")
     values = {name: _plain(value) for name, value in row.items()}
     for field in schema:
         value = values.get(field.name)
         if not holds(field.type, value):
-            raise ValueError(f"column {field.name!r} is of {field.type}, got {f'{value!r}':.60}")
+            got = f"{value!r}"
+            raise ValueError(f"column {field.name!r}: expected {field.type}, got {got:.60}")
         pa.array([value], field.type)
     return values
 

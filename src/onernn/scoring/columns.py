@@ -48,10 +48,11 @@ class Column:
         if levels != self._depth + len(features):
             kind = "ragged" if self._depth else "dense"
             raise ShapeError(
-                f"column {name!r} is {array.type}; the {kind} input {value} takes numbers in"
-                f" {self._depth + len(features)} levels of lists"
+                f"column {name!r}: expected numbers in {self._depth + len(features)} levels of"
+                f" lists for the {kind} input {value}, got {array.type}"
             )
-        self._leaf = self._cast(leaf, f"column {name!r} is {array.type}; the input is {value}")
+        misfit = f"column {name!r}: expected values for input {value}, got {array.type}"
+        self._leaf = self._cast(leaf, misfit)
         self.shapes = self._uniform(features)
         steps = self._starts[min(max(self._depth, 1), levels)]
         self.filled = np.diff(steps) > 0
@@ -97,9 +98,9 @@ class Column:
             cast = leaf.astype(dtype)
             if leaf.dtype != dtype:
                 lost = cast != leaf if dtype.kind in "iu" else np.isinf(cast) & np.isfinite(leaf)
-                self._reject(lost, leaf, f"{{}} is no {dtype}")
+                self._reject(lost, leaf, f"expected {dtype}, got {{}}")
         if leaf.dtype.kind == "f":
-            self._reject(np.isnan(leaf), leaf, "NaN is no number")
+            self._reject(np.isnan(leaf), leaf, "expected a number, got NaN")
         return cast
 
     def _uniform(self, features: Sequence[int | None]) -> Int64:
@@ -118,7 +119,9 @@ class Column:
             usual = declared if declared is not None else int(most.max(initial=0))
             out[:, index] = np.where(empty, usual, most)
             for row in np.flatnonzero(~empty & (least != most)):
-                self.bad.setdefault(int(row), f"lists of {least[row]} and {most[row]} values")
+                self.bad.setdefault(
+                    int(row), f"expected lists of one length, got {least[row]} and {most[row]}"
+                )
             if declared is not None:
                 for row in np.flatnonzero(~empty & (most != declared)):
                     reason = f"expected lists of {declared} values, got {most[row]}"
@@ -262,8 +265,8 @@ class Result:
             if batch.ndim > axis and count[axis] == rows:
                 return np.moveaxis(batch, axis, 0)
         raise UnsupportedError(
-            f"output {self.name!r} is not one entry a row: it has {count} for {rows} rows; leave it"
-            " out (outputs=, --output), or give the inputs' axis of rows (batch_axis=,"
+            f"output {self.name!r}: expected one entry per row, got {count} for {rows} rows; leave"
+            " it out (outputs=, --output), or pass the inputs' axis of rows (batch_axis=,"
             " --batch-axis)"
         )
 
@@ -277,8 +280,8 @@ class Result:
         """
         if sum(data_of(each).size for each in batches) > _MOST_VALUES:
             raise BudgetError(
-                f"output {self.name!r} has more than {_MOST_VALUES:,} values for {rows} rows; give"
-                " fewer rows at once (window=, --window)"
+                f"output {self.name!r}: expected at most {_MOST_VALUES:,} values for {rows} rows,"
+                " got more; score fewer rows at once (window=, --window)"
             )
         if not batches:
             return pa.nulls(rows, kind or self._seen or self._type())
@@ -294,7 +297,7 @@ class Result:
         """Returns the column's type before anything ran. Raises `OpenTypeError` if it is open."""
         if self._dtype is None or self._sizes is None:
             raise OpenTypeError(
-                f"output {self.name!r}: its type is not known before a row was scored; say it"
+                f"output {self.name!r}: its type is not known before a row was scored; pass it"
                 f" (types={{{self.name!r}: TYPE}}, --output-type {self.name}=TYPE), such as"
                 " list<float>"
             )

@@ -194,8 +194,8 @@ class Corpus:
         self._sizes = [each.size or 0 for each in files]
         kinds = {bool(_JSON.search(self._name(path).lower())) for path in self.paths}
         if len(kinds) != 1:
-            what = "files of JSON and others" if kinds else "no files"
-            raise UnsupportedError(f"{self.name}: there are {what}; choose a folder of one format")
+            what = "JSON and other files" if kinds else "no files"
+            raise UnsupportedError(f"{self.name}: expected files of one format, got {what}")
         (self._json,) = kinds
         self._all = keep is None
         chosen = None if keep is None else [*dict.fromkeys([*keep, *inputs])]
@@ -206,7 +206,7 @@ class Corpus:
             name for name in chosen or names if name in names or name in (keep or ())
         ]
         if missing := [name for name in self.columns if name not in names]:
-            raise ShapeError(f"there is no column {missing[0]!r}; the columns are {self._names}")
+            raise ShapeError(f"column {missing[0]!r}: expected one of {self._names}")
         self.schema = pa.schema(map(self._schema.field, self.columns), self._schema.metadata)
 
     def _list(self) -> list[FileInfo]:
@@ -226,8 +226,8 @@ class Corpus:
         )
         if changed := was ^ now:
             raise UnsupportedError(
-                f"{self.name}: {min(changed)[0]} was changed while it was scored; the same"
-                " command compares its rows with those that were scored"
+                f"{self.name}: {min(changed)[0]} was changed while it was scored; run the same"
+                " command again, which compares its rows with the scored ones"
             )
 
     def windows(
@@ -296,7 +296,7 @@ class Corpus:
                 own, start = file.schema_arrow, 0
                 names |= dict.fromkeys(own.names)
                 if twice := [name for name, times in Counter(own.names).items() if times > 1]:
-                    raise pa.ArrowInvalid(f"there are two columns {twice[0]!r}")
+                    raise pa.ArrowInvalid(f"expected each column once, got {twice[0]!r} twice")
                 if path == self.paths[0]:
                     first = own.metadata or {}
                 if chosen is not None:
@@ -383,7 +383,7 @@ class Corpus:
                     lines = iter(partial(BufferedReader(stream).readline, _LINE), b"")
                     for number, text in enumerate(lines, 1):
                         if len(text) == _LINE and not text.endswith(b"\n"):
-                            raise OSError(f"line {number} has more than {_LINE:,} bytes")
+                            raise OSError(f"line {number}: expected at most {_LINE:,} bytes")
                         self._bytes = before + raw.tell()
                         if text.strip():
                             yield Origin(name, number, None, text)
@@ -400,7 +400,7 @@ class Corpus:
             if rows and count >= _SAMPLE:
                 break
         if not rows:
-            raise UnsupportedError(f"{self.paths[0]}: there are no rows that can be read")
+            raise UnsupportedError(f"{self.paths[0]}: expected a JSON object per line, got none")
         self._names = [*dict.fromkeys(name for row in rows for name in row)]
         types = {
             name: _common_type([row.get(name) for row in rows])
@@ -455,13 +455,13 @@ class Corpus:
         late = row.keys() - {*self._schema.names}
         if late and self._all:
             raise ValueError(
-                f"none of the first {_SAMPLE:,} rows has a column {min(late)!r}; leave it out"
-                " (keep=, --keep)"
+                f"column {min(late)!r}: expected a column of the first {_SAMPLE:,} rows; leave it"
+                " out (keep=, --keep)"
             )
         for field in schema:
             if not holds(field.type, row.get(field.name)):
                 value = f"{row[field.name]!r:.60}"
-                raise ValueError(f"column {field.name!r} is of {field.type}, got {value}")
+                raise ValueError(f"column {field.name!r}: expected {field.type}, got {value}")
         return row
 
 
@@ -485,7 +485,7 @@ def _join_schemas(own: pa.Schema, schema: pa.Schema) -> pa.Schema:
             result.field(field.name).type
         ):
             raise pa.ArrowInvalid(
-                f"column {field.name!r} is {kinds[0]} here, {kinds[-1]} elsewhere"
+                f"column {field.name!r}: expected {kinds[-1]}, as in other files, got {kinds[0]}"
             )
     return result
 
@@ -620,14 +620,14 @@ def _row(line: bytes) -> dict[str, Any]:
     """
     row = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     if not isinstance(row, dict):
-        raise ValueError(f"expected an object, got {str(row)[:40]!r}")
+        raise ValueError(f"expected a JSON object, got {str(row)[:40]!r}")
     return row
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        raise ValueError("an object has a name twice")
+        raise ValueError("expected each name once in a JSON object")
     return result
 
 
@@ -648,5 +648,5 @@ def _is_infinite(column: Any) -> bool:
 
 def _finite(text: str) -> float:
     if np.isinf(number := float(text)):
-        raise ValueError(f"{text[:40]} is too large for a float64")
+        raise ValueError(f"{text[:40]}: expected a number in the range of float64")
     return number

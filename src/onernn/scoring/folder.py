@@ -75,7 +75,7 @@ class Folder:
         """
         kind = self._system.get_file_info(self._path).type
         if kind not in (FileType.Directory, FileType.NotFound):
-            raise UnsupportedError(f"{self.name} is not a folder; give one for the output")
+            raise UnsupportedError(f"{self.name}: expected a folder for the output, got a file")
         with self._lock() if self._is_local else nullcontext():
             asked = json.loads(json.dumps(asked))
             names = self._names()
@@ -103,7 +103,10 @@ class Folder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UnsupportedError(f"{self.name}: another scoring runs into it") from None
+                raise UnsupportedError(
+                    f"{self.name}: a different process is scoring into this folder; wait until it"
+                    " ends, or take a different folder"
+                ) from None
             yield
         finally:
             os.close(handle)
@@ -126,8 +129,8 @@ class Folder:
                 raise self._foreign(name)
             if name in (MANIFEST, *windows) and not is_file:
                 raise UnsupportedError(
-                    f"{self.name}/{name} is a link, a folder or a device; a run would write a file"
-                    " of this name. Move it away, or take a new folder"
+                    f"{self.name}/{name}: expected a file, got a link, a folder or a device; move"
+                    " it away, or take a new folder"
                 )
         return windows
 
@@ -136,22 +139,22 @@ class Folder:
         begun = self.read_json(MANIFEST)
         if begun.get("request") != _digest(begun):
             raise UnsupportedError(
-                f"{self.name}: {MANIFEST} cannot be read, or an older onernn wrote it; go on with"
-                " that one, or take another folder"
+                f"{self.name}: {MANIFEST} cannot be read, or an older onernn wrote it; continue"
+                " with that version, or take a different folder"
             )
         for key in sorted({**asked, **begun}.keys() - _CORPUS):
             if begun.get(key) != asked.get(key):
                 was, now = (f"{json.dumps(each.get(key)):.80}" for each in (begun, asked))
-                remedy = _REMEDIES.get(key, "go on as it was begun").format(begun.get(key))
+                remedy = _REMEDIES.get(key, "continue with that value").format(begun.get(key))
                 raise UnsupportedError(
-                    f"{self.name}: this folder was begun with {key} {was}, now it is {now};"
-                    f" {remedy}, or take another folder"
+                    f"{self.name}: expected {key} {was}, with which this folder was begun, got"
+                    f" {now}; {remedy}, or take a different folder"
                 )
         return begun
 
     def _foreign(self, name: str) -> UnsupportedError:
         return UnsupportedError(
-            f"{self.name} holds {name!r}, which is not a part of this scoring and would be read"
+            f"{self.name}: expected only files of this scoring, got {name!r}, which would be read"
             " with its rows; move it away, or take a new folder"
         )
 
@@ -179,7 +182,7 @@ class Folder:
         missing = set(range(count)).difference(there.values()) if complete else ()
         if missing:
             name = f"{self.name}/{_name(min(missing))}"
-            raise UnsupportedError(f"{name} was removed during the run; run it again")
+            raise UnsupportedError(f"{name} was removed during the run; run the command again")
 
     def schema(self) -> pa.Schema:
         """Returns the columns of the files; there is one."""
@@ -257,8 +260,8 @@ _CORPUS = {"corpus", "seen", "request"}
 with, the same one as it was last, and a digest of all but the latter.
 """
 _REMEDIES = {
-    "onernn": "go on with onernn {}",
-    "instruction_set": "go on on such a CPU, or on a better one with ONERNN_MAX_ISA={}",
+    "onernn": "continue with onernn {}",
+    "instruction_set": "continue on such a CPU, or on a better one with ONERNN_MAX_ISA={}",
 }
 """What to do if a folder was begun in another way."""
 

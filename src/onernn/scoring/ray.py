@@ -128,8 +128,8 @@ def _read(corpus: Corpus, size: int, run: range) -> Iterator[Window]:
         table = content.getvalue().to_pybytes()
         if len(table) > _LARGEST:
             raise BudgetError(
-                f"{one} has {len(table):,} bytes; Ray takes {_LARGEST:,}: score fewer rows at once"
-                " (window=, --window)"
+                f"{one}: expected at most {_LARGEST:,} bytes for Ray, got {len(table):,}; score"
+                " fewer rows at once (window=, --window)"
             )
         yield one._replace(table=table)
 

@@ -112,7 +112,8 @@ def score(
     """
     where = [os.fspath(each) for each in (corpus, output, rejected) if each is not None]
     if window < 1 or words < 1 or (workers is not None and workers < 1):
-        raise UnsupportedError("window, words, workers: expected 1 or more")
+        got = f"window={window}, words={words}, workers={workers}"
+        raise UnsupportedError(f"{got}: expected 1 or more")
     if engine not in ("local", "ray"):
         raise UnsupportedError(f"engine {engine!r}: expected 'local' or 'ray'")
     started = time.monotonic()
@@ -212,9 +213,9 @@ def _check_corpus(folder: Folder, source: Corpus, window: int, accept: bool) -> 
             changed[one.number] = str(one)
     if changed and not accept:
         raise UnsupportedError(
-            f"{folder.name}: other rows of the corpus were scored before, the first in"
+            f"{folder.name}: the corpus differs from the rows that were scored, first in"
             f" {next(iter(changed.values()))}; score changed windows again (accept_input=True,"
-            " --accept-input), or take another folder"
+            " --accept-input), or take a different folder"
         )
     for number in changed:
         folder.drop(number, "its rows were changed in the corpus")
@@ -242,9 +243,9 @@ class Work:
         for name, here in _environment().items():
             if here != self.environment[name]:
                 raise UnsupportedError(
-                    f"node {node()!r} has {name} {here}, the run began with"
-                    f" {self.environment[name]}; results would differ in the last bits: use nodes"
-                    " of one kind, or set ONERNN_MAX_ISA to the least of their instruction sets"
+                    f"node {node()!r}: expected {name} {self.environment[name]}, with which the run"
+                    f" began, got {here}; results would differ in the last bits: use nodes of one"
+                    " kind, or set ONERNN_MAX_ISA to the lowest of their instruction sets"
                 )
         try:
             scored = self.scorer(one.table, one.bad)
@@ -291,7 +292,7 @@ class _Run:
         if self._work.strict and self._rejected:
             raise ShapeError(
                 f"{self._folder.name}: {self._rejected:,} rows were rejected before, see the column"
-                f" {REJECTED!r}; drop strict (--strict), or take another folder"
+                f" {REJECTED!r}; drop strict (--strict), or take a different folder"
             )
         self._progress(self._rows, self._rejected, self._source.estimate)
         self._pass(engine, workers)
@@ -303,8 +304,8 @@ class _Run:
         if self._given_up:
             raise UnforeseenError(
                 f"{self._folder.name}: three processes began and did not end"
-                f" {'; '.join(self._given_up.values())}. The other windows are there. The same"
-                " command tries these again, for example on a machine with more memory"
+                f" {'; '.join(self._given_up.values())}; the other windows are scored. Run the same"
+                " command again, for example on a machine with more memory"
             )
 
     def _pass(self, engine: str, workers: int | None, again: bool = False) -> None:

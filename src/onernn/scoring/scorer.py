@@ -81,7 +81,7 @@ class Scorer:
     ) -> None:
         if is_compiled(model):
             raise UnsupportedError(
-                f"{model}: a compiled file does not say which rows its outputs belong to; give the"
+                f"{model}: a compiled file does not say which rows its outputs belong to; pass the"
                 " model that it was compiled from"
             )
         if not isinstance(model, Session):
@@ -107,7 +107,7 @@ class Scorer:
         self.outputs = names if outputs is None else _check_known(outputs, names, "output")
         for name, times in Counter([*self.outputs.values(), REJECTED]).items():
             if times > 1:
-                raise ShapeError(f"outputs: two of them would be column {name!r}")
+                raise ShapeError(f"outputs: expected different columns, got column {name!r} twice")
         border = {value.name: value.shape for value in (*graph.inputs, *graph.outputs)}
         if isinstance(batch_axis, int):
             batch_axis = dict.fromkeys(border, batch_axis)
@@ -191,16 +191,16 @@ class Scorer:
         for name, column in self.columns.items():
             if column not in names:
                 raise ShapeError(
-                    f"input {name!r} takes column {column!r}; the columns are {[*names]}; name"
-                    f" its column (inputs={{{name!r}: COLUMN}}, --input {name}=COLUMN)"
+                    f"input {name!r}: expected column {column!r}, got {[*names]}; pass its column"
+                    f" (inputs={{{name!r}: COLUMN}}, --input {name}=COLUMN)"
                 )
         kept = names if self.keep is None else self.keep
         if missing := [name for name in kept if name not in names]:
-            raise ShapeError(f"there is no column {missing[0]!r}; the columns are {[*names]}")
+            raise ShapeError(f"column {missing[0]!r}: expected one of {[*names]}")
         if taken := {*self.outputs.values(), REJECTED}.intersection(kept):
             raise ShapeError(
-                f"there is a column {min(taken)!r} already: leave it out (keep=, --keep), or give"
-                " the output another name (outputs={NAME: COLUMN}, --output NAME=COLUMN)"
+                f"column {min(taken)!r} exists already: leave it out (keep=, --keep), or rename"
+                " the output (outputs={NAME: COLUMN}, --output NAME=COLUMN)"
             )
 
     def schema(self, columns: pa.Schema) -> pa.Schema:
@@ -334,11 +334,11 @@ class Scorer:
             try:
                 single = self._outputs_of(columns, rows[index : index + 1], known, results)
             except _Refused as error:
-                raise _dependent(f"{known.doubt}; {row} runs in a batch only: {error}") from error
+                raise _dependent(f"{known.doubt}; {row} runs only in a batch: {error}") from error
             for result, one, all_of in zip(results, single, outputs, strict=True):
                 if _differ(one, _cut(all_of, index, index + 1), self._tolerance):
                     raise _dependent(
-                        f"{known.doubt}; {row} by itself has other values of output {result.name!r}"
+                        f"{known.doubt}; {row} by itself has different values of {result.name!r}"
                     )
 
 
@@ -348,7 +348,7 @@ class _Refused(Exception):
 
 def _dependent(why: str) -> UnsupportedError:
     return UnsupportedError(
-        f"the rows of a batch change each other's results: {why}. Give the inputs' axis of rows"
+        f"the rows of a batch change each other's results: {why}. Pass the inputs' axis of rows"
         " (batch_axis=, --batch-axis), or score each row by itself (words=1, --words 1)"
     )
 
@@ -384,7 +384,7 @@ def _check_known(named: Mapping[str, T], names: Collection[str], what: str) -> d
     for name in named:
         if name not in names:
             hint = did_you_mean(name, names)
-            raise ShapeError(f"{what} {name!r} is unknown; the model has {', '.join(names)}{hint}")
+            raise ShapeError(f"{what} {name!r}: expected one of {', '.join(names)}{hint}")
     return dict(named)
 
 
@@ -396,12 +396,14 @@ def _find_fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | 
             continue
         axis = axes[value.name]
         if axis >= len(value.shape):
-            raise UnsupportedError(f"input {value} has no axis {axis} for rows")
+            raise UnsupportedError(
+                f"input {value}: expected an axis {axis} for rows; pass batch_axis=, --batch-axis"
+            )
         if (size := value.shape[axis]) is not None:
             result.add(size)
     if len(result) > 1:
         raise UnsupportedError(
-            f"the inputs {'; '.join(map(str, inputs))} are of {sorted(result)} rows; give"
-            " their axes of rows (batch_axis=, --batch-axis)"
+            f"inputs {'; '.join(map(str, inputs))}: expected one number of rows, got"
+            f" {sorted(result)}; pass their axes of rows (batch_axis=, --batch-axis)"
         )
     return result.pop() if result else None

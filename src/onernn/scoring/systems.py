@@ -128,7 +128,7 @@ def list_files(system: FileSystem, root: str, where: str) -> list[FileInfo]:
     """
     info = system.get_file_info(root)
     if info.type == FileType.NotFound:
-        raise FileNotFoundError(errno.ENOENT, "it is not a file or folder", where)
+        raise FileNotFoundError(errno.ENOENT, "no such file or folder", where)
     if info.type != FileType.Directory:
         return [info]
     result = []
@@ -137,8 +137,8 @@ def list_files(system: FileSystem, root: str, where: str) -> list[FileInfo]:
         for pattern, (kind, reader) in _TABLES.items():
             if fnmatch(name, pattern) or fnmatch(name, f"*/{pattern}"):
                 raise UnsupportedError(
-                    f"{where}: {name!r} shows a {kind} table; its files also hold rows that were"
-                    f" deleted or replaced. Write the current rows to Parquet first: {reader}"
+                    f"{where}: expected plain files, got a {kind} table ({name!r}), which also"
+                    f" holds deleted rows; write its current rows to Parquet first: {reader}"
                 )
         if each.type == FileType.File and not re.search(r"(^|/)[_.]", name):
             result.append(each)

@@ -142,7 +142,7 @@ class AuditRun:
                 self.values = _values(graph, self.feed)
             except ShapeError as error:
                 raise UnsupportedError(
-                    f"{graph.name}: made inputs do not fit: {error}; give a recording"
+                    f"{graph.name}: generated inputs do not fit: {error}; pass a recording"
                 ) from error
         else:
             self.batch = "none: nothing had to be computed"

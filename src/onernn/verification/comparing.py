@@ -247,9 +247,9 @@ def feed_for(
     if missing:
         takes, has = "; ".join(map(str, wanted)), ", ".join(batches)
         listed = ", ".join(map(repr, missing))
-        fits = f"the inputs in order do not fit; {MAP} says which is which" if spare else ""
+        fits = f"; the inputs in order do not fit: pass {MAP}" if spare else ""
         raise ModelFormatError(
-            f"{who} takes {takes}; the data has no {listed}, it has {has}{'; ' * bool(fits)}{fits}"
+            f"{who} takes {takes}: expected {listed}, and the data has {has}{fits}"
         )
     notes += [f"{who} does not take the input {name!r}" for name in spare]
     return {name: result[name] for name in names}, notes
@@ -294,8 +294,8 @@ def outputs_for(
     notes += [f"the reference's output {name!r} is not compared" for name in spare]
     if not result:
         raise ModelFormatError(
-            f"no outputs to compare: the model gives {', '.join(names)},"
-            f" the reference {', '.join(outputs)}"
+            f"no outputs to compare: expected {', '.join(names)} of the model in the reference, got"
+            f" {', '.join(outputs)}; pass {MAP}"
         )
     return {name: result[name] for name in names if name in result}, notes
 

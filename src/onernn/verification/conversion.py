@@ -207,7 +207,7 @@ def _beside_its_model(
     if sum(array.nbytes for arrays in held for array in arrays.values()) > _PARAMETERS:
         raise UnsupportedError("its parameters take more than 1 GB; check it with a recording")
     if any(node.op == "Sample" for node in every_node(model)):
-        raise UnsupportedError("it draws random numbers, which each framework draws in its own way")
+        raise UnsupportedError("it draws random numbers, which differ between frameworks")
     dtype, inputs = options["output_dtype"], options["inputs"]
     if dtype != "float32":
         model = map_arrays(fuse(model).model, partial(_round_matrix, dtype=dtype))
@@ -315,7 +315,7 @@ class UndecidedError(UnsupportedError):
         self, error: UnsupportedError, options: list[tuple[str, str]], notes: list[str]
     ) -> None:
         whole = " ".join(f"{option} {shlex.quote(text)}" for option, text in options)
-        told = [Refusal(note) for note in (*notes, f"say {whole}") if options]
+        told = [Refusal(note) for note in (*notes, f"pass {whole}") if options]
         super().__init__(str(error).partition("\n")[0], [*error.refusals, *told])
         self.options = options
 
@@ -428,12 +428,12 @@ def _check(
         if not verdict.passed and shared:
             raise UnsupportedError(
                 f"{whole.name} over time: output {name!r} depends on {', '.join(shared)}; an input"
-                " without axes belongs to all frames: say --given, or make its shape (1,)"
+                " without axes belongs to all frames: pass --given, or change its shape to (1,)"
             )
         if not verdict.passed:
             raise UnsupportedError(
-                f"{whole.name} over time: output {name!r} is {verdict.max_abs:.3g} from that of"
-                f" frame after frame {verdict.reason}; nothing is written"
+                f"{whole.name} over time: output {name!r}: expected the values of single frames,"
+                f" got values {verdict.max_abs:.3g} apart {verdict.reason}; nothing is written"
             )
 
 
@@ -512,7 +512,7 @@ def repair(
                 progress=progress,
             )
         elif report.evidence is None:
-            raise UnsupportedError("report: expected the result of onernn.verify, got another one")
+            raise UnsupportedError("report: expected a result of onernn.verify with its evidence")
         assert report.evidence is not None
         known = report.evidence.reference.against
         if isinstance(model, Report) and against is not None:

@@ -107,7 +107,7 @@ def make_inputs(
         tried.add(key)
         size = 8 * max(len(lengths), *map(math.prod, sizes.values()))  # drawn as float64
         if size > _BYTES:
-            text = f"an input of {size:,} bytes; at most {_BYTES:,} are made"
+            text = f"expected an input of at most {_BYTES:,} bytes, got {size:,}"
             error = error or BudgetError(text)
             return -1
         rng = np.random.default_rng(seed)
@@ -146,7 +146,7 @@ def make_inputs(
     shown = "; ".join(map(str, inputs))
     reason = f": {error}" if error else ""
     raise UnsupportedError(
-        f"{model.name}: no inputs could be made for {shown}{reason}; give --data inputs.npz,"
+        f"{model.name}: no inputs could be generated for {shown}{reason}; pass --data inputs.npz,"
         f" made by numpy.savez('inputs.npz', **{{{_keys(inputs)}}})"
     )
 

@@ -69,7 +69,7 @@ class NodeConformance(Conformance):
         Raises `TypeError` if the class has no ``backend``.
         """
         if self.backend is None:
-            raise TypeError(f"{type(self).__name__}: say which backend: backend = ...")
+            raise TypeError(f"{type(self).__name__}: expected a backend: write backend = ...")
         model = node_model(case)
         prepare = getattr(self.backend, "prepare", None)
         return model if prepare is None else prepare(model, self.device)

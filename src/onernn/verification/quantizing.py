@@ -198,7 +198,7 @@ class Labels:
         self._sequences = np.unique(marked[self._real], return_inverse=True)[1]
         self._labels = self._read(exact)
         if not self._labels.size:
-            raise UnsupportedError(f"budget labels: {self._name!r}: the batches have no steps")
+            raise UnsupportedError(f"budget labels: {self._name!r}: expected batches with steps")
         self._counts = np.bincount(self._sequences)
         self._effect = design_effect(self._count_changes(narrowest), self._counts)
         self._total = int(self._counts.sum())
@@ -243,14 +243,14 @@ def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
         return np.repeat(steps, np.prod(shape, dtype=int) // max(len(steps), 1))
     where = f"budget labels: {name!r}: its labels read several"
     if axes is None or axes.batch is None or axes.batch >= len(shape):
-        text = "sequences, or none; name another output (--labels-of)"
+        text = "sequences, or none; pass a different output (--labels-of)"
         raise UnsupportedError(f"{where} {text}")
     places = np.indices(shape)
     sequence = places[axes.batch]
     if axes.lengths is None or axes.state:  # an empty sequence also has a state
         return sequence.ravel()
     if axes.time is None and len(shape) > 1 and np.ptp(axes.lengths):
-        text = "steps, and may count padding; give batches of one length"
+        text = "steps, and may count padding; pass batches of one length"
         raise UnsupportedError(f"{where} {text}")
     stepped = axes.time is not None and axes.time < len(shape)
     step = places[axes.time] if stepped else np.zeros(shape, np.int64)
@@ -288,7 +288,7 @@ def labels_output(outputs: Feed, name: str) -> str:
         )
     if result not in whole and arrays[result].shape[-1:] in ((), (1,)):
         text = "expected integers, or a score for each label"
-        raise UnsupportedError(f"labels of {result!r}: it has one number a row; {text}")
+        raise UnsupportedError(f"labels of {result!r}: {text}, got one value per row")
     return result
 
 
@@ -468,10 +468,11 @@ def quantize(
     """
     wanted = Budget("max_abs", np.inf) if budget is None else Budget.of(budget)
     if labels_of and wanted.name != "labels":
-        raise UnsupportedError("labels_of (--labels-of) belongs to a budget of labels")
+        expected = "expected a budget of labels for it"
+        raise UnsupportedError(f"labels_of={labels_of!r} (--labels-of): {expected}, got {budget!r}")
     graph, notes = separate_layers(graph_of(model)), []
     if not (layers := recurrent_layers(graph)):
-        raise UnsupportedError(f"{graph.name}: it has no recurrent layer outside of loops")
+        raise UnsupportedError(f"{graph.name}: expected a recurrent layer outside of loops")
     feeds = _read(graph, [batches] if isinstance(batches, str | PathLike) else batches)
     calibration, measured = feeds[::2], feeds[1::2]
     if held_out is not None:
@@ -610,5 +611,5 @@ def _read(graph: Graph, batches: Iterable[Feed | str | PathLike[str]]) -> list[F
         if any(array.size for array in numbers):
             feeds.append(feed)
     if not feeds:
-        raise UnsupportedError("no batches with steps: give one at least")
+        raise UnsupportedError("batches: expected at least one with steps, got none")
     return feeds

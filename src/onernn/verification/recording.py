@@ -81,10 +81,10 @@ def read_outputs(
             known = names[int(name)]
         if known not in names:
             listed = ", ".join(names) + did_you_mean(name, names)
-            raise ModelFormatError(f"{key} is unknown; the model gives {listed}", file)
+            raise ModelFormatError(f"{key}: expected an output of the model, {listed}", file)
         result[known] = _batch(arrays, OUTPUTS, name, file)
     if not result:
-        raise ModelFormatError(f"no recorded outputs (out__NAME); the model gives {names}", file)
+        raise ModelFormatError(f"expected recorded outputs (out__NAME) of {names}, got none", file)
     return result
 
 
@@ -127,7 +127,7 @@ def check_names(names: Mapping[str, str], mine: Iterable[str], theirs: Iterable[
                     f"{MAP}: {name}={other}: {each!r} is not one of {listed}{hint}"
                 )
     if len({*names.values()}) < len(names):
-        raise UnsupportedError(f"{MAP}: two names for one: {dict(names)}")
+        raise UnsupportedError(f"{MAP}: expected different names, got {dict(names)}")
 
 
 def input_names(arrays: Iterable[str]) -> list[str]:
@@ -183,6 +183,7 @@ def write_arrays(file: str | Path, arrays: Mapping[str, Array]) -> None:
         except UnicodeEncodeError:
             fits = False
         if not fits:
-            raise UnsupportedError(f"{name[:80]!r} cannot be the name of an array in an .npz")
+            expected = f"expected a name without NUL, of at most {_LONGEST:,} bytes"
+            raise UnsupportedError(f"{name[:80]!r}: {expected}, for an array in an .npz")
     with replacing(file) as stream:  # savez would add .npz to a name without it
         np.savez(stream, **arrays)  # type: ignore[arg-type]

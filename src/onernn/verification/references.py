@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,13 @@ from onernn.adapters.loading import load
 from onernn.adapters.registry import RUNTIMES
 from onernn.engine.session import find_unsupported
 from onernn.ir.budget import time_limit
-from onernn.ir.errors import MissingDependencyError, OnernnError, UnsupportedError
+from onernn.ir.errors import (
+    MissingDependencyError,
+    ModelFormatError,
+    OnernnError,
+    UnsupportedError,
+    did_you_mean,
+)
 from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch
 from onernn.ir.records import dataclass
@@ -108,7 +115,7 @@ class Against:
         to = {other: name for name, other in names.items()}
         if twice := [name for name in names if name in theirs and name not in to]:
             raise UnsupportedError(
-                f"{MAP}: the reference also has {twice[0]!r}; say what that is for the model"
+                f"{MAP}: the reference also has {twice[0]!r}; pass its name in the model"
             )
         return replace(self, graph=rename_values(self.graph, to), own={**names})
 
@@ -132,8 +139,8 @@ def live_against(model: object, graph: Graph) -> Against:
     kind = next((name for name in RUNTIMES if RUNTIMES[name].run_live and name in homes), "")
     if not kind:
         raise UnsupportedError(
-            "against: expected a model as onernn.load gives it, a path, FRAMEWORK:PATH or a live"
-            f" module, got {type(model).__module__}.{type(model).__qualname__}"
+            "against: expected the result of onernn.load, a path, FRAMEWORK:PATH or a live module,"
+            f" got {type(model).__module__}.{type(model).__qualname__}"
         )
     return Against(graph, kind=kind, live=model)
 
@@ -152,6 +159,8 @@ def open_against(
     """
     kind, colon, path = text.partition(":")
     if not colon or kind not in RUNTIMES:
+        if colon:
+            _check_prefix(kind, Path(text))
         kind, path = "", text
     read = RUNTIMES[kind].load if kind else None
     if read is None:
@@ -160,6 +169,16 @@ def open_against(
         with reading(path):
             graph = read(path, rules=rules)
     return Against(graph, path, kind, None if params is None else str(params))
+
+
+def _check_prefix(kind: str, path: Path) -> None:
+    """Raises `ModelFormatError` for an unknown framework before a colon, unless the text is the
+    path of files.
+    """
+    if kind.isidentifier() and not any(path.parent.glob(f"{escape(path.name)}*")):
+        known = ", ".join(f"{name}:" for name in RUNTIMES)
+        hint = did_you_mean(kind, RUNTIMES)
+        raise ModelFormatError(f"no such file; known prefixes are {known}{hint}", path)
 
 
 # --- models run by their own frameworks, each in a process of its own: a crash there is a message

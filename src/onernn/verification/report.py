@@ -28,9 +28,9 @@ _AROUND = 4
 def check_report(path: str | Path) -> None:
     """Raises the error that `write_report` would raise, before anything runs."""
     if Path(path).is_dir():
-        raise IsADirectoryError(f"{path}: a report is a file, this is a folder")
+        raise IsADirectoryError(f"{path}: expected a file for the report, got a folder")
     if not Path(path).absolute().parent.is_dir():
-        raise FileNotFoundError(f"{path}: no such folder to write a report into")
+        raise FileNotFoundError(f"{path}: expected a folder that exists for the report")
 
 
 def write_report(report: Report, path: str | Path, command: str = "", repairs: str = "") -> None:
@@ -52,7 +52,7 @@ def render(report: Report, command: str = "", repairs: str = "") -> str:
 def _content(report: Report) -> dict[str, Any]:
     evidence = report.evidence
     if evidence is None:
-        raise ValueError("this report was made without evidence: it has no page")
+        raise ValueError("report: expected a result of onernn.verify with its evidence")
     inspection = Inspection(evidence.model, fuse(evidence.model), (), ())
     first = None if report.matches else report.first
     marks = {first.value.partition("@")[0]: "first that differs"} if first else {}

@@ -425,9 +425,12 @@ class Conformance:
         for pattern, reason in patterns.items():
             hit = {name for name in names if fnmatchcase(name, pattern)}
             if not hit:
-                raise ValueError(f"known failures {file}: {pattern!r} is the name of no case")
+                raise ValueError(f"known failures {file}: {pattern!r}: expected the name of a case")
             if not isinstance(reason, str) or not reason.strip():
-                raise ValueError(f"known failures {file}: {pattern!r} needs its reason as text")
+                raise ValueError(
+                    f"known failures {file}: {pattern!r}: expected its reason as text, got"
+                    f" {reason!r}"
+                )
             result |= dict.fromkeys(hit, reason)
         return result
 
@@ -449,7 +452,7 @@ class Conformance:
                 yield "weights", each, truth, _reference(case.spec, case.weights, each)
                 continue
             if self._gives("weights") and main and np.ptp(truth[0].data) < 1e-3:
-                raise ValueError(f"{what}: nearly constant, the layer needs other numbers")
+                raise ValueError(f"{what}: nearly constant, the layer needs different weights")
             yield what, each, self._outputs(layer, each), truth
 
     def _outputs(self, layer: Any, case: Case) -> _Result:
@@ -459,8 +462,8 @@ class Conformance:
         except Exception as error:
             if 0 in case.lengths:
                 error.add_note(
-                    "the batch has a sentence of length zero; where the framework refuses those,"
-                    " say empty_sentences = False in the class"
+                    "the batch has a sequence of length zero; if the framework refuses these,"
+                    " write empty_sentences = False in the class"
                 )
             raise
         if not (isinstance(returned, tuple | list) and len(returned) == 2):
@@ -471,7 +474,10 @@ class Conformance:
         if not self.final_states:
             return y, None
         if state is None:
-            raise TypeError("outputs: no final state; if there is none, final_states = False")
+            raise TypeError(
+                "outputs: expected a final state, got None; write final_states = False if there"
+                " is none"
+            )
         if not isinstance(state, tuple | list):
             raise TypeError(
                 f"outputs: expected a state as a tuple, got {_describe(state)}; {_OUTPUTS}"
@@ -517,7 +523,7 @@ def _read(returned: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
             raise TypeError(f"weights: expected (RnnSpec, weights), got {_describe(returned)}")
         read, returned = returned
         if replace(read, update=spec.update) != spec:
-            raise ValueError(f"weights: expected those of {spec}, read {read}")
+            raise ValueError(f"weights: expected {spec}, got {read}")
     else:
         read = spec
     if isinstance(returned, RnnWeights):
@@ -541,9 +547,9 @@ def _to_ragged(y: Any, case: Case) -> Ragged:
     if isinstance(y, Ragged):
         return y
     if not isinstance(y, Sequence):
-        raise TypeError(f"outputs: expected a list of sentences, got {_describe(y)}; {_OUTPUTS}")
+        raise TypeError(f"outputs: expected a list of sequences, got {_describe(y)}; {_OUTPUTS}")
     if len(y) != len(case.x):
-        raise TypeError(f"outputs: expected {len(case.x)} sentences, got {len(y)}")
+        raise TypeError(f"outputs: expected {len(case.x)} sequences, got {len(y)}")
     return Ragged.from_list([np.asarray(sentence) for sentence in y])
 
 

@@ -501,7 +501,7 @@ def _cases(
         return
     if against is None:
         raise UnsupportedError(
-            "nothing to compare with: give a recording, --data io.npz, or a reference,"
+            "nothing to compare with: pass a recording, --data io.npz, or a reference,"
             " --against MODEL"
         )
     error: OnernnError | None = None

@@ -275,4 +275,4 @@ def test_sizes_of_no_operator_are_refused(arguments: tuple[Any, ...], error: typ
 
 def test_a_vector_of_another_length_is_refused_with_what_was_expected() -> None:
     size = rnn_param_size("gru", C, H, 2, bidirectional=True) + 1
-    assert f"parameters: {size} numbers fit no input size" in refused(flat=np.zeros(size))
+    assert f"got {size} for" in refused(flat=np.zeros(size))

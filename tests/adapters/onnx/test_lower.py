@@ -130,7 +130,7 @@ REFUSED = {
     'y = RNN <activations = ["Tanh", "Tanh"]> (x, c, c)': "expected 1 names",
     'y = RNN <activations = ["Sinh"]> (x, c, c)': "sinh",
     'y = RNN <activations = ["Affine"]> (x, c, c)': "no default",
-    'y = RNN <activations = ["ThresholdedRelu"]> (x, c, c)': "no default alpha or beta that all ag",
+    'y = RNN <activations = ["ThresholdedRelu"]> (x, c, c)': "expected alpha and beta",
     "y = RNN <activation_alpha = [1.0]> (x, c, c)": "at most one value per activation",
     "y = RNN <hidden_size = 7> (x, c, c)": "hidden_size=7",
     "y = RNN <clip = -1.0> (x, c, c)": "positive bound",

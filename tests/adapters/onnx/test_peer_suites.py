@@ -81,10 +81,10 @@ AROUND_LAYERS = (
 """Operators of which every case is run, but for those below."""
 REFUSED = {
     r"batchnorm_.*_training_mode": "training_mode=1: only 0 is supported",
-    r"resize_.*_linear_antialias": "antialias=1 is not computed",
-    r"resize_.*_cubic": "mode='cubic': only nearest and linear",
+    r"resize_.*_linear_antialias": "antialias=1: expected 0",
+    r"resize_.*_cubic": "mode='cubic': expected nearest or linear",
     # ONNX's cases divide by 1.4 here, its specification and ONNX Runtime by 1.
-    r"resize_downsample_scales_linear_align_corners": "which implementations round differently",
+    r"resize_downsample_scales_linear_align_corners": "implementations round it differently",
     r"e4m3fn|e5m2|float4|int4|int2": "dtype (float8.*|float4.*|u?int4|u?int2) is not supported",
 }
 

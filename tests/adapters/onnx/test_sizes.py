@@ -204,12 +204,12 @@ def test_the_sizes_that_are_asked_for_suffice(
     graph = read(parsed(f"({inputs}) => ({outputs}) {{ {nodes} }}"))
     with pytest.raises(UnsupportedError) as error:
         compile_model(graph, tmp_path / "m.onernn")
-    assert f"sizes: numbers for ? suffice: say --input '{option}'" in str(error.value)
+    assert f"sizes: numbers for ? suffice: pass --input '{option}'" in str(error.value)
     said = option.replace("?", "6")
     compile_model(graph, tmp_path / "m.onernn", inputs=read_declared([said]))
     with pytest.raises(UnsupportedError) as error:
         write_cpp(graph, tmp_path / "cpp")
-    assert f"sizes: numbers for ? suffice: say --static {static}" in str(error.value)
+    assert f"sizes: numbers for ? suffice: pass --static {static}" in str(error.value)
     write_cpp(graph, tmp_path / "cpp", static=read_static(static.replace("?", "6")))
 
 
@@ -239,7 +239,7 @@ def test_only_what_is_not_declared_is_said_to_be_so(tmp_path: Path) -> None:
     ):
         with pytest.raises(UnsupportedError) as error:
             write()
-        assert "a: the model does not declare its shape: say --input 'a=float32(" in str(
+        assert "a: the model does not declare its shape: pass --input 'a=float32(" in str(
             error.value
         )
         assert "b:" not in str(error.value) and "type" not in str(error.value)

@@ -173,7 +173,9 @@ def test_a_snapshot_of_links_into_a_hubs_store_is_read(tmp_path: Path) -> None:
     (snapshot / "model.pdiparams").unlink()
     (tmp_path / "b").write_bytes(PARAMS)
     (snapshot / "model.pdiparams").symlink_to("../../b")
-    with pytest.raises(ModelFormatError, match="the parameters: .* would lie outside"):
+    with pytest.raises(
+        ModelFormatError, match="the parameters: expected a file in the model's folder"
+    ):
         read_program(snapshot)
 
 
@@ -184,14 +186,14 @@ def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: byt
     (tmp_path / "etc").write_bytes(PARAMS[:408])  # would fit
     (inside / "__model__").write_bytes(MODEL.replace(b"bi.fc_f.b", name))
     for params in (None, inside):
-        with pytest.raises(ModelFormatError, match="would lie outside") as error:
+        with pytest.raises(ModelFormatError, match="file in the model's folder") as error:
             read_program(inside, params)
         assert error.value.file == str(inside / "__model__")
 
 
 @pytest.mark.parametrize(
     "name, reason",
-    [(b"bi.fc_f\0b", "would lie outside"), (b".////////", "has no file in the folder")],
+    [(b"bi.fc_f\0b", "file in the model's folder"), (b".////////", "has no file in the folder")],
     ids=["nul", "folder"],
 )
 def test_names_that_are_no_file_are_refused(tmp_path: Path, name: bytes, reason: str) -> None:

@@ -101,7 +101,7 @@ def having(type: str, **attributes: Any) -> Callable[[Operator], Operator]:  # n
     ("name", "change", "reason"),
     [
         ("gru_fused", having("fusion_gru", Scale_weights=(1.0, 2.0)), "expected 1 or 15 values"),
-        ("gru_fused", having("fusion_gru", Scale_weights=(-1.0,)), "positive, finite numbers"),
+        ("gru_fused", having("fusion_gru", Scale_weights=(-1.0,)), "positive, finite values"),
         ("gru_fused", having("fusion_gru", Scale_data=0.0), "Scale_data=0, Shift_data=128"),
         ("gru_fused", having("fusion_gru", Shift_data=300.0), "Shift_data=300: expected"),
         ("gru_fused", having("fusion_gru", activation="relu"), "activations sigmoid and tanh"),

@@ -169,10 +169,10 @@ def test_the_declared_rank_of_a_variable_that_is_assigned_again_is_not_believed(
     [
         (
             [op("tanh X=a -> Out=y"), op("relu X=y -> Out=a")],
-            "node 'y' .tanh. uses 'a' before anything makes it",
+            "node 'y' .tanh. reads 'a': expected a value of an earlier node",
         ),
-        ([op("tanh X=y -> Out=y")], "uses 'y' before anything makes it"),
-        ([op("tanh X=x -> Out=z")], "output 'y' is made by no operator"),
+        ([op("tanh X=y -> Out=y")], "reads 'y': expected a value of an earlier node"),
+        ([op("tanh X=x -> Out=z")], "output 'y': expected a value of a node"),
     ],
     ids=["cycle", "itself", "nobody"],
 )

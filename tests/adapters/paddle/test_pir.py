@@ -46,7 +46,7 @@ def test_a_json_without_parameters_is_no_candidate_and_two_models_are_listed(
     (folder / "config.json").write_text("{}")
     assert find(folder).model.name == "model.json"
     shutil.copy(DATA / "bigru_concat" / "model.pdmodel", folder)
-    with pytest.raises(ModelFormatError, match="several candidates"):
+    with pytest.raises(ModelFormatError, match="expected one file"):
         find(folder)
 
 

@@ -309,7 +309,7 @@ def test_several_models_in_a_folder_are_listed(model: Path) -> None:
 
 def test_a_prefix_that_is_a_folder_with_a_model_is_ambiguous(model: Path) -> None:
     shutil.copytree(DATA / "bigru_concat", model / "model")
-    with pytest.raises(ModelFormatError, match="several candidates"):
+    with pytest.raises(ModelFormatError, match="expected one file"):
         find(model / "model")
 
 

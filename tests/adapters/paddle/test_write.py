@@ -342,7 +342,7 @@ def test_a_layer_with_a_precision_of_its_own_is_refused(tmp_path: Path) -> None:
     graph, _ = layer(RnnSpec(Cell.GRU, 4, 3), "ragged")
     attributes = {**graph.nodes[0].attributes, "precision": LayerPrecision("u8")}
     quantized = replace(graph, nodes=(replace(graph.nodes[0], attributes=attributes),))
-    with pytest.raises(UnsupportedError, match="a Paddle program cannot say .* in u8"):
+    with pytest.raises(UnsupportedError, match="a Paddle program cannot store .* in u8"):
         write_paddle(quantized, tmp_path / "m.pdmodel")
 
 

@@ -120,7 +120,8 @@ class CompiledStack:
         """
         spec, units = self._spec, self._spec.hidden_size
         if len(parts) != spec.layers * spec.directions:
-            raise ShapeError(f"weights: expected {spec.layers * spec.directions} parts")
+            wanted = spec.layers * spec.directions
+            raise ShapeError(f"weights: expected {wanted} parts, got {len(parts)}")
         for index, part in enumerate(parts):
             inputs = spec.reads(index // spec.directions)
             groups = (
@@ -135,9 +136,10 @@ class CompiledStack:
                         raise ShapeError(f"{name}: expected a weight {shape}, got {array.shape}")
                     steps = [stride % array.itemsize for stride in array.strides]
                     if array.dtype != self._real or any(steps) or not array.flags.aligned:
-                        raise UnsupportedError(f"weights {name}: not an array of {self._real}")
+                        expected = f"expected an aligned array of {self._real}"
+                        raise UnsupportedError(f"weights {name}: {expected}, got {array.dtype}")
                     if name == "bias" and not array.flags.c_contiguous:
-                        raise UnsupportedError("weights bias: gaps between its numbers")
+                        raise UnsupportedError("weights bias: expected no gaps between its values")
         result = copy(self)
         result._unpacked = self._ffi.new("onernn_unpacked[]", [*map(_unpack, parts)])
         return result
@@ -251,7 +253,9 @@ class CompiledStack:
         """Refuses infinity, which u8 would turn into NaN; NaN that comes from NaN in x is right."""
         for name, array in arrays.items():
             if array is not None and np.isinf(array).any():
-                raise UnsupportedError(f"{name}: {self._dtype} holds finite numbers, got inf")
+                raise UnsupportedError(
+                    f"{name}: expected finite values for {self._dtype}, got inf; use dtype='f32'"
+                )
 
     @property
     def threads(self) -> str:
@@ -349,7 +353,9 @@ def _address(array: Array) -> Any:
 
 
 def _no_trainer() -> Trainer:
-    raise UnsupportedError("this layer reads its weights in place: prepare it to train it")
+    raise UnsupportedError(
+        "a layer that reads its weights in place does not train: call prepare(spec, weights)"
+    )
 
 
 class Packed(NamedTuple):
@@ -378,7 +384,8 @@ def pack(
     if options or dtype == CODES:
         check_bytes(spec, real, dtype)
     if options and options.fixed and options.fixed.shift % 1:
-        raise UnsupportedError("kernels run u8 with a whole number as data_shift")
+        shift = options.fixed.shift
+        raise UnsupportedError(f"data_shift: expected an integer on the kernels, got {shift}")
     key = kernels.sources, dtype, options and options.packs
     if key not in layers.packed:
         layers.packed[key] = _pack(spec, layers, dtype, options)
@@ -470,9 +477,11 @@ def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
 def check(lib: Any, status: int, of: str) -> None:
     """Raises `LibraryError` if a call of the library did not succeed."""
     if status == lib.ONERNN_NO_MEMORY:
-        raise LibraryError(f"kernels: the system has no memory, or no thread, for {of}")
+        raise LibraryError(
+            f"kernels: the system has no memory, or no thread, for {of}; use fewer threads"
+        )
     if status:
-        raise LibraryError(f"kernels: status {status} of {of}")
+        raise LibraryError(f"kernels: {of} returned status {status}; please report it")
 
 
 def _lay_out(array: Array) -> Array:

@@ -87,7 +87,7 @@ def _load(folder: Path) -> Kernels:
     first = _open(asked, folder, key)
     runs = tuple(ffi.string(first.lib.onernn_cpu()).decode().split())
     if not runs:
-        raise LibraryError(f"this CPU lacks what all kernels need, {known[0]}")
+        raise LibraryError(f"kernels: expected a CPU with {known[0]}; use backend='reference'")
     allowed = [i for i in runs if known.index(i) <= known.index(wish or runs[-1])]
     isa = next((i for i in allowed[::-1] if i in there), known[0])
     kernels = first if isa == asked else _open(isa, folder, key)
@@ -112,9 +112,11 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
     except OSError as error:
         raise LibraryError(f"{path}: {error.strerror}; {how_to_get()}") from None
     if built is None:
-        raise LibraryError(f"{path}: damaged, or no library of onernn's kernels; {how_to_get()}")
+        raise LibraryError(
+            f"{path}: damaged: expected a library of onernn's kernels; {how_to_get()}"
+        )
     if key not in (None, built[0]):
-        raise LibraryError(f"{path}: built from other sources than these; {how_to_get()}")
+        raise LibraryError(f"{path}: built from different sources; {how_to_get()}")
     try:
         # NODELETE: otherwise the interpreter's exit would unmap it while its threads wait.
         lib: Any = ffi.dlopen(str(path), os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_NODELETE)
@@ -122,7 +124,7 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
     except (OSError, AttributeError) as error:
         raise LibraryError(f"{path}: cannot be loaded: {error}; {how_to_get()}") from None
     if not of_this_package or ffi.string(lib.onernn_isa()).decode() != isa:
-        raise LibraryError(f"{path}: of another version of onernn; {how_to_get()}")
+        raise LibraryError(f"{path}: built for a different version of onernn; {how_to_get()}")
     return Kernels(ffi, lib, isa, (isa,), path, *built)
 
 

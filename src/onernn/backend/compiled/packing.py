@@ -71,7 +71,7 @@ def narrow_numbers(array: Array, stored: str) -> Array:
             half = array.astype(np.float16)
         if not np.isfinite(half).all():
             raise UnsupportedError(
-                f"f16: a weight of {np.abs(array).max():.3g} is beyond 65504; use bf16"
+                f"f16: expected weights up to 65504, got {np.abs(array).max():.3g}; use bf16"
             )
         return half
     return bfloat16_bits(array)
@@ -99,7 +99,8 @@ def quads(panels: Array, per_channel: bool, steps: Array | None, shift: int) -> 
     k = panels.shape[1]
     if k > MOST_ROWS:
         raise UnsupportedError(
-            f"u8: sums of {k} products may not fit 32 bits, those of {MOST_ROWS} do"
+            f"u8: expected sums of at most {MOST_ROWS} products, which fit 32 bits, got {k}; use"
+            " bf16"
         )
     if steps is None:
         factors = own_factors(panels, 1)
@@ -149,7 +150,7 @@ def encode(panels: Array) -> Array:
     Raises `UnsupportedError` for values that are not finite.
     """
     if not np.isfinite(panels).all():
-        raise UnsupportedError(f"{CODES}: a weight is not finite")
+        raise UnsupportedError(f"{CODES}: expected finite weights, got infinity or NaN")
     matrix = np.moveaxis(panels, 1, 0)
     parts = [np.zeros((0, *matrix.shape[1:], 4), np.uint8)]
     for steps, codes in _encode_groups(matrix):
@@ -237,9 +238,11 @@ class Numbers:
 def check_bytes(spec: RnnSpec, real: np.dtype[Any], dtype: str = "u8") -> None:
     """Raises `UnsupportedError` for layers that int8 would compute wrong."""
     if real == np.float64:
-        raise UnsupportedError(f"{dtype} computes from float32 weights, these are float64")
+        raise UnsupportedError(f"{dtype}: expected float32 weights, got float64")
     if any(complete(function)[0] == "thresholdedrelu" for function in spec.functions):
-        raise UnsupportedError(f"{dtype}: thresholdedrelu hides what was not finite")
+        raise UnsupportedError(
+            f"{dtype}: expected no thresholdedrelu, which hides infinity and NaN"
+        )
 
 
 def kernel_of(cell: Cell) -> str:

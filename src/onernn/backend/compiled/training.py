@@ -43,8 +43,8 @@ def kernels_trainer(
     """
     if dtype not in TRAINED_IN:
         raise UnsupportedError(
-            f"kernels train in {' and '.join(TRAINED_IN)}, not in {dtype};"
-            " prepare the layer in f32 or bf16 to train it"
+            f"dtype {dtype}: expected {' or '.join(TRAINED_IN)} to train on the kernels;"
+            " prepare the layer in f32 or bf16"
         )
     if beyond := why_not(spec, layers, TRAINED):
         raise UnsupportedError(beyond)

@@ -531,7 +531,9 @@ def _check_magnitude(name: str, array: Array, most: float) -> float:
     """Returns the largest magnitude. Raises `UnsupportedError` above ``most``, and for NaN."""
     result = magnitude(array)
     if not result <= most:
-        raise UnsupportedError(f"{name}: u8 holds values in [-{most:g}, {most:g}], got {result}")
+        raise UnsupportedError(
+            f"{name}: expected values in [-{most:g}, {most:g}] for u8, got {result}"
+        )
     return result
 
 
@@ -549,7 +551,7 @@ class U8Kernel(OneDnnKernel):
     ) -> None:
         super().__init__(library, spec, PRECISIONS["u8"])
         if options.fixed is None and options.scales[0].layer is not None:
-            raise UnsupportedError("weights_scales: oneDNN takes them beside a data_scale")
+            raise UnsupportedError("weights_scales: expected a data_scale too on oneDNN, got None")
         self._weights, self._options = weights, options
         self._bounds = [BOUND]
         if weights.projection is not None:

@@ -37,7 +37,7 @@ from onernn.kernels.build import cache_folder
 def keep(target: Path, content: Iterable[bytes]) -> None:
     """Writes a file that only this user reads, completely or not at all. Raises `OSError`."""
     if target.exists() and not target.is_file():
-        raise OSError(f"{target} is no file")
+        raise OSError(f"{target}: expected a file or nothing")
     with replacing(target) as stream:
         os.fchmod(stream.fileno(), 0o600)
         stream.writelines(content)
@@ -69,7 +69,7 @@ def find() -> Path:
     if override:
         path = Path(override).absolute()
         if not path.is_file():
-            raise LibraryError(f"{DNNL_LIBRARY}={override}: no such file")
+            raise LibraryError(f"{DNNL_LIBRARY}={override}: no such file; unset it or correct it")
         return path
     for path in _list_installed_files():
         if path.name == "libdnnl.so.3" and path.is_file():
@@ -137,7 +137,7 @@ def read_elf(path: Path) -> ElfLibrary:
     except OSError as error:
         raise LibraryError(f"{path}: {error.strerror}") from None
     except (struct.error, ValueError, KeyError, OverflowError):  # mmap of an empty file: ValueError
-        raise LibraryError(f"{path}: not a 64-bit ELF library, or a truncated one") from None
+        raise LibraryError(f"{path}: expected a whole 64-bit ELF library") from None
 
 
 def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
@@ -285,7 +285,9 @@ class Threads:
             if self._before != count:
                 library.lib.omp_set_num_threads(count)
         elif count > 1:
-            raise LibraryError(f"{library.path}: not an OpenMP build, takes no thread count")
+            raise LibraryError(
+                f"{library.path}: threads={count}: expected 1, the library is not an OpenMP build"
+            )
 
     def __exit__(self, *error: object) -> None:
         if self._before != self._count:
@@ -337,10 +339,12 @@ def _load(path: Path) -> Library:
     try:
         number = lib.dnnl_version()
     except ffi.error:
-        raise LibraryError(f"{path}: not a libdnnl, it has no dnnl_version; {ADVICE}") from None
+        raise LibraryError(
+            f"{path}: expected a libdnnl, which has dnnl_version; {ADVICE}"
+        ) from None
     version = f"{number.major}.{number.minor}.{number.patch}"
     if number.major != 3 or number.minor < 2:
-        raise LibraryError(f"{path}: oneDNN {version}, but onernn needs 3.2 or newer 3.x; {ADVICE}")
+        raise LibraryError(f"{path}: expected oneDNN 3.2 or newer 3.x, got {version}; {ADVICE}")
     _check_isa_cap(lib, path, version)
     openmp = number.cpu_runtime == lib.DNNL_RUNTIME_OMP
     threads = lib.omp_get_max_threads() if openmp else 0
@@ -362,8 +366,8 @@ def _check_isa_cap(lib: Any, path: Path, version: str) -> None:
         if wish in ("", "all", *known) or f"cpu_isa_{wish}\0".encode() in path.read_bytes():
             continue  # newer libraries know more names
         raise LibraryError(
-            f"{variable}={os.environ[variable]}: oneDNN {version} knows no such instruction set;"
-            f" unset it, or take one of {', '.join(known).upper()}"
+            f"{variable}={os.environ[variable]}: expected an instruction set of oneDNN {version};"
+            f" unset it, or set it to one of {', '.join(known).upper()}"
         )
 
 
@@ -377,7 +381,7 @@ def _open_in_place(elf: ElfLibrary) -> tuple[Any, Path]:
     names = ", ".join(path.name for path in elf.neighbours)
     if others := other_copies():
         raise LibraryError(
-            f"{elf.path}: needs {names} beside it and cannot be loaded from a copy of its own while"
+            f"{elf.path}: needs {names} in its folder and cannot be loaded from a copy while"
             f" {others[0]} is loaded in this process; load onernn's library first, or {ADVICE}"
         )
     try:

@@ -245,14 +245,15 @@ class U8Options:
                 is_set |= {"data_scale": data_scale is not None, "per_channel": not per_channel}
             for name, is_given in is_set.items():
                 if is_given:
-                    raise UnsupportedError(f"{name}: belongs to dtype='u8', not to {dtype!r}")
+                    raise UnsupportedError(f"{name}: expected only with dtype='u8', got {dtype!r}")
             return cls(None, UNIT.shift, True) if dtype == "int8-dynamic" else None
         for name, scale in of_weights.items():
             if not per_channel and np.size(scale) > 1:
-                raise ValueError(f"{name}: expected one number beside per_channel=False")
+                got = np.size(scale)
+                raise ValueError(f"{name}: expected one value for per_channel=False, got {got}")
         for name, scale in ({"data_scale": data_scale} | of_weights).items():
             if scales and scale is not None:
-                raise ValueError(f"{name}: the scales of each layer and direction are given, too")
+                raise ValueError(f"{name}: expected either it or scales=, got both")
         LayerPrecision("u8", tuple(scales)).check(spec)
         parts = scales or column_scales(spec, weights_scales, projection_scales)
         result = cls(data_scale, data_shift, per_channel, parts)
@@ -308,7 +309,7 @@ def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScal
         return []
     parts = (spec.layers, spec.directions)
     if projection is not None and spec.projection_size is None:
-        raise ShapeError("projection_scales: the layer has no projection")
+        raise ShapeError("projection_scales: expected None for a layer without projection")
     of = {
         "weights_scales": (weights, (spec.gates, spec.hidden_size)),
         "projection_scales": (projection, (spec.projection_size or 0,)),
@@ -321,7 +322,7 @@ def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScal
         array, count = np.asarray(factors, np.float32), math.prod(columns)
         if array.shape not in ((), (1,), (count,), columns, (*parts, *columns)):
             raise ShapeError(
-                f"{name}: expected one number, {count} or {columns} of them, or"
+                f"{name}: expected one value, {count} or {columns} values, or"
                 f" {(*parts, *columns)}, one for each layer, direction, gate and channel;"
                 f" got {array.shape}"
             )

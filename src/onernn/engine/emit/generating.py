@@ -178,7 +178,7 @@ def _member(plan: Plan, name: str) -> Member:
     ident = f"{program.ident(name)}_memory"
     size = program.most(name)
     if size.names & program.inner.keys():
-        raise UnsupportedError(f"{name!r}: a size {size} that nobody bounds")
+        raise UnsupportedError(f"{name!r}: the size {size} has no known maximum")
     member = Member(ident, program.ctype(name), size)
     plan.members.append(member)
     plan.point(name, member.ctype, f"{ident}_.data()")
@@ -217,7 +217,7 @@ def generate(
     if not 1 <= threads <= MOST_THREADS:
         raise ValueError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     if store.packed_for is not program:
-        raise UnsupportedError(f"{program.graph.name}: pass what initialize made of this program")
+        raise UnsupportedError(f"store: expected the result of initialize for {program.graph.name}")
     context = _Header(program, store, threads).context()
     data = store.whole()
     context |= {
@@ -381,7 +381,7 @@ class _Header:
         program, shape = self.program, self.program.shape(value.name)
         comment, most = write_shape(shape), program.most(value.name)
         if most.names & program.inner.keys():
-            raise UnsupportedError(f"output {value.name!r}: a size {most} that nobody bounds")
+            raise UnsupportedError(f"output {value.name!r}: the size {most} has no known maximum")
         if volume(shape).names & program.inner.keys():
             comment += f", at most {most} numbers"
         for level in program.levels(value.name)[-1:]:

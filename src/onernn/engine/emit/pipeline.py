@@ -75,7 +75,8 @@ def parse(model: Graph | str | PathLike[str], declared: Mapping[str, Any] | None
 
 
 def _refusal(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
-    return UnsupportedError(f"{graph.name}: no C++ is generated:", refusals)
+    why = "no C++ is generated; onernn.Session may run it:"
+    return UnsupportedError(f"{graph.name}: {why}", refusals)
 
 
 def _refuse(value: Value) -> Iterator[str]:
@@ -83,9 +84,9 @@ def _refuse(value: Value) -> Iterator[str]:
     if lacks := lacking(value):
         yield f"{lacks}, or --data io.npz"
     elif value.dtype not in CTYPES:
-        yield f"of {value.dtype}"
+        yield f"expected one of {', '.join(CTYPES)}, got {value.dtype}"
     elif bad := [s for s in value.shape or () if isinstance(s, str) and not is_size_name(s)]:
-        yield f"sizes {bad}: names that C++ or its header uses; say T, N, or longer ones"
+        yield f"sizes {bad}: C++ or the header uses these names; write T, N or longer names"
 
 
 def infer_types(program: Program) -> dict[str, str | None]:
@@ -119,10 +120,12 @@ def infer_shapes(
     """
     graph = program.graph
     if program.types:
-        raise UnsupportedError(f"{graph.name}: its shapes are inferred; parse it anew for others")
+        raise UnsupportedError(f"{graph.name}: its shapes are inferred already; call parse again")
     every = {*graph.constants, *(name for node in graph.nodes for name in node.outputs)}
     every |= {value.name for value in graph.inputs}
-    refusals = [Refusal("a name with a NUL", repr(name)) for name in every if "\0" in name]
+    refusals = [
+        Refusal("expected a name without NUL", repr(name)) for name in every if "\0" in name
+    ]
     refusals += [Refusal(why, value.name) for value in graph.inputs for why in _refuse(value)]
     if refusals:
         name_inputs(program)
@@ -282,7 +285,7 @@ def write_cpp(
     edited = [str(file) for file in written if os.path.lexists(file) and not _is_ours(file)]
     if edited and not force:
         raise UnsupportedError(
-            f"{', '.join(edited)}: not as onernn emit wrote it; move it away, or say --force"
+            f"{', '.join(edited)}: not as onernn emit wrote it; move it away, or pass --force"
         )
     with replacing_all(written) as streams:
         for stream, data in zip(streams, written.values(), strict=True):
@@ -378,15 +381,15 @@ def read_declared(texts: list[str]) -> dict[str, Value]:
         if match is None or match["dtype"] not in CTYPES:
             types = ", ".join(CTYPES)
             raise ShapeError(
-                f"--input {text}: expected NAME=TYPE(SIZES), such as x=float32(T, N, 128);"
-                f" types are {types}"
+                f"--input {text}: expected NAME=TYPE(SIZES), such as x=float32(T, N, 128), or"
+                f" lengths=int64(N); types are {types}"
             )
         sizes = [part.strip() for part in match["sizes"].split(",") if part.strip()]
         bad = [s for s in sizes if not s.isdigit() and not is_size_name(s)]
         if bad:
             raise ShapeError(
-                f"--input {text}: expected numbers and names as sizes, such as T and N, got {bad}:"
-                " C++ or the header uses these"
+                f"--input {text}: expected numbers and names as sizes, such as T and N, got {bad};"
+                " C++ or the header uses these names"
             )
         shape = tuple(int(s) if s.isdigit() else s for s in sizes)
         result[match["name"]] = Value(match["name"], match["dtype"], shape)  # type: ignore[arg-type]

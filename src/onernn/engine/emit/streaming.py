@@ -85,12 +85,12 @@ class _Steps:
     def why_not(self) -> str:
         program = self.program
         if any(each.mark for each in program.codes):
-            return "what is computed depends on a condition, which all words may tell"
+            return "results depend on a condition, which may read all steps"
         shapes = [found.shape or () for found in program.types.values()]
         layers = any(each.node.op == "Rnn" for each in program.codes)
         if not any(_tells_words(program, size) for shape in shapes for size in shape if size):
             if not layers:
-                return "the model has no recurrent layer, and no input has T words"
+                return "the model has no recurrent layer, and no input has T steps"
             return "the number of steps is fixed, or sequences come with offsets"
         codes = {id(each.node): each for each in program.codes}
         read = {name for each in program.codes for name in each.reads}
@@ -104,7 +104,7 @@ class _Steps:
             if not ends.isdisjoint(node.inputs):
                 sizes = [size for name in made for size in program.shape(name)]
                 if going or any(_tells_words(program, each) for each in sizes):
-                    return f"{node.label} reads a state behind all words"
+                    return f"{node.label} reads a state after all steps"
                 ends.update(made)
             ends |= {state.final for layer in going for state in layer.states}
             if code and (why := self._follow(OperatorCode(program, node), going)):
@@ -120,12 +120,12 @@ class _Steps:
                 ]
             )
             if any(_tells_words(program, size) for size in known):
-                return f"{node.label} computes with the number of words"
+                return f"{node.label} computes with the number of steps"
         for value in program.graph.outputs:
             if self.spans.get(value.name):
-                return f"{value.name!r} has more words than there are"
+                return f"{value.name!r} has more steps than the input"
         if not layers and not self.delays:
-            return "the model has no recurrent layer, and looks at no step before"
+            return "the model has no recurrent layer, and reads no earlier step"
         return ""
 
     def _follow(self, op: OperatorCode, going: list[Layer]) -> str:
@@ -135,11 +135,11 @@ class _Steps:
         spans = {self.spans.get(name, (0, 0)) for name in timed}
         span = min(spans, default=(0, 0))
         if len(spans) > 1 or (going and span != (0, 0)):
-            return "reads words that are not there at the same time"
+            return "reads steps that are not known at the same time"
         if self._meet(op):
             moved = self._find_moved(op, *span)
             if moved is None:
-                return "looks at all steps"
+                return "reads all steps"
             span = moved
         if span != (0, 0):
             self.spans |= {name: span for name in node.outputs if name and self._has_words(name)}

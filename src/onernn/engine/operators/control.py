@@ -120,7 +120,7 @@ def _turn(op: OperatorCode, index: int) -> Size:
 def element(op: OperatorCode) -> Nest:
     shape, turn = op.shape(), _turn(op, 1)
     if op.program.levels(op.node.inputs[0]):
-        op.refuse("goes through the words of sentences")
+        op.refuse("iterates over the steps of sequences: expected a dense value")
     axis, strides = op.attrs.axis % len(shape), list(strides_of(shape))
     place = shape[axis] - 1 - turn if op.attrs.backwards else turn
     start = place * strides.pop(axis)
@@ -136,7 +136,7 @@ def again(op: OperatorCode) -> list[Step]:
     if op.attrs.along is None and op.attrs.axes:
         bound = program.inner[turn.name or ""]
         if bound.number == UNBOUNDED:
-            op.refuse("the number of turns has no known bound")
+            op.refuse("the number of iterations has no known bound: expected a constant maximum")
         turns = op.finds(op.size(node.outputs[count], 0), "turns", bound)
         ends = [Call("tell_size", RuntimeSize(turns), turn)]
     inside = list(program.inner)[list(program.inner).index(turn.name or "") :]
@@ -144,7 +144,7 @@ def again(op: OperatorCode) -> list[Step]:
         name, out = 3 + 2 * count + index, node.outputs[count + index]
         turn_shape = op.shape(name)
         if not frozenset(inside).isdisjoint(n for size in turn_shape for n in size.names):
-            op.refuse("turns give values of several sizes")
+            op.refuse("iterations produce values of several sizes: expected one size")
         shape = program.shape(out)
         strides = list(strides_of(shape))
         axis %= len(shape)
@@ -157,7 +157,7 @@ def again(op: OperatorCode) -> list[Step]:
         shape, dtype = op.shape(own), op.dtype(own)
         levels = [program.levels(node.inputs[each]) for each in (own, new)]
         if op.shape(new) != shape or op.dtype(new) != dtype or levels[0] != levels[1]:
-            op.refuse("what a turn hands on is of another size, or type, in the next one")
+            op.refuse("a state changes its size or type: expected the same in each iteration")
         op.views[op.read(own)] = last
         beside = op.keep(f"next{index}", dtype, shape)
         copies.append(copy(op.read(new), shape, beside))
@@ -172,14 +172,16 @@ def again(op: OperatorCode) -> list[Step]:
 
 @rule("If", "Loop", "Scan")
 def body(op: OperatorCode) -> NoReturn:
-    reason = op.program.left.get(op.node.outputs[0], "what its graphs make is not known")
+    reason = op.program.left.get(
+        op.node.outputs[0], "the types of its graphs' results are not known"
+    )
     already = "runs graphs of its own: "  # an inner node reported it
     op.refuse(already + reason.removeprefix(already))
 
 
 @rule(UNSUPPORTED)
 def raise_unsupported(op: OperatorCode) -> NoReturn:
-    op.refuse(op.node.attributes.get("reason", "it is not understood"))
+    op.refuse(op.node.attributes.get("reason", "onernn does not support it"))
 
 
 def unknown(op: OperatorCode) -> NoReturn:

@@ -81,11 +81,13 @@ def elementwise(op: OperatorCode) -> list[Call | Nest]:
         op.of("bool")
     dtypes = [op.dtype(place) for place in present["chosen" in functions :]]
     if len(set(dtypes)) > 1:
-        op.refuse(f"inputs of several types {dtypes}")
+        op.refuse(f"inputs: expected one dtype, got {dtypes}")
     kind = dtypes[0].rstrip("0123456789")
     kinds = set.intersection(*(set(FORMULAS[each].kinds) for each in functions - {"number"}))
-    if kind not in ("float", "int", "bool") or kind[0] not in kinds:
-        op.refuse(f"of {dtypes[0]}")
+    known = ("float", "int", "bool")
+    if kind not in known or kind[0] not in kinds:
+        expected = " or ".join(each for each in known if each[0] in kinds)
+        op.refuse(f"inputs: expected {expected}, got {dtypes[0]}")
     checks = []
     if kind == "int" and not functions.isdisjoint(("divided", "modulo", "remainder")):
         divisor = op.constant(1)
@@ -93,9 +95,9 @@ def elementwise(op: OperatorCode) -> list[Call | Nest]:
             count = volume(op.shape(1))
             checks = [Call("are_divisors", count, op.read(1), types=dtypes[:1], checks=True)]
         elif bool(((divisor == 0) | (divisor == -1)).any()):
-            op.refuse(f"of {dtypes[0]}, by 0 or -1")
+            op.refuse(f"a constant divisor of {dtypes[0]}: expected other values than 0 and -1")
     if kind == "int" and "number" in functions:
-        op.refuse(f"of {dtypes[0]}")
+        op.refuse(f"inputs: expected float, got {dtypes[0]}")
     broadcast(op, [op.shape(place) for place in present])
     reads = {place: k for k, place in enumerate(present)}
     inputs = [stretch_input(op, k) for k in present]
@@ -108,7 +110,7 @@ def cast(op: OperatorCode) -> Nest | None:
     source = op.read(0)
     if op.node.op == "Cast" and op.attrs.to == "bfloat16":
         if dtype not in ("float16", "float32"):
-            op.refuse(f"from {dtype} to bfloat16")
+            op.refuse(f"attribute to=bfloat16: expected float16 or float32, got {dtype}")
         wide: Expression = ("widened", 0) if dtype == "float16" else 0
         return each_element(op, [whole(source, op.shape())], ("as_bfloat16", wide))
     if dtype == to:
@@ -123,7 +125,7 @@ def cast(op: OperatorCode) -> Nest | None:
 def dropout(op: OperatorCode) -> list[Call | Nest]:
     """Copies the input, since inference drops nothing; the mask is of ones."""
     if any(op.integers(2, "training_mode") or ()):
-        op.refuse("training_mode is true: only inference is generated")
+        op.refuse("input training_mode=true: expected false; export the model for inference")
     source = op.read(0)
     copy = each_element(op, [whole(source, op.shape())], ("same", 0))
     mask = op.node.outputs[1] if len(op.node.outputs) > 1 else ""
@@ -152,7 +154,7 @@ def _along(op: OperatorCode) -> tuple[Size, Size, Size]:
     shape, axes = op.shape(), _axes(op)
     first, last = axes[0], axes[-1] + 1
     if axes != list(range(first, last)):
-        op.refuse(f"axes {axes}: only neighbouring ones")
+        op.refuse(f"axes {axes}: expected neighbouring axes")
     return volume(shape[:first]), volume(shape[first:last]), volume(shape[last:])
 
 
@@ -219,7 +221,7 @@ def layer_normalization(op: OperatorCode) -> Call:
 def batch_normalization(op: OperatorCode) -> Nest:
     op.of("float")
     if op.attrs.training_mode:
-        op.refuse("attribute training_mode=1: only inference is generated")
+        op.refuse("attribute training_mode=1: expected 0; export the model for inference")
     op.alike(1, 2, 3, 4)
     shape = op.shape()
     reads = [whole(op.read(0), shape)]
@@ -243,7 +245,7 @@ def group_normalization(op: OperatorCode) -> Call:
             or op.attrs.num_groups < 1
             or channels.number % op.attrs.num_groups
         ):
-            op.refuse(f"{channels} channels in {groups} groups")
+            op.refuse(f"attribute num_groups={groups}: expected a divisor of {channels} channels")
     for index in (1, 2):
         op.holds(index, shape[1])
     inputs = *op.read_first(3), shape[0], channels, volume(shape[2:]), groups
@@ -270,7 +272,7 @@ def top_k(op: OperatorCode) -> list[Call]:
 def trilu(op: OperatorCode) -> Call:
     shape = op.shape()
     if len(shape) < 2:
-        op.refuse("of a vector")
+        op.refuse(f"x: expected 2 axes or more, got {len(shape)}")
     (k,) = op.integers(1, "k") or [0]
     sizes = volume(shape[:-2]), shape[-2], shape[-1], k, bool(op.attrs.upper)
     return op.move("trilu", op.read(0), *sizes)

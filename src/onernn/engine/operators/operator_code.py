@@ -22,6 +22,9 @@ from onernn.ir.operator import Path, at_axis
 from onernn.ir.types import Shape, Size, Type, counts_of, dense, volume, words_of
 from onernn.ops import OPERATORS
 
+_SPELLED = {"float": "float32 or float64", "int": "a signed integer"}
+"""Groups of dtypes in messages."""
+
 
 class OperatorCode:
     """A node while its rule writes it, see `WrittenNode`. Inputs and outputs have positions."""
@@ -68,7 +71,7 @@ class OperatorCode:
         """The paths of the inputs: see `Operator.paths`. Refuses paths that only a run knows."""
         record = OPERATORS[self.node.op]
         result = record.paths and record.paths(self.attrs, *self.types)
-        return result or self.refuse("its axes are computed at run time")
+        return result or self.refuse("its axes are computed at run time: expected constants")
 
     def types_of_outputs(self) -> tuple[Type, ...]:
         """Returns types of all outputs, including those without a name, by the operator's
@@ -98,13 +101,15 @@ class OperatorCode:
         been cast.
         """
         if not self.dtype(index).startswith(kinds) or self.dtype(index) == "float16":
-            self.refuse(f"of {self.dtype(index)}")
+            expected = " or ".join(_SPELLED.get(kind, kind) for kind in kinds)
+            name = self.node.input(index)
+            self.refuse(f"input {name!r}: expected {expected}, got {self.dtype(index)}")
 
     def alike(self, *places: int) -> None:
         """Refuses inputs whose dtype differs from the first one's."""
         for index in places:
             if self.node.input(index) and self.dtype(index) != self.dtype():
-                self.refuse(f"of {self.dtype()} and {self.dtype(index)}")
+                self.refuse(f"inputs: expected one dtype, got {self.dtype()}, {self.dtype(index)}")
 
     def refuse(self, reason: str) -> NoReturn:
         raise UnsupportedError(reason)
@@ -129,7 +134,8 @@ class OperatorCode:
     def sentences(self, index: int = 0) -> LodLevel:
         """Returns the offsets of an input, which must be ragged."""
         result = self.program.sentences(self.node.inputs[index])
-        return result or self.refuse(f"{self.node.inputs[index]!r} carries no offsets")
+        name = self.node.inputs[index]
+        return result or self.refuse(f"input {name!r} has no offsets: expected ragged values")
 
     def numbers(self, index: int, what: str) -> list[Any] | None:
         """Returns the integers of an input, which may be sizes; None if it is absent.
@@ -142,7 +148,7 @@ class OperatorCode:
         if result is None:
             result = self.program.numbers(name)
         if result is None:
-            self.refuse(f"{what} {name!r} is computed at run time")
+            self.refuse(f"{what} {name!r} is computed at run time: expected a constant")
         return [one if isinstance(one, Size) else int(one) for one in result.reshape(-1)]
 
     def integers(self, index: int, what: str) -> list[int] | None:
@@ -168,7 +174,7 @@ class OperatorCode:
         ident = program.ident(name_kept(self.node.outputs[0], what))
         size = program.size(size)
         if size.name != ident and "." not in (size.name or ""):
-            self.refuse(f"their number is known during a call only, and others expect {size}")
+            self.refuse(f"only a run knows the number of its results: expected {size}")
         program.inner[ident] = most.substitute(program.inner)  # a call may also compute it
         program.rename(size, ident)
         return Size.of(ident)
@@ -180,7 +186,7 @@ class OperatorCode:
         steps.
         """
         out, program = self.node.outputs[0], self.program
-        lod = program.type(out).lod or self.refuse("offsets that are not known")
+        lod = program.type(out).lod or self.refuse("the offsets of its result are not known")
         if words is None:
             words = self.finds(self.result_size(0), "words", most or Size(()))
         program.rename(words_of(lod), words)
@@ -243,5 +249,5 @@ def is_natural(size: Size) -> bool:
 def at_least(op: OperatorCode, *sizes: Size) -> list[Call]:
     """Checks in each call that sizes are not negative; refuses sizes that always are."""
     if any((size.number or 0) < 0 for size in sizes):
-        op.refuse(f"sizes {', '.join(map(str, sizes))}: at least 0")
+        op.refuse(f"sizes {', '.join(map(str, sizes))}: expected at least 0")
     return [Call("natural", size, checks=True) for size in sizes if not is_natural(size)]

@@ -91,7 +91,7 @@ def _product(
     op.of("float")
     op.alike(1, 2)
     if op.program.sentences(op.node.inputs[1]):
-        op.refuse("ragged as its second factor")
+        op.refuse("second factor: expected a dense value, got a ragged one")
     inner = op.same(a[-1], b[-2])
     broadcast(op, [a[:-2], b[:-2]])
     matrix = op.constant(1)
@@ -103,7 +103,7 @@ def _product(
         return [dense(op, op.out()[0], op.read(0), rows, wide, bias and op.read(2))]
     batch = b[:-2] if any(size.number != 1 for size in b[:-2]) else ()
     if batch and a[:-2] != batch:
-        op.refuse(f"a product of {len(a)} and {len(b)} axes, stretched")
+        op.refuse(f"factors {write_shape(a)} and {write_shape(b)}: expected the same first axes")
     sizes = (volume(batch), a[-2] if batch else rows, inner, columns)
     return [op.call("product", *op.read_first(2), *sizes, *transpose, alpha, types=[dtype])]
 
@@ -129,7 +129,7 @@ def einsum(op: OperatorCode) -> list[Step]:
     inputs, arrow, result = op.attrs.equation.replace(" ", "").partition("->")
     terms, shapes = inputs.split(","), [op.shape(at) for at in range(len(op.node.inputs))]
     if not arrow:
-        op.refuse(f"equation {op.attrs.equation}: say what the result is")
+        op.refuse(f"attribute equation={op.attrs.equation!r}: expected -> and the result's axes")
     # The axes of "..." get letters that no equation has, counted from the last axis.
     unnamed = [
         "".join(chr(0x3B1 + at) for at in reversed(range(len(shape) - len(term) + 3)))
@@ -254,7 +254,7 @@ _NARROW = (*_BYTES, "int16", "uint16")
 def quantize(op: OperatorCode) -> Call:
     result = op.program.dtype(op.node.outputs[0])
     if op.dtype() != "float32" or op.dtype(1) != "float32" or result not in _NARROW:
-        op.refuse(f"from {op.dtype()} to {result}")
+        op.refuse(f"x and scale: expected float32, got {op.dtype()}, {op.dtype(1)} to {result}")
     return _linear(op, "quantize", result)
 
 
@@ -262,9 +262,9 @@ def quantize(op: OperatorCode) -> Call:
 def dequantize(op: OperatorCode) -> Call:
     dtype = op.dtype()
     if op.dtype(1) != "float32" or dtype not in (*_NARROW, "int32"):
-        op.refuse(f"from {dtype} to {op.dtype(1)}")
+        op.refuse(f"expected integers and a float32 scale, got {dtype} and {op.dtype(1)}")
     if dtype == "int32" and op.node.input(2):
-        op.refuse("a zero point of 32-bit numbers")
+        op.refuse("input zero point: expected none for int32")
     op.alike(2)
     return _linear(op, "dequantize", dtype)
 
@@ -274,11 +274,11 @@ def _linear(op: OperatorCode, function: str, dtype: str) -> Call:
     single = (), (ONE,)
     zeros = op.shape(2) if op.node.input(2) else scales
     if zeros != scales and not (zeros in single and scales in single):
-        op.refuse("a zero point of another shape than the scale's")
+        op.refuse(f"zero point {write_shape(zeros)}: expected the scale's {write_shape(scales)}")
     outer, count, inner = Size.of(1), Size.of(1), volume(shape)
     if scales not in single:
         if len(scales) != 1:
-            op.refuse("scales of several axes")
+            op.refuse(f"scale {write_shape(scales)}: expected at most one axis")
         axis = op.axis(len(shape))
         op.same(scales[0], shape[axis])
         outer, count, inner = volume(shape[:axis]), shape[axis], volume(shape[axis + 1 :])
@@ -301,7 +301,7 @@ def dynamic_quantize(op: OperatorCode) -> Call:
 def zero_point(op: OperatorCode) -> str:
     """Returns the zero point of the first factor: one for all of it, or none."""
     if op.node.input(2) and (volume(op.shape(2)) != ONE or op.dtype(2) != op.dtype()):
-        op.refuse("a zero point for each row, or of another dtype")
+        op.refuse("zero point of the first factor: expected one value, of the factor's dtype")
     return op.read(2)
 
 
@@ -310,15 +310,15 @@ def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
     matrix = op.constant(1)
     zeros = op.constant(3)
     if matrix is None or op.dtype() not in _BYTES or matrix.dtype.name not in _BYTES:
-        op.refuse("factors other than bytes, the second one constant")
+        op.refuse("factors: expected int8 or uint8, and a constant second factor")
     if op.node.input(3) and (zeros is None or zeros.dtype != matrix.dtype or zeros.ndim > 1):
-        op.refuse("zero points of its second factor")
+        op.refuse("zero points of the second factor: expected a constant vector of its dtype")
     numbers = rows_of(matrix.astype(np.int16))
     if not 1 <= len(numbers) <= MOST_ROWS:
-        op.refuse(f"sums of {len(numbers)} products")
+        op.refuse(f"sums of {len(numbers)} products: expected 1 to {MOST_ROWS}")
     shift = np.zeros((), np.int16) if zeros is None else zeros.astype(np.int16)
     if shift.shape not in ((), (1,), numbers.shape[1:]):
-        op.refuse("zero points of another number of columns")
+        op.refuse(f"zero points {shift.shape}: expected one per column, {numbers.shape[1:]}")
     return numbers - shift
 
 
@@ -333,7 +333,7 @@ def bytes_in_panels(matrix: Array, together: int) -> tuple[Array, Array]:
 def matmul_integer(op: OperatorCode) -> Call:
     a, b = op.shape(0), op.shape(1)
     if len(b) != 2:
-        op.refuse("a second factor that is no matrix")
+        op.refuse(f"second factor: expected a matrix, got {write_shape(b)}")
     inner = op.same(a[-1], b[0])
     numbers = whole_numbers(op, lambda matrix: matrix)
     together = groups_of(numbers.shape[1])
@@ -361,9 +361,9 @@ def lstm(op: OperatorCode) -> Call:
     _, w, r, b, *_, p = constant[:8]
     scales = [each for each in constant[8:] if each is not None]
     if w is None or r is None or len(scales) < 4:
-        op.refuse("weights that are computed at run time")
+        op.refuse("weights and scales are computed at run time: expected constants")
     if any(op.node.input(index) and constant[index] is None for index in (3, 7)):
-        op.refuse("a bias that is computed at run time")
+        op.refuse("bias or peepholes are computed at run time: expected constants")
     count, units, x = len(w), op.attrs.hidden_size, op.shape()
     for index, (name, shape) in enumerate(lstm_shapes(op.attrs, x).items(), 1):
         if op.node.input(index):
@@ -372,7 +372,7 @@ def lstm(op: OperatorCode) -> Call:
                 op.of("int32" if name == "lengths" else "float32", index=index)
     op.of("float32")
     if min(units, w.shape[1]) < 1 or max(units, w.shape[1]) > MOST_ROWS:
-        op.refuse(f"weights of {w.shape} for {units} units")
+        op.refuse(f"weights {w.shape} for {units} units: expected 1 to {MOST_ROWS} of each")
     bias = np.zeros((count, 8 * units), np.float32) if b is None else b
     peepholes = np.zeros((count, 3 * units), np.float32) if p is None else p
     matrices = [_gates(shift_bytes("w", w, *scales[:2])), _gates(shift_bytes("r", r, *scales[2:]))]
@@ -435,7 +435,7 @@ class Windows:
         around: Sequence[tuple[Size, Size]] | None = None,
     ) -> None:
         if len(windows) not in (1, 2):
-            op.refuse(f"windows over {len(windows)} axes")
+            op.refuse(f"windows over {len(windows)} axes: expected 1 or 2")
         if around is None:
             around = [_around(op, *each) for each in zip(windows, x[1:], strict=True)]
         self.before, self.after = ([sizes[index] for sizes in around] for index in range(2))
@@ -473,7 +473,7 @@ def _around(op: OperatorCode, window: Window, size: Size) -> tuple[Size, Size]:
     if not window.same:
         return Size.of(window.before), Size.of(window.after)
     if window.extent < window.stride:
-        op.refuse(f"auto_pad={window.same} around {size} elements: fix the size")
+        op.refuse(f"attribute auto_pad={window.same} around {size} elements: fix the size")
     added = (window.places(size) - 1) * window.stride + window.extent - size
     less = added.floor_div(2)
     return (less, added - less) if window.same == "SAME_UPPER" else (added - less, less)
@@ -524,7 +524,7 @@ def _convolve(op: OperatorCode) -> tuple[Windows, int]:
     windows = Windows(op, windows_of(op.attrs, _kernel(op, weights)), x[1:], y[1:])
     channels = weights[0].number
     if channels is None or channels % op.attrs.group:
-        op.refuse(f"{weights[0]} channels in {op.attrs.group} groups")
+        op.refuse(f"attribute group={op.attrs.group}: expected a divisor of {weights[0]} channels")
     op.same(weights[1] * op.attrs.group, x[1])
     return windows, channels // op.attrs.group
 
@@ -555,7 +555,8 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
     x, weights, (_, y) = op.shape(), op.shape(1), op.out()
     along = windows_of(op.attrs, _kernel(op, weights))
     if op.attrs.output_shape and any(size.number is None for size in x[2:]):
-        op.refuse(f"output_shape={op.attrs.output_shape} of {write_shape(x)}: fix the size")
+        asked = f"attribute output_shape={op.attrs.output_shape}"
+        op.refuse(f"{asked} for an input {write_shape(x)} of open sizes: fix the size")
     sizes = [size if size.number is None else size.number for size in x[2:]]
     cut = [(Size.of(less), Size(())) for _, less in find_transposed_sizes(op.attrs, along, sizes)]
     windows = Windows(op, along, x[1:], y[1:], cut)
@@ -568,9 +569,13 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
 
 def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
     """Returns the sizes of a window."""
-    kernel = [size.number or op.refuse(f"a window of {size} elements") for size in weights[2:]]
+    kernel = [
+        size.number or op.refuse(f"a window of {size} elements: fix the size")
+        for size in weights[2:]
+    ]
     if op.attrs.kernel_shape not in (None, tuple(kernel)):
-        op.refuse(f"kernel_shape={op.attrs.kernel_shape}, weights of {kernel}")
+        expected = f"expected {kernel}, as the weights have"
+        op.refuse(f"attribute kernel_shape={op.attrs.kernel_shape}: {expected}")
     return kernel
 
 
@@ -588,7 +593,7 @@ def _together(channels: int) -> int:
 def pool(op: OperatorCode) -> list[Step]:
     op.of("float")
     if any(op.node.outputs[1:]):
-        op.refuse("asks for positions")
+        op.refuse("output 1, the positions of the maxima, is read: expected only output 0")
     x, (_, y) = op.shape(), op.out()
     windows = Windows(op, windows_of(op.attrs, op.attrs.kernel_shape), x[1:], y[1:])
     inputs = op.read(0), volume(x[:2]), *windows.sizes

@@ -27,7 +27,8 @@ def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, LodLeve
     """Returns (steps, time or None if ragged, sequences, their offsets) of a layer's input."""
     lod, shape = program.sentences(x), program.shape(x)
     if len(shape) != (2 if lod else 3):
-        raise UnsupportedError(f"of {len(shape)} axes{' under a LoD' * bool(lod)}")
+        expected = "2 axes (W, I) for sequences" if lod else "3 axes (T, N, I)"
+        raise UnsupportedError(f"x: expected {expected}, got {len(shape)}")
     if lod:
         return lod.words, None, lod.count, lod
     return shape[0] * shape[1], shape[0], shape[1], None
@@ -39,7 +40,9 @@ def recurrent(op: OperatorCode) -> Layer:
     spec, dtype = rnn.spec, rnn.layers[0].iter.dtype.name
     for index, name in enumerate(op.node.inputs):
         if name and op.dtype(index) != dtype:
-            op.refuse(f"weights of {dtype}, but {name!r} of {op.dtype(index)}")
+            op.refuse(
+                f"input {name!r}: expected {dtype}, as the weights are, got {op.dtype(index)}"
+            )
     cells = rnn.cells if op.program.graph.is_read(rnn.cells) else ""
     if cells:
         check_cells(spec)
@@ -56,7 +59,7 @@ def recurrent(op: OperatorCode) -> Layer:
         states.append(State(state, op.read(1 + index), final, held, width))
     if rnn.attention:
         if op.program.sentences(rnn.attention) not in (None, lod):
-            op.refuse("attention under other offsets than its input")
+            op.refuse("attention: expected the offsets of x, got different ones")
         op.fits(3, (*shape[:-1], 1))
     op.read(0)
     runs, attention = _runs(op, rnn, words), op.read(3)
@@ -194,7 +197,7 @@ def fill(op: OperatorCode) -> list[Call]:
     op.alike(1)
     word = op.shape(1)
     if volume(word) != ONE and word != op.shape()[1:]:
-        op.refuse("expected one number, or one word, to fill with")
+        op.refuse("fill value: expected one value, or one step")
     return [*finds, _pad(op, op.read(1), word=volume(word) != ONE)]
 
 
@@ -223,7 +226,7 @@ def lengths(op: OperatorCode) -> Call:
 @rule("SequencePool")
 def pool(op: OperatorCode) -> Call:
     if op.attrs.kind not in POOLED:
-        op.refuse(f"attribute kind={op.attrs.kind!r}")
+        op.refuse(f"attribute kind={op.attrs.kind!r}: expected one of {', '.join(POOLED)}")
     how = POOLED.index(op.attrs.kind), float(op.attrs.empty)
     return op.call("pool", *_words(op), _inner(op), *how)
 
@@ -262,7 +265,7 @@ def _inner(op: OperatorCode) -> Size:
 def expand(op: OperatorCode) -> Call:
     """Repeats row n once for each part of element n of a level of the other input."""
     if op.program.sentences(op.node.inputs[0]):
-        op.refuse("the number of words of repeated sentences has no known bound")
+        op.refuse("the number of steps of repeated sequences has no known bound: expected rows")
     like = op.program.levels(op.node.inputs[1])[op.attrs.level]
     op.same(op.shape()[0], like.count)
     op.same(op.result_size(0), like.words)
@@ -278,7 +281,8 @@ def decode(op: OperatorCode) -> Call:
     op.of("float")
     op.alike(1)
     if len(emission) != 2 or len(transition) != 2:
-        op.refuse("expected emission (W, K) and transition (K+2, K)")
+        expected = "expected emission (W, K) and transition (K+2, K)"
+        op.refuse(f"{expected}, got {len(emission)} and {len(transition)} axes")
     tags = emission[1]
     op.same(transition[0], tags + 2)
     op.same(transition[1], tags)

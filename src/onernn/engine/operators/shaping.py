@@ -81,7 +81,8 @@ def slices(op: OperatorCode) -> list[Step]:
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         taken = cut(input_shape[axis], Size.of(start), Size.of(end), step, holds)
         if taken is None:
-            op.refuse(f"[{start}:{end}:{step}] of an axis of {input_shape[axis]}: fix the size")
+            part = f"slice [{start}:{end}:{step}]"
+            op.refuse(f"{part} of an axis of {input_shape[axis]} elements: fix the size")
         first, count = taken
         op.same(op.result_size(axis), count)
         begin = begin + first * strides[axis]
@@ -163,7 +164,7 @@ def count_shape(op: OperatorCode) -> Call:
     op.of("int")
     start, limit, step = (Size.of(op.numbers(index, "limits")[0]) for index in range(3))  # type: ignore[index]
     if step != ONE or not is_natural(limit - start):
-        op.refuse(f"from {start} to {limit} by {step}: fix the size")
+        op.refuse(f"start={start}, limit={limit}, delta={step}: fix the size")
     count = op.same(op.result_size(0), limit - start)
     return op.call("range", start, count, types=[op.program.dtype(op.node.outputs[0])])
 
@@ -173,7 +174,9 @@ def found_size(op: OperatorCode) -> Call:
     """Reads an integer; it decides shapes in the same way as other sizes."""
     op.of("int")
     source = op.read(0)
-    most = bound_of(op.program, source).most or op.refuse("an integer that nobody bounds")
+    most = bound_of(op.program, source).most or op.refuse(
+        "a size that a run computes has no known maximum"
+    )
     (size,) = sizes_in(op.program, op.node.outputs[0])
     number = RuntimeSize(op.finds(size, "number", most))
     return Call("read_size", number, source, most, types=[op.dtype()], checks=True)
@@ -265,7 +268,7 @@ def scatter_nd(op: OperatorCode) -> Call:
     shape, sizes = op.shape(), op.shape(1)
     depth = sizes[-1].number if sizes else None
     if depth is None:
-        op.refuse("the number of indices of a place is not known")
+        op.refuse("the last axis of indices has an open size: fix the size")
     op.fits(2, (*sizes[:-1], *shape[depth:]))
     counts = volume(sizes[:-1]), volume(shape[depth:])
     return _scatter(op, "scatter_nd", list(shape[:depth]), *counts)
@@ -276,7 +279,8 @@ def _scatter(op: OperatorCode, function: str, *sizes: Any) -> Call:
     op.of("int32", "int64", index=1)
     op.alike(2)
     if op.attrs.reduction not in _MEETINGS:
-        op.refuse(f"attribute reduction={op.attrs.reduction!r}")
+        known = ", ".join(_MEETINGS)
+        op.refuse(f"attribute reduction={op.attrs.reduction!r}: expected one of {known}")
     types, how = [op.dtype(), op.dtype(1)], _MEETINGS.index(op.attrs.reduction)
     return op.call(function, *op.read_first(3), *sizes, how, types=types, checks=True)
 
@@ -290,7 +294,7 @@ def _cut_off(pad: Size) -> Size:
 def pad(op: OperatorCode) -> list[Call]:
     """Returns a call in which each element of the result looks up its source along each axis."""
     if op.attrs.mode not in MODES:
-        op.refuse(f"attribute mode={op.attrs.mode!r}")
+        op.refuse(f"attribute mode={op.attrs.mode!r}: expected one of {', '.join(MODES)}")
     op.alike(2)
     input_shape, (_, shape) = op.shape(), op.out()
     chosen = op.integers(3, "axes") or range(len(input_shape))
@@ -315,7 +319,7 @@ def pad(op: OperatorCode) -> list[Call]:
 def reverse_sequence(op: OperatorCode) -> Call:
     shape, time, batch = op.shape(), op.attrs.time_axis, op.attrs.batch_axis
     if {time, batch} != {0, 1}:
-        op.refuse(f"time and batch as axes {time} and {batch}, not the first ones")
+        op.refuse(f"attributes time_axis={time}, batch_axis={batch}: expected the first two axes")
     op.of("int", index=1)
     op.holds(1, shape[batch])
     sizes = shape[time], shape[batch], volume(shape[2:]), time == 0

@@ -23,7 +23,7 @@ def resize(op: OperatorCode) -> list[Call | Nest]:
     region, scales = op.constant(1), op.constant(2)
     sizes = op.numbers(3, "sizes") if op.node.input(3) else None
     if (region is None and op.node.input(1)) or (scales is None and op.node.input(2)):
-        op.refuse("its region or its scales are computed at run time")
+        op.refuse("roi or scales are computed at run time: expected constants")
     if any(
         one != wide and (one.number is None or wide.number is None)
         for one, wide in zip(shape, target, strict=True)
@@ -36,7 +36,7 @@ def resize(op: OperatorCode) -> list[Call | Nest]:
     if any(shape[axis.at].number is None for axis in changed) or any(
         axis.outside.any() for axis in changed
     ):
-        op.refuse("elements outside of an axis, or an axis of an open size")
+        op.refuse("an axis has an open size, or roi reaches outside of it: fix the size")
     source, sizes_now, steps = op.read(0), list(shape), list[Call | Nest]()
     for index, axis in enumerate(changed):
         rows, count = sizes_now[axis.at], Size.of(len(axis.before))
@@ -122,7 +122,7 @@ def stft(op: OperatorCode) -> Call:
     op.of("float")
     shape, (_, target) = op.shape(), op.out()
     if len(shape) != 3:
-        op.refuse(f"of a signal of {len(shape)} axes")
+        op.refuse(f"signal: expected 3 axes, got {len(shape)}")
     step = _number(op, (op.numbers(1, "frame_step") or [0])[0], "steps between frames")
     length, window = op.numbers(3, "frame_length"), op.node.input(2)
     frame = op.shape(2)[0] if window else length[0] if length else shape[1]

@@ -173,9 +173,10 @@ def undo_causes(model: Graph, causes: Iterable[Cause]) -> Graph:
     result = list(causes)
     for cause in result:
         if not cause.edits or any(edit.holds_batch for edit in cause.edits):
-            raise UnsupportedError(f"it cannot be undone in the model: {cause.text}")
+            why = "the fault cannot be undone in the model; convert it again"
+            raise UnsupportedError(f"{why}: {cause.text}")
     forms = {cause.form for cause in result}
     if len(forms) > 1:
-        raise UnsupportedError("the causes are of different forms of the model")
+        raise UnsupportedError("causes: expected one form of the model; undo them one by one")
     graph = expand(fuse(model).model)[0] if "taken apart" in forms else model
     return apply_edits(graph, (edit for cause in result for edit in cause.edits))
