@@ -333,7 +333,7 @@ def test_files_of_onnx_runtimes_quantizer_run_as_there(
 ) -> None:
     """One sequence: DynamicQuantizeLSTM quantizes a batch together there, see design/0008.
 
-    Weights have 7 bits: on CPUs without VNNI, ONNX Runtime's sums of two products saturate at 16 bits.
+    Weights have 7 bits: on CPUs without VNNI, ONNX Runtime's sums of two products saturate.
     Sums of float32 differ by a rounding: a value between two bytes may become the other one. The
     results are at most one step of their scale apart.
     """
@@ -341,9 +341,7 @@ def test_files_of_onnx_runtimes_quantizer_run_as_there(
     onnx.save(model, tmp_path / "plain.onnx")
     file = tmp_path / "quantized.onnx"
     if form == "dynamic":
-        quantize_dynamic(
-            tmp_path / "plain.onnx", file, per_channel=per_channel, reduce_range=True
-        )
+        quantize_dynamic(tmp_path / "plain.onnx", file, per_channel=per_channel, reduce_range=True)
     else:
         reader = SimpleNamespace(get_next=iter([*(feed() for _ in range(4)), None]).__next__)
         quantize_static(
