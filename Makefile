@@ -216,7 +216,7 @@ clang-format: .venv/.ready
 # Python counts as a package without files.
 mypy: .venv/.ready
 	@echo $(BIN)/mypy
-	@there=$$(find $(PACKAGES) src/onernn/ -name '*.py' -o -type d -regex '.*/\(templates\|library\|loader\|built\)' | wc -l); \
+	@there=$$(find $(PACKAGES) src/onernn/ -name '*.py' -o -type d -regex '.*/\(templates\|library\|loader\|built\|samples\|samples/[^/]*\)' | wc -l); \
 	said=$$($(BIN)/mypy) && sound=yes || sound=no; \
 	echo "$$said"; \
 	case "$$sound $$said" in \

@@ -8,6 +8,7 @@ outputs, or failed.
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -103,7 +104,8 @@ def cell(way: str, result: Any, host: Any, known: str = "") -> Cell:
     for word in ("left out", "rejected", "failed"):
         if word in result:
             said = {"left out": "refused", "rejected": "**differs**", "failed": "**failed**"}[word]
-            return Cell(said, reason=result[word][:160])
+            reason = re.split(r" for \w+\(", result[word])[0]  # a list of types follows
+            return Cell(said, reason=reason[:160])
     if "median" not in result:
         return Cell("equal")
     costs = f"{result['first'] * 1e3:.0f} ms, {result['resident']:.0f} MB"

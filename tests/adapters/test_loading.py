@@ -269,7 +269,7 @@ def test_pipes_in_a_folder_are_no_files_of_a_model(tmp_path: Path) -> None:
     (tmp_path / "m-0000.params").unlink()
     os.mkfifo(tmp_path / "m-0000.params")
     for model in (path, tmp_path, tmp_path / "symbol", tmp_path / "symbol" / "m"):
-        with pytest.raises(ModelFormatError, match=r"no \.params file|no such file"):
+        with pytest.raises(ModelFormatError, match=r"no \.params file|no such file|no MXNet model"):
             load(model)
 
 
@@ -292,7 +292,7 @@ def test_half_a_character_is_no_name(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "a" * 70_000, "\ud800"])
 def test_a_name_that_a_zip_would_cut_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="of an array"):
+    with pytest.raises(UnsupportedError, match="for an array"):
         write_outputs(tmp_path / "o.npz", {name: np.zeros(1)})
     assert not list(tmp_path.iterdir())
     whole = {"词" * 20_000: np.ones(1, np.float32)}
@@ -308,5 +308,5 @@ def test_a_zip_directory_that_lies_is_found_out(tmp_path: Path) -> None:
         with pytest.raises(OnernnError):
             read_arrays(file)
     file.write_bytes(npz(in__x=npy((10**9,), 1000)))
-    with pytest.raises(ModelFormatError, match="in 4,?1.. bytes|in 4"):
+    with pytest.raises(ModelFormatError, match="does not fit its 4128 bytes"):
         read_arrays(file)

@@ -303,7 +303,7 @@ def test_a_saved_variable_that_is_no_tensor_is_unsupported_by_name(tmp_path: Pat
 
 def test_several_models_in_a_folder_are_listed(model: Path) -> None:
     shutil.copy(model / "model.pdmodel", model / "other.pdmodel")
-    with pytest.raises(ModelFormatError, match=r"several .*model\.pdmodel, .*other\.pdmodel"):
+    with pytest.raises(ModelFormatError, match=r"one file, got .*model\.pdmodel, .*other\.pdmodel"):
         find(model)
 
 
