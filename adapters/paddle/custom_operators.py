@@ -371,7 +371,9 @@ def _list_values(vector: Any) -> list[Any]:
     """
     maker = vector.get_defining_op()
     if maker is None or maker.name() != "builtin.combine":
-        raise UnsupportedError("its lists of tensors: expected builtin.combine in the same block")
+        raise UnsupportedError(
+            "states and weights: expected lists of builtin.combine in the operator's own block"
+        )
     return list(maker.operands_source())
 
 

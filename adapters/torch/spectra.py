@@ -235,7 +235,10 @@ def _check_sums(squares: Array, hop: int, count: int | None, begin: int, end: in
         for first in range(0, hop * count, hop):
             total[first : first + len(squares)] += squares
         if total[begin:end].min(initial=1) <= _SMALLEST_SUM:
-            refuse(f"squares of the window: expected sums above {_SMALLEST_SUM} for {count} frames")
+            refuse(
+                f"window: expected sums of its squares above {_SMALLEST_SUM} at each sample, as"
+                f" PyTorch does; {count} overlapping frames have a smaller sum"
+            )
 
 
 def _overlap(frames: Any, frame: int, hop: int) -> Any:

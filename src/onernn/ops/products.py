@@ -30,7 +30,8 @@ def batch_product(m: Any, node: Node) -> None:
     ranks = [m.rank(node, name) for name in (a, b)]
     vectors = (b in m.mapped and min(ranks) < 2) or (ranks[0] == 1 and ranks[1] > 2)
     if vectors or not m.mapped.isdisjoint(others):
-        raise m.make_error(node, "it multiplies vectors that differ from row to row")
+        reason = "multiplies by a vector that differs between the rows of a batch"
+        raise m.make_error(node, f"{reason}: expected matrices of 2 axes or more")
     wide = 1 if ranks[0] == 1 else max(ranks)  # (F, K) @ (K, M)
     m.add_mapped(node, (m.widen(node, a, wide), m.widen(node, b, wide), *others))
 
