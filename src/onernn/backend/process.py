@@ -213,7 +213,7 @@ LARGEST_KEPT = 1 << 24
 class Buffers:
     """Arrays of one execution at a time, which the next one reuses.
 
-    Without it, the allocator returns some MB to the system at the end of a call, and requests them
+    Otherwise the allocator returns some MB to the system at the end of a call, and requests them
     again, page by page, in the next call: 2 of 10 ms for 1028 steps and 256 units.
     """
 

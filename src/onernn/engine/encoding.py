@@ -55,7 +55,7 @@ class NotEncoded(Exception):
 class EncodedLayer(NamedTuple):
     """A recurrent layer that the library runs, or Python if the layer takes long.
 
-    ``words`` and ``steps`` are the indices of two sizes: the number of rows, and the maximum number
+    ``words``, ``steps``: the indices of two sizes: the number of rows, and the maximum number
     of steps of the longest sequence.
     """
 

@@ -31,7 +31,7 @@ _ADDS = ("Pad", "ScatterElements", "ScatterND")
 
 
 class Bound(NamedTuple):
-    """What is known of a value's elements: whether none is below 0, and a size that none
+    """The bounds of a value's elements: whether none is below 0, and a size that none
     exceeds.
     """
 

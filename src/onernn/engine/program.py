@@ -554,8 +554,8 @@ class Program:
 
     @property
     def views(self) -> dict[str, tuple[str, Size]]:
-        """Returns where a value is inside of other values: the outermost one that contains it, and
-        its first element there.
+        """Returns the values in the memory of a containing value: the outermost one, and the first
+        element.
         """
         direct = {name: at for code in self.codes for name, at in code.views.items()}
         result: dict[str, tuple[str, Size]] = {}

@@ -25,7 +25,7 @@ States = Mapping[str, Sequence[Array]]
 
 
 def write_states(model: str, ids: Sequence[int], states: States, growing: frozenset[str]) -> bytes:
-    """Returns the bytes of streams of a model. ``model``: the digest of the model; ``growing``: see
+    """Returns the bytes of streams of a model. ``model``: its digest; ``growing``: see
     `Stateful`.
     """
     parts = [np.array([len(ids), *ids], "<i8").tobytes()]

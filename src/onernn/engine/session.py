@@ -594,7 +594,7 @@ def _read_texts(inputs: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
 
 
 def _why(error: Exception) -> str:
-    """Returns the reason why there is no plan."""
+    """Returns the reason why a plan is missing."""
     unknown = isinstance(error, UnknownError)
     return f"the shape of {error} is not known" if unknown else str(error)
 

@@ -210,8 +210,8 @@ def unforeseen(error: Exception, where: object) -> UnforeseenError:
 
 @contextmanager
 def guard(where: Callable[[], object]) -> Iterator[None]:
-    """Turns exceptions that neither onernn nor the disk raised into an `UnforeseenError`, which
-    names the place ``where()``.
+    """Turns exceptions that neither onernn nor the disk raised into an `UnforeseenError` at
+    ``where()``.
 
     Guards may be nested: the inner one names the node, the outer one the file.
     """

@@ -296,9 +296,7 @@ class Node(Immutable):
 
     @cached_property
     def problem(self) -> str:
-        """What is wrong with the number of inputs and outputs, or with the attributes; "" if
-        nothing is.
-        """
+        """The error in the number of inputs and outputs, or in the attributes; "" if there is none."""
         operator = OPERATORS.get(self.op)
         return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
 
@@ -400,7 +398,7 @@ class Sizes:
 
 
 class Context:
-    """What a type rule knows in addition to the types of the inputs.
+    """The knowledge of a type rule in addition to the types of the inputs.
 
     ``attrs``: the node's attributes with their defaults. ``same(a, b)`` declares two sizes equal
     and returns that size, or raises `ShapeError`. ``fresh(label)`` returns a size that is named

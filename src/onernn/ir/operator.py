@@ -29,7 +29,7 @@ _KINDS: tuple[tuple[type, ...], ...] = (
 
 
 def is_like(value: Any, default: Any) -> bool:
-    """Returns whether a value is of the same kind as a default; True if there is no default.
+    """Returns whether a value is of the same kind as a default; True without a default.
 
     Frameworks write 1 for True, and for 1.0. Lists hold elements of the default's kind, or numbers.
     """

@@ -212,7 +212,7 @@ class Ragged:
 
 
 def falls(offsets: Array) -> Array:
-    """Returns the positions of the numbers that a smaller number follows.
+    """Returns the positions that a smaller number follows.
 
     The numbers are compared, since a difference could wrap around.
     """

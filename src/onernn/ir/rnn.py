@@ -117,7 +117,7 @@ class Part(NamedTuple):
 
     @property
     def side(self) -> Direction:
-        """The name of the direction: left2right or right2left."""
+        """The direction by name: left2right or right2left."""
         return self.spec.direction
 
     @property

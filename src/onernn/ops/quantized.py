@@ -120,7 +120,7 @@ def dequantize_linear(
 
 def parameters(low: Array, high: Array) -> tuple[Array, Array]:
     """Returns (scales, zero points) with which unsigned bytes hold ranges: both are float32, zero
-    points are whole numbers.
+    points are whole.
 
     0 is in each range. A range that is not finite has the scale NaN. A range without width, or with
     a width too small for a float32 scale, has the scale 1.

@@ -61,7 +61,7 @@ def tolerance_of(dtype: str, atol: float | None, rtol: float | None, *outputs: B
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """The verdict on one output. ``max_rel`` is max|a-b| / max|reference|; ``reason``: why it
+    """One output's verdict. ``max_rel`` is max|a-b| / max|reference|; ``reason``: why it
     failed.
     """
 

@@ -169,7 +169,7 @@ class Errors:
     """Errors of one output: |a - b|, |a - b| / |b| of elements that are not small, the cosine.
 
     ``max_rel`` is max|a - b| / max|b|, the same as in the verdict. A number is NaN if nothing can
-    be said: there are no elements, or none that is finite in both arrays.
+    be said: no elements, or none that is finite in both arrays.
     """
 
     max_abs: float = math.nan

@@ -47,7 +47,7 @@ from onernn.verification.tracing import StepCounter, rename_values
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Outputs by name, a text that says where they come from, and the model that made them, if it
+    """Outputs by name, a text of their origin, and the model that made them, if it
     is known.
 
     ``session``: the session that ran the model, if onernn did. ``complete``: whether the reference

@@ -13,7 +13,7 @@
 
 pip installs the pytest plugin with onernn; there is nothing to load.
 
-One table of cells serves `onernn doctor --full` and both conformance kits. Its layers are small,
+One table of cells serves `onernn doctor --full` and both conformance kits. The layers are small,
 reproducible, and contractive, so that rounding errors do not grow.
 """
 

@@ -262,7 +262,7 @@ def write_cpp(
     threads of a model, 1 to 64. ``force``: overwrites files that this function did not write, or
     that were edited.
 
-    All files are replaced, or none. Raises `UnsupportedError` that names every node that C++ cannot
+    All files are replaced, or none. Raises `UnsupportedError` naming every node that C++ cannot
     be generated for, or a file that was edited or is from a different program.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")

@@ -186,7 +186,7 @@ class OperatorCode:
     def makes_sentences(
         self, *counts: Size, words: Size | None = None, most: Size | None = None
     ) -> tuple[LodLevel, ...]:
-        """Adds LoD levels of the first output; without ``words``, only a call knows the number of
+        """Adds LoD levels of the first output; without ``words`` only a call knows the number of
         steps.
         """
         out, program = self.node.outputs[0], self.program

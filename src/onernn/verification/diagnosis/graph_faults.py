@@ -54,7 +54,7 @@ class Site:
     def nodes(
         self, new: Mapping[str, list[Node]], constants: Mapping[str, Array] | None = None
     ) -> Graph | None:
-        """Returns the graph with some nodes replaced; None if there are no new nodes."""
+        """Returns the graph with some nodes replaced; None if no node is new."""
         return with_nodes(self.graph, new, constants) if new else None
 
     def change_layers(self, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
