@@ -296,7 +296,9 @@ class Node(Immutable):
 
     @cached_property
     def problem(self) -> str:
-        """The error in the number of inputs and outputs, or in the attributes; "" if there is none."""
+        """The error in the number of inputs and outputs, or in the attributes; "" if there is
+        none.
+        """
         operator = OPERATORS.get(self.op)
         return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
 

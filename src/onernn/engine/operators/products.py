@@ -424,7 +424,8 @@ _ROWS = 24
 class Windows:
     """Windows over an operator's first input, along rows and columns; one axis is a column.
 
-    ``x``, ``y``: (C, H, W) of the input and of the output of the windows. ``around``: how many elements the
+    ``x``, ``y``: (C, H, W) of the input and of the output of the windows. ``around``: how many
+    elements the
     windows read before and after each axis.
     """
 
