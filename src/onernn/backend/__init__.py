@@ -82,7 +82,7 @@ def open_backend(
     "auto" runs a layer on the kernels, or on oneDNN if the kernels do not support it. It also runs
     bf16 and u8 on oneDNN if the CPU has AMX and the kernels were built without it. Without the
     kernels oneDNN runs every layer, and the ``why`` of the layers says so. The other backends do
-    not use each other's kernels.
+    not use each other.
 
     ``threads``: None is OMP_NUM_THREADS, or every CPU that the process may use. ``cache_capacity``:
     the maximum number of primitives that each direction of a layer keeps, 512 by default; the

@@ -40,7 +40,7 @@ class Difference(NamedTuple):
 
     @property
     def is_wiring(self) -> bool:
-        """Whether a value comes from a different place, although the same value is computed."""
+        """Whether a value comes from a different place; False if a different value is computed."""
         return bool(self.reads or self.wanted)
 
 
