@@ -161,7 +161,7 @@ class Tape:
     def __init__(self, maker: object, kernel: str, why: str, frame: Ragged | Array, kept: Any):
         self.kernel, self.why = kernel, why
         self.frame = frame
-        """The batch without channels, which sets the shape of gradients by x and y."""
+        """The batch without channels, which determines the shape of gradients by x and y."""
         self._maker, self._kept = maker, deque([kept])
 
     def check_maker(self, maker: object) -> None:
@@ -170,7 +170,7 @@ class Tape:
             raise TapeError("tape: expected a tape that this layer recorded, got a different one")
 
     def take(self) -> Any:
-        """Returns the record, once. Raises `TapeError` from the second call on."""
+        """Returns the record; works only once. Raises `TapeError` from the second call on."""
         try:
             return self._kept.pop()
         except IndexError:

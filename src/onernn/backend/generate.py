@@ -1,7 +1,7 @@
 """Generates the `_bindings.py` of both libraries: ``python -m onernn.backend.generate``.
 
 Out-of-line ABI mode: this script parses the headers once, so that no import has to, and no compiler
-is needed. The results are committed; a test compares them with fresh ones.
+is needed. The results are committed; a test compares them with newly generated ones.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _segments(batch_sizes: bytes) -> tuple[Segment, ...]:
 
 
 def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Returns the same pieces step by step: one step has no direction."""
+    """Returns the same pieces step by step: a single step has no direction."""
     return tuple(
         Segment(row + t * batch, 1, batch) for row, time, batch in pieces for t in range(time)
     )
@@ -173,7 +173,7 @@ class DirectionKernel:
         return y
 
     def cache_info(self) -> tuple[int, int]:
-        """Returns how many primitives were found, and made."""
+        """Returns how many primitives were found, and how many were made."""
         return 0, 0
 
 
@@ -217,7 +217,9 @@ class LayerWalk:
         self._exact_below = min(bounds, default=None)
 
     def _kernels(self, inside: int) -> Kernels:
-        """Returns kernels that use this number of threads inside, made at the first call."""
+        """Returns the kernels that use this number of threads inside; makes them at the first
+        call.
+        """
         if inside not in self._made:
             with CREATION, self._within(inside):
                 if inside not in self._made:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 CREATION = RLock()
-"""Held while objects are made that threads share afterwards: primitives, weights, layers.
+"""A lock that is held while objects are made that threads share afterwards: primitives, weights,
+layers.
 
 A fork waits for it. Otherwise a child could inherit the lock held by a thread that the child does
 not have. The same applies to libdnnl's own lock, which is held while a primitive is made (measured:
@@ -45,7 +46,7 @@ MAX_ISA = "ONERNN_MAX_ISA"
 DNNL_LIBRARY = "ONERNN_DNNL_LIBRARY"
 ONEDNN_MAX_ISA = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 WISHES = (DNNL_LIBRARY, *ONEDNN_MAX_ISA)
-"""Environment variables about oneDNN that are followed, or refused by name."""
+"""Environment variables about oneDNN; onernn follows them, or refuses them by name."""
 ONEDNN = {
     "v2": "sse41",
     "avx2": "avx2",
@@ -67,7 +68,7 @@ team.
 
 
 def check_count(what: str, number: int | None) -> None:
-    """Raises `ValueError` for a number, such as a number of threads, that is not at least 1."""
+    """Raises `ValueError` for a count, such as a number of threads, that is less than 1."""
     if number is not None and (not isinstance(number, int) or number < 1):
         raise ValueError(f"{what}: expected at least 1, got {number!r}")
 

@@ -86,8 +86,8 @@ def reference_instead(
 ) -> Stack:
     """Returns the reference in place of a backend that cannot run, in the weights' own precision.
 
-    ``error``: why the other backend cannot run the layer. With ``strict`` it is raised, with
-    advice.
+    ``error``: why the other backend cannot run the layer. With ``strict`` this error is raised,
+    with advice.
     """
     why = "; ".join(dict.fromkeys(each.reason for each in error.refusals))
     if strict:

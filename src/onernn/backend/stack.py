@@ -183,9 +183,9 @@ class Stack:
 
     A backend passes a `StackKernel` and its ``name``, how it ``reads`` x, for `explain`, and
     ``real``: the dtype of its inputs and results. ``compiled``: the `CompiledStack` that a plan may
-    call instead; None if there is none. ``other``: the stack for batches that the kernel does not
-    take. ``trainer`` makes the trainer at first use, because many layers never train; it raises
-    `UnsupportedError` if nothing can train the layer.
+    call instead of the kernel; None if there is none. ``other``: the stack for batches that the
+    kernel does not take. ``trainer`` makes the trainer at first use, because many layers never
+    train; it raises `UnsupportedError` if nothing can train the layer.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
@@ -284,7 +284,9 @@ class Stack:
         )
 
     def trainer(self) -> Trainer:
-        """Returns the trainer, made only once. Raises `UnsupportedError` if nothing trains it."""
+        """Returns the trainer, which is made only once. Raises `UnsupportedError` if nothing trains
+        it.
+        """
         with CREATION:
             self._trainer = self._trainer or self.new_trainer()
             return self._trainer
@@ -295,7 +297,8 @@ class Stack:
         state: State | None = None,
         attention: Ragged | Array | None = None,
     ) -> tuple[Ragged | Array, State, Tape]:
-        """Runs like `run`; also returns a tape for one `backward`. Arguments may change afterwards.
+        """Runs like `run`; also returns a tape for one `backward`. The caller may change the
+        arguments afterwards.
 
         Kernels and oneDNN train in f32 and bf16. Two kinds of layers never train on oneDNN: AUGRU
         cells (its gradients are wrong) and bf16 LSTM with projection (it has no backward pass).
@@ -333,8 +336,8 @@ class Stack:
         ``into``: arrays to which the gradients of weights are added, over any number of calls.
         oneDNN's primitives add to diff_weights in the same way (RNN developer guide, considerations
         for training). The arrays are like the result of `zero_gradients`, of any strides.
-        `Gradients.layers` is then (). None: each call returns new gradients. A call that raises
-        adds nothing.
+        `Gradients.layers` is then (). None: each call returns new gradients. A call that raises an
+        error adds nothing.
 
         Raises `ShapeError` naming the argument, `TapeError` for a tape that was used already or
         that another layer recorded.

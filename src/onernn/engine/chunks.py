@@ -31,7 +31,7 @@ _LONG = 2**13
 
 
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
-    """Yields each node whose result depends on the number of steps (the size named ``time``), with
+    """Yields each node whose result depends on the number of steps (the size named ``time``), and
     the reason.
 
     Sums and products that describe a shape are allowed: `prove` checks them with chunks of several
@@ -78,7 +78,7 @@ def _types_of(types: Types, node: Node) -> list[Type | None]:
 
 
 def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
-    """Returns the type and the path of each input; [] if only a run knows the paths.
+    """Returns the type and the path of each input of a node; [] if only a run knows the paths.
 
     Raises `ShapeError` if the paths depend on a rank that is not known.
     """
@@ -90,7 +90,7 @@ def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
 
 
 def _meet(types: Types, node: Node, time: str) -> bool:
-    """Returns whether a node combines different steps in another way than in a window."""
+    """Returns whether a node combines different steps in another way than a window does."""
     operator = OPERATORS.get(node.op)
     if operator is None or operator.kind != "mixes" or operator.reach:
         return False
@@ -103,8 +103,8 @@ def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
 
 
 def _uses(size: Size, time: str) -> bool | None:
-    """Returns whether a size depends on the number of steps; None if the size divides
-    that number.
+    """Returns whether a size depends on the number of steps; None if the size contains a quotient
+    of that number.
     """
     if any(time in each.whole.names for each in size.quotients):
         return None
@@ -143,9 +143,9 @@ class Stateful:
     change from call to call.
 
     For models of sequences (see `exposed`): ``time``: the axis along which each other input is cut
-    into chunks, and along which each output is put together. ``delay``: how many steps each output
-    lags after the input. As many steps at the end are never output. ``least``: the minimum number
-    of steps in the first chunk.
+    into chunks, and along which each output is put together. ``delay``: by how many steps each
+    output lags after the input. The last steps of the output, as many as the delay, are never
+    returned. ``least``: the minimum number of steps in the first chunk.
     """
 
     graph: Graph
@@ -242,7 +242,7 @@ def prove(graph: Graph, model: Stateful) -> Stateful:
 
 
 def _first_apart(node: Node, whole: Mapping[str, Any], parts: Mapping[str, list[Any]]) -> bool:
-    """Returns whether a node's first result has steps and differs in chunks."""
+    """Returns whether the first result of a node has steps and differs in chunks."""
     name = node.outputs[0]
     if name not in whole or name not in parts or node.op == "Shape":
         return False
@@ -272,7 +272,9 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
 
 
 def _wide(model: Stateful) -> dict[str, Array]:
-    """Returns the first states, repeated for all sequences of the proof if their batch is open."""
+    """Returns the first states, repeated for all sequences of the proof if their batch size is
+    open.
+    """
     shapes = {value.name: value.shape or () for value in model.graph.inputs}
     result = dict[str, Array]()
     for name, first in model.first.items():
@@ -283,8 +285,8 @@ def _wide(model: Stateful) -> dict[str, Array]:
 
 
 def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
-    """Returns how a value in chunks differs from the whole value, "" if it does not, and its delay
-    in steps.
+    """Returns how a value in chunks differs from the whole value ("" if it does not differ), and
+    its delay in steps.
     """
     if isinstance(whole, Ragged):
         return "ragged values", 0
@@ -316,8 +318,9 @@ def expose(model: Graph) -> Stateful:
     back the earlier ones. Inputs whose steps are combined have the same number of steps. The first
     state is for the batch size that the model declares, or for 1 sequence if the batch is open.
 
-    The model runs on chunks of 1, 3, 2 and 5 steps; the results must equal the results of all steps
-    at once. Raises `UnsupportedError` that names the first operator whose result differs.
+    To check this, the model runs on chunks of 1, 3, 2 and 5 steps; the results must equal the
+    results of one run on all steps. Raises `UnsupportedError` that names the first operator whose
+    result differs.
     """
     graph = _pads_folded(_with_one_time(fuse(model).model))
     types = _long(graph)
@@ -388,7 +391,9 @@ def _time(graph: Graph, types: Types) -> str:
 
 
 def _steps_and_batch(graph: Graph, types: Types, layer: Node) -> list[Size | None]:
-    """Returns a layer's number of steps, padding included, and of sequences; None: not known."""
+    """Returns the number of steps of a layer, padding included, and the number of its sequences;
+    None: not known.
+    """
     x, is_swapped = layer.inputs[0], False
     if types[x].lod != ():
         maker = graph.producer(x)
@@ -402,7 +407,7 @@ def _steps_and_batch(graph: Graph, types: Types, layer: Node) -> list[Size | Non
 
 
 def _find_lengths(graph: Graph) -> set[str]:
-    """Returns the inputs that hold how many steps of each padded sequence are valid."""
+    """Returns the inputs that hold the number of valid steps of each padded sequence."""
     needed = {node.inputs[1] for node in graph.nodes if node.op == "SequenceUnpad"}
     for node in reversed(graph.nodes):
         if not needed.isdisjoint(node.outputs):
@@ -491,9 +496,10 @@ _MOST = 4096  # steps: the limit for a model that looks ahead
 class _Maker(Tape):
     """Builds the graph of chunks from the nodes of the whole model.
 
-    ``first``: name, first array and declared shape of each state. ``stems``: how many states each
-    stem names. ``late`` maps each value to how many steps it has so far fewer than the inputs;
-    negative if padding comes first. ``waiting``: the delayed values, by value and number of steps.
+    ``first``: the name, the first array and the declared shape of each state. ``stems``: how many
+    states are named with each stem. ``late`` maps each value to the number of steps that it has
+    fewer than the inputs so far; the number is negative if padding comes first. ``waiting``: the
+    delayed values, by value and number of steps.
     """
 
     types: Types = field(default_factory=dict)
@@ -581,8 +587,8 @@ class _Maker(Tape):
         return True
 
     def _is_input(self, name: str) -> bool:
-        """Returns whether an initial state is a moved input, so that the caller already passes it
-        on.
+        """Returns whether an initial state is an input with moved elements: then the caller already
+        passes the state on.
         """
         while (maker := self.graph.producer(name)) and maker.op != "Pad" and _moves(maker):
             name = maker.inputs[0]
@@ -698,8 +704,8 @@ class _Maker(Tape):
         return True
 
     def _behind(self, node: Node, x: str, axis: int, zeros: int, steps: int, like: str = "") -> str:
-        """Returns the value after the last ``steps`` steps of the previous chunks, which are zeros
-        at first.
+        """Returns the value after the last ``steps`` steps of the previous chunks; these steps are
+        zeros at first.
 
         ``like``: a value of the graph that has the other sizes of x; x by default.
         """
@@ -723,7 +729,9 @@ class _Maker(Tape):
         return False
 
     def _more(self, name: str, axis: int) -> int | None:
-        """Returns how many steps more than the inputs a value has in total; None if that varies."""
+        """Returns how many steps a value has more than the inputs in total; None if the number
+        varies.
+        """
         size = (self.types[name].shape or ())[axis]
         return None if size is None else (size - self.time - _LONG).number
 

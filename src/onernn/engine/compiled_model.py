@@ -1,4 +1,6 @@
-"""Runs compiled files. The library does all the work: no model is read, typed or packed."""
+"""Runs compiled files. The library does all the work: Python reads no model, infers no types and
+packs no weights.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from onernn.ir.ragged import Ragged, data_of
 class _Stream:
     """A stream of the library; only one thread at a time may use it.
 
-    ``need``: the number of elements of the largest array in the last run; ``largest``: in all runs.
+    ``need``: the number of elements of the largest array in the last run; ``largest``: the same for
+    all runs.
     """
 
     def __init__(self, model: CompiledModel) -> None:
@@ -51,8 +54,8 @@ class _Stream:
     def run(self, expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
         """Returns the outputs by name.
 
-        The library checks sizes. It uses the states of the run before unless they are ``expected``
-        as inputs. Raises `ShapeError`.
+        The library checks sizes. The library uses the states of the previous run unless they are
+        ``expected`` as inputs. Raises `ShapeError`.
         """
         outputs = (
             self._run(inputs) if type(inputs) is dict and len(inputs) == len(expected) else None
@@ -62,7 +65,7 @@ class _Stream:
         return outputs or {}
 
     def _run(self, feed: Feed) -> dict[str, Any] | None:
-        """Returns the outputs; None if an input is not of the model's type."""
+        """Returns the outputs; None if the type of an input differs from the model's."""
         ffi, lib, model, stream = self._ffi, self._lib, self._model, self._stream
         address, memory = ffi.from_buffer, self._memory
         kept = list[Any]()  # keeps alive the arrays that the library reads and writes
@@ -162,10 +165,10 @@ class _Stream:
 class CompiledModel:
     """A compiled file made ready to run; safe to share between threads.
 
-    It has the methods of a `Session` that need no graph. `Session` describes ``threads``,
-    ``max_bytes`` and ``max_steps``. ``states``: the output that is the next state, by the
-    input that takes it. Raises `ModelFormatError` if `onernn compile` did not write the file, or if
-    the file has changed since; `FileNotFoundError` without a file.
+    This class has the methods of a `Session` that need no graph. `Session` describes ``threads``,
+    ``max_bytes`` and ``max_steps``. ``states``: the output that is the next state, by the input
+    that takes it. Raises `ModelFormatError` if `onernn compile` did not write the file, or if the
+    file has changed since; `FileNotFoundError` without a file.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -207,7 +210,7 @@ class CompiledModel:
             (v.name, at, np.dtype(v.dtype), len(v.shape or ()), v.lod_depth) for at, v in values
         ]
         self.takes, self.makes = types[:inputs], types[inputs:]
-        self.owners = dict[int, str]()  # by output: the input whose offsets it has, "" if none
+        self.owners = dict[int, str]()  # the input whose offsets an output has, "" if none
         self._idle, self._usual = deque([_Stream(self)]), UsualNeed()
 
     def __reduce__(self) -> Any:
@@ -227,7 +230,7 @@ class CompiledModel:
         return Value(name, dtype, shape, lib.onernn_levels(handle, number))
 
     def check(self, status: int) -> None:
-        """Raises the error of a call that did not succeed."""
+        """Raises the error of a call of the library that did not succeed."""
         if not status:
             return
         lib, why = self.lib, self.ffi.string(self.lib.onernn_message()).decode(errors="replace")
@@ -290,7 +293,9 @@ class Steps:
         self._stream = _Stream(model)
 
     def run(self, frame: Feed) -> dict[str, Ragged | Array]:
-        """Returns the outputs of the next step, without its states. Raises as `Session.run`."""
+        """Returns the outputs of the next step, without the states. Raises the same errors as
+        `Session.run`.
+        """
         outputs = self._stream.run(self._inputs, frame)
         return {name: value for name, value in outputs.items() if name not in self._hidden}
 

@@ -32,8 +32,8 @@ from onernn.ir.types import write_shape
 
 MAGIC, FORMAT = b"onernn\r\n", 1
 _HEADER = 5
-"""Integers in the header: magic, format, checksum of the rest, bytes of the file, integers before
-the arrays.
+"""Number of integers in the header: magic, format, checksum of the rest, bytes of the file,
+integers before the arrays.
 """
 _MOST = 2**63 - 1
 
@@ -54,14 +54,14 @@ def compile_model(
 
     ``path``: a name that ends with ".onernn". ``dtype``: the same as for `Session`. ``states`` maps
     each input that takes a state to the output that is the next state; a run of the library is then
-    one step. ``expose_states``: turns a model of sequences into a model of steps.
-    ``given``: arrays that replace inputs. ``inputs``: an array, a dtype or a shape for inputs that
-    the model leaves open. States are zeros at first. ``streams``: values get a first axis of
-    clients, and the states come last, in the order that ``onernn_clients_open`` takes; all other
-    sizes must be known.
+    one step. ``expose_states`` turns a model of sequences into a model of steps. ``given``: arrays
+    that replace inputs. ``inputs``: an array, a dtype or a shape for inputs that the model leaves
+    open. States are zeros at first. With ``streams``, values get a first axis of clients, and the
+    states come last, in the order that ``onernn_clients_open`` takes; all other sizes must be
+    known.
 
     Raises `UnsupportedError` that names the operators without a function in the library, and the
-    states whose sizes are open or change. Raises `LibraryError` without kernels.
+    states whose sizes are open or change. Raises `LibraryError` if the kernels are missing.
 
     >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
     >>> add = onernn.Node("Add", ("x", "s"), ("after",))
@@ -117,7 +117,7 @@ def _order_states(graph: Graph, states: Mapping[str, str]) -> Graph:
 
 def _open_axes(value: Value) -> str:
     """Returns which axes of an input of streams are open, and an option that fixes them; "" if none
-    is.
+    is open.
     """
     frame = replace(value, shape=(value.shape or ())[1:], names=())
     axes = [axis for axis, size in enumerate(frame.shape or ()) if not isinstance(size, int)]
@@ -127,7 +127,7 @@ def _open_axes(value: Value) -> str:
 
 
 def content_of(session: Session, data: Sequence[Array]) -> bytes:
-    """Returns the content of a session's file, for inputs of the types of these arrays.
+    """Returns the content of the file for a session, for inputs of the types of these arrays.
 
     Raises the same errors as `compile_model`.
     """
@@ -143,7 +143,7 @@ def _refuse(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
 def _plan(
     session: Session, states: Mapping[str, str], hidden: AbstractSet[str] = frozenset()
 ) -> Plan:
-    """Returns the plan of a whole session. ``hidden``: states that the caller does not know.
+    """Returns the plan of a whole session. ``hidden``: the states that the caller does not know.
 
     Raises `UnsupportedError` if Python has to run nodes, or if no run could succeed.
     """
@@ -176,7 +176,7 @@ def _attempt(session: Session, states: Mapping[str, str]) -> tuple[Plan | None, 
 
 
 def _find_misfits(plan: Plan, graph: Graph, states: Mapping[str, str]) -> Iterator[Refusal]:
-    """Yields why every run would be refused, or every run after the first one."""
+    """Yields the reasons why every run, or every run after the first one, would be refused."""
     program = plan.encoded.program
     for value in graph.inputs:
         for axis, size in enumerate(program.shape(value.name)):
@@ -311,8 +311,8 @@ class _File:
         return self._places[key]
 
     def _stacks(self) -> Iterator[int]:
-        """Yields the integers of each layer: its spec and parts in the form that C uses, and its
-        weights.
+        """Yields the integers of each layer: the layer's spec and parts in the form that C uses,
+        and its weights.
         """
         for stack in self._encoded.stacks:
             spec, numbers = stack.export()

@@ -55,8 +55,8 @@ class NotEncoded(Exception):
 class EncodedLayer(NamedTuple):
     """A recurrent layer that the library runs, or Python if the layer takes long.
 
-    ``words``, ``steps``: the indices of two sizes: the number of rows, and the maximum number of
-    steps of the longest sequence.
+    ``words``, ``steps``: the indices of two sizes: the number of rows, and the maximum number
+    of steps of the longest sequence.
     """
 
     node: Node
@@ -67,15 +67,16 @@ class EncodedLayer(NamedTuple):
 
 @dataclass
 class Encoded:
-    """A plan's integers, and the work of Python around a call.
+    """A plan's integers, and what Python does before and after a call.
 
-    ``prepared``: the recurrent layers that a session has. ``names``: of the open sizes. ``dims``:
-    sizes of the inputs' axes, in the order in which a call passes them. ``inputs``: values and
-    offsets that a call passes. ``outside``: the nodes that Python runs, by the index of their step.
-    ``reasons``: why Python runs them, if their steps are known. ``layers``: the layers that Python
-    may run. ``places``: of values. ``keeps``: arrays that the plan points to. ``open``: the jumps
-    without a target so far, and the beginnings of loops. ``loops``: their first and last steps,
-    inner loops first. ``functions``: names, by the addresses in the plan.
+    ``prepared``: the recurrent layers that a session has. ``names``: the names of the open sizes.
+    ``dims``: the sizes of the inputs' axes, in the order in which a call passes them. ``inputs``:
+    the values and offsets that a call passes. ``outside``: the nodes that Python runs, by the index
+    of their step. ``reasons``: why Python runs these nodes, if their steps are known. ``layers``:
+    the layers that Python may run. ``places``: the places of values. ``keeps``: arrays that the
+    plan points to. ``open``: the jumps without a target so far, and the beginnings of loops.
+    ``loops``: the first and last steps of loops, inner loops first. ``functions``: the names of
+    functions, by their addresses in the plan.
     """
 
     program: Program
@@ -115,7 +116,7 @@ class Encoded:
         return self._index_size(size, size, 1)
 
     def _index_size(self, key: Size | Quotient, dividend: Size, by: int) -> int:
-        """Returns the index of a size; the quotients in the size come first."""
+        """Returns the index of a size; adds the quotients in the size before it."""
         if key not in self.sizes:
             assert not self.done, f"{key}: the plan is made already"
             for inner in dividend.quotients:
@@ -139,15 +140,15 @@ class Encoded:
         return self.places.setdefault(self.owner(name), len(self.places))
 
     def view(self, name: str) -> list[int]:
-        """Returns (place, place of the value around it, first element, bytes per element)"""
+        """Returns (place, place of the value that contains it, first element, bytes per element)"""
         root, start = self._views[name]
         return [self.place(name), self.place(root), self.size(start), self.width(root)]
 
     def constant(self, array: Array, name: str = "") -> int:
         """Returns the place of a constant array, which belongs to a value or only to a step.
 
-        A step's array begins a cache line: NumPy's begin 16 bytes after one, and half of the
-        kernels' loads would read two lines.
+        The array of a step begins at a cache line: NumPy's arrays begin 16 bytes after one, and
+        half of the kernels' loads would read two lines.
         """
         array = np.require(array, requirements=("C", "A"))
         if not name and array.ctypes.data % ALIGNMENT:
@@ -160,8 +161,8 @@ class Encoded:
         return place
 
     def count(self, name: str, *, most: bool = False) -> int:
-        """Returns the index of the size that counts a value's elements, or of their
-        maximum number.
+        """Returns the index of the size that counts a value's elements, or of the size that is
+        their maximum number.
         """
         if name in self.offsets:
             return self.size(self.offsets[name] + 1)
@@ -256,7 +257,7 @@ class Encoded:
             self.open.append(now)
 
     def place_arena(self) -> None:
-        """Adds the arena: the values that steps make, except a caller's outputs.
+        """Adds the arena, the memory of the values that steps make, except a caller's outputs.
 
         Values that Python reads are kept until the end, since Python may return them.
         """
@@ -280,8 +281,8 @@ class Encoded:
         self.outputs = [name for name in outputs if name in own]
 
     def add_numbers(self) -> dict[str, frozenset[str]]:
-        """Adds places of constants. Returns the values that are integers computed from sizes, each
-        with the names of the sizes.
+        """Adds places of constants. Returns the values that are integers computed from sizes; each
+        comes with the names of these sizes.
         """
         program = self.program
         names = [name for node in program.graph.nodes for name in node.inputs if name]
@@ -360,7 +361,7 @@ class Encoded:
                 if len(argument) > _MOST_AXES:
                     raise NotEncoded(f"{len(argument)} axes: expected at most {_MOST_AXES}")
                 return ("D", len(argument), *map(self.size, argument))
-        return "d", *struct.unpack("<q", struct.pack("<d", argument))  # its bits
+        return "d", *struct.unpack("<q", struct.pack("<d", argument))  # the bits of the number
 
     def _nest(self, step: Nest) -> list[int]:
         """Returns (loops, output and inputs, literals, formulas); -1 after elements that
@@ -383,8 +384,8 @@ class Encoded:
         accesses = 1 + len(step.reads)
 
         def operand_of(expression: Any) -> tuple[str, Any]:
-            """Returns (dtype, operand) of an expression: a literal, ("number", n) or ("formula",
-            n).
+            """Returns (dtype, operand) of an expression; the operand is a literal, ("number", n) or
+            ("formula", n).
             """
             if isinstance(expression, int):
                 return dtypes[expression], 1 + expression

@@ -23,10 +23,10 @@ Part = tuple[str, str]
 class Flat:
     """A graph without graphs in it.
 
-    ``parts``: for each value, the branches that it is made in, the innermost last. ``marks`` maps a
-    value that a mark makes to the first output of its If. ``sources``: the original of each renamed
-    node. ``left``: the Ifs that are not opened, with the reason. ``refused``: the branches that end
-    the call.
+    ``parts``: for each value, the branches in which it is made, the innermost last. ``marks`` maps
+    a value that a mark makes to the first output of its If. ``sources``: the original of each
+    renamed node. ``left``: the Ifs that are not opened, each with the reason. ``refused``: the
+    branches that end the call.
     """
 
     graph: Graph

@@ -1,5 +1,5 @@
-"""Finds integers that a run computes and that become sizes, such as the steps of the longest
-sequence.
+"""Finds integers that a run computes and that become sizes, such as the number of steps of the
+longest sequence.
 
 If such a size has a bound, the plan reserves memory for the bound. The bound follows from the
 operators that compute the integer: see `bound_of`.
@@ -31,7 +31,9 @@ _ADDS = ("Pad", "ScatterElements", "ScatterND")
 
 
 class Bound(NamedTuple):
-    """A bound of a value's elements: whether none is below 0, and a size that none exceeds."""
+    """The bounds of a value's elements: whether none is below 0, and a size that none
+    exceeds.
+    """
 
     natural: bool
     most: Size | None
@@ -41,9 +43,9 @@ _ANY = Bound(False, None)
 
 
 def add_found_sizes(program: Program) -> bool:
-    """Adds a FoundSize after each integer that decides an unknown shape.
+    """Adds a FoundSize after each integer that determines an unknown shape.
 
-    Returns whether there was any.
+    Returns whether there was any such integer.
     """
     graph = program.graph
     written = {name for each in program.codes for name in each.node.outputs}
@@ -76,7 +78,7 @@ def add_found_sizes(program: Program) -> bool:
 
 
 def _describes(program: Program, name: str) -> bool:
-    """Returns whether a value may be sizes or axes, none of which are known."""
+    """Returns whether a value may consist of sizes or axes, none of which are known."""
     known = program.types[name]
     few = known.shape is not None and len(known.shape) < 2 and None not in known.counts
     return few and known.dtype in ("int32", "int64") and not program.is_known(name)
@@ -85,7 +87,7 @@ def _describes(program: Program, name: str) -> bool:
 def _sources(
     program: Program, name: str, traced: dict[str, list[str] | None], depth: int = _DEEP
 ) -> list[str] | None:
-    """Returns the integers that decide a value once they are sizes; None if they do not suffice.
+    """Returns the integers that determine a value once they are sizes; None if they do not suffice.
 
     ``traced``: the results so far.
     """
@@ -108,7 +110,9 @@ def _sources(
 
 
 def bound_of(program: Program, name: str) -> Bound:
-    """Returns what is known of all elements of a numeric value, whatever inputs a run gets."""
+    """Returns what is known of all elements of a numeric value, for all inputs that a run may
+    get.
+    """
     return _bound_of_value(program, name, {}, _DEEP)
 
 
@@ -179,7 +183,7 @@ def _bound_of_input(program: Program, name: str) -> Size | None:
     """Returns a size that the integers of an input are not expected to exceed.
 
     Lengths of a batch do not exceed other axes of inputs. If the batch size has a name, only inputs
-    with this batch count. If an integer does exceed the size, the call runs in Python.
+    with this batch size count. If an integer does exceed the size, the call runs in Python.
     """
     own = program.settle(name).shape
     if not own or own[0] is None or own[0].number == 1:  # one integer is not the lengths of a batch
@@ -201,13 +205,13 @@ def _bound_of_numbers(numbers: np.ndarray) -> Bound:
 
 
 def _add_all(sizes: Iterable[Size | None]) -> Size | None:
-    """Returns the sum of sizes, None if one is not known."""
+    """Returns the sum of sizes; None if one of the sizes is not known."""
     known = list(sizes)
     return reduce(add, filter(None, known), Size(())) if None not in known else None
 
 
 def _count_summed(program: Program, node: Node) -> Size:
-    """Returns the maximum number of elements that are added to one."""
+    """Returns the maximum number of elements that are added to one element of a result."""
     shape = program.shape(node.inputs[0])
     axes = program.graph.constants.get(node.input(1))
     if axes is None or not axes.size:

@@ -1,4 +1,6 @@
-"""Infers the types and sizes of a graph's values, and each node's calls, before a run."""
+"""Infers the types and sizes of a graph's values, and the calls that run each node, before a
+run.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,12 @@ from onernn.ir.types import Size, counts_of
 from onernn.ops import OPERATORS
 
 _MOST_PASSES = 300_000
-"""Limit of operators that are written again because of new sizes; a second suffices for some
-30,000.
+"""Limit of operators that are rewritten because of new sizes; some 30,000 are rewritten in a
+second.
 """
 _TRIED, _MOST_TRIED = (16, 7, 1), 8
-"""Values that are tried for sizes, and how many sizes: each trial takes an inference of the model.
+"""Values that are tried for sizes, and the number of sizes that are tried: each trial infers the
+model once more.
 """
 _MOST_TURNS = 10_000
 """Limit of operators that loops over constants may run each time."""
@@ -40,9 +43,9 @@ def infer(
     """Infers the type of every value and the code of every node, with names for open sizes.
 
     ``named``: T and N get the sizes of the first recurrent layer (W and N if its input is ragged),
-    for human readers. Sizes of ``static`` are fixed: all except T at once, T only in the memory, so
-    that a step still has T=1. Returns why nodes have no code. Raises `ShapeError` for a size that
-    the model does not have.
+    for human readers. Sizes of ``static`` are fixed. All except T are fixed immediately; T is fixed
+    only in the memory, so that a step still has T=1. Returns why nodes have no code. Raises
+    `ShapeError` for a size that the model does not have.
     """
     program.static = dict(static or {})
     _open(program, named)
@@ -70,9 +73,10 @@ def infer(
 
 
 def _open(program: Program, named: bool) -> None:
-    """Moves the graphs inside of nodes into the graph, if all their sizes are known.
+    """Moves the graphs inside of nodes into the outer graph, if all their sizes are known.
 
-    Python may run the others, unless the plan is to be ``named``: generated code has no Python.
+    Python may run the other graphs, unless the plan is to be ``named``: generated code has no
+    Python.
     """
     if any(map(bodies, program.graph.nodes)):  # graphs of constants are run now
         known = Program(program.graph)
@@ -113,7 +117,7 @@ def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | 
 
 
 def _is_typed(program: Program, name: str) -> bool:
-    """Returns whether other nodes may read a value that Python makes."""
+    """Returns whether other nodes may read a value that Python computes."""
     try:
         return bool(program.dtype(name)) and program.shape(name) is not None
     except (UnknownError, UnsupportedError):
@@ -121,7 +125,7 @@ def _is_typed(program: Program, name: str) -> bool:
 
 
 def _count_decided(program: Program) -> int:
-    """Returns how many open sizes of inputs nodes have determined."""
+    """Returns how many open sizes of inputs the nodes have determined."""
     sizes = [size for value in program.graph.inputs for size in value.type.shape or () if size]
     left = [size for size in sizes if size.number is None]
     return len(left) - len({name for size in left for name in program.size(size).names})
@@ -160,10 +164,11 @@ def sizes_of(program: Program) -> list[str]:
 def find_sufficient(
     names: Sequence[str], works: Callable[[Mapping[str, int]], bool]
 ) -> dict[str, str]:
-    """Returns a minimal set of open sizes that suffices if the sizes are fixed.
+    """Returns a minimal set of open sizes that suffice if they are fixed.
 
-    Each has the text for its value: ``?`` for any, or the only one that works. Returns nothing if
-    no values suffice. ``works(numbers)``: whether a model has all that it needs for these sizes.
+    Each size has the text for its value: ``?`` for any value, or the only value that works. Returns
+    nothing if no values suffice. ``works(numbers)``: whether a model has all that it needs for
+    these sizes.
     """
     if not 0 < len(names) <= _MOST_TRIED:
         return {}
@@ -225,7 +230,7 @@ def _settle(program: Program) -> list[Refusal]:
         lacking = program.static.keys() - program.sizes.bound.keys() if refusals else ()
         if not lacking:
             return refusals
-        for name in lacking:  # the number may be what was lacking
+        for name in lacking:  # the number may be what was missing
             program.bind(name, Size.of(program.static[name]))
 
 
@@ -258,8 +263,8 @@ def write(program: Program) -> list[Refusal]:
 
 
 def _is_declared(program: Program, node: Node) -> bool:
-    """Returns whether the dtypes and ranks of all inputs are known. If not, another refusal
-    explains why.
+    """Returns whether the dtypes and ranks of all inputs are known. If some are not known, another
+    refusal explains why.
     """
     types = [program.types[name] for name in node.inputs if name]
     return all(each.dtype is not None and each.shape is not None for each in types)
@@ -310,7 +315,8 @@ def _fold(program: Program) -> None:
                 if size is not None and result is not None:
                     program.same(size, result, name)
         computed: dict[str, Array] = {}
-        # Budgets exist only inside of runs: this one counts the values that are known now.
+        # Budgets exist only inside of runs: this one counts the values that are computed before a
+        # run.
         own = sum(array.nbytes for array in graph.constants.values())
         with budget_of_run(LOADING + 16 * own, _MOST_TURNS):
             for node in graph.nodes:

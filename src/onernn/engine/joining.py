@@ -1,4 +1,4 @@
-"""Reduces the steps: consecutive loops become one, and mere copies become views."""
+"""Reduces the number of steps: consecutive loops become one, and mere copies become views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from onernn.ir.types import Size, volume
 from onernn.ops.elementwise import Expression, substitute
 
 _MOST_OPERANDS = 20
-"""Limit of values, literals and functions of one loop: the library allows some more."""
+"""Limit for the number of values, literals and functions of one loop: the library allows some
+more.
+"""
 
 
 def join(program: Program) -> None:
@@ -89,7 +91,7 @@ def _one_loop(program: Program, first: Nest, then: Nest, index: int) -> Nest | N
 
 
 def operands(step: Nest) -> int:
-    """Returns the number of values, literals and functions."""
+    """Returns the number of values, literals and functions of a loop."""
 
     def within(expression: Expression) -> int:
         if isinstance(expression, tuple):
@@ -100,12 +102,14 @@ def operands(step: Nest) -> int:
 
 
 def _sums(step: Nest) -> bool:
-    """Returns whether loops add to the elements that they made before."""
+    """Returns whether loops add to elements that the same loops made before."""
     return any(access.name == step.out.name for access in step.reads)
 
 
 def _with_bias(first: Call, then: Nest, index: int) -> Call | None:
-    """Returns a product that begins with one value per column instead of adding it later."""
+    """Returns a matrix product that begins with one value per column instead of adding this value
+    later.
+    """
     _, x, rows, inner, panels, bias, columns, team = first.arguments
     if bias != At("") or then.expression != ("plus", 0, 1) or not isinstance(columns, Size):
         return None
@@ -120,7 +124,7 @@ def _with_bias(first: Call, then: Nest, index: int) -> Call | None:
 
 
 def _rectified(program: Program, first: Call, then: Nest) -> Call | None:
-    """Returns a convolution whose negative results become 0."""
+    """Returns a convolution that replaces its negative results by 0."""
     if then.expression != ("relu", 0):
         return None
     read, out = then.reads[0], then.out
@@ -140,8 +144,8 @@ _BEGIN = Size(())
 def view(program: Program) -> None:
     """Changes the program's steps: contiguous copies become views.
 
-    A part of a value is a view of it. Values that are joined are views of the result, so each is
-    written directly to its place. Callers get arrays of their own.
+    A part of a value is a view of it. Values that are joined are views of the result, so each of
+    them is written directly to its place. Callers get arrays of their own.
     """
     views = {name: at for each in program.codes for name, at in each.views.items()}
     wanted = set()
@@ -175,7 +179,7 @@ def view(program: Program) -> None:
 
 
 def _list_copies_in_place(program: Program, each: WrittenNode) -> list[Nest]:
-    """Returns the copies whose source may be written to the place of the copy.
+    """Returns the copies whose source may be written directly to the place of the copy.
 
     At the end of an iteration these are the states of the next one, in separate memory: the current
     iteration may still read the states that it began with.
@@ -186,8 +190,8 @@ def _list_copies_in_place(program: Program, each: WrittenNode) -> list[Nest]:
 
 
 def _regions(program: Program) -> tuple[dict[str, int], list[int]]:
-    """Returns the branch or loop of each value, and of each node; a mark belongs to the one it
-    ends.
+    """Returns the branch or loop that contains each value and each node; a mark belongs to the
+    branch or loop that it ends.
 
     Memory that is written in a branch must not hold a value that is read outside of it.
     """
@@ -211,7 +215,7 @@ def _only_moves(step: Step) -> bool:
 
 
 def _copies(each: WrittenNode) -> list[Nest]:
-    """Returns the copies whose elements are contiguous before and after."""
+    """Returns the copies whose elements are contiguous both in the source and in the copy."""
     nests = [step for step in each.codes if isinstance(step, Nest) and step.expression == COPY]
     side_by_side = ((), (Size.of(1),))
     return [

@@ -1,9 +1,9 @@
 """Runs nodes in Python: a kernel is a function of a node and its input values, None if absent.
 
 Kernels return the output value, or a tuple of outputs; values are arrays or `Ragged`. Most
-operators compute themselves. This file has the kernels that need a session: for prepared layers,
-and for graphs inside of nodes. The last inputs of a node with a graph are the outer values that the
-graph reads.
+operators have a function that computes them. This file has the kernels that need a session: the
+kernels of prepared layers, and of graphs inside of nodes. The last inputs of a node with a graph
+are the outer values that the graph reads.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PreparedNode:
 
     @cached_property
     def recurrence(self) -> Recurrence:
-        """The cost of the layer's steps."""
+        """The cost of the steps of the layer."""
         spec, layers = self.layer.spec, Recurrent.of(self.node).layers
         work = sum(array.size for weights in layers for array in weights.arrays.values())
         return Recurrence(spec.layers * spec.directions, work)
@@ -63,7 +63,7 @@ class PreparedNode:
     def run(self, x: Any, h: Any = None, c: Any = None, attention: Any = None) -> tuple[Any, ...]:
         """Returns (y, final states...), then the cell state of every step if a node reads it.
 
-        Raises `BudgetError` if its steps would take longer than the run may take.
+        Raises `BudgetError` if the steps would take longer than the run may take.
         """
         if isinstance(x, Ragged):
             steps, rows = int(np.diff(x.offsets).max(initial=0)), len(x.data)
@@ -85,7 +85,9 @@ _PREPARED: ContextVar[Mapping[Node, PreparedNode]] = ContextVar("prepared nodes 
 
 @contextmanager
 def prepare(nodes: Mapping[Node, PreparedNode]) -> Iterator[None]:
-    """Sets the recurrent nodes that may run inside, including nodes of loops and branches."""
+    """Sets the recurrent nodes that may run inside the block, including nodes of loops and
+    branches.
+    """
     token = _PREPARED.set(nodes)
     try:
         yield
@@ -108,8 +110,8 @@ def recurrence_of(
 
 
 def share_of(graph: Graph, layers: Mapping[Node, PreparedNode]) -> int:
-    """Returns the cost of a row in all recurrent layers together, including layers of graphs inside
-    of nodes.
+    """Returns the cost of one row in all recurrent layers together, including layers of graphs
+    inside of nodes.
     """
     recurrences = (recurrence_of(graph, node, layers) for node in graph.nodes)
     inner = (body for node in graph.nodes for body in bodies(node).values())
@@ -158,7 +160,9 @@ def _alone(value: Any) -> Any:
 
 
 def _footprint(values: Iterable[Any]) -> int:
-    """Returns the bytes of values, including Python's own: a loop may gather a million scalars."""
+    """Returns the bytes of values, including the bytes of Python's objects: a loop may gather a
+    million scalars.
+    """
     return sum(data_of(value).nbytes + _OBJECT for value in values)
 
 
@@ -215,8 +219,8 @@ def _turns(node: Node, *values: Any) -> tuple[Any, ...]:
 
 
 def _nothing(node: Node, turns: Turns, *values: Any) -> list[Array]:
-    """Returns the empty results of a loop without an iteration, in the sizes that the body declares
-    or returns.
+    """Returns the empty results of a loop that has no iteration, in the sizes that the body
+    declares or returns.
     """
     inputs = [None if value is None else type_of(value) for value in values]
     types = OPERATORS[node.op].type(Context(node, Sizes()), *inputs)[turns.states :]
@@ -241,7 +245,7 @@ _ALWAYS_COUNTED = 2**16
 
 
 def _account(name: str, run: Kernel) -> Kernel:
-    """Asks the run's budget before the kernel runs, and counts its results."""
+    """Asks the run's budget before the kernel runs, and counts the kernel's results."""
     growth = OPERATORS[name].growth or results
     by_product, by_numbers = OPERATORS[name].growth is None, OPERATORS[name].growth is results
     may_share = by_product or growth is no_new_bytes

@@ -32,7 +32,7 @@ from onernn.ir.records import NamedTuple
 from onernn.ir.types import Size
 
 _PATIENCE = 1000
-"""A workspace that none of this many calls used is released."""
+"""A workspace that was unused in this many calls is released."""
 
 
 class Workspace:
@@ -65,7 +65,9 @@ class Workspace:
         self.stopped = False
 
     def note_need(self) -> None:
-        """Notes the largest of the sizes to which it was bound; sizes count elements of values."""
+        """Records the largest of the sizes to which the workspace was bound; sizes count elements
+        of values.
+        """
         self.need = max(self._unpack(self.sizes, self._count), default=0)
         self.largest = max(self.largest, self.need)
 
@@ -73,9 +75,9 @@ class Workspace:
 class Workspaces:
     """The workspaces of a plan that no thread uses at present; safe to share between threads.
 
-    There are as many as threads have run the plan at the same time. A thread takes the workspace
-    that was returned last, so that surplus workspaces stay unused. A workspace with much more
-    memory than runs usually need is released after the run (`UsualNeed`).
+    There are as many workspaces as threads have run the plan at the same time. A thread takes the
+    workspace that was returned last, so that surplus workspaces stay unused. A workspace with much
+    more memory than runs usually need is released after the run (`UsualNeed`).
     """
 
     def __init__(self, new: Callable[[], Workspace]) -> None:
@@ -124,10 +126,10 @@ class Workspaces:
 Feed = Mapping[str, Ragged | Array]
 Around = Callable[[Feed], AbstractContextManager[Any]]
 _AT_ONCE = 1000
-"""Operators of loops that the library runs before Python may check for signals."""
+"""How many operators of loops the library runs before Python may check for signals."""
 _FOLLOWS = "a size that it reads is not known before Python has run other operators"
 _MOST = 2**56
-"""Bytes: sums of sizes up to this limit fit in 64 bits."""
+"""A limit in bytes: sums of sizes up to this limit fit in 64 bits."""
 
 
 class _Shape:
@@ -162,9 +164,10 @@ class Plan:
     ``is_partial``: Python runs graphs inside of nodes, or nodes whose result has a shape that only
     a call knows; or calls end in some branches.
 
-    ``inputs``: with the dtype and rank of each. ``outputs``: their names, and the names of the
-    values around them. ``shapes``: of values, if they are known. ``axes``: the sizes that may not
-    be negative. Raises `UnsupportedError` for a graph whose sizes cannot be followed.
+    ``inputs``: the inputs, with the dtype and rank of each. ``outputs``: the names of the outputs,
+    and the names of the values that contain them. ``shapes``: the shapes of values, if they are
+    known. ``axes``: the sizes that may not be negative. Raises `UnsupportedError` for a graph whose
+    sizes cannot be followed.
     """
 
     def __init__(
@@ -262,11 +265,11 @@ class Plan:
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether the library runs any step."""
+        """Whether the library runs at least one step."""
         return any(kind in (CALL, NEST, LAYER) for kind, _ in self.encoded.steps)
 
     def fits(self, other: Plan) -> bool:
-        """Returns whether it takes the inputs of another plan and leaves less to Python."""
+        """Returns whether the plan takes the inputs of another plan and leaves less to Python."""
         runs_more = len(self.outside) < len(other.outside) or not self.is_partial
         return runs_more and self._inputs == other._inputs
 
@@ -276,7 +279,8 @@ class Plan:
         """Returns the outputs by name; None if the library refuses sizes or values of inputs.
 
         The run takes at most ``most`` bytes. Nodes in Python run, and are counted, inside of
-        ``around(inputs)``. So do steps that may take more than ``most_steps`` operators.
+        ``around(inputs)``. Steps that may take more than ``most_steps`` operators also run inside
+        of it.
         """
         workspace = self._workspaces.take()
         try:
@@ -394,7 +398,7 @@ class Plan:
     def _choose(self, workspace: Workspace, most_steps: int) -> None:
         """Chooses which steps Python runs for these sizes, and notes the costs of the others.
 
-        The costs need not be counted if all layers run once and are within the budget.
+        The costs need not be counted if every layer runs once and all layers are within the budget.
         """
         sizes, costs = workspace.sizes, dict[int, int]()
         for at, layer in self.encoded.layers.items():
@@ -441,7 +445,7 @@ class Plan:
         return True
 
     def _report_refusal(self, status: int, step: int) -> bool:
-        """Returns False: Python runs the graph instead.
+        """Returns False: Python then runs the graph.
 
         Raises `LibraryError` for a wrong plan if ONERNN_RAISE is set.
         """
@@ -520,8 +524,8 @@ def doubtful_sizes(program: Program) -> dict[Size, None]:
 
 
 def _own(value: Any, arguments: list[Any]) -> Any:
-    """Returns the value; copies it if it shares memory with an argument, which is valid only during
-    the run.
+    """Returns the value; copies it if it shares memory with an argument, because the argument is
+    valid only during the run.
     """
     array = data_of(value)
     if not any(np.may_share_memory(array, data_of(arg)) for arg in arguments if arg is not None):

@@ -92,16 +92,16 @@ def namespace(text: str) -> str:
 
 
 def name_kept(name: str, what: str) -> str:
-    """Returns the name of memory that an operator keeps. It contains a NUL; no value of a program
-    has a NUL in its name.
+    """Returns the name of memory that an operator keeps. The name contains a NUL, which no name of
+    a value has.
     """
     return f"{name}\0{what}"
 
 
 @dataclass(frozen=True)
 class LodLevel:
-    """A LoD level of ragged values: the number of sequences and steps, and the value with these
-    offsets.
+    """A LoD level of ragged values: the number of sequences, the number of steps, and the value
+    with these offsets.
 
     ``words``: the number of steps; in an upper level, the number of sequences of the next level.
     ``level`` counts from the end: -1 is the level whose parts are steps.
@@ -127,8 +127,8 @@ class At:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """An array that is stored for the run; ``narrow``: it is a matrix, which may be stored in fewer
-    bits.
+    """An array that is stored for the run; ``narrow``: the array is a matrix, which may be stored
+    in fewer bits.
     """
 
     numbers: Array
@@ -137,7 +137,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class RuntimeSize:
-    """A size that a call writes."""
+    """A size that a call computes."""
 
     size: Size
 
@@ -147,7 +147,7 @@ class Team:
 
 
 def find_moved_type(dtype: str) -> str:
-    """Returns the type in functions that only move elements of a dtype."""
+    """Returns the type for functions that only move elements of a dtype."""
     return f"u{np.dtype(dtype).itemsize}"
 
 
@@ -157,10 +157,10 @@ Argument = At | Packed | RuntimeSize | Team | Size | tuple[Size, ...] | float
 class Call:
     """A call of a function of `kernels/steps`: pointers to values, sizes, numbers.
 
-    A string names a value, a `LodLevel` represents its offsets, integers and truth values are
-    sizes, lists are sizes of axes. The first argument is the value that the call makes. ``types``:
-    the function's instance in the library: dtypes, or u1, u4, u8 for elements that are only moved.
-    ``checks``: it examines indices or lengths, and may refuse them.
+    A string names a value, and a `LodLevel` represents its offsets. Integers and truth values are
+    sizes; lists are the sizes of axes. The first argument is the value that the call makes.
+    ``types``: the function's instance in the library: dtypes, or u1, u4, u8 for elements that are
+    only moved. ``checks``: the function examines indices or lengths, and may refuse them.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Call:
 
     @property
     def makes(self) -> str | None:
-        """The value that it fills, if any: some parts of a Split may be absent."""
+        """The value that the call fills, if any: some parts of a Split may be absent."""
         first = self.arguments[0]
         return first.name if isinstance(first, At) else None
 
@@ -190,7 +190,9 @@ def _argument(value: Any) -> Argument:
 
 @dataclass(frozen=True)
 class Access:
-    """Elements of a value: the one at i, j, ... is ``start`` + i * strides[0] + j * strides[1]."""
+    """Access to the elements of a value: the one at i, j, ... is ``start`` + i * strides[0] + j *
+    strides[1].
+    """
 
     name: str
     strides: tuple[Size, ...]
@@ -212,9 +214,7 @@ class Nest:
 
     @property
     def merged(self) -> Nest:
-        """Returns the same computation in fewer loops: neighbouring loops are merged if
-        possible.
-        """
+        """Returns the same computation in fewer loops: merges neighbouring loops if possible."""
         accesses = [self.out, *self.reads]
         result: list[tuple[Size, list[Size]]] = []
         for index, size in enumerate(self.loops):
@@ -234,7 +234,7 @@ class Nest:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A cell that runs over a batch: one layer and direction.
+    """One layer and direction, whose cell runs over a batch.
 
     ``index``: its position among the parts of the stack. ``offset``: the position of its first
     channel in a row of y.
@@ -254,8 +254,8 @@ class Run:
 
 @dataclass(frozen=True)
 class State:
-    """h or c of a layer: the name of the initial state ("" if absent), of the final state, and of
-    the state that a streaming step keeps.
+    """The state h or c of a layer: the name of the initial state ("" if absent), of the final
+    state, and of the state that a streaming step keeps.
     """
 
     name: str
@@ -292,8 +292,8 @@ class Mark:
     ``if``: jumps over a branch, unless the condition holds. ``else``: jumps from the end of the
     first branch to the end of the second. ``end``: the end of the second branch. ``while``: the
     beginning of a loop. ``leave``: jumps to the end of the loop, unless the condition holds.
-    ``again``: jumps back to the beginning of the loop. ``refuse``: the call ends. ``operators``: of
-    an iteration.
+    ``again``: jumps back to the beginning of the loop. ``refuse``: the call ends. ``operators``:
+    the number of operators in an iteration.
     """
 
     kind: str
@@ -307,7 +307,8 @@ class DelayLine:
     """The previous steps, in generated code that runs step by step.
 
     The ``held`` values are copied over the first ``width`` elements of each row of ``out``. Then
-    the elements from ``begin`` on are held. There are ``rows`` rows of ``size`` elements.
+    the elements of the row from ``begin`` on become the held values. There are ``rows`` rows of
+    ``size`` elements.
     """
 
     out: str
@@ -333,8 +334,8 @@ def stretch_over_loops(spans: dict[str, tuple[int, int]], loops: Iterable[tuple[
     """Changes the first and last step that use each value's memory, for plans and generated code.
 
     A value made before a loop keeps its memory until the loop ends. A value read after a loop has
-    its memory from the beginning of the loop. ``loops``: the step before the first one, and the
-    last one; inner loops first.
+    its memory from the beginning of the loop. ``loops``: for each loop the step before its first
+    one, and its last step; inner loops first.
     """
     for begin, end in loops:
         for name, (first, last) in spans.items():
@@ -386,16 +387,16 @@ class UnknownError(Exception):
 class Program:
     """The steps of a graph while `onernn.engine.inferring` adds to them.
 
-    ``codes``: the operators that remain to be run, in order. ``lods``: levels by their names in
+    ``codes``: the operators that remain to be run, in order. ``lods``: LoD levels by their names in
     types. ``inner``: sizes that only a call finds, each with its upper bound. ``given_sizes``:
     names of sizes of inputs. ``memory``: types of the memory that operators keep for themselves;
-    ``held``: the part of it that only steps need. ``sizes``: the values that names of sizes turned
-    out to have; ``grew``: whether there are more of them than before. ``longest``: for each input,
-    the steps of its longest sequence, if needed. ``no_step``: why sequences cannot come step by
-    step. ``undetermined``: nodes whose result has a shape that only a call knows. ``reasons``: why
-    nodes have no code. ``left``: by their first outputs, why nodes with graphs inside were not
-    opened. ``refused``: why a call ends in a branch. ``sources``: for each node from such a graph,
-    the original node.
+    ``held``: the part of it that only steps need. ``sizes``: the sizes that names turned out to be;
+    ``grew``: whether there are more of them than before. ``longest``: for each input, the number of
+    steps of its longest sequence, if needed. ``no_step``: why the model cannot run step by step.
+    ``undetermined``: nodes whose result has a shape that only a call knows. ``reasons``: why nodes
+    have no code. ``left``: by their first outputs, why nodes with graphs inside were not opened.
+    ``refused``: why a call ends in a branch. ``sources``: for each node from such a graph, the
+    original node.
     """
 
     graph: Graph
@@ -441,7 +442,7 @@ class Program:
         return text
 
     def size(self, value: Any) -> Size:
-        """Returns a size, simplified by everything that is known of its names."""
+        """Returns a size, simplified by everything that is known about the names in it."""
         return self.sizes.settle_size(Size.of(value))
 
     def bind(self, name: str, size: Size) -> None:
@@ -454,7 +455,7 @@ class Program:
             self.sizes.bound[size.name] = Size.of(new)
 
     def same(self, a: Size, b: Size, what: str | Node) -> Size:
-        """Returns the size that two sizes must both be; binds a name if that makes them equal.
+        """Returns the one size that two sizes must be; binds a name if that makes the sizes equal.
 
         Raises `UnsupportedError` if they are not known to be equal.
         """
@@ -537,7 +538,7 @@ class Program:
         return levels[-1] if levels else None
 
     def settle(self, name: str) -> Type:
-        """Returns the type of a value in sizes that are known at present."""
+        """Returns the type of a value, in the sizes that are known at present."""
         return self.sizes.settle(self.types[name])
 
     def numbers(self, name: str) -> Array | None:
@@ -579,12 +580,14 @@ class Program:
         return [*self.shape(name), *counts, *longest]
 
     def longest_of(self, level: LodLevel) -> Size:
-        """Returns the steps of the longest sequence of an input; a call passes them."""
+        """Returns the number of steps of the longest sequence of an input; a call passes this
+        number.
+        """
         size = Size.of(f"{self.ident(level.name)}_longest")
         return self.size(self.longest.setdefault(level.name, size))
 
     def is_known(self, name: str) -> bool:
-        """Returns whether a value consists of sizes and numbers."""
+        """Returns whether a value consists of known sizes and numbers."""
         return name in self.graph.constants or self.types[name].value is not None
 
     def has_no_step(self, node: Node) -> bool:

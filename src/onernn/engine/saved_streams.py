@@ -1,9 +1,9 @@
 """Saves states of streams as bytes, for another process or another day.
 
-The format: eight bytes that identify it, the digest of the model, a checksum of the rest, and
-little-endian integers of 64 bits: the number of streams, and their ids. Then come the states in the
-order of the model. Each state has the rows of all streams. A state whose sizes change has its sizes
-before it.
+The format begins with eight bytes that identify it, the digest of the model, and a checksum of the
+rest. Little-endian integers of 64 bits follow: the number of streams, and their ids. Then come the
+states in the order of the model. Each state has the rows of all streams. If the sizes of a state
+change, the sizes come before the state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ States = Mapping[str, Sequence[Array]]
 
 
 def write_states(model: str, ids: Sequence[int], states: States, growing: frozenset[str]) -> bytes:
-    """Returns streams of a model as bytes. ``model``: its digest; ``growing``: see `Stateful`."""
+    """Returns the bytes of streams of a model. ``model``: its digest; ``growing``: see
+    `Stateful`.
+    """
     parts = [np.array([len(ids), *ids], "<i8").tobytes()]
     for name, arrays in states.items():
         for array in arrays:
@@ -44,7 +46,7 @@ def read_states(
 ) -> tuple[list[int], dict[str, list[Array]]]:
     """Returns the ids of saved streams and their states.
 
-    ``first``: arrays of the dtypes and shapes that states have. ``growing``: the declared shapes of
+    ``first``: arrays with the dtypes and shapes of the states. ``growing``: the declared shapes of
     the states whose open sizes change. Raises `ModelFormatError` if the bytes are something else,
     belong to a different model, or have changed, and `ShapeError` if ``saved`` is not bytes.
     """
@@ -95,7 +97,9 @@ class _Reader:
         return result
 
     def array(self, like: Array, declared: tuple[int | None, ...] | None) -> Array:
-        """Returns an array of a dtype and shape; ``declared``: the shape, if sizes may differ."""
+        """Returns an array of a dtype and shape; ``declared``: the declared shape, if sizes may
+        differ from it.
+        """
         shape = like.shape
         if declared is not None:
             shape = tuple(self.integers(like.ndim))

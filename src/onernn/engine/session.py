@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from onernn.engine.streams import Streams
 
 _MOST_PLANS = 16
-"""Limit of plans per session: inputs without a declared type may have many types."""
+"""Limit for the number of plans per session: inputs without a declared type may have many types."""
 
 Observer = Callable[[Node, tuple[Any, ...], float], None]
 
@@ -86,7 +86,8 @@ class Explained:
 
 
 class Session:
-    """A model made ready to run: fused, checked, weights packed. Safe to share between threads.
+    """A model made ready to run: the graph is fused and checked, and the weights are packed. Safe
+    to share between threads.
 
     ``model``: a graph that `onernn.load` returned, or a model's path. ``threads``: by default all
     CPUs that the process may use. ``backend``: "auto" runs each layer on the kernels if they
@@ -98,9 +99,9 @@ class Session:
     raises. ``passes``: () runs the model unfused; None takes the passes of the dtype.
     ``max_bytes``: the maximum memory for the values of one run; by default three quarters of the
     memory that the process may use. ``max_steps``: how many operators the loops and layers of one
-    run may run. A layer counts as the number of operators that take as long. Layers over the rows
-    that the inputs bring are free. ``rules``: meanings of operators that onernn does not know (see
-    `onernn.load`); only with a path.
+    run may run. A layer counts as the number of operators that take as long. Layers that only run
+    over the rows of the inputs are not counted. ``rules``: meanings of operators that onernn does
+    not know (see `onernn.load`); only with a path.
 
     Raises `UnsupportedError` for operators that cannot run, all of them at once, `LibraryError` if
     the backend's library is missing, and the errors of `onernn.load` for a path.
@@ -187,8 +188,8 @@ class Session:
         self._set_up()
 
     def _prepare(self, graph: Graph) -> dict[Node, PreparedNode]:
-        """Returns the layer with packed weights of each recurrent node, including nodes
-        in bodies.
+        """Returns the layer with packed weights for each recurrent node, including nodes in bodies
+        of loops and branches.
         """
         result: dict[Node, PreparedNode] = {}
         for node in graph.nodes:
@@ -208,7 +209,7 @@ class Session:
         return result
 
     def _layer(self, rnn: Recurrent) -> Stack:
-        """Returns the layer of a node; nodes with the same weights and spec share one."""
+        """Returns the layer of a node; nodes with the same weights and spec share one layer."""
         for node, entry in self.layers.items():
             at = node.attributes
             same = at["weights"] is rnn.weights and node.attrs.precision is rnn.precision
@@ -224,8 +225,8 @@ class Session:
             return self._on_kernels(rnn, options)
         choice = layer.backend in ("auto", "onednn") and getattr(self._engine, "kernels", None)
         if choice and rnn.precision and not rnn.precision.parts:
-            # One kernel for all batches computes the same bits for a sequence in each. Fixed scales
-            # choose one.
+            # One kernel for all batches computes the same bits for a sequence in every batch. Fixed
+            # scales also select one kernel.
             kernels = self._on_kernels(rnn, {**options, "strict": False})
             layer = kernels if kernels.backend == "kernels" else layer
         return layer
@@ -234,7 +235,9 @@ class Session:
         return self._rows_apart and layer.mixes_rows
 
     def _on_kernels(self, rnn: Recurrent, options: Mapping[str, Any]) -> Stack:
-        """Returns the layer on the kernels, with one scale per row. Raises `UnsupportedError`."""
+        """Returns the layer on the kernels, which have one scale per row. Raises
+        `UnsupportedError`.
+        """
         if getattr(self._engine, "kernels", None) is None:
             raise UnsupportedError(
                 "dtype='u8': oneDNN scales a whole batch, so that a stream would change others;"
@@ -320,7 +323,7 @@ class Session:
         return bound[1].run(others, observe)
 
     def _choose(self, inputs: Feed) -> Plan | None:
-        """Returns the plan for these inputs, which the next call tries first.
+        """Returns the plan for these inputs; the next call tries this plan first.
 
         If sizes decide branches, only a plan for these sizes runs all nodes. So the first call gets
         that plan. The plan for all sizes is made at a call with different sizes.
@@ -336,10 +339,11 @@ class Session:
         return plan
 
     def _for_sizes(self, plan: Plan | None, inputs: Feed) -> Plan | None:
-        """Returns a plan for dense inputs of exactly these sizes; returns ``plan`` if that has no
-        advantage.
+        """Returns a plan for dense inputs of exactly these sizes; returns ``plan`` if such a plan
+        has no advantage.
 
-        ``plan``: for any sizes; it leaves nodes to Python. ``inputs``: checked ones.
+        ``plan``: a plan for any sizes, which leaves nodes to Python. ``inputs``: the checked
+        inputs.
         """
         dense = {v.name: data_of(inputs[v.name]) for v in self.graph.inputs if not v.lod_depth}
         key = tuple([(array.dtype, array.shape) for array in dense.values()])
@@ -367,7 +371,9 @@ class Session:
             yield
 
     def _walk(self, inputs: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
-        """Runs node by node in Python, with the errors and the results of each node."""
+        """Runs node by node in Python, which raises each node's own errors and returns its
+        results.
+        """
         values: dict[str, Any] = dict(self.graph.constants)
         values.update(inputs)
         with self._budget(inputs):
@@ -401,7 +407,7 @@ class Session:
             plan = self._plan_of(inputs, graph, layers)
         except (OnernnError, UnknownError, *MISFITS) as error:
             self._why_walked = _why(error)
-            return None  # `_walk` reports errors, if there are any
+            return None  # `_walk` reports the errors, if there are any
         except Exception:
             if os.environ.get("ONERNN_RAISE"):
                 raise
@@ -457,7 +463,8 @@ class Session:
     @property
     def slower_kernels(self) -> str:
         """Why the kernels in use are not the best for this CPU, and what to do; "" if they are, or
-        if no kernels are used. ONERNN_MAX_ISA, a user's own choice, is named by `onernn doctor`.
+        if no kernels are used. `onernn doctor` names the variable ONERNN_MAX_ISA, which is a user's
+        own choice.
         """
         if self._kernels is None or not self._kernels.missing:
             return ""
@@ -478,8 +485,8 @@ class Session:
 
         ``states`` maps each input that takes a state to the output that is the next state. Without
         it the model is a model of sequences; each chunk continues from the state after the previous
-        chunk (see `expose`). ``first``: states before the first frame, zeros for states that are
-        not in it. ``queue``: how many frames of a stream may wait, and how many results may be left
+        chunk (see `expose`). ``first``: states before the first frame; states that are not in it
+        are zeros. ``queue``: how many frames of a stream may wait, and how many results may be left
         unpulled.
 
         Branches may depend on sizes, or on an integer without axes, such as a sample rate. Then
@@ -516,8 +523,8 @@ class Session:
         return Streams(session, model, capacity, first or {}, queue=queue)
 
     def with_graph(self, graph: Graph, *, rows_apart: bool = False) -> Session:
-        """Returns a session with the same options that runs another graph; they share packed
-        weights.
+        """Returns a session with the same options that runs another graph; both sessions share
+        packed weights.
 
         ``rows_apart``: layers whose results would depend on the rest of a batch run on the kernels,
         which treat each row separately. Raises `UnsupportedError` if the kernels are missing.
@@ -539,8 +546,8 @@ class Session:
             yield f"{node.label}: a loop ({'; '.join(reasons) or 'no pass makes it a layer'})"
 
     def explain(self) -> str:
-        """Returns one line per recurrent node: cell, direction, dtype, kernel, why no faster
-        kernel; then one line per loop: why it is not a layer.
+        """Returns one line per recurrent node: the cell, direction, dtype and kernel, and why no
+        faster kernel runs it. One line per loop follows: why the loop is not a layer.
 
         Further lines: the rule of ``backend="auto"``; why the kernels are not the best for this
         CPU, if they are not; how many threads they use; what runs the graph, known after the first
@@ -628,9 +635,8 @@ def plan_ahead(session: Session) -> list[Refusal]:
 def run_at_once(session: Session, inputs: Feed) -> dict[str, Ragged | Array] | None:
     """Returns the outputs of a session if one call of the library computes them all.
 
-    Returns None for inputs that do not have the dtypes and shapes that the model declares, if
-    Python has to run a node, and if a run is refused. In these cases `Session.run` raises or takes
-    longer.
+    Returns None if inputs do not have the dtypes and shapes that the model declares, if Python has
+    to run a node, or if a run is refused. In these cases `Session.run` raises or takes longer.
     """
     with suppress(OnernnError):
         plan, call = session._call(inputs)

@@ -28,7 +28,7 @@ class Shared(Generic[T]):
     """An object whose arrays are in a file; its pickle is small because the arrays stay in the
     file.
 
-    `share` makes it, with an example.
+    `share` makes such an object, and has an example.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class Shared(Generic[T]):
         self._path, self._stamp, self._pickled, self._spans = path, stamp, pickled, spans
 
     def open(self) -> T:
-        """Returns the object, its arrays mapped read-only; they remain valid when the file is
-        removed.
+        """Returns the object, with its arrays mapped read-only; the arrays remain valid when the
+        file is removed.
 
         Raises `SharedFileError` if the file no longer exists, or was replaced.
         """
@@ -60,13 +60,13 @@ class Shared(Generic[T]):
 
 @contextmanager
 def share(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
-    """Yields a model for other processes of this machine: each calls `Shared.open`, and all of them
-    share the pages of its weights, including weights that are packed for the kernels.
+    """Yields a model for other processes of this machine. Each process calls `Shared.open`, and all
+    of them share the pages of the weights, including weights that are packed for the kernels.
 
-    ``model``: a `Session`, or any object that pickle takes. ``folder``: the folder of the file that
-    holds the arrays, by default the folder of temporary files. The file is removed when the block
-    ends; processes that have opened it keep their pages. Raises `OSError` if the folder has too
-    little free space.
+    ``model``: a `Session`, or any object that pickle takes. ``folder``: the folder for the file
+    that holds the arrays, by default the folder of temporary files. The file is removed when the
+    block ends; processes that have opened it keep their pages. Raises `OSError` if the folder has
+    too little free space.
 
     >>> with onernn.share({"weights": np.arange(3)}) as shared:
     ...     shared.open()["weights"].tolist()

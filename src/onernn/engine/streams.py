@@ -1,4 +1,6 @@
-"""Runs many clients on one session: each tick runs all streams that wait as one batch."""
+"""Runs many clients on one session: each tick runs one batch of all streams that have a waiting
+frame.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +38,20 @@ from onernn.ir.records import cached_property, dataclass
 Frame = Mapping[str, Array]
 _NONE: dict[str, Array] = {}
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-_KINDS = 16  # limit of kinds of frames for which a model with branches is kept ready
+_KINDS = 16  # limit for the number of kinds of frames for which a model with branches is kept ready
 
 
 class Streams:
     """Streams of one model; `Session.streams` makes them. Safe to share between threads.
 
-    A stream's states are one row of an array for all streams. Results do not depend on other
-    streams: operators work row by row. ``first``: states before the first frame, in place of the
-    model's.
+    The states of a stream are one row of arrays that hold all streams. Results do not depend on
+    other streams: operators work row by row. ``first``: states before the first frame, which
+    replace the model's.
 
     Some models cannot run row by row without changes, for instance because a branch depends on the
     sample rate. Then frames of one kind run together: frames of the same shapes, and of the same
-    integers without axes. Each kind runs its own copy of the graph, in which these shapes and
-    integers are constants, so that every branch is resolved.
+    integers without axes. Each kind runs a copy of the graph in which these shapes and integers are
+    constants, so that every branch is resolved.
 
     >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
     >>> add = onernn.Node("Add", ("x", "s"), ("after",))
@@ -94,7 +96,7 @@ class Streams:
         self._session, self._graph = session, graph
         self._alike: tuple[str, ...] = ()
         self._of_kinds: dict[_Kind, Session | OnernnError] = {}
-        self._wide: tuple[int, tuple[Value, ...]] | None = None  # inputs for so many frames
+        self._wide: tuple[int, tuple[Value, ...]] | None = None  # inputs for this number of frames
         self._searches = 0
         self._whole: Session | None = None
         try:
@@ -112,7 +114,7 @@ class Streams:
         self._waiting: dict[int, list[_Entry]] = {}
         self._done: dict[int, list[_Entry | OnernnError]] = {}
         self._made: _Made | None = None
-        self._rows: dict[int, int] = {}  # of the states, by open stream
+        self._rows: dict[int, int] = {}  # the states, by open stream
         self._ids = itertools.count()  # no id is used twice: an old id never names a new stream
         self._new, self._free = iter(range(capacity)), list[int]()
         self._lock = Lock()
@@ -166,7 +168,7 @@ class Streams:
             return write_states(self._digest, ids, states, frozenset(self._growing))
 
     def restore(self, saved: bytes) -> dict[int, int]:
-        """Opens the streams that `save` wrote; returns the new id of each, by its old id.
+        """Opens the streams that `save` wrote; returns a dictionary from each old id to the new id.
 
         Raises `ModelFormatError` if `save` did not write the bytes, if they were changed, or if
         they belong to a different model. Raises `BudgetError` if there are more streams than
@@ -177,7 +179,8 @@ class Streams:
             return dict(zip(old, self._open(len(old), states), strict=True))
 
     def push(self, stream: int | Sequence[int] | Array, frame: Frame | Array) -> None:
-        """Adds the inputs of one call of the model, by name; one array if it takes one input.
+        """Adds the inputs of one call of the model, by name; takes one array if the model has one
+        input.
 
         ``stream``: an id, or ids on one axis. With ids, each array has one more axis 0, with one
         row for each id. An array without this axis is the same for all ids. An id that occurs twice
@@ -202,16 +205,16 @@ class Streams:
     ) -> list[dict[str, Array]] | dict[str, Array]:
         """Returns all results of a stream that were not pulled yet, in order, one for each frame.
 
-        With ids on one axis: returns the next result of each stream, as one row of each output. An
+        With ids on one axis, returns the next result of each stream, as one row of each output. An
         id that occurs twice gets its next two results. A result has all outputs except the states,
         or the states if there is nothing else.
 
         Runs the ticks that the results need; each tick takes the oldest frame of every stream that
-        waits. A frame that the model refuses is left out, and the state stays as it was. `pull` of
-        one stream raises the model's error after the results before it have been pulled. With ids
-        it raises `FrameError`, which names these streams. With ids, it raises `ShapeError` if a
-        stream has fewer results, or if results differ in shape. All remaining results can still be
-        pulled after any error.
+        has a waiting frame. A frame that the model refuses is left out, and the state stays as it
+        was. `pull` of one stream raises the model's error after the results before it have been
+        pulled. With ids it raises `FrameError`, which names these streams. With ids, it raises
+        `ShapeError` if a stream has fewer results, or if results differ in shape. All remaining
+        results can still be pulled after any error.
         """
         ids, is_one = _list_ids(stream)
         with self._lock:
@@ -219,7 +222,9 @@ class Streams:
             return self._pull_all(ids[0]) if is_one else self._pull_next(ids)
 
     def tick(self) -> int:
-        """Runs the oldest frame of every stream that waits; returns the number of these streams."""
+        """Runs the oldest frame of every stream that has a waiting frame; returns the number of
+        these streams.
+        """
         with self._lock:
             return self._tick()
 
@@ -230,7 +235,7 @@ class Streams:
             raise ShapeError(f"stream {closed} is not open: expected an id that open() returned")
 
     def _open(self, count: int, states: Mapping[str, Sequence[Array] | Array]) -> list[int]:
-        """Opens streams, all or none. ``states``: for each name, one state per stream."""
+        """Opens all of these streams, or none. ``states``: for each name, one state per stream."""
         self._store()
         if len(self._rows) + count > self._capacity:
             raise BudgetError(
@@ -384,7 +389,7 @@ class Streams:
             waiting = self._waiting[stream]
             if waiting and (len(self._done[stream]) < self._most or stream in pulled):
                 kind = self._kind(stream, *waiting[0])
-                if kind is not last:  # to look it up by its integers takes longer
+                if kind is not last:  # looking it up by its integers takes longer
                     last, group = kind, groups.setdefault(kind, [])
                 group.append(stream)
         for streams in groups.values():
@@ -431,7 +436,7 @@ class Streams:
     def _name_sizes(
         self, known: Mapping[str, Array], declared: Mapping[str, Value]
     ) -> ShapeError | None:
-        """Returns the error for a frame that would run if one axis had a different size.
+        """Returns the error for a frame that could run if one axis had a different size.
 
         The search takes a second, so it runs once for each of a few kinds.
         """
@@ -534,14 +539,14 @@ class Streams:
 
 
 _Kind = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
-"""Shapes of arrays, and the integers that decide branches."""
+"""The shapes of arrays, and the integers that decide branches."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Frames:
-    """Frames that came in one call, or the results of a tick: a row of each array per frame.
+    """Frames that came in one call, or the results of a tick: each array has one row per frame.
 
-    ``kinds``: of each frame.
+    ``kinds``: the kind of each frame.
     """
 
     arrays: dict[str, Array]

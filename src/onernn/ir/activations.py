@@ -46,11 +46,13 @@ NAMES: Mapping[str, str] = MappingProxyType({name.lower(): name for name in _OF_
 DEFAULTS: Mapping[str, tuple[float | None, ...]] = MappingProxyType(
     {name.lower(): tuple(numbers) for name, (_, *numbers) in _OF_ONNX.items()}
 )
-"""Default alpha and beta of each function that has them; None: there is no default."""
+"""The default alpha and beta of each function that takes them; None for a value without a
+default.
+"""
 
 
 def complete(activation: Activation) -> Activation:
-    """Returns the activation with alpha and beta, its own or its function's default ones.
+    """Returns the activation with its own alpha and beta, or with the defaults of its function.
 
     The defaults equal the defaults of the ONNX operators of the same names. Raises
     `UnsupportedError` for a name that is not listed in the ONNX specification of RNN, for a number
@@ -74,7 +76,8 @@ def complete(activation: Activation) -> Activation:
 
 
 def function(activation: Activation) -> Function:
-    """Returns the NumPy function of an activation; dtype in is dtype out.
+    """Returns the NumPy function of an activation; it returns an array in the dtype of its
+    argument.
 
     Raises the same errors as `complete`.
     """

@@ -23,7 +23,8 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 def frozen(array: Array) -> Array:
-    """Returns a contiguous read-only array with the same values; writable memory is copied.
+    """Returns a contiguous read-only array with the same values; copies the array if it is
+    writable.
 
     Returns the caller's own array if it is read-only and owns its memory, or if its memory is bytes
     or a mapped file.
@@ -40,7 +41,9 @@ def frozen(array: Array) -> Array:
 
 
 def seal(fresh: Array) -> Array:
-    """Returns a new array without other references, made read-only: `frozen` does not copy it."""
+    """Makes a new array read-only, to which nothing else refers, and returns it: `frozen` does not
+    copy it.
+    """
     array: Any = fresh
     while isinstance(array, np.ndarray):
         array.flags.writeable = False
@@ -92,7 +95,9 @@ def same_array(one: Array, other: Array) -> bool:
 
 
 def same_bytes(one: Array, other: Array) -> bool:
-    """Returns whether two arrays hold the same bytes, by memcmp; False if one is not contiguous."""
+    """Returns whether two arrays hold the same bytes (by memcmp); False if one is not
+    contiguous.
+    """
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not (one.flags.c_contiguous and other.flags.c_contiguous):

@@ -1,6 +1,6 @@
-"""Limits the memory and time that files and graphs cost: code asks before it takes more.
+"""Limits the memory and time that files and graphs take: code asks before it takes more.
 
-A file may declare sizes of any magnitude at no cost. So code asks a `Budget` before it allocates an
+Even a small file may declare arrays of any size. So code asks a `Budget` before it allocates an
 array of that size or inflates a stream (design/0024).
 """
 
@@ -23,7 +23,7 @@ from onernn.ir.errors import BudgetError
 from onernn.ir.records import NamedTuple
 
 LOADING = 180 * 10**6
-"""Bytes that loading may take in addition to twice the size of the files.
+"""The number of bytes that loading may take in addition to twice the size of the files.
 
 SECURITY.md promises 200 MB. The difference covers memory that no reader counts: modules that are
 imported late, and memory that the allocator keeps.
@@ -31,16 +31,19 @@ imported late, and memory that the allocator keeps.
 
 
 STEPS = 500_000
-"""Operators that the loops and layers of a run may run in total: the smallest take some seconds."""
+"""The number of operators that the loops and layers of a run may run in total: even small operators
+then take some seconds.
+"""
 
 _WORK = 2**18
-"""Multiplications that take as long as a small operator: some 10 us."""
+"""The number of multiplications that take as long as one small operator: about 10 us."""
 
 
 WORK = 10_000_000
-"""Steps of work that building one model may take, some 100 ns to 1 us each; see `working`.
+"""The number of steps of work that building one model may take, about 100 ns to 1 us each; see
+`working`.
 
-ONERNN_MAX_WORK in the environment sets a different number.
+The environment variable ONERNN_MAX_WORK sets a different number.
 """
 
 
@@ -58,7 +61,9 @@ class Work:
         self.used = 0
 
     def spend(self, steps: int) -> None:
-        """Counts steps. Raises `BudgetError` if there are more than a model may take."""
+        """Adds ``steps`` to the count. Raises `BudgetError` if the count exceeds the limit for a
+        model.
+        """
         self.used += steps
         if self.used > self.most:
             raise BudgetError(
@@ -72,7 +77,9 @@ _WORKS: ContextVar[Work | None] = ContextVar("work of the model", default=None)
 
 @contextmanager
 def working() -> Iterator[Work]:
-    """Opens one count of work for all code inside; uses the outer count if there is one."""
+    """Opens one count of work for all code inside the block; if an outer block has a count, uses
+    that one.
+    """
     work = _WORKS.get() or Work()
     token = _WORKS.set(work)
     try:
@@ -82,7 +89,7 @@ def working() -> Iterator[Work]:
 
 
 def spend(steps: int) -> None:
-    """Counts steps of work, if a model is being built."""
+    """Adds steps to the count of work, if a model is being built."""
     if (work := _WORKS.get()) is not None:
         work.spend(steps)
 
@@ -90,22 +97,23 @@ def spend(steps: int) -> None:
 class Recurrence(NamedTuple):
     """The size of a recurrent layer, which determines how long it takes.
 
-    ``runs``: layers times directions, each of which runs step by step. ``work``: multiplications
-    for one row of its input, which equal the number of its weights.
+    ``runs``: the number of layers times the number of directions; each of them runs step by step.
+    ``work``: the number of multiplications for one row of the layer's input, which equals the
+    number of its weights.
     """
 
     runs: int
     work: int
 
     def cost(self, steps: int, rows: int) -> int:
-        """Returns the number of operators that take as long; ``rows``: of all sequences
-        together.
+        """Returns how many operators take as long as the layer; ``rows``: the number of input rows
+        of all sequences together.
         """
         return self.runs * steps + rows * self.work // _WORK
 
     @property
     def share(self) -> int:
-        """Returns the maximum cost of a row: one sequence of one step."""
+        """Returns the maximum cost of one row: the cost of a sequence of one step."""
         return self.runs + self.work // _WORK + 1
 
 
@@ -130,11 +138,11 @@ class TimeLimit(NamedTuple):
 
     @property
     def left(self) -> float:
-        """Returns the seconds until the limit."""
+        """Returns the seconds that remain until the limit."""
         return self.ends - time.monotonic()
 
     def check(self) -> None:
-        """Raises `BudgetError` after the limit."""
+        """Raises `BudgetError` if the limit has passed."""
         if self.left < 0:
             raise BudgetError(
                 f"no result after {self.seconds:g} s; --seconds (seconds=) allows more"
@@ -153,7 +161,7 @@ def time_limit() -> TimeLimit | None:
 def limited_to(limit: TimeLimit | None) -> Iterator[None]:
     """Sets the time limit of all work inside the block; None removes it.
 
-    Runs check it before each operator, and the NumPy reference before each step.
+    Runs check the limit before each operator; the NumPy reference checks it before each step.
     """
     token = _LIMIT.set(limit)
     try:
@@ -163,10 +171,10 @@ def limited_to(limit: TimeLimit | None) -> Iterator[None]:
 
 
 class Budget:
-    """Limits the bytes of one load or one run; only one thread may use it.
+    """Limits the bytes that one load or one run takes; only one thread may use a budget.
 
-    ``most``: the limit in total. ``way_out``: the option that raises the limit. ``steps``: how many
-    operators loops and layers may run in total.
+    ``most``: the maximum number of bytes in total. ``way_out``: the option that raises the limit.
+    ``steps``: the maximum number of operators that loops and layers may run in total.
     """
 
     def __init__(self, most: int, way_out: str = "", steps: int = STEPS) -> None:
@@ -175,7 +183,7 @@ class Budget:
         self.limit = time_limit()
 
     def ask(self, size: int, what: str = "it") -> None:
-        """Raises `BudgetError` if ``size`` more bytes would be too many."""
+        """Raises `BudgetError` if ``size`` further bytes would exceed the limit."""
         if self.used + size > self.most:
             raise BudgetError(
                 f"{what} would take {size:,} bytes; {self.used:,} of at most {self.most:,} are"
@@ -219,7 +227,8 @@ def budget_of_run(most: int, steps: int) -> Iterator[Budget]:
 
 
 class FileBudget(Budget):
-    """A budget for loading a model: twice the size of its files, each counted once, and a constant.
+    """A budget for loading a model: twice the size of its files plus a constant; each file counts
+    once.
 
     Readers ask it for all memory that they keep: the bytes of files, arrays, and Python's objects.
     """
@@ -229,7 +238,7 @@ class FileBudget(Budget):
         self._files: set[tuple[int, int]] = set()
 
     def reads(self, file: os.stat_result) -> None:
-        """Allows twice a file's size; the same file under another name adds nothing.
+        """Allows twice the size of a file; a file that was counted under another name adds nothing.
 
         A sparse file can have any size without filling a disk, so the limit is the machine's
         memory.
@@ -254,9 +263,10 @@ class FileBudget(Budget):
         self.release(size)
 
     def parses_json(self, text: bytes) -> None:
-        """Takes the memory of the objects of a JSON text: two bytes may become sixty.
+        """Takes the memory of the objects that a JSON text becomes: two bytes may become sixty.
 
-        The decoded text is only asked for, not taken: it is released before the objects are read.
+        The memory of the decoded text is checked and not counted: the text is released before the
+        objects are read.
         """
         count = text.count
         objects = 96 * (count(b"[") + count(b",")) + 256 * count(b"{") + 160 * count(b":")
@@ -270,7 +280,9 @@ _SHORT = 1000  # bytes that Python searches faster than NumPy starts
 
 
 def text_size(text: bytes | memoryview) -> int:
-    """Returns the bytes of a decoded text: one wide character makes all of them wide."""
+    """Returns how many bytes of memory the characters of a decoded text take: one wide character
+    makes all of them wide.
+    """
     if len(text) < _SHORT and bytes(text).isascii():
         return len(text)
     largest = int(np.frombuffer(text, np.uint8).max(initial=0))
@@ -281,7 +293,7 @@ _LOADS: ContextVar[FileBudget | None] = ContextVar("budget of the load", default
 
 
 def loading(size: int = 0) -> FileBudget:
-    """Returns the budget of the load that this code is part of; outside of loads a new one.
+    """Returns the budget of the load that this code is part of; a new one outside of loads.
 
     ``size``: bytes that a new budget allows in addition to the constant.
     """
@@ -290,7 +302,9 @@ def loading(size: int = 0) -> FileBudget:
 
 @contextmanager
 def budget_of_load() -> Iterator[None]:
-    """Opens one budget for all files that are read inside: the current load's, or a new one."""
+    """Opens one budget for all files that are read inside the block: the budget of the current
+    load, or a new one.
+    """
     token = _LOADS.set(loading())
     try:
         yield
@@ -299,7 +313,7 @@ def budget_of_load() -> Iterator[None]:
 
 
 def bytes_of(array: Any) -> int:
-    """Returns the bytes of an array; if a size is 0, the bytes by its other sizes.
+    """Returns the bytes of an array; if a size is 0, the bytes that the other sizes would take.
 
     (2**40, 0) is empty, but its sum over the last axis is not.
     """
@@ -325,8 +339,8 @@ _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # None: another 
 
 
 def return_freed_memory() -> None:
-    """Returns freed memory to the system: glibc keeps it, 29 MB after a model of 25 MB;
-    takes 3 ms.
+    """Returns freed memory to the system, which takes 3 ms: glibc keeps this memory, for example 29
+    MB after a model of 25 MB.
     """
     if _malloc_trim is not None:
         _malloc_trim(0)

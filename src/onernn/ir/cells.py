@@ -1,4 +1,4 @@
-"""The step of every recurrent cell, as one formula over a builder of values.
+"""One formula for the step of each recurrent cell; a builder makes its values.
 
 With arrays as values, the formula is the reference. With values that record their operands, it
 yields the gradients. With the names of an ONNX graph, it is the body of a Scan. Equations: RNN
@@ -13,14 +13,14 @@ from onernn.ir.spec import Cell, RnnSpec
 
 
 def step(spec: RnnSpec, b: Any, h: Any, c: Any = None) -> list[Any]:
-    """Returns the states (h,) or (h, c) after a step from those before it.
+    """Returns the states after a step, (h,) or (h, c), computed from the states before it.
 
-    ``b`` makes values (N, O), which have ``+``, ``*`` and ``1 - value``: ``x(gate)`` is the product
-    of the input with a gate's weights, plus its bias; ``h(gate, state)`` is a state's product;
-    ``inner(product)`` adds the bias row u' of LBR cells; ``gate(place, sum)`` and ``apply(place,
-    value)`` are the cell's functions, with and without the clip of gates; ``peephole(row, state)``,
-    ``clip(state)`` and ``project(h)`` belong to LSTM; ``attention`` is (N, 1), None for cells
-    without attention.
+    ``b`` makes values (N, O), which support ``+``, ``*`` and ``1 - value``. ``x(gate)`` is the
+    product of the input with a gate's weights, plus its bias. ``h(gate, state)`` is the product of
+    a state with a gate's weights. ``inner(product)`` adds the bias row u' of LBR cells.
+    ``gate(place, sum)`` and ``apply(place, value)`` apply the cell's functions, with and without
+    the clip of gates. ``peephole(row, state)``, ``clip(state)`` and ``project(h)`` belong to LSTM.
+    ``attention`` is (N, 1), or None for cells without attention.
     """
     if spec.cell is Cell.LSTM:
         return _lstm(spec, b, h, c)

@@ -27,8 +27,8 @@ def printable(text: object, keep: str = "") -> str:
 
 
 def message_of(error: Exception) -> str:
-    """Returns the message of an error: for errors of the system the file, then the text without the
-    error number.
+    """Returns the message of an error; for an error of the system, returns the file and then the
+    text without the error number.
     """
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
@@ -75,7 +75,7 @@ class OnernnError(Exception):
         super().__init__(printable(message, self._keep))
 
     def __reduce__(self) -> Any:
-        """Pickles its text, which is printable already, and its fields."""
+        """Pickles the text of the error, which is already printable, and the fields."""
         return _unpickle_error, (type(self), self.args), self.__dict__
 
 
@@ -86,9 +86,10 @@ def _unpickle_error(kind: type[OnernnError], args: tuple[Any, ...]) -> OnernnErr
 
 
 class ModelFormatError(OnernnError):
-    """A file has not the claimed format; names the file and, if known, the byte offset.
+    """A file does not have the claimed format; the message names the file and, if known, the byte
+    offset.
 
-    The attributes ``file`` and ``offset`` hold them; "" and None if unknown.
+    The attributes ``file`` and ``offset`` hold both; they are "" and None if unknown.
 
     >>> onernn.Graph("empty", (), (onernn.Value("y"),), (), {})
     Traceback (most recent call last):
@@ -112,8 +113,8 @@ class ShapeError(OnernnError, ValueError):
 
 
 class BudgetError(OnernnError, MemoryError):
-    """The work needs more memory or time than is allowed; says for what, and how much is
-    allowed.
+    """The work needs more memory or time than is allowed; the message says for what, and how much
+    is allowed.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -125,9 +126,9 @@ class BudgetError(OnernnError, MemoryError):
 
 
 class UnsupportedError(OnernnError):
-    """Valid input that cannot be run exactly; ``refusals`` name each place and reason.
+    """A valid input cannot be run exactly; ``refusals`` names each place and the reason.
 
-    Each of them is a line after the message.
+    The message has one line for each of them.
 
     >>> from onernn.backend import open_backend
     >>> open_backend("kernel")
@@ -148,9 +149,10 @@ class UnsupportedError(OnernnError):
 
 
 class FrameError(OnernnError):
-    """Frames of some streams in one call were refused and left out; ``errors``: why, by stream.
+    """The frames of some streams were refused and left out of a call; ``errors``: the reason, by
+    stream.
 
-    Nothing else is lost: results of the other frames wait for the next call.
+    Nothing else is lost: the results of the other frames are kept for the next call.
 
     >>> error = onernn.FrameError({3: onernn.ShapeError("x: expected (1,), got (2,)")})
     >>> {stream: str(why) for stream, why in error.errors.items()}

@@ -28,12 +28,13 @@ COMPILED = ".onernn"
 
 
 def is_compiled(model: object) -> bool:
-    """Returns whether this is the path of a compiled file, by its name."""
+    """Returns whether the name in this path is the name of a compiled file."""
     return isinstance(model, str | os.PathLike) and str(os.fspath(model)).endswith(COMPILED)
 
 
 def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
-    """Returns the path of a file that a model names, links followed; the file is in the folder.
+    """Returns the path of a file that a model names, with links followed; the file must be in the
+    folder.
 
     A link in the folder may also lead into a hub's cache of the model's files (`_stores`). Raises
     `ModelFormatError` for ``..``, absolute paths and links that leave the folder. ``what``: the
@@ -56,8 +57,8 @@ def _stores(root: Path, told_by: Path) -> Iterator[Path]:
     """Yields folders that may hold the linked files of a model.
 
     If the model's own file is a link, this is the folder of the link's target. A Hugging Face cache
-    has the links of each revision in ``snapshots/``. It has all files in ``blobs/`` next to it,
-    which is not a link.
+    has the links of each revision in ``snapshots/``. The cache holds all files in ``blobs/``, a
+    folder next to ``snapshots/`` that is not a link.
     """
     if os.path.islink(told_by):
         yield told_by.resolve().parent
@@ -89,7 +90,8 @@ def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """Opens a stream for the new content of a file, which gets the file's name when the block ends.
+    """Opens a stream for the new content of a file; the content gets the file's name when the block
+    ends.
 
     Until then the old file remains unchanged. It also remains if the block raises, the disk is full
     or the process dies. Raises `OSError` naming the file.
@@ -165,7 +167,9 @@ class _NewFile:
         return self
 
     def complete(self) -> None:
-        """Writes the buffered content. The stream stays open, which keeps the part locked."""
+        """Writes the buffered content. The stream stays open, which keeps the temporary file
+        locked.
+        """
         with _naming(self.path):
             self.stream.flush()
             if self.part is not None:
@@ -193,7 +197,7 @@ class _NewFile:
 
 @contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
-    """Makes errors name the file, not its part."""
+    """Makes errors name the file instead of the temporary file."""
     try:
         yield
     except OSError as error:
@@ -329,11 +333,17 @@ def _remove_abandoned(folder: str | Path) -> None:
 
 _PIECE = 2**20
 _ENTRY = 24
-"""Bytes of zipfile's objects for each byte of an archive's directory; a member has 47 or more."""
+"""Bytes that zipfile's objects take for each byte of an archive's directory, in which a member has
+47 bytes or more.
+"""
 ARRAY = 512
-"""Bytes that an array takes besides its elements, with its name and its entries in dictionaries."""
+"""Bytes that an array takes in addition to its elements, with its name and its entries in
+dictionaries.
+"""
 _MOST_HEADER = 10_000
-"""Limit for the bytes of an ``.npy``'s header, the same as NumPy's, checked before it is read."""
+"""Limit for the bytes of an ``.npy``'s header, the same as NumPy's limit; checked before the header
+is read.
+"""
 
 
 class _Directory:
@@ -366,7 +376,7 @@ def unzip(stream: IO[bytes], what: str, file: str | Path) -> Iterator[ZipFile]:
             yield archive
     except (OnernnError, FileNotFoundError):
         raise
-    except Exception as error:  # zipfile, zlib, lzma and tokenize each raise different kinds
+    except Exception as error:  # each raises different kinds of exceptions
         raise ModelFormatError(f"{what}: {str(error)[:200]}", file) from error
 
 
@@ -384,7 +394,7 @@ def open_member(archive: ZipFile, member: ZipInfo) -> Iterator[IO[bytes]]:
 
 
 def member_bytes(archive: ZipFile, member: ZipInfo) -> bytes:
-    """Returns all bytes of a member, which the budget of the load counts.
+    """Returns all bytes of a member; the budget of the load counts them.
 
     Raises the same errors as `open_member`.
     """
@@ -394,7 +404,7 @@ def member_bytes(archive: ZipFile, member: ZipInfo) -> bytes:
 
 
 def read_member(archive: ZipFile, member: ZipInfo) -> Array:
-    """Returns the array of a member, by the budget of the load; nothing else of the file is read.
+    """Returns the array of a member, within the budget of the load; reads nothing else of the file.
 
     Raises `BudgetError`. Raises `ValueError`, or an error of zipfile, if the member is not an
     array.
@@ -438,7 +448,7 @@ def read_member(archive: ZipFile, member: ZipInfo) -> Array:
 
 
 def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str, Array]:
-    """Returns the arrays of an ``.npz`` whose names begin with a prefix; the others are not read.
+    """Returns the arrays of an ``.npz`` whose names begin with a prefix; other arrays are not read.
 
     Raises `ModelFormatError` if it is not an ``.npz``, or holds objects. Raises `BudgetError` if
     the arrays would take more than `onernn.load` may take for a model of this size.

@@ -23,9 +23,9 @@ UNSUPPORTED = "Unsupported"
 
 
 class NativeOp(NamedTuple):
-    """One operator of the framework's own graph: its position there, and its type.
+    """One operator of the framework's own graph: its position in that graph, and its type.
 
-    ``name``: its own name, under which viewers of the file, such as Netron, show it; "" if it has
+    ``name``: the operator's own name, which viewers of the file, such as Netron, show; "" if it has
     none. ``value``: the name of its main output, which identifies operators without a name, such as
     Paddle's.
     """
@@ -41,7 +41,9 @@ _NAMED = 3
 
 
 def layer_operators(origin: Iterable[NativeOp]) -> tuple[NativeOp, ...]:
-    """Returns the native operators of recurrent types, or all if there is none; each once."""
+    """Returns the native operators of recurrent types, each once; returns all operators if none is
+    recurrent.
+    """
     every = tuple(dict.fromkeys(origin))
     return tuple(op for op in every if names_recurrence(op.type)) or every
 
@@ -54,7 +56,9 @@ def names_recurrence(text: str) -> bool:
 
 
 def native_names(origin: Iterable[NativeOp]) -> str:
-    """Returns operators' names, such as ``'/r/LSTM'``, the first of many; "" if one has none."""
+    """Returns the names of operators, such as ``'/r/LSTM'``, only the first ones of many; "" if an
+    operator has no name.
+    """
     names = [*dict.fromkeys(op.name for op in origin)]
     more = ["..."] if len(names) > _NAMED else []
     return "" if "" in names else ", ".join([*map(repr, names[:_NAMED]), *more])
@@ -83,11 +87,12 @@ def is_named_here(value: str) -> bool:
 
 @dataclass(frozen=True)
 class Value:
-    """A graph's input or output: dtype by NumPy's name, sizes (None: dynamic), LoD depth.
+    """A graph's input or output: its dtype by NumPy's name, its sizes (None: dynamic), its LoD
+    depth.
 
-    ``ranges``: by axis, the minimum and the maximum of a dynamic size, if the model declares them.
-    ``names``: for each axis the model's name for its dynamic size, "" for no name. Dynamic sizes
-    with one name are equal in all inputs.
+    ``ranges``: for each axis, the minimum and the maximum of a dynamic size, if the model declares
+    them. ``names``: for each axis the model's name for its dynamic size, "" for no name. Dynamic
+    sizes with the same name are equal in all inputs.
 
     >>> str(onernn.Value("x", "float32", (None, 80)))
     'x: float32(?, 80)'
@@ -125,7 +130,8 @@ class Value:
         return replace(dense(self.dtype, shape), lod=lod)
 
     def declare(self, known: Any) -> Value:
-        """Returns the input with a caller's knowledge: a `Value`, an array, a dtype or a shape.
+        """Returns the input with what a caller knows about it: a `Value`, an array, a dtype or a
+        shape.
 
         Raises `ShapeError` if ``known`` is none of these, or if the model declares a different
         shape.
@@ -156,7 +162,9 @@ class Value:
         return replace(self, dtype=self.dtype or dtype, shape=shape)
 
     def complete(self, array: Array) -> Value:
-        """Returns the input with an array's dtype and rank if these are open; sizes stay open."""
+        """Returns the input with the dtype and rank of an array if the input leaves these open;
+        sizes stay open.
+        """
         shape = (None,) * array.ndim if self.shape is None else self.shape
         return replace(self, dtype=self.dtype or array.dtype.name, shape=shape)
 
@@ -173,7 +181,7 @@ def sizes_by_name(values: Iterable[Value], shapes: Mapping[str, Any]) -> dict[st
     """Returns the sizes in these shapes by the names that ``values`` have for them.
 
     ``shapes``: by the names of values; a size may also be a name, or None if it is unknown. Raises
-    `ShapeError` if one name has two numbers.
+    `ShapeError` if one name would have two different numbers.
     """
     found: dict[str, tuple[Any, str]] = {}
     for value in values:
@@ -217,7 +225,8 @@ def declare_inputs(
     known: Mapping[str, Any],
     given: Mapping[str, Array] = MappingProxyType({}),
 ) -> list[Value]:
-    """Returns the inputs that are not ``given``; some get a caller's knowledge (`Value.declare`).
+    """Returns the inputs that are not ``given``; adds what a caller knows about some of them
+    (`Value.declare`).
 
     A size that the model names is the same in all inputs. Raises `ShapeError` if ``known``
     contradicts the model, or if one name has two sizes.
@@ -239,7 +248,8 @@ def declare_inputs(
 class Node(Immutable):
     """One operator: an ONNX operator by name and meaning, or one of onernn's own few.
 
-    Absent optional inputs and outputs are "". ``origin``: the native operators it represents.
+    Absent optional inputs and outputs are "". ``origin``: the native operators that the node
+    represents.
 
     >>> node = onernn.Node("Gemm", ("x", "w"), ("y",), {"alpha": 0.5})
     >>> node.label, node.attributes["alpha"]
@@ -294,10 +304,10 @@ class Node(Immutable):
 
     @property
     def typed(self) -> tuple[Any, Any, Any, bool]:
-        """The last inputs' types, the outputs' types that follow from them, and the sizes that must
-        be equal.
+        """The types of the inputs at the last inference, the types of the outputs that follow from
+        them, and the sizes that must be equal.
 
-        Also, whether sizes or offsets of the outputs are named after the node.
+        Also tells whether sizes or offsets of the outputs are named after the node.
         """
         return self.__dict__.get("_typed", (None, (), (), False))
 
@@ -330,11 +340,13 @@ class Node(Immutable):
 # The types of a graph's values, inferred by the operators' rules.
 
 FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowError)
-"""Exceptions of rules and formulas on sizes that would make a run fail: nothing is known then."""
+"""Exceptions of rules and formulas for sizes that would make a run fail: then the types of the
+outputs stay unknown.
+"""
 
 
 class Sizes:
-    """Names of sizes that mean the same size: rules add to it if two sizes must be equal.
+    """Records which names mean the same size: rules add to this record if two sizes must be equal.
 
     ``bound`` maps each of these names to its size.
     """
@@ -343,8 +355,8 @@ class Sizes:
         self.bound: dict[str, Size] = {}
 
     def same(self, *sizes: Size | None) -> Size | None:
-        """Returns the one size that all sizes are; a number if one of them is a number; None if
-        none is known.
+        """Returns the one size that all given sizes are: a number if one of them is a number, None
+        if none is known.
         """
         known = [self.settle_size(size) for size in sizes if size is not None]
         if not known:
@@ -356,7 +368,7 @@ class Sizes:
         return chosen
 
     def settle_size(self, size: Size) -> Size:
-        """Returns a size, simplified by everything that is known of its names."""
+        """Returns a size, simplified by everything that is known about the names in it."""
         if not self.bound or size.names.isdisjoint(self.bound):
             return size
         return size.substitute(
@@ -388,11 +400,11 @@ class Sizes:
 
 
 class Context:
-    """The knowledge of a type rule, except its inputs' types.
+    """The knowledge of a type rule in addition to the types of the inputs.
 
     ``attrs``: the node's attributes with their defaults. ``same(a, b)`` declares two sizes equal
-    and returns that size, or raises `ShapeError`. ``fresh(label)`` is a size that is known only
-    during a run, named after the node.
+    and returns that size, or raises `ShapeError`. ``fresh(label)`` returns a size that is named
+    after the node and known only during a run.
     """
 
     def __init__(self, node: Node, sizes: Sizes) -> None:
@@ -469,7 +481,8 @@ def infer(
     known: Mapping[str, Type],
     bound: Mapping[str, Size] = MappingProxyType({}),
 ) -> dict[str, Type]:
-    """Returns the type of every value, ``known`` and inferred; unknown if a rule cannot infer it.
+    """Returns the types of all values, ``known`` and inferred; a type is unknown if a rule cannot
+    infer it.
 
     ``bound``: sizes by their names.
     """
@@ -530,8 +543,8 @@ def _under_words(
 def _numbers(
     operator: Operator, node: Node, inputs: tuple[Type | None, ...], out: Type
 ) -> tuple[Type, ...] | None:
-    """Returns integers and truth values that are computed from known ones, which may be sizes with
-    names.
+    """Returns integers and truth values that are computed from known integers, which may be sizes
+    with names.
 
     Smaller integers wrap around.
     """
@@ -670,7 +683,7 @@ class Graph(Immutable):
     def producer(self, name: str, *ops: str) -> Node | None:
         """Returns the node that makes a value; None for inputs, constants and "".
 
-        ``ops``: also None for a node of an operator that is not in ``ops``.
+        ``ops``: the result is also None if the node's operator is not in ``ops``.
         """
         node = self._producers.get(name)
         return None if node is None or ops and node.op not in ops else node
@@ -750,10 +763,12 @@ class Graph(Immutable):
 
 @dataclass(frozen=True, eq=False)
 class Defaults:
-    """Inputs of a graph's file that have a default there: the graph holds them as constants.
+    """The inputs of a graph that have a default in the file: the graph holds these defaults as
+    constants.
 
-    ``inputs``: in the form that the file declares. ``open(names, bound)`` reads the file again, and
-    returns the graph in which ``names`` are inputs, and the arrays of ``bound`` are constants.
+    ``inputs``: these inputs in the form that the file declares. ``open(names, bound)`` reads the
+    file again, and returns the graph in which ``names`` are inputs, and the arrays of ``bound`` are
+    constants.
     """
 
     inputs: tuple[Value, ...]

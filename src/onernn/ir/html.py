@@ -13,7 +13,7 @@ MOST = 60
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a title, a head and the first `MOST` rows, and the number of further rows.
+    """Returns a table with a title, a head, the first `MOST` rows, and the number of further rows.
 
     Texts have no markup, and no characters that change the direction of writing.
     """

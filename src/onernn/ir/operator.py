@@ -17,7 +17,7 @@ from onernn.ir.records import dataclass
 from onernn.ir.types import Type, type_of
 
 REQUIRED: Final = object()
-"""In place of an attribute's default: a value is required."""
+"""Marks an attribute that has no default: a node must have a value for it."""
 
 _INTEGERS = (bool, int, np.integer, np.bool_)
 _KINDS: tuple[tuple[type, ...], ...] = (
@@ -29,7 +29,7 @@ _KINDS: tuple[tuple[type, ...], ...] = (
 
 
 def is_like(value: Any, default: Any) -> bool:
-    """Returns whether a value is of a default's kind; True without a default.
+    """Returns whether a value is of the same kind as a default; True without a default.
 
     Frameworks write 1 for True, and for 1.0. Lists hold elements of the default's kind, or numbers.
     """
@@ -81,7 +81,8 @@ Drops = bool | Callable[..., bool]
 
 @dataclass(frozen=True)
 class Slot:
-    """An input. The last one may be ``variadic``: any number of them.
+    """An input. The last input may be ``variadic``: then there may be any number of inputs in its
+    place.
 
     ``axes``: integers that name axes, so that the result's type depends on them. ``shape``:
     integers that only determine the size of the result.
@@ -293,7 +294,7 @@ def rank_of(x: Type | None) -> int:
 
 
 def over(x: Type, axes: Iterable[Any], keepdims: Any = 1) -> list[Path]:
-    """Returns the path of the first input of an operator that works along axes of it."""
+    """Returns the path of the first input of an operator that works along axes of this input."""
     along = {at_axis(int(axis), rank_of(x)) for axis in axes}
     gone = () if keepdims else along
     ranks = range(rank_of(x))

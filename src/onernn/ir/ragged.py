@@ -102,7 +102,8 @@ class Ragged:
 
     @classmethod
     def from_list(cls, sentences: Sequence[Array]) -> Ragged:
-        """Makes a batch from one array (T_n, ...) per sequence, of at least one sequence.
+        """Makes a batch from a list of arrays (T_n, ...), one for each sequence; the list must not
+        be empty.
 
         Raises `ShapeError` naming a sequence whose other axes differ from the first sequence's.
 
@@ -123,7 +124,7 @@ class Ragged:
     def from_mask(cls, padded: Array, mask: npt.ArrayLike) -> Ragged:
         """Makes a batch from padded (N, T, ...) and a mask (N, T), one run of ones per sequence.
 
-        Raises `ShapeError` for a mask of another shape, or with holes.
+        Raises `ShapeError` for a mask of another shape, or for a mask with holes.
 
         >>> onernn.Ragged.from_mask(np.zeros((2, 3, 8)), [[1, 1, 1], [0, 1, 0]]).lengths.tolist()
         [3, 1]
@@ -286,8 +287,8 @@ def as_array(value: Any, what: str) -> Array:
 
 
 def convert(array: Array, dtype: npt.DTypeLike, what: str) -> Array:
-    """Returns the values in a dtype; floats are rounded. Returns the array itself if it has the
-    dtype.
+    """Returns the values in a dtype; floats are rounded. Returns the array itself if it already has
+    the dtype.
 
     Raises `ShapeError` if the dtype is of another kind, or cannot hold a number: an integer that
     would change, a finite number that would become infinite.

@@ -1,5 +1,5 @@
-"""Records: dataclasses and named tuples that are defined fast and pickled as their fields; cached
-properties.
+"""Records: dataclasses and named tuples that are defined fast and pickled by their fields; also
+cached properties.
 
 `dataclasses.dataclass` up to Python 3.12 takes 40 ms of CPU time for the records of a first run,
 `typing.NamedTuple` 10 ms.
@@ -84,7 +84,7 @@ class _Late:
 def _complete(
     cls: Any, own: dict[str, Any], given: dict[str, Any], eq: bool, frozen: bool, kw_only: bool
 ) -> None:
-    """Adds the methods that follow from a class's fields. Two threads may do so at once.
+    """Adds the methods that follow from a class's fields. Two threads may do so at the same time.
 
     ``own``: the attributes that the class itself defines; ``given``: the defaults of its fields.
     """
@@ -117,7 +117,9 @@ _FACTORY = _Factory()
 
 
 def _init(cls: Any, shown: Collection[Any]) -> Any:
-    """Returns an ``__init__``. It writes into the dictionary: ``__setattr__`` may refuse."""
+    """Returns an ``__init__``. The ``__init__`` writes into the object's dictionary:
+    ``__setattr__`` may refuse to set a field.
+    """
     scope: dict[str, Any] = {"__missing": _FACTORY}  # no field has a name with this prefix
     positional, named, body = ["self"], ["*"], ["__dict__ = self.__dict__"]
     for field in shown:
@@ -234,7 +236,8 @@ else:
         """Works like `functools.cached_property` from Python 3.12 on: without a lock.
 
         The lock of 3.11 is one for all objects: if another thread holds it at a fork, the child
-        waits for it forever. Two threads at once may compute the same value twice.
+        waits for it forever. If two threads read the property at the same time, both may compute
+        its value.
         """
 
         def __init__(self, compute):
@@ -249,7 +252,8 @@ else:
             return instance.__dict__.setdefault(self._name, self._compute(instance))
 
 
-# Records that travel between processes: only their fields, read-only again on arrival.
+# Records that processes send to each other: only the fields are sent, and they are read-only again
+# on arrival.
 
 
 class Immutable:

@@ -20,7 +20,8 @@ class Recurrent:
 
     ``h``, ``c``: the initial states, (L, D, N, O). ``y``: the hidden state of every step;
     ``cells``: the cell state of every step. ``h_final``, ``c_final``: the states after the last
-    step of each sequence. ``precision``: the node's own, in place of the session's dtype.
+    step of each sequence. ``precision``: the precision of this node, which replaces the session's
+    dtype.
     """
 
     spec: RnnSpec
@@ -48,7 +49,7 @@ class Recurrent:
         return cls(*given, origin=node.origin, precision=attrs.precision)
 
     def node(self) -> Node:
-        """Returns the node of these values; absent values at the end have no position."""
+        """Returns the node that has these values; absent values at the end have no position."""
         return Node(
             "Rnn",
             _cut(self.x, self.h, self.c, self.attention),
@@ -80,10 +81,11 @@ class Recurrent:
 
 
 def with_precision(graph: Graph, of: Mapping[str, LayerPrecision]) -> Graph:
-    """Returns the graph with the precision ``of[y]`` for each recurrent node; others follow the
-    session.
+    """Returns the graph with the precision ``of[y]`` for each recurrent node with output ``y``;
+    other nodes follow the session.
 
-    So {} removes every precision, including the precision of layers inside loops and branches.
+    So an empty ``of`` removes every precision, including the precision of layers inside loops and
+    branches.
     """
     nodes = []
     for node in graph.nodes:
@@ -110,12 +112,12 @@ class Part(NamedTuple):
 
     layer: int
     direction: int
-    """Its index on axis D."""
+    """The index of the direction on axis D."""
     spec: RnnSpec
 
     @property
     def side(self) -> Direction:
-        """left2right or right2left."""
+        """The direction by name: left2right or right2left."""
         return self.spec.direction
 
     @property
@@ -152,13 +154,15 @@ CELL_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The recurrent layers that a backend or format takes; a field's default takes all.
+    """The recurrent layers that a backend or format takes; the default of each field takes all
+    layers.
 
     ``who`` and ``kind`` are for messages: "oneDNN" and "u8" result in "oneDNN has no u8 LSTM with
     ...". ``functions``: names of functions that any gate may have, () for the cell's own only, None
-    for all. ``parameters``: whether functions may have an alpha and a beta. ``replaces``:
-    update="replace". ``projected``: an input that is projected already. ``apart``: stacks whose
-    directions are joined only at the end, stacking="onednn". ``dtypes``: of the weights.
+    for all. ``parameters``: whether functions may have an alpha and a beta. ``replaces``: whether
+    layers with update="replace" are taken. ``projected``: whether the input may be projected
+    already. ``apart``: whether the directions of a stack may be joined only at the end,
+    stacking="onednn". ``dtypes``: the dtypes of the weights.
     """
 
     who: str
@@ -180,7 +184,8 @@ class Limits:
 
 
 def why_not(spec: RnnSpec, weights: Sequence[RnnWeights], limits: Limits) -> str:
-    """Returns the first reason why a layer is beyond the limits, "" if it is within.
+    """Returns the first reason why a layer is beyond the limits; "" if the layer is within the
+    limits.
 
     ``weights``: the weights of each layer, as returned by `layers_of`.
     """

@@ -36,7 +36,8 @@ class Activation(NamedTuple):
 class Cell(Enum):
     """A recurrent cell, with the equations of oneDNN's RNN developer guide.
 
-    ``gates`` are in oneDNN's order. GRU keeps with u: h = u h' + (1-u) o. AUGRU cells scale u by (1
+    ``gates`` are in oneDNN's order. In a GRU, u is the share of the old state that is kept: h = u
+    h' + (1-u) o. AUGRU cells scale u by (1
     - attention). LBR cells ("linear before reset") have a fourth bias row u', inside r*(...).
 
     >>> onernn.Cell.LSTM.gates, onernn.Cell("lbr_gru").bias_rows
@@ -100,11 +101,11 @@ class RnnSpec:
 
     ``input_size`` is I. ``hidden_size`` is the number of units; the recurrent width O is
     ``projection_size`` if there is a projection. ``activations`` are strings or `Activation`, in
-    the order of `Cell.activations`; None and the cell's own mean the same. ``update``: what the
-    update gate of a GRU does: "keep" the old state with it, or "replace" the state by it.
-    ``gate_clip`` bounds every gate before its activation to [-gate_clip, gate_clip] (ONNX).
-    ``cell_clip`` = (min, max) bounds an LSTM's cell state, and with ``cell_clip_nan`` a NaN there
-    becomes the lower bound (MXNet). With ``input_forget`` an LSTM's forget gate is 1 - i (ONNX).
+    the order of `Cell.activations`; None means the cell's own activations. ``update`` says what the
+    update gate of a GRU scales: the old state ("keep"), or the new one ("replace"). ``gate_clip``
+    bounds every gate before its activation to [-gate_clip, gate_clip] (ONNX). ``cell_clip`` = (min,
+    max) bounds an LSTM's cell state, and with ``cell_clip_nan`` a NaN there becomes the lower bound
+    (MXNet). With ``input_forget`` an LSTM's forget gate is 1 - i (ONNX).
 
     Raises `ShapeError` for sizes below 1 and `ValueError` for fields that contradict the cell.
 
@@ -175,7 +176,7 @@ class RnnSpec:
 
     @property
     def functions(self) -> tuple[Activation, ...]:
-        """The activations in force, defaults included."""
+        """The activations that the layer applies, defaults included."""
         return self.activations or self.cell.activations
 
     @property

@@ -30,10 +30,12 @@ class SizeError(UnsupportedError, ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """A sum of products, ``terms`` = ((names, coefficient), ...); (((), 3),) is the number 3.
+    """A size as a sum of products, ``terms`` = ((names, coefficient), ...); (((), 3),) is the
+    number 3.
 
     Sizes are equal if they have the same value for all values of their names, such as T - T / 2 and
-    (T + 1) / 2. `_is_zero` decides it, for quotients that repeat within `_POINTS` points.
+    (T + 1) / 2. `_is_zero` decides whether sizes are equal, if their quotients repeat within
+    `_POINTS` points.
     """
 
     terms: tuple[tuple[Product, int], ...]
@@ -78,12 +80,12 @@ class Size:
         return total
 
     def degree(self, name: str) -> int:
-        """Returns the highest power of a name in it."""
+        """Returns the highest power of a name in the size."""
         return max((sum(_degree(each, name) for each in f) for f, _ in self.terms), default=0)
 
     def period(self, name: str) -> int:
-        """Returns a period: for values of the name with the same remainder by it, the size is a
-        polynomial.
+        """Returns a period: for all values of the name that have the same remainder by this period,
+        the size is a polynomial.
         """
         return lcm(*(each.period(name) for each in self.quotients if name in each.names))
 
@@ -106,14 +108,14 @@ class Size:
 
     @cached_property
     def number(self) -> int | None:
-        """The number that the size is, None if it contains a name."""
+        """The number if the size contains no name, otherwise None."""
         if not self.terms:
             return 0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
 
     @property
     def name(self) -> str | None:
-        """The name that the size is, None for everything else."""
+        """The name if the size is one name, otherwise None."""
         if len(self.terms) == 1 and len(self.terms[0][0]) == 1 and self.terms[0][1] == 1:
             factor = self.terms[0][0][0]
             return factor if isinstance(factor, str) else None
@@ -208,8 +210,8 @@ class Size:
 
     @property
     def signs(self) -> tuple[int, int] | None:
-        """The smallest and the largest sign that it may have if names and quotients are at least 0;
-        None: any sign.
+        """The smallest and the largest sign that the size may have if names and quotients are at
+        least 0; None: any sign.
         """
         number = dict(self.terms).get((), 0)
         named = [by for names, by in self.terms if names]
@@ -234,7 +236,9 @@ class Size:
         return out
 
     def most(self) -> Size:
-        """Returns an upper bound that grows with every name: the size without subtracted terms."""
+        """Returns an upper bound that grows with every name: the size without its subtracted
+        terms.
+        """
         return Size(tuple((names, by) for names, by in self.terms if by > 0))
 
     def __str__(self) -> str:
@@ -264,7 +268,7 @@ def _size_of(value: str | int) -> Size:
 
 
 _POINTS, _PIECE = 2 * 10**7, 10**6
-"""How many combinations of values two sizes are compared at, and how many of them at a time."""
+"""At how many combinations of values two sizes are compared, and at how many of them at a time."""
 
 
 @cache
@@ -281,11 +285,11 @@ def _degree(factor: Factor, name: str) -> int:
 
 
 def _is_zero(size: Size) -> bool:
-    """Returns whether a size is 0 for all values of its names; False if too many points decide it.
+    """Returns whether a size is 0 for all values of its names; False if this needs too many points.
 
-    Terms that share no name with the rest must be constant if the sum is. For values with the same
-    remainder a size is a polynomial. A polynomial is 0 if it is 0 at one point more than its
-    degree.
+    Terms that share no name with the other terms must be constant if the sum is constant. For
+    values with the same remainder a size is a polynomial. A polynomial is 0 if it is 0 at one point
+    more than its degree.
     """
     rest = 0
     for part in _apart(size):
@@ -337,8 +341,8 @@ class Quotient:
         return self.whole.names
 
     def period(self, name: str) -> int:
-        """Returns a period: for values of the name with the same remainder by it, the quotient is a
-        polynomial.
+        """Returns a period: for all values of the name that have the same remainder by this period,
+        the quotient is a polynomial.
         """
         inner = self.whole.period(name)
         if inner > 1:
@@ -390,8 +394,8 @@ equal.
 """
 
 _MOST_NUMBERS = 64
-"""Maximum length of a vector of integers that is followed: it describes a shape or axes,
-not data.
+"""Maximum length of a vector of integers whose values are known: such a vector describes a shape or
+axes, not data.
 """
 
 Numbers = Size | tuple[Size, ...]
@@ -399,7 +403,8 @@ Numbers = Size | tuple[Size, ...]
 
 @dataclass(frozen=True)
 class Type:
-    """dtype by NumPy's name, shape of the data, LoD levels from the outermost; None is unknown.
+    """The dtype by NumPy's name, the shape of the data, and the LoD levels from the outermost; None
+    is unknown.
 
     The shape of a ragged value is the shape of its steps, (W, ...). A single size may also be
     unknown. ``lod`` is () for a dense value. ``value`` holds the integers of a scalar or short
@@ -444,7 +449,7 @@ class Type:
 
     @property
     def numbers(self) -> Array | None:
-        """``value`` as int64; None if a size among them has a name."""
+        """``value`` as int64; None if one of the elements contains a name."""
         sizes = self.sizes
         return None if sizes is None or sizes.dtype == object else sizes
 
@@ -458,7 +463,7 @@ UNKNOWN = Type()
 
 
 def dense(dtype: str | None, shape: Iterable[Any] | None) -> Type:
-    """Returns the type of an array; sizes are numbers, names, `Size`, or None."""
+    """Returns the type of an array; each of its sizes is a number, a name, a `Size`, or None."""
     if shape is None:
         return Type(dtype, None, ())
     return Type(dtype, tuple(None if size is None else Size.of(size) for size in shape), ())

@@ -74,7 +74,8 @@ class RnnWeights(Immutable):
         peephole: Array | None = None,
         projection: Array | None = None,
     ) -> RnnWeights:
-        """Returns weights from layer (L, D, G, O, I) and iter in ldgoi, projection in ldoi.
+        """Returns weights from arrays in other layouts: layer (L, D, G, O, I) and iter in ldgoi,
+        projection in ldoi.
 
         The projection is (L, D, R, O) in that layout; bias and peephole are the same in both.
         Raises `ShapeError` naming the array.
@@ -233,7 +234,7 @@ def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
 
 
 class Scale(NamedTuple):
-    """A byte q = x * factor + shift, rounded to the nearest, ties to even, and saturated.
+    """Maps x to a byte q = x * factor + shift, rounded to the nearest, ties to even, and saturated.
 
     This is oneDNN's data scale and shift (RNN developer guide, rnn_data_qparams). QuantizeLinear
     has the scale 1 / factor and the zero point ``shift``.
@@ -249,7 +250,7 @@ UNIT: Final = Scale(127.0, 128.0)
 
 @dataclass(frozen=True, eq=False)
 class PartScales(Immutable):
-    """The scales of one layer in one direction; None: computed from the values by the kernel.
+    """The scales of one layer in one direction; None: the kernel computes them from the values.
 
     ``data``: of the input; ``state``: of h, or of the projected h if there is a projection. Weights
     are int8 w * factor, by output channel: ``layer`` and ``iter`` (G, O), ``projection`` (R,),
@@ -300,8 +301,8 @@ NO_SCALES: Final = PartScales()
 
 
 def own_factors(matrix: Array, axis: int) -> Array:
-    """Returns 127 / the largest magnitude along an axis, float32; kernels use it for each
-    column.
+    """Returns 127 / the largest magnitude along an axis, as float32; kernels use this factor for
+    each column.
     """
     largest = np.abs(matrix).max(axis=axis, initial=1e-30)
     return np.asarray(127 / largest, np.float32)
@@ -368,7 +369,7 @@ class LayerPrecision(Immutable):
             )
 
     def of(self, first: int, count: int = 1) -> LayerPrecision:
-        """Returns the precision of ``count`` parts from index ``first`` on."""
+        """Returns the precision of ``count`` parts of a stack, from index ``first`` on."""
         return LayerPrecision(self.dtype, self.parts[first : first + count])
 
 

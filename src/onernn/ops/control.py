@@ -1,7 +1,8 @@
-"""Operators that a session runs: recurrent layers, and ONNX's that run graphs of their own.
+"""Operators that a session runs: recurrent layers, and the ONNX operators that run graphs of their
+own.
 
-Attribute ``body`` is a `Graph`. After the body's own inputs come the values that it reads from
-outside.
+Attribute ``body`` is a `Graph`. The inputs of the body are its own inputs, followed by the values
+that it reads from outside.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _ROUNDS = 4  # rounds after which unsettled types of carried values become unkno
 
 
 def _outputs(body: Any, types: list[Type]) -> list[Type]:
-    """Returns the types of a body's outputs; sizes and offsets made inside have no name outside."""
+    """Returns the types of a body's outputs; sizes and offsets made inside the body have no name
+    outside.
+    """
     inputs = {value.name: each for value, each in zip(body.inputs, types, strict=True)}
     result = body.infer_types(inputs)
     names = frozenset(name for each in types for name in _names(each))
@@ -47,7 +50,7 @@ def _outside(x: Type, names: frozenset[str]) -> Type:
 
 
 def join_types(a: Type, b: Type) -> Type:
-    """Returns the type that holds for both."""
+    """Returns the type that holds for values of both types."""
     shape = None
     if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
         shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
@@ -81,7 +84,7 @@ def if_(
 
 
 def _of_any_value(types: Sequence[Type]) -> tuple[Type, ...]:
-    """Returns types of values that differ between branches, or from turn to turn."""
+    """Returns the types of values that differ between branches, or between turns of a loop."""
     return tuple(replace(each, value=None) for each in types)
 
 
@@ -134,7 +137,9 @@ def end_if(condition: Array, *given: Any, gives: str = "both") -> None:
 
 
 def _repeat(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
-    """Returns the types of the turn's number, of the flag to continue, and of the passed values."""
+    """Returns the types of the turn's number, of the flag that continues the loop, and of the
+    passed values.
+    """
     states = _of_any_value(values[: context.attrs.states])
     return (Type("int64", (), (), context.fresh("turn")), Type("bool", (), ()), *states)
 
@@ -158,16 +163,18 @@ def repeat(
     states: int,
     scanned: tuple[int, ...] = (),
 ) -> None:
-    """Begins a turn. ``scanned``: the axes along which the inputs after the states are read."""
+    """Begins a turn of a loop. ``scanned``: the axes along which the inputs after the states are
+    read.
+    """
 
 
 @op("Element", type=lambda context, x, _: _element(x, context.attrs.axis), **_MARK)
 def element(x: Any, turn: Array, *, axis: int = 0, backwards: int = 0) -> None:
-    """Reads element ``turn`` along an axis, counted from the end if it goes ``backwards``."""
+    """Reads element ``turn`` along an axis, counted from the end if ``backwards`` is set."""
 
 
 def _found_size(context: Context, x: Type) -> Type:
-    """Returns the type with a new name for its value if it is one unknown integer."""
+    """Returns the type; if its value is one unknown integer, the value gets a new name."""
     if x.value is not None or x.counts not in ((), (1,)) or x.shape is None:
         return x
     size = context.fresh("number")
@@ -176,7 +183,7 @@ def _found_size(context: Context, x: Type) -> Type:
 
 @op("FoundSize", type=_found_size, **_MARK)
 def found_size(x: Array) -> None:
-    """Makes an integer that a run computes one of the sizes of shapes."""
+    """Lets shapes use as a size an integer whose value is known only when the model runs."""
 
 
 @op("Again", type=_again, **_MARK)
@@ -191,8 +198,8 @@ def again(
     along: int | None = None,
     operators: int = 1,
 ) -> None:
-    """Ends a turn; ``more``: whether another one follows. ``operators``: the number of operators
-    per turn.
+    """Ends a turn of a loop; ``more``: whether another turn follows. ``operators``: the number of
+    operators per turn.
 
     ``given``: the states of this turn and of the next one, the gathered and the scanned values.
     """
@@ -219,7 +226,7 @@ def _stack(element: Type, axis: int, count: Size | None) -> Type:
 
 
 class Turns(NamedTuple):
-    """A Loop or a Scan: a graph that runs again and again.
+    """A Loop or a Scan: a graph that runs repeatedly.
 
     ``front``: how many inputs come before the states, 2 (the limit and the condition) or 0.
     ``states``: how many values each turn passes to the next one. Axes and directions (1: backwards)
@@ -246,7 +253,9 @@ class Turns(NamedTuple):
 
     @property
     def skip(self) -> int:
-        """The number of outputs before the states in the body: whether a further turn follows."""
+        """The number of the body's outputs before the states: they say whether a further turn
+        follows.
+        """
         return min(self.front, 1)
 
     def parts(self, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
@@ -393,7 +402,9 @@ def _batch_layer(m: Any, node: Node) -> None:
 
 
 def _layer_bytes(node: Node, x: Any, *_: Any) -> int:
-    """Returns the bytes of all steps' outputs, their cell states if asked for, and final states."""
+    """Returns the bytes of the outputs of all steps, of their cell states if asked for, and of the
+    final states.
+    """
     spec = node.attrs.spec
     words, sentences = (
         (len(x.data), len(x))

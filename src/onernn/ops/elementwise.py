@@ -102,7 +102,8 @@ def _hard_swish(x: Array) -> Any:
 def _quotient(bound: float, above: list[float], below: list[float]) -> Callable[[Array], Array]:
     """Returns Eigen's quotient of polynomials for an odd function: ONNX Runtime's on x86-64.
 
-    The highest power comes first. Products are fused there: of float32, here in float64.
+    The highest power comes first. Eigen fuses products and sums of float32; here they are computed
+    in float64.
     """
 
     def compute(x: Array) -> Array:
@@ -204,7 +205,7 @@ FORMULAS: dict[str, Formula] = {
     "negated": Formula("b", np.logical_not),
 }
 TRUE_OR_FALSE = ("is_nan", "equal", "less", "less_or_equal", "both", "either", "differ", "negated")
-"""Functions whose results are truths."""
+"""Functions whose results are true or false."""
 
 BETWEEN_HALVES = {"widened": "float32", "halved": "float16"}
 """Functions from float16 and to it, with the types of their results."""
@@ -316,7 +317,9 @@ def _of_one(function: str) -> Meaning:
 
 @_functions("Tanh=tanh Sigmoid=sigmoid")
 def _squash(function: str) -> Meaning:
-    """Returns an operator whose attribute ``rational=1`` asks for ONNX Runtime's bits."""
+    """Returns an operator whose attribute ``rational=1`` asks for the same bits as in ONNX
+    Runtime.
+    """
 
     def meaning(x: Place, *, rational: int = 0) -> Expression:
         return f"rational_{function}" if rational else function, x
@@ -358,7 +361,9 @@ def mean(first: Place, *rest: Place) -> Expression:
 
 @elementwise("Mod")
 def mod(a: Place, b: Place, *, fmod: int = 0) -> Expression:
-    """Returns the sign of the divisor, or with fmod=1 of the dividend."""
+    """Returns the remainder, which has the sign of the divisor, or with fmod=1 the sign of the
+    dividend.
+    """
     if fmod not in (0, 1):
         raise ShapeError(f"attribute fmod={fmod}: expected 0 or 1")
     return "remainder" if fmod else "modulo", a, b
@@ -366,7 +371,7 @@ def mod(a: Place, b: Place, *, fmod: int = 0) -> Expression:
 
 @elementwise("Clip", keeps=True)
 def clip(x: Place, low: Place | None = None, high: Place | None = None) -> Expression:
-    """Bounds x; if the bounds cross, the upper one holds."""
+    """Limits x to bounds; if the bounds cross, the upper bound holds."""
     above: Expression = x if low is None else ("most", x, low)
     if high is not None:
         return "least", above, high
@@ -412,7 +417,9 @@ def _cast_type(context: Context, x: Type) -> Type:
 
 @op("Cast", kind="elementwise", type=_cast_type, sized=True, keeps=True, growth=wide)
 def cast(x: Array, *, to: str) -> Array:
-    """Converts to the dtype that NumPy names ``to``; bfloat16 is float32 rounded to it."""
+    """Converts to the dtype that NumPy names ``to``; bfloat16 values are float32 values rounded to
+    bfloat16.
+    """
     if x.dtype == object:  # sizes
         return compare(np.not_equal, x, np.array(0)) if to == "bool" else x
     if to != "bfloat16":

@@ -18,8 +18,8 @@ from onernn.ops.growth import results, wide
 from onernn.ops.rules import Sizes, integers, same, sizes_rule, with_size
 from onernn.ops.windows import Window
 
-# Attribute ``non_negative`` is our own: ONNX counts negative indices from the end, Paddle and MXNet
-# do not.
+# Attribute ``non_negative`` is onernn's own: ONNX counts negative indices from the end, Paddle and
+# MXNet do not.
 
 
 def _check_indices(non_negative: bool, indices: Array, size: int) -> None:
@@ -149,7 +149,7 @@ def _pad(
 
 
 def _around(_: Any, x: Type, pads: Type, value: Any = None, axes: Type | None = None) -> Any:
-    """Returns (axis, before, after) of each axis with pads; None if only a run knows them."""
+    """Returns (axis, before, after) of each axis with pads; None if only a run knows the pads."""
     chosen = range(rank_of(x)) if axes is None else integers(axes)
     if pads.numbers is None or chosen is None:
         return None
@@ -298,7 +298,9 @@ _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.m
 
 
 def _inside(indices: Array, sizes: Array | int) -> Array:
-    """Returns indices counted from the front. Raises `ShapeError` outside of [-size, size)."""
+    """Returns the indices, counted from the front. Raises `ShapeError` for indices outside of
+    [-size, size).
+    """
     if indices.dtype.kind not in "iu":
         raise ShapeError(f"indices: expected integers, got {indices.dtype}")
     outside = (indices < -sizes) | (indices >= sizes)
@@ -309,8 +311,8 @@ def _inside(indices: Array, sizes: Array | int) -> Array:
 
 
 def _update(reduction: str, out: Array, places: Any, updates: Array) -> None:
-    """Writes updates to their places. The last update of a place stays, the same as in ONNX
-    Runtime.
+    """Writes updates to their places. If several updates have the same place, the last one stays,
+    the same as in ONNX Runtime.
     """
     if updates.dtype != out.dtype:
         raise ShapeError(f"updates: expected {out.dtype}, the dtype of data, got {updates.dtype}")

@@ -37,7 +37,9 @@ def batch_product(m: Any, node: Node) -> None:
 
 
 def product_paths(_: Any, a: Type, b: Type, *zeros: Type | None) -> list[Path]:
-    """Returns the paths of stacks of matrices, and of zero points: per row of a, column of b."""
+    """Returns the paths of stacks of matrices, and of zero points: one per row of a, or one per
+    column of b.
+    """
     first, second = rank_of(a), rank_of(b)
     stacks = max(first, second, 2) - 2
     rows, columns = [stacks] * (first > 1), [stacks + (first > 1)] * (second > 1)
@@ -142,7 +144,7 @@ def _einsum_type(context: Context, *factors: Type) -> Type:
 
 
 def _batch_einsum(m: Any, node: Node) -> None:
-    """Adds the Einsum of all rows: one more letter comes first."""
+    """Adds the Einsum of all rows: in it one more letter comes first."""
     terms, result = _terms(node.attrs.equation)
     from string import ascii_letters  # compiles a pattern
 

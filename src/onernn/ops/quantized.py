@@ -27,7 +27,7 @@ from onernn.ops.reducing import as_column
 from onernn.ops.windows import conv
 
 _EXACT = 256
-"""Products of two numbers of nine bits whose sum float32 holds exactly."""
+"""The number of products of two nine-bit numbers whose sum float32 holds exactly."""
 
 
 def _is_single(values: Array) -> bool:
@@ -36,7 +36,8 @@ def _is_single(values: Array) -> bool:
 
 
 def _check_parameters(x: Array, scale: Array, zero: Array | None, of: Array | None) -> None:
-    """Raises `ShapeError` for wrong scales, and zero points of another dtype than ``of`` has.
+    """Raises `ShapeError` for wrong scales, and for zero points whose dtype differs from the dtype
+    of ``of``.
 
     ONNX Runtime takes one number as () or (1,), and its quantizer writes both side by side.
     """
@@ -118,7 +119,8 @@ def dequantize_linear(
 
 
 def parameters(low: Array, high: Array) -> tuple[Array, Array]:
-    """Returns (scales, zero points) that hold ranges in unsigned bytes: float32, the latter whole.
+    """Returns (scales, zero points) with which unsigned bytes hold ranges: both are float32, zero
+    points are whole.
 
     0 is in each range. A range that is not finite has the scale NaN. A range without width, or with
     a width too small for a float32 scale, has the scale 1.
@@ -149,7 +151,9 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
 
 
 def _shift(role: str, x: Array, zero: Array | None, column: bool) -> Array:
-    """Returns x minus its zero point: one for all, one per row of ``a``, or per column of ``b``."""
+    """Returns x minus its zero point: one for all elements, one per row of ``a``, or one per column
+    of ``b``.
+    """
     if x.dtype not in (np.uint8, np.int8):
         raise ShapeError(f"{role}: expected uint8 or int8, got {x.dtype}")
     whole = x.astype(np.int16)
@@ -168,7 +172,9 @@ def _shift(role: str, x: Array, zero: Array | None, column: bool) -> Array:
 
 
 def exact_product(a: Array, b: Array) -> Array:
-    """Returns the product of integers of nine bits, modulo 2**32, from float32's own products."""
+    """Returns the matrix product of nine-bit integers, modulo 2**32, computed by float32 matrix
+    products.
+    """
     sums = np.zeros((), np.int32)
     for k in range(0, max(a.shape[-1], 1), _EXACT):
         some = b[k : k + _EXACT] if b.ndim == 1 else b[..., k : k + _EXACT, :]
@@ -225,7 +231,7 @@ _FUNCTIONS: tuple[tuple[Callable[..., Array], ...], ...] = (
     tuple(function(Activation(name)) for name in ("sigmoid", "tanh")),
     tuple(FORMULAS[f"rational_{name}"].compute for name in ("sigmoid", "tanh")),
 )
-"""Of gates: accurate ones, and those with ONNX Runtime's bits."""
+"""Functions of gates: accurate ones, and those with the same bits as in ONNX Runtime."""
 
 
 class Quantized(NamedTuple):
@@ -262,7 +268,7 @@ def shift_bytes(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
 def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Quantized:
     """Returns x as whole floats with one range along ``axes``; zeros outside of ``inside``.
 
-    A range with NaN has the step NaN.
+    If a range contains NaN, its step size is NaN.
     """
     x = np.where(inside, x, np.float32(0))
     low, high = x.min(axes, keepdims=True, initial=0), x.max(axes, keepdims=True, initial=0)
@@ -349,7 +355,7 @@ def lstm(
     ``together`` does not exist in ONNX: it means one scale for all sequences, the same as in ONNX
     Runtime on one thread. The scale also covers the padding up to the longest sequence, and the
     states of a sequence until the step after its last one, because ONNX Runtime then writes zeros
-    into Y. With 2 it also covers later states, because there is no Y.
+    into Y. With ``together=2`` the scale also covers later states, because there is no Y.
     """
     _check(attrs, x, w, r, b, lengths, h, c, p)
     words = max(x.shape[0], 1) * max(x.shape[1], 1)
@@ -412,7 +418,7 @@ class _Cell:
     def step(self, fed: Array, h: Array, c: Array, counts: Array) -> tuple[Array, Array]:
         """Returns the states (h, c) after a step.
 
-        ``counts``: the rows of h that decide the range of its bytes.
+        ``counts``: the rows of h that determine the range of the bytes of h.
         """
         row = in_bytes(h, counts, self.axes)
         product = exact_product(row.whole, self.r).astype(np.float32)

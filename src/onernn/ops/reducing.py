@@ -262,7 +262,7 @@ def batch_normalization(
 
 
 def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    """Returns x minus its mean along axes, over the root of its variance."""
+    """Returns x minus its mean along axes, divided by the root of its variance."""
     centred = x - x.mean(axis=axes, keepdims=True)
     variance = np.square(centred).mean(axis=axes, keepdims=True)
     return centred / np.sqrt(variance + x.dtype.type(epsilon))

@@ -122,7 +122,9 @@ def spread(flow: Any, node: Node, paths: Sequence[tuple[str, Path]]) -> State:
 
 
 def view(flow: Any, node: Node) -> State:
-    """Returns the same elements in the same order under another shape."""
+    """Returns the rows of a result that has the same elements in the same order under another
+    shape.
+    """
     x, out = node.inputs[0], node.outputs[0]
     state = flow[x]
     if None in flow.shape(node, out):  # a row could choose the shape of the result
@@ -159,7 +161,7 @@ def _words(flow: Any, node: Node, name: str) -> Rows:
 
 
 def each_sequence(flow: Any, node: Node) -> State:
-    """Returns an operator within the sequences of its first input."""
+    """Returns the rows of an operator that works within the sequences of its first input."""
     x, *others = node.inputs
     flow.expect_alike(node, others)
     return _words(flow, node, x)
@@ -234,7 +236,7 @@ def layer(flow: Any, node: Node) -> tuple[State, ...]:
 
 
 def turns(flow: Any, node: Node) -> tuple[State, ...]:
-    """Returns a Loop or a Scan."""
+    """Returns the rows of the outputs of a Loop or a Scan."""
     from onernn.ops.control import Turns  # its operators use this rule
 
     own = Turns.of(node.attrs)

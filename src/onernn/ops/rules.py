@@ -51,7 +51,7 @@ def truths(_: Context, *given: Type) -> Type:
 
 
 def common(*given: Type) -> str | None:
-    """Returns the dtype that all have."""
+    """Returns the dtype that all inputs have."""
     dtypes = {each.dtype for each in given}
     return dtypes.pop() if len(dtypes) == 1 else None
 
@@ -80,7 +80,7 @@ def volume(sizes: Sequence[Size | None]) -> Size | None:
 
 
 def quotient(size: Size | None, by: Size | None) -> Size | None:
-    """Returns the exact quotient, None if it is not known to be an integer."""
+    """Returns the exact quotient; None if the quotient is not known to be an integer."""
     if size is None or by is None or by == Size(()):
         return None
     try:

@@ -79,8 +79,8 @@ def _append(context: Context, *values: Type) -> Type:
 
 @op("SequenceAppend", kind="sequences", type=_append)
 def sequence_append(first: Ragged, *rest: Ragged) -> Ragged:
-    """Returns the sequences of all values in one batch, in the order of the values; upper levels
-    likewise.
+    """Returns the sequences of all values in one batch, in the order of the values; joins upper LoD
+    levels in the same way.
     """
     values = (first, *rest)
     running().ask(sum(bytes_of(value.data) for value in values))
@@ -231,10 +231,11 @@ def _pool(_: Context, x: Type) -> Type:
 
 @op("SequencePool", kind="sequences", type=_pool, rows=row_rules.pool)
 def sequence_pool(x: Ragged, *, kind: str, empty: float = 0.0) -> Ragged | Array:
-    """Returns one row per sequence, of ``kind``; ``empty`` for a sequence of length zero.
+    """Returns one row per sequence, reduced by ``kind``; ``empty`` is the row of a sequence of
+    length zero.
 
-    "sqrt" is the sum divided by the square root of the length. Upper levels stay: (N, ...) under
-    them.
+    "sqrt" is the sum divided by the square root of the length. Upper LoD levels stay: (N, ...)
+    under them.
     """
     filled = x.lengths > 0
     running().ask(len(x) * word_bytes(x))

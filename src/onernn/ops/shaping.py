@@ -99,7 +99,9 @@ def size(x: Array) -> Array:
 
 
 def _ask(shape: Type) -> Sizes | None:
-    """Returns the shape in an input of integers; only its rank if the values are unknown."""
+    """Returns the shape that an input of integers asks for; only its rank if the values are
+    unknown.
+    """
     if shape.sizes is not None:
         return tuple(map(Size.of, shape.sizes))
     rank = shape.shape[0] if shape.shape else None
@@ -203,7 +205,9 @@ def tile(x: Array, repeats: Array) -> Array:
 Ints = tuple[int, ...]
 
 FAR = 2**31 - 1
-"""A Slice to here takes all that is left: exporters write the largest number of 32 or 64 bits."""
+"""A Slice that ends here takes all remaining elements: exporters write the largest number of 32 or
+64 bits.
+"""
 
 
 @op(
@@ -400,7 +404,7 @@ def reshape(x: Array, shape: Shape, *, allowzero: int = 0) -> Array:
 def _check_backwards(size: int, start: int, end: int, step: int) -> None:
     """Refuses slices for which ONNX's text, its reference and ONNX Runtime 1.32 disagree.
 
-    For the largest integer as the end, ONNX Runtime takes all elements. For a start before the
+    If the end is the largest integer, ONNX Runtime takes all elements. If the start is before the
     axis, the reference takes none.
     """
     if step < 0 and (end in (FAR, 2**63 - 1) or start < -max(size, 1)):

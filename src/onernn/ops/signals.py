@@ -26,7 +26,8 @@ _F32 = np.float32
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
-    """An axis of ``size`` elements that becomes one of ``target``; begin and end of its region.
+    """An axis of ``size`` elements that becomes an axis of ``target`` elements, and the begin and
+    end of its region.
 
     ``exact``: it was not rounded down to them.
     """
@@ -235,7 +236,7 @@ def resize(
 
 class Resampled(NamedTuple):
     """An axis of which each result reads the element ``before``, or both with the weight ``rest``
-    of ``after``. ``outside``: results that are not on the axis.
+    of ``after``. ``outside``: the results that are not on the axis.
     """
 
     at: int

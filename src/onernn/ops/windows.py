@@ -28,10 +28,12 @@ from onernn.ops.rules import ONE, common
 ATTRIBUTES: Mapping[str, Any] = MappingProxyType(
     {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
 )
-"""Without numbers: windows of neighbours, nothing added, one element further each time."""
+"""By default, a window consists of neighbours, nothing is added, and the window moves by one
+element.
+"""
 
 _FAR = 2**31
-"""Windows are smaller; sizes of more would overflow in C."""
+"""All windows are smaller than this: larger sizes would overflow in C."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Window:
         return self.dilation * (self.size - 1) + 1
 
     def reach(self, count: int) -> int:
-        """Returns the elements from the first one of the first place to the last of the last."""
+        """Returns how many elements there are from the first one of the first place to the last one
+        of the last place.
+        """
         return (count - 1) * self.stride + self.extent
 
     def tap(self, index: int, count: int) -> slice:
@@ -181,7 +185,9 @@ def bytes_padded(x: Array, windows: Sequence[Window], counts: Sequence[int]) -> 
 
 
 _AT_ONCE = 2**22
-"""Elements that windows see, copied for one product: with more, images go one by one."""
+"""The number of elements of windows that are copied for one matrix product: if there are more,
+images go one by one.
+"""
 
 
 def _check(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
@@ -322,7 +328,7 @@ def _conv_transpose_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> W
     batched="batch",
 )
 def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """Adds the weights, times each element, around the place of the element."""
+    """Adds the weights, multiplied by each element, around the place of this element."""
     _check(attrs, x, w, bias, back=True)
     windows, sizes, groups = windows_of(attrs, w.shape[2:]), x.shape[2:], attrs.group
     reached = find_transposed_sizes(attrs, windows, sizes)

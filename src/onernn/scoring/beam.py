@@ -19,7 +19,7 @@ require("apache_beam", "beam")
 from apache_beam.ml.inference.base import ModelHandler  # noqa: E402
 
 _SHOWN = 10_000
-"""Characters of a row that cannot be read, in the reason for its rejection."""
+"""Number of characters of an unreadable row that the reason for its rejection shows."""
 
 Row = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ class ScorerHandler(ModelHandler):  # type: ignore[misc]
     Rows are dictionaries, and ``schema`` is the type of their columns. A result is the dictionary
     of the scorer's row: the kept columns, the outputs and ``rejected``. A row that the schema
     cannot hold unchanged has nulls for all other columns; its reason has its text.
-    ``min_batch_size``, ``max_batch_size``: rows that are scored together. Wrap the
+    ``min_batch_size``, ``max_batch_size``: the number of rows that are scored together. Wrap the
     handler in Beam's `KeyedModelHandler` for rows with keys.
 
     The scorer should have ``threads=1``: Beam runs several threads or processes.
@@ -81,7 +81,9 @@ class ScorerHandler(ModelHandler):  # type: ignore[misc]
 
 
 def read_rows(rows: Sequence[Row], schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
-    """Returns rows as a table, and why some of them, by their number, have nulls in it."""
+    """Returns rows as a table, and the reasons why some rows, by their number, have nulls in the
+    table.
+    """
     values, bad = list[dict[str, Any]](), dict[int, str]()
     for index, row in enumerate(rows):
         try:

@@ -25,7 +25,7 @@ _MOST_VALUES = 2**31 - 1  # of one array of lists
 class Column:
     """A column of a table as one input.
 
-    ``bad``: why a row cannot be an input, by its number. ``words``: the work of each row;
+    ``bad``: why a row cannot be an input, by the row's number. ``words``: the work of each row;
     ``filled``: whether a row has values at all. ``shapes`` (N, K): rows of one batch have the same
     one; the sequences of a ragged input differ. ``axis``: the batch axis of a dense input. Raises
     `ShapeError` if no row fits.
@@ -129,7 +129,7 @@ class Column:
         return out
 
     def batch(self, rows: Int64) -> Batch:
-        """Returns the rows, in this order; they have the same shape and none is bad."""
+        """Returns the rows as a batch, in this order; they have the same shape and none is bad."""
         data = self._leaf[self._entries(-1, rows)]
         shape = tuple(self.shapes[rows[0]])
         declared = self._value.shape

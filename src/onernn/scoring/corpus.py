@@ -29,16 +29,16 @@ _CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4", "br": "brotl
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,8}")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 1000
-"""Rows of JSON that give the columns and their types."""
+"""Number of rows of JSON that determine the columns and their types."""
 _CHUNK = 1024  # rows
 _BUFFER = 2**20
-"""Bytes of each column that are read at once."""
+"""Number of bytes of each column that are read at a time."""
 _LINE = 2**30
-"""Bytes of the longest line."""
+"""Maximum number of bytes of a line."""
 NOTE = "onernn"
 """The key of a note in the metadata of each file that a scoring writes."""
 _RAW = 10_000
-"""Bytes of a line that cannot be read, in the reason for its rejection."""
+"""Number of bytes of an unreadable line that the reason for its rejection shows."""
 
 
 class Origin(NamedTuple):
@@ -119,7 +119,9 @@ class Window(NamedTuple):
 
 
 class _Ranges(Sequence[Origin]):
-    """The origins of rows of Parquet: a file, the first row's number, and how many follow."""
+    """The origins of rows of Parquet: a file, the first row's number, and the number of rows that
+    follow.
+    """
 
     def __init__(self, ranges: Iterable[tuple[str, int, int]] = ()) -> None:
         self._ranges = [*ranges]
@@ -128,7 +130,7 @@ class _Ranges(Sequence[Origin]):
         self._ranges.append((file, start, count))
 
     def take(self, size: int) -> _Ranges:
-        """Returns the first rows, and takes them away."""
+        """Returns the first rows, and removes them."""
         taken, ranges, self._ranges = _Ranges(), self._ranges, []
         for file, start, count in ranges:
             first = min(size, count)
@@ -165,7 +167,7 @@ class Corpus:
     """The rows of a file, or of all files in a folder or under a URI, in the order of their names.
 
     Files are Parquet, or lines of JSON if their names say so. Names that begin with _ or a dot are
-    passed over. Folders named NAME=VALUE are columns: of integers if every value is written as one,
+    skipped. Folders named NAME=VALUE are columns: of integers if every value is written as one,
     else of text. ``inputs``: columns that the model takes; ``keep``: the columns to read in
     addition, or all. Other columns may be of any types. The columns of all files are joined, with
     nulls if a file lacks one. The first rows of JSON decide its columns. A JSON value that its
@@ -281,7 +283,7 @@ class Corpus:
         return sum(1 for _ in self._lines(file, file + 1))
 
     def set_lines(self, counts: Sequence[int]) -> None:
-        """Notes how many rows each file of JSON has."""
+        """Records how many rows each file of JSON has."""
         self.blocks = [Block(file, 0, 0, lines) for file, lines in enumerate(counts)]
         self.rows = self.estimate = sum(counts)
 

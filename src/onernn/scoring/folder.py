@@ -1,4 +1,6 @@
-"""Folders of results: files that are whole or not there, and how the folder was begun."""
+"""Folders of results: a file is there completely or not at all, and the folder records how it was
+begun.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _DIGEST = re.compile(rb'"sha256": "([0-9a-f]{64})"')
 _BLANK = b"0" * 64
 """What a part's digest is computed with in its own place."""
 _FOOTER = 2**26
-"""Bytes of the largest footer that is read."""
+"""Maximum number of bytes of a footer that is read."""
 
 
 class Part(NamedTuple):
@@ -163,12 +165,12 @@ class Folder:
         return corpus in (self._begun["corpus"], self._begun.get("seen"))
 
     def accept(self, corpus: list[Any]) -> None:
-        """Notes the corpus as one that has the rows of the folder."""
+        """Records the corpus as one that has the rows of the folder."""
         self._begun["seen"] = corpus
         self._write(MANIFEST, self._text())
 
     def drop(self, window: int, why: str) -> None:
-        """Takes a part for one that is to be scored again."""
+        """Treats a part as one that has to be scored again."""
         del self.parts[window]
         self.repaired.append(f"{self.name}/{_name(window)}: {why}")
 

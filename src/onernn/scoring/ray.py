@@ -16,7 +16,7 @@ from onernn.scoring.folder import MOST_ATTEMPTS
 
 T = TypeVar("T")
 _LARGEST = 2**31 - 2**20
-"""Bytes of a row of Ray's data sets."""
+"""Maximum number of bytes of a row of Ray's data sets."""
 
 
 class GivenUp(NamedTuple):

@@ -32,7 +32,9 @@ from onernn.scoring.scorer import REJECTED, WORDS, Scorer
 from onernn.scoring.systems import hiding_secrets
 
 WINDOW = 4096
-"""Rows of an output file: what is lost at most where a run is killed, by each of its threads."""
+"""Number of rows of an output file: if a run is killed, each of its threads loses at most this many
+rows.
+"""
 T = TypeVar("T")
 
 
@@ -309,7 +311,7 @@ class _Run:
             )
 
     def _pass(self, engine: str, workers: int | None, again: bool = False) -> None:
-        """Scores the windows that are not done; ``again``: only windows that had to wait."""
+        """Scores the windows that are not done; ``again``: only the windows that had to wait."""
         done, only = {*self._folder.parts}, [*self._open] if again else None
         if done:
             self._work.scorer.expect(self._folder.schema())

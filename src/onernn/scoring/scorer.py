@@ -25,11 +25,11 @@ from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.scoring.columns import Column, OpenTypeError, Result, batch_size, parse_type
 
 WORDS = 20_000
-"""Words of a batch: enough for the kernels, and its values stay small."""
+"""Number of steps of a batch: enough for the kernels, and the values of the batch stay small."""
 REJECTED = "rejected"
 """The column that says why a row was not scored, null for all others."""
 _SPARSE = 100
-"""Rows of a batch for each that is compared with a run of its own."""
+"""For this many rows of a batch, one row is compared with a run of its own."""
 _CLOSE, _NEAR = 1e-3, 0.05
 """Largest difference relative to the largest value, in float32 and in narrower types. Batches of
 other sizes are rounded otherwise; other rows change far more."""
@@ -41,12 +41,12 @@ class Scorer:
     ``model``: a `Session`, or a model for one, with the options of `Session` from ``dtype`` on.
     ``inputs``: the column of each input; by default the input's name. ``outputs``: the column of
     each output; outputs that are not listed are left out; by default all outputs, by their names.
-    ``words``: the steps of a batch, at most, unless one row has more. ``batch_axis``: the axis of
-    rows of dense inputs and outputs, one integer for all or by name; the last axis of arrays with
-    fewer axes. For most outputs the axis is known. ``types``: the types of columns by output, as
-    pyarrow's or by name, such as "list<float>": an output whose type the model leaves open needs
-    one if no row was scored yet. ``keep``: the columns of the table that the result keeps, before
-    the outputs; by default all.
+    ``words``: the maximum number of steps of a batch, unless one row has more. ``batch_axis``: the
+    axis of rows of dense inputs and outputs, one integer for all or by name; the last axis of
+    arrays with fewer axes. For most outputs the axis is known. ``types``: the types of columns by
+    output, as pyarrow's or by name, such as "list<float>": an output whose type the model leaves
+    open needs one if no row was scored yet. ``keep``: the columns of the table that the result
+    keeps, before the outputs; by default all.
 
     Raises `ShapeError` for names that the model does not have, and for two outputs of one column;
     `UnsupportedError` for a compiled file.
@@ -210,7 +210,7 @@ class Scorer:
         return self(columns.empty_table()).schema
 
     def expect(self, schema: pa.Schema) -> None:
-        """Notes the types of outputs in a table that was scored before."""
+        """Records the types of outputs in a table that was scored before."""
         for name, column in self.outputs.items():
             self._types.setdefault(name, schema.field(column).type)
 

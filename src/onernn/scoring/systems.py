@@ -27,7 +27,7 @@ _TABLES = {
 }
 """Names that only a table format's folder has: the format, and what reads its current rows."""
 _SECRET = 4
-"""Characters of the shortest word that is hidden in the messages of others."""
+"""Number of characters of the shortest word that is hidden in messages of other packages."""
 
 
 def open_system(where: str) -> tuple[FileSystem, str]:
@@ -123,8 +123,8 @@ def _clean(value: Any, texts: Mapping[str, str]) -> Any:
 def list_files(system: FileSystem, root: str, where: str) -> list[FileInfo]:
     """Returns the files of a folder and its folders by their paths, or the one file.
 
-    Names that begin with _ or a dot are passed over. Raises `FileNotFoundError`, and
-    `UnsupportedError` for the folder of a table format: it also holds rows that were deleted.
+    Names that begin with _ or a dot are skipped. Raises `FileNotFoundError`, and `UnsupportedError`
+    for the folder of a table format: it also holds rows that were deleted.
     """
     info = system.get_file_info(root)
     if info.type == FileType.NotFound:

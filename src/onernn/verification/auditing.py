@@ -1,4 +1,4 @@
-"""Known faults of its own framework that hit a model, and the error that they make."""
+"""Known faults of a model's own framework that affect the model, and the error that they make."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Finding:
 class AuditReport:
     """The findings, and for each path the outputs under all of its faults together.
 
-    ``batch``: on what inputs. ``ways``: what each path is. True if no fault counts.
+    ``batch``: the inputs of the runs. ``ways``: a description of each path. True if no fault
+    counts.
 
     `audit` returns it, with an example.
     """
@@ -94,14 +95,15 @@ def audit(
     params: str | Path | None = None,
     rules: Mapping[str, Any] | None = None,
 ) -> AuditReport:
-    """Finds known faults of stock Paddle or MXNet that hit a saved model, and faults of ONNX files.
+    """Finds known faults of stock Paddle or MXNet that affect a saved model, and faults of ONNX
+    files.
 
     It needs no framework.
 
     ``model``: a file for `load`, or the result of `load`, whose file is read again; ``params`` and
-    ``rules``: see `load`. ``data``: a recording, for its inputs;
-    without it the audit makes ragged inputs with an empty sequence. It repeats each fault on the
-    reference, first by itself, then all faults of a path together.
+    ``rules``: see `load`. ``data``: a recording, of which the inputs are used; without it the audit
+    makes ragged inputs with an empty sequence. The audit repeats each fault on the reference, first
+    by itself, then all faults of a path together.
 
     Raises `ModelFormatError` if the file is not a model or the recording does not fit. Raises
     `UnsupportedError` if an operator cannot run, or if no inputs can be made.

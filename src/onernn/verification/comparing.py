@@ -48,7 +48,7 @@ def tolerance_of(dtype: str, atol: float | None, rtol: float | None, *outputs: B
     """Returns the default tolerance of a dtype, except for the values that a caller sets; other
     dtypes have none.
 
-    ``outputs``: the arrays to compare. If one has a narrow dtype, that rounds the result, so the
+    ``outputs``: the arrays to compare. If one has a narrow dtype, its values are rounded, so the
     relative default is wider.
     """
     default = TOLERANCES.get(dtype, Tolerance(0, 0))
@@ -61,7 +61,9 @@ def tolerance_of(dtype: str, atol: float | None, rtol: float | None, *outputs: B
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One output's verdict. ``max_rel`` is max|a-b| / max|reference|; ``reason``: why it failed."""
+    """One output's verdict. ``max_rel`` is max|a-b| / max|reference|; ``reason``: why it
+    failed.
+    """
 
     name: str
     passed: bool
@@ -161,7 +163,7 @@ def largest_difference(outputs: Batches, expected: Batches) -> float:
 
 GIVEN = "is given"
 MAP = "--map MINE=THEIRS (names={MINE: THEIRS})"
-"""The words of a note on inputs that are matched in order, and of how to match them by name."""
+"""The words of a note that says that inputs are matched in order, and how to match them by name."""
 
 
 def pair_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Value]:
@@ -321,7 +323,7 @@ def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
 
 
 def map_data(value: Batch, change: Callable[[Array], Array]) -> Batch:
-    """Returns a batch under the same offsets, with ``change`` made to its numbers."""
+    """Returns a batch with the same offsets, whose numbers are the result of ``change``."""
     data = change(data_of(value))
     return value.with_data(data) if isinstance(value, Ragged) else data
 

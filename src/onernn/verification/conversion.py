@@ -76,11 +76,11 @@ from onernn.verification.verifying import (
 _log = logging.getLogger("onernn")
 _TOLERANCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _PARAMETERS = 10**9
-"""Bytes of parameters up to which a written file is run: it needs as many again."""
+"""Up to this many bytes of parameters, a written file is run: the run needs as many bytes again."""
 
 
 class WrongFileError(UnsupportedError):
-    """A new file differs from its model, and is deleted; ``report``: the comparison."""
+    """A new file differs from its model and is deleted; ``report``: the comparison of both."""
 
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
@@ -201,7 +201,9 @@ def _beside_its_model(
     rtol: float | None,
     options: Mapping[str, Any],
 ) -> Report:
-    """Compares a file with its model. Raises an `OnernnError` if that is not possible."""
+    """Compares a file with the model that it was written from. Raises an `OnernnError` if that is
+    not possible.
+    """
     layers = (Recurrent.of(node).layers for node in every_node(model) if node.op == "Rnn")
     held = [model.constants, *(each.arrays for stack in layers for each in stack)]
     if sum(array.nbytes for arrays in held for array in arrays.values()) > _PARAMETERS:
@@ -446,7 +448,7 @@ SEEDS = (101, 102, 103)
 
 @dataclass(frozen=True)
 class Repair:
-    """The changes of a model, and whether it is right now.
+    """The changes of a model, and whether the repaired model is right.
 
     ``changes``: lines, node by node. ``after``: the written file against the reference, on the
     first batch of `SEEDS` on which they differ, or on the last; None if nothing was written.
@@ -479,9 +481,10 @@ def repair(
 ) -> Repair:
     """Undoes the faults of a model that `verify` finds, and writes the model if it is then right.
 
-    ``model``: a model, its path, or a report of `verify` on it. ``path``: the file to write, of a
-    kind that `onernn.convert` writes. `verify` explains the other arguments; a report already
-    contains them. ``note`` gets the remarks of a writer.
+    ``model``: a model, its path, or a report of `verify` on the model. ``path``: the file to write,
+    of a kind that `onernn.convert` writes. `verify` explains the other arguments; a report already
+    contains them. ``note(text)`` is called with each remark of the writer about the written file;
+    by default it logs a warning.
 
     With a second model, it undoes proved causes, and compares the written file with that model on
     fresh inputs. With only a recording, it undoes a cause if no other known fault explains the
@@ -574,7 +577,7 @@ def _repair(
 
 
 def _find_doubt(report: Report, progress: Progress) -> str:
-    """Returns why a recording does not decide which fault a model has, "" if it does.
+    """Returns the reason why a recording does not decide which fault a model has; "" if it decides.
 
     Several faults may explain a recording: then it must not matter which of them is undone.
     """

@@ -1,4 +1,6 @@
-"""The machine and its packages, and every combination against the float64 reference."""
+"""Examines the machine and its packages, and compares every combination with the float64
+reference.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ MODES = ("inference", "training")
 MISSING = "missing"
 """The version of oneDNN if there is none."""
 EXTRAS = ("onnx", "torch", "paddle", "mxnet", "keras", "keras-live", "openvino", "score", "ray")
-"""Those for users; the checkout uses the others."""
+"""The extras for users; the checkout uses the others."""
 WORKS, SLOWER, REFUSED, WRONG = "works", "slower path", "refused", "WRONG"
 NEVER_RAN = "never ran"
 
@@ -79,7 +81,7 @@ class Finding:
     guide: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the fields, and the combination's fields in place of it."""
+        """Returns the fields, with the fields of the combination in place of the combination."""
         result = vars(self).copy()
         return {**result.pop("combination")._asdict(), **result}
 
@@ -294,7 +296,7 @@ def examine_one(backend: Backend, combination: Combination) -> Finding:
 
 
 def in_guide(combination: Combination) -> bool:
-    """Returns whether oneDNN's guide has it in its table of data types."""
+    """Returns whether oneDNN's guide has the combination in its table of data types."""
     if combination.dtype not in OURS:
         return False
     return GUIDE[OURS[combination.dtype].row].has(

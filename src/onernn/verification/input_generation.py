@@ -1,7 +1,8 @@
 """Inputs on which faults differ, for a model without a recording.
 
-Sequences of length 0, 1 and long ones in no order, values after their ends, initial states that
-are not zero, and inputs large enough to saturate gates. Every recurrent layer runs several steps.
+The inputs have sequences of length 0, 1 and long ones in no order, values after their ends, initial
+states that are not zero, and values large enough to saturate gates. Every recurrent layer runs
+several steps.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ from onernn.verification.tracing import StepCounter, fast_backend
 TIME, BATCH = 14, 5
 _LOUD = 6.0
 _LONGEST = 65
-"""Unrolled layers have a length of their own, which they do not always declare: all up to it."""
+"""Unrolled layers have a fixed length, which they do not always declare: all lengths up to this one
+are tried.
+"""
 _LENGTHS = (TIME, 1, 256, *range(2, _LONGEST), 128, *(2**k for k in range(9, 17)))
 """A usual one, a step, some samples of sound, as models of speech take for a step; then all."""
 _STEPS = 8
-"""Steps that each recurrent layer makes."""
+"""The number of steps that each recurrent layer makes."""
 _SHORT, _FEW = 2, 3
 """The steps of a short batch, and its number of sequences."""
 _ATTEMPTS = 1024
@@ -53,7 +56,7 @@ class _Role:
     """The use of an input: steps, ids below a bound, lengths, a state, a divisor, other; or a
     choice, a value that is compared with the bound.
 
-    ``shape``: all of it that the layers fix, T and N as letters.
+    ``shape``: the part of the shape that the layers fix, with T and N as letters.
     """
 
     kind: str

@@ -25,7 +25,9 @@ _WIDE, _HIGH, _ACROSS, _DOWN = 168, 50, 20, 30
 _BESIDE = 36
 """How far a line below a box may reach beyond the space between two boxes."""
 _MOST = 120
-"""Nodes of a picture; a longer graph is shown from its first recurrent node's surroundings."""
+"""Maximum number of nodes in a picture; of a longer graph, the picture shows the part around the
+first recurrent node.
+"""
 COLOURS = ("#cfe3f7", "#fbe3c0", "#d5efd3", "#e6d9f2", "#f7d7e6", "#d3eeee")
 
 _GREY, _RED = "#64748b", "#b91c1c"
@@ -208,7 +210,7 @@ def _ranks(boxes: list[_Box]) -> dict[str, int]:
 
 
 def _order_rows(boxes: list[_Box], ranks: Mapping[str, int]) -> list[list[_Box]]:
-    """Returns rows of boxes; a row is in the order of the middle of each box's inputs."""
+    """Returns rows of boxes; each row is sorted by the middle of the inputs of each box."""
     rows: list[list[_Box]] = [[] for _ in range(max(ranks.values(), default=0) + 1)]
     for box in boxes:
         rows[ranks[box.key]].append(box)
@@ -372,9 +374,9 @@ class Inspection:
 def inspect_model(
     model: Graph, *, dtype: str = "f32", threads: int | None = None, backend: str = "auto"
 ) -> Inspection:
-    """Fuses a model and prepares it as `Session` does; nothing is run.
+    """Fuses a model and prepares it as `Session` does; runs nothing.
 
-    Raises `UnsupportedError` for a ``dtype`` or ``backend`` that is none.
+    Raises `UnsupportedError` for an unknown ``dtype`` or ``backend``.
     """
     result = fuse(model, passes_for(dtype))
     refusals = find_unsupported(result.model)
@@ -401,7 +403,7 @@ _DECLARED = ("name", "dtype", "shape", "lod_depth")
 
 
 _MOST_ON_PAGE = 4000
-"""Nodes of a picture: browsers move so many at once."""
+"""Maximum number of nodes in a picture on a page: browsers can move this many at a time."""
 NOT_FUSED = "not fused"
 """The label of a box where fusion stopped."""
 

@@ -1,8 +1,8 @@
 """An output's errors by step, sequence length and direction of recurrent layers.
 
 To find the axes, one step is marked: a NaN is put into a recurrent layer's output at one step of
-one sequence. It shows in the model's output at the place of this step, after transposes, reshapes
-and dense layers.
+one sequence. The mark shows in the model's output at the place of this step, after transposes,
+reshapes and dense layers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from onernn.verification.tracing import Values, recurrent_layers, run_nodes
 
 @dataclass(frozen=True)
 class Axes:
-    """Axes of an output, None if it has none.
+    """The axes of an output; an axis is None if the output does not have it.
 
     ``time``: None if a value reads several steps, or a final state. ``direction``: the axis that
     holds both directions of a bidirectional layer, counted from the last, which is -1. ``state``:
@@ -103,7 +103,7 @@ def _probe(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str,
 
 
 def _hit(mark: Array, axis: int) -> Array:
-    """Returns for each index along an axis whether it has a mark."""
+    """Returns for each index along an axis whether a mark is there."""
     return np.asarray(np.moveaxis(mark, axis, 0).reshape(mark.shape[axis], -1).any(axis=1))
 
 
@@ -147,7 +147,7 @@ def _floating(node: Node, constants: dict[str, Array]) -> Node:
 
 
 def _sides(mark: Array) -> int | None:
-    """Returns the axis of which exactly one half is marked."""
+    """Returns the axis along which exactly one half is marked."""
     for axis in range(mark.ndim):
         size = mark.shape[axis]
         if size % 2 == 0 and size:
@@ -168,8 +168,8 @@ _SMALL = 1e-3
 class Errors:
     """Errors of one output: |a - b|, |a - b| / |b| of elements that are not small, the cosine.
 
-    ``max_rel`` is max|a - b| / max|b|, the same as in the verdict. NaN if nothing can be said: no
-    elements, or none that is finite in both.
+    ``max_rel`` is max|a - b| / max|b|, the same as in the verdict. A number is NaN if nothing can
+    be said: no elements, or none that is finite in both arrays.
     """
 
     max_abs: float = math.nan

@@ -505,7 +505,7 @@ def quantize(
 
 
 class _Search:
-    """Runs a model in different dtypes on the held-out batches; each choice once."""
+    """Runs a model in different dtypes on the held-out batches; runs each choice of dtypes once."""
 
     def __init__(
         self,
@@ -529,7 +529,7 @@ class _Search:
             self.errors = Numbers(graph, batches, exact, budget.name, backend)
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
-        """Returns the graph with these dtypes of its layers."""
+        """Returns the graph whose layers have these dtypes."""
 
         def precision(y: str, dtype: str) -> LayerPrecision:
             if dtype == "u8 rows":  # for each part: oneDNN would take a scale for all rows
@@ -548,7 +548,7 @@ class _Search:
         if key not in self._done:
             error, bound = self.errors.of(self._outputs(dtypes))
             if set(key) == {"f32"}:
-                bound = error  # all in f32: new data cannot differ more
+                bound = error  # all layers in f32: new data cannot differ more
             self._done[key] = error, bound
         return self._done[key]
 
@@ -561,7 +561,8 @@ class _Search:
     def notes_on_speed(self, dtypes: Mapping[str, str]) -> list[str]:
         """Returns a note if a run in these dtypes takes more CPU time than in float32.
 
-        It compares the shortest of some runs of the largest batch, in turns. It decides nothing.
+        It compares the shortest of some runs of the largest batch, in turns. The note has no effect
+        on the result.
         """
         both = [dict.fromkeys(self._scales, "f32"), dtypes]
         if both[0] == both[1]:
@@ -586,7 +587,7 @@ class _Search:
         ]
 
     def alone(self, y: str, dtype: str) -> float:
-        """Returns the error if only this layer is narrow."""
+        """Returns the error of the model if only this layer is narrow."""
         return self.trial({**dict.fromkeys(self._scales, "f32"), y: dtype})[0]
 
     def within_budget(self) -> dict[str, str]:

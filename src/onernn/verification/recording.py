@@ -89,7 +89,7 @@ def read_outputs(
 
 
 def read_given(arrays: Mapping[str, Array], file: str = "") -> dict[str, Batch]:
-    """Returns every recorded input by its own name, whatever a model takes."""
+    """Returns every recorded input by its own name, also inputs that a model does not take."""
     return {name: _batch(arrays, INPUTS, name, file) for name in input_names(arrays)}
 
 
@@ -153,12 +153,14 @@ def _batch(arrays: Mapping[str, Array], prefixes: tuple[str, str], name: str, fi
 
 
 def write_outputs(file: str | Path, outputs: Mapping[str, Batch]) -> None:
-    """Writes out__ and outlod__ keys; with the inputs' file they are a recording."""
+    """Writes the keys out__ and outlod__; together with the file of the inputs they are a
+    recording.
+    """
     write_arrays(file, key_arrays(OUTPUTS, outputs))
 
 
 def write_inputs(file: str | Path, inputs: Mapping[str, Batch]) -> None:
-    """Writes in__ and lod__ keys, as `read_given` reads them."""
+    """Writes the keys in__ and lod__, in the form that `read_given` reads."""
     write_arrays(file, key_arrays(INPUTS, inputs))
 
 

@@ -47,11 +47,12 @@ from onernn.verification.tracing import StepCounter, rename_values
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Outputs by name, a text of their origin, and the model that made them, if it is known.
+    """Outputs by name, a text of their origin, and the model that made them, if it
+    is known.
 
-    ``session``: the session that ran the model, if onernn did. ``complete``: it has all outputs; a
-    recording may omit some. ``against``: the reference that can run again, unless it is a
-    recording.
+    ``session``: the session that ran the model, if onernn did. ``complete``: whether the reference
+    has all outputs; a recording may omit some. ``against``: the reference that can run again,
+    unless it is a recording.
     """
 
     who: str
@@ -85,7 +86,7 @@ class Against:
         return not find_unsupported(self.graph)
 
     def run(self, feed: Batches, progress: Callable[[str, int, int], None]) -> Reference:
-        """Returns the outputs. Raises `UnsupportedError` if it does not run."""
+        """Returns the outputs of the model. Raises `UnsupportedError` if the model does not run."""
         progress("running the reference", 0, 1)
         return replace(self._run(feed), against=self)
 

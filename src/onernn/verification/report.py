@@ -18,11 +18,11 @@ from onernn.verification.profiles import PLACES, Profile
 from onernn.verification.verifying import Report
 
 _PROFILES = 6
-"""Outputs whose errors are shown by place; another table lists all outputs."""
+"""Maximum number of outputs whose errors are shown by place; another table lists all outputs."""
 _STEPS = 8
-"""Layers whose steps are listed."""
+"""Maximum number of layers whose steps are listed."""
 _AROUND = 4
-"""Matched nodes shown before and after the first that departs."""
+"""The number of matched nodes that are shown before and after the first node that differs."""
 
 
 def check_report(path: str | Path) -> None:
@@ -178,5 +178,5 @@ def summary(profile: Profile) -> list[str]:
 
 
 def _spread(rows: tuple[tuple[str, float, float], ...]) -> list[tuple[str, float, float]]:
-    """Returns six rows of many, from the first to the last."""
+    """Returns six of many rows, spread from the first to the last."""
     return [rows[round(k * (len(rows) - 1) / 5)] for k in range(6)]

@@ -13,8 +13,8 @@
 
 pip installs the pytest plugin with onernn; there is nothing to load.
 
-One table of cells serves `onernn doctor --full` and both conformance kits: small, reproducible, and
-contractive, so that rounding does not grow.
+One table of cells serves `onernn doctor --full` and both conformance kits. The layers are small,
+reproducible, and contractive, so that rounding errors do not grow.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def sample_case(
 
 
 class Combination(NamedTuple):
-    """A case by its place on each axis."""
+    """A case, named by its value on each axis."""
 
     cell: str
     direction: Direction
@@ -258,10 +258,11 @@ AXES: dict[str, Collection[Any]] = {
 
 
 def combinations(*axes: Sequence[Any]) -> list[Combination]:
-    """Returns each cell in each direction: every number of layers, then one axis at a time.
+    """Returns combinations for each cell in each direction: first every number of layers, then the
+    values of one other axis at a time.
 
-    ``axes``: some of `AXES`. While one axis varies, the others have their first values. Raises
-    `ValueError` naming an axis without values, or with an unknown one.
+    ``axes``: some of `AXES`. While the values of one axis vary, the other axes have their first
+    values. Raises `ValueError` naming an axis without values, or with an unknown one.
     """
     for (axis, every), chosen in zip(AXES.items(), axes, strict=True):
         if wrong := [one for one in chosen if one not in every] or not chosen:

@@ -50,7 +50,8 @@ def trace(graph: Graph, feed: Batches, backend: str = "reference") -> dict[str, 
 
 
 class _Run(Session):
-    """A run of a search: unfused, in one thread, because it is short and other runs need the cores.
+    """A run of a search: it is unfused and uses one thread, because it is short and other runs need
+    the cores.
 
     ``packed``: layers by their weights and specs, which several runs share.
     """
@@ -139,7 +140,7 @@ class Steps:
 
     @property
     def unseen(self) -> bool:
-        """Whether the run saw one step or none, though more were possible."""
+        """Whether the run made one step or none, though more steps were possible."""
         return self.count is not None and self.count < 2 and (self.most is None or self.most > 1)
 
     def __str__(self) -> str:
@@ -272,7 +273,9 @@ class StepCounter(Session):
 
 @dataclass(frozen=True, eq=False)
 class _Counted(PreparedNode):
-    """A recurrent node that sums up its steps, because a node in a loop runs several times."""
+    """A recurrent node that adds up the steps of all its runs, because a node in a loop runs
+    several times.
+    """
 
     counts: dict[Node, int]
 
@@ -394,7 +397,7 @@ def trace_layers(model: Graph, feed: Batches, backend: str = "reference") -> Tra
 
 @dataclass(frozen=True, eq=False)
 class Trial(Traced):
-    """A run of the model to try changes on, and its expected outputs.
+    """A run of the model on which changes are tried, and the expected outputs.
 
     ``values``: also of inputs that only the reference takes; ``all_inputs``: all batches.
     """

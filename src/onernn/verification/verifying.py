@@ -1,4 +1,4 @@
-"""A model against a recording, another model, or a framework's own run."""
+"""Compares a model with a recording, another model, or a framework's own run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ Progress = Callable[[str, int, int], None]
 class Evidence:
     """The grounds of a verdict: both models, all inputs and outputs, and the tolerances.
 
-    ``all_inputs``: the batches from which both models take theirs; ``names``: the reference's
+    ``all_inputs``: the batches from which both models take their inputs; ``names``: the reference's
     outputs by the model's names; ``narrow``: the layers that did not compute in float32.
     """
 
@@ -205,7 +205,7 @@ class Report:
 
     @property
     def first(self) -> NodeComparison | None:
-        """The first node that departs from the reference's."""
+        """The first node whose values differ from the reference's values."""
         return next((each for each in self.layers if not each.comparison.passed), None)
 
     def cause_json(self) -> dict[str, str] | None:
@@ -606,7 +606,7 @@ def _wider(tolerance: Tolerance, one: Batch, other: Batch, want: Batch) -> Toler
 
 
 def _move_floats(array: Array, rng: np.random.Generator) -> Array:
-    """Moves floats one unit in the last place up or down; integers stay."""
+    """Moves floats by one unit in the last place, up or down; integers stay."""
     if array.dtype.kind != "f":
         return array
     eps = np.finfo(np.float32).eps

@@ -94,7 +94,7 @@ class CompiledStack:
         packed: Packed | None = None,
         holds_finite: bool = False,
     ) -> None:
-        """Takes ``packed`` weights; without them it runs only after `reading`."""
+        """Takes ``packed`` weights; without them the layer runs only after `reading`."""
         self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
         self._spec, self._team = spec, team_of(threads)
         self._real, self._dtype, self.holds_finite = real, dtype, holds_finite
@@ -115,7 +115,7 @@ class CompiledStack:
         """Returns the same layer on these weights, layer by layer, with the directions of each in
         order.
 
-        It keeps only addresses: its caller must keep the memory. Raises `ShapeError`, and
+        The layer keeps only addresses: the caller must keep the memory. Raises `ShapeError`, and
         `UnsupportedError` for arrays that C cannot read.
         """
         spec, units = self._spec, self._spec.hidden_size
@@ -259,7 +259,7 @@ class CompiledStack:
 
     @property
     def threads(self) -> str:
-        """How many threads may run it, and how they share batches of a usual size."""
+        """How many threads may run the layer, and how they share batches of a usual size."""
         if abs(self._team) == 1:
             return "1"
         single, many = (max(self.account([20] * n), key=attrgetter("threads")) for n in (1, 64))
@@ -272,7 +272,8 @@ class CompiledStack:
         return result
 
     def account(self, lengths: Sequence[int]) -> list[Account]:
-        """Returns how its threads would share each layer of a batch of sequences of these lengths.
+        """Returns how the threads of the layer would share each layer of a batch of sequences of
+        these lengths.
 
         The result depends only on sizes; nothing is multiplied, and no thread is started.
         """
@@ -322,7 +323,7 @@ class CompiledStack:
         return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
 
     def cache_info(self) -> dict[str, int]:
-        """Returns 0 for both: it has no primitives."""
+        """Returns 0 for both numbers: the kernels have no primitives."""
         return {"hits": 0, "misses": 0}
 
 
@@ -361,7 +362,7 @@ def _no_trainer() -> Trainer:
 class Packed(NamedTuple):
     """The arguments for a C stack: its `onernn_spec`, its `onernn_part`s, and its arrays.
 
-    A layer that reads a framework's weights has only the first.
+    A layer that reads the weights of a framework has only the spec.
     """
 
     spec: Any

@@ -44,7 +44,9 @@ class Kernels:
 
     @property
     def multiplies_bf16(self) -> bool:
-        """Whether its instructions multiply bf16; otherwise it widens matrices to f32."""
+        """Whether the instructions of the library multiply bf16; otherwise the library widens
+        matrices to f32.
+        """
         return self.isa.endswith(("_bf16", "_amx"))
 
     @property

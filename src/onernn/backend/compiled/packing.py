@@ -22,7 +22,7 @@ BYTES = "ByteQuad"
 CODES = "int8-weights"
 """The data type whose matrices are 8-bit codes: see kernels/codes.hpp."""
 GROUP = 1 << 16
-"""The number of rows of a column that share a step."""
+"""The number of rows of a column that share one step size."""
 LANES = 16
 """Units per panel: one register of AVX-512, two of AVX2."""
 MOST_ROWS = (2**31 - 1) // (255 * 127)
@@ -90,11 +90,11 @@ def pair(panels: Array) -> Array:
 def quads(panels: Array, per_channel: bool, steps: Array | None, shift: int) -> Array:
     """Returns (panels, K, ...) -> (panels, 2 + (K + 3) // 4, ..., 4) bytes: see kernels/quads.hpp.
 
-    Four rows are interleaved, and laid out as a row of the panels. Their values are integers in the
-    ``steps`` of the columns. A default step is the largest magnitude of the column, or of the
-    matrix, divided by 127. Two rows come first: the sums of the columns times minus the ``shift``
-    of the other factor, and the steps. Raises `UnsupportedError` if there are more rows than sums
-    of 32 bits hold.
+    Four rows are interleaved, and laid out as a row of the panels. The values of the four rows are
+    integers in the ``steps`` of the columns. By default, a step is the largest magnitude of the
+    column, or of the matrix, divided by 127. Two rows come first: the sums of the columns times
+    minus the ``shift`` of the other factor, and the steps. Raises `UnsupportedError` if there are
+    more rows than sums of 32 bits hold.
     """
     k = panels.shape[1]
     if k > MOST_ROWS:
@@ -168,8 +168,8 @@ class Numbers:
     ``stored``: the type of matrices, see `STORED`, `BYTES` and `CODES`. Arrays that are stored
     unchanged remain views of the weights until `write` packs them, one at a time.
 
-    ``size``: bytes so far, including the bytes before the first array. ``per_channel``: see
-    `quads`.
+    ``size``: the number of bytes so far, including the bytes before the first array.
+    ``per_channel``: see `quads`.
     """
 
     stored: str
@@ -282,7 +282,9 @@ class CellMatrices(NamedTuple):
         )
 
     def pack(self, numbers: Numbers, scales: PartScales = NO_SCALES) -> dict[str, int | None]:
-        """Returns the first byte of each matrix, by its name; ``scales``: of int8."""
+        """Returns the first byte of each matrix, by the matrix's name; ``scales``: the scales of
+        int8 matrices.
+        """
         of_h, columns, split = scales.iter, scales.projection, self.candidate is not None
         of_gates, of_candidate = (of_h, None) if of_h is None or not split else (of_h[:2], of_h[2:])
         rows = {

@@ -289,7 +289,7 @@ class Executable:
         return Bound(new_stream(library), memories, arguments, handles, [0] * len(handles))
 
     def execute(self, addresses: Mapping[str, int]) -> None:
-        """Runs it with the arguments that move at ``addresses``."""
+        """Runs the primitive with the arguments that move at ``addresses``."""
         lib, cast = self._library.lib, self._library.ffi.cast
         try:
             bound = self._idle.pop()
@@ -430,7 +430,7 @@ class PrimitiveDirection:
     def run(self, batch: PackedBatch) -> list[Array]:
         """Returns the final states (n, O) of the sequences that have steps.
 
-        All are in the data types of the precision.
+        All states are in the data types of the precision.
         """
         x, y, packing, initial, attention = batch
         pieces = segments(packing)
@@ -468,8 +468,8 @@ BOUND = 1.0
 
 
 class OneDnnKernel(DirectionKernel):
-    """Takes data in the precision's types, and returns them for the next layer; states are float32
-    outside.
+    """Takes data in the types of the precision, and returns data for the next layer in these types;
+    outside of the kernel, states are float32.
     """
 
     def __init__(self, library: Library, spec: RnnSpec, precision: Precision) -> None:

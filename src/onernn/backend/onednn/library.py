@@ -46,8 +46,8 @@ def keep(target: Path, content: Iterable[bytes]) -> None:
 def memory_file(name: str, content: Iterable[bytes]) -> Path:
     """Returns a file in memory, for folders that are read-only, full or mounted noexec.
 
-    It stays open for good: the loader identifies a library by its path, and would take the next
-    file with this number for this one. Raises `OSError`.
+    The file stays open for good: the loader identifies a library by its path, and would mistake the
+    next file with this number for this one. Raises `OSError`.
     """
     handle = os.memfd_create(name)
     with open(handle, "wb", closefd=False) as file:
@@ -181,8 +181,9 @@ def copy_to_cache(elf: ElfLibrary) -> Path:
     """Returns a private copy in the user's cache directory, made now or equal to the original.
 
     The whole copy is compared with the original at every load, which costs 10 ms for 54 MB (SHA-256
-    of the copy: 35 ms). It trusts no name, date, size or hash that is stored elsewhere. So the name
-    only has to differ for different builds: the first megabyte holds all symbols' addresses.
+    of the copy: 35 ms). The comparison trusts no name, date, size or hash that is stored elsewhere.
+    So the name only has to differ for different builds: the first megabyte holds all symbols'
+    addresses.
     """
     import hashlib  # loads OpenSSL, which a run does not need otherwise
 
@@ -251,7 +252,7 @@ class Library:
     @property
     def current_threads(self) -> int:
         """The number of threads of a kernel that this OS thread makes now; 0: only the library
-        knows.
+        knows the number.
         """
         return int(self.lib.omp_get_max_threads()) if self.max_threads else 0
 

@@ -308,7 +308,7 @@ LARGEST = {"f32": 2.0**128, "bf16": 2.0**128 - 2.0**119, "f16": 65520.0, "u8": 2
 def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
     """Returns float32 as a buffer of ``dtype``: a copy, unless it is contiguous float32.
 
-    u8 is rounded to the nearest, ties to even, and saturates. It has no NaN: the caller has checked
+    u8 is rounded to the nearest, ties to even, and saturates. u8 has no NaN: the caller has checked
     for NaN.
     """
     array = np.ascontiguousarray(array, np.float32)

@@ -201,7 +201,7 @@ class U8Options:
     Without a scale every batch's own range decides: x / 2**k fits [-1, 1]. The factor 2**k moves
     into the input weights before they are rounded, so that the states keep the whole range.
     ``scales``: of each layer and direction, in place of these; () if none are passed. ``is_whole``:
-    the caller passed these, not only scales of columns.
+    whether the caller passed these scales, and not only scales of columns.
     """
 
     def __init__(

@@ -52,7 +52,9 @@ from onernn.ir.weights import RnnWeights, shapes_of
 from onernn.reorders.lod import Packing
 
 CAPACITY = 512
-"""Maximum of pairs of primitives, forward and backward, that a process keeps; about 0.3 MB each."""
+"""Maximum number of pairs of primitives, forward and backward, that a process keeps; a pair takes
+about 0.3 MB.
+"""
 
 TRAINED = tuple(
     dtype for dtype in PRECISIONS if GUIDE[OURS[dtype].row].propagation == "forward and backward"

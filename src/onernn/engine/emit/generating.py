@@ -66,7 +66,7 @@ class Plan:
     members: list[Member] = field(default_factory=list)
     locals: list[Local] = field(default_factory=list)
     steps: list[WrittenNode] = field(default_factory=list)
-    copies: list[tuple[str, str]] = field(default_factory=list)  # (from, output)
+    copies: list[tuple[str, str]] = field(default_factory=list)  # (source, output)
     used: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)  # outputs that no caller reads
     sized: list[str] = field(default_factory=list)  # integers made of sizes
@@ -138,8 +138,8 @@ def plan(program: Program, store: Store) -> Plan:
 def _allocate(
     plan: Plan, spans: dict[str, tuple[int, int]], makers: dict[str, tuple[str, WrittenNode]]
 ) -> None:
-    """Adds memory for values. A later value of the same type and size reuses memory after the last
-    step that reads the earlier value.
+    """Adds memory for values. When the last step that reads a value has run, a later value of the
+    same type and size reuses the memory.
 
     ``spans``: the first and last step of each value. ``makers``: the first value in each memory.
     """
@@ -168,7 +168,7 @@ def _allocate(
 
 
 def _is_needed(plan: Plan, code: WrittenNode, name: str) -> bool:
-    """Returns whether a value is read; a step keeps the final states in any case."""
+    """Returns whether a value is read; a step always keeps the final states."""
     is_held = any(isinstance(step, Layer) and goes_on(plan.program, step) for step in code.codes)
     return is_held or name == code.node.outputs[0] or name in plan.used
 
@@ -198,8 +198,8 @@ def generate(
     """Returns contents by file name: the headers of the model and the kernels, weights (unless
     ``embed``), example, CMakeLists.txt.
 
-    ``name``: of files and namespace. ``store``: the store that `initialize` made of this program.
-    ``threads``: the maximum number of threads of a model.
+    ``name``: the name of the files and of the namespace. ``store``: the store that `initialize`
+    made of this program. ``threads``: the maximum number of threads of a model.
 
     Raises `UnsupportedError` for a store of a different program, and `ValueError` for ``threads``
     other than 1 to 64.
@@ -247,7 +247,7 @@ def check_name(name: str) -> str:
 
 
 def limits(program: Program) -> list[Size]:
-    """Returns sizes that are negative in a call that is refused."""
+    """Returns the sizes that are negative only in a call that is refused."""
     steps = (step for each in program.codes for step in each.codes)
     calls = (step for step in steps if isinstance(step, Call) and step.function == "natural")
     sizes = (size for call in calls for size in call.arguments if isinstance(size, Size))
@@ -255,7 +255,7 @@ def limits(program: Program) -> list[Size]:
 
 
 def list_made_levels(program: Program) -> list[LodLevel]:
-    """Returns the levels of outputs that do not belong to an input."""
+    """Returns the LoD levels of outputs that do not belong to an input."""
     inputs = {value.name for value in program.graph.inputs}
     levels = (level for each in program.graph.outputs for level in program.levels(each.name))
     return [level for level in dict.fromkeys(levels) if level.name not in inputs]
@@ -408,7 +408,7 @@ class _Header:
         return {"ident": ident, "type": type, "most": self._most(size, "most")}
 
     def _most(self, size: Size, sizes: str) -> str:
-        """Returns a size in C++; ``sizes``: the variable that holds the largest sizes."""
+        """Returns a size in C++ for the largest sizes; ``sizes``: the variable that holds these."""
         names = {name: f"{sizes}.{name}" for name in size.names}
         return str(size.substitute({**names, **self.program.static}))
 
@@ -426,8 +426,8 @@ class _Header:
                 yield {"ident": member.ident, "ctype": member.ctype, "most": most}
 
     def _missing(self) -> Iterator[tuple[str, str, str]]:
-        """Yields the branches that end a call: the condition, whether it must hold, and
-        the reason.
+        """Yields the branches that end a call: the condition, the value that it must have, and the
+        reason.
         """
         for each in self.program.codes:
             if any(isinstance(step, Mark) and step.kind == "refuse" for step in each.codes):
@@ -441,7 +441,7 @@ class _Header:
         return {"title": title, "code": "".join(map(self._place, steps)), "depth": depth}
 
     def _place(self, step: Step) -> str:
-        """Returns a step's code, inside of the branches that contain it."""
+        """Returns the code of a step, inside of the branches that contain this step."""
         if isinstance(step, Mark) and step.kind in ("else", "end", "again"):
             self.depth -= 1
         text = textwrap.indent(self._render(step), "  " * (2 + self.depth))
@@ -484,7 +484,7 @@ class _Header:
         )
 
     def _recurrent(self, layer: Layer) -> dict[str, Any]:
-        """Returns the names of the cells' code and memory; adds members for them."""
+        """Returns the names of the code and memory of a layer's cells; adds members for them."""
         runs = []
         for run in layer.runs:
             code, fields = self.store.places[run]

@@ -1,5 +1,5 @@
-"""Turns a model into C++ in five steps, with the names of ROOT's SOFIE; `generating` is the last
-one.
+"""Turns a model into C++ in five steps, which have the names of ROOT's SOFIE; `generating` is the
+last one.
 
 Parse, TypeInference, ShapeInference, Initialize, Generate: design/0053 has the tables.
 """
@@ -90,7 +90,7 @@ def _refuse(value: Value) -> Iterator[str]:
 
 
 def infer_types(program: Program) -> dict[str, str | None]:
-    """Returns the dtype of each value by its name, None if it is not known.
+    """Returns the dtype of each value by the value's name; the dtype is None if it is not known.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -106,7 +106,7 @@ def infer_types(program: Program) -> dict[str, str | None]:
 def infer_shapes(
     program: Program, static: Mapping[str, int] | None = None
 ) -> dict[str, tuple[int | str, ...]]:
-    """Returns the shape of each value by its name: numbers, and expressions of open sizes.
+    """Returns the shape of each value by the value's name: numbers, and expressions of open sizes.
 
     Afterwards the steps of each node are known: see `onernn.engine.inferring.infer`. ``static``:
     sizes that are fixed now. Raises `UnsupportedError` that names the nodes.
@@ -141,7 +141,7 @@ def infer_shapes(
 
 
 def _advise(graph: Graph, static: Mapping[str, int]) -> Iterator[Refusal]:
-    """Yields the sizes that suffice for C++ of a graph if they are fixed."""
+    """Yields the sizes of a graph that suffice for C++ if they are fixed."""
 
     def works(numbers: Mapping[str, int]) -> bool:
         try:
@@ -170,9 +170,10 @@ def is_size_name(name: str) -> bool:
 def initialize(program: Program, weights: str = "f32") -> Store:
     """Returns the weights file, with constants packed in the form that the kernels read.
 
-    ``weights``: how matrices are stored: f32, f16 or bf16, or int8, which stores the matrices of
-    recurrent layers as int8 and the others as float32. A layer that has its own precision keeps it.
-    Raises `UnsupportedError` for weights that do not fit, or that are not numbers.
+    ``weights`` says how matrices are stored. With f32, f16 or bf16, all are stored in this type.
+    With int8, the matrices of recurrent layers are stored as int8 and the others as float32. A
+    layer that has a precision of its own keeps it. Raises `UnsupportedError` for weights that do
+    not fit, or that are not numbers.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -205,7 +206,7 @@ def initialize(program: Program, weights: str = "f32") -> Store:
 
 
 def _pack(step: Step, store: Store) -> None:
-    """Packs a step's matrices into the store."""
+    """Packs the matrices of a step into the store."""
     if isinstance(step, Call):
         for one in step.arguments:
             if isinstance(one, Packed):
@@ -250,18 +251,19 @@ def write_cpp(
 ) -> list[Path]:
     """Writes a C++17 header that runs the model, its weights, an example and a CMakeLists.txt.
 
-    ``name``: of files and namespace, by default the name of the model's file or folder.
-    ``weights``: how matrices are stored: f32, f16 or bf16. Everything is computed in float32,
-    except that with bf16 products also round inputs and states on targets that multiply bf16. With
-    int8, recurrent layers compute in int8 in the same way as a `Session` of dtype u8. Layers with
-    their own precision keep it, and its scales. ``static``: sizes fixed now, by their names.
-    ``declared``: types and shapes of inputs that the model does not declare. ``like``: batches from
-    which they are read; their sizes stay open if the model allows it. ``embed``: weights in the
-    header. ``threads``: the maximum number of threads of a model, 1 to 64. ``force``: overwrites
-    files that this function did not write, or that were edited.
+    ``name``: the name of the files and of the namespace, by default the name of the model's file or
+    folder. ``weights``: how matrices are stored: f32, f16 or bf16. Everything is computed in
+    float32, except that with bf16 products also round inputs and states on targets that multiply
+    bf16. With int8, recurrent layers compute in int8 in the same way as a `Session` of dtype u8.
+    Layers with a precision of their own keep this precision and its scales. ``static``: sizes that
+    are fixed now, by their names. ``declared``: types and shapes of inputs that the model does not
+    declare. ``like``: batches from which types and shapes are read; sizes stay open if the model
+    allows it. ``embed``: stores the weights in the header. ``threads``: the maximum number of
+    threads of a model, 1 to 64. ``force``: overwrites files that this function did not write, or
+    that were edited.
 
-    All files are replaced, or none. Raises `UnsupportedError` naming every node that C++ cannot be
-    generated for, or a file that was edited or is from a different program.
+    All files are replaced, or none. Raises `UnsupportedError` naming every node that C++ cannot
+    be generated for, or a file that was edited or is from a different program.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -302,8 +304,8 @@ def _find_understood(
     """Returns types and shapes of all values. The sizes of ``like`` are open if possible, otherwise
     fixed.
 
-    If branches cannot be generated with open sizes, fixed sizes are tried; the program with fewer
-    such branches is returned.
+    If some branches cannot be generated with open sizes, fixed sizes are tried; the program with
+    fewer such branches is returned.
     """
     best: Program | None = None
     for sizes_open in (True, False) if like else (True,):
@@ -343,7 +345,7 @@ def _mark(file: str, content: str) -> bytes:
 
 
 def _is_ours(file: Path) -> bool:
-    """Returns whether a file is unchanged since any run of emit wrote it."""
+    """Returns whether a file is unchanged since a run of emit wrote it."""
     if not file.is_file():
         return False
     data = file.read_bytes()

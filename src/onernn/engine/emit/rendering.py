@@ -31,15 +31,17 @@ class Store(Numbers):
 
     size: int = HEADER
     places: dict[Any, Any] = field(default_factory=dict)
-    """The C++ expressions of packed arrays, by the step's objects."""
+    """The C++ expressions of packed arrays, by the objects of a step that they belong to."""
     packed_for: object = None
     """The program that these arrays belong to."""
     layers: str = ""
-    """The C++ type in which matrices of recurrent layers are stored; "": the type of all others."""
+    """The C++ type in which matrices of recurrent layers are stored; "": the type in which all
+    other arrays are stored.
+    """
 
     @contextmanager
     def storing(self, stored: str) -> Iterator[None]:
-        """Stores the matrices that are added inside of the context in this type."""
+        """Stores the matrices that are added inside of the block in this type."""
         before, self.stored = self.stored, stored
         try:
             yield
@@ -47,7 +49,9 @@ class Store(Numbers):
             self.stored = before
 
     def whole(self) -> bytes:
-        """Returns the file: magic, fingerprint of the content after the first 64 bytes, arrays."""
+        """Returns the file: the magic number, a fingerprint of the content after the first 64
+        bytes, and the arrays.
+        """
         data = np.zeros(self.size, np.uint8)
         self.write(data)
         body = data[HEADER:].tobytes()
@@ -64,7 +68,7 @@ _BESIDE = re.compile(r"\*(?=/)|\?(?=\?)")
 
 
 class Lines(str):
-    """Code that a template made: the values in it have already been checked by `on_one_line`."""
+    """Code that a template made: `on_one_line` has already checked the values in it."""
 
 
 def number(value: float, real: str = "float") -> str:
@@ -114,7 +118,7 @@ def _environment() -> Any:
 
 @lru_cache(maxsize=1)
 def words() -> frozenset[str]:
-    """Returns every identifier of the templates; a size's variable must not have one of these
+    """Returns every identifier of the templates; the variable of a size must not have one of these
     names.
     """
     environment = _environment()
@@ -125,8 +129,8 @@ def words() -> frozenset[str]:
 
 
 def render(template: str, **context: Any) -> str:
-    """Returns a template's text; a variable that the template uses and that is missing is
-    an error.
+    """Returns the text of a template; raises an error if a variable that the template uses is
+    missing.
     """
     return str(_environment().get_template(template).render(**context))
 
@@ -173,10 +177,11 @@ class CellCode:
         return f"{', '.join(parts)}; {named}."
 
     def pack(self, weights: RnnWeights, store: Store, scales: PartScales) -> tuple[str, ...]:
-        """Returns C++ expressions of the fields of CellWeights; the arrays are added to the weights
+        """Returns C++ expressions of the fields of CellWeights; adds the arrays to the weights
         file.
 
-        ``weights``: of one layer and direction; ``scales``: of its int8 matrices.
+        ``weights``: the weights of one layer and direction; ``scales``: the scales of its int8
+        matrices.
         """
         with store.storing(self.stored):
             places = CellMatrices.of(self.spec.cell, weights).pack(store, scales)
@@ -227,7 +232,7 @@ def call(step: Call, place: Place, store: Store) -> str:
 
 
 def element(access: Access, place: Place) -> str:
-    """Returns the expression of one element of a value, inside of loops."""
+    """Returns the expression of one element of a value, for code inside of loops."""
     terms = [] if access.start.number == 0 else [str(access.start)]
     for index, stride in zip(INDICES, access.strides, strict=False):
         if stride.number == 1:

@@ -3,7 +3,7 @@
 A value may have more steps than a call takes: ``early`` steps before the first one, which a Pad has
 added, and ``late`` steps after the last one, which no output may contain. In a streaming call, the
 last steps of the previous calls replace the padding. A convolution uses the additional steps up; a
-slice cuts late steps off.
+slice removes late steps.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _Span = tuple[int, int]  # early, late
 
 
 def pads_apart(graph: Graph) -> Graph:
-    """Returns the graph in which convolutions that only look back along an open axis have their
-    padding in a separate node.
+    """Returns the graph in which convolutions that look only back along an open axis have a
+    separate node for their padding.
     """
     nodes, constants = list[Node](), dict(graph.constants)
     for node in graph.nodes:
@@ -129,7 +129,9 @@ class _Steps:
         return ""
 
     def _follow(self, op: OperatorCode, going: list[Layer]) -> str:
-        """Notes the steps of a node's outputs. Returns "", or why that is not known."""
+        """Records the additional steps of a node's outputs. Returns "", or the reason why these
+        steps are not known.
+        """
         node = op.node
         timed = [name for name in node.inputs if name and self._has_words(name)]
         spans = {self.spans.get(name, (0, 0)) for name in timed}
@@ -154,7 +156,9 @@ class _Steps:
         return [axis for axis, size in sizes if size and _tells_words(self.program, size)]
 
     def _meet(self, op: OperatorCode) -> bool:
-        """Returns whether a step of the result depends on several steps, or on a different step."""
+        """Returns whether a step of the result depends on several steps, or on a different step, of
+        an input.
+        """
         record, shapes = OPERATORS[op.node.op], [(t and t.shape) or () for t in op.types]
         if record.kind == "layer":
             return op.attrs.spec.direction != "left2right" and bool(self._axes(op.shape()[:1]))
@@ -189,13 +193,13 @@ class _Steps:
                 return None
             self._hold(op, axis, window.before, shape[axis] - late)
         early, late = early + window.before + 1 - window.extent, late + window.after
-        if late < 0:  # if the result is one step later, it looks back one step more
+        if late < 0:  # if the result is one step later, the operator looks back one step more
             early, late = early + late, 0
         return (early, late) if early >= 0 else None
 
     def _hold(self, op: OperatorCode, axis: int, before: int, now: Size) -> None:
-        """Notes that the last steps of the previous calls replace a Pad's steps before the first
-        one.
+        """Records that the last steps of the previous calls replace the steps that a Pad puts
+        before the first one.
         """
         name, shape = op.out()
         inner = volume(shape[axis + 1 :])
@@ -204,8 +208,8 @@ class _Steps:
 
 
 def goes_on(program: Program, layer: Layer) -> bool:
-    """Returns whether a layer continues from the previous call; others get all steps in
-    each call.
+    """Returns whether a layer continues from the previous call; other layers get all steps in each
+    call.
     """
     return not program.no_step and layer.time is not None and _tells_words(program, layer.time)
 

@@ -1,4 +1,4 @@
-"""The operators that plans have: the rule for each."""
+"""The operators that plans can contain, and the rule for each."""
 
 from onernn.engine.operators import control, products, sequences, shaping, signals
 from onernn.engine.operators.elementwise import elementwise
@@ -18,7 +18,9 @@ __all__ = [
 
 
 def rule_of(op: str) -> Rule:
-    """Returns the rule of an operator: its own, or the one that its definition allows."""
+    """Returns the rule of an operator: a rule of its own, or the rule that its definition
+    allows.
+    """
     record = OPERATORS.get(op)
     if op in RULES or record is None:
         return RULES.get(op, control.unknown)

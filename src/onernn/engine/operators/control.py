@@ -1,4 +1,6 @@
-"""Branches and loops: marks between their operators, and the values that these pass on."""
+"""Branches and loops: marks between their operators, and the values that branches and loops pass
+on.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from onernn.ir.types import Size
 
 _ENDLESS = 2**63 - 1
 UNBOUNDED = 2**40
-"""Iterations if no limit is known: more than memory could hold."""
+"""The number of iterations if no limit is known: more than memory could hold."""
 
 
 def _check_truth(op: OperatorCode, index: int = 0) -> None:
@@ -79,7 +81,7 @@ def end_if(op: OperatorCode) -> list[Step]:
 
 @rule("Repeat")
 def repeat(op: OperatorCode) -> list[Step]:
-    """Begins a loop; its iterations have their index, sizes of the call, and states."""
+    """Begins a loop; the iterations have their index, the sizes of the call, and states."""
     program, node, count = op.program, op.node, op.attrs.states
     turn, going, *states = node.outputs
     limit, most = Size.of(_ENDLESS), ""
@@ -129,7 +131,7 @@ def element(op: OperatorCode) -> Nest:
 
 @rule("Again")
 def again(op: OperatorCode) -> list[Step]:
-    """Copies the new states into place after all readers of the old ones."""
+    """Copies the new states into place after all steps that read the old ones."""
     program, node, count = op.program, op.node, op.attrs.states
     turn, steps = _turn(op, 0), list[Step]()
     ends = list[Step]()

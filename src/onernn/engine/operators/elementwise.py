@@ -31,7 +31,9 @@ def whole(name: str, shape: Shape) -> Access:
 
 
 def stretch(name: str, shape: Shape, out: Shape) -> Access:
-    """Returns the access to a value that is broadcast to a shape, aligned from the right."""
+    """Returns the access to a value that is broadcast to a shape; axes are aligned from the
+    right.
+    """
     own = strides_of(shape)
     front = len(out) - len(shape)
     strides = [Size(())] * front + [
@@ -42,7 +44,7 @@ def stretch(name: str, shape: Shape, out: Shape) -> Access:
 
 
 def each_element(op: OperatorCode, reads: Sequence[Access], expression: Expression) -> Nest:
-    """Returns the whole output, element by element."""
+    """Returns an access to the whole output, element by element."""
     out, shape = op.out()
     return nest(shape, whole(out, shape), reads, expression)
 
@@ -123,7 +125,7 @@ def cast(op: OperatorCode) -> Nest | None:
 
 @rule("Dropout")
 def dropout(op: OperatorCode) -> list[Call | Nest]:
-    """Copies the input, since inference drops nothing; the mask is of ones."""
+    """Copies the input, since inference drops nothing; fills the mask with ones."""
     if any(op.integers(2, "training_mode") or ()):
         op.refuse("input training_mode=true: expected false; export the model for inference")
     source = op.read(0)
@@ -150,7 +152,7 @@ def _axes(op: OperatorCode) -> list[int]:
 
 
 def _along(op: OperatorCode) -> tuple[Size, Size, Size]:
-    """Returns (outer, count, inner) of these axes."""
+    """Returns (outer, count, inner): the sizes before, along and after these axes."""
     shape, axes = op.shape(), _axes(op)
     first, last = axes[0], axes[-1] + 1
     if axes != list(range(first, last)):

@@ -27,7 +27,9 @@ _SPELLED = {"float": "float32 or float64", "int": "a signed integer"}
 
 
 class OperatorCode:
-    """A node while its rule writes it, see `WrittenNode`. Inputs and outputs have positions."""
+    """A node while a rule writes its steps, see `WrittenNode`. Inputs and outputs have
+    positions.
+    """
 
     def __init__(self, program: Program, node: Node) -> None:
         self.program, self.node, self.attrs = program, node, node.attrs
@@ -35,7 +37,9 @@ class OperatorCode:
         self.views: dict[str, str] = {}
 
     def read(self, index: int) -> str:
-        """Returns an input that must be in memory when this runs, "" if it is absent."""
+        """Returns an input that must be in memory when this node runs; "" if the input is
+        absent.
+        """
         name = self.node.input(index)
         if name:
             self.reads.append(name)
@@ -50,7 +54,7 @@ class OperatorCode:
         self.views[self.node.outputs[0]] = name
 
     def constant(self, index: int) -> Array | None:
-        """Returns an input that is a constant; None for others."""
+        """Returns an input if it is a constant, otherwise None."""
         return self.program.graph.constants.get(self.node.input(index))
 
     @property
@@ -115,7 +119,7 @@ class OperatorCode:
         raise UnsupportedError(reason)
 
     def same(self, a: Size, b: Any) -> Size:
-        """Returns the one size that both sizes must be, because the code relies on it."""
+        """Returns the one size that both sizes must be: the code relies on it."""
         return self.program.same(a, Size.of(b), self.node)
 
     def fits(self, index: int, sizes: Sequence[Any]) -> None:
@@ -132,7 +136,7 @@ class OperatorCode:
         return at_axis(self.attrs.axis, rank)
 
     def sentences(self, index: int = 0) -> LodLevel:
-        """Returns the offsets of an input, which must be ragged."""
+        """Returns the level whose parts are an input's steps; the input must be ragged."""
         result = self.program.sentences(self.node.inputs[index])
         name = self.node.inputs[index]
         return result or self.refuse(f"input {name!r} has no offsets: expected ragged values")
@@ -204,7 +208,9 @@ class OperatorCode:
         return Call(function, self.node.outputs[0], *arguments, **{"types": [self.dtype()], **more})
 
     def move(self, function: str, *arguments: Any, by: int = 0, **more: Any) -> Call:
-        """Returns the `call` of a function that only moves elements; input ``by`` says where."""
+        """Returns the `call` of a function that only moves elements; input ``by`` says to which
+        places.
+        """
         types = [find_moved_type(self.dtype()), *([self.dtype(by)] if by else [])]
         return self.call(function, *arguments, types=types, **more)
 
@@ -237,7 +243,7 @@ def write_node(program: Program, node: Node, found: Rule) -> WrittenNode:
     for name in filter(None, node.outputs):
         program.dtype(name)
         program.shape(name)
-        program.levels(name)  # the plan may lack the levels of a value that Python makes
+        program.levels(name)  # the plan may lack the LoD levels of a value that Python makes
     return op.finish(list(codes) if isinstance(codes, Sequence) else [codes])
 
 

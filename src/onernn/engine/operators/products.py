@@ -1,5 +1,5 @@
-"""Products with matrices, including quantized ones: constant matrices are packed in panels, others
-run as plain loops.
+"""Matrix products, including quantized ones: constant matrices are packed in panels, others run as
+plain loops.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from onernn.ops.windows import Window, find_transposed_sizes, windows_of
 
 
 def groups_of(columns: int) -> int:
-    """Returns how many panels of 16 columns a product processes together."""
+    """Returns how many panels of 16 columns a matrix product processes together."""
     return min(4, round_up(columns) // LANES)
 
 
 def pack(matrices: Array, together: int = 1) -> Array:
-    """Returns (..., K, C) -> (..., panels, K, together * 16), with zeros for missing columns."""
+    """Changes (..., K, C) to (..., panels, K, together * 16), with zeros for missing columns."""
     *stack, k, columns = matrices.shape
     wide = together * LANES
     out = np.zeros((*stack, -(-columns // wide), k, wide), matrices.dtype)
@@ -48,7 +48,7 @@ def pack(matrices: Array, together: int = 1) -> Array:
 
 @rule("MatMul")
 def matmul(op: OperatorCode) -> list[Call]:
-    """Treats a vector as a matrix: of one row if it is the first factor, otherwise of one
+    """Treats a vector as a matrix: a vector is one row if it is the first factor, otherwise one
     column.
     """
     a, b = op.shape(0), op.shape(1)
@@ -72,8 +72,8 @@ def gemm(op: OperatorCode) -> Sequence[Step]:
 
 
 def _bias(op: OperatorCode, columns: Size) -> str:
-    """Returns a third input that has one value per column: a product begins with it.
-    Otherwise "".
+    """Returns the third input if it has one value per column: then the matrix product begins with
+    it. Returns "" otherwise.
     """
     if not op.node.input(2) or op.attrs.beta != 1:
         return ""
@@ -85,7 +85,7 @@ def _bias(op: OperatorCode, columns: Size) -> str:
 def _product(
     op: OperatorCode, a: Shape, b: Shape, transpose: tuple[bool, bool], alpha: float, bias: str = ""
 ) -> list[Call]:
-    """Returns the product of matrices, or stacks of them; ``a`` and ``b``: shapes after
+    """Returns the product of matrices, or of stacks of matrices; ``a`` and ``b``: the shapes after
     transposing.
     """
     op.of("float")
@@ -109,7 +109,7 @@ def _product(
 
 
 def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
-    """Returns rows times a matrix that is known now."""
+    """Returns the product of rows with a matrix that is known now."""
     inner, columns = matrix.shape
     together = groups_of(columns)
     panels = Packed(pack(matrix, together), narrow=True)
@@ -119,7 +119,7 @@ def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: s
 
 @rule("Einsum")
 def einsum(op: OperatorCode) -> list[Step]:
-    """Returns a product of matrices if the equation is one. Otherwise returns one loop per letter.
+    """Returns a matrix product if the equation is one. Otherwise returns one loop per letter.
 
     The loops of the letters that the result does not have are summed over. These loops are the
     outer ones, so that rows are added to rows.
@@ -173,7 +173,7 @@ def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Lette
     """Returns an equation as a product of stacks of matrices: the places of its factors, and the
     letters.
 
-    Returns None if it is not a product of matrices. Of two possible ways, returns the one that
+    Returns None if it is not a product of matrices. If there are two ways, returns the one that
     moves fewer arrays.
     """
     if len(terms) != 2 or any(len(set(term)) < len(term) for term in terms):
@@ -205,7 +205,7 @@ def _of_matrices(
     places: tuple[int, int],
     letters: Letters,
 ) -> list[Step]:
-    """Returns a product, and the steps that reorder its factors and its result."""
+    """Returns a matrix product, and the steps that reorder its factors and its result."""
     stacks, rows, inner, columns = letters
     counts = [volume(tuple(sizes[letter] for letter in group)) for group in letters]
     steps: list[Step] = []
@@ -299,14 +299,14 @@ def dynamic_quantize(op: OperatorCode) -> Call:
 
 
 def zero_point(op: OperatorCode) -> str:
-    """Returns the zero point of the first factor: one for all of it, or none."""
+    """Returns the zero point of the first factor: one value for all of it, or none."""
     if op.node.input(2) and (volume(op.shape(2)) != ONE or op.dtype(2) != op.dtype()):
         op.refuse("zero point of the first factor: expected one value, of the factor's dtype")
     return op.read(2)
 
 
 def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
-    """Returns the second factor (K, C), which is known now, without its zero point."""
+    """Returns the second factor (K, C), which is known now, minus its zero point."""
     matrix = op.constant(1)
     zeros = op.constant(3)
     if matrix is None or op.dtype() not in _BYTES or matrix.dtype.name not in _BYTES:
@@ -356,7 +356,7 @@ def _as_bytes(matrix: Array) -> tuple[Array, Array]:
 
 @rule("DynamicQuantizeLSTM")
 def lstm(op: OperatorCode) -> Call:
-    """Takes weights that are known now, as int8 without their zero point, or shifted by it."""
+    """Takes weights that are known now, as int8: without their zero point, or shifted by it."""
     constant = [op.program.graph.constants.get(name) for name in op.node.inputs]
     _, w, r, b, *_, p = constant[:8]
     scales = [each for each in constant[8:] if each is not None]
@@ -400,7 +400,9 @@ def lstm(op: OperatorCode) -> Call:
 
 
 def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
-    """Returns panels of sixteen units and their gates, by direction, and their zero points."""
+    """Returns panels that hold sixteen units and their gates, by direction, and the zero points of
+    the panels.
+    """
     numbers, zeros = [], []
     for rows, steps in zip(matrix.whole, matrix.steps, strict=True):
         stored, shift = _as_bytes(rows)
@@ -416,14 +418,15 @@ def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
 FEW = 8
 """Up to this many places, channels are adjacent in memory, see kernels/convolutions.hpp."""
 _ROWS = 24
-"""Windows that are multiplied together: kRowsAtOnce in kernels/products.hpp."""
+"""The number of windows that are multiplied together: kRowsAtOnce in kernels/products.hpp."""
 
 
 class Windows:
     """Windows over an operator's first input, along rows and columns; one axis is a column.
 
     ``x``, ``y``: (C, H, W) of the input and of the output of the windows. ``around``: how many
-    elements they read before and after each axis.
+    elements the
+    windows read before and after each axis.
     """
 
     def __init__(
@@ -531,7 +534,7 @@ def _convolve(op: OperatorCode) -> tuple[Windows, int]:
 
 @rule("ConvInteger")
 def conv_integer(op: OperatorCode) -> list[Step]:
-    """Takes only constant weights, and stores the weights of each group in rows (H, W, C)."""
+    """Takes only constant weights; stores the weights of each group in rows (H, W, C)."""
     windows, own = _convolve(op)
     numbers = whole_numbers(op, lambda w: np.moveaxis(w, 1, -1).reshape(len(w), -1).T)
     together, groups = _together(own), op.attrs.group
@@ -568,7 +571,7 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
 
 
 def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
-    """Returns the sizes of a window."""
+    """Returns the sizes of the window of a convolution."""
     kernel = [
         size.number or op.refuse(f"a window of {size} elements: fix the size")
         for size in weights[2:]
@@ -580,8 +583,9 @@ def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
 
 
 def _together(channels: int) -> int:
-    """Returns how many panels of 16 channels a window's sums process together. With fewer panels,
-    multiplications wait for each other. With more, more of them are for channels that do not exist.
+    """Returns how many panels of 16 output channels a convolution sums at the same time. With fewer
+    panels, multiplications wait for each other's results. With more panels, more multiplications
+    are for channels that do not exist.
     """
     slower = {1: 2.0, 2: 1.25, 3: 1.0, 4: 1.0}
     return max(

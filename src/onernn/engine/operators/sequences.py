@@ -68,7 +68,7 @@ def recurrent(op: OperatorCode) -> Layer:
 
 
 def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
-    """Returns the runs of a layer's cells, by layer and direction."""
+    """Returns the runs of the cells of a layer, by layer and direction."""
     spec, layers = rnn.spec, rnn.layers
     dtype = layers[0].iter.dtype.name
     between: dict[tuple[int, int], str] = {}
@@ -103,7 +103,7 @@ def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
 
 
 POOLED = ("first", "last", "max", "sum", "average", "sqrt")
-"""In the order of `pool` in `kernels/sequences.hpp`."""
+"""The kinds of pooling, in the order of `pool` in `kernels/sequences.hpp`."""
 
 
 @rule("SequenceLike")
@@ -165,7 +165,7 @@ def concat(op: OperatorCode) -> list[Call]:
 
 @rule("SequenceUnpad")
 def unpad(op: OperatorCode) -> Call:
-    """Finds the offsets, and the total number of steps, when it runs."""
+    """Finds the offsets, and the total number of steps, when the plan runs."""
     op.of("int", index=1)
     time, count, *_ = layout = _layout(op, op.shape())
     op.holds(1, count)
@@ -202,7 +202,7 @@ def fill(op: OperatorCode) -> list[Call]:
 
 
 def _to_the_longest(op: OperatorCode, axis: int) -> list[Call]:
-    """Sets a size to the length of the longest sequence, which calls pass for inputs."""
+    """Sets a size to the length of the longest sequence; calls pass this length for inputs."""
     level, program = op.sentences(), op.program
     if level.name in {value.name for value in program.graph.inputs}:
         op.same(op.result_size(axis), program.longest_of(level))
@@ -238,7 +238,7 @@ def reverse(op: OperatorCode) -> Call:
 
 @rule("SequenceSoftmax")
 def softmax(op: OperatorCode) -> Call:
-    """Takes one number per step, and works over the steps of each sequence."""
+    """Takes one number per step; computes the softmax over the steps of each sequence."""
     op.of("float")
     op.same(_inner(op), 1)
     return op.call("sentence_softmax", *_words(op))

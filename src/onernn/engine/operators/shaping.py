@@ -35,7 +35,9 @@ from onernn.ops.shaping import cut, perm_of
 
 
 def raise_known_before(op: OperatorCode) -> None:
-    """Raises `UnknownError`: integers of sizes are known as soon as the input's shape is."""
+    """Raises `UnknownError` because integers that come from sizes are known as soon as the input's
+    shape is known.
+    """
     raise UnknownError(op.node.outputs[0])
 
 
@@ -46,7 +48,7 @@ def view(op: OperatorCode) -> list[Call]:
     if op.node.op == "Squeeze":
         for axis in op.integers(1, "axes") or ():
             size = op.size(op.node.inputs[0], axis)
-            if size.quotients:  # no name can be bound: each call checks it
+            if size.quotients:  # no name can be bound: each call checks the size
                 checks += at_least(op, size - 1, ONE - size)
             else:
                 op.same(size, 1)
@@ -139,7 +141,9 @@ def expand(op: OperatorCode) -> Nest:
 
 @rule("Tile")
 def tile(op: OperatorCode) -> Nest:
-    """Returns two loops for each axis: one over its repetitions, one over its elements."""
+    """Returns two loops for each axis: one over the repetitions, one over the elements of the
+    axis.
+    """
     source, input_shape, (out, shape) = op.read(0), op.shape(), op.out()
     times = shape_of(op.numbers(1, "repeats") or ())
     loops = tuple(size for pair in zip(times, input_shape, strict=True) for size in pair)
@@ -171,7 +175,7 @@ def count_shape(op: OperatorCode) -> Call:
 
 @rule("FoundSize")
 def found_size(op: OperatorCode) -> Call:
-    """Reads an integer; it decides shapes in the same way as other sizes."""
+    """Reads an integer; the integer determines shapes in the same way as other sizes."""
     op.of("int")
     source = op.read(0)
     most = bound_of(op.program, source).most or op.refuse(
@@ -200,7 +204,7 @@ def gate_layout(op: OperatorCode) -> list[Nest]:
 
 
 MODES = ("constant", "edge", "reflect", "wrap")
-"""In the order of `around` in `kernels/moves.hpp`."""
+"""The modes of padding, in the order of `around` in `kernels/moves.hpp`."""
 
 
 def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
@@ -246,7 +250,7 @@ def gather_nd(op: OperatorCode) -> Call:
 
 
 _MEETINGS = ("none", "add", "mul", "max", "min")
-"""In the order of `meet` in `kernels/moves.hpp`."""
+"""How an update meets the element at its place, in the order of `meet` in `kernels/moves.hpp`."""
 
 
 @rule("ScatterElements")
@@ -286,7 +290,9 @@ def _scatter(op: OperatorCode, function: str, *sizes: Any) -> Call:
 
 
 def _cut_off(pad: Size) -> Size:
-    """Returns how many elements a negative pad cuts off; a size is checked to be 0 or more."""
+    """Returns how many elements a negative pad removes; each call checks that a size is 0 or
+    more.
+    """
     return Size.of(max(-(pad.number or 0), 0))
 
 
@@ -340,7 +346,7 @@ def one_hot(op: OperatorCode) -> Call:
 
 @rule("Compress")
 def compress(op: OperatorCode) -> Call:
-    """Finds how many elements are chosen when it runs."""
+    """Finds the number of chosen elements when the plan runs."""
     op.of("bool", index=1)
     input_shape, axis = op.shape(), op.attrs.axis
     input_shape = (volume(input_shape),) if axis is None else input_shape

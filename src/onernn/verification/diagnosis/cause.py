@@ -89,12 +89,16 @@ class Edit:
 
     @property
     def holds_batch(self) -> bool:
-        """Whether it puts numbers of one batch into the graph: it is right for no other one."""
+        """Whether the edit puts numbers of one batch into the graph: then the graph is right for no
+        other batch.
+        """
         return any(GIVEN in name for name in self.constants)
 
     @classmethod
     def between(cls, graph: Graph, other: Graph) -> Edit:
-        """Returns the edit from a graph to ``other``, which shares the nodes that stay."""
+        """Returns the edit that changes a graph to ``other``; both graphs share the nodes that
+        stay.
+        """
         kept = {id(node) for node in graph.nodes} & {id(node) for node in other.nodes}
         names = {value.name for value in graph.inputs}
         return cls(

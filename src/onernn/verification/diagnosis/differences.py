@@ -40,7 +40,7 @@ class Difference(NamedTuple):
 
     @property
     def is_wiring(self) -> bool:
-        """Whether a value comes from elsewhere, and not another one is computed."""
+        """Whether a value comes from a different place; False if a different value is computed."""
         return bool(self.reads or self.wanted)
 
 
@@ -76,7 +76,9 @@ def by_node(chosen: Sequence[Difference]) -> Iterator[list[Difference]]:
 
 
 def _join_layouts(groups: Iterable[list[Difference]]) -> list[list[Difference]]:
-    """Returns the groups; a GateLayout is one with the layer that reads it: both hold its signs."""
+    """Returns the groups of differences; a GateLayout is in one group with the layer that reads it,
+    because both hold its signs.
+    """
     result = list(groups)
     for layer in [*result]:
         reads = layer[0].model.node.inputs[:1] if layer[0].model and layer[0].model.is_layer else ()

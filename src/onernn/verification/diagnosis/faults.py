@@ -1,7 +1,7 @@
 """Known faults of a recurrent layer's numbers and settings: each has one definition.
 
-A search makes them in a model's layers until the outputs match, and the comparison of two models
-asks which of them makes the reference's layer of the model's.
+A search puts these faults into a model's layers until the outputs match. The comparison of two
+models asks which fault turns the model's layer into the reference's layer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onernn.ir.weights import RnnWeights
 CLOSE = 1e-6
 """Part of the largest number: rounding when a constant is folded into another one."""
 _SAMPLE = 2048
-"""Numbers by which most arrays differ, before all of them are compared."""
+"""The number of values by which most arrays differ; they are compared before all values."""
 
 Layer = tuple[RnnSpec, RnnWeights]
 """One layer in one direction."""
@@ -79,7 +79,9 @@ def bias_of(spec: RnnSpec, weights: RnnWeights) -> Array:
 
 
 def merge_rows(bias: Array) -> Array:
-    """Returns a bias in which an LBR cell's candidate has one row, outside r*(...)."""
+    """Returns a bias in which the two rows of an LBR cell's candidate become one row, which is
+    outside r*(...).
+    """
     out = bias.copy()
     out[..., 2, :] += out[..., 3, :]
     out[..., 3, :] = 0
@@ -442,7 +444,7 @@ def relate_layers(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
         for s in (mine, theirs)
     )
     if now["hidden_size"] == then["hidden_size"]:
-        now["input_size"] = then["input_size"]  # their weights differ, too
+        now["input_size"] = then["input_size"]  # their weights also differ
     one, other = now["cell"], then["cell"]
     if (one.gates, one.has_attention) != (other.gates, other.has_attention):
         text = f"has a cell {_show(one)} where the reference has {_show(other)},"
@@ -500,7 +502,9 @@ def _relate_weights(
 
 
 def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Array) -> bool:
-    """Returns whether the model's array with a fault is the reference's."""
+    """Returns whether the model's array equals the reference's array once the model's array has a
+    fault.
+    """
     changed = fault.apply((spec, name, one)) if one.shape == other.shape else None
     if changed is None:
         return False

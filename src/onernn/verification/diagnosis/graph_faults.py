@@ -54,7 +54,7 @@ class Site:
     def nodes(
         self, new: Mapping[str, list[Node]], constants: Mapping[str, Array] | None = None
     ) -> Graph | None:
-        """Returns the graph with some nodes replaced; None if there are none."""
+        """Returns the graph with some nodes replaced; None if no node is new."""
         return with_nodes(self.graph, new, constants) if new else None
 
     def change_layers(self, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
@@ -64,7 +64,7 @@ class Site:
 
 
 GraphFault = Fault[Site]
-"""``apply`` returns the graph that has it."""
+"""``apply`` returns the graph that has the fault."""
 
 
 def in_cells(fault: LayerFault, cell: Cell) -> GraphFault:
@@ -301,7 +301,7 @@ def _unmask(site: Site) -> Graph | None:
 
 
 def _source(graph: Graph, name: str) -> str:
-    """Returns the value that this one has in another dtype, shape or order."""
+    """Returns the value from which a value was made by a change of dtype, shape or order."""
     while (node := graph.producer(name)) and (node.op in ("Cast", "Identity") or is_view(node.op)):
         name = node.inputs[0]
     return name

@@ -27,10 +27,12 @@ from onernn.verification.diagnosis.faults import as_stored
 from onernn.verification.tracing import LayerName, Traced, Values, run_nodes
 
 _MOST = 10**6
-"""Pairs of nodes that are compared one by one; of longer lists only those that are equal."""
+"""Up to this many pairs of nodes are compared one by one; in longer lists, only equal nodes are
+paired.
+"""
 
 _FEW = 8
-"""Up to so many pairs that have nothing in common are taken back one by one."""
+"""Up to this many pairs that have nothing in common are removed one by one."""
 
 _LAYER = 10
 """Recurrent layers are matched before the nodes between them."""
@@ -305,7 +307,7 @@ def _values(
     pairs: Mapping[int, int],
     inputs: Mapping[str, str],
 ) -> dict[str, str]:
-    """Returns the reference's values by the model's."""
+    """Returns the reference's values by the names of the model's values."""
     result = dict(inputs)
     for a, b in pairs.items():
         result |= _outputs(mine[a], theirs[b])
@@ -316,7 +318,7 @@ def _values(
 
 
 _APART = 1e-5
-"""Part of the largest number by which equal values may differ: sums in another order."""
+"""Equal values may differ by this part of the largest number: sums in another order."""
 
 
 def equal_values(

@@ -32,11 +32,15 @@ from onernn.verification.tracing import LayerName, Trial, Values, fast_backend, 
 from onernn.verification.verifying import Evidence
 
 _BATCHES = 3
-"""Batches to find causes with, at most; each is one on which those of the others were too few."""
+"""Maximum number of batches to find causes with; each is a batch on which the causes from the
+others were too few.
+"""
 _SHARED = ("weights_rounded", "states_exchanged", "layers_exchanged")
-"""Causes that several nodes have together."""
+"""Causes that several nodes share."""
 _MASK = 8
-"""Floats of so few values are a mask or lengths, not words."""
+"""Floats that have at most this many different values are a mask or lengths, not the steps of
+sequences.
+"""
 
 
 def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
@@ -207,7 +211,9 @@ class _Reading:
             )
 
     def _edits(self, causes: Sequence[Sequence[Difference]], whole: Edit) -> list[Edit]:
-        """Returns an edit that undoes each; causes that change the same nodes share one."""
+        """Returns an edit that undoes each cause; causes that change the same nodes share one
+        edit.
+        """
         groups = [{index} for index in range(len(causes))]
         while True:
             chosen = [
@@ -226,7 +232,9 @@ class _Reading:
 
 
 def prove(evidence: Evidence, cause: Cause) -> Cause:
-    """Returns a cause that a search found, as proved if it also holds on a second batch."""
+    """Returns a cause that a search found; its evidence is "proved" if it also holds on a second
+    batch.
+    """
     if cause.evidence == "proved" or not cause.edits or evidence.theirs is None:
         return cause
     graph = evidence.model if cause.form == "read" else evidence.mine.graph
@@ -290,7 +298,7 @@ def shuffle(inputs: Batches, seed: int, lengths: bool) -> Batches:
 
 
 def _together(every: Sequence[Named]) -> Iterator[list[Named]]:
-    """Yields the names that are one cause."""
+    """Yields the groups of names that are one cause."""
     groups: dict[Relation, list[Named]] = {}
     for each in every:
         groups.setdefault(each.shared, []).append(each)

@@ -23,7 +23,7 @@ from onernn.verification.tracing import Trial
 from onernn.verification.verifying import Evidence, Progress, Report
 
 _BETTER = 10
-"""An explanation makes the difference that many times smaller, and small enough to pass."""
+"""An explanation must make the difference this many times smaller, and small enough to pass."""
 
 
 class Candidate(NamedTuple):
@@ -89,8 +89,8 @@ def _groups(trial: Trial) -> list[tuple[str, ...]]:
 
 
 def explanations(trial: Trial, limit: TimeLimit, progress: Progress) -> Iterator[Cause | str]:
-    """Yields each fault that explains all outputs; at last how the search ended, "" if it is
-    complete.
+    """Yields each fault that explains all outputs; at last yields how the search ended, "" if it
+    was complete.
     """
     every = list(candidates(trial))
     for tried, candidate in enumerate(every):
