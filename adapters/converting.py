@@ -28,11 +28,11 @@ def write_model(
 
     The model is fused first. ``inputs``: a batch for the model, used if the model declares no
     shapes. ``progress(stage, done, of)`` is called repeatedly during the writing; ``note(text)`` is
-    called with notes for the user. ``options``: for ONNX see `adapters.onnx.write.write_onnx`, for
-    Paddle see `adapters.paddle.write.write_paddle`.
+    called with each remark for the user. ``options``: for ONNX see
+    `adapters.onnx.write.write_onnx`, for Paddle see `adapters.paddle.write.write_paddle`.
 
-    Raises `UnsupportedError` that names what the target format cannot express. Also raises it for
-    an option of a different target and for other suffixes.
+    Raises `UnsupportedError` that names what the target format cannot express, and for an option of
+    a different target or a different suffix.
     """
     path = Path(path)
     writer = writer_for(path)
@@ -50,8 +50,8 @@ def write_model(
 
 
 def writer_for(path: Path) -> Writer:
-    """Returns the framework that writes files of this suffix. Raises `UnsupportedError` for
-    others.
+    """Returns the framework that writes files of this suffix. Raises `UnsupportedError` for other
+    suffixes.
     """
     if path.suffix not in WRITERS:
         kind, known = path.suffix or "a file of no suffix", " and ".join(WRITERS)

@@ -30,7 +30,8 @@ def load(
     inputs: Mapping[str, Any] | None = None,
     rules: Mapping[str, Callable[..., Any] | Replacing] | None = None,
 ) -> Graph:
-    """Returns the model in a file or folder, lowered to canonical operators; nothing is run.
+    """Returns the model in a file or folder as a graph of canonical operators; no code in the file
+    is run.
 
     ``path``: a Paddle folder, ``.pdmodel``, ``__model__``, or ``.json`` of Paddle 3; an MXNet
     ``-symbol.json``, its folder or the prefix of its name; an ``.onnx``; a ``.pt2`` that
@@ -71,7 +72,7 @@ def load(
 
 
 def _declared(graph: Graph, inputs: Mapping[str, Any]) -> Graph:
-    """Returns the model with the given facts about its inputs; sizes with names stay open."""
+    """Returns the model with the caller's facts about its inputs; sizes with names stay open."""
     from onernn.fuse_passes.over_time import bind  # rarely needed
 
     graph = bind(graph, {}, inputs)
@@ -117,7 +118,8 @@ def find_faults(
     params: StrPath | None = None,
     rules: Mapping[str, Callable[..., Any] | Replacing] | None = None,
 ) -> FaultyModel[Any]:
-    """Returns a saved model with the known faults of its framework; `load` documents the arguments.
+    """Returns a saved model and the known faults of its framework that affect it; `load` documents
+    the arguments.
 
     Raises `ModelFormatError` if the file is not a model, `UnsupportedError` for a kind without
     known faults.

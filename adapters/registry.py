@@ -1,4 +1,6 @@
-"""The list of frameworks. To add a framework, add a folder here and its name to `ADAPTERS`."""
+"""The list of frameworks. To add a framework, add its folder to this package and its name to
+`ADAPTERS`.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,18 @@ name.
 """
 
 WRITERS: dict[str, Writer] = {a.writer.suffix: a.writer for a in ADAPTERS if a.writer}
-"""The writers, by the suffix of the file to write."""
+"""The functions that write files, by the suffix of the file."""
 
 RUNTIMES: dict[str, Runtime] = {a.runtime.name: a.runtime for a in ADAPTERS if a.runtime}
-"""The runtimes, by the name in ``NAME:PATH``."""
+"""The frameworks' own runtimes, by the NAME in ``NAME:PATH``."""
 
 SEMANTICS = ("documented", *(name for adapter in ADAPTERS for name in adapter.semantics))
 
 
 def pass_name(applied: Applied) -> str:
-    """Returns the framework's name for a pass that fired on its operators, "" if there is none."""
+    """Returns the framework's name for a fusion pass that changed its operators, "" if it has
+    none.
+    """
     return next(filter(None, (adapter.pass_name(applied) for adapter in ADAPTERS)), "")
 
 
@@ -44,5 +48,5 @@ def usual_suffix(path: StrPath) -> str:
 
 
 def adapter_of(path: StrPath) -> Adapter:
-    """Returns the framework of a file or folder."""
+    """Returns the adapter of the framework to which a file or folder belongs."""
     return next(adapter for adapter in ADAPTERS if adapter.reads(path))

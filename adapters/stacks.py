@@ -1,4 +1,6 @@
-"""Finds stacks of layers for their weights, even if a file moves steps between the layers."""
+"""Finds stacks of layers whose weights are to be converted, even if a file moves steps between the
+layers.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ layers.
 """
 
 Way = tuple[str, bool]
-"""A layer's y or a different value, and whether its steps are in reversed order."""
+"""A layer's y or a different value, and whether the steps of this value are in reversed order."""
 
 
 def join_layers(model: Graph) -> Graph:
@@ -85,10 +87,9 @@ def _replace_nodes(
 
 
 class _Ways:
-    """A map from each value to the layers' outputs that it was moved from.
-
-    ``turned``: for each layer's y, whether its steps are reversed. ``names``: for each of the
-    file's values that joins several layers, the value that replaces it.
+    """Maps each value to the outputs of layers from which its elements were moved. ``turned``: for
+    each layer's y, whether its steps are reversed. ``names``: for each of the file's values that
+    joins several layers, the value that replaces it.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -99,7 +100,9 @@ class _Ways:
         self._known: dict[str, tuple[Way, ...]] = {}
 
     def join(self, ways: tuple[Way, ...], name: str) -> tuple[str, list[Node]]:
-        """Returns the value that joins layers, and the node that computes it if it is new."""
+        """Returns the value that joins the outputs of layers, and the node that computes it if the
+        value is new.
+        """
         names = tuple(each for each, _ in ways)
         if names in self._joined:
             return self._joined[names], []
@@ -107,7 +110,7 @@ class _Ways:
         return made, [Node("Concat", names, (made,), {"axis": -1})]
 
     def layer(self, node: Node) -> list[Node]:
-        """Returns the layer's node, with the values from which its input was moved as its input. If
+        """Returns the layer's node; it reads the values from which its old input was moved. If
         there are several values, a new node before it joins them.
         """
         rnn = Recurrent.of(node)
@@ -128,13 +131,13 @@ class _Ways:
         return [*made, replace(rnn, spec=spec, x=x).node()]
 
     def of(self, name: str) -> tuple[Way, ...]:
-        """Returns the values that a value was moved from, in order; the value itself if it is
-        computed.
+        """Returns, in order, the values from which a value was moved; the value itself if an
+        operator computes it.
         """
         return self._known.get(name, ((name, self.turned.get(name, False)),))
 
     def follow(self, node: Node) -> None:
-        """Records the values that the results of a node were moved from."""
+        """Records the values from which the results of a node were moved."""
         known = OPERATORS.get(node.op)
         if node.op in ("Concat", "Where"):
             sources = node.inputs[node.op == "Where" :]
@@ -145,7 +148,9 @@ class _Ways:
                 self._known[name] = ways
 
     def _move(self, name: str, node: Node, sources: Sequence[str]) -> tuple[Way, ...]:
-        """Returns the values that a node moves to an output, () if the node computes the output."""
+        """Returns the values whose elements a node moves to an output, () if the node computes the
+        output.
+        """
         every = [*map(self.of, sources)]
         layers = [ways for ways in every if all(each in self.turned for each, _ in ways)]
         if node.op == "Concat" and self._is_last(node, node.attrs.axis):
@@ -196,12 +201,13 @@ def read_stacks(
     recurrent_activation: str | None = None,
     rules: Mapping[str, Any] | None = None,
 ) -> Stacks:
-    """Returns the stacks in a file of weights by the names of their modules, or the result of
-    `stacks_of` for a model.
+    """Returns the stacks in a file: for a file of weights by the names of their modules, for a
+    model as `stacks_of` does.
 
     ``node``: return only the stack of this name. ``recurrent_activation``: "sigmoid" confirms the
-    gates of a file of weights that Keras before 2.3 wrote, because the default was hard_sigmoid.
-    Raises the errors that `load` raises, and `UnsupportedError` if the file has no stack.
+    gates of a file of weights that Keras before 2.3 wrote, because the default of that version was
+    hard_sigmoid. Raises the errors that `load` raises, and `UnsupportedError` if the file has no
+    stack.
     """
     arrays = arrays_in(path)
     if arrays is None:
@@ -240,9 +246,9 @@ def read_stacks(
 
 
 def stacks_of(model: Graph, node: str | None = None) -> Stacks:
-    """Returns a model's stacks of recurrent layers, by the values that they compute, or by the
-    file's names of the layers if the values are not in the file. Weights that several layers share
-    are returned once.
+    """Returns a model's stacks of recurrent layers by the values that they compute. If the file
+    does not contain these values, the keys are the file's names of the layers. Weights that several
+    layers share are returned once.
 
     ``node``: return only the stack that computes this value or has this name. Raises
     `UnsupportedError` if there is none.
@@ -303,10 +309,10 @@ def _list_omitted(model: Graph, fused: Graph) -> Iterator[Refusal]:
 
 
 def _recurrent_operators(nodes: Iterable[Node], known: set[NativeOp]) -> dict[NativeOp, Node]:
-    """Returns the native operators of recurrent types that are not in ``known``, each with its
+    """Returns the native operators of recurrent types without those in ``known``, each with its
     node.
 
-    A loop or branch that became a layer stands for the operators inside it.
+    If a loop or branch became a layer, the operators inside it count as known.
     """
     result: dict[NativeOp, Node] = {}
     for node in nodes:

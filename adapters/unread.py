@@ -1,4 +1,6 @@
-"""Recognizes kinds of files that onernn does not read, and prints commands that convert them."""
+"""Recognizes files of kinds that onernn does not read, and prints commands that convert such
+files.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def refuse_unread(path: StrPath) -> None:
 
 
 def _similar_model(path: Path) -> str:
-    """Returns "; did you mean 'model.onnx'?" for a path of no file, folder or prefix."""
+    """Returns "; did you mean 'model.onnx'?" for a path that is not a file, a folder or a
+    prefix.
+    """
     if any(os.path.lexists(f"{path}{ending}") for ending in ("", *_AFTER_PREFIX)):
         return ""
     try:
@@ -42,7 +46,7 @@ def _similar_model(path: Path) -> str:
 
 
 def _may_be_model(path: Path) -> bool:
-    """Returns whether this is a file with the name of a model, or a folder that has one."""
+    """Returns whether a path is a file with the suffix of a model, or a folder with such a file."""
     if os.path.isdir(path):
         return any(not os.path.isdir(each) and _may_be_model(each) for each in path.iterdir())
     return path.suffix.lower() in _SUFFIXES or path.name == "__model__"
@@ -122,7 +126,9 @@ def _head(path: StrPath) -> bytes:
 
 
 def _fields(data: int | bytes, count: int) -> list[tuple[int, int | bytes]]:
-    """Returns numbers and values of a protobuf's first fields, as far as ``data`` goes."""
+    """Returns the numbers and values of the first fields of a protobuf message, up to the end of
+    ``data``.
+    """
     out = list[tuple[int, int | bytes]]()
     if isinstance(data, int):
         return out
@@ -157,7 +163,9 @@ def _is_saved_model(head: bytes) -> bool:
 
 
 def _core_ml_kind(head: bytes) -> int:
-    """Returns the field in which a CoreML specification holds its model, 0 if it is not one."""
+    """Returns the number of the field in which a CoreML specification holds its model, 0 for data
+    of another kind.
+    """
     version, *others = _fields(head, 5) or [(0, 0)]
     kinds = [number for number, _ in others if 200 <= number < 4000]
     return kinds[0] if kinds and version[0] == 1 and isinstance(version[1], int) else 0
@@ -178,7 +186,9 @@ _KINDS: dict[str, Callable[[bytes], object]] = {
 
 
 def _quote(path: StrPath) -> str:
-    """Returns a path quoted for a shell's command line, so that it is not an option."""
+    """Returns a path quoted for a shell's command line, so that no program takes the path for an
+    option.
+    """
     from shlex import quote  # slow, and rarely needed
 
     text = os.fspath(path)
@@ -212,7 +222,9 @@ _NO_OUTPUTS = ("Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault
 
 
 def _graph_def(path: Path) -> str:
-    """Names the placeholders of a frozen graph, and the values that no operator reads."""
+    """Returns a text with the command for a frozen graph. Its inputs are the placeholders, its
+    outputs the values that no operator reads.
+    """
     with open_budgeted(path) as (raw, budget):
         nodes = _GRAPH.parse("GraphDef", read_all(raw, budget), path, budget=budget).node
     what = "a TensorFlow GraphDef"
@@ -263,7 +275,9 @@ _CORE_ML_LAYERS = (
     ' else w(e, at + (getattr(e, "name", "") or f.name) + "/"))];'
     ' n.savez("model.npz", **dict(w(c.utils.load_spec(sys.argv[1]), "")))'
 )
-"""Visits all messages of a neural network; weights are flat arrays under the layers' names."""
+"""The program visits all messages of a neural network; weights are flat arrays under the layers'
+names.
+"""
 
 
 def _core_ml(path: StrPath, specification: Path) -> str:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class LayoutOptions(TypedDict, total=False):
-    """Facts about a layer that the arrays of some layouts do not show; see `read_layer`."""
+    """Facts about a layer that its arrays do not show in some layouts; see `read_layer`."""
 
     nonlinearity: str
     function: str
@@ -55,7 +55,7 @@ def convert_weights(
     tensors by name, in a dict or from ``named_parameters()``. ``source`` names the layout of such
     arrays; for tensors of PyTorch the default is "torch". bfloat16 and float16 values are returned
     as float32, exactly. ``to`` and ``source``: a name of `reorders.layouts.FRAMEWORKS`. ``options``
-    go to the reader of ``source``, see `read_layer`.
+    describe the layout ``source``, see `read_layer`.
 
     Raises `UnsupportedError` that names the feature that the target layout lacks, `ShapeError` that
     names an array.
@@ -135,8 +135,8 @@ def _kind(layer: Any, homes: Collection[str], names: Collection[str]) -> str:
     """Returns the framework class in ``names`` that an object is an instance of, "" if there is
     none.
 
-    The object may be of a user's subclass. The framework's own subclasses, such as Keras's ConvRNN
-    of RNN, are different layers and do not count.
+    The object may be an instance of a user's subclass. The framework's own subclasses, such as
+    Keras's ConvRNN of RNN, are different layers and do not count.
     """
     own = next((k.__name__ for k in type(layer).__mro__ if _home(k) in homes), "")
     return own if own in names else ""
@@ -245,7 +245,7 @@ def _from_keras(layer: Any) -> PivotLayer:
 
 
 def _own_kinds(layers: Iterable[Any]) -> dict[str, str]:
-    """Returns which of Keras's classes layers are of, or inherit from, by their names.
+    """Returns Keras's class of each layer by the layer's name; a layer may be of a subclass.
 
     A cell with its own call may compute more than its weights show.
     """
@@ -258,7 +258,9 @@ def _own_kinds(layers: Iterable[Any]) -> dict[str, str]:
 
 
 def _as_keras_has_it(config: Any, kinds: Mapping[str, str]) -> Any:
-    """Returns a configuration with Keras's classes in place of subclasses, and without float16."""
+    """Returns a layer's configuration with Keras's classes in place of subclasses, and without
+    float16.
+    """
     if isinstance(config, list):
         return [_as_keras_has_it(each, kinds) for each in config]
     if not isinstance(config, dict):

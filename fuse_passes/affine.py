@@ -13,16 +13,16 @@ from onernn.ir.arrays import Array
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import NamedTuple, dataclass
 
-_MOST = 64  # nodes of a sum; a gate has ten
+_MOST = 64  # nodes of a sum; the sum of a gate has ten
 
 
 class Columns(NamedTuple):
-    """Columns start ... stop of a constant: a matrix, transposed or not, a vector, or a scalar. A
-    scalar has any number of columns.
+    """The columns from start to stop of a constant: a matrix, transposed or not, a vector, or a
+    scalar. A scalar has any number of columns.
 
-    ``constant``: "" for the identity, if a source is the sum itself, or a part of it. A constant of
-    one element has it in all columns. ``sign``: -1 if the columns are subtracted. ``rows``: the
-    rows of a matrix that multiply a part of its input; None for all.
+    ``constant``: "" for the identity matrix, if a source is the sum itself or a part of it. A
+    constant of one element has this element in all columns. ``sign``: -1 if the columns are
+    subtracted. ``rows``: the rows of a matrix that multiply a part of its input; None for all.
     """
 
     constant: str
@@ -84,10 +84,11 @@ class Affine:
 
 
 def affine(graph: Graph, name: str, *, peepholes: bool = False) -> Affine | None:
-    """Returns the value as a sum of projections; None if it is not one, or a matrix is computed.
+    """Returns the value as a sum of projections; None if it is not such a sum, or if a run computes
+    a matrix.
 
     A sum may be cut along the last of its two axes: the rows of a projection are the batch.
-    ``peepholes``: whether values that are only scaled may be among them.
+    ``peepholes``: whether values that are only scaled may be among the terms.
     """
     result = _table(graph).sums.get(name)
     return result if result and result.terms and (peepholes or not result.scaled) else None
@@ -125,12 +126,14 @@ def _table(graph: Graph) -> _Table:
 
 
 class _Table:
-    """The sums of a graph, made node by node: each value is read once for all its users."""
+    """The sums of a graph. They are made node by node, so that each value is read once for all its
+    users.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.constants, self.types = graph.constants, graph.types
         self.sums: dict[str, Affine] = {}
-        for value in graph.inputs:  # the input of a step may already be projected
+        for value in graph.inputs:  # the input of a step may be projected already
             width = self.types[value.name].counts[1:]
             if len(width) == 1 and width[0] is not None:
                 identity = Columns("", False, 0, width[0])
@@ -142,7 +145,7 @@ class _Table:
                     self.sums[name] = result
 
     def _sum(self, node: Node, index: int) -> Affine | None:
-        """Returns the sum that a node makes as its output ``index``."""
+        """Returns the sum that a node computes as its output ``index``."""
         if node.op == "Identity":
             return self.sums.get(node.input(0))
         if node.op in ("Gemm", "MatMul"):

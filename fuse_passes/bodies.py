@@ -26,7 +26,9 @@ def every_node(graph: Graph) -> Iterator[Node]:
 
 
 def numbers(graph: Graph, name: str) -> Array | None:
-    """Returns a value that is known before a run: a constant, or computed from known sizes."""
+    """Returns the array of a value that is known before a run: a constant, or a value computed from
+    known sizes.
+    """
     if name in graph.constants:
         return graph.constants[name]
     result = graph.types[name]
@@ -35,7 +37,7 @@ def numbers(graph: Graph, name: str) -> Array | None:
 
 
 def source_of(body: Graph, name: str) -> str:
-    """Returns the value that Identities pass on under this name."""
+    """Returns the value that one or more Identities pass on under this name."""
     while node := body.producer(name, "Identity"):
         name = node.inputs[0]
     return name
@@ -49,8 +51,8 @@ def inside(graph: Graph, node: Node, name: str) -> list[Type]:
 def declare_sizes(graph: Graph, node: Node, name: str) -> Graph:
     """Returns a node's body, whose inputs declare the sizes that are known outside.
 
-    A state that begins with one row, and may have more in later turns, is declared with one row,
-    because a layer would not repeat it.
+    A state may begin with one row and have more rows in later iterations. It is declared with one
+    row, because a layer would not repeat this row.
     """
     body: Graph = node.attributes[name]
     inputs = []

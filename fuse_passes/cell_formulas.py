@@ -29,11 +29,13 @@ from onernn.ir.spec import Activation, Cell, RnnSpec, Update
 
 
 class Reading(NamedTuple):
-    """One way to read a step: its input, its state, and the constants that it applies.
+    """One interpretation of a step: its input, its state, and the constants that multiply them or
+    are added.
 
-    ``layer`` and ``iter``: columns for each gate in oneDNN's order; ``biases``: likewise, the sum
-    for each gate. ``signs``: -1 if the gate is computed with the opposite sign. ``projection``: the
-    matrix that makes the state of a projected LSTM. ``peephole``: the weights of its gates i, f, o.
+    ``layer`` and ``iter``: the columns of each gate in oneDNN's order; ``biases``: the sum of the
+    biases of each gate in the same order. ``signs``: -1 if the gate is computed with the opposite
+    sign. ``projection``: the matrix that makes the state of a projected LSTM. ``peephole``: the
+    weights of its gates i, f, o.
     """
 
     x: str
@@ -51,8 +53,8 @@ class Reading(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """An attention layer's values: (N, 1), one for each sequence. ``keeps``: it scales u itself; in
-    oneDNN's guide, 1 - a scales u.
+    """The values (N, 1) of an attention, one for each sequence. ``keeps``: the attention a scales
+    the update gate u itself; in oneDNN's guide, 1 - a scales u.
     """
 
     name: str
@@ -61,10 +63,10 @@ class Attention(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a cell: the state it makes, the ways to read it, the nodes that compute it.
-
-    The last node makes h. In a projected LSTM it comes after a node that looks like the last node
-    of a plain LSTM. ``activations``: the cell's functions, in the order of `Cell.activations`.
+    """One step of a cell: the state that the step computes, the possible readings of the step, and
+    its nodes. The last node computes h. In a projected LSTM it comes after a node that looks like
+    the last node of a plain LSTM. ``activations``: the cell's functions, in the order of
+    `Cell.activations`.
     """
 
     cell: Cell
@@ -80,7 +82,7 @@ class Step:
 
 
 _PLAIN = {each.activations[0]: each for each in Cell if len(each.gates) == 1}
-"""The cells that are a function of a sum, by the function."""
+"""The cells whose state is a function of one sum, by the name of the function."""
 _NEAR = 64  # values from which a new state is computed, back to its gates
 
 
@@ -109,7 +111,9 @@ def _elman(graph: Graph, node: Node, gate: Gate) -> Step | None:
 
 
 def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
-    """Yields both ways to read gates that are sums of projections of the same two values."""
+    """Yields both readings of gates that are sums of projections of the same two values: either may
+    be the state.
+    """
     sources = list(gates[0].terms)
     if len(sources) != 2 or any(set(gate.terms) != set(sources) for gate in gates):
         return
@@ -132,7 +136,7 @@ class _Letters:
         return _letter(self.cell.gates[gate])
 
     def h(self, gate: int, state: Polynomial) -> Polynomial:
-        return Polynomial({})  # part of its gate
+        return Polynomial({})  # the node is part of its gate
 
     def inner(self, product: Polynomial) -> Polynomial:
         return product
@@ -149,7 +153,7 @@ def _letter(name: str) -> Polynomial:
 
 
 class _Form(NamedTuple):
-    """One way to write a GRU's step: ``state`` is the new state as a formula of h, o, u and a.
+    """One form of a GRU's step: ``state`` is the new state as a formula of h, o, u and a.
 
     ``sign``: -1 if u has the opposite sign; ``keeps``: see `Attention`, None without one.
     """
@@ -179,7 +183,7 @@ _, _CELL_STATE = cells.step(
 def _match_letters(
     formula: Polynomial, value: Polynomial, **known: str
 ) -> Iterator[dict[str, str]]:
-    """Yields the values to put in for the letters so that the formula equals the value."""
+    """Yields assignments of values to the letters with which the formula equals the value."""
     free = sorted(formula.atoms - known.keys())
     others = sorted(value.atoms - set(known.values()))
     for names in permutations(others, len(free)):
@@ -189,7 +193,7 @@ def _match_letters(
 
 
 def _lstm(graph: Graph, node: Node) -> Step | None:
-    """Matches h = o * f(c); c is the formula of an LSTM, clipped or not."""
+    """Matches h = o * f(c), where c is an LSTM's formula of the cell state, clipped or not."""
     for out, squashed in orders(node):
         o, function = gate_of(graph, out, peepholes=True), function_of(graph, squashed)
         activation, c = (function.activation, function.source) if function else (LINEAR, squashed)
@@ -249,7 +253,7 @@ def _nodes(gates: Iterable[Affine]) -> list[Node]:
 
 
 def _gru(graph: Graph, node: Node) -> Step | None:
-    """Matches h = u * h' + (1 - u) * o, written as any sum; an attention may scale u."""
+    """Matches h = u * h' + (1 - u) * o, in any form of this sum; an attention may scale u."""
     one_unit = _is_narrow(graph, node.outputs[0])
     for h in _states(graph, node):
 
@@ -282,10 +286,10 @@ def _gru(graph: Graph, node: Node) -> Step | None:
 def _states(graph: Graph, node: Node) -> Iterable[str]:
     """Returns values that may be the previous state of a state that a node computes.
 
-    The gates and the new state read the state before.
+    The gates and the new state read the previous state.
     """
     waiting, read, has_function = [*node.inputs], set[str](), False
-    for name in waiting:  # it grows: the nearest come first
+    for name in waiting:  # the list grows: the nearest values come first
         result = graph.producer(name)
         if result is None:
             continue
@@ -324,7 +328,7 @@ def _candidate(
     (x,) = set(z.terms) - {h}
 
     def reset_of(value: str) -> Affine | None:
-        """Returns the sum of a reset gate, of the same function as the update gate."""
+        """Returns the sum inside a reset gate that has the same function as the update gate."""
         gate = gate_of(graph, value)
         r = gate and take_apart(graph, gate.sum)
         alike = gate is not None and gate.activation == update.activation

@@ -1,4 +1,4 @@
-"""Multiplies scales and shifts of a convolution's channels into its weights."""
+"""Includes the scales and shifts of a convolution's channels in the convolution's weights."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def fuse_conv_scale(graph: Graph, node: Node) -> Graph | str | None:
 
 
 def _affine(node: Node, arrays: list[Array], weight: Array) -> tuple[Array, Array] | str:
-    """Returns (scale, shift) of each channel in float64, or the reason why there are none."""
+    """Returns the scale and the shift of each channel in float64, or the reason why a node has
+    none.
+    """
     channels, zeros = len(weight), np.zeros(len(weight))
     wide = [array.astype(np.float64) for array in arrays]
     if node.op == "BatchNormalization":

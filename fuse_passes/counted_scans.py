@@ -1,6 +1,6 @@
-"""Moves the count of turns, and masks computed from it, out of scans.
-
-So TensorFlow's dynamic_rnn is exported: turn t changes a state if t is below a sequence's length.
+"""Moves the count of iterations, and masks computed from it, out of scans. Exported files of
+TensorFlow's dynamic_rnn contain such scans: iteration t changes a state only if t is below the
+length of the sequence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from onernn.ir.graph import Graph, Node, Value
 
 _SIDES = {"Less": (0, True), "Greater": (1, True), "GreaterOrEqual": (0, False)}
 _SIDES["LessOrEqual"] = (1, False)
-"""On which side of a comparison the turn is, and whether it is true before the length."""
+"""The side of a comparison on which the iteration t is, and whether the comparison is true before
+the length.
+"""
 
 
 @rewrite("counted_scans", "Scan")
@@ -49,7 +51,7 @@ def count_outside(graph: Graph, node: Node) -> Graph | None:
         if each.op in _SIDES and turn in turns and length in taken and _are_lengths(body, length):
             column = to.emit("Unsqueeze", every, [1])
             known = to.emit("Min", to.emit("Cast", taken[length], to="int64"), sizes)
-            known = to.emit("Max", known, [0])  # the same steps are below it
+            known = to.emit("Max", known, [0])  # the same steps are below this length
             value = Value(
                 fresh(body, f"{each.outputs[0]}/before"), "bool", body.types[length].counts
             )

@@ -1,4 +1,4 @@
-"""Takes recurrent stacks apart: one rnn per layer, or per layer and direction."""
+"""Splits recurrent stacks into one rnn per layer, or one per layer and direction."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _name(rnn: Recurrent, layer: int) -> str:
 class ExpandLayers:
     """Turns ``Rnn`` of several layers into one per layer, or per direction; not in `PASSES`.
 
-    Writers and comparisons take one layer at a time. Directions are joined by Concat or
-    Add, states cut by Split and joined by Concat. ``directions``: for which nodes the directions of
-    a layer are separated; directions that do not meet between two layers always are.
+    Writers and comparisons take one layer at a time. Directions are joined by Concat or Add, states
+    cut by Split and joined by Concat. ``directions``: for which nodes the directions of a layer are
+    separated. If the directions are not joined between two layers, they are always separated.
     """
 
     name, ops = "expand_layers", frozenset({"Rnn"})
@@ -38,7 +38,7 @@ class ExpandLayers:
         self.directions = directions
 
     def __call__(self, graph: Graph, node: Node) -> Graph | Refusal | None:
-        """Rewrites a node as `Pass` says."""
+        """Rewrites a node; `Pass` describes the result."""
         rnn = Recurrent.of(node)
         if rnn.spec.layers == 1 and not self._splits(rnn):
             return None
@@ -85,7 +85,7 @@ class ExpandLayers:
         return rnn.spec.directions == 2 and (self.directions(rnn) or not rnn.spec.joins(0))
 
     def _layers(self, rnn: Recurrent) -> Iterator[list[Recurrent]]:
-        """Yields the nodes of each layer, still over the stack's input and states."""
+        """Yields the nodes of each layer; they still read the stack's input and states."""
         spec, layers = rnn.spec, rnn.layers
         apart = self._splits(rnn) or spec.directions == 1
         for layer, sides in groupby(parts(spec), key=lambda part: part.layer):

@@ -1,4 +1,6 @@
-"""Recognizes the functions of gates: operators of ONNX, and clips that are a hard sigmoid."""
+"""Recognizes the functions of gates: activation operators of ONNX, and clips that compute a hard
+sigmoid.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Function(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """A value is ``activation`` of a sum of projections; the nodes of the sum include all."""
+    """A value is ``activation`` of a sum of projections; the nodes of the sum include the
+    activation's nodes.
+    """
 
     activation: Activation
     sum: Affine
@@ -66,7 +70,7 @@ def gate_of(graph: Graph, name: str, *, peepholes: bool = False) -> Gate | None:
 
 
 def is_symmetric(activation: Activation) -> bool:
-    """Returns whether 1 - f(a) is f(-a)."""
+    """Returns whether 1 - f(a) equals f(-a) for a function f."""
     return activation.name == "sigmoid" or activation[::2] == ("hardsigmoid", 0.5)
 
 
@@ -80,8 +84,8 @@ class Clipped(NamedTuple):
 
 
 def clipped(graph: Graph, name: str) -> Clipped:
-    """Returns the value before its clip, and the bounds; itself, without bounds, if it is not
-    clipped.
+    """Returns the value before it is clipped, and the bounds. A value that is not clipped is
+    returned without bounds.
     """
     result = Clipped(name, float("-inf"), float("inf"), ())
     while (clip := graph.producer(result.source, "Clip", "Min", "Max")) is not None:

@@ -94,7 +94,9 @@ def _join_sides(*sides: RnnWeights) -> RnnWeights:
 
 @rewrite("stack_layers", "Rnn")
 def stack_layers(graph: Graph, node: Node) -> Graph | str | None:
-    """Turns ``Rnn(Rnn(x))`` into one rnn, which sorts and unsorts the steps once, not twice."""
+    """Turns ``Rnn(Rnn(x))`` into one rnn, which sorts the steps and restores their order only
+    once.
+    """
     below = graph.producer(node.inputs[0], "Rnn")
     if below is None or below.outputs[0] != node.inputs[0]:
         return None

@@ -1,4 +1,4 @@
-"""Adds an axis of rows to a graph: the same computation for all rows at once."""
+"""Adds an axis of rows to a graph, so that one run computes the results of all rows together."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def shift(axis: Any) -> Any:
 class Mapper(Tape):
     """Builds the nodes of a graph whose values in ``mapped`` have a new axis 0 for the rows.
 
-    A value keeps its name. Values that no row reaches are computed once. A ragged value gets no new
-    axis: it has the sequences of all rows, row after row. An operator's definition says how to map
-    it (`Operator.batched`). ``add`` raises `UnsupportedError` naming an operator without such a
-    definition, or a value of unknown rank.
+    A value keeps its name. Values that do not depend on the rows are computed once. A ragged value
+    gets no new axis: it has the sequences of all rows, row after row. An operator's definition says
+    how to map it (`Operator.batched`). ``add`` raises `UnsupportedError` naming an operator without
+    such a definition, or a value of unknown rank.
     """
 
     mapped: set[str] = field(default_factory=set)
@@ -54,11 +54,11 @@ class Mapper(Tape):
         return cls(graph, mapped=names)
 
     def model(self) -> Graph:
-        """Returns all rows at once, when all nodes are there."""
+        """Returns the graph for all rows, after all nodes were added."""
         return fuse(self.whole().prune()).model
 
     def whole(self) -> Graph:
-        """Returns the same graph unfused, with every node from `add`.
+        """Returns the graph for all rows without fusing it; every node must come from `add`.
 
         All inputs must have the same number of rows. Raises `UnsupportedError` for ragged outputs,
         whose rows would not be separated.
@@ -107,7 +107,7 @@ class Mapper(Tape):
         return UnsupportedError(f"{self.graph.name}:", (Refusal(why, node.label),))
 
     def alike(self, node: Node, names: Iterable[str]) -> None:
-        """Refuses inputs that differ from row to row."""
+        """Raises `UnsupportedError` for inputs that differ from row to row."""
         if not self.mapped.isdisjoint(names):
             raise self.make_error(node, "its parameters differ from row to row: expected constants")
 
@@ -171,7 +171,9 @@ class Mapper(Tape):
         return self.merge(self.emit("Transpose", self.rows(node, name), perm=perm), axis)
 
     def rows(self, node: Node, name: str) -> str:
-        """Returns a value with all rows; if the value is not mapped, its rows are equal."""
+        """Returns a value with an axis of rows; if the value is not mapped, all its rows are
+        equal.
+        """
         if name in self.mapped:
             return name
         wide = self.emit("Unsqueeze", name, [0])
@@ -179,7 +181,9 @@ class Mapper(Tape):
         return self.emit("Expand", wide, self.shape([self.count, *ones]))
 
     def over_axes(self, node: Node, default: Iterable[int] | None = None) -> None:
-        """Adds an operator with an input of axes, ``default`` if that input is absent."""
+        """Adds an operator with an input that lists axes; ``default`` are the axes if that input is
+        absent.
+        """
         operator, (x, *others) = OPERATORS[node.op], node.inputs
         place = [slot.axes for slot in operator.slots].index(True)
         self.alike(node, others)
@@ -220,7 +224,7 @@ def find_unmappable(graph: Graph, decisive: Iterable[str]) -> Refusal | None:
     """Returns the first operator that can never be computed for many rows, for any sizes and any
     integers in the ``decisive`` inputs; None if sizes may exist for which all operators can.
 
-    It reads rows, and an output needs it through no branch or loop.
+    The operator reads rows, and an output needs it without a branch or loop between them.
     """
     needed = {value.name for value in graph.outputs}
     for node in reversed(graph.nodes):

@@ -1,5 +1,5 @@
-"""Turns a scan over a cell that keeps its state while a mask is false into a layer of the other
-steps.
+"""Turns a scan over a cell that keeps its state while a mask is false into a layer over the steps
+whose mask is true.
 
 Keras writes these scans: a masked step repeats the state and the output of the step before.
 """
@@ -22,8 +22,8 @@ from onernn.ops.control import scan_attributes
 class Row(NamedTuple):
     """An output of the scan that consists of rows of h.
 
-    While the mask is false it ``repeats`` the last row, which first is ``begin``; or it is
-    ``begin``. ``last``: it is the state after the last step, not all of them.
+    While the mask is false, the output ``repeats`` the last row, which is ``begin`` at first;
+    otherwise it is ``begin`` itself. ``last``: the output is only the state after the last step.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Row(NamedTuple):
 def fuse_masked_scans(graph: Graph, node: Node) -> Graph | str | None:
     """Turns ``Scan(h0, mask, x; body: h = Where(mask, cell(x, h), h))`` into an Rnn of fewer steps.
 
-    The steps for which the mask is true form a ragged batch. After the layer each step takes the
-    row of the last of these steps so far, or the value from before the first of them.
+    The steps for which the mask is true form a ragged batch. After the layer, each step takes the
+    row of the latest of these steps, or the initial value if none has come yet.
     """
     if node.attributes["scanned"] not in (2, 3):
         return None
@@ -138,7 +138,7 @@ def _add_masked(
     if layer.layout:  # only the steps that are left are projected
         x, projection = _projection(to.graph, x)
         width = len(to.graph.constants[projection[0][1]]) if projection else width
-    if layer.attention:  # joined to x, so that it has x's offsets
+    if layer.attention:  # joined to x, so that the value has x's offsets
         x = emit("Concat", x, attention_of(to, scanned[layer.attention.at], layer), axis=2)
     steps = emit("Transpose", x, perm=(1, 0, 2))
     steps = emit("Reshape", steps, [-1, width + bool(layer.attention)])
@@ -199,7 +199,8 @@ def _add_ragged(
 
 
 def _find_lengths(graph: Graph, mask: str) -> str:
-    """Returns the lengths (N,) before which the steps of a mask (T, N) are true, "" for others.
+    """Returns the lengths (N,) if a mask (T, N) is true exactly for the steps before them, "" for
+    other masks.
 
     The pass `counted_scans` writes these masks, of lengths from 0 to T.
     """
@@ -259,7 +260,7 @@ def find_chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
 
 
 def _sign(body: Graph, name: str, mask: str) -> int:
-    """Returns 1 for the mask, -1 for its opposite, 0 for others."""
+    """Returns 1 for the mask, -1 for the negated mask, 0 for other values."""
     sign = 1
     while (name := source_of(body, name)) != mask:
         node = body.producer(name, "Cast", "Not", "Unsqueeze", "Reshape", "Slice")
@@ -273,7 +274,7 @@ def _sign(body: Graph, name: str, mask: str) -> int:
 
 
 _TO_THE_END = 10**9
-"""Ends of slices from here on are no sequence's place: exporters write them for the last one."""
+"""Ends of slices from this number on mean the end of the axis; exporters write them."""
 
 
 def _takes_all(body: Graph, node: Node) -> bool:

@@ -96,7 +96,8 @@ def fuse_layer_norm(graph: Graph, node: Node) -> Graph | None:
 
 
 def _read_unit(graph: Graph, factor: str, atoms: list[str]) -> tuple[Polynomial, str, float] | None:
-    """Returns a centred value over its deviation, which ``factor`` is or divides by; x and epsilon.
+    """Returns a centred value over its deviation as a polynomial, with x and epsilon. ``factor`` is
+    this quotient, or the inverse of the deviation.
 
     ``atoms``: the values of which the centred value may be a sum.
     """

@@ -1,4 +1,6 @@
-"""Turns a model of one frame, with states as inputs and outputs, into one of whole sequences."""
+"""Turns a model of one frame, with states as inputs and outputs, into a model of whole
+sequences.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ops.control import scan_attributes
 
-_OPEN = 3  # stands for a size that is not declared
+_OPEN = 3  # is used in place of a size that is not declared
 _MOST = 1 << 24  # elements of a state that float32 can number exactly
 _FAR = 2**62
 _FEW = 1 << 16  # elements of a constant that may be computed here
@@ -47,9 +49,8 @@ def bind(
 
 
 def find_sizes(fits: Callable[[int], bool]) -> tuple[int, int] | None:
-    """Returns the smallest and largest of the sizes around one that fits, None if none is found.
-
-    Usual sizes of frames are tried first.
+    """Returns the smallest and the largest size of a range of sizes that fit the model, None if no
+    size fits. Usual sizes of frames are tried first.
     """
     tried = sorted({base << k for base in (1, 3, 5) for k in range(13)} | {129, 257, 513, 161, 201})
     at = next((at for at, size in enumerate(tried) if fits(size)), None)
@@ -68,7 +69,7 @@ def find_sizes(fits: Callable[[int], bool]) -> tuple[int, int] | None:
 
 @rewrite("known_choices")
 def take_known_choices(graph: Graph, node: Node) -> Graph | None:
-    """Turns ``x * (1 - reset)`` and ``Where(reset, 0, x)`` into x if the reset is known and 0."""
+    """Turns ``x * (1 - reset)`` and ``Where(reset, 0, x)`` into x if the reset is known to be 0."""
     result = node.outputs[0]
     operator = OPERATORS.get(node.op)
     if operator and operator.kind in _FOLDED and graph.constants.keys() >= {*node.inputs}:
@@ -88,9 +89,8 @@ def take_known_choices(graph: Graph, node: Node) -> Graph | None:
 
 
 def fuse_step(model: Graph, states: Mapping[str, str]) -> Graph:
-    """Returns the fused model of one frame; its fusion knows which values are states.
-
-    So a cell that adds two projections is a layer. ``states``: see `unrolled_cells`.
+    """Returns the fused model of one frame. The passes know which values are states, so that a cell
+    that adds two projections becomes a layer. ``states``: see `unrolled_cells`.
     """
     known = {fuse_unrolled_cells: unrolled_cells(states)}
     return fuse(model, (take_known_choices, *(known.get(each, each) for each in PASSES))).model
@@ -100,10 +100,10 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
     """Returns the model of (T, ...) for every input and output of ``model`` except its states.
 
     ``states``: the state of the next frame, an output, by the input that takes it. Inputs without
-    axes belong to all frames. The states go in before the first frame and come out after the last
-    one. Recurrent layers see all frames at once, and the other operators see frames as a batch. The
-    results equal the results of frame after frame, up to rounding. A model may have no other
-    outputs.
+    axes belong to all frames. The inputs of states hold the states before the first frame, the
+    outputs hold the states after the last frame. Recurrent layers process all frames in one call,
+    and the other operators process frames as a batch. The results equal the results of frame after
+    frame, up to rounding. A model may have no other outputs.
 
     If an operator outside of a recurrent layer reads or makes a state (a reset, for example), the
     operators from each state to the next one run frame after frame, in a Scan. A note of the
@@ -136,7 +136,9 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
 
 
 def _by_layers(graph: Graph, states: Mapping[str, str], mapper: Mapper) -> Mapper:
-    """Adds all frames at once. Raises `UnsupportedError` if a state is not only a layer's."""
+    """Adds the nodes for all frames. Raises `UnsupportedError` if an operator other than a layer
+    reads or makes a state.
+    """
     layers, buffers = _going_on(graph, states)
     results = [value.name for value in graph.outputs if value.name not in states.values()]
     read = [buffer.added for buffer in buffers.values()]  # by the continuing layers, in each frame
@@ -171,7 +173,9 @@ def _by_layers(graph: Graph, states: Mapping[str, str], mapper: Mapper) -> Mappe
 
 
 def _by_scans(graph: Graph, states: Mapping[str, str], frames: Sequence[Value]) -> Mapper:
-    """Returns all frames at once, with a Scan of the operators between a state and its next one."""
+    """Returns the graph of all frames, with a Scan of the operators between a state and the next
+    state.
+    """
     begins = {name: fresh(graph, f"{name}/before") for name in states}
     ends = {name: fresh(graph, f"{after}/after") for name, after in states.items()}
     renamed = begins | {states[name]: end for name, end in ends.items()}
@@ -218,7 +222,9 @@ def _group(graph: Graph, states: Mapping[str, str]) -> list[list[str]]:
 def _add_scan(
     mapper: Mapper, states: Mapping[str, str], ends: Mapping[str, str], nodes: Sequence[Node]
 ) -> None:
-    """Adds a Scan of ``nodes`` over all frames: they make the ``ends`` of a frame's ``states``."""
+    """Adds a Scan of ``nodes`` over all frames; in each frame they compute the next states,
+    ``ends``, from ``states``.
+    """
     graph, inside = mapper.graph, set(map(id, nodes))
     made = [name for node in nodes for name in node.outputs if name]
     read = [name for node in nodes for name in node.inputs if name]
@@ -257,7 +263,9 @@ def _add_scan(
 
 
 def _apart(graph: Graph, states: Mapping[str, str]) -> Graph:
-    """Returns the graph in which no node reads a next state: a frame's value has its own name."""
+    """Returns the graph in which no node reads a next state: the value that nodes of the frame read
+    has its own name.
+    """
     read = {name for node in graph.nodes for name in node.inputs}
     read -= {value.name for value in graph.inputs}
     own = {n: fresh(graph, f"{n}/frame") for n in states.values() if n in read}
@@ -391,8 +399,8 @@ class OpenBranchError(UnsupportedError):
 
 
 def _ask(graph: Graph, node: Node) -> list[tuple[Value, list[int]]]:
-    """Returns the inputs that decide a branch, see `OpenBranchError`; none if each frame decides
-    it.
+    """Returns the inputs that decide a branch, see `OpenBranchError`; none if values of the frame
+    decide the branch.
     """
     if node.op != "If":
         return []
@@ -408,8 +416,8 @@ def _ask(graph: Graph, node: Node) -> list[tuple[Value, list[int]]]:
 def find_missing(
     step: Graph, states: Mapping[str, str], error: OpenBranchError
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Returns options of the command line for which no branch of a model of one frame stays open,
-    and notes on their numbers; nothing if it does not know any.
+    """Returns command-line options with which no branch of a model of one frame stays undecided,
+    and notes on the numbers in them; nothing if no such options are found.
 
     ``error``: what `over_time` raised for this model. A size that may stay open is called N.
     """
@@ -479,7 +487,7 @@ def _list_compared(graph: Graph, deps: set[str]) -> list[int]:
 def _number_outputs(
     graph: Graph, node: Node, before: set[str], values: dict[str, Array]
 ) -> dict[str, Array]:
-    """Returns the outputs of a layer, numbered as its initial states."""
+    """Returns the outputs of a layer, with the numbers of the elements of its initial states."""
     rnn = Recurrent.of(node)
     if {rnn.x, rnn.attention} & before:
         raise _refuse(graph, "its input is a state: expected values of the frame", node.label)
@@ -499,7 +507,8 @@ def _number_outputs(
 
 
 def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
-    """Adds the layer over the steps of all frames; returns its last values by a frame's names.
+    """Adds the layer over the steps of all frames; returns its last values by the names that they
+    have in a frame.
 
     ``names``: the values that each frame needs.
     """
@@ -574,7 +583,7 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
     source, begin, kept, moved = before, 0, dict[str, str](), range(count, old + count)
     maker = graph.producer(before, "Slice")
     if maker and maker.inputs[0] in values:
-        whole = values[maker.inputs[0]]  # without its first steps: the Concat is the next state
+        whole = values[maker.inputs[0]]  # without the first steps, the Concat is the next state
         if whole.ndim == rank and whole.shape[axis] == old + count:
             if np.array_equal(whole.take(moved, axis), steps):
                 source, begin = maker.inputs[0], count
@@ -591,7 +600,7 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
 
 def windows(mapper: Mapper, node: Node, buffer: Buffer, *, wanted: bool) -> dict[str, str]:
     """Adds the windows of all frames, if ``wanted``, and the steps kept after the last frame.
-    Returns new names by a frame's names.
+    Returns the new names of values by their names in a frame.
     """
     axis, rank = buffer.axis, mapper.rank(node, buffer.added)
     mapper.stem = stem = node.outputs[0]

@@ -35,12 +35,14 @@ from onernn.ir.records import dataclass
 
 
 def _imported(name: str, op: str, function: str) -> Pass:
-    """Returns a module's pass. The module is imported at the first node of its operator."""
+    """Returns a module's pass. The module is imported when a graph has a node that the pass starts
+    from.
+    """
 
     def run(graph: Graph, node: Node) -> Any:
         return getattr(import_module(f"onernn.fuse_passes.{name}"), function)(graph, node)
 
-    run.__qualname__ = function  # a pickle names it
+    run.__qualname__ = function  # a pickle uses this name
     return rewrite(name, op)(run)
 
 
@@ -51,9 +53,10 @@ fuse_scanned_cells = _imported("scanned_cells", "Scan", "fuse_scanned_cells")
 fuse_masked_scans = _imported("masked_scans", "Scan", "fuse_masked_scans")
 split_scan = _imported("split_scans", "Scan", "split_scan")
 
-# Identities first, they hide everything. Then loops become scans, and cells layers: the others see
-# one rnn then. Views come before the patterns that they hide. Pairs come after both directions are
-# fused in the same way, stacks after the layers are pairs.
+# Identities are dropped first, because they hide all patterns. Then loops become scans, and cells
+# become layers, so that the other passes see one rnn. Views are moved before the patterns that they
+# hide. Directions are paired after both are fused in the same way. Layers are stacked after the
+# directions are paired.
 PASSES: tuple[Pass, ...] = (
     drop_identities,
     take_branches,
@@ -91,7 +94,9 @@ def passes_for(dtype: str) -> tuple[Pass, ...]:
 
 @dataclass(frozen=True)
 class Applied:
-    """One application of a pass: the value that it made, and the native operators replaced."""
+    """One application of a pass: the value that the pass made, and the native operators that it
+    replaced.
+    """
 
     name: str
     where: str
@@ -111,7 +116,8 @@ class FuseResult:
 
 
 def fuse(model: Graph | str | Path, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
-    """Runs the passes in turn until none of them finds anything: running it again changes nothing.
+    """Runs the passes in turn until none of them changes the graph: another call of `fuse` changes
+    nothing.
 
     ``model``: the result of `onernn.load`, or a path. The graphs of loops and branches are fused
     after the graphs around them.
@@ -150,7 +156,9 @@ def _fuse(graph: Graph, passes: tuple[Pass, ...]) -> FuseResult:
 def _fuse_bodies(
     graph: Graph, passes: tuple[Pass, ...]
 ) -> tuple[Graph, list[Applied], list[Refusal]]:
-    """Returns the graph with fused graphs of loops and branches: itself if nothing changes."""
+    """Returns the graph in which the graphs of loops and branches are fused; the same object if
+    nothing changes.
+    """
     applied: list[Applied] = []
     refusals: list[Refusal] = []
     nodes = []
@@ -172,9 +180,11 @@ def _fuse_bodies(
 
 
 def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Refusal]]:
-    """Returns the graph in which a pass finds nothing more: itself if it found nothing."""
+    """Returns the graph after a pass has made all its changes; the same object if there were
+    none.
+    """
     applied: list[Applied] = []
-    starts = getattr(current, "ops", frozenset[str]())  # a caller's pass may lack it
+    starts = getattr(current, "ops", frozenset[str]())  # a caller's pass may lack this attribute
     if starts and starts.isdisjoint(model.ops):
         return model, applied, []
     with guard(lambda: f"{model.name}: pass {current.name}, {node.label}"):

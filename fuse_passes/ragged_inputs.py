@@ -12,7 +12,7 @@ LENGTHS = "_lengths"
 
 
 def padded_inputs(graph: Graph) -> list[str]:
-    """Returns each input NAME (N, T, ...), of any N and T, for which the model also takes
+    """Returns each input NAME (N, T, ...) with open N and T for which the model also has an input
     NAME_lengths (N,).
     """
     inputs = {value.name: value for value in graph.inputs}

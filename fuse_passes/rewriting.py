@@ -22,11 +22,13 @@ class Pass(Protocol):
 
     name: str
     ops: frozenset[str]
-    """The operators that it starts from, the only nodes that it is called with; none: all nodes."""
+    """The operators that the pass starts from. It is called only with their nodes, or with all
+    nodes if this is empty.
+    """
 
     def __call__(self, graph: Graph, node: Node, /) -> Graph | Refusal | None:
-        """Returns a new graph, the reason against it, or None if the pass does not concern the
-        node.
+        """Returns a new graph, the reason against a rewrite, or None if the pass does not concern
+        the node.
 
         The old graph and its constants stay as they are.
         """
@@ -36,7 +38,7 @@ Rewrite = Callable[[Graph, Node], Graph | Refusal | str | None]
 
 
 def rewrite(name: str, *ops: str) -> Callable[[Rewrite], Pass]:
-    """Makes a function a `Pass` of this name, for nodes of these operators, or of all.
+    """Makes a function a `Pass` of this name, for nodes of these operators, or for all nodes.
 
     The function may return the reason against a rewrite as text: a refusal at the node.
     """
@@ -55,7 +57,9 @@ def rewrite(name: str, *ops: str) -> Callable[[Rewrite], Pass]:
 
 
 def order(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Sorts nodes after those whose values they read. A cycle is left for `Graph` to find."""
+    """Sorts nodes after those whose values they read. `Graph` reports a cycle, not this
+    function.
+    """
     whole = list(nodes)
     makers = {name: node for node in whole for name in node.outputs if name}
     opened: set[int] = set()
@@ -143,7 +147,7 @@ class Tape:
 
 
 def orders(node: Node | None) -> Iterator[tuple[str, str]]:
-    """Yields the two factors or terms of a node, in both orders."""
+    """Yields the two inputs of a product or a sum, in both orders."""
     if node is not None and len(node.inputs) == 2:
         one, other = node.inputs
         yield one, other
@@ -152,7 +156,7 @@ def orders(node: Node | None) -> Iterator[tuple[str, str]]:
 
 
 def depends_on(graph: Graph, names: Iterable[str], goals: Container[str]) -> bool:
-    """Returns whether any value is one of the goals, or is computed from one."""
+    """Returns whether one of the values is a goal, or is computed from a goal."""
     waiting, seen = [name for name in names if name], set[str]()
     while waiting:
         spend(1)

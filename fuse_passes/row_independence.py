@@ -25,7 +25,7 @@ from onernn.ops.row_rules import (
 from onernn.ops.rules import ONE, volume
 
 _COUNT = "rows of the batch"
-"""The name of the number of rows in types. No other size has spaces in its name."""
+"""The name that types use for the number of rows. No other size has spaces in its name."""
 
 
 class Independence(NamedTuple):
@@ -62,8 +62,8 @@ def independence(graph: Graph, axes: Mapping[str, int], outputs: Iterable[str]) 
 def describe_rows(
     graph: Graph, axes: Mapping[str, int], alike: Collection[str]
 ) -> dict[str, str | int]:
-    """Returns for each output the axis on which it has its rows, -1 if it is the same for all
-    rows, or why neither is known. The inputs ``alike`` are the same for all rows.
+    """Returns for each output the axis on which it has its rows, -1 if it is the same for all rows,
+    or the reason why this is not known. The inputs ``alike`` are the same for all rows.
     """
     flow, result = _follow(graph, axes, alike), dict[str, str | int]()
     for value in graph.outputs:
@@ -162,7 +162,7 @@ class RowFlow:
                 yield self._check(node, name, result[index]) if name else ALIKE
 
     def _value(self, name: str) -> tuple[Size, ...] | None:
-        """Returns the integers of a value that follow from sizes, None if it has others."""
+        """Returns the integers of a value if all of them follow from sizes, else None."""
         value = self.types[name].value
         values = (value,) if isinstance(value, Size) else value
         return None if value is None else tuple(map(self._name, values or ()))
@@ -195,7 +195,7 @@ class RowFlow:
         flow.follow()
         return [flow[value.name] for value in body.outputs]
 
-    # What rules ask.
+    # The methods that rules call.
 
     def __getitem__(self, name: str) -> State:
         """Returns the state of a value. Raises `UnknownRows` if its rows are not known."""
@@ -215,7 +215,7 @@ class RowFlow:
         return len(self.shape(node, name))
 
     def is_per_row(self, name: str, state: Rows) -> bool:
-        """Returns whether a value has each row once."""
+        """Returns whether a value contains each row exactly once."""
         known = self.types[name]
         if state.lod:
             return len(state.lod) == known.depth

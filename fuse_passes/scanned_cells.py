@@ -40,9 +40,9 @@ class Attended(NamedTuple):
 class Scanned(NamedTuple):
     """The layer that a scan runs.
 
-    ``states``: the scan's inputs that are h and c. ``cells``: for each result, whether it collects
-    c. ``x``: the scanned value that the layer reads. ``flat``: whether its rows have more axes.
-    ``layout``: the layout of its gates, if they are already projected.
+    ``states``: the scan's inputs that are h and c. ``cells``: for each result of the scan, whether
+    it collects c. ``x``: the scanned value that the layer reads. ``flat``: whether its rows have
+    more axes. ``layout``: the layout of its gates, if they are already projected.
     """
 
     spec: RnnSpec
@@ -111,9 +111,8 @@ def find_layer(graph: Graph, node: Node) -> Scanned | str | None:
 
 
 def _with_layer(graph: Graph, node: Node, body: Graph) -> tuple[Graph, tuple[NativeOp, ...]]:
-    """Returns the body with one step of a layer in place of a cell that is written out.
-
-    Also the native operators that the layer stands for.
+    """Returns the body with one step of a layer in place of a cell that is written out, and the
+    native operators that the layer replaces.
     """
     count = node.attributes["states"]
     carried = [value.name for value in body.inputs[:count]]
@@ -163,7 +162,7 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
     states_at = tuple(map(inputs.index, states))
     cells: tuple[bool, ...] = ()
     for at, value in enumerate(body.outputs):
-        # A state of the next step is the layer's new one of the same kind.
+        # A state of the next step is the layer's new state of the same kind.
         source = views_of(body, value.name)[0]
         is_c = states_at.index(at) == 1 if at < count else source == rnn.c_final != ""
         cells += (is_c,) if at >= count else ()
@@ -200,7 +199,7 @@ def _makes(body: Graph, chain: list[Node], before: int, after: int, width: int) 
 
 
 def _find_attention(body: Graph, name: str, scanned: list[str]) -> Attended | str:
-    """Returns which scanned value is the attention (1, N, 1), after views of each step."""
+    """Returns the scanned value whose steps, after views, are the attention (1, N, 1)."""
     turned = body.producer(name, "Sub")
     keeps = turned is not None and is_one(body, turned.inputs[0])
     source, chain = views_of(body, turned.inputs[1] if turned and keeps else name)

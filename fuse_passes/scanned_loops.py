@@ -1,4 +1,4 @@
-"""Loops that read step t of a value in turn t, for all of its steps, become scans.
+"""Turns a loop into a scan if iteration t reads step t of a value, for all steps of the value.
 
 PyTorch and TensorFlow export loops over time in this form. TensorFlow's loops have their own
 counter, and continue while it is below the number of steps.
@@ -119,7 +119,9 @@ class _Loop:
         return self.types[node.inputs[1]].value == _TURN
 
     def goes_through(self, source: str) -> bool:
-        """Returns whether there are as many turns as a value has steps, whatever that number is."""
+        """Returns whether the loop has as many turns as a value has steps, for any number of
+        steps.
+        """
         length = next(iter(self.graph.types[source].shape or ()), None)
         if length is None:
             return False
@@ -138,7 +140,7 @@ class _Loop:
         return 0 in more[0] or 0 in more[1] and 0 in more[2]
 
     def _most(self) -> list[Size] | None:
-        """Returns the given number of turns, an empty list if it is no limit."""
+        """Returns the stated maximum number of turns, an empty list if it is not a limit."""
         name = self.node.inputs[0]
         result = self._outside(name) if name else Size.of(_ENDLESS)
         if result is None:

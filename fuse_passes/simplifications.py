@@ -1,4 +1,6 @@
-"""Nodes that need not run: identities, known numbers, decided branches, values computed twice."""
+"""Removes nodes that need not run: identities, known numbers, decided branches, values computed
+twice.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,8 @@ def take_branches(graph: Graph, node: Node) -> Graph | None:
 def take_constants(graph: Graph, node: Node) -> Graph | None:
     """Turns ``If(condition, constant...)`` into ``If(condition)``, with the constant in the branch.
 
-    Passes see it in the branch. Integers that are known before a run are constants.
+    Other passes then see the constant in the branch. Integers that are known before a run count as
+    constants.
     """
     if all(numbers(graph, name) is None for name in node.inputs[1:]):
         return None
@@ -79,8 +82,8 @@ def take_constants(graph: Graph, node: Node) -> Graph | None:
 def take_known_numbers(graph: Graph, node: Node) -> Graph | None:
     """Turns ``Slice(x, 0, Shape(x)[1] / 4)`` into ``Slice(x, 0, 5)`` if x has 20 columns.
 
-    Replaces all known integers of the graph at once: exporters compute the bounds of slices.
-    Integers that depend on a named size stay, and so do outputs of the graph.
+    Replaces all known integers of the graph in one pass, because exporters compute the bounds of
+    slices. Integers that depend on a named size stay, and so do outputs of the graph.
     """
     if _find_integers(graph, node) is None:
         return None
@@ -128,7 +131,7 @@ def _key(graph: Graph, node: Node) -> Hashable:
 
 
 def _content(graph: Graph, name: str) -> Hashable:
-    """Returns a value's name, of a small constant its numbers."""
+    """Returns a value's name, or for a small constant its elements."""
     array = graph.constants.get(name)
     if array is None or array.size > _SMALL:
         return name

@@ -1,6 +1,7 @@
 """Splits a scan over several cells into a layer of the first cell and a scan over the rest.
 
-So stacked cells are exported: in each step the second cell reads the new state of the first.
+Exporters write stacked cells as such a scan: in each step the second cell reads the new state of
+the first cell.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def split_scan(graph: Graph, node: Node) -> Graph | None:
 
 
 def _states_behind(body: Graph, count: int) -> dict[str, _States]:
-    """Returns which states each value of a body is computed from."""
+    """Returns, for each value of a body, the states from which it is computed."""
     seen = dict.fromkeys((*body.constants, *(v.name for v in body.inputs)), _States())
     seen |= {value.name: frozenset((k,)) for k, value in enumerate(body.inputs[:count])}
     for node in body.nodes:
@@ -96,7 +97,7 @@ def _closure(ends: list[_States], state: int) -> _States:
 def _read(body: Graph, names: list[str], made: set[str]) -> list[str]:
     """Returns the values of the first cell, ``made``, from which ``names`` are computed."""
     waiting = list(dict.fromkeys(names))
-    for name in waiting:  # it grows
+    for name in waiting:  # the list grows
         node = None if name in made else body.producer(name)
         waiting += [each for each in (node.inputs if node else ()) if each and each not in waiting]
     return [name for name in waiting if name in made]

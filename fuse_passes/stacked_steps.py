@@ -1,4 +1,4 @@
-"""Values of single steps, seen as rows of one value along time."""
+"""Joins the values of single steps to one value whose rows are the steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEEPEST = 16  # consecutive operators; an unfused recurrence would never end
 
 
 class Stacked(NamedTuple):
-    """The name of a value (T, ...); its rows are the steps, or the steps backwards."""
+    """The name of a value (T, ...) whose rows are the steps, in their order or backwards."""
 
     name: str
     backwards: bool = False
@@ -26,10 +26,9 @@ class Stacked(NamedTuple):
 
 @dataclass
 class Stacker(Tape):
-    """Builds the nodes that put steps together.
-
-    Row t of `stack` is the t-th of the names. Steps that were cut from one value become that value
-    again. Operators that all steps go through are applied after it. ``strict`` refuses to copy.
+    """Builds the nodes that join steps. Row t of the result of `stack` is the value with the t-th
+    name. Steps that were cut from one value become that value again. Operators that are applied to
+    all steps are then applied to this value. ``strict`` refuses to copy.
     """
 
     strict: bool = False
@@ -80,7 +79,7 @@ class Stacker(Tape):
         return Stacked(self.move(source, axis, 0), order[0] > order[-1])
 
     def _lift(self, names: tuple[str, ...], depth: int) -> Stacked | None:
-        """Returns the operator that each step comes out of, over all steps at once."""
+        """Returns the operator of which each step is a result, applied to all steps together."""
         nodes = [node for name in names if (node := self.graph.producer(name))]
         if len(nodes) < len(names) or len(set(map(id, nodes))) < len(nodes):
             return None
@@ -96,7 +95,7 @@ class Stacker(Tape):
             inner = self.stack(columns[0], depth)
             if ranks == {2}:
                 return inner
-            if 0 in ranks:  # a number becomes (1, 1): it has no axis to keep
+            if 0 in ranks:  # a number becomes (1, 1), because it has no axis to keep
                 return None
             return inner and Stacked(self.emit("Reshape", inner.name, [0, 0, -1]), inner.backwards)
         if op == "Concat" and attributes["axis"]:

@@ -1,4 +1,4 @@
-"""Recurrent cells written out step by step become one rnn.
+"""Turns recurrent cells that are written out step by step into one rnn.
 
 The cells are recognized by structure, not by names (design/0011).
 """
@@ -31,7 +31,9 @@ from onernn.reorders.gates import GateLayout
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Consecutive steps that pass their states on, with readings of the same form."""
+    """Consecutive steps, each of which reads the state of the step before, with readings of the
+    same form.
+    """
 
     steps: tuple[Step, ...]
     readings: tuple[Reading, ...]
@@ -165,7 +167,9 @@ def _keeps(step: Step) -> bool | None:
 def _first_reading(
     graph: Graph, step: Step, readings: list[Reading], states: Collection[str]
 ) -> Reading | None:
-    """Returns the reading that the later steps have; of a single step one that its sizes allow."""
+    """Returns the reading that the later steps also have; for a single step, a reading that its
+    sizes allow.
+    """
     fitting = [r for r in step.readings if fits(graph, r) and r.x not in graph.constants]
     known = [r for r in fitting if _source(graph, r.h) in states]
     if readings:
@@ -184,7 +188,7 @@ def _first_reading(
 
 
 def _source(graph: Graph, name: str) -> str:
-    """Returns the value whose elements these are, at other places."""
+    """Returns the value from which this value's elements were only moved."""
     while (node := graph.producer(name)) is not None and node.op in OPERATORS:
         if not OPERATORS[node.op].keeps:
             break
@@ -231,7 +235,7 @@ def _read(chain: Chain) -> list[str]:
 
 
 def obstacle(graph: Graph, chain: Chain) -> str:
-    """Returns why a chain of dense values cannot become one rnn, "" if it can."""
+    """Returns the reason why a chain of dense values cannot become one rnn, "" if it can."""
     arrays = [columns.of(graph) for columns in _columns(chain.readings[0])]
     if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind != "f":
         return "its constants have different dtypes"
@@ -263,7 +267,8 @@ def obstacle(graph: Graph, chain: Chain) -> str:
 
 
 def no_state(graph: Graph, names: Iterable[str], batch: int | None, what: str = "state") -> str:
-    """Returns why a value cannot be a state (N, O) of ``batch`` sequences, "" if all can.
+    """Returns the reason why a value cannot be a state (N, O) of ``batch`` sequences, "" if all
+    values can.
 
     An operator broadcasts one row, a layer needs a row for each sequence; a layer omits zeros.
     """
@@ -288,7 +293,7 @@ def _columns(reading: Reading) -> list[Columns]:
 
 
 def layer(graph: Graph, step: Step, reading: Reading) -> tuple[RnnSpec, RnnWeights]:
-    """Returns the layer, left to right, whose step this is."""
+    """Returns the layer, from the first step to the last, that repeats this step."""
 
     def matrix(columns: Iterable[Columns]) -> Array:
         gates = [s * c.of(graph) for s, c in zip(reading.signs, columns, strict=True)]

@@ -1,4 +1,4 @@
-"""Views of values: how a chain of them moves axes, and passes that cancel or move them."""
+"""Finds how a chain of views moves axes; passes here cancel or move views."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from onernn.ir.types import Shape, Size, dense, sequences_of, volume
 from onernn.ops import OPERATORS
 from onernn.ops.shaping import perm_of
 
-_LONGEST = 8  # views in a row
+_LONGEST = 8  # consecutive views
 
 
 class Factor(NamedTuple):
-    """A part of an axis, by name, because two factors may have the same size."""
+    """A part of an axis, identified by a name, because two factors may have the same size."""
 
     name: str
     size: Size
 
 
 Axis = tuple[Factor, ...]
-"""The factors of an axis; () is one of size 1."""
+"""The factors of an axis; () is an axis of size 1."""
 
 
 def is_view(op: str) -> bool:
@@ -48,7 +48,7 @@ def views_of(graph: Graph, name: str) -> tuple[str, list[Node]]:
 def move_axes(graph: Graph, chain: Sequence[Node], axes: Sequence[Axis]) -> list[Axis] | None:
     """Returns the axes of a value after the views of a chain; None if they are not known.
 
-    The result is right for any sizes of the factors.
+    The result is correct for any sizes of the factors.
     """
     left = [tuple(factor for factor in axis if factor.size.number != 1) for axis in axes]
     if not chain:
@@ -200,7 +200,7 @@ def _agree_on_axes(*nodes: Node) -> bool:
 
 
 def _repack(graph: Graph, node: Node) -> str:
-    """Returns the steps that were padded, if a node unpads them by the lengths they came with."""
+    """Returns the steps from before a padding, if a node unpads them by the same lengths."""
     pad = graph.producer(node.input(0), "SequencePad")
     rnn = pad and graph.producer(pad.inputs[0], "Rnn")
     unpad = rnn and graph.producer(rnn.inputs[0], "SequenceUnpad")
@@ -262,7 +262,9 @@ def drop_sequence_views(graph: Graph, node: Node) -> Graph | str | None:
 
 @rewrite("zero_states", "Rnn")
 def drop_zero_states(graph: Graph, node: Node) -> Graph | str | None:
-    """Turns ``Rnn(x, zeros)`` into ``Rnn(x)`` if the zeros are surely one row for each sequence."""
+    """Turns ``Rnn(x, zeros)`` into ``Rnn(x)`` if the zeros are known to have one row for each
+    sequence.
+    """
     rnn = Recurrent.of(node)
     zeros = [name for name in rnn.states if name and is_zeros(graph, name)]
     if not zeros:

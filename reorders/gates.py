@@ -38,7 +38,7 @@ class GateLayout:
         out = np.empty(blocks.shape, array.dtype)  # np.take would copy a transposed array before
         for gate, place in enumerate(self.permutation):
             out[..., gate, :] = blocks[..., place, :]
-        if -1 in self.signs:  # not np.negative in place: NumPy 2.4's is wrong 16 bytes apart
+        if -1 in self.signs:  # not np.negative in place: wrong in NumPy 2.4 for 16 bytes apart
             out *= np.array(self.signs, out.dtype)[:, None]
         return out
 

@@ -1,4 +1,6 @@
-"""Converts recurrent layers between frameworks: what each can express, and by which names."""
+"""Converts recurrent layers between frameworks: the features that each framework can express, and
+its names.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Arrays = Mapping[str, Array]
 
 
 class PivotLayer(NamedTuple):
-    """A recurrent layer or stack in the pivot: one-layer weights for each layer."""
+    """A recurrent layer or stack in the pivot layout, with one-layer weights for each layer."""
 
     spec: RnnSpec
     weights: tuple[RnnWeights, ...]
@@ -49,11 +51,10 @@ SIMPLE = Limits(
 
 @dataclass(frozen=True)
 class Framework:
-    """How a framework lays out its recurrent layers.
-
-    ``gates``: for each supported cell, its gates in the framework's order, by oneDNN's letters.
-    ``read(arrays, **options)`` returns a `PivotLayer`, ``arrays_of(layer, **options)`` the arrays
-    by the framework's names. ``limits``: the other features that it supports.
+    """The layout of a framework's recurrent layers. ``gates``: for each supported cell, its gates
+    in the framework's order, with oneDNN's letters. ``read(arrays, **options)`` returns a
+    `PivotLayer`, ``arrays_of(layer, **options)`` the arrays by the framework's names. ``limits``:
+    the other features that it supports.
     """
 
     name: str
@@ -73,7 +74,9 @@ class Framework:
             raise UnsupportedError(reason)
 
     def write(self, layer: PivotLayer, **options: Any) -> dict[str, Array]:
-        """Returns the arrays of a layer by the framework's names. Raises as `check`."""
+        """Returns the arrays of a layer by the framework's names. Raises the same errors as
+        `check`.
+        """
         self.check(layer)
         return self.arrays_of(layer, **options)
 
@@ -163,7 +166,7 @@ def layer_of(
     direction: Direction | None = None,
     activations: tuple[Activation, ...] | None = None,
 ) -> PivotLayer:
-    """Returns a `PivotLayer` of these one-layer weights; its sizes are theirs."""
+    """Returns a `PivotLayer` with these one-layer weights and their sizes."""
     if not layers:
         raise ShapeError("arrays: expected recurrent weights, got none")
     first = layers[0]
@@ -189,8 +192,8 @@ def prefixes_of(arrays: Arrays) -> list[str]:
 
 
 def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
-    """Returns an array by name, of so many axes. Raises `ShapeError` listing the names that there
-    are.
+    """Returns the array of a name, which must have this number of axes. Raises `ShapeError` that
+    lists the names of all arrays.
     """
     if name not in arrays:
         got = ", ".join(sorted(arrays)) or "none"
@@ -268,7 +271,7 @@ class NamedArrays:
         ]
 
     def views(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> list[PartViews]:
-        """Returns the same, part by part, without a copy."""
+        """Returns the weights of each layer as views of the arrays, without a copy."""
         order = gate_layout(cell, self.gates[cell]).permutation
         return [
             part_views(cell, order, w.T, u.T, biases, None if hr is None else hr.T)
@@ -298,7 +301,7 @@ class NamedArrays:
         check_all_read(arrays, seen)
 
     def write(self, layer: PivotLayer) -> dict[str, Array]:
-        """Returns the arrays of a layer; sums of biases are the input's."""
+        """Returns the arrays of a layer; sums of biases become biases of the input."""
         spec, out = layer.spec, dict[str, Array]()
         layout = gate_layout(spec.cell, self.gates[spec.cell])
         for k, d in np.ndindex(spec.layers, spec.directions):

@@ -1,4 +1,6 @@
-"""Every framework's layout of recurrent layers, by name; the table of the documentation."""
+"""The layout of recurrent layers of each framework, by name, and the table of layouts in the
+documentation.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ def _write_mxnet(layer: PivotLayer) -> dict[str, Array]:
 
 
 def _read_mxnet_gates(gates: Arrays, *, function: str = "tanh") -> PivotLayer:
-    """Reads the legacy cells' l0_i2h_i_weight, ..., an array per gate."""
+    """Reads the legacy cells' arrays l0_i2h_i_weight, ..., one for each gate."""
     letters = {name.split("_")[2] for name in gates if name.count("_") == 3}
     mode = {"f": "lstm", "z": "gru"}.get(min(letters & {"f", "z"}, default=""), f"rnn_{function}")
     return _read_mxnet_gluon(mxnet.join_gates(gates, mode), function=function)

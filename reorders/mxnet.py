@@ -95,7 +95,9 @@ def _places(stack: Stack) -> Iterator[tuple[int, str]]:
 
 
 def parts(stack: Stack, input_size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields name and shape of each part of the vector, in order: all weights, then all biases."""
+    """Yields the name and the shape of each part of the vector, in order: all weights, then all
+    biases.
+    """
     rows, width = stack.gates * stack.hidden, stack.recurrent
     for layer, place in _places(stack):
         yield f"{place}_i2h_weight", (rows, width * stack.directions if layer else input_size)
@@ -112,7 +114,7 @@ def part_names(stack: Stack) -> list[str]:
 
 
 def split(flat: Array, stack: Stack) -> dict[str, Array]:
-    """Splits the parameter vector of an RNN operator to parts by gluon's names, views."""
+    """Splits the parameter vector of an RNN operator into views of its parts, by gluon's names."""
     if flat.ndim != 1:
         raise ShapeError(f"parameters: expected a vector, got {flat.shape}")
     shapes = dict(parts(stack, stack.input_size(flat.size)))
@@ -122,7 +124,7 @@ def split(flat: Array, stack: Stack) -> dict[str, Array]:
 
 
 def join(named: Mapping[str, Array], stack: Stack) -> Array:
-    """Joins parts by gluon's names to the parameter vector."""
+    """Returns the parameter vector of parts that have gluon's names."""
     return np.concatenate([named[name].reshape(-1) for name in part_names(stack)])
 
 

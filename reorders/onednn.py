@@ -1,4 +1,4 @@
-"""oneDNN's own layouts of weights <-> the pivot, which is the first of them.
+"""oneDNN's own layouts of weights <-> the pivot, which is oneDNN's first layout.
 
 ``ldigo`` (L, D, I, G, O) is the canonical one, ``ldgoi`` (L, D, G, O, I) its transposition; see
 oneDNN's documentation of memory format tags.

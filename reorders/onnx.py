@@ -96,7 +96,9 @@ def weights(w: Array, r: Array, b: Array | None, p: Array | None, cell: Cell) ->
 
 
 def couple(weights: RnnWeights) -> RnnWeights:
-    """Returns an LSTM's weights whose forget gate is 1 - i: the sigmoid of -i's sums."""
+    """Returns the weights of an LSTM whose forget gate is 1 - i, the sigmoid of the negated sums of
+    i.
+    """
     turned: Any = {
         name: array.copy() for name, array in weights.arrays.items() if name != "projection"
     }

@@ -1,7 +1,7 @@
 """PyTorch's state dicts of RNN, LSTM and GRU <-> the pivot.
 
 Names, layouts and formulas follow the documentation of torch.nn.RNN, LSTM and GRU. PyTorch's GRU
-multiplies with the reset gate after the product: LBR_GRU.
+multiplies with the reset gate after the matrix product, which is oneDNN's LBR_GRU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read(state: Arrays, *, nonlinearity: str = "tanh") -> PivotLayer:
 
     ``nonlinearity``: the option of torch.nn.RNN. Raises `ShapeError` naming the array.
     """
-    if "weight_ih" in state:  # torch.nn.LSTMCell and its like
+    if "weight_ih" in state:  # torch.nn.LSTMCell and other cells
         state = {f"{name}_l0": array for name, array in state.items()}
     return NAMES.read_stack(state, linear_before_reset=True, function=nonlinearity)
 

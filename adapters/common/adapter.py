@@ -27,12 +27,11 @@ StrPath = str | Path
 class Runtime:
     """The framework's own way to run a model, the reference for onernn.
 
-    ``name``: the NAME in ``verify --against NAME:PATH``. One of ``packages`` must be installed;
-    onernn's extra ``extra`` installs it.
-    ``run(path, params, feed)`` returns the outputs in order. It is called in a separate process,
-    and ``params`` is "" if there is no such file. ``load(path, rules=)`` returns the model with the
-    declared sizes that the framework enforces and onernn does not. ``run_live(model, feed)`` runs a
-    live model.
+    ``name`` is the NAME in ``verify --against NAME:PATH``. One of ``packages`` must be installed;
+    onernn's extra ``extra`` installs it. ``run(path, params, feed)`` returns the outputs in order.
+    ``run`` is called in a separate process, and ``params`` is "" if the model has no file of
+    parameters. ``load(path, rules=)`` returns the model with the declared sizes that the framework
+    enforces and onernn does not. ``run_live(model, feed)`` runs a live model.
     """
 
     name: str
@@ -44,7 +43,7 @@ class Runtime:
 
     @property
     def version(self) -> str:
-        """The installed version, "" if none is installed."""
+        """The version of the installed package, "" if none of the packages is installed."""
         from importlib import metadata
 
         for package in self.packages:
@@ -59,11 +58,11 @@ class Runtime:
 class Writer:
     """The functions and options that write files of the framework.
 
-    ``write(model, path, inputs=, progress=, note=, **options)``: ``inputs`` is a batch that the
-    model runs on or None, ``note`` takes a text for the user. ``options``: the names of its further
-    options, with their defaults. If the file pads ragged values, ``pads`` returns the inputs that
-    the file takes for a batch, and the framework's ``runtime`` checks the file; otherwise onernn
-    checks it.
+    ``write(model, path, inputs=, progress=, note=, **options)``: ``inputs`` is None or a batch that
+    the model runs on, ``note(text)`` is called with each remark for the user. ``options`` holds the
+    names of the further options of ``write``, with their defaults. If the file pads ragged values,
+    ``pads`` returns the inputs that the file takes for a batch, and the framework's ``runtime``
+    checks the file; otherwise onernn checks it.
     """
 
     suffix: str
@@ -77,8 +76,9 @@ class Writer:
 class Plugin:
     """The call that puts onernn's layers into the framework.
 
-    ``call``: what to type, after ``onernn.adapters``. ``host`` runs all other operators.
-    ``replaces``: the framework's operators that onernn runs in it.
+    ``call`` is what the user types after ``onernn.adapters``. ``host`` names the program that runs
+    all other operators. ``replaces`` names the framework's operators that onernn runs inside the
+    framework.
     """
 
     call: str
@@ -93,24 +93,23 @@ class Adapter:
     Every function here imports its modules when it is called, so that making the record and
     importing onernn stay fast.
 
-    ``files``: the files and folders that are its models, for help texts. ``reads(path)``: whether a
-    file is one of them. ``suffix_of(path)``: the suffix that files of this content usually have,
-    whatever the name of this one; "" for content of other kinds.
-    ``no_models``: by suffix, advice for the framework's files that are not models; a function of
-    the path if the advice depends on the content.
-    ``weights``: by suffix, how arrays are read by name from files that hold nothing else; None for
-    a file with a model in it. ``layers_among(arrays)``: the recurrent layers, by the names of their
-    modules, among arrays with the framework's names. ``load(path, params, semantics, rules=)``
-    lowers a model. ``semantics``: the names of meanings of its operators other than the documented
-    one; if there are none, ``load`` gets no such argument. ``asks_sizes``: whether its operators
-    need sizes when they are lowered, so that ``load`` takes ``inputs=``. ``find_faults(path,
-    params, rules=)``: a saved model with the known faults of the framework. ``rules``: the
-    caller's, see `caller_rules`.
-    ``no_params``: why its models have no separate file of parameters; then ``load`` and
-    ``find_faults`` do not get the argument. ``plugin(path)``: how to run that model inside the
-    framework.
-    ``pass_name(applied)``: the framework's name for a pass that fired on its operators, "" if it
-    has no name.
+    ``files``: the files and folders that hold models of the framework, for help texts.
+    ``reads(path)``: whether a file holds such a model. ``suffix_of(path)``: the suffix that files
+    with this content usually have, even if this file has a different one; "" for content of other
+    kinds. ``no_models``: by suffix, advice for the framework's files that are not models; a
+    function of the path if the advice depends on the content. ``weights``: by suffix, a function
+    that reads named arrays from a file that holds nothing else; it returns None if the file also
+    holds a model. ``layers_among(arrays)``: the recurrent layers, by the names of their modules,
+    among arrays with the framework's names. ``load(path, params, semantics, rules=)`` lowers a
+    model. ``semantics``: the names of the meanings that its operators may have besides the
+    documented one; if there are none, ``load`` gets no such argument. ``asks_sizes``: whether its
+    operators need sizes when they are lowered, so that ``load`` takes ``inputs=``.
+    ``find_faults(path, params, rules=)`` returns a saved model with the known faults of the
+    framework. ``rules`` are the caller's rules, see `caller_rules`. ``no_params``: the reason why
+    its models have no separate file of parameters; then ``load`` and ``find_faults`` do not get the
+    argument. ``plugin(path)``: how to run that model inside the framework. ``pass_name(applied)``:
+    the framework's name for a fusion pass that changed its operators, "" if the framework has no
+    name for the pass.
     """
 
     name: str
@@ -133,7 +132,7 @@ class Adapter:
     pass_name: Callable[[Applied], str] = lambda _: ""
 
     def parts(self, params: StrPath | None) -> tuple[StrPath | None, ...]:
-        """Returns the argument that names the parameters, which comes after the model's path.
+        """Returns the arguments after the model's path: the path of the parameters, or nothing.
 
         Raises `UnsupportedError` if parameters are given to a framework without separate parameter
         files.

@@ -1,4 +1,4 @@
-"""Builds operators that several frameworks have, after a rule has read the attributes.
+"""Builds operators that several frameworks have, from attributes that a rule has read.
 
 Values with channels are (N, C, ...). Attributes have the same meaning as in ONNX's operators.
 """
@@ -29,8 +29,8 @@ def recurrent_stack(
     (L*D, N, O).
 
     ``states``: the initial states, of the same shapes; None means zeros for any batch. ``lengths``:
-    the steps after them do not run, and their y is zero. ``batch_major``: in x and y the batch axis
-    comes first, (N, T, ...).
+    the steps after the end of a sequence do not run, and y is zero for them. ``batch_major``: the
+    batch axis comes first in x and y, (N, T, ...).
     """
     widths = (spec.recurrent_size, spec.hidden_size)
 
@@ -64,8 +64,8 @@ def recurrent_stack(
 def pool_windows(
     x: Any, kind: str, kernel: Sequence[int], *, counts_pads: bool = False, **windows: Any
 ) -> Any:
-    """Returns the largest ("max") or the mean ("avg") of each window; ``counts_pads``: the mean
-    includes the padding.
+    """Returns the largest element ("max") or the mean ("avg") of each window; ``counts_pads``: the
+    mean includes the padding.
 
     Raises `UnsupportedError` if a window at an end may contain only padding.
     """
@@ -84,7 +84,7 @@ def pool_windows(
 
 
 def pool_whole(x: Any, kind: str) -> Any:
-    """Returns the largest ("max") or the mean ("avg") of each channel."""
+    """Returns the largest element ("max") or the mean ("avg") of each channel."""
     return x.GlobalMaxPool() if kind == "max" else x.GlobalAveragePool()
 
 
@@ -114,8 +114,8 @@ def each_axis(values: Any, axes: int, what: str = "windows") -> tuple[int, ...]:
 
 
 def same_pads(kernel: Sequence[int | None], dilations: Sequence[int]) -> tuple[int, ...]:
-    """Returns padding that keeps the sizes, all begins and then all ends, the odd one at the
-    end.
+    """Returns the padding that keeps the sizes: first for the start of every axis, then for every
+    end. An odd element is added at the end.
     """
     added = [by * ((size or 1) - 1) for by, size in zip(dilations, kernel, strict=True)]
     return (*(each // 2 for each in added), *(each - each // 2 for each in added))
@@ -132,7 +132,7 @@ def channels_last(x: Any) -> Any:
 
 
 def over_channels(x: Any, last: bool, layer: Callable[[Any], Any]) -> Any:
-    """Applies ``layer`` to (N, C, ...); ``last``: the channels are the last axis of x."""
+    """Applies ``layer`` to x in the form (N, C, ...); ``last``: x has its channels last."""
     return channels_last(layer(channels_first(x))) if last else layer(x)
 
 
@@ -160,7 +160,9 @@ def count_up(count: Any) -> Any:
 
 
 def extreme_index(x: Any, kind: str, axis: int | None, keepdims: bool) -> Any:
-    """Returns the index of the first largest ("ArgMax") or smallest element; None: of all axes."""
+    """Returns the index of the first largest ("ArgMax") or smallest element along an axis, or of
+    all elements if the axis is None.
+    """
     if axis is None:
         return getattr(x.reshape(-1), kind)(axis=0, keepdims=0)
     return getattr(x, kind)(axis=axis, keepdims=int(keepdims))

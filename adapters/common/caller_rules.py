@@ -1,6 +1,6 @@
 """Rules that the caller of `load` passes for operators that onernn does not know.
 
-Such rules have the signatures of onernn's own rules; see design/0097 and `signatures`.
+Such rules have signatures like onernn's own rules; see design/0097 and `signatures`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ class Declared(Protocol):
 
 
 class Replacing(NamedTuple):
-    """A rule that replaces onernn's own rule for the operators of its name.
-
-    Without it a rule for an operator that onernn knows is refused.
+    """Marks a rule that replaces onernn's own rule for an operator. Without this mark, onernn
+    refuses a rule for an operator that it knows.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -45,13 +44,12 @@ class Replacing(NamedTuple):
 
 
 class _RuleError(UnsupportedError):
-    """An error that names the rule already."""
+    """An error whose text already names the rule."""
 
 
 class CallerRule:
-    """A caller's rule for the operators of a name.
-
-    Every error in the rule becomes an `UnsupportedError` that names the rule, its file and line.
+    """A caller's rule for all operators of one name. Every error in the rule becomes an
+    `UnsupportedError` that names the rule, its file and line.
     """
 
     def __init__(
@@ -94,9 +92,8 @@ class CallerRule:
         return self.signature.name_results(op, *self.call(op))
 
     def call(self, op: NativeOperator) -> tuple[list[Any], Any]:
-        """Returns the inputs of the rule, and the `Tensor`s that it returns, several as a tuple.
-
-        Raises `UnsupportedError` that names the rule if it raises an error, does not read an input
+        """Returns the inputs of the rule, and its result: one `Tensor` or a tuple of them. Raises
+        `UnsupportedError` that names the rule if the rule raises an error, does not read an input
         or an attribute, or does not return as many tensors as the operator has outputs.
         """
         with self.naming():
@@ -129,7 +126,9 @@ class CallerRule:
 
 
 def _check_types(builder: GraphBuilder, before: int) -> None:
-    """Raises `UnsupportedError` if inputs of a node do not fit, such as float32 and int64."""
+    """Raises `UnsupportedError` if the dtypes of a node's inputs do not match, such as float32 and
+    int64.
+    """
     for node in builder.nodes[before:]:
         types = [builder.type_of(name) for name in node.inputs if name]
         typed = all(each.dtype is not None and each.shape is not None for each in types)
@@ -160,7 +159,9 @@ def check_declared(builder: GraphBuilder, value: str, declared: Declared | None)
 
 
 def _describe(op: NativeOperator) -> str:
-    """Lists the inputs and attributes of an operator by the names that parameters may have."""
+    """Lists the inputs and attributes of an operator by the names that a rule's parameters may
+    have.
+    """
     listed = {"inputs": op.inputs, "attributes": op.attributes}
     parts = [f"{kind} {', '.join(map(str, names))}" for kind, names in listed.items() if names]
     return f"; the operator has {' and '.join(parts)}" if parts else ""
@@ -171,7 +172,8 @@ def read_callers(
     signature: type[Signature],
     tensor: type[Tensor],
 ) -> dict[str, CallerRule]:
-    """Returns a caller's rules by the names of operators, with a framework's signature.
+    """Returns a caller's rules by the names of operators; each gets the signature class of the
+    framework.
 
     Raises `UnsupportedError` if ``rules`` is not a dict of functions by name, or if a parameter
     names neither an input nor an attribute.
@@ -186,7 +188,7 @@ def read_callers(
 def find_caller(
     rules: Mapping[str, CallerRule], names: Iterable[str], is_known: bool
 ) -> CallerRule | None:
-    """Returns the caller's rule for an operator, by the first of its names that has one.
+    """Returns the caller's rule for the first of an operator's names that has a rule.
 
     Raises `UnsupportedError` if onernn knows the operator and the rule is not `Replacing`.
     """

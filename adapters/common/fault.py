@@ -9,7 +9,8 @@ from onernn.ir.graph import Graph, NativeOp
 from onernn.ir.records import dataclass
 
 Effect = Literal["wrong", "crashes", "refuses", "slower", "unmeasured"]
-"""The effect on a run: different values, a crash, an error, more time, or an effect not computed.
+"""The effect on a run: different values, a crash, an error, more time, or an effect that onernn
+does not compute.
 """
 
 Values = Mapping[str, Any]
@@ -25,11 +26,12 @@ def keep_unchanged(sound: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Fault(Generic[S]):
-    """A known fault: its id, its description, and how it changes a program or layer without the
-    fault.
+    """A known fault: its id, its description, and ``apply``, which adds the fault to a correct
+    program or layer.
 
-    ``apply`` returns None if the fault cannot occur there. `onernn audit` reports framework faults
-    of a native program; `onernn verify` finds faults in a layer's values and in a graph.
+    ``apply`` returns None if the fault cannot occur in this program or layer. `onernn audit`
+    reports framework faults of a native program; `onernn verify` finds faults in a layer's values
+    and in a graph.
     """
 
     id: str
@@ -39,12 +41,14 @@ class Fault(Generic[S]):
 
 @dataclass(frozen=True, eq=False)
 class FrameworkFault(Fault[S]):
-    """A fault that affects a model: its place, the framework's path, and its effect.
+    """A fault that affects a model: its place, the framework's way of running the model, and its
+    effect.
 
-    ``apply`` turns the native program into the program that the framework runs instead. If that
-    depends on the batch, ``change_graph`` changes the lowered graph, using the values of the
-    correct run. ``measure`` returns the cost for a batch if the effect is "slower". ``occurs``
-    returns whether a batch triggers the fault, if different outputs alone do not show it.
+    ``apply`` turns the native program into the program that the framework runs instead. If the
+    faulty result depends on the batch, ``change_graph`` changes the lowered graph, using the values
+    of the correct run. ``measure`` returns the cost for a batch if the effect is "slower".
+    ``occurs`` returns whether a batch triggers the fault, if different outputs alone do not show
+    it.
     """
 
     effect: Effect
@@ -57,13 +61,14 @@ class FrameworkFault(Fault[S]):
 
     @property
     def repeats(self) -> bool:
-        """Whether onernn can compute the framework's faulty result."""
+        """Whether onernn can compute the result that the framework returns because of the fault."""
         return self.apply is not keep_unchanged or self.change_graph is not None
 
 
 @dataclass(frozen=True, eq=False)
 class FaultyModel(Generic[S]):
-    """A native program and the faults that hit it. ``paths``: the framework's ways of running it.
+    """A native program and the faults that affect it. ``paths``: the framework's ways of running
+    the program.
 
     Faults on other paths (an exporter, training) are only described; they affect no run.
     """
@@ -76,7 +81,7 @@ class FaultyModel(Generic[S]):
 
     @property
     def model(self) -> Graph:
-        """The graph as the operators document it."""
+        """The graph of the model with the documented meanings of its operators."""
         return self.lower(self.program)
 
     def with_faults(self, faults: Iterable[FrameworkFault[S]], values: Values) -> Graph:

@@ -43,7 +43,7 @@ def reading(path: StrPath) -> Iterator[None]:
     try:
         with guard(lambda: path), budget_of_load(), working():
             yield
-            return_freed_memory()  # before packing: the peak must not include both
+            return_freed_memory()  # before packing: memory must not hold both forms
     except BudgetError as error:
         raise BudgetError(f"{path}: {error}") from error
     except OSError as error:
@@ -52,7 +52,8 @@ def reading(path: StrPath) -> Iterator[None]:
 
 @contextmanager
 def open_budgeted(file: StrPath) -> Iterator[tuple[BufferedReader, FileBudget]]:
-    """Opens a file, which counts towards the load's budget; yields its bytes and that budget.
+    """Opens a file whose size counts towards the memory budget of the load; yields the file and the
+    budget.
 
     Raises `ModelFormatError` if the path is not a regular file, because reading a pipe would block.
     """
@@ -73,19 +74,21 @@ def file_bytes(file: StrPath) -> bytes:
 
 
 def read_all(raw: BufferedReader, budget: FileBudget) -> bytes:
-    """Returns all bytes of an opened file, or as many as it had when it was opened."""
+    """Returns all bytes of an opened file, or as many bytes as it had when it was opened."""
     size = os.fstat(raw.fileno()).st_size
     budget.take(size, "the file")
     return raw.read(size)
 
 
 class Malformed(Exception):
-    """A file that can be parsed, but is not of its format."""
+    """The error for a file that can be parsed but does not follow its format."""
 
 
 @contextmanager
 def name_malformed(what: str, file: StrPath) -> Iterator[None]:
-    """Turns a `Malformed` inside into an error that names the file and ``what`` it is not."""
+    """Turns a `Malformed` that arises inside into an error: ``what`` states what the file should
+    be.
+    """
     try:
         yield
     except Malformed as error:
@@ -137,7 +140,7 @@ def parse_json(data: bytes | str, file: StrPath, what: str) -> Any:
 
 
 def find_stored_dtype(dtype: str) -> np.dtype[Any]:
-    """Returns the NumPy dtype for reading the stored bytes of a dtype."""
+    """Returns the NumPy dtype with which the stored bytes of a dtype are read."""
     return np.dtype({"bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)).newbyteorder("<")
 
 
@@ -153,18 +156,19 @@ def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
 
 def numbers_of(flat: Array, dtype: str, budget: FileBudget, what: str) -> Array:
     """Returns the stored values; bfloat16 becomes float32 with the same values."""
-    if dtype in ("bfloat16", "float16"):  # such a file counts as if it held float32
+    if dtype in ("bfloat16", "float16"):  # a bfloat16 file counts as float32
         budget.allow(2 * flat.nbytes)
     if dtype == "bfloat16":
         budget.take(2 * flat.nbytes, what)
         return widen_bfloat16(flat)
     if dtype == "bool":
         budget.take(flat.nbytes, what)
-        return flat != 0  # a byte other than 0 and 1 would be neither
+        return flat != 0  # a byte other than 0 and 1 would be neither True nor False
     return flat
 
 
-# A binary file of arrays, read front to back; lengths are checked before memory is allocated.
+# A binary file of arrays is read from front to back; lengths are checked before memory is
+# allocated.
 
 
 @dataclass
@@ -230,7 +234,7 @@ class ByteStream:
             raise self.error(f"{what}: expected {count} bytes more, {self.left} are left")
 
     def _advance(self, got: int, expected: int, what: str) -> None:
-        if got != expected:  # the size was right when the file was opened
+        if got != expected:  # the size was correct when the file was opened
             raise self.error(f"{what}: the file shrank while it was read")
         self.at += expected
 
@@ -249,14 +253,14 @@ _TYPES = {
 }
 _MESSAGE = 11
 _DEEPEST = 100  # the nesting of messages that protobuf reads
-_PIECE = 4096  # bytes that are taken at once
+_PIECE = 4096  # bytes that are allocated together
 
 
 class Schema:
-    """Messages written as ``Name: label type field = number; ...``, one after the other.
+    """Protobuf messages, defined by a text of entries ``Name: label type field = number; ...``.
 
     The wire format does not contain names of messages and enums. So nested messages are written
-    flat, and enums are int32: a type that a later version added is read as its number and not as a
+    flat, and enums are int32: a type that a later version added is read as a number and not as a
     missing field.
     """
 
@@ -281,7 +285,7 @@ class Schema:
 
     @cached_property
     def _fields(self) -> dict[str, dict[int, str]]:
-        """The kinds of each message's fields, by their numbers."""
+        """The kinds of the fields of each message, by the field's number."""
         return {
             name: {int(at): kind for kind, at in re.findall(r"\w+ (\w+) \w+ = (\d+)", body)}
             for name, body in self._bodies.items()
@@ -342,9 +346,8 @@ class Schema:
         budget: FileBudget | None = None,
     ) -> Any:
         """Returns the complete message in ``data``. Raises `ModelFormatError` with the place of an
-        error.
-
-        ``budget``: is charged for the message; the default is the load's budget.
+        error. The memory of the message counts towards ``budget``; the default is the load's
+        budget.
         """
         from google.protobuf.message import DecodeError
 
@@ -365,10 +368,9 @@ class Schema:
 
 
 def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
-    """Returns an empty descriptor pool, and the function that makes a class from a descriptor.
-
-    protobuf's public modules import all of its pure Python implementation before they take both
-    from its extension: 10 ms, as long as a small model takes to load.
+    """Returns an empty descriptor pool, and the function that makes a class from a descriptor. Both
+    come from protobuf's extension. protobuf's public modules first import its whole pure Python
+    implementation. That takes 10 ms, as long as a small model takes to load.
     """
     from google.protobuf.internal import api_implementation
 
@@ -389,7 +391,9 @@ def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _file(package: str, messages: dict[str, str]) -> bytes:
-    """Returns the bytes of a FileDescriptorProto, built without importing descriptor_pb2."""
+    """Returns the bytes of a FileDescriptorProto, which are built without importing
+    descriptor_pb2.
+    """
     out = _field(1, f"{package}.proto") + _field(2, package) + _field(12, "proto2")
     for name, body in messages.items():
         message = _field(1, name)
@@ -405,7 +409,7 @@ def _file(package: str, messages: dict[str, str]) -> bytes:
 
 
 def _field(number: int, value: int | str | bytes) -> bytes:
-    """Returns a field in the wire format."""
+    """Returns the bytes of a field in the wire format."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -413,7 +417,9 @@ def _field(number: int, value: int | str | bytes) -> bytes:
 
 
 def read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Returns a number in the wire format and its end; if it is cut off, the end of the message."""
+    """Returns a number in the wire format and the offset after it. If the number is cut off, the
+    offset is the end of the message.
+    """
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]

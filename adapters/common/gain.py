@@ -1,5 +1,4 @@
-"""One table of measurements: the sizes from which layers run faster in onernn than in their
-framework.
+"""A table of the measured sizes from which layers run faster in onernn than in their framework.
 
 For small layers the overhead of a call matters: entering and leaving the framework, comparing
 packed weights with the current ones, packing weights again in training. See design/0010, 0015 and
@@ -17,10 +16,9 @@ from onernn.ir.errors import LibraryError
 
 
 class Least(NamedTuple):
-    """The thresholds that a call must all reach to be faster in onernn.
-
-    ``words``: steps times sequences. ``share``: ``words`` per unit. ``turns``: steps per unit.
-    ``work``: ``words`` times units. ``large``: layers of fewer units are always faster.
+    """The thresholds that a call must reach, all of them, to be faster in onernn. ``words``: steps
+    times sequences. ``share``: ``words`` per unit. ``turns``: steps per unit. ``work``: ``words``
+    times units. ``large``: layers with fewer units than this are always faster.
     """
 
     large: float = 0
@@ -72,7 +70,8 @@ TABLE: dict[str, dict[str, Least]] = {
     },
 }
 """By instruction set and case, in the form that ``python -m benchmarks.plugins --fit`` prints; a
-missing case is never faster."""
+case that is not in the table is never faster in onernn.
+"""
 
 ANYWHERE = {
     "torch RNN": Least(large=1024, words=8),
@@ -93,7 +92,7 @@ symbols, cells with several operators per step, and layers that absorb a FullyCo
 def is_faster(case: str, steps: int, sequences: int, units: int) -> bool:
     """Returns whether a call of this size is faster in onernn. Cached: most calls have few sizes.
 
-    ``case``: framework, kind of cell, and "trained" if the backward pass also counts.
+    ``case`` names the framework, the kind of cell, and "trained" if the backward pass also counts.
     """
     return _table().get(case, NEVER).holds(steps, sequences, units)
 

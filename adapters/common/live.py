@@ -2,9 +2,9 @@
 backward calls.
 
 A framework passes its parameters as arrays, with a function that makes the weights as views of
-them. Trainers write to parameters in place, in ways that no framework counts. So each call reads
-the parameters in place; nothing derived from them outlives the call, unless they are frozen. If a
-layer cannot be read in place, `Repacked` compares all parameters with a copy in each call.
+them. Trainers write to parameters in place, and no framework records every such write. So each call
+reads the parameters in place; nothing derived from them outlives the call, unless they are frozen.
+If a layer cannot be read in place, `Repacked` compares all parameters with a copy in each call.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class SessionOptions(TypedDict, total=False):
 class LiveOptions:
     """The options of live layers, with the same meaning as in `onernn.Session`.
 
-    Unsupported options raise at once: if they raised later, the framework would run the layer
-    silently, and the first run may happen while Python exits.
+    Unsupported options raise an error immediately: if they raised one later, the framework would
+    run the layer silently, and the first run may happen while Python exits.
     """
 
     dtype: str = "f32"
@@ -66,13 +66,15 @@ class LiveOptions:
 
     @property
     def strict(self) -> bool:
-        """Whether a layer is refused, and left to the framework, if no fast backend runs it."""
+        """Whether onernn refuses a layer, so that the framework runs it, if no fast backend can run
+        the layer.
+        """
         return False
 
     @property
     def may_leave(self) -> bool:
-        """Whether the framework may run layers that it runs faster: no backend or dtype was
-        requested.
+        """Whether the framework may run the layers that it runs faster than onernn. This is true if
+        the caller requested no backend and no dtype.
         """
         return self.backend == "auto" and self.dtype == "f32"
 
@@ -84,8 +86,8 @@ class LiveOptions:
 
 @lru_cache(64)
 def kernels_in_place(backend: str, dtype: str, threads: int | None) -> KernelsBackend | None:
-    """Returns the kernels if they run layers of this dtype and can read a layer's weights in the
-    framework's memory, else None.
+    """Returns the kernels if they run layers of this dtype and can read weights in the framework's
+    memory, else None.
     """
     if dtype not in READ_IN_PLACE:
         return None
@@ -97,11 +99,15 @@ def kernels_in_place(backend: str, dtype: str, threads: int | None) -> KernelsBa
 
 @dataclass(frozen=True)
 class Slower(Refusal):
-    """A layer that stays with its framework because the framework was measured as faster."""
+    """The refusal of a layer that its framework runs, because measurements showed that the
+    framework is faster.
+    """
 
 
 class Explained(NamedTuple):
-    """The layers that onernn runs, a line or a name for each, and the reasons for the others."""
+    """The layers that onernn runs, as a line or a name each, and the reasons why it does not run
+    the others.
+    """
 
     replaced: tuple[str, ...]
     refusals: tuple[Refusal, ...]
@@ -112,7 +118,7 @@ class Explained(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """Whether some layer was replaced, or could be but is faster in its framework."""
+        """Whether a layer was replaced, or could be replaced but is faster in its framework."""
         return bool(self.replaced) or any(isinstance(refusal, Slower) for refusal in self.refusals)
 
 
@@ -121,7 +127,7 @@ MOST_PLACES = 16
 
 NOT_SEEN = "optimize() has not seen it"
 NOT_CALLED = "it has not been called yet"
-"""Reasons that all frameworks share for layers that stay."""
+"""The reasons for which layers stay with their framework; all frameworks share them."""
 
 
 def stays(host: str, refusal: Refusal) -> str:
@@ -130,7 +136,7 @@ def stays(host: str, refusal: Refusal) -> str:
 
 
 def warn_of_left(host: str, refusals: Iterable[Refusal]) -> None:
-    """Warns once about all layers that a framework keeps, with each reason once."""
+    """Gives one warning about all layers that a framework keeps; it names each reason once."""
     where: dict[str, list[str]] = {}
     for refusal in refusals:
         if refusal.reason != DISABLED:  # the caller asked for this
@@ -174,7 +180,7 @@ def derive(kind: Any, options: Any, made_by: type[type] = type, **members: Any) 
 
 
 def array_at(address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Array:
-    """Returns the array at an address, without a copy; it keeps ``owner`` alive."""
+    """Returns the array at an address, without a copy; the array keeps ``owner`` alive."""
     dtype = np.dtype(dtype)
     if not (count := math.prod(shape)):
         return np.empty(shape, dtype)
@@ -254,7 +260,9 @@ class ViewedWeights:
 def _places(
     spec: RnnSpec, parts: Sequence[PartViews], layers: Sequence[Mapping[str, Array]]
 ) -> Iterator[tuple[Array, Sequence[Array]]]:
-    """Yields the places in packed weights, each with the views whose sum is stored there."""
+    """Yields the places in packed weights, each with the views whose sum is stored at this
+    place.
+    """
     for at, part in enumerate(parts):
         k, d = divmod(at, spec.directions)
         arrays = {name: array[0, d] for name, array in layers[k].items()}
@@ -288,9 +296,9 @@ class LiveLayer:
         """Returns the stack that runs with the parameters; ``where`` is a key of their place in
         memory.
 
-        The stack reads the parameters in place, or is frozen, so it is kept for this place. If the
-        parameters cannot be read in place, all of them are compared with a copy. A forked child
-        makes a new stack, because it does not have its parent's threads.
+        The stack reads the parameters in place, or is frozen, so it is kept for this place in
+        memory. If the parameters cannot be read in place, all of them are compared with a copy. A
+        forked child makes a new stack, because it does not have its parent's threads.
         """
         process, frozen = os.getpid(), self._options.frozen
         if (stack := self._kept.get((process, where))) is not None:
@@ -312,7 +320,7 @@ class LiveLayer:
         spec, parts = views
         kept = [(key, stack) for key, stack in [*self._kept.items()] if stack.spec == spec]
         like = next((stack for key, stack in kept if key[0] == process), None)
-        with suppress(UnsupportedError):  # a bias with gaps
+        with suppress(UnsupportedError):  # a bias with gaps between its elements
             return self._kernels.live_stack(spec, parts, self._options.dtype, like)
         return None
 
@@ -354,7 +362,7 @@ class Repacked(Generic[Key, Result]):
     """A cache of ``make(key, parameters)``, valid until the values of the parameters change.
 
     Every call compares all of them with a copy, because trainers change parameters in place. If
-    they are ``constant``, the values of the first call are used. Threads may share it.
+    they are ``constant``, the values of the first call are used. Threads may share the cache.
     """
 
     def __init__(

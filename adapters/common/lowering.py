@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 # Operators on constants, above all on weights, are computed while a model is read.
 #
-# Exporters cast, transpose and join weights before a layer, and adapters need their values. Each
-# run would compute the same values again with the same kernels.
+# Exporters cast, transpose and join weights before a layer, and adapters need their values.
+# Otherwise each run would compute the same values again with the same kernels.
 
 _SMALL = 2**16
-"""The elements that a result may always have; it may have more only if its inputs together have as
-many.
+"""The number of elements that a result may always have. It may have more elements only if all its
+inputs together have as many.
 """
 
 FOLDED = frozenset(
@@ -89,10 +89,9 @@ class FoldingBudget:
 # The base of every adapter's table of operators, and the loop that runs its rules.
 
 Results = str | tuple[str, ...] | Mapping[str, str]
-"""The results of a rule: the value of its only output, or the values of all outputs by position or
-by slot.
-
-Absent outputs are "". A position is also a slot: "0", "1", ....
+"""The results of a rule: the value of its only output, or the values of all outputs, by position or
+by the name of their slot. Absent outputs are "". A position is also the name of a slot: "0", "1",
+....
 """
 
 DType = np.dtype[Any]
@@ -100,7 +99,7 @@ R = TypeVar("R")
 
 
 def by_slot(results: Results) -> Mapping[str, str]:
-    """Returns the values that a rule returned by the slots of outputs."""
+    """Returns the values that a rule returned, by the slots of the outputs."""
     if isinstance(results, str):
         results = (results,)
     if isinstance(results, tuple):
@@ -109,9 +108,9 @@ def by_slot(results: Results) -> Mapping[str, str]:
 
 
 class Rules(dict[str, R]):
-    """The rules by the names of operators; a call with names returns a decorator that adds a rule.
-
-    A second rule for a name is an error: otherwise the file that is imported last would win.
+    """The rules by the names of operators. A call with names returns a decorator that adds a rule
+    for them. A second rule for a name is an error: otherwise the rule of the file that is imported
+    last would apply.
     """
 
     def __call__(self, names: str) -> Callable[[R], R]:
@@ -125,8 +124,8 @@ class Rules(dict[str, R]):
 
 
 class Names(dict[str, int]):
-    """The names of values, each with the number of names derived from it; ``mark`` precedes the
-    number.
+    """The names of values, each with the number of names derived from it. A derived name is the
+    name, ``mark`` and a number.
     """
 
     mark = "#"
@@ -142,7 +141,9 @@ class Names(dict[str, int]):
 
 
 _NODE, _RESULT = 1_500, 500
-"""The bytes of a node, and of each of its output values with its names and its type."""
+"""The bytes that a node takes in memory, and the bytes that each of its output values takes with
+its names and its type.
+"""
 _LARGE = 2**20
 """Constants of this many bytes or more are dropped early while a model is read."""
 _UNSEEN = Type(lod=())
@@ -154,7 +155,7 @@ PASS_RULE = "; pass a rule for it (rules=, or --rules FILE.py), or open an issue
 
 
 class UnknownTypeError(UnsupportedError):
-    """An error: a rule needs the dtype or the axes of a value, and only a run knows them."""
+    """Raised if a rule needs the dtype or the axes of a value, and only a run knows them."""
 
 
 Slot = str | int
@@ -168,7 +169,7 @@ constant.
 
 
 class Tape(ABC):
-    """A writer of nodes of ONNX's operators, one after the other; a subclass names the values."""
+    """Writes nodes of ONNX's operators, one after the other; a subclass names the values."""
 
     @abstractmethod
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
@@ -183,7 +184,9 @@ class Tape(ABC):
         """Returns a constant list of int64: axes or a shape."""
 
     def name_operands(self, operands: Iterable[Operand]) -> list[str]:
-        """Returns the names of the operands; integers and lists of integers become constants."""
+        """Returns the names of a node's operands; integers and lists of integers become
+        constants.
+        """
         return [each if isinstance(each, str) else self._number(each) for each in operands]
 
     def _number(self, sizes: int | Sequence[int | None]) -> str:
@@ -199,15 +202,14 @@ class Tape(ABC):
 
 
 class NativeOperator(Tape):
-    """A framework's operator in the form that a rule reads, with the graph that it is lowered into.
-
-    An input or attribute that the rule does not read is an error. ``inputs`` and ``outputs`` map
-    slots to variable names; ``inert`` names the attributes that cannot change a result on CPU.
-    ``label``: constants are named after it.
+    """A framework's operator in the form that a rule reads, with the graph that gets the rule's
+    nodes. An input or attribute that the rule does not read is an error. ``inputs`` and ``outputs``
+    map slots to variable names; ``inert`` names the attributes that cannot change a result on CPU.
+    ``label`` is the start of the names of constants.
     """
 
     main: Slot = ""
-    """The slot that `value` reads unless another one is given."""
+    """The slot that `value` reads if the caller gives no slot."""
 
     def __init__(
         self,
@@ -239,7 +241,7 @@ class NativeOperator(Tape):
             raise UnsupportedError(f"not understood: {unread}; pass a rule that reads it (rules=)")
 
     def miscounted(self, count: int) -> str:
-        """Returns why the operator cannot have ``count`` results, "" if it can."""
+        """Returns the reason why the operator cannot have ``count`` results, "" if it can."""
         own = len(self.outputs)
         return "" if count == own else f"the operator has {own}"
 
@@ -279,7 +281,9 @@ class NativeOperator(Tape):
         return self.builder.array(self.value(slot), str(slot))
 
     def absent(self, *slots: str) -> None:
-        """Refuses inputs that replace attributes, because only a run knows their values."""
+        """Refuses inputs that replace attributes, because only a run knows the values of such
+        inputs.
+        """
         for slot in slots:
             if self.variables(slot):
                 raise UnsupportedError(
@@ -289,8 +293,8 @@ class NativeOperator(Tape):
     # Attributes.
 
     def attribute(self, name: str, default: Any) -> Any:
-        """Returns an attribute's value, of its default's kind, or the operator's documented
-        default.
+        """Returns an attribute's value, of the same kind as its default, or the operator's
+        documented default.
         """
         self._unread.discard(("attribute", name))
         result = self.attributes.get(name, default)
@@ -361,8 +365,8 @@ class NativeOperator(Tape):
         return self.builder.constant(array, f"{self.label}/{label}" if label else self.label)
 
     def fill(self, sizes: Sequence[int], number: float, dtype: npt.DTypeLike, label: str) -> str:
-        """Returns a constant of one number. Sizes may be a file's: raises `BudgetError` if it is
-        large.
+        """Returns a constant of one number. Raises `BudgetError` if the constant is too large,
+        because its sizes may come from a file.
         """
         size = math.prod(max(size, 1) for size in sizes) * np.dtype(dtype).itemsize
         loading().take(size, label)
@@ -414,15 +418,15 @@ def _one(slot: Slot, names: list[str]) -> str:
 
 
 Body = tuple[Graph, Sequence[str]]
-"""A graph inside an operator, and the outer values that it takes after its own inputs."""
+"""A graph inside an operator, and the values of the outer graph that it takes after its own inputs.
+"""
 
 
 class GraphBuilder:
-    """A builder that collects nodes and names each value once, after the framework's variable.
-
-    A variable may be assigned again: `value` returns its current value. ``budget``: memory for
-    constants that the builder computes; the builder of a body shares it. ``taken``: in a body, the
-    outer values by the names of its inputs. ``rules``: the caller's rules, see `caller_rules`.
+    """Collects the nodes of a graph and names each value once, after the framework's variable. A
+    variable may be assigned again: `value` returns the variable's current value. ``budget``: memory
+    for constants that the builder computes; the builder of a body shares it. ``taken``: in a body,
+    the outer values by the names of its inputs. ``rules``: the caller's rules, see `caller_rules`.
     """
 
     advice = ""
@@ -443,14 +447,16 @@ class GraphBuilder:
         self._maker: dict[str, int] = {}  # the node's index, by its provisional name
         self._folded: set[str] = set()  # constants that the builder computed
         self._types = Inference()
-        self._typed = 0  # how many nodes have their types
+        self._typed = 0  # the number of nodes with known types
 
     def fresh(self, name: str) -> str:
         """Returns the name, or a new name made from it if a value already has the name."""
         return self._names.fresh(name)
 
     def value(self, variable: str) -> str:
-        """Returns the value that a variable holds; its own name if nothing has made it yet."""
+        """Returns the value that a variable holds; the variable's own name if no node has made it
+        yet.
+        """
         return self._values.get(variable, variable)
 
     def type_of(self, value: str) -> Type:
@@ -467,12 +473,16 @@ class GraphBuilder:
         return self._types[value]
 
     def declare(self, value: str, known: Type) -> None:
-        """Sets the type of a value if the framework declares more than inference finds."""
+        """Sets the type of a value if the framework declares more of it than type inference
+        finds.
+        """
         self.type_of(value)
         self._types[value] = known
 
     def _ensure_type(self, name: str) -> None:
-        """Sets the type of a value that no node makes: a constant, or one unknown so far."""
+        """Sets the type of a value that no node makes: a constant, or a value that is not known
+        yet.
+        """
         if name not in self._types:
             array = self.constants.get(name)
             self._types[name] = _UNSEEN if array is None else type_of(array)
@@ -503,12 +513,12 @@ class GraphBuilder:
         self._types[value.name] = value.type
 
     def enter(self, name: str, known: Type) -> None:
-        """Adds an input of a body, with its type in the graph around it."""
+        """Adds an input to a body, with the type that the value has in the outer graph."""
         self.input(Value(name, known.dtype, None if known.shape is None else known.counts))
         self.declare(name, known)
 
     def take(self, outer: GraphBuilder, value: str, name: str) -> None:
-        """Makes a value of the outer graph known in a body, under this name."""
+        """Adds a value of the outer graph to a body under this name."""
         if value in outer.constants:
             self.constant(outer.constants[value], name)
         else:
@@ -537,7 +547,9 @@ class GraphBuilder:
         return result
 
     def _compute(self, value: str) -> Array | None:
-        """Returns the array that nodes compute from constants only, None if they read more."""
+        """Returns the array that nodes compute from constants only, None if they also read other
+        values.
+        """
         spend(len(self.nodes))
         values, nodes = {value}, list[Node]()
         for node in reversed(self.nodes):
@@ -563,7 +575,7 @@ class GraphBuilder:
     ) -> str:
         """Adds a node and returns a provisional name for its output; `give` binds it to a variable.
 
-        Nodes that only move elements of constants are computed at once, to a constant.
+        Nodes that only move elements of constants are computed immediately, to a constant.
         """
         (out,) = self.emit_many(op, inputs, 1, attributes)
         return out
@@ -610,7 +622,7 @@ class GraphBuilder:
         self.give_all([(variable, value, name)])
 
     def give_all(self, triples: Iterable[tuple[str, str, str]]) -> None:
-        """Binds variables to values under names; see `give`. All nodes are renamed at once."""
+        """Binds variables to values under names; see `give`. All nodes are renamed in one pass."""
         names: dict[str, str] = {}
         first = len(self.nodes)
         for variable, value, name in triples:
@@ -651,7 +663,7 @@ class GraphBuilder:
         self.give(variable, self.emit(UNSUPPORTED, inputs, {"reason": reason}), name)
 
     def graph(self, outputs: Sequence[Value]) -> Graph:
-        """Returns the graph, without nodes that no output needs."""
+        """Returns the finished graph, without the nodes that no output needs."""
         used = {name for node in self.nodes for name in node.inputs} | {v.name for v in outputs}
         whole = Graph(
             self.name,
@@ -690,7 +702,7 @@ class LoweringStep:
     """One native operator that is to be lowered.
 
     ``reads``: the variables that it takes. ``lower`` runs its rule. ``outputs(count)``: the outputs
-    to bind if the rule returned ``count`` values; 0 if it refused.
+    to bind if the rule returned ``count`` values; ``count`` is 0 if the rule refused the operator.
     """
 
     at: NativeOp
@@ -705,7 +717,7 @@ def lower_steps(
     """Lowers operators one after the other, and binds their outputs.
 
     An operator that its rule refuses becomes nodes that hold the reason. Large constants are
-    dropped after their last reader; ``kept``: variables that are read later.
+    dropped after their last reader; ``kept`` names variables that other code reads later.
     """
     left = Counter(chain(kept, *(step.reads for step in steps)))
     for step in steps:

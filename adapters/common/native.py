@@ -23,12 +23,12 @@ class NativeNode(NamedTuple):
 
     @property
     def all_reads(self) -> frozenset[str]:
-        """The names that the operator and its bodies read from the operator's graph."""
+        """The names in the operator's graph that the operator or its bodies read."""
         return self.reads.union(*(body.outer_reads for body in self.bodies))
 
 
 class NativeGraph:
-    """Operators in the order in which they run; other code names them by position.
+    """Operators in the order in which they run; other code refers to an operator by its position.
 
     ``local``: the names that exist only inside the graph. ``outputs``: the names that are read
     after the last operator. ``reads`` and ``writes`` hold, for each operator, the names of this
@@ -49,17 +49,17 @@ class NativeGraph:
 
     @cached_property
     def writers(self) -> Counter[str]:
-        """How many operators write each name."""
+        """The number of operators that write each name."""
         return Counter(name for names in self.writes for name in names)
 
     @cached_property
     def outer_reads(self) -> frozenset[str]:
-        """The names from outside that the graph reads."""
+        """The names of outer values that the graph reads."""
         return self.outputs.union(*self.reads) - self.local
 
     @cached_property
     def outer_writes(self) -> frozenset[str]:
-        """The names outside of the graph that the graph writes."""
+        """The names of outer values that the graph writes."""
         return frozenset().union(*self.writes) - self.local
 
     @cached_property
@@ -73,7 +73,7 @@ class NativeGraph:
         return result
 
     def closure(self, positions: Collection[int]) -> set[int]:
-        """Returns these operators and all operators on a path between two of them."""
+        """Returns the given operators and all operators on a path between two of them."""
         first, last = min(positions), max(positions)
         after, before = set(positions), set(positions)
         for at in range(first, last + 1):
@@ -88,9 +88,8 @@ class NativeGraph:
         self, positions: Collection[int], shown: Collection[str] = ()
     ) -> list[tuple[int | None, str]]:
         """Lists the results of these operators that other operators read, without the names in
-        ``shown``.
-
-        Returns pairs of a reader's position, None for the graph's outputs, and a name.
+        ``shown``. Returns pairs of the position of the reader (None for the graph's outputs) and
+        the name that it reads.
         """
         hidden = frozenset[str]().union(*(self.writes[at] for at in positions)).difference(shown)
         readers: list[tuple[int | None, frozenset[str]]] = [
@@ -102,7 +101,7 @@ class NativeGraph:
     def sources(self, names: Iterable[str], types: Collection[str] | None = None) -> list[int]:
         """Returns the positions of the operators that compute these values.
 
-        ``types``: operators of other types end the search.
+        ``types``: the search stops at operators of other types.
         """
         needed, result = set(names), list[int]()
         for at in reversed(range(len(self.nodes))):
@@ -113,7 +112,7 @@ class NativeGraph:
 
 
 class Part(NamedTuple):
-    """Operators that are replaced. ``reads``: the names that their replacements read."""
+    """A group of operators that are replaced. ``reads``: the names that their replacements read."""
 
     positions: Collection[int]
     operators: Sequence[Any]
@@ -121,10 +120,9 @@ class Part(NamedTuple):
 
 
 def weave(native: NativeGraph, operators: Iterable[T], parts: Sequence[Part]) -> list[T]:
-    """Returns the operators of a program with each part at the place of its last operator.
-
-    Operators whose results only replaced operators read are left out. ``operators``: the operators
-    of ``native``, in any form.
+    """Returns the operators of a program in which each part stands in place of its last operator.
+    An operator is left out if only replaced operators read its results. ``operators`` are the
+    operators of ``native``, in any form.
     """
     gone = {at for part in parts for at in part.positions}
     placed = {max(part.positions): part.operators for part in parts}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 DISABLED = "plug-ins are disabled (onernn.plugins_disabled, or ONERNN_DISABLE_PLUGINS)"
-"""The reason for layers that stay with the framework."""
+"""The reason that is reported for layers that stay with the framework."""
 
 _lock = Lock()
 _disabled = 0
@@ -51,7 +51,7 @@ def plugins_enabled() -> bool:
 
 
 def still_enabled() -> bool:
-    """Returns `plugins_enabled` without reading the environment again, for calls of
+    """Returns `plugins_enabled` without reading the environment again, for calls that take
     microseconds.
     """
     return not _disabled and _wanted

@@ -1,7 +1,9 @@
-"""Rules whose signature is the schema of a framework's operator, and the values that they use.
+"""Rules whose signature is the schema of a framework's operator, and the tensors that such rules
+use.
 
 A positional parameter is an input slot, a keyword is an attribute with the framework's own default.
-An input or attribute that the signature does not name is refused by name. See design/0077.
+If an operator has an input or attribute that the signature does not name, the error names it. See
+design/0077.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from onernn.ir.types import Type
 
 
 def refuse(reason: str) -> Any:
-    """Raises `UnsupportedError`; it can be used inside an expression."""
+    """Raises `UnsupportedError`; a rule can call this function inside an expression."""
     raise UnsupportedError(reason)
 
 
@@ -29,8 +31,8 @@ class Tensor:
 
     ``x.Softmax(axis=1)`` adds a node and returns its output, ``outputs=2`` returns two. If an input
     of a method is an integer or a list of integers, it becomes an int64 constant; a float becomes a
-    constant in the dtype of ``x``. ``slot`` and ``place`` say which input of the operator the value
-    is.
+    constant in the dtype of ``x``. ``slot`` and ``place`` state which input of the operator the
+    value is.
     """
 
     __array_ufunc__ = None  # array + value then calls this class
@@ -46,7 +48,7 @@ class Tensor:
         return [cls(op, name, slot, at) for at, name in enumerate(op.values(slot))]
 
     def new(self, name: str) -> Self:
-        """Returns the value of this name, for the same operator."""
+        """Returns a tensor for the value of this name, with the same operator."""
         return type(self)(self.op, name)
 
     def read(self) -> str:
@@ -173,7 +175,7 @@ class Tensor:
         return self.sizes.Gather([axis], axis=0)
 
     def join(self, *lists: Any) -> Self:
-        """Returns one list, such as a shape, made of this list and ``lists``."""
+        """Returns one list, such as a shape, that joins this list and ``lists`` in order."""
         return self.Concat(*lists, axis=0)
 
     def cast(self, dtype: Any) -> Self:
@@ -226,8 +228,8 @@ class OneOf(NamedTuple):
 class Signature:
     """A rule that is called with the inputs and attributes that its parameters name.
 
-    ``only``: the one supported value of each further attribute; "" for a slot, whose name begins
-    with a capital letter, means that the slot must be empty. A parameter ``op`` receives the
+    ``only``: the one supported value of each further attribute. The names of slots begin with a
+    capital letter; "" for a slot means that the slot must be empty. A parameter ``op`` receives the
     operator. A default with a method ``read(op, name)``, such as `OneOf`, reads its attribute
     itself. A keyword without a default is a required integer; a slot with the default () holds a
     list.
@@ -244,7 +246,9 @@ class Signature:
 
     @cached_property
     def parameters(self) -> tuple[inspect.Parameter, ...]:
-        """The parameters of the rule, read at its first use because a model uses few rules."""
+        """The parameters of the rule. They are read when the rule is first used, because a model
+        uses few rules.
+        """
         return tuple(inspect.signature(self.rule).parameters.values())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Graphs to be written: the dtype, rank and LoD of every value must be known."""
+"""Prepares graphs for writing: the dtype, rank and LoD of every value must be known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Type
 
 _RANKS = range(1, 5)  # of an input without a declared rank
-_MOST = 4**4  # combinations of ranks: four such inputs
+_MOST = 4**4  # combinations of ranks: those of four such inputs
 
 
 Progress = Callable[[str, int, int], None]
@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int], None]
 class Rule:
     """A function that writes a kind of node; its signature names the inputs and attributes.
 
-    Positional parameters are the node's inputs, None if they are absent. Keywords are its
+    Positional parameters are the node's inputs, None for absent inputs. Keywords are the node's
     attributes, and ``w`` is the writer.
     """
 
@@ -82,10 +82,10 @@ def declare(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
     follows.
 
     An undeclared dtype or rank is taken from ``inputs``, a batch. Without a batch the dtype is
-    float32, and the rank is the only one with which all types are known. If several ranks fit, the
-    rank that merges the fewest axes is chosen: (N, T, A*B) rather than (N, T, A, B), if the model
-    treats both alike. Raises `UnsupportedError` if no ranks fit, if several fit equally well, or
-    for unknown operators if an input may have several ranks.
+    float32, and the rank is the only one for which all types can be inferred. If several ranks fit,
+    the rank that merges the fewest axes is chosen: (N, T, A*B) rather than (N, T, A, B), if the
+    model treats both alike. Raises `UnsupportedError` if no ranks fit, if several fit equally well,
+    or for unknown operators if an input may have several ranks.
     """
     feed = {} if inputs is None else check_feed(graph.inputs, inputs)
     choices = [_choices(value, feed.get(value.name)) for value in graph.inputs]
@@ -128,7 +128,7 @@ def _unknown(graph: Graph) -> list[Node]:
 
 
 def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
-    """Returns the input with dtype and shape, for each rank that it may have."""
+    """Returns the forms that an input may have: its dtype and shape for each possible rank."""
     dtype = "float32" if given is None else data_of(given).dtype.name
     whole = replace(value, dtype=value.dtype or dtype)
     if value.shape is not None:
@@ -143,7 +143,7 @@ def _count_merged(graph: Graph) -> int:
     return sum(any(len(names) > 1 for names, _ in size.terms) for size in sizes)
 
 
-# The check of a written model: it is read again, and its types are inferred again.
+# The check of a written model: the model is read again, and its types are inferred again.
 
 
 def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) -> None:
@@ -172,7 +172,9 @@ def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) 
 
 
 def _fits(result: Type, want: Type) -> bool:
-    """Returns whether dtype, LoD depth and, as far as they are known, rank and sizes agree."""
+    """Returns whether two types have the same dtype and LoD depth and, if they are known, the same
+    rank and sizes.
+    """
     padded = want.depth > result.depth == 0  # (N, T, ...) for (W, ...)
     sizes, wanted = result.counts[2 * padded :], want.counts[padded:]
     if result.dtype != want.dtype or not padded and result.depth != want.depth:

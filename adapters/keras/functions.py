@@ -112,7 +112,7 @@ def logical_not(x):
 
 @function("Divide TrueDivide")
 def divide(x1, x2):
-    """Divides integers as float32."""
+    """Divides x by y; integers are divided as float32."""
     a, b = alike(x1, x2)
     return a.floats / b.floats
 
@@ -239,7 +239,7 @@ def where(condition, x1, x2):
 
 @function("Cast")
 def cast(x, dtype):
-    """Casts x. Like Keras, returns x itself with its mask if x has the type already."""
+    """Returns x in a type. Like Keras, returns x itself with its mask if x has the type already."""
     return x if x.dtype == dtype else x.new(x.Cast(to=np.dtype(dtype).name).name)
 
 
@@ -261,7 +261,7 @@ def _axes(x: KerasTensor, axis: Any) -> list[int]:
 
 
 def _places(x: KerasTensor, axes: Any) -> list[int]:
-    """Returns axes counted from the first one; refuses those that x does not have."""
+    """Returns axes counted from the first axis; refuses axes that x does not have."""
     return [rules.one_axis(x, each) for each in (axes if isinstance(axes, list) else [axes])]
 
 
@@ -282,7 +282,7 @@ for _name, _kind in pairs("Mean=ReduceMean Logsumexp=ReduceLogSumExp").items():
 
 
 def _total(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
-    """Adds or multiplies; integers of less than 32 bits become int32."""
+    """Adds or multiplies all elements along axes; integers of less than 32 bits become int32."""
     x = x if x.dtype.kind == "f" or x.dtype.itemsize >= 4 else x.cast("int32")
     return _reduce(kind, x, axis, keepdims)
 
@@ -356,7 +356,7 @@ def cumulative_sum(x, axis=None):
     return x.CumSum([rules.one_axis(x, axis)])
 
 
-# Products.
+# Matrix products.
 
 
 @function("Matmul")
@@ -379,7 +379,7 @@ def einsum(*operands, subscripts):
     return _floats_of(first).Einsum(*others, equation=subscripts)
 
 
-# Shapes and places.
+# Shapes and indices.
 
 
 _FAR = 2**62
@@ -628,7 +628,9 @@ def pad(x, pad_width, mode="constant", constant_values=None):
 
 @function("Roll")
 def roll(x, shift, axis=None):
-    """Moves entries along an axis; those that leave it come back at the other end."""
+    """Moves entries along an axis; entries that leave the axis at one end come back at the other
+    end.
+    """
     if axis is None or type(shift) is not int or type(axis) is not int:
         refuse(f"attributes shift={shift!r}, axis={axis!r}: expected one integer each")
     place = rules.one_axis(x, axis)

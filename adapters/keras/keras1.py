@@ -38,7 +38,9 @@ _ORDERINGS = pairs("tf=channels_last th=channels_first")
 
 
 def upgrade(config: Any) -> Any:
-    """Returns the configuration of a model or layer as Keras 2 writes it, with those inside it."""
+    """Returns the configuration of a model or layer, and of the layers inside it, in the form of
+    Keras 2.
+    """
     if isinstance(config, list):
         return [upgrade(each) for each in config]
     if not isinstance(config, dict):
@@ -57,7 +59,7 @@ def upgrade(config: Any) -> Any:
     if "dim_ordering" in options:
         ordering = options.pop("dim_ordering")
         options["data_format"] = _ORDERINGS.get(ordering, ordering)
-    if "input_dtype" in options:  # if it is an integer type, the layer computes in another type
+    if "input_dtype" in options:  # if this is an integer type, the layer computes in another type
         dtype = options.pop("input_dtype")
         if kind == "InputLayer" or str(dtype).startswith("float"):
             options["dtype"] = dtype
@@ -117,7 +119,7 @@ def kinds_of(config: Any) -> Iterator[tuple[str, str]]:
 def upgrade_weights(
     entries: Sequence[tuple[str, Array]], kinds: Mapping[str, str]
 ) -> list[tuple[str, Array]]:
-    """Returns the weights of a layer as Keras 2 names and joins them.
+    """Returns the weights of a layer with the names and in the joined form of Keras 2.
 
     ``kinds``: the classes of the model's layers by their names. Raises `UnsupportedError` naming a
     weight of an unknown form.

@@ -100,7 +100,7 @@ def convolution(
     axes = _axes(x)
     windows = _windows(axes, padding, kernel_size, strides or 1, dilation_rate or 1)
     kernel, *bias = op.weights("kernel", *["bias"] * use_bias)
-    if op.lowering.backend == "theano":  # it computes convolutions, not correlations
+    if op.lowering.backend == "theano":  # Theano computes convolutions, not correlations
         if padding != "valid" and any(size % 2 == 0 for size in windows["kernel_shape"]):
             refuse(f"padding={padding!r}: expected valid for even kernels that Theano trained")
         kernel = np.flip(kernel, tuple(range(axes)))
@@ -608,7 +608,7 @@ def _outputs(
     if states and op.major > 2 and not op.masked_by_call:
         # Keras 3 looks for the mask of a tensor only if a layer is called with no other tensors.
         x = x.under(None)
-    steps, *_ = [_steps(side, x) for side in sides]  # raises if one of them cannot run
+    steps, *_ = [_steps(side, x) for side in sides]  # raises an error if one of them cannot run
     first, half = sides[0], len(sides[0].widths)
     begins = [states[:half], states[half:]]
     if not states:

@@ -61,7 +61,7 @@ class Tree:
         """Returns the weights of each layer of a model, given the (class, name) of each layer in
         order.
 
-        Groups are named after classes, and numbered.
+        The names of groups are the names of classes with numbers.
         """
         groups = group_names(kind for kind, _ in named)
         return [Tree(self._arrays, f"{self._path}layers/{group}/") for group in groups]
@@ -103,8 +103,8 @@ class Flat:
         return self
 
     def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
-        """Returns the weights of each layer. It finds them by their paths, because frozen layers
-        come last.
+        """Returns the weights of each layer. The weights are found by their paths, because frozen
+        layers come last.
         """
         names = [name for _, name in named]
         parts: dict[str, list[tuple[str, Array]]] = {name: [] for name in names}
@@ -224,7 +224,7 @@ class Layer:
 
     @property
     def is_operation(self) -> bool:
-        """Whether it is a function of ``keras.ops``, which Keras 3 lists among layers.
+        """Whether the layer is a function of ``keras.ops``, which Keras 3 lists among layers.
 
         An ``.h5`` file does not state the module of a class, but only layers have the options
         ``trainable`` and ``dtype``.
@@ -527,7 +527,7 @@ def read(path: str | Path, file: Path) -> Held:
 
 
 def _describe_end(done: subprocess.CompletedProcess[str]) -> str:
-    """Returns how the process ended, if it wrote no answer."""
+    """Returns a text that states how the process ended, if it wrote no answer."""
     if done.returncode == -signal.SIGXCPU:
         return "it does not end, perhaps because groups contain each other"
     if done.returncode < 0:
@@ -724,8 +724,8 @@ def weights_of(file: Path, params: str | Path | None) -> Path:
 
 
 def _root(held: Held) -> str:
-    """Returns the group of a file that lists the layers. It is the outermost one in a file of
-    weights only.
+    """Returns the group of a file that lists the layers. In a file of weights only, this is the
+    outermost group.
     """
     return "model_weights" if held.list_values("model_weights", "layer_names") else ""
 

@@ -266,7 +266,7 @@ def time_distributed(x, *, layer=None, op):
             refuse(f"around {inner.kind}: expected one result without a mask, got {len(results)}")
         return x.new(results[0].value)
 
-    if inner.kind in ("Dense", "Activation", "Dropout"):  # they see only the last axis
+    if inner.kind in ("Dense", "Activation", "Dropout"):  # these layers read only the last axis
         return apply_to(x).under(x.flags)
     _, time, *sizes = x.shape
     y = apply_to(x.reshape(-1, *_list_sizes(sizes)))
@@ -308,8 +308,8 @@ def _chain(kind: str, values: Sequence[KerasTensor]) -> KerasTensor:
 
 
 def _mask(tensors: Sequence[KerasTensor]) -> KerasTensor | None:
-    """Returns the combined mask. Keras 3 combines masks by or, if every tensor has one; Keras 2 by
-    and.
+    """Returns the combined mask. Keras 3 combines masks by "or" if every tensor has a mask; Keras 2
+    combines them by "and".
     """
     major = tensors[0].op.major
     masks = [each.flags for each in tensors if each.flags]
@@ -327,8 +327,8 @@ def arithmetic(*tensors, op):
 
 @keras("Multiply Maximum Minimum")
 def arithmetic_of_unmasked(*tensors, op):
-    """Leaves masked steps out, like Keras 3.4 and later. Multiply returns 0 if all steps are
-    masked.
+    """Computes without the masked steps, like Keras 3.4 and later. Multiply returns 0 if all steps
+    are masked.
     """
     operands, kind = _operands(tensors), ARITHMETIC[op.at.type]
     masks = [x.flags.unsqueeze(-1) if x.flags and op.major > 2 else None for x in operands]

@@ -1,4 +1,6 @@
-"""A call of a Keras layer for the rules, the table of rules, and the loop over a model's calls."""
+"""A call of a Keras layer in the form that rules read, the table of rules, and the loop over a
+model's calls.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ class KerasTensor(Tensor):
         return Held(self.name, self.mask, self.words)
 
     def under(self, mask: Tensor | None, words: str = "") -> KerasTensor:
-        """Returns the value with this mask; None means that it has no mask."""
+        """Returns the value with this mask; None means that the value then has no mask."""
         result = KerasTensor(self.op, self.name, mask.name if mask else "", words)
         result.settled = True
         return result
@@ -312,7 +314,7 @@ class Function(Signature):
         op.ignore(*op.attributes)
         config = {} if op.layer.function else op.config
         named = {self.names.get(name, name): each for name, each in op.options.items()} | config
-        known = {each.name for each in self.parameters}  # a None for these is kept
+        known = {each.name for each in self.parameters}  # their values may be None
         named = {
             name: _value(op, each)
             for name, each in named.items()
@@ -427,7 +429,7 @@ class Lowering:
 
     ``states``: the variables of stateful layers' states after the last call, by name. ``tables``:
     see `steps.Masked`. ``_behind``: maps each variable that depends on a variable that cannot be
-    computed to the latter. The latter maps to itself.
+    computed to this other variable, which maps to itself.
     """
 
     def __init__(self, model: Model) -> None:

@@ -1,4 +1,4 @@
-"""MXNet: reads its models without MXNet, and works inside a live one."""
+"""MXNet: reads MXNet's models without MXNet, and runs layers inside a live MXNet."""
 
 from __future__ import annotations
 

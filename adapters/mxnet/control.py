@@ -26,7 +26,7 @@ from onernn.ir.types import Type, dense
 from onernn.ops.control import scan_attributes
 
 Pairs = Sequence[tuple[str, MxnetTensor]]
-"""Variables of a subgraph, each with the outer value that it stands for."""
+"""Variables of a subgraph, each with the outer value that it represents."""
 
 
 @mxnet("_foreach", inferred="none")
@@ -34,8 +34,8 @@ def run_foreach(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
     """Lowers a loop over steps to ONNX's Scan over axis 0. Each step reads the states of the step
     before.
 
-    Inputs are sequences, states, and all else that the subgraph reads. The location attributes name
-    the subgraph's variable of each input.
+    Inputs are sequences, states, and all other values that the subgraph reads. The location
+    attributes name the subgraph's variable of each input.
     """
     (body,) = _subgraphs(op, 1)
     op.ignore("num_out_data", *_LOCATIONS)
@@ -73,8 +73,8 @@ def run_while_loop(
     func_var_locs: tuple[int, ...] = (),
     op: MxnetOperator,
 ) -> tuple[str, ...]:
-    """Lowers to ONNX's Loop. Outputs have ``max_iterations`` rows; the rows after the last
-    iteration are zeros.
+    """Lowers a while loop to ONNX's Loop. Outputs have ``max_iterations`` rows; the rows after the
+    last iteration are zeros.
     """
     condition, body = _subgraphs(op, 2)
     inside, tests = _bind(op, body, "func", data), _bind(op, condition, "cond", data)
@@ -122,7 +122,7 @@ def run_while_loop(
 
 @mxnet("_cond", inferred="none")
 def run_cond(*data: MxnetTensor, num_outputs: int, op: MxnetOperator) -> tuple[str, ...]:
-    """Lowers to ONNX's If. A condition is true if it is not 0."""
+    """Lowers a branch to ONNX's If. A condition is true if it is not 0."""
     condition, *branches = _subgraphs(op, 3)
     tests = _bind(op, condition, "cond", data)
     choice = _add_condition(op, op.builder, *_lower_condition(op, condition, tests, ()))
@@ -150,7 +150,7 @@ def _variables(body: Symbol) -> list[str]:
 
 
 def _bind(op: MxnetOperator, body: Symbol, kind: str, inputs: Sequence[MxnetTensor]) -> Pairs:
-    """Returns the variables of a subgraph, each with the input that it stands for."""
+    """Returns the variables of a subgraph, each with the input that it represents."""
     names, places = _variables(body), op.keyword(f"{kind}_input_locs", ())
     if len(places) != len(names) or not set(places) <= set(range(len(inputs))):
         raise UnsupportedError(
@@ -166,7 +166,7 @@ _LOCATIONS = ("in_data_locs", "in_state_locs", "remain_locs")
 def loop_places(node: SymbolNode, body: Symbol) -> list[tuple[int, ...]]:
     """Returns which variables of a `_foreach`'s body are sequences, states and other inputs.
 
-    Raises `UnsupportedError` if they, or the outputs, do not belong to its body.
+    Raises `UnsupportedError` if these variables, or the outputs, do not belong to the body.
     """
     result = [parse.sizes(node.attributes[name]) for name in _LOCATIONS]
     places = [place for kind in result for place in kind]
@@ -232,7 +232,8 @@ def _lower_loop(
     steps: Mapping[str, Type],
     others: Pairs,
 ) -> tuple[GraphBuilder, list[str]]:
-    """Lowers a loop's body. Lowers it again if it finds ranks of states that the symbol lacks.
+    """Lowers a loop's body. Lowers the body again if that finds ranks of states that the symbol
+    lacks.
 
     A state keeps its shape.
     """

@@ -124,10 +124,9 @@ def register() -> None:
     alive: WeakSet[Any] = WeakSet()
 
     def settle() -> None:
-        """Waits until MXNet has deleted no operator for a tenth of a second.
-
-        MXNet's threads delete operators after a call, and need Python's lock to do so. A fork and
-        the exit hold that lock while MXNet joins its threads: without this, both wait forever.
+        """Waits until MXNet has deleted no operator for a tenth of a second. MXNet's threads delete
+        operators after a call, and need Python's lock to do so. A fork and the exit hold that lock
+        while MXNet joins its threads: without this wait, both would wait forever.
         """
         try:
             mx.nd.waitall()
@@ -261,7 +260,7 @@ _INSTEAD = "backend='kernels' replaces it anyway"
 
 
 def slower_cells(options: Options, cell: Cell, hidden: int, steps: int) -> str | None:
-    """Returns why MXNet keeps unrolled cells, None if onernn is faster."""
+    """Returns the reason why MXNet runs unrolled cells, None if onernn is faster."""
     plain = "RNN " * (cell in (Cell.RNN_TANH, Cell.RNN_RELU))
     case = f"mxnet {plain}{'large ' * (hidden >= _LARGE)}cells"
     least = gain.ANYWHERE[case].steps
@@ -280,13 +279,15 @@ def slower_operator(
     folds: bool = False,
     trains: bool | None = None,
 ) -> str | None:
-    """Returns why MXNet keeps an RNN operator, None if onernn is faster or computes something else.
+    """Returns the reason why MXNet runs an RNN operator, None if onernn is faster or computes
+    something else.
 
-    Both run oneDNN or kernels of its speed. onernn is faster with large layers, because MXNet packs
-    their weights in each call, and if it ``folds`` a FullyConnected. ``data``: the shape (T, N, I)
-    of its input; unknown sizes are 0 or -1. ``dtype``: its type, None if unknown. MXNet has no
-    float16, and computes float64 without oneDNN. ``trains``: None if it may train, which is the
-    case in a symbol. onernn must then be faster both in training and in prediction.
+    MXNet and onernn both run oneDNN or kernels of the same speed. onernn is faster with large
+    layers, because MXNet packs their weights in each call, and if onernn ``folds`` a
+    FullyConnected. ``data``: the shape (T, N, I) of its input; unknown sizes are 0 or -1.
+    ``dtype``: its type, None if unknown. MXNet has no float16, and computes float64 without oneDNN.
+    ``trains``: None if it may train, which is the case in a symbol. onernn must then be faster both
+    in training and in prediction.
     """
     if live.only_ours:
         return None

@@ -1,4 +1,5 @@
-"""Known faults that hit a symbol: of MXNet 1.9.1's RNN operator on a CPU, of its ONNX exporter.
+"""Known faults that affect a symbol: faults of MXNet 1.9.1's RNN operator on a CPU, and of its ONNX
+exporter.
 
 Measured with 1.9.1: design/0018, tests/frameworks/test_mxnet_audit.py. The exporter's refusals
 are in convert_RNN of mxnet/onnx/mx2onnx.

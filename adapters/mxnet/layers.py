@@ -1,4 +1,6 @@
-"""The rules of MXNet's layers: recurrent ones, projections, convolutions, norms; reductions."""
+"""The rules of MXNet's layers (recurrent layers, projections, convolutions, norms) and of
+reductions.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _NO_BIAS = "input bias is missing: expected one unless no_bias=True"
 
 @mxnet("FullyConnected", inferred="first")
 def fully_connected(data, weight, bias=None, *, num_hidden, no_bias=False, flatten=True, op):
-    """Computes x @ weight.T + bias, of the last axis of x, or of x as a matrix (``flatten``)."""
+    """Computes x @ weight.T + bias over the last axis of x, or for x as a matrix (``flatten``)."""
     bias = None if no_bias else bias or refuse(_NO_BIAS)
     _check_rows(weight, num_hidden)
     if flatten:
@@ -85,7 +87,7 @@ def one_hot(indices, *, depth, on_value=1.0, off_value=0.0, dtype=Dtype()):
 @mxnet("pick", mode="clip")
 def pick(data, index, *, axis=-1, keepdims=False):
     """Returns one element along an axis for each position of the other axes. Clips the indices."""
-    places = index.cast(np.int64).Reshape(data.sizes.resize(axis, 1))  # it may lack the axis
+    places = index.cast(np.int64).Reshape(data.sizes.resize(axis, 1))  # x may lack the axis
     out = data.GatherElements(_clip_index(places, data, axis), axis=axis)
     return out if keepdims else out.squeeze(axis).at_least_one(axis)
 
@@ -350,7 +352,8 @@ def convolution(
     layout=OneOf("None", _LAYOUTS),
     op,
 ):
-    """Lowers to ONNX's Conv, with weights (num_filter, C / num_group, *kernel), or ConvTranspose.
+    """Lowers a convolution to ONNX's Conv, with weights (num_filter, C / num_group, *kernel), or
+    ConvTranspose.
 
     The weights of ConvTranspose are (C, num_filter / num_group, *kernel). ``target_shape`` is
     ONNX's output_shape; with it ``pad`` and ``adj`` have no effect.
@@ -441,8 +444,8 @@ def pooling(
     layout="None",
     op,
 ):
-    """Returns the maximum or the mean of each window. A mean counts the pads, but nothing beyond
-    them.
+    """Returns the maximum or the mean of each window. A mean counts the padding, but no elements
+    beyond it.
     """
     if global_pool:
         return pool_whole(data, pool_type)

@@ -44,8 +44,8 @@ class FoldedWeights:
         """Returns None: each call computes the product of both matrices."""
 
     def pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
-        """Returns the layer over the projection's input. It is computed in float64, and rounded
-        once.
+        """Returns the layer over the projection's input. The product of the matrices is computed in
+        float64, and rounded once.
         """
         parts = mxnet.split(parameters[0], self._stack)
         weight, *bias = (array.astype(np.float64) for array in parameters[1:])
@@ -77,13 +77,14 @@ class FoldedWeights:
         return [(f"{side}0_i2h_weight", f"{side}0_i2h_bias") for side in sides]
 
 
-# MXNet's RNN operator on arrays in memory. The plug-in runs it; it does not use MXNet.
+# MXNet's RNN operator on arrays in memory. The plug-in runs the operator; this code does not use
+# MXNet.
 
 FLOATS = ("float16", "float32", "float64")
 """Dtypes of a layer's arrays; float16 is computed in float32."""
 
 _LENGTHS = "sequence_length"
-"""The argument whose type differs from that of the data."""
+"""The name of the argument whose type differs from the type of the data."""
 
 _OPEN = (-1, -1, -1)
 """The sizes of data of unknown shape. MXNet crashes if an output has no axes."""
@@ -226,7 +227,9 @@ class LiveOperator:
         return Ragged.from_padded(x, lengths.astype(np.int64), time_major=True)
 
     def _pad(self, y: Ragged | Array, axis: int, arrays: Arrays) -> Array:
-        """Reverts `_words`. Steps after the lengths are zeros."""
+        """Returns steps in the array's own form, the reverse of `_words`. Steps after the lengths
+        are zeros.
+        """
         if isinstance(y, Ragged):
             y = y.to_padded(time=arrays["data"].shape[self.x_axis], time_major=True)
         return y.swapaxes(0, axis).astype(arrays["data"].dtype, copy=False)

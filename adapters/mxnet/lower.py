@@ -77,8 +77,9 @@ def load_mxnet(
     """Returns the graph of a saved symbol. Operators that cannot be lowered are nodes with the
     reason.
 
-    If the two meanings differ for this model, the logger "onernn" and the graph's notes say how.
-    Raises `ModelFormatError` for files that are not a model, or that do not belong together.
+    If the documented meaning of an operator differs from what MXNet computes for this model, the
+    logger "onernn" and the graph's notes state the difference. Raises `ModelFormatError` for files
+    that are not a model, or that do not belong together.
     """
     files, symbol, result = read_model(path, params)
     callers = read_caller_rules(rules)
@@ -127,7 +128,8 @@ def _finish(context: Context, heads: Sequence[str], notes: Iterable[str] = ()) -
 def trace(symbol: Symbol, arrays: Mapping[str, Array]) -> tuple[Graph, dict[Entry, str]]:
     """Returns the graph, and its value for each output of the symbol's nodes.
 
-    Outputs of several nodes share one value if the operators between do nothing in inference.
+    Outputs of several nodes share one value if the operators between these nodes do nothing in
+    inference.
     """
     context, heads = _lower(symbol, arrays, "documented", "symbol")
     entries = {entry for node in symbol.nodes for entry in node.inputs} | {*symbol.heads}

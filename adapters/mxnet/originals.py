@@ -1,4 +1,5 @@
-"""Replaces operators of a symbol, and restores them: each new operator stores what it replaced.
+"""Replaces operators of a symbol, and restores them: each new operator stores the operators that it
+replaced.
 
 Works on symbols as JSON, without MXNet.
 """
@@ -42,7 +43,7 @@ class Rewriting:
         return Entry(len(self.nodes) - 1)
 
     def resolve(self, read: Sequence[int]) -> Read:
-        """Returns what is read in place of ``read``."""
+        """Returns the output that is read in place of ``read``."""
         while (entry := Entry(*read[:2])) in self.instead:
             read = self.instead[entry]
         return [*read]

@@ -126,7 +126,8 @@ def _is_replaced(node: SymbolNode) -> bool:
 
 
 class _Plan(NamedTuple):
-    """The recurrent layers of a symbol: what to replace, and what stays in MXNet.
+    """The recurrent layers of a symbol: the layers that onernn replaces, and the layers that stay
+    in MXNet.
 
     ``operators``: positions of RNN operators, and of the projection that becomes part of each.
     """

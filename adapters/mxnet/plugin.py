@@ -119,7 +119,7 @@ def explain(target: Any, **options: Unpack[MxnetOptions]) -> Explained:
     ]
     traced = {id(inner) for child in runs for inner in _blocks(child)}
     for child in blocks:
-        if hasattr(child, "onernn_left"):  # a layer that ran
+        if hasattr(child, "onernn_left"):  # the layer has run
             reasons = child.onernn_left.values()
             refusals += [Slower(why, child.name) for why in reasons if why]
             replaced += [child.name] * ("" in reasons)
@@ -145,7 +145,7 @@ STEPWISE = "a cell runs step by step until hybridize() is called on the block th
 
 
 def _stepwise(blocks: Iterable[Any]) -> list[Refusal]:
-    """Returns why cells that are called step by step stay in MXNet."""
+    """Returns the reason why cells that are called step by step stay in MXNet."""
     cells = [child for child in blocks if _is_cell(child)]
     inner = {id(child) for cell in cells for child in cell._children.values()}
     # A SequentialRNNCell is not a HybridBlock, so it is never active.

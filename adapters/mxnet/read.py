@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in a `NativeGraph`."""
+        """The name of the output in a `NativeGraph`."""
         return f"{self.node}:{self.output}"
 
 
@@ -124,9 +124,9 @@ class Files(NamedTuple):
 
 def find(path: str | Path, params: str | Path | None = None) -> Files:
     """Finds the files of a model by its symbol's file, its folder, or the prefix of its names.
-
-    Parameters, unless ``params`` names their file: ``X-0000.params`` next to ``X-symbol.json``,
-    any epoch, or ``X.params``. Raises `ModelFormatError` if there are several.
+    ``params`` may name the file of the parameters. The default is ``X-0000.params`` next to
+    ``X-symbol.json``, with any number of an epoch, or ``X.params``. Raises `ModelFormatError` if
+    there are several.
     """
     symbol = _symbol(Path(path))
     if params is not None:
@@ -303,7 +303,7 @@ class _Stream(ByteStream):
         if storage not in _AUXILIARIES:
             raise self.error(f"{what}: expected a storage type of 0 to 2, got {storage}", start)
         if storage != DENSE:
-            self._shape(what)  # the stored shape, wrong if MXNet saved before it was done
+            self._shape(what)  # the stored shape, wrong if MXNet saved too early
         shape = self._shape(what)
         if shape is None or (not shape and not numpy):
             return None
@@ -398,7 +398,7 @@ def _read_npz(raw: BufferedReader, file: str | Path) -> dict[str, Array]:
         return arrays
 
 
-# Which array belongs to which variable: the key styles of MXNet's parameter files.
+# Finds the array of each variable: MXNet's parameter files have several styles of keys.
 #
 # - export and Module: ``arg:NAME`` and ``aux:NAME``; nd.save: NAME.
 # - Legacy cells' checkpoints (mx.rnn.save_rnn_checkpoint): an array for each gate.
@@ -464,7 +464,9 @@ def _plain(variable: Declared, arrays: Mapping[str, Array]) -> Array | None:
 
 
 def _gates(name: str, arrays: Mapping[str, Array]) -> Array | None:
-    """Returns ``lstm_l0_i2h_weight``, or joins it from ``lstm_l0_i2h_i_weight`` and so on."""
+    """Returns an array such as ``lstm_l0_i2h_weight``, or joins it from ``lstm_l0_i2h_i_weight``
+    and so on.
+    """
     if name in arrays:
         return arrays[name]
     parts = re.fullmatch(r"(.*[ih]2h)_(weight|bias)", name)
@@ -483,8 +485,8 @@ def _fits(declared: Sizes | None, shape: tuple[int, ...]) -> bool:
 
 
 def _block_of(key: str) -> tuple[str, str] | None:
-    """Returns a path of gluon's as (block, parameter): ("rnn", "l0_i2h_weight"); None for other
-    keys.
+    """Returns a path of gluon as a pair (block, parameter): ("rnn", "l0_i2h_weight"); None for
+    other keys.
     """
     cell = re.fullmatch(r"(?:(.+)\.)?_unfused\.(\d+)\.(?:([lr])_cell\.)?(\w+)", key)
     if cell:

@@ -42,13 +42,13 @@ _NO_STATES = _ADDS | frozenset(
 
 @dataclass(frozen=True)
 class Region:
-    """Cells that one operator can replace; ``name`` is the name of the node that ends them.
+    """Cells that one operator can replace; ``name`` is the name of their last node.
 
     ``cell``: the name in refusals, for any number of steps. ``x``: the input of each step;
-    ``whole``: the value that these were cut from, if it is one value. ``states``: the initial
-    states. ``h``: the new state of each step; ``merged``: the values that hold all of them. ``c``
-    is the last cell state of an LSTM. The cell of a loop has one ``x`` and one ``h``, which are the
-    whole input and the last state.
+    ``whole``: the value from which all these inputs were cut, if it is one value. ``states``: the
+    initial states. ``h``: the new state of each step; ``merged``: the values that hold all of them.
+    ``c`` is the last cell state of an LSTM. The cell of a loop has one ``x`` and one ``h``, which
+    are the whole input and the last state.
     """
 
     name: str
@@ -263,8 +263,8 @@ def _find_unrolled(view: _View, chain: Chain, name: str, cell: str) -> Region:
 
 
 def _find_whole(symbol: Symbol, pieces: Sequence[Entry]) -> tuple[Entry | None, int, bool]:
-    """Returns the value that was cut into these pieces, its time axis, and whether they run
-    backwards.
+    """Returns the value that was cut into these pieces, its time axis, and whether the pieces are
+    in reverse order.
     """
     at, node = pieces[0].node, symbol.nodes[pieces[0].node]
     if node.op == "SliceChannel" and parse.is_set(node.attributes, "squeeze_axis"):

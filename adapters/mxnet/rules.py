@@ -328,7 +328,7 @@ _MOST = 2**26  # elements of a constant that is made from attributes
 
 @mxnet("Reshape")
 def reshape(data, *, shape=(), target_shape=(), reverse=False, keep_highest=False):
-    if not shape:  # MXNet 0.x: 0 stands for the size that is left over
+    if not shape:  # MXNet 0.x: 0 means the size that is left over
         shape = tuple(-1 if size == 0 else size for size in target_shape)
         shape = (0, *shape[1:]) if keep_highest else shape
     shape = shape or refuse("attribute shape is missing: expected the new sizes")
@@ -602,7 +602,7 @@ def topk(
 ):
     x, axis, values, places = _sort(data, axis, k, is_ascend)
     match ret_typ:
-        case "value" | "both":  # the second output exists, but may be hidden
+        case "value" | "both":  # the second output may be hidden
             return values, places.cast(dtype)
         case "mask":
             ones = places.sizes.ConstantOfShape(value=np.ones(1, data.dtype))

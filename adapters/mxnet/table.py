@@ -130,7 +130,9 @@ class Context:
             nodes.append(node)
 
     def share(self, variable: str, axis: int, other: str, other_axis: int) -> None:
-        """Notes that two values have the same size along an axis, if the first one is inferred."""
+        """Records that two values have the same size along an axis, if MXNet infers the first
+        value's size.
+        """
         origin = self.inferred.get(variable, {}).get(axis)
         if origin and other not in self.inferred:
             self.equal.setdefault(origin, []).append((other, other_axis))
@@ -140,7 +142,7 @@ class Context:
         return {zeros for zeros, _ in self.inferred.get(variable, {}).values()}
 
     def label(self, texts: Iterable[str]) -> list[str]:
-        """Returns each note once, after the names of its nodes."""
+        """Returns each note once; the names of its nodes precede it."""
         return [": ".join(filter(None, [", ".join(self.notes[text]), text])) for text in texts]
 
 
@@ -229,7 +231,9 @@ class MxnetOperator(NativeOperator):
         return np.dtype(self.builder.type_of(value).dtype or np.float32)
 
     def declare_rank(self, value: str, rank: int) -> None:
-        """Notes the rank that an operator needs of a value; inputs of the graph declare it."""
+        """Records the rank that an operator needs of a value; inputs of the graph declare this
+        rank.
+        """
         declared = Value(value, shape=(None,) * rank)
         known = replace(self.builder.type_of(value), shape=declared.type.shape)
         self.builder.declare(value, known)

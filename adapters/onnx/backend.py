@@ -1,7 +1,7 @@
 """onernn as a backend of ONNX's own interface, `onnx.backend.base.Backend`.
 
-Any tool that takes such a backend takes this module, or its class `OnernnBackend`. onnx is imported
-on first use.
+Any tool that takes such a backend takes this module, or its class `OnernnBackend`. The onnx package
+is imported on first use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Prepared:
         return Session(lower(self._model, bound), **self._options)
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
-        """Returns the outputs in order, for inputs by name or in order. Raises `ShapeError`."""
+        """Returns the outputs in order; the inputs are given by name or in order. Raises
+        `ShapeError`.
+        """
         names = [variable.name for variable in self._model.graph.inputs]
         if not isinstance(inputs, Mapping):
             listed = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
@@ -128,8 +130,8 @@ def run_node(
 
 @cache
 def _classes() -> tuple[type, type]:
-    """Returns `OnernnBackend` and the class of its prepared models, as subclasses of onnx's
-    classes.
+    """Returns `OnernnBackend` and the class of its prepared models, as subclasses of the onnx
+    package's classes.
     """
     base = require("onnx.backend.base", "onnx")
 

@@ -56,12 +56,11 @@ def _of_file(path: Path) -> Iterator[OnnxFault]:
 
 
 def _reset_before(model: Model, op: Operator, runs: bool) -> Iterator[OnnxFault]:
-    """Yields a GRU of PyTorch's exporters that resets before its product.
-
-    torch.nn.GRU can only reset after the product, which is linear_before_reset=1. The TorchScript
-    exporter always wrote that attribute. The torch.export exporter used onnxscript, which omitted
-    the attribute before 0.7 (onnxscript#2852, pytorch#189225). The file does not name onnxscript's
-    version, so the GRU itself is examined.
+    """Yields a GRU of PyTorch's exporters that applies the reset gate before the matrix product.
+    torch.nn.GRU can only apply it after the product, which is linear_before_reset=1. The
+    TorchScript exporter always wrote that attribute. The torch.export exporter used onnxscript,
+    which omitted the attribute before 0.7 (onnxscript#2852, pytorch#189225). The file does not name
+    onnxscript's version, so the GRU itself is examined.
     """
     wrong = op.type == "GRU" and not op.attributes.get("linear_before_reset", 0)
     if not wrong or not model.producer.startswith("pytorch"):
@@ -85,7 +84,7 @@ def _with_reset_after(model: Model, *, position: int) -> Model:
 
 
 def _projection(graph: Subgraph, op: Operator) -> Iterator[OnnxFault]:
-    """Yields an LSTM whose hidden_size is its proj_size, with weights that are cut to fit.
+    """Yields an LSTM whose hidden_size equals its proj_size, and whose weights were cut to fit.
 
     PyTorch's exporter writes such weights.
     """
@@ -128,8 +127,8 @@ def _dynamic_quantized(op: Operator) -> Iterator[OnnxFault]:
 
 
 def _forgotten_states(graph: Graph) -> Iterator[OnnxFault]:
-    """Yields a layer that runs one step from zeros and whose final state is unread: it has no
-    memory.
+    """Yields a layer without memory: it runs one step from zeros, and no operator reads its final
+    state.
     """
     for node in _layers(graph):
         states = [graph.constants.get(name) for name in node.inputs[1:] if name]
@@ -149,7 +148,8 @@ def _states_of_one_batch(graph: Graph) -> Iterator[OnnxFault]:
     """Yields a constant initial state for a fixed number of sequences, if the input may have any
     number.
 
-    If a model makes its state, torch.zeros(1, 8, O), PyTorch's exporters write it as a constant.
+    If a model creates its state, such as torch.zeros(1, 8, O), PyTorch's exporters write the state
+    as a constant.
     """
     for node in _layers(graph):
         if not _has_open_batch(graph, node):
@@ -177,7 +177,7 @@ def _has_open_batch(graph: Graph, node: Node) -> bool:
 
 
 def _lengths_of_one_batch(graph: Subgraph, op: Operator) -> Iterator[OnnxFault]:
-    """Yields the lengths of an example input that an exporter wrote as a constant."""
+    """Yields constant lengths: an exporter wrote the lengths of its example input into the file."""
     name = op.inputs[4] if _is_recurrent(op) and len(op.inputs) > 4 else ""
     lengths = _constants_of(graph).get(name)
     if lengths is None or all(None not in (v.shape or (None,))[:2] for v in graph.inputs):
@@ -256,7 +256,7 @@ def _states_that_are_inputs(graph: Graph) -> Iterator[OnnxFault]:
 
 
 def _find_source(graph: Graph, name: str) -> str:
-    """Returns the value that this value is a view or copy of, also after a split that is joined
+    """Returns the value of which this value is a view or a copy, even if it was split and joined
     again.
     """
     while node := graph.producer(name):

@@ -56,7 +56,7 @@ from onernn.ir.graph import (
     with_open_names,
 )
 
-_MOST_CALLS = 10**4  # of functions; nested calls grow exponentially
+_MOST_CALLS = 10**4  # operators of functions; nested calls grow exponentially
 _DEEPEST = 32  # nested calls
 
 
@@ -72,13 +72,13 @@ def load_onnx(
     inputs: Mapping[str, Any] = MappingProxyType({}),
     rules: Mapping[str, Any] | None = None,
 ) -> Graph:
-    """Returns the graph of a saved model, with refused operators and their reasons.
+    """Returns the graph of a saved model. An operator that onernn refuses becomes a node with the
+    reason.
 
-    ``inputs``: dtypes, shapes or arrays of inputs that the model does not declare. If the
-    documented and the computed meanings differ for this model, the logger "onernn" and the graph's
-    notes say so.
-    Raises `ModelFormatError` for a file that is not a model, `UnsupportedError` for a version of
-    the format that is not read.
+    ``inputs``: dtypes, shapes or arrays of inputs that the model does not declare. If ONNX Runtime
+    computes an operator of this model differently from its documentation, the logger "onernn" and
+    the graph's notes state it. Raises `ModelFormatError` for a file that is not a model,
+    `UnsupportedError` for a version of the format that is not read.
     """
     model = read_model(path)
     callers = read_caller_rules(rules)
@@ -222,7 +222,7 @@ def _outputs(scope: Scope, op: Operator, _: int) -> list[Output]:
 
 
 class _Lowering:
-    """The lowering of a model's operators, including operators in functions and bodies."""
+    """Lowers a model's operators, including operators in functions and bodies."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

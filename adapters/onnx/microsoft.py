@@ -80,7 +80,7 @@ def quick_gelu(X, *, alpha=1.702):
 
 @microsoft("SkipLayerNormalization")
 def skip_layer_normalization(input, skip, gamma, beta=None, bias=None, *, op, epsilon=1e-12):
-    """Normalizes the sum of both inputs and a bias, which is also an output."""
+    """Normalizes the sum of both inputs and a bias; the sum is also an output."""
     total = input + skip
     total = total + bias if bias else total
     y = total.LayerNormalization(gamma, beta, epsilon=epsilon)
@@ -89,13 +89,15 @@ def skip_layer_normalization(input, skip, gamma, beta=None, bias=None, *, op, ep
 
 @microsoft("FusedMatMul")
 def fused_matmul(A, B, *, transA=0, transB=0, transBatchA=0, transBatchB=0, alpha=1.0):
-    """Multiplies matrices, transposed on request; a vector is not transposed."""
+    """Multiplies matrices, which attributes may transpose; a vector is not transposed."""
     a, b = _transposed(A, transA, transBatchA), _transposed(B, transB, transBatchB)
     return (a @ b) * alpha
 
 
 def _transposed(x, matrix, batch):
-    """Returns the factor of a product; if ``batch``, its first axis is an axis of the matrix."""
+    """Returns a factor of a matrix product, transposed if requested; if ``batch``, its first axis
+    is an axis of the matrix.
+    """
     if batch:
         last = x.rank - 1
         if last < 2:

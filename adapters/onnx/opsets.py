@@ -50,7 +50,7 @@ def schemas() -> Mapping[str, Any]:
 
 
 def later_attribute(op: str, name: str, opset: int) -> Any:
-    """Returns the default of an attribute that was added after an opset, [] for other
+    """Returns a list with the default of an attribute that was added after an opset, [] for other
     attributes.
     """
     first, default = schemas().get(op, {}).get("attributes", {}).get(name, (0, None))

@@ -80,7 +80,9 @@ def describe(node: Any) -> str:
 
 
 def fill(onnx: Any, tensor: Any, external: ExternalData) -> Any:
-    """Puts the elements into a tensor if they are in another file of the model; returns it."""
+    """Returns a tensor with its elements, which are read first if they are in another file of the
+    model.
+    """
     if onnx.external_data_helper.uses_external_data(tensor):
         size = find_stored_dtype(dtype_of(tensor.data_type)).itemsize * prod(tensor.dims)
         what = f"initializer {tensor.name!r}"
@@ -108,7 +110,9 @@ def declare_outputs(onnx: Any, model: Any) -> None:
 
 
 class _Scope(NamedTuple):
-    """The initializers and nodes whose values the nodes of a graph may read, outer ones first."""
+    """The initializers and nodes whose values the nodes of a graph may read; those of outer graphs
+    come first.
+    """
 
     messages: list[Any]
     native: NativeGraph
@@ -117,7 +121,7 @@ class _Scope(NamedTuple):
 class Replacement:
     """A replacement of a model's recurrent nodes by onernn's operators.
 
-    ``lines``: a line for each replaced node; ``refusals``: the reasons for the others.
+    ``lines``: a line for each replaced node; ``refusals``: the reasons why other nodes stay.
     ``external``: the model's other files. ``add`` returns the attribute of a new layer's node (the
     layer or its number) and a line for users.
     """
@@ -289,7 +293,7 @@ operators.
 
 
 class Rewritten(NamedTuple):
-    """A model for ONNX Runtime, and its SessionOptions, copied if something is replaced."""
+    """A model for ONNX Runtime, and its SessionOptions. Both are copies if a node is replaced."""
 
     source: Any
     options: Any
@@ -335,7 +339,7 @@ def rewritten(
         files = [onnx.external_data_helper.ExternalDataInfo(each).location for each in outside]
         names = [each.name for each in tensors(model)]
         for each in tensors(model):
-            if prod(each.dims) <= SMALL:  # sizes may depend on it
+            if prod(each.dims) <= SMALL:  # sizes may depend on this initializer
                 fill(onnx, each, external)
     except Exception as error:  # ONNX Runtime may read it or raises an error
         return keep_unchanged(error)
@@ -565,7 +569,7 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
 
 
 class _Described(NamedTuple):
-    """The type and shape that ONNX Runtime infers for an output, and its text."""
+    """The type and shape that ONNX Runtime infers for an output, and the output's text."""
 
     type: str
     shape: list[Any]
@@ -573,9 +577,7 @@ class _Described(NamedTuple):
 
 
 class _Output:
-    """An output of a model, like a NodeArg; ONNX Runtime is asked for everything except the
-    name.
-    """
+    """An output of a model, like a NodeArg; everything except the name comes from ONNX Runtime."""
 
     def __init__(self, name: str, find: Callable[[], list[_Described]], at: int) -> None:
         self.name, self._find, self._at = name, find, at
@@ -618,12 +620,12 @@ def inference_session() -> Any:
         errors are ONNX Runtime's. ``dtype``, ``backend``, ``replaced`` and ``refusals``: see
         `onernn.adapters.onnx.optimize`.
 
-        ``whole``: with None a rule chooses whether onernn runs the model as one plan, or ONNX
+        ``whole``: if None, a rule chooses whether onernn runs the model as one plan, or ONNX
         Runtime runs it with onernn's layers. True always uses the plan, and raises
-        `UnsupportedError` if onernn cannot make it; False never uses it. Afterwards the attribute
-        holds the choice, and ``explain()`` contains the reason. ONNX Runtime loads the model at the
-        first call that the plan cannot run: a call with run options, IO binding or ``run_async``,
-        or with inputs that are not arrays of the declared dtypes and sizes.
+        `UnsupportedError` if onernn cannot make the plan; False never uses the plan. The attribute
+        ``whole`` then holds the choice, and ``explain()`` contains the reason. ONNX Runtime loads
+        the model at the first call that the plan cannot run: a call with run options, IO binding or
+        ``run_async``, or with inputs that are not arrays of the declared dtypes and sizes.
 
         ``sess_options`` are copied. Nothing is replaced for providers other than the CPU's, or if
         ``sess_options`` ask for a file of the optimized model, choose the providers, or contain

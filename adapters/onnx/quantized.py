@@ -74,7 +74,8 @@ def _zero(zero: Tensor | None, like: Tensor) -> Tensor:
 def _zeros(zero: Tensor | None, count: int | None) -> Tensor | None:
     """Returns the zero points of weights; ``count`` equal zero points become one.
 
-    ONNX Runtime's ConvInteger takes only one, which matters if the graph is written again.
+    ONNX Runtime's ConvInteger accepts only a single zero point of the weights. So a graph with
+    several zero points could not run there after it is written to ONNX.
     """
     if zero is None or zero.type.counts in ((), (1,)):
         return None if zero is None else _single(zero)
@@ -85,7 +86,7 @@ def _zeros(zero: Tensor | None, count: int | None) -> Tensor | None:
 
 
 def _calculate(formula: Callable[..., Any], *scales: Tensor) -> Tensor:
-    """Returns a formula of float32 scales: a constant if the scales are constants."""
+    """Returns the result of a formula of float32 scales: a constant if the scales are constants."""
     arrays = [each.known for each in scales]
     if any(array is None for array in arrays):
         result: Tensor = formula(*scales)
@@ -95,7 +96,7 @@ def _calculate(formula: Callable[..., Any], *scales: Tensor) -> Tensor:
 
 
 def _whole(x: Tensor, zero: Tensor | None, dtype: str = "float32") -> Tensor:
-    """Returns x minus its zero point; float32 is exact for 8 and 16 bits."""
+    """Returns x minus its zero point in float32, which is exact for 8 and 16 bits."""
     whole = x.cast(dtype)
     return whole - _zero(zero, x).cast(dtype) if zero else whole
 
@@ -125,8 +126,8 @@ def _quantize(y, like, scale, zero=None):
     return y.QuantizeLinear(_scale(scale), _zero(zero, like))
 
 
-# Quantizing and dequantizing. ONNX Runtime's own operators equal ONNX's, and take 16 bits in every
-# opset.
+# Quantizing and dequantizing. ONNX Runtime's own operators compute the same as ONNX's, and also
+# take 16 bits in every opset.
 
 
 @onnx("QuantizeLinear", precision=0)
@@ -186,7 +187,7 @@ def _repeat(values, x, axis, block):
     return values.Gather(places / count.constant(np.int64(block)), axis=axis)
 
 
-# Products: exact sums, times the scales of both factors, divided by the scale of the result.
+# Matrix products: exact sums, times the scales of both factors, divided by the scale of the result.
 
 
 @onnx("QLinearConv")
@@ -244,7 +245,7 @@ def qgemm(
     transB=0,
     alpha=1.0,
 ):
-    """Multiplies and adds C, which is in units of the sums; without a scale the result is
+    """Multiplies A and B and adds C, which has the unit of the sums; without a scale the result is
     float32.
     """
     if bool(y_scale) != bool(y_zero_point):
@@ -268,7 +269,7 @@ def qgemm(
 
 @microsoft("DynamicQuantizeMatMul")
 def dynamic_matmul(A, B, b_scale, b_zero_point=None, bias=None):
-    """Quantizes A and multiplies it by B."""
+    """Quantizes A, with a scale that depends on its values, and multiplies A by B."""
     a, scale, zero = A.DynamicQuantizeLinear(outputs=3)
     return matmul_to_float(a, B, scale, b_scale, zero, b_zero_point, bias)
 
@@ -288,7 +289,7 @@ def matmul_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None
 def qlinear_add(*inputs):
     """Adds both inputs, in units of the result's scale, to one constant for their zero points.
 
-    MLAS rounds once after a multiplication and addition; float64 has the same result.
+    MLAS rounds only once after a multiplication and an addition; float64 gives the same result.
     """
     A, a_scale, a_zero, B, b_scale, b_zero, c_scale, c_zero = _slots(inputs, 7)
     over = _scale(c_scale)
@@ -340,7 +341,7 @@ def qlinear_concat(scale, zero, *inputs, axis=0):
 def qlinear_softmax(*inputs, op, opset):
     """Uses the inverse of the result's scale as an integer; the zero point of X has no effect.
 
-    Up to opset 12, the axis and all after it count as one.
+    Up to opset 12, the axis and all axes after it count as one axis.
     """
     X, x_scale, _, y_scale, y_zero = _slots(inputs, 4)
     axis = op.attribute("axis", -1 if opset >= 13 else 1)

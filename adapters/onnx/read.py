@@ -184,7 +184,7 @@ def without_values(model: Any) -> Any:
 
 # ONNX's tensors as NumPy arrays, including tensors in other files of the model.
 
-_MOST_AXES = 32  # the limit of NumPy 1
+_MOST_AXES = 32  # NumPy 1's limit of axes
 
 
 class ExternalData:
@@ -192,8 +192,8 @@ class ExternalData:
 
     The files are not mapped: mapped memory would change or disappear if the file were saved again.
     Paths out of the model's folder, also through links, are refused. Tensors of one region share
-    one array; overlapping regions do not, so each counts: otherwise a small file could fill the
-    memory.
+    one array; overlapping regions do not, so the bytes of each count: otherwise a small file could
+    fill the memory.
     """
 
     def __init__(self, model: Path, budget: FileBudget) -> None:
@@ -353,8 +353,8 @@ OPSETS = range(7, 28)
 _NAMELESS = ("", "?", "*", "-1", "None")
 """The texts that writers use instead of a name for an unknown size."""
 _OPERATOR, _NUMBER = 500, 40
-"""The bytes that an operator, and a number in a list, take in Python; two in the file may be
-enough.
+"""The bytes that an operator, and a number in a list, take in Python. In the file, each may take
+only two bytes.
 """
 
 
@@ -363,8 +363,8 @@ class Variable:
     """A value declared by the model: its dtype is a NumPy name or "bfloat16", dynamic sizes are
     None.
 
-    ``names``: the model's names of dynamic sizes, "" for other sizes; () if it names none.
-    ``refusal``: why it cannot be a value of a graph, "" if it can.
+    ``names``: the model's names of dynamic sizes, "" for other sizes; () if the model names none.
+    ``refusal``: why the variable cannot be a value of a graph, "" if it can.
     """
 
     name: str
@@ -376,7 +376,9 @@ class Variable:
 
 @dataclass(frozen=True)
 class Reference:
-    """An attribute's value inside a function; the call's attribute of this name supplies it."""
+    """An attribute's value inside a function that is the value of the call's attribute of this
+    name.
+    """
 
     name: str
 
@@ -526,7 +528,7 @@ def parse_model(
     size, before = len(data) if taken else 0, budget.used
     message = MESSAGES.parse("ModelProto", data, file, budget=budget)
     held = budget.used - before
-    del data  # its values are in the message and soon in arrays: no third copy
+    del data  # the values are in the message and soon in arrays: no third copy
     budget.release(size)
     model = model_of(message, file, budget)
     budget.release(held)
@@ -538,7 +540,7 @@ def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
     `parse_model`.
     """
     budget = budget or loading(2 * proto.ByteSize())
-    if not proto.HasField("graph") or not proto.opset_import:  # any other protobuf may parse
+    if not proto.HasField("graph") or not proto.opset_import:  # other protobufs may parse
         raise ModelFormatError("not an ONNX model: expected a graph and an opset", file)
     if proto.ir_version not in IR_VERSIONS:
         raise UnsupportedError(
@@ -562,7 +564,9 @@ def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
 
 
 def _opset(imports: Any, file: Path) -> int:
-    """Returns the one version of ONNX's own operators; `onnx.compose` writes it once per part."""
+    """Returns the one version of ONNX's own operators; `onnx.compose` writes the version once for
+    each part.
+    """
     versions = {each.version for each in imports if each.domain in ("", "ai.onnx")}
     if not versions:
         raise ModelFormatError("expected an opset of ONNX's own operators, it imports none", file)

@@ -135,7 +135,7 @@ def sequence_empty(*, op, dtype=1):
 def split_to_sequence(x, split=None, *, op, axis=0, keepdims=1):
     """Returns a tensor that represents the sequence; its first axis is the split axis.
 
-    keepdims also has an effect if split is 1, the same as in ONNX Runtime.
+    If split is 1, keepdims also has an effect, the same as in ONNX Runtime.
     """
     if split and (split.array.ndim or split.array != 1):
         refuse(f"input split={split.array.tolist()!s:.60}: expected 1, parts of one element")
@@ -304,7 +304,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
         return value.cast("float32") if half else value
 
     def turn(state):
-        """Exchanges (N, D, O) and (D, N, O) if batch_major."""
+        """Returns a state (N, D, O) as (D, N, O) or vice versa if batch_major."""
         return state.transpose(1, 0, 2) if batch_major else state
 
     states = [state and turn(widen(state)) for state in initial]
@@ -448,7 +448,9 @@ def squash(x, *, op):
 
 @onnx("Identity")
 def identity(x, *, op):
-    """Adds a node, except in bodies, so that comparisons of models can name it."""
+    """Adds a node for an Identity, except in bodies, so that comparisons of models can name its
+    output.
+    """
     return x if op.scope.body else x.Identity()
 
 
@@ -477,7 +479,9 @@ def range_(start, limit, delta):
 
 @onnx("CausalConvWithState")
 def causal_convolution(x, w, bias=None, past=None, *, activation="none"):
-    """Convolves each channel, preceded by past steps or zeros; the last steps are the next past."""
+    """Convolves each channel after past steps or zeros are put before it; the last steps are the
+    past steps of the next call.
+    """
     channels, _, kernel = (*w.type.counts, None, None, None)[:3]
     name = activation.lower()
     if channels is None or kernel is None or name not in ("none", "silu", "swish"):
@@ -539,7 +543,7 @@ def scatter(data, indices, updates, *, axis=0):
 def _softmax(op: OnnxOperator) -> Results:
     if op.opset >= 13:
         return _plain(op)
-    # Up to opset 12, the axis and all after it count as one.
+    # Up to opset 12, the axis and all axes after it count as one axis.
     x = op.value()
     rows = op.emit(op.at.type, op.emit("Flatten", x, axis=op.attribute("axis", 1)), axis=-1)
     return op.emit("Reshape", rows, op.emit("Shape", x), allowzero=1)
@@ -547,7 +551,7 @@ def _softmax(op: OnnxOperator) -> Results:
 
 @RULES("Slice")
 def _slice(op: OnnxOperator) -> Results:
-    """Leaves out the axes that are taken whole; TensorFlow writes them."""
+    """Omits the axes of which the Slice takes all elements; TensorFlow writes such axes."""
     x, *inputs = _values(op, OPERATORS["Slice"])
     arrays = [op.builder.constants.get(name) for name in inputs]
     if all(array is not None for array, name in zip(arrays, inputs, strict=True) if name):

@@ -1,4 +1,6 @@
-"""Runs a model in ONNX Runtime itself; onnxruntime.InferenceSession is the documentation."""
+"""Runs a model in ONNX Runtime itself; the page of onnxruntime.InferenceSession describes the
+calls.
+"""
 
 from __future__ import annotations
 

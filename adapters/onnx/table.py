@@ -64,8 +64,8 @@ def _part(part: PartScales) -> dict[str, Any]:
 
 
 def decode(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
-    """Returns the precisions by the names of first outputs, and the reason if there are none, else
-    "".
+    """Returns the precisions by the names of the first outputs, and "" or the reason why there are
+    none.
 
     A text of a different version is not read. Raises `ModelFormatError` for a damaged text.
     """
@@ -105,7 +105,7 @@ def _columns(stored: Mapping[str, Any]) -> Array:
 
 class StoredPrecisions:
     """The precisions in a file's metadata, by the layers' first outputs, with notes about unused
-    ones.
+    precisions.
     """
 
     def __init__(self, model: Model) -> None:
@@ -223,7 +223,8 @@ class OnnxBuilder(GraphBuilder):
         count: int,
         attributes: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
-        """Adds a node of ``count`` outputs, or the constants that it computes from known sizes.
+        """Adds a node of ``count`` outputs, or the constants that the node computes from known
+        sizes.
 
         Exporters compute sizes of weights from the declared sizes of inputs.
         """
@@ -254,8 +255,8 @@ class OnnxBuilder(GraphBuilder):
             raise UnsupportedError(f"{error}; known sizes make it one: pass {options}") from None
 
     def _ask_sizes(self, value: str) -> str:
-        """Returns options for the inputs whose sizes determine a value; "" if the value depends on
-        more.
+        """Returns the ``--input`` options for the inputs whose sizes determine a value; "" if the
+        value depends on more than sizes.
         """
         from onernn.engine.inferring import write_option  # slow, and rarely needed
 

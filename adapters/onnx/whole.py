@@ -37,8 +37,8 @@ class Choice(NamedTuple):
 
 
 def choose(graph: Graph) -> Choice:
-    """Returns whether a plan of a fused graph should be as fast and as exact as ONNX Runtime with
-    onernn's layers.
+    """Returns whether a plan of a fused graph is likely to be as fast and as exact as ONNX Runtime
+    with onernn's layers.
 
     ONNX Runtime is as fast or faster in convolutions over images. It is not slower for loops that
     are not layers. Rounding to 8 bits or float16 can turn float32 rounding errors into differences
@@ -68,7 +68,7 @@ def choose(graph: Graph) -> Choice:
 
 
 def _typed(graph: Graph) -> Iterator[tuple[Node, dict[str, Type]]]:
-    """Yields the nodes, including nodes in bodies, with the types of a node's graph."""
+    """Yields each node, including nodes in bodies, with the types of the values in its graph."""
     for node in graph.nodes:
         yield node, graph.types
         for body in bodies(node).values():

@@ -171,8 +171,8 @@ def check_written(
     """Raises `UnsupportedError` if a ModelProto must not be written to ``path``.
 
     `check_again` reads it again, and onnx's checker examines it with type inference. Without the
-    onnx package, or if the package is older than the opset, ``note`` says that onnx did not check
-    it.
+    onnx package, or if the package is older than the opset, ``note`` is called with a remark that
+    the package did not check the model.
     """
     check_again(lambda: lower(model_of(model, path)), path, outputs)
     try:
@@ -192,7 +192,7 @@ def check_written(
         raise UnsupportedError(reason) from error
 
 
-# An ``.onnx`` file of a graph: written, checked, and then moved to its path.
+# An ``.onnx`` file of a graph is written, checked, and then moved to its path.
 
 _MOST = 2**31 - 2**20  # bytes of one protobuf message, with room for everything except tensors
 _ALIGNED = 64
@@ -253,9 +253,8 @@ def rename(model: Any, names: Mapping[str, str]) -> None:
 
 
 def save(model: Any, path: Path, *, most: int = _MOST) -> None:
-    """Writes the file; one of more than ``most`` bytes keeps its large tensors in ``path.data``.
-
-    An older file is replaced after everything is written.
+    """Writes the file; the large tensors of a model of more than ``most`` bytes go to
+    ``path.data``. An older file is replaced after everything is written.
     """
     size = sum(len(each.raw_data) for graph in graphs(model.graph) for each in graph.initializer)
     beside = path.with_name(f"{path.name}.data")

@@ -27,7 +27,7 @@ from onernn.reorders import onnx
 class LayerInputs(NamedTuple):
     """The inputs of a layer to be written: x (T, N, I) or (T, N, G*O), lengths (N,), its states.
 
-    ``states`` are (D, N, O) each; ``attention`` is (T, N, 1). Absent ones are None.
+    ``states`` are (D, N, O) each; ``attention`` is (T, N, 1). Absent inputs are None.
     """
 
     x: OnnxValue
@@ -160,7 +160,7 @@ def with_factors(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecisi
 def refuse_precision(rnn: Recurrent, reason: str) -> None:
     """Raises `UnsupportedError` if a layer with a precision is not one of ONNX's operators.
 
-    ``reason``: why it is not, "" if it is one.
+    ``reason``: why the layer is not one of these operators, "" if it is one.
     """
     if rnn.spec.input_forget or rnn.layers[0].layer is None:
         reason = reason or "its gates are coupled, or its input is projected before the layer"
@@ -169,7 +169,9 @@ def refuse_precision(rnn: Recurrent, reason: str) -> None:
 
 
 def round_input(x: OnnxValue, precision: LayerPrecision) -> OnnxValue:
-    """Returns x quantized and dequantized if it has one fixed scale, else x."""
+    """Returns x after quantizing and dequantizing it if it has one fixed scale, else x
+    unchanged.
+    """
     data = precision.parts[0].data if precision.parts else None
     if data is None:
         return x

@@ -103,7 +103,7 @@ def sequence_reset(x, offsets, *, w):
 
 
 def _summed(w):
-    """Returns the lengths whose sums are the offsets if the graph computes them so, else None."""
+    """Returns the lengths if the graph computes the offsets as sums of lengths, else None."""
     joined = w.graph.producer(w.node.inputs[1], "Concat")
     if joined is None or len(joined.inputs) != 2 or w.graph.number(joined.inputs[0]) != 0:
         return None
@@ -145,7 +145,7 @@ def crf_decode(x, *_, w):
     """Decodes by two Scans, as Viterbi: best scores forwards, tags backwards.
 
     In the first step and after its end a sequence keeps its best scores, and every tag points to
-    itself. Ties go to the lower tag, the same as in ArgMax.
+    itself. Of tags with equal scores the lower tag is chosen, the same as in ArgMax.
     """
     emission, transition = x.ragged, w.array(1, "the transition")
     tags = transition.shape[1] if transition.ndim == 2 else 0
@@ -241,7 +241,7 @@ def expand(x, like, *, w, level):
 
 @RULES("SequenceConcat")
 def concat(*parts):
-    """Joins in time; each part starts after the end of the part before it."""
+    """Joins sequences in time; each part starts after the end of the part before it."""
     first, *others = (part.ragged for part in parts)
     whole, lengths = first.Concat(*others, axis=1), first.lengths
     for part in others:
@@ -337,12 +337,12 @@ def _write_rows(w: GraphWriter) -> list[OnnxValue]:
 
 
 def _operand(w: GraphWriter, index: int, like: Any) -> OnnxValue:
-    """Returns an input; an array with one row per step but no offsets is padded in the same way as
-    ``like``.
+    """Returns an input of the node; an array with one row per step but no offsets is padded in the
+    same way as ``like``.
     """
     name, operator = w.node.inputs[index], OPERATORS[w.node.op]
     value = w.value(name)
-    if value.lengths and value.rank == like.rank:  # anything may follow the sequences
+    if value.lengths and value.rank == like.rank:  # any values may follow the sequences
         is_index = operator.slot(index).name == "indices"
         return value.replace(name=value.end_with().name) if is_index else value
     together = operator.batched in ("stretched", "joined")
@@ -421,7 +421,7 @@ def softmax_along(x, *, w, axis):
 
 
 def _along(x, op, axis, rank):
-    """Applies a Softmax. Before opset 13 the axis must be the last one."""
+    """Writes a Softmax along an axis. Before opset 13 this axis must be the last axis."""
     order, last = [*range(rank)], rank - 1
     if axis == last or x.op.model.opset >= 13:
         return getattr(x, op)(axis=axis)
@@ -454,7 +454,9 @@ def dft(x, *others, w):
 
 @DENSE("STFT")
 def stft(*inputs, w, onesided):
-    """Always writes ``onesided``: the default of onnx's checker differs from ONNX's."""
+    """Always writes ``onesided``, because the checker of the onnx package assumes a different
+    default than the ONNX specification.
+    """
     return w.copy(*inputs, onesided=onesided)
 
 

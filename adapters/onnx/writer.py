@@ -125,8 +125,8 @@ class ProtoGraph(Tape):
     def _as_attributes(
         self, names: Sequence[str], inputs: tuple[str, ...], attributes: dict[str, Any]
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Returns the inputs and attributes in the older form; nothing changes if one is
-        computed.
+        """Returns the inputs and attributes in the older form; nothing changes if a run computes
+        one of the inputs.
         """
         arrays, rest = self.model.arrays, inputs[1 + len(names) :]
         given = {k: v for k, v in zip(names, inputs[1:], strict=False) if v}
@@ -232,7 +232,7 @@ def tensor(array: Array, name: str, dtype: str) -> Any:
 
 
 def value_info(name: str, dtype: str, shape: Sequence[int | str | None]) -> Any:
-    """Returns a ValueInfoProto; a size is a number, a name, or None."""
+    """Returns a ValueInfoProto with this type; a size is a number, a name, or None."""
     fields = {int: "dim_value", str: "dim_param"}
     sizes = [{} if size is None else {fields[type(size)]: size} for size in shape]
     kind = {"elem_type": number_of(dtype), "shape": {"dim": sizes}}

@@ -1,4 +1,4 @@
-"""Paddle: reads its models without Paddle, and works inside a live one."""
+"""Paddle: reads Paddle's models without Paddle, and runs layers inside a live Paddle."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def slice_array(X, *, starts=(0,), op):
 
 @paddle("lod_array_length")
 def array_length(X, *, op):
-    """Returns a list of one number, like Paddle: the number of elements."""
+    """Returns the number of elements as a list of one number, like Paddle."""
     array, builder = _array(X), op.builder
     result = array.length
     if result is not None and result.number is not None:
@@ -125,7 +125,7 @@ def join_array(X, *, axis=0, use_stack=False, op):
 
 # The rules of DynamicRNN: sequences become an array of steps, (N, ...) each.
 #
-# Paddle sorts the sequences by their lengths, and drops ended sequences from step to step. In
+# Paddle sorts the sequences by their lengths, and each step drops the sequences that have ended. In
 # onernn they keep their order, and all run to the end of the longest sequence. A loop is refused if
 # an operator in it combines sequences. Operators and order: lod_rank_table.cc and others of 2.6.
 
@@ -135,7 +135,7 @@ _BY_RANK = "reorder_lod_tensor_by_rank"
 
 @paddle("lod_rank_table", level=0)
 def rank_table(X):
-    """Returns the sequences; their lengths are the table."""
+    """Returns the sequences, because their lengths serve as the table."""
     return X.with_lod(1)
 
 
@@ -168,7 +168,7 @@ def reorder_by_rank(X, RankTable):
 
 @paddle(_SHRINK)
 def shrink_memory(X, RankTable, I, *, op):  # noqa: E741
-    """Keeps the rows of sequences that have ended. No result contains them."""
+    """Keeps the rows of sequences that have ended, because no result contains these rows."""
     return X if op.builder.outer else refuse("expected this operator in the block of a loop")
 
 
@@ -538,7 +538,7 @@ def _in_any_turn(before: Type, after: Type) -> Type:
 
 
 def _append(builder: PaddleBuilder, array: _Carried) -> str:
-    """Returns the one element that a block has appended to an array."""
+    """Returns the only element that a block has appended to an array."""
     _, *parts = builder.array_of(array.after).parts
     if len(parts) != 1 or parts[0].stacked:
         raise UnsupportedError(

@@ -55,7 +55,7 @@ FEW = "Paddle's own kernel runs so few steps at least as fast; backend='kernels'
 
 
 class NoOperators(UnsupportedError):
-    """An error: this process cannot have compiled operators. The message says why."""
+    """Raised if this process cannot have compiled operators. The message states the reason."""
 
 
 @cache
@@ -77,7 +77,7 @@ def register_operators() -> ctypes.CDLL:
 
 @cache
 def missing_operators() -> str:
-    """Returns why this process has no compiled operators, "" if it has them."""
+    """Returns the reason why this process has no compiled operators, "" if it has them."""
     try:
         register_operators()
     except (NoOperators, LibraryError) as error:
@@ -334,8 +334,8 @@ def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]
 
 
 def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
-    """Returns the attributes of onernn's operator. Raises `UnsupportedError` if it cannot replace
-    this one.
+    """Returns the attributes of onernn's operator. Raises `UnsupportedError` if onernn's operator
+    cannot replace this operator.
     """
     if op.name() in _OF_LOD:
         raise UnsupportedError("it reads a LoD, which PIR lacks; set FLAGS_enable_pir_api=0")
@@ -491,7 +491,7 @@ def _ours(program: Any) -> list[tuple[Any, list[Any]]]:
 
 
 def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]:
-    """Reverts `_replace`."""
+    """Replaces an operator of onernn by Paddle's ``rnn``, the reverse of `_replace`."""
     paddle = import_paddle()
     pir, ops = paddle.base.libpaddle.pir, paddle._C_ops
     attrs, lengths, (before, ends, _) = op.attrs(), op.operand_source(1), op.results()

@@ -44,8 +44,8 @@ PaddleFault = FrameworkFault[Program]
 
 
 class Fusion(NamedTuple):
-    """An rnn that Paddle's pass joins with its projection. ``bias``: the projection's bias or
-    "".
+    """A recurrent operator that Paddle's pass joins with its projection. ``bias``: the projection's
+    bias or "".
     """
 
     rnn: Operator
@@ -55,7 +55,7 @@ class Fusion(NamedTuple):
 def find_faults(
     program: Program, callers: Mapping[str, CallerRule] = MappingProxyType({})
 ) -> FaultyModel[Program]:
-    """Returns the program with its faults."""
+    """Returns the program with the known faults of Paddle that affect it."""
     faults, read = tuple(_Detector(program).faults()), partial(lower, callers=callers)
     return FaultyModel("Paddle 2.6.2, 3.3.1", program, read, PATHS, faults)
 
@@ -306,7 +306,7 @@ Chains = list[list[int]]
 
 
 def padding(values: Values, *, value: str) -> str:
-    """Returns how much larger a padded batch is."""
+    """Returns how much larger a padded batch is than its sequences."""
     x = values.get(value)
     if not isinstance(x, Ragged) or not len(x.data):
         return "unknown for this batch"
@@ -315,8 +315,8 @@ def padding(values: Values, *, value: str) -> str:
 
 
 def has_empty_sentences(values: Values, *, value: str) -> bool:
-    """Returns whether a sequence has no steps. If only the last sequence is empty, outputs are
-    right, although the memory after them is overwritten.
+    """Returns whether a sequence has no steps. If only the last sequence is empty, the outputs are
+    correct, although Paddle overwrites the memory after them.
     """
     x = values.get(value)
     return isinstance(x, Ragged) and not x.lengths.all()

@@ -1,4 +1,4 @@
-"""The rules of Paddle's layers: recurrent ones, quantized ones, convolutions and norms."""
+"""The rules of Paddle's layers: recurrent layers, quantized layers, convolutions and norms."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def fusion_lstm(X, WeightX, WeightH, Bias, H0=None, C0=None, *, cell=_LSTM, Scal
     numbers = _layer_numbers(X, layer[0], [np.asarray(Scale_weights, np.float32)])
     results = _run_lstm(numbers.x, *layer, H0, C0, precision=numbers.precision)
     if numbers.precision:
-        return {"Hidden": numbers.round_hidden(results["Hidden"])}  # nor does Paddle write Cell
+        return {"Hidden": numbers.round_hidden(results["Hidden"])}  # Paddle writes no Cell
     return results
 
 
@@ -362,7 +362,9 @@ def rnn(
     dropout_prob=0.0,
     op,
 ):
-    """Runs time-major. Steps after the end of a sequence do not run; their outputs are zeros."""
+    """Runs layers over a time-major input. Steps after the end of a sequence do not run; their
+    outputs are zeros.
+    """
     if dropout_prob:
         op.note_dropout()
     arrays = [each.array for each in WeightList]
@@ -490,8 +492,8 @@ def pool(
     data_format="NCHW",
     op,
 ):
-    """Pools windows. With ``exclusive``, a mean counts no pads; otherwise it always counts the
-    whole window.
+    """Pools windows. With ``exclusive``, a mean does not count padding; otherwise it always counts
+    the whole window.
     """
     axes, kernel = X.rank - 2, tuple(ksize)
     pads = _pads(paddings, padding_algorithm, axes)

@@ -140,7 +140,7 @@ class LayerCall(NamedTuple):
 
 
 def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
-    """Returns the layer's results. Returns None, and logs the reason, if it stays with Paddle.
+    """Returns the layer's results. Returns None, and logs the reason, if Paddle must run the layer.
 
     The compiled operator runs the layer, so that Paddle knows the gradients. Raises `ShapeError`.
     """
@@ -224,7 +224,7 @@ def hide_from_tracer(function: Callable[..., Any]) -> Callable[..., Any]:
     evaluate_by = import_paddle().base.core.set_eval_frame
 
     def call(*arguments: Any) -> Any:
-        tracer.fallback()  # the tracer knows this name; otherwise it does nothing
+        tracer.fallback()  # ends the tracer's graph, which knows this name
         callback = evaluate_by(None)
         try:
             return function(*arguments)

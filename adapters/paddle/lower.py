@@ -75,7 +75,7 @@ def lower(program: Program, callers: Mapping[str, CallerRule] = MappingProxyType
 def _fetch(builder: PaddleBuilder, program: Program, op: Operator) -> Value:
     variable = _only(program, op.inputs, "X")
     value = builder.value(variable)
-    if value != variable and builder.is_made(variable):  # assigned twice: the last value counts
+    if value != variable and builder.is_made(variable):  # assigned twice: takes the last value
         builder.swap(value, variable)
         value = variable
     return replace(_declare(program, variable), name=value, lod_depth=builder.type_of(value).depth)

@@ -13,10 +13,10 @@ from onernn.ir.records import dataclass
 
 # The table of Paddle's operators that are one canonical operator each.
 #
-# A row serves all sides: reading (`lower`), Paddle 3's own format (`read.pir_operators`) and
-# writing (`write`). An operator with a row needs no code. If one side needs more than a name, this
-# side has its own rule. Slots and defaults: the operators' makers in 2.6, which are the same in
-# 3.x. Which operators pass on a LoD was measured with 2.6.2.
+# A row of the table is used three times: for reading (`lower`), for Paddle 3's own format
+# (`read.pir_operators`) and for writing (`write`). An operator with a row needs no code. If one of
+# the three uses needs more than a name, it has its own rule. Slots and defaults: the operators'
+# makers in 2.6, which are the same in 3.x. Which operators pass on a LoD was measured with 2.6.2.
 
 
 class Named(NamedTuple):
@@ -164,7 +164,7 @@ REDUCTIONS = (
 """
 
 TYPES = {row.op: row.type for row in reversed((*ROWS, *REDUCTIONS))}
-"""Paddle's operator by canonical operator. The first row counts."""
+"""The row of Paddle's operator by canonical operator. If several rows fit, the first is used."""
 
 
 # The table of PIR's operators, each with the equivalent operator of Paddle 2 and the names of its
@@ -362,7 +362,9 @@ OPERATORS: dict[str, Meaning] = {
 
 
 def pass_name(applied: Applied) -> str:
-    """Returns Paddle's name of a pass that fired on Paddle operators, "" if it has none."""
+    """Returns Paddle's name for a fusion pass that changed Paddle's operators, "" if Paddle has
+    none.
+    """
     types = {op.type for op in applied.origin}
     fc = "fc" if types & {"elementwise_add", "fc"} else "mul"
     for cell in ("gru", "lstm"):

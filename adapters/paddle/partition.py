@@ -53,7 +53,9 @@ def find_obstacle(
     inputs: Collection[str],
     outputs: Collection[str],
 ) -> str:
-    """Returns why these operators cannot all run in the place of the last one, "" if they can."""
+    """Returns the reason why these operators cannot all run in the place of the last of them, "" if
+    they can.
+    """
     for name in (*inputs, *outputs):
         if graph.writers[name] > 1:
             return f"variable {name!r} is assigned more than once"
@@ -250,7 +252,7 @@ class LiveProgram:
                 if op.position not in self._foreign
                 and self._graph.writes[op.position] <= {*lacking}
             ]
-            # Others may be lost only because their inputs are lost.
+            # Other variables may be lost only because their inputs are lost.
             first = {at for at in lost if not self._graph.reads[at] & {*lacking}}
             for at in first:
                 reasons |= {name: lacking[name] for name in self._graph.writes[at]}

@@ -70,7 +70,7 @@ def _binary(row: Row, op: PaddleOperator) -> PaddleTensor:
             f" {inner} axes"
         )
     y = y.dense
-    if missing:  # axes of the longer one follow the shorter one's
+    if missing:  # axes of the longer shape follow those of the shorter shape
         new = range(min(rank, inner), min(rank, inner) + missing)
         x, y = (x, y.unsqueeze(*new)) if inner < rank else (x.unsqueeze(*new), y)
     return getattr(x, row.op)(y, **attributes)
@@ -344,7 +344,7 @@ def top_k(X, K=None, *, k=1):
 
 @paddle("top_k_v2")
 def top_k_v2(X, K=None, *, k=1, axis=-1, largest=True, sorted=True):
-    """Sorts the results, which is also right if any order is allowed."""
+    """Sorts the results, which is also correct if Paddle may return them in any order."""
     x = X.dense if axis in (0, -X.rank) else X
     count = K.cast("int64") if K else [k]
     values, places = x.TopK(count, axis=axis, largest=int(largest), outputs=2)

@@ -178,7 +178,7 @@ def lookup_table_v2(Ids, W, *, padding_idx=-1):
     table = W
     if padding_idx != -1:
         rows = W.array.copy()
-        if padding_idx == len(rows):  # one past the table is also a row of zeros
+        if padding_idx == len(rows):  # the index after the last row also reads zeros
             rows = np.concatenate([rows, np.zeros_like(rows[:1])])
         if not 0 <= padding_idx < len(rows):
             refuse(f"attribute padding_idx={padding_idx}: expected -1 to {len(rows)}")
@@ -356,7 +356,9 @@ def log10(X):
 
 @dygraph("mish")
 def mish(X, *, threshold=20.0):
-    """Takes x itself for the softplus above the threshold, where rounding would return the same."""
+    """Uses x itself as the softplus above the threshold, where the rounded softplus is the same
+    number.
+    """
     check_threshold(threshold)
     return X * X.Softplus().Tanh()
 
@@ -558,7 +560,7 @@ def sequence_expand_as(X, Y):
 
 @paddle("sequence_concat")
 def sequence_concat(*X):
-    """Joins sequence n of all inputs, one after the other."""
+    """Joins, for each n, the sequences n of all inputs, one after the other."""
     if any(x.depth != 1 for x in X):
         refuse(f"inputs X: expected one LoD level each, got {[x.depth for x in X]}")
     return X[0].SequenceConcat(*X[1:])

@@ -43,7 +43,7 @@ _DEEPEST = 32  # blocks inside blocks
 
 
 class BlockError(UnsupportedError):
-    """An error in blocks that no program can have."""
+    """Raised for blocks with a structure that no program can have."""
 
 
 class Blocks:
@@ -434,7 +434,7 @@ STALE_LOD = (
     "Paddle keeps a LoD that no longer fits the rows: expected an input without a LoD; pad its"
     " sequences first"
 )
-"""The reason to refuse an input with a LoD of which Paddle's result would be invalid."""
+"""The reason to refuse an input with a LoD if Paddle's result would have an invalid LoD."""
 
 _MOVING = frozenset(
     """
@@ -593,7 +593,9 @@ class PaddleTensor(Tensor):
         return self.SequenceLike(like) if like.ragged else self
 
     def reduce(self, kind: str, axes: Sequence[int], rank: int, keep: bool) -> Self:
-        """Reduces over axes. Paddle before 2.5 returned (1,) for a reduction of all axes."""
+        """Returns a reduction over axes. Paddle before 2.5 returned the shape (1,) for a reduction
+        of all axes.
+        """
         out: Self = getattr(self, kind)(axes, keepdims=int(keep))
         whole = not keep and len(axes) == rank
         return out.reshape(1) if whole and self.op.gives_one() else out

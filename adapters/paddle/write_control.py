@@ -1,4 +1,4 @@
-"""Writes loops and branches as Paddle's. The bodies become blocks of the program."""
+"""Writes loops and branches as Paddle's operators. Their bodies become blocks of the program."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _write_body(block: Writing) -> list[Variable]:
 
 
 def _assign(block: Writing, values: Sequence[Variable], targets: Sequence[Variable]) -> None:
-    """Assigns to variables of the block around. A value that is one of these variables is copied
-    first.
+    """Assigns values to variables of the outer block. A value that is one of these variables is
+    copied first.
     """
     changed = {target.name for target in targets}
     copied = [value.copy() if value.name in changed else value for value in values]
@@ -51,7 +51,9 @@ def _of_any_turn(known: Type) -> Type:
 
 @rule("If")
 def conditional(condition, *taken, then_branch, else_branch, then_taken, w):
-    """Writes a block for each branch, and a choice between the results. One of the blocks runs."""
+    """Writes a block for each branch, and an operator that chooses between their results. Only one
+    of the blocks runs.
+    """
     _check_dense(w)
     truth = condition.reshape(1)
     results: list[list[Variable]] = []

@@ -34,7 +34,7 @@ def _windows(attrs: Any, kernel: Sequence[int], sizes: Sequence[int | None]) -> 
     if windows[0].same and None not in sizes:
         windows = [window.around(size or 0) for window, size in zip(windows, sizes, strict=True)]
     elif windows[0].same and all(window.stride == 1 for window in windows):
-        windows = [window.around(1) for window in windows]  # independent of the size
+        windows = [window.around(1) for window in windows]  # the result does not depend on the size
     elif windows[0].same:
         if attrs.auto_pad == "SAME_LOWER" or any(window.dilation > 1 for window in windows):
             raise UnsupportedError(
@@ -187,7 +187,7 @@ def group_norm(x, scale, bias, *, epsilon, num_groups, stash_type):
     )
 
 
-# Pads, and other sizes of images.
+# Padding, and operators that change the size of images.
 
 _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 

@@ -120,12 +120,12 @@ def words_of_steps(x: Variable) -> Variable:
 
 
 def steps_of_words(words: Variable, x: Variable) -> Variable:
-    """Reverts `words_of_steps` of ``x``: returns (T, N, ...)."""
+    """Returns (T, N, ...), the reverse of `words_of_steps` of ``x``."""
     return words.dense.resize(x.size(1), x.size(0), words.size(1)).swap()
 
 
 def _choose(truth: Variable, x: Variable, y: Variable) -> Variable:
-    """Returns x where ``truth`` holds, else y."""
+    """Returns the elements of x where ``truth`` is true, and the elements of y elsewhere."""
     chosen = truth.cast("int64")
     return chosen * x + (x.w.number(1) - chosen) * y
 
@@ -357,7 +357,7 @@ def _over_steps(
     states = [each.reshape(*shape) if each else _zeros(steps, shape, 1) for each in initial]
     summed = spec.direction == "bidirectional_sum"
     finals: list[list[Variable]] = [[] for _ in states]
-    for layers in [[each] for each in rnn.layers] if summed else [rnn.layers]:  # summed per layer
+    for layers in [[each] for each in rnn.layers] if summed else [rnn.layers]:  # sum per layer
         at = len(finals[0]) * spec.directions
         cut = {0: (at, at + spec.directions)}
         own = states if len(layers) == spec.layers else [each.take(cut) for each in states]

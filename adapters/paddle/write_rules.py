@@ -31,7 +31,7 @@ def _unary(row: Row, x: Variable, *, w: Writing) -> Variable:
 
 
 def _binary(row: Row, out: Variable, *others: Variable, w: Writing) -> Variable:
-    """Computes with any number of values, one after the other."""
+    """Writes an operator with two inputs for any number of values, one after the other."""
     for other in others:
         if w.node.op in ("Div", "Pow") and out.dtype != other.dtype:
             raise UnsupportedError(
@@ -49,7 +49,7 @@ def enter_rows() -> None:
     RULES["Sum"] = RULES["Add"]
 
 
-# Operators with ONNX's names that compute, as Paddle's.
+# Writes operators with ONNX's names that compute as Paddle's operators.
 #
 # Slots and attributes: the operators' makers in 2.6, which are the same in 3.x.
 
@@ -85,8 +85,8 @@ def clip(x, low=None, high=None, *, w):
 
 @rule("Where")
 def where(condition, x, y, *, w):
-    """Chooses elements. Paddle's operator needs equal shapes, so all values are multiplied by ones
-    of the full shape.
+    """Writes a choice between elements. Paddle's operator needs equal shapes, so all values are
+    multiplied by ones of the full shape.
     """
     condition, x, y = condition.dense, x.dense, y.dense
     if x.dtype != y.dtype:
@@ -147,7 +147,9 @@ _SUMMED: dict[str, tuple[Callable[[Variable], Variable], Callable[[Variable], Va
     "ReduceSumSquare": (lambda x: x * x, lambda out: out),
     "ReduceLogSum": (lambda x: x, lambda out: out.log()),
 }
-"""The function of each element before the sum, and the function of the sum."""
+"""The function that is applied to each element before the sum, and the function that is applied to
+the sum.
+"""
 
 
 @rule(" ".join(_SUMMED))
@@ -178,7 +180,7 @@ def reduce(x, axes=None, *, keepdims, noop_with_empty_axes, w):
 
 
 def _reduce(kind: str, x: Variable, axes: Sequence[int], keepdims: int) -> Variable:
-    """Reduces, and casts back, because Paddle sums int32 as int64."""
+    """Writes a reduction and a cast to the original dtype, because Paddle sums int32 as int64."""
     chosen = sorted(axis % x.rank for axis in axes) or list(range(x.rank))
     out = x.w.emit(
         kind,
@@ -219,7 +221,9 @@ def cum_sum(x, axis, *, exclusive, reverse, w):
 
 @rule("Mod")
 def mod(x, y, *, fmod):
-    """Computes the remainder of floats from absolute values; it has the dividend's sign."""
+    """Writes the remainder of floats as the remainder of absolute values with the dividend's
+    sign.
+    """
     x, y, floats = x.dense, y.dense, x.dtype.startswith("float")
     if bool(fmod) != floats:
         raise UnsupportedError(f"{fmod=} of {x.dtype}: expected 0 of integers, 1 of floats")
@@ -278,7 +282,7 @@ def layer_norm(x, scale, bias=None, *, axis, epsilon, stash_type, w):
     )
 
 
-# Operators with ONNX's names that move, join, count and fill, as Paddle's.
+# Writes operators with ONNX's names that move, join, count and fill as Paddle's operators.
 #
 # Slots and attributes: the operators' makers in 2.6, which are the same in 3.x.
 
@@ -442,11 +446,10 @@ def transpose(x, *, perm):
 
 @rule("Einsum")
 def einsum(*values, equation, w):
-    """Writes a sum over axes of one value and their permutation, or a product of two values by
-    Paddle's einsum.
-
-    Paddle's einsum takes lower-case letters only; a capital letter ends the process. It has no
-    ellipsis. It does not broadcast, so an axis of one element is removed first.
+    """Writes an einsum. With one value, it becomes a sum over axes and a permutation. With two
+    values, it becomes Paddle's einsum. Paddle's einsum accepts only lower-case letters; a capital
+    letter ends the process. It accepts no ellipsis. It does not broadcast, so an axis of one
+    element is removed first.
     """
     given, arrow, target = equation.replace(" ", "").partition("->")
     sources = given.split(",")

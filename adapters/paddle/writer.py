@@ -274,7 +274,7 @@ class Variable:
         return self.assign()
 
     def under(self, like: Variable) -> Variable:
-        """Returns the rows with the LoD of another variable."""
+        """Returns this variable's rows with the LoD of another variable."""
         return self.lod_reset(Y=like)
 
     @property
@@ -285,14 +285,16 @@ class Variable:
         return self.slice(axes=[0], starts=[0], ends=[ALL], infer_flags=[1])
 
     def check_levels(self, levels: int = 1) -> Variable:
-        """Returns this variable. Raises `UnsupportedError` unless it has ``levels`` LoD levels."""
+        """Returns this variable. Raises `UnsupportedError` if it does not have ``levels`` LoD
+        levels.
+        """
         if self.depth != levels:
             raise UnsupportedError(f"{self.name!r}: expected {levels} LoD levels, got {self.depth}")
         return self
 
     def cast(self, dtype: str, *, always: bool = False) -> Variable:
-        """Casts to this dtype. Returns the variable itself if it has the dtype, unless
-        ``always``.
+        """Returns the variable in this dtype; the variable itself if it has the dtype already,
+        unless ``always``.
         """
         if self.dtype == dtype and not always:
             return self
@@ -634,7 +636,9 @@ def _names(value: Input) -> tuple[str, ...]:
 
 
 class Rule(WritingRule):
-    """A rule that refuses attributes which neither it nor ``attributes`` names."""
+    """A rule that refuses an attribute if neither the rule's signature nor ``attributes`` names
+    it.
+    """
 
     def __init__(self, function: Callable[..., Any], attributes: Iterable[str] = ()) -> None:
         super().__init__(function)

@@ -18,7 +18,7 @@ PATHS = {"pytorch": "the module of torch.export.load, which checks the sizes of 
 def find_faults(
     path: str | Path, *, rules: Mapping[str, Any] | None = None
 ) -> FaultyModel[Program]:
-    """Returns the program in a file with its faults."""
+    """Returns the program in a file with the known faults that affect it."""
     program, read = read_program(path), partial(lower, rules=read_caller_rules(rules))
     faults = tuple(_find_fixed_times(program, read))
     return FaultyModel("PyTorch's exported programs", program, read, PATHS, faults)

@@ -63,8 +63,8 @@ def is_plain(tensor: Any) -> bool:
 
 
 def follower() -> str:
-    """Returns a description of the tool that must see each operator of a call, which onernn would
-    hide; "" if there is none.
+    """Returns a description of the tool that must see each operator of a call, because onernn would
+    hide the operators from it; "" if there is none.
     """
     if peek_interpreter_stack() is not None:
         return "a transform of torch.func is at work"
@@ -78,9 +78,7 @@ def follower() -> str:
 
 
 class Left(Exception):
-    """The reason why PyTorch runs or refuses a call. Each such call raises one, in a
-    microsecond.
-    """
+    """Raised, in a microsecond, for a call that PyTorch runs or refuses; its text is the reason."""
 
 
 class Batch(NamedTuple):

@@ -66,9 +66,9 @@ def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
 def load_torch(
     path: str | Path, *, fixed: bool = False, rules: Mapping[str, Any] | None = None
 ) -> Graph:
-    """Returns the graph of an exported program; operators that cannot be lowered are in it, with
-    the reason. If no operator depends on a size that the program writes as a number, the size is
-    free. ``fixed`` keeps all such sizes, the same as in PyTorch.
+    """Returns the graph of an exported program; an operator that cannot be lowered becomes a node
+    with the reason. If no operator depends on a size that the program writes as a number, the size
+    is free. ``fixed`` keeps all such sizes, the same as in PyTorch.
 
     Raises the errors of `read_program`.
     """

@@ -227,7 +227,7 @@ def live_of(module: nn.Module) -> LiveModule:
 
 
 def why_theirs() -> str:
-    """Returns why all calls currently stay with PyTorch, "" if onernn may run them."""
+    """Returns the reason why all calls currently stay with PyTorch, "" if onernn may run them."""
     if not still_enabled():
         return DISABLED
     if reason := follower():
@@ -367,7 +367,7 @@ def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
             reason = str(error)
     result = _run_theirs(kind, module, input, hx)  # raises PyTorch's own errors
     if reason not in live.reasons:
-        if not why_theirs():  # else the reason is temporary
+        if not why_theirs():  # otherwise the reason is temporary
             warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
         live.reasons[reason] = None
     return result
@@ -555,9 +555,9 @@ def optimize(
     other processes), because each call reads them. PyTorch runs each call that onernn does not
     compute exactly as PyTorch does; `explain` lists these calls.
 
-    ``frozen``: calls without gradients keep the parameters that the first call packs. This saves
-    some microseconds per call and takes as much memory as the parameters. Later writes to
-    parameters have an effect only after `refresh`.
+    ``frozen``: calls without gradients keep the parameters that the first call packs. Each call is
+    then some microseconds faster, and the packed copy takes as much memory as the parameters. Later
+    writes to parameters have an effect only after `refresh`.
 
     ``dtype``: the dtype to which matrices are rounded before they are multiplied: a dtype of
     PyTorch, "int8-dynamic" or "int8-weights"; None: no rounding. Parameters, inputs and results

@@ -108,7 +108,7 @@ def log_sigmoid(self):
 
 @torch("logaddexp")
 def logaddexp(self, other):
-    """Returns log(exp(x) + exp(y)): the larger one, and log(1 + exp(-|x - y|)) more.
+    """Returns log(exp(x) + exp(y)): the larger of x and y plus log(1 + exp(-|x - y|)).
 
     If both are equal, even infinite, the result is larger by log(2).
     """
@@ -395,7 +395,7 @@ def compute_size(*, a=None, b=None, op):
     return op.emit(_OF_SIZES[op.at.type], *values)
 
 
-# The rules of layers: products, convolutions, norms, softmax; reductions.
+# The rules of layers (matrix products, convolutions, norms, softmax) and of reductions.
 #
 # Formulas: documentation of torch.nn.functional, in inference.
 
@@ -711,7 +711,9 @@ def index_of_extreme(self, *, dim=None, keepdim=False, op):
     """
 )
 def variance(self, *, dim=Axes(), keepdim=False, correction=Scalar(1, (0, 1)), unbiased=True, op):
-    """Divides by the number of elements minus ``correction``, but by 0 if that is negative."""
+    """Returns the variance: the divisor is the number of elements minus ``correction``, or 0 if
+    that is negative.
+    """
     mean = self.ReduceMean(dim, keepdims=1)
     apart = self - mean
     total = (apart * apart).ReduceSum(dim, keepdims=int(keepdim))

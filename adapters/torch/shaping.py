@@ -409,8 +409,8 @@ def fill_whole(self, value):
 
 @torch("index.Tensor _unsafe_index.Tensor")
 def index(self, *indices, op):
-    """Takes one index list for one axis, index lists for the first axes, or a mask over the first
-    axes.
+    """Returns elements of a tensor. The indices are one index list for one axis, index lists for
+    the first axes, or a mask over the first axes.
     """
     if op.inputs["indices"][0] and len(indices) == 1 and indices[0].dtype.kind == "b":
         return self.GatherND(indices[0].NonZero().transpose(1, 0))

@@ -25,7 +25,7 @@ from onernn.adapters.torch.table import (
 from onernn.ir.arrays import Array
 
 _SMALLEST_SUM = 1e-11
-"""PyTorch refuses to divide by a sum of squared windows below this."""
+"""PyTorch refuses to divide by a sum of squared windows below this number."""
 _MOST_PARTS, _LONGEST = 32, 2**16
 """The largest number of overlapping frames, and the largest length of a frame."""
 
@@ -41,7 +41,7 @@ def _part(x: TorchTensor, part: int) -> TorchTensor:
 
 
 def _join(real: Any, imaginary: Any) -> Any:
-    """Returns the complex value of two parts."""
+    """Returns the complex value of a real and an imaginary part."""
     return real.unsqueeze(real.rank).Concat(imaginary.unsqueeze(real.rank), axis=-1)
 
 

@@ -60,7 +60,9 @@ class TorchBuilder(GraphBuilder):
                 self.tied.setdefault(size, why)
 
     def tie_numbers(self, numbers: Iterable[float], why: str) -> None:
-        """Ties the sizes from which numbers in arithmetic, or counts, may have been computed."""
+        """Ties the sizes from which numbers in arithmetic, or counts, may have been computed to
+        their example values.
+        """
         for number in filter(math.isfinite, numbers):
             self.tie([name for name, size in self.free.items() if _came_of(number, size)], why)
             if number != round(number, 4) and not self._came_of_weights(number):
@@ -188,12 +190,14 @@ class TorchOperator(NativeOperator):
 
     @property
     def first(self) -> str:
-        """The value that is the first input."""
+        """The value of the operator's first input."""
         names = (name for names in self.inputs.values() for name in names if name)
         return self.builder.value(next(names))
 
     def axis(self, axis: Any, value: str = "") -> int:
-        """Returns an axis, counted from the first one, of a value or of the first input."""
+        """Returns the number of an axis of a value or of the first input, counted from the first
+        axis.
+        """
         rank = max(len(self.shape_of(value or self.first)), 1)
         if type(axis) is not int or not -rank <= axis < rank:
             raise UnsupportedError(f"argument dim={axis}: expected -{rank} to {rank - 1}")
@@ -281,7 +285,7 @@ class Number(TorchTensor):
         return self.cast(self.op.result_dtype(), *plain)
 
 
-# Kinds of arguments: as the default of a keyword, they read it by themselves.
+# Kinds of arguments. As the default of a keyword, such an object reads the argument itself.
 
 
 class Scalar(NamedTuple):
@@ -302,7 +306,7 @@ class AnySize(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """An axis of the first input, counted from its first one."""
+    """An axis of the first input, counted from the first axis."""
 
     default: int | None = None
 

@@ -276,7 +276,9 @@ class _Machine:
         self.memo[at] = self.stack[-1]
 
     def items(self) -> list[Any]:
-        """Removes the last mark and the items after it from the stack, and returns the items."""
+        """Removes the last mark and the items after this mark from the stack, and returns the
+        items.
+        """
         at = len(self.stack) - 1
         while self.stack[at] is not _MARK:
             at -= 1
@@ -442,7 +444,9 @@ class Archive:
         return member_bytes(self._zip, info)
 
     def size(self, name: str) -> int:
-        """Returns the number of bytes of a member, 0 if it does not exist: reading it will fail."""
+        """Returns the number of bytes of a member, 0 if it does not exist: reading such a member
+        fails.
+        """
         return self._members[name].file_size if name in self._members else 0
 
     def check_order(self) -> None:
@@ -774,7 +778,7 @@ def _dict(value: Any, what: str, file: Path) -> dict[str, Any]:
 
 
 def read_nested(data: bytes, file: str, what: str) -> dict[str, Array]:
-    """Returns the tensors of an archive inside of an archive; none if it is empty."""
+    """Returns the tensors of an archive inside of an archive; no tensors if it is empty."""
     if not data:
         return {}
     with Archive.open(f"{file}, {what}", io.BytesIO(data)) as archive:

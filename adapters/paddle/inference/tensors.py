@@ -20,7 +20,7 @@ from onernn.ir.ragged import Batch, Ragged, as_array, convert, data_of
 
 
 class PaddleRuntimeError(OnernnError, RuntimeError):
-    """An error: an unknown name, or a tensor that holds nothing yet."""
+    """Raised for an unknown name, or for a tensor that holds no values yet."""
 
 
 def name_asker() -> str:
@@ -100,7 +100,7 @@ def numpy_dtype(of: PaddleDType) -> np.dtype[np.generic]:
 def as_taken(data: npt.ArrayLike) -> Array:
     """Returns a contiguous array of a type that Paddle has; see `data_type` and `as_array`."""
     array = as_array(data, "tensor")
-    result = np.ascontiguousarray(array).reshape(array.shape)  # it adds an axis to a scalar
+    result = np.ascontiguousarray(array).reshape(array.shape)  # undo: a scalar gets an axis
     result = result.astype(_AS_PADDLE_TAKES.get(result.dtype.name, result.dtype), copy=False)
     data_type(result)
     return result
@@ -416,8 +416,8 @@ class PaddleTensor:
         return self.view_array().copy()
 
     def view_array(self) -> Array:
-        """Returns its values without a copy. Raises `PaddleRuntimeError` if there are fewer than
-        the shape needs.
+        """Returns the tensor's values without a copy. Raises `PaddleRuntimeError` if there are
+        fewer values than the shape needs.
         """
         flat = self.data._bytes
         dtype, count = numpy_dtype(self.dtype), int(np.prod(self.shape))
