@@ -126,7 +126,7 @@ def _head(path: StrPath) -> bytes:
 
 
 def _fields(data: int | bytes, count: int) -> list[tuple[int, int | bytes]]:
-    """Returns the numbers and values of the first fields of a protobuf message, up to the end of
+    """Returns the tags and values of the first fields of a protobuf message, up to the end of
     ``data``.
     """
     out = list[tuple[int, int | bytes]]()
@@ -222,8 +222,8 @@ _NO_OUTPUTS = ("Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault
 
 
 def _graph_def(path: Path) -> str:
-    """Returns a text with the command for a frozen graph. Its inputs are the placeholders, its
-    outputs the values that no operator reads.
+    """Returns a text with the command for a frozen graph. The model's inputs are the placeholders,
+    and the outputs are the values that no operator reads.
     """
     with open_budgeted(path) as (raw, budget):
         nodes = _GRAPH.parse("GraphDef", read_all(raw, budget), path, budget=budget).node

@@ -126,8 +126,8 @@ def _table(graph: Graph) -> _Table:
 
 
 class _Table:
-    """The sums of a graph. They are made node by node, so that each value is read once for all its
-    users.
+    """The sums of a graph. The sums are made node by node, so that each value is read once for all
+    its users.
     """
 
     def __init__(self, graph: Graph) -> None:

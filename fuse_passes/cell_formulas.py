@@ -193,7 +193,7 @@ def _match_letters(
 
 
 def _lstm(graph: Graph, node: Node) -> Step | None:
-    """Matches h = o * f(c), where c is an LSTM's formula of the cell state, clipped or not."""
+    """Matches h = o * f(c); c is an LSTM's formula of the cell state, clipped or not."""
     for out, squashed in orders(node):
         o, function = gate_of(graph, out, peepholes=True), function_of(graph, squashed)
         activation, c = (function.activation, function.source) if function else (LINEAR, squashed)

@@ -260,7 +260,7 @@ def find_chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
 
 
 def _sign(body: Graph, name: str, mask: str) -> int:
-    """Returns 1 for the mask, -1 for the negated mask, 0 for other values."""
+    """Returns 1 for the mask, -1 for the negated mask, 0 for all else."""
     sign = 1
     while (name := source_of(body, name)) != mask:
         node = body.producer(name, "Cast", "Not", "Unsqueeze", "Reshape", "Slice")

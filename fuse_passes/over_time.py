@@ -89,8 +89,8 @@ def take_known_choices(graph: Graph, node: Node) -> Graph | None:
 
 
 def fuse_step(model: Graph, states: Mapping[str, str]) -> Graph:
-    """Returns the fused model of one frame. The passes know which values are states, so that a cell
-    that adds two projections becomes a layer. ``states``: see `unrolled_cells`.
+    """Returns the fused model of one frame. The passes know which values are states. So a cell that
+    adds two projections becomes a layer. ``states``: see `unrolled_cells`.
     """
     known = {fuse_unrolled_cells: unrolled_cells(states)}
     return fuse(model, (take_known_choices, *(known.get(each, each) for each in PASSES))).model
@@ -417,7 +417,7 @@ def find_missing(
     step: Graph, states: Mapping[str, str], error: OpenBranchError
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """Returns command-line options with which no branch of a model of one frame stays undecided,
-    and notes on the numbers in them; nothing if no such options are found.
+    and notes on the integers in them; nothing if no such options are found.
 
     ``error``: what `over_time` raised for this model. A size that may stay open is called N.
     """
@@ -487,7 +487,7 @@ def _list_compared(graph: Graph, deps: set[str]) -> list[int]:
 def _number_outputs(
     graph: Graph, node: Node, before: set[str], values: dict[str, Array]
 ) -> dict[str, Array]:
-    """Returns the outputs of a layer, with the numbers of the elements of its initial states."""
+    """Returns the outputs of a layer, numbered in the same way as its initial states."""
     rnn = Recurrent.of(node)
     if {rnn.x, rnn.attention} & before:
         raise _refuse(graph, "its input is a state: expected values of the frame", node.label)

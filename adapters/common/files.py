@@ -86,9 +86,7 @@ class Malformed(Exception):
 
 @contextmanager
 def name_malformed(what: str, file: StrPath) -> Iterator[None]:
-    """Turns a `Malformed` that arises inside into an error: ``what`` states what the file should
-    be.
-    """
+    """Turns a `Malformed` inside into an error that names the file and ``what`` it should be."""
     try:
         yield
     except Malformed as error:
@@ -370,7 +368,7 @@ class Schema:
 def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
     """Returns an empty descriptor pool, and the function that makes a class from a descriptor. Both
     come from protobuf's extension. protobuf's public modules first import its whole pure Python
-    implementation. That takes 10 ms, as long as a small model takes to load.
+    implementation. This import takes 10 ms, as long as a small model takes to load.
     """
     from google.protobuf.internal import api_implementation
 

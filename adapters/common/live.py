@@ -105,8 +105,8 @@ class Slower(Refusal):
 
 
 class Explained(NamedTuple):
-    """The layers that onernn runs, as a line or a name each, and the reasons why it does not run
-    the others.
+    """The layers that onernn runs, with a line or a name for each, and the reasons why it does not
+    run the others.
     """
 
     replaced: tuple[str, ...]

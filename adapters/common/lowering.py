@@ -547,8 +547,8 @@ class GraphBuilder:
         return result
 
     def _compute(self, value: str) -> Array | None:
-        """Returns the array that nodes compute from constants only, None if they also read other
-        values.
+        """Returns the array that nodes compute from constants only, None if they also read values
+        that are not constant.
         """
         spend(len(self.nodes))
         values, nodes = {value}, list[Node]()

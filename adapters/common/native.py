@@ -120,9 +120,9 @@ class Part(NamedTuple):
 
 
 def weave(native: NativeGraph, operators: Iterable[T], parts: Sequence[Part]) -> list[T]:
-    """Returns the operators of a program in which each part stands in place of its last operator.
-    An operator is left out if only replaced operators read its results. ``operators`` are the
-    operators of ``native``, in any form.
+    """Returns the operators of a program in which each part replaces its last operator. An operator
+    is left out if only replaced operators read its results. ``operators`` are the operators of
+    ``native``, in any form.
     """
     gone = {at for part in parts for at in part.positions}
     placed = {max(part.positions): part.operators for part in parts}

@@ -246,8 +246,8 @@ class Signature:
 
     @cached_property
     def parameters(self) -> tuple[inspect.Parameter, ...]:
-        """The parameters of the rule. They are read when the rule is first used, because a model
-        uses few rules.
+        """The parameters of the rule. The parameters are read when the rule is first used, because
+        a model uses few rules.
         """
         return tuple(inspect.signature(self.rule).parameters.values())
 

@@ -19,7 +19,7 @@ from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Type
 
 _RANKS = range(1, 5)  # of an input without a declared rank
-_MOST = 4**4  # combinations of ranks: those of four such inputs
+_MOST = 4**4  # combinations of ranks of four such inputs
 
 
 Progress = Callable[[str, int, int], None]

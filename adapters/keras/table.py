@@ -429,7 +429,7 @@ class Lowering:
 
     ``states``: the variables of stateful layers' states after the last call, by name. ``tables``:
     see `steps.Masked`. ``_behind``: maps each variable that depends on a variable that cannot be
-    computed to this other variable, which maps to itself.
+    computed to the latter. The latter maps to itself.
     """
 
     def __init__(self, model: Model) -> None:

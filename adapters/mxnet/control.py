@@ -34,7 +34,7 @@ def run_foreach(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
     """Lowers a loop over steps to ONNX's Scan over axis 0. Each step reads the states of the step
     before.
 
-    Inputs are sequences, states, and all other values that the subgraph reads. The location
+    Inputs are sequences, states, and all further values that the subgraph reads. The location
     attributes name the subgraph's variable of each input.
     """
     (body,) = _subgraphs(op, 1)

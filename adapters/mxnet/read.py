@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the output in a `NativeGraph`."""
+        """The name that the output has in a `NativeGraph`."""
         return f"{self.node}:{self.output}"
 
 

@@ -110,8 +110,8 @@ def declare_outputs(onnx: Any, model: Any) -> None:
 
 
 class _Scope(NamedTuple):
-    """The initializers and nodes whose values the nodes of a graph may read; those of outer graphs
-    come first.
+    """The initializers and nodes whose values the nodes of a graph may read; outer graphs come
+    first.
     """
 
     messages: list[Any]

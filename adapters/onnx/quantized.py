@@ -289,7 +289,7 @@ def matmul_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None
 def qlinear_add(*inputs):
     """Adds both inputs, in units of the result's scale, to one constant for their zero points.
 
-    MLAS rounds only once after a multiplication and an addition; float64 gives the same result.
+    MLAS rounds only once after a multiplication and an addition; float64 has the same result.
     """
     A, a_scale, a_zero, B, b_scale, b_zero, c_scale, c_zero = _slots(inputs, 7)
     over = _scale(c_scale)

@@ -70,7 +70,7 @@ def _binary(row: Row, op: PaddleOperator) -> PaddleTensor:
             f" {inner} axes"
         )
     y = y.dense
-    if missing:  # axes of the longer shape follow those of the shorter shape
+    if missing:  # axes of the longer shape follow the shorter shape's axes
         new = range(min(rank, inner), min(rank, inner) + missing)
         x, y = (x, y.unsqueeze(*new)) if inner < rank else (x.unsqueeze(*new), y)
     return getattr(x, row.op)(y, **attributes)

@@ -356,8 +356,8 @@ def log10(X):
 
 @dygraph("mish")
 def mish(X, *, threshold=20.0):
-    """Uses x itself as the softplus above the threshold, where the rounded softplus is the same
-    number.
+    """Uses x itself as the softplus above the threshold, because the rounded softplus then equals
+    x.
     """
     check_threshold(threshold)
     return X * X.Softplus().Tanh()

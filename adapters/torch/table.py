@@ -190,7 +190,7 @@ class TorchOperator(NativeOperator):
 
     @property
     def first(self) -> str:
-        """The value of the operator's first input."""
+        """The value that is the operator's first input."""
         names = (name for names in self.inputs.values() for name in names if name)
         return self.builder.value(next(names))
 
