@@ -118,7 +118,7 @@ def test_a_state_of_quantized_layers_is_refused_and_their_weights_can_be_written
         torch.save(module.state_dict(), tmp_path / f"{kind}.pt")
         with pytest.raises(onernn.UnsupportedError, match="Weights of quantized layers"):
             onernn.read_weights(tmp_path / f"{kind}.pt")
-    page = Path(__file__).parents[2] / "docs" / "tutorials" / "torch.md"
+    page = Path(__file__).parents[2] / "docs" / "moving" / "quantize_dynamic.md"
     (source,) = re.findall(r"def float_weights\(.*?(?=\n\n\n)", page.read_text(), re.DOTALL)
     names: dict[str, Any] = {"torch": torch}
     exec(source, names)

@@ -33,7 +33,7 @@ NO_EFFECT = _by_name(
         """,
         "there is no TensorRT here": "exp_disable_tensorrt_ops",
         "where Paddle keeps rewritten graphs": "set_optim_cache_dir",
-        "Paddle 2.6 passes over it, too": "switch_use_feed_fetch_ops",
+        "Paddle 2.6 also passes over it": "switch_use_feed_fetch_ops",
     }
 )
 """Methods that are accepted, because they do not change a result on a CPU."""
@@ -58,7 +58,7 @@ NOT_HERE = _by_name(
             set_tensorrt_optimization_level set_trt_dynamic_shape_info
         """,
         "XPUs": "enable_xpu set_xpu_config set_xpu_device_id xpu_config",
-        "Paddle's passes (`onernn inspect` shows those of this library)": "pass_builder",
+        "Paddle's passes (`onernn inspect` shows onernn's passes)": "pass_builder",
         "the native engine": "to_native_config",
     }
 )
@@ -87,7 +87,7 @@ ANSWERS: dict[str, Any] = {
 MODULE_NOT_HERE = {
     "InternalUtils": "of TensorRT and XPUs",
     "XpuConfig": "there are no XPUs here",
-    "_get_phi_kernel_name": "there are no kernels of Paddle here",
+    "_get_phi_kernel_name": "onernn has no kernels of Paddle",
     "convert_to_mixed_precision": "models are not rewritten (dtype: enable_mkldnn_bfloat16)",
 }
 """Names of the module `paddle.inference` that onernn does not have, and why."""
