@@ -476,7 +476,7 @@ REFUSED: dict[str, tuple[Batch, Build]] = {
         ragged(LOD, 4),
         row("reshape2", X="x", ShapeTensor=[Fixed(np.array([k], np.int32)) for k in (-1, 4)]),
     ),
-    r"the number 2\.5 for int64 values": (
+    r"number 2\.5: expected one that int64 can hold": (
         np.arange(5),
         row("scale", X="x", gives="int64", scale=2.5),
     ),
