@@ -12,7 +12,8 @@ TestKerasPages = checked_pages("keras")
 
 
 def test_the_page_on_ipex_names_each_argument_without_effect() -> None:
-    from onernn.adapters.torch.plugin import _OF_IPEX
+    from onernn.adapters.torch.plugin import IpexOptions
 
     page = (REPO / "docs" / "moving" / "ipex.md").read_text()
-    assert _OF_IPEX and not [name for name in _OF_IPEX if f"`{name}`" not in page]
+    names = IpexOptions.__annotations__
+    assert names and not [name for name in names if f"`{name}`" not in page]
