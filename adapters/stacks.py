@@ -77,8 +77,8 @@ def join_layers(model: Graph) -> Graph:
 def _replace_nodes(
     model: Graph, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> Graph:
-    """Returns the model with new nodes and outputs, and with added inputs, which are no longer
-    outputs.
+    """Returns the model with new nodes and outputs, and with added inputs. An output that becomes
+    an input is no longer an output.
     """
     inputs = (*model.inputs, *inputs)
     gone = {value.name for value in inputs}

@@ -224,7 +224,7 @@ def _uses(symbol: Symbol) -> dict[str, set[str]]:
 
 
 def _input_dtype(node: SymbolNode, slots: set[str], arrays: Mapping[str, Array]) -> str | None:
-    """Returns the declared dtype, None for indices, else the dtype of the parameters."""
+    """Returns the declared dtype; without one, None for indices, else the parameters' dtype."""
     declared = parse.read_dtype(node.attributes.get("__dtype__", "-1"))
     if declared is not None or slots and slots <= INDICES:
         return declared

@@ -387,7 +387,7 @@ def _placeholders(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:
 
 
 def _count_gates(symbol: Symbol, at: int) -> int:
-    """Returns how many gates a projection is cut into, after sums: a state is as wide as a gate."""
+    """Returns into how many gates a SliceChannel cuts a projection, directly or after sums."""
     after = {at}
     for k, node in enumerate(symbol.nodes):
         if any(entry.node in after for entry in node.inputs):

@@ -129,7 +129,8 @@ def lower(
     """Returns the graph of a model. ``bound``: inputs that become constants. ``known``: facts about
     other inputs (`declare_inputs`).
 
-    Raises `ModelFormatError` if the model contradicts itself, `ShapeError` if ``known`` does.
+    Raises `ModelFormatError` if the model contradicts itself, `ShapeError` if ``known``
+    contradicts the model.
     """
     lowering = _Lowering(model)
     given = (*model.graph.constants.values(), *bound.values())

@@ -322,7 +322,7 @@ class Scorer:
         known: Independence,
         results: list[Result],
     ) -> None:
-        """Compares some rows of a batch with runs of each by itself.
+        """Runs some rows of a batch one at a time; compares the results with those of the batch.
 
         Raises `UnsupportedError` if one differs. Empty rows would not: they have no values.
         """

@@ -339,7 +339,10 @@ def _names_in(
 
 
 def against_of(against: Any, graph: Graph) -> Against | None:
-    """Returns the reference that `verify` takes: a model, a path, or a live model of ``graph``."""
+    """Returns the reference that `verify` compares with.
+
+    ``against``: a model, a path, or a framework's live model with the outputs of ``graph``.
+    """
     if against is None or isinstance(against, Against):
         return against
     if isinstance(against, Graph):
