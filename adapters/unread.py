@@ -14,7 +14,7 @@ from onernn.adapters.common.adapter import StrPath
 from onernn.adapters.common.files import Schema, open_budgeted, read_all, read_varint
 from onernn.adapters.registry import ADAPTERS, usual_suffix
 from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
-from onernn.ir.files import COMPILED, check_file, is_compiled
+from onernn.ir.files import COMPILED, as_argument, check_file, is_compiled
 
 
 def refuse_unread(path: StrPath) -> None:
@@ -186,13 +186,10 @@ _KINDS: dict[str, Callable[[bytes], object]] = {
 
 
 def _quote(path: StrPath) -> str:
-    """Returns a path quoted for a shell's command line, so that no program takes the path for an
-    option.
-    """
+    """Returns a path quoted for a shell's command line."""
     from shlex import quote  # slow, and rarely needed
 
-    text = os.fspath(path)
-    text = f"./{text}" if text.startswith("-") else text
+    text = as_argument(path)
     if text.isprintable():
         return quote(text)
     escaped = text.encode("unicode_escape").decode().replace("'", r"\'")

@@ -45,7 +45,7 @@ from onernn.fuse_passes.bodies import every_node
 from onernn.fuse_passes.joined_models import join
 from onernn.ir.budget import TimeLimit, limited_to
 from onernn.ir.errors import OnernnError, UnsupportedError
-from onernn.ir.files import COMPILED
+from onernn.ir.files import COMPILED, as_argument
 from onernn.ir.graph import Graph
 from onernn.showing import (
     complain,
@@ -595,7 +595,7 @@ def repair_line(model: str, **options: Any) -> str:
     path = path if path.name.strip(".") else path.resolve()  # "." and ".." have no name to extend
     suffix = path.suffix if path.suffix in WRITERS else ".onnx"
     files = (path.with_name(f"{path.stem}-fixed{k or ''}{suffix}") for k in count())
-    parts = ["onernn", "repair", f"./{model}" if model.startswith("-") else model]
+    parts = ["onernn", "repair", as_argument(model)]
     for name, value in options.items():
         for each in value if isinstance(value, list) else [value]:
             parts += [] if each is None else [f"--{name.replace('_', '-')}", str(each)]

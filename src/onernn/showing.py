@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onernn.ir.errors import OnernnError, message_of, printable
+from onernn.ir.files import as_argument
 from onernn.verification import doctor
 from onernn.verification.auditing import AuditReport
 from onernn.verification.comparing import json_text
@@ -77,7 +78,8 @@ def show_written(
     sizes = [each.stat().st_size for each in real if each.is_file()]
     size = [_describe_size(sum(sizes))] if sizes else []
     parts = ", ".join([*size, *contents])
-    typed = shlex.join(map(_word, command))
+    words = (as_argument(part) if isinstance(part, Path) else str(part) for part in command)
+    typed = shlex.join(words)
     usable = typed.isprintable() and step and sizes
     print(
         printable(f"wrote {name}: {parts}") + (f"; {step}: {typed}" if usable else ""),
@@ -95,11 +97,6 @@ def _describe_size(size: int) -> str:
         if size >= scale:
             return f"{size / scale:.1f} {unit}"
     return counted(size, "byte")
-
-
-def _word(part: object) -> str:
-    """Returns a part of a command; a path that begins with "-" must not become an option."""
-    return f"./{part}" if isinstance(part, Path) and str(part).startswith("-") else str(part)
 
 
 def show_report(report: Report, json: bool) -> None:

@@ -206,6 +206,15 @@ def allocate_aligned(nbytes: int) -> Array:
     return raw[start : start + nbytes]
 
 
+def align(array: Array) -> Array:
+    """Returns an array that starts on a cache line: this one, or a copy."""
+    if array.ctypes.data % ALIGNMENT == 0:
+        return array
+    copy = allocate_aligned(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 LARGEST_KEPT = 1 << 24
 """Bytes of the largest array that is reused: larger ones use much memory, and get huge pages."""
 

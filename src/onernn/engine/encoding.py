@@ -11,7 +11,7 @@ import numpy as np
 
 from onernn.backend.compiled.backend import CompiledStack
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.process import ALIGNMENT, allocate_aligned
+from onernn.backend.process import align
 from onernn.engine.inferring import sizes_of
 from onernn.engine.kernels import PreparedNode, recurrence_of
 from onernn.engine.operators.elementwise import COPY
@@ -151,10 +151,7 @@ class Encoded:
         half of the kernels' loads would read two lines.
         """
         array = np.require(array, requirements=("C", "A"))
-        if not name and array.ctypes.data % ALIGNMENT:
-            aligned = allocate_aligned(array.nbytes).view(array.dtype).reshape(array.shape)
-            aligned[...] = array
-            array = aligned
+        array = array if name else align(array)
         self.keeps.append(array)
         place = self.place(name or name_kept(name, str(len(self.keeps))))
         self.constants += [place, array.ctypes.data, array.nbytes]

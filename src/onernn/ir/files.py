@@ -67,6 +67,12 @@ def _stores(root: Path, told_by: Path) -> Iterator[Path]:
             yield each.with_name("blobs")
 
 
+def as_argument(path: str | os.PathLike[str]) -> str:
+    """Returns a path as a word of a command, so that no program takes the path for an option."""
+    text = os.fspath(path)
+    return f"./{text}" if text.startswith("-") else text
+
+
 def check_file(path: str | Path) -> None:
     """Raises `ModelFormatError` for a path that is not a file: reading a pipe would block."""
     if not os.path.isfile(path):

@@ -29,6 +29,7 @@ from onernn.backend.process import (
     ALIGNMENT,
     MOST_THREADS,
     UsualNeed,
+    align,
     allocate_aligned,
     team_of,
     usable_threads,
@@ -390,10 +391,9 @@ def pack(
     key = kernels.sources, dtype, options and options.packs
     if key not in layers.packed:
         layers.packed[key] = _pack(spec, layers, dtype, options)
-    places, memory = layers.packed[key]
-    if memory.ctypes.data % ALIGNMENT:  # it came in a pickle
-        memory = allocate_aligned(len(memory))
-        memory[:] = layers.packed[key][1]
+    places, packed = layers.packed[key]
+    memory = align(packed)
+    if memory is not packed:  # it came in a pickle
         layers.packed[key] = places, seal(memory)
     stored = "w8" if dtype == CODES else "s8" if options else dtype
     c_spec = _describe_stored(kernels, spec, real, stored)
