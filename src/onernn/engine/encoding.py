@@ -11,7 +11,6 @@ import numpy as np
 
 from onernn.backend.compiled.backend import CompiledStack
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.process import align
 from onernn.engine.inferring import sizes_of
 from onernn.engine.kernels import PreparedNode, recurrence_of
 from onernn.engine.operators.elementwise import COPY
@@ -145,13 +144,8 @@ class Encoded:
         return [self.place(name), self.place(root), self.size(start), self.width(root)]
 
     def constant(self, array: Array, name: str = "") -> int:
-        """Returns the place of a constant array, which belongs to a value or only to a step.
-
-        The array of a step begins at a cache line: NumPy's arrays begin 16 bytes after one, and
-        half of the kernels' loads would read two lines.
-        """
+        """Returns the place of a constant array, which belongs to a value or only to a step."""
         array = np.require(array, requirements=("C", "A"))
-        array = array if name else align(array)
         self.keeps.append(array)
         place = self.place(name or name_kept(name, str(len(self.keeps))))
         self.constants += [place, array.ctypes.data, array.nbytes]

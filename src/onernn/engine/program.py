@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from onernn.backend.process import align
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Graph, Node, Sizes
@@ -129,10 +130,16 @@ class At:
 class Packed:
     """An array that is stored for the run; ``narrow``: the array is a matrix, which may be stored
     in fewer bits.
+
+    The array begins at a cache line: NumPy's arrays begin 16 bytes after one, and half of the
+    kernels' loads would read two lines.
     """
 
     numbers: Array
     narrow: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numbers", align(np.ascontiguousarray(self.numbers)))
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ plain loops.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 import numpy as np
 
 from onernn.backend.compiled.packing import LANES, MOST_ROWS, panels, quad_rows, round_up
+from onernn.backend.process import allocate_aligned
 from onernn.engine.operators.elementwise import (
     broadcast,
     each_element,
@@ -37,12 +39,14 @@ def pack(matrices: Array, together: int = 1) -> Array:
     """Changes (..., K, C) to (..., panels, K, together * 16), with zeros for missing columns."""
     *stack, k, columns = matrices.shape
     wide = together * LANES
-    out = np.zeros((*stack, -(-columns // wide), k, wide), matrices.dtype)
     full, rest = divmod(columns, wide)
+    shape = (*stack, full + bool(rest), k, wide)
+    out = allocate_aligned(prod(shape) * matrices.itemsize).view(matrices.dtype).reshape(shape)
     parts = matrices[..., : columns - rest].reshape(*stack, k, full, wide)
     out[..., :full, :, :] = parts.swapaxes(-3, -2)
     if rest:
         out[..., full, :, :rest] = matrices[..., columns - rest :]
+        out[..., full, :, rest:] = 0
     return out
 
 
