@@ -1,8 +1,8 @@
 """onernn: one RNN primitive under every framework.
 
 The examples in docstrings begin after ``import numpy as np`` and ``import onernn``. Arrays of
-sequences are (W, ...), one row for each step of all sequences, or (T, N, I): time, batch,
-channels.
+ragged sequences have the shape (W, ...), with one row for each step of all sequences. Arrays of
+dense sequences have the shape (T, N, I): time, batch, channels.
 """
 
 from importlib import import_module
@@ -75,7 +75,9 @@ _WHEN_ASKED_FOR = {
     "share": "onernn.engine.sharing",
     "verify": "onernn.verification.verifying",
 }
-"""Names that are imported at first use: a compiled model needs no reader and no pass."""
+"""The module of each name that is imported at first use. So a program that runs a compiled model
+does not import readers and passes.
+"""
 
 
 def _read(path: Any, rules: Any) -> Graph:

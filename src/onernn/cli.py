@@ -1,4 +1,8 @@
-"""The command line. Exit 0: done; 1: a comparison failed; 2: cannot run, one message on stderr."""
+"""The command line.
+
+Exit codes: 0 if a command is done, 1 if a comparison failed, 2 if a command cannot run. With exit
+code 2 one message on stderr says why.
+"""
 
 from __future__ import annotations
 
@@ -418,9 +422,9 @@ def audit_command(
     params: Params = None,
     rules: Rules = None,
 ) -> None:
-    """Names known faults of frameworks and exporters that hit MODEL.
+    """Names known faults of frameworks and exporters that affect MODEL.
 
-    Exit 1: at least one fault does.
+    Exit 1: at least one known fault affects MODEL.
     """
     result = audit(model, data, params=params, rules=rules)
     if json:
@@ -488,7 +492,7 @@ def emit(
 ) -> None:
     """Writes MODEL as C++17 without dependencies.
 
-    The files are a header, its kernels and weights, and an example.
+    It writes a header, the kernels and weights of the model, and an example.
     """
     from onernn.engine.emit.pipeline import read_declared, read_static, write_cpp
 
@@ -601,7 +605,7 @@ def doctor(
 
 
 def _typed(option: str) -> str | None:
-    """Returns the value of an option in the form that the user typed, None if it was not typed."""
+    """Returns the value of an option as the user typed it, None if the option is absent."""
     for word, after in pairwise([*sys.argv, ""]):
         if word == option:
             return after
@@ -611,8 +615,8 @@ def _typed(option: str) -> str | None:
 
 
 def main() -> None:
-    """Runs the command line; every error is one message on stderr and exit 2."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write must not stop it
+    """Runs the command line. An error prints one message on stderr, with exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # escapes characters that stdout cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         sys.exit(app(standalone_mode=False) or 0)
@@ -628,7 +632,7 @@ def main() -> None:
 
 
 def _refuse(error: Exception, complaint: Callable[[], None]) -> NoReturn:
-    if "--json" in sys.argv:  # not parsed: the options themselves may be wrong
+    if "--json" in sys.argv:  # the error may be that the options cannot be parsed
         print(error_json(error))
     complaint()
     sys.exit(2)

@@ -1,4 +1,4 @@
-"""The common parts of commands: arguments, options, help, --quiet, --json, a progress bar."""
+"""Arguments, options and help that several commands share, and the options --quiet and --json."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from onernn.verification.verifying import SECONDS
 
 
 def one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """Returns a completion for shells that offers these names."""
+    """Returns a function for shell completion, which lists the names that begin with a text."""
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 COMMON = "Common options"
-"""The title of options whose help is stated once: a command's help shows its first sentence, and
-``onernn --help`` shows all of it.
+"""The title of the options that several commands share. The help of a command shows the first
+sentence about such an option, and ``onernn --help`` shows all sentences.
 """
 
 
@@ -199,7 +199,10 @@ Opset = Annotated[
 
 
 def pairs(option: str, form: str, texts: Iterable[str] | None) -> dict[str, str]:
-    """Returns a dict of texts ``OLD=NEW``. Raises `UnsupportedError` naming the option."""
+    """Returns a dict with the entry OLD: NEW for each text ``OLD=NEW``.
+
+    Raises `UnsupportedError`, which names the option, for a text of a different form.
+    """
     parts = [each.partition("=") for each in texts or ()]
     if wrong := [before for before, _, after in parts if not (before and after)]:
         raise UnsupportedError(f"{option}: expected {form}, got {wrong}")
@@ -214,7 +217,10 @@ def open_pair(
     semantics: str,
     rules: Any,
 ) -> tuple[Graph, Against | None]:
-    """Returns a model and its reference, if there is one. Raises the errors of `load`."""
+    """Returns a model, and its reference or None if ``against`` is None.
+
+    Raises the errors of `load`.
+    """
     graph = load(model, params, semantics, rules=rules)
     if against is None:
         return graph, None
@@ -222,9 +228,9 @@ def open_pair(
 
 
 def numbers(graph: Graph, given: Iterable[str] | None) -> dict[str, Array]:
-    """Returns a number for each input of ``--given``, of the input's dtype.
+    """Returns the values of ``--given`` by input, as arrays without axes in the input's dtype.
 
-    Raises `UnsupportedError`.
+    Raises `UnsupportedError` for an unknown input, or a value that the dtype cannot hold.
     """
     texts, result = pairs("--given", "NAME=NUMBER", given), {}
     dtypes = {value.name: value.dtype for value in graph.inputs}
@@ -243,12 +249,14 @@ def numbers(graph: Graph, given: Iterable[str] | None) -> dict[str, Array]:
 
 
 class Command(TyperCommand):
-    """A command, whose help explains its own options and lists the common ones."""
+    """A command. Its help explains the command's own options, and lists the common options."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Returns the arguments and the required options, and ``[OPTIONS]`` for the others."""
+        """Returns the usage line's parts: arguments, required options, and ``[OPTIONS]`` for the
+        other options.
+        """
         arguments = [_value_of(each) for each in self.params if _is_argument(each)]
-        if self.context_settings is FORWARDED:  # its options precede the program
+        if self.context_settings is FORWARDED:  # options must precede the name of the program
             return ["[OPTIONS]", *arguments]
         needed = (each for each in self.params if each.required and not _is_argument(each))
         return [*arguments, *(f"{each.opts[0]} {_value_of(each)}" for each in needed), "[OPTIONS]"]
@@ -269,7 +277,7 @@ class Command(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """All commands. The help states once what MODEL is, and explains the common options."""
+    """All commands. The help explains the argument MODEL and the common options."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
@@ -298,14 +306,15 @@ def _is_common(parameter: Any) -> bool:
 
 
 def _value_of(parameter: Any) -> str:
-    """Returns the name of a parameter's value."""
+    """Returns the name of a parameter's value in the help, such as ``FILE.npz``."""
     return str(parameter.metavar or parameter.name.upper())
 
 
 def _describe(option: Any, brief: bool = False) -> tuple[str, str]:
-    """Returns the names of an option, and its help.
+    """Returns the names of an option with its value, and the help of the option.
 
-    If ``brief``, the help is cut after its first period, and a long default is left out.
+    If ``brief``, the help is cut after its first sentence. Its default is left out if the line
+    would become too long.
     """
     names = sorted(option.opts, key=lambda name: name.startswith("--"))
     text = ", ".join(names) + "".join(f" / {name}" for name in option.secondary_opts)
@@ -328,28 +337,28 @@ def _write_section(formatter: Any, title: str, rows: Iterable[tuple[str, str]]) 
             formatter.write_dl(listed)
 
 
-# --- the common options of all commands: --quiet, --json, a progress bar, examples
+# --- features of all commands: --quiet, --json, a progress bar, examples
 
 
 FORWARDED = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""Context of a command that runs another program: the arguments after the program's name are its
-own.
+"""Typer's settings of a command that runs a program. The command passes all arguments after the
+program's name to the program.
 """
 
 Function = Callable[..., None]
 
 
 class Commands(typer.Typer):
-    """Commands, each of which gets the common options."""
+    """A typer application that adds ``--quiet`` and ``--json`` to its commands."""
 
     def command(  # type: ignore[override]
         self, name: str | None = None, *, examples: Sequence[str] = (), **options: Any
     ) -> Callable[[Function], Function]:
-        """Registers a command in the same way as `typer.Typer.command`. ``examples``: lines for
-        ``--help``.
+        """Returns a decorator that registers a command, as `typer.Typer.command` does.
 
-        The function gets ``--quiet``, and ``--json`` if it does not take ``json`` itself: its
-        output then becomes ``lines`` of a JSON object.
+        ``examples``: lines that ``--help`` shows at its end. The decorator adds the option
+        ``--quiet`` to the command. If the function has no parameter ``json``, the decorator also
+        adds ``--json``: then the printed lines become the key ``lines`` of a JSON object.
         """
         if examples:
             options["epilog"] = "Examples:\n" + "\n".join(f"  {line}" for line in examples)
@@ -386,7 +395,7 @@ def _with_common_options(function: Function) -> Function:
 
 
 def _run_for_json(function: Function, arguments: dict[str, Any]) -> None:
-    """Runs a command without support for JSON, and prints its lines as JSON."""
+    """Runs a command, and prints a JSON object with the lines that the command printed."""
     code, printed = 0, io.StringIO()
     try:
         with redirect_stdout(printed):

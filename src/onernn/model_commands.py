@@ -1,4 +1,4 @@
-"""Commands from a model to a model or a page: convert, inspect, quantize, repair."""
+"""Commands that write or show models: convert, compile, plug, join, inspect, quantize, repair."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ def convert_command(
 ) -> None:
     """Writes MODEL as another framework's file.
 
-    The file gets its name only if it returns MODEL's outputs, on generated inputs or on the inputs
-    of --check.
+    The command runs the new file on generated inputs, or on the inputs of --check, and compares the
+    outputs with MODEL's.
 
-    Exit 1: they differ, and nothing is written.
+    Exit 1: the outputs differ, and nothing is written.
     """
     declared: dict[str, Any] = {}
     if inputs:
@@ -183,7 +183,10 @@ def convert_command(
 
 
 def _convert(model: Graph, out: Path, rules: Any, **options: Any) -> Report:
-    """Writes a model, and prints what is written, or why it is not written or not verified."""
+    """Writes a model, and returns the comparison of its outputs.
+
+    Prints the written files, or why the model is not written or not verified.
+    """
     notes: list[str] = []
 
     def note(text: str) -> None:
@@ -205,8 +208,8 @@ def _convert(model: Graph, out: Path, rules: Any, **options: Any) -> Report:
 
 @contextmanager
 def _new_files(out: Path) -> Iterator[list[Path]]:
-    """Yields a list that gets the files which the block writes: ``out``, and others of its stem,
-    such as a .pdiparams.
+    """Yields an empty list. When the block ends, the list holds ``out`` and the other files that
+    the block wrote with the same stem, such as a .pdiparams.
     """
 
     def stamps() -> dict[Path, tuple[int, int]]:
@@ -223,8 +226,10 @@ def _new_files(out: Path) -> Iterator[list[Path]]:
 
 
 def _show_model(out: Path, files: Sequence[Path], rules: Any, *, is_checked: bool) -> None:
-    """Prints that a model is written. If its framework is installed, a command that checks it there
-    follows, unless it is checked already or needs ``rules``.
+    """Prints the name, size and contents of a written model.
+
+    If the model's framework is installed, the line ends with a command that verifies the model in
+    its framework. The command is left out if the model is checked already or needs ``rules``.
     """
     step, command = "", list[object]()
     runtime = next(a.runtime for a in ADAPTERS if a.writer and a.writer.suffix == out.suffix)
@@ -236,13 +241,16 @@ def _show_model(out: Path, files: Sequence[Path], rules: Any, *, is_checked: boo
 
 
 _READ_AGAIN = 10**9
-"""Bytes up to which a written file is read again: reading takes as much memory."""
+"""Maximum size, in bytes, of written files that are read again to describe them. Reading them takes
+as much memory.
+"""
 
 
 def _contents_of(files: Sequence[Path], rules: Any) -> Iterator[str]:
-    """Yields how many inputs, outputs and recurrent nodes a written model has.
+    """Yields texts such as "2 inputs": the number of inputs, outputs and recurrent nodes of a
+    written model.
 
-    Other nodes are not counted: onernn reads some as several, or as none.
+    Other nodes are not counted, because onernn reads some of them as several nodes or as none.
     """
     if sum(each.stat().st_size for each in files) > _READ_AGAIN:
         return
@@ -291,7 +299,7 @@ def compile_command(
 
     The programs run the file with libonernn, without Python.
     """
-    from onernn.engine.compiling import compile_model  # no other command needs it
+    from onernn.engine.compiling import compile_model  # other commands start faster without it
     from onernn.engine.emit.pipeline import read_declared
 
     if output.suffix != COMPILED:
@@ -330,8 +338,8 @@ def plug_command(
 ) -> None:
     """Writes MODEL for ONNX Runtime with layers of libonernn.
 
-    ONNX Runtime in any language runs it after it has registered libonernn, which contains the
-    recurrent layers, by RegisterCustomOpsLibrary.
+    libonernn runs the recurrent layers of the new file. A program in any language must register
+    libonernn with ONNX Runtime by RegisterCustomOpsLibrary before it loads the file.
     """
     from onernn.adapters.common.live import stays
     from onernn.adapters.onnx.plugin import HOST, plug  # no other command needs it
@@ -360,9 +368,9 @@ def join_command(
     json: Json = False,
     rules: Rules = None,
 ) -> None:
-    """Writes models that feed each other as one model.
+    """Joins several models into one model and writes it.
 
-    An output of a model becomes each input of the same name.
+    An output of one model becomes the input of the same name of each other model.
     """
     whole = join(*(load(model, rules=rules) for model in models))
     report = _convert(whole, output, rules, opset=opset)
@@ -467,7 +475,7 @@ def quantize_command(
     semantics: Semantics = "documented",
     rules: Rules = None,
 ) -> None:
-    """Writes MODEL with layers in u8, bf16 or f32, within a budget."""
+    """Writes MODEL with layers in u8, bf16 or f32, within an error budget."""
     from onernn.verification.quantizing import quantize  # no other command needs it
 
     writer_for(out)
@@ -533,11 +541,11 @@ def repair_command(
 ) -> None:
     """Writes MODEL without its faults and shows the diff.
 
-    The new file is verified before it gets its name: with --against on fresh inputs, otherwise with
-    the recording.
+    The new file is verified before it gets its name. With --against the command compares it on
+    fresh inputs, otherwise with the recording.
 
-    Exit 1, and no file: no cause is known, --against does not prove it, or the recording allows
-    several.
+    Exit 1: no file is written, because no cause is known, because --against does not prove the
+    cause, or because several causes explain the recording.
     """
     with (
         progress() as tell,
@@ -587,9 +595,10 @@ def repair_command(
 
 
 def repair_line(model: str, **options: Any) -> str:
-    """Returns the command that writes a model without its faults to a new file next to it.
+    """Returns the command line of ``onernn repair`` for a model.
 
-    ``options``: by name; None and empty ones are left out.
+    The command writes to a new file in the model's folder. ``options``: the values of options by
+    name. Options whose value is None or an empty list are left out.
     """
     path = Path(model)
     path = path if path.name.strip(".") else path.resolve()  # "." and ".." have no name to extend

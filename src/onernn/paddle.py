@@ -1,7 +1,7 @@
 """``python -m onernn.paddle script.py args``: runs a Paddle program without Paddle.
 
-``-m package.module args`` runs a module; ``--replace`` before them uses onernn even if Paddle is
-installed.
+``-m package.module args`` runs a module. ``--replace``, as the first argument, uses onernn even if
+Paddle is installed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ USAGE = "[--replace] script.py args, or [--replace] -m module args"
 
 
 def run_program(arguments: Sequence[str]) -> None:
-    """Runs a program as Python would, but ``import paddle`` finds
-    `onernn.adapters.paddle.inference`.
+    """Runs a Python program in which ``import paddle`` imports `onernn.adapters.paddle.inference`.
 
-    Raises `UnsupportedError` if the program does not exist, or if Paddle is installed. An error of
-    the program itself ends the process with a traceback and exit code 1.
+    Raises `UnsupportedError` if the program does not exist, or if Paddle is installed and
+    ``--replace`` is missing. If the program itself raises an exception, the process ends with a
+    traceback and exit code 1.
     """
     replace, rest = arguments[:1] == ["--replace"], list(arguments)
     rest = rest[1:] if replace else rest

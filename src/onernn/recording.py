@@ -24,10 +24,10 @@ def save(
 ) -> None:
     """Writes an ``.npz`` of inputs by name, and of outputs by name or in the model's order.
 
-    Values: NumPy arrays, `onernn.Ragged`; Paddle's tensors, LoDTensors, PaddleTensors and handles
-    of predictors; MXNet's NDArrays; PyTorch's tensors and PackedSequences. Values with a LoD, and
-    packed values, are written with their offsets. Raises `UnsupportedError` naming a value of
-    another type.
+    A value may be a NumPy array or an `onernn.Ragged`. It may also be a tensor, LoDTensor,
+    PaddleTensor or predictor's handle of Paddle, an NDArray of MXNet, or a tensor or PackedSequence
+    of PyTorch. Values with a LoD, and packed values, are written with their offsets. Raises
+    `UnsupportedError`, which names the value, for all other types.
 
     >>> x = onernn.Ragged.from_lengths(np.zeros((4, 2), "f4"), [3, 1])
     >>> onernn.recording.save("io.npz", {"x": x})
@@ -59,7 +59,7 @@ def _batch(name: str, value: Any) -> Batch:
 
 
 def _array(value: Any) -> Array:
-    """Returns a copy of a tensor's values; bfloat16, which NumPy lacks, as float32."""
+    """Returns a copy of a tensor as a NumPy array. bfloat16 becomes float32, as NumPy lacks it."""
     if "bfloat16" in str(getattr(value, "dtype", "")):
         value = value.float() if hasattr(value, "float") else value.astype("float32")
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # of PyTorch, and of Paddle
@@ -71,7 +71,9 @@ def _array(value: Any) -> Array:
 
 
 def _unpack(packed: Any) -> Ragged:
-    """Returns PyTorch's packed steps in the caller's order of sequences."""
+    """Returns a PackedSequence of PyTorch as a `Ragged`, with the sequences in the order that they
+    had before PyTorch sorted them.
+    """
     words, sizes = _array(packed.data), _array(packed.batch_sizes)
     starts = offsets_of(sizes)
     count = int(sizes[0]) if len(sizes) else 0

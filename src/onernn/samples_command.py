@@ -28,7 +28,8 @@ def samples(
 ) -> None:
     """Copies the sample models and recordings of the manual into DIR.
 
-    Files that are equal to a sample stay. If other files are in the way, nothing is written.
+    Files in DIR that are equal to a sample are kept. If DIR has different files with the names of
+    samples, nothing is written.
     """
     if not folder:
         raise UnsupportedError("DIR: expected the name of a folder, got ''; . is this folder")
@@ -53,18 +54,21 @@ def samples(
 
 
 def _read_samples(folder: Path) -> dict[Path, bytes]:
-    """Returns the content of each sample by its path in ``folder``. Raises `ModelFormatError`."""
+    """Returns the content of each sample by its path in ``folder``.
+
+    Raises `ModelFormatError` if the installation has no samples.
+    """
     files = [file for file in sorted(SAMPLES.rglob("*")) if not file.is_dir()]
-    if len(files) < 2:  # a wheel that was built without tests/data has the list of samples only
+    if len(files) < 2:  # a wheel that was built without tests/data has only README.md
         raise ModelFormatError("this installation has no samples; install onernn again", SAMPLES)
     return {folder / file.relative_to(SAMPLES): file.read_bytes() for file in files}
 
 
 def _holds(path: Path, content: bytes) -> bool:
-    """Returns whether a path is a file, or a link to one, with this content."""
+    """Returns whether a path is a file with this content, or a link to such a file."""
     return path.is_file() and path.read_bytes() == content
 
 
 def _is_own(path: Path) -> bool:
-    """Returns whether a path is a regular file: the target of a link belongs to somebody else."""
+    """Returns whether a path is a regular file and not a link, so that it may be overwritten."""
     return path.is_file() and not path.is_symlink()

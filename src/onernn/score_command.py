@@ -116,8 +116,9 @@ def score(
 ) -> None:
     """Scores the rows of INPUT with MODEL into the folder OUTPUT.
 
-    Rows keep their order; outputs are further columns. A run that was killed continues when it is
-    started again. Rows that cannot be scored have no outputs, and the column "rejected" says why.
+    Rows keep their order, and the outputs become further columns. If the command is killed, type it
+    again to continue. A row that cannot be scored has no outputs, and its column "rejected" says
+    why.
     """
     from onernn.scoring import score
     from onernn.scoring.runner import stop
@@ -169,8 +170,8 @@ def score(
 
 
 class _Rate:
-    """Shows rows, their rate in this run, and the share that is done, from which the bar estimates
-    the remaining time.
+    """A function that passes the progress of scoring to the progress bar: the number of rows, the
+    rows per second in this run, and the share of finished rows.
     """
 
     def __init__(self, tell: Callable[[str, float, float], None]) -> None:
@@ -187,7 +188,10 @@ class _Rate:
 
 @contextmanager
 def _stop_on_signals(tell: Callable[[], None]) -> Iterator[None]:
-    """Makes Ctrl-C and SIGTERM end the process; the same command scores open windows again."""
+    """Makes Ctrl-C and SIGTERM end the process at once, after a call of ``tell``.
+
+    The windows that were not finished are scored when the user types the same command again.
+    """
 
     def stop(number: int, _: object) -> None:
         hide_bar()

@@ -47,9 +47,7 @@ class _Plain(Console):
 
 
 def complain(what: object) -> None:
-    """Prints a message on stderr. Line breaks are kept only in an `OnernnError`, which may hold a
-    list.
-    """
+    """Prints a message on stderr. Only the message of an `OnernnError` keeps its line breaks."""
     text = message_of(what) if isinstance(what, Exception) else what
     text = printable(text, keep="\n" if isinstance(what, OnernnError) else "")
     print(f"onernn: {text}", file=sys.stderr)
@@ -66,15 +64,16 @@ def show_written(
     step: str = "",
     command: Iterable[object] = (),
 ) -> None:
-    """Prints on stderr what a command wrote, in one line: the name of a file or folder, its size,
-    its contents, and the next ``step`` with the command for it.
+    """Prints on stderr one line about what a command wrote: the name of a file or folder, its size
+    and its contents. If ``step`` is not empty, the line ends with this next step and its command.
 
-    ``files``: the written files, whose sizes are added; pipes and devices have no size.
-    ``contents`` is not read if the user wants no such line.
+    ``files``: the written files. The printed size is the sum of their sizes; pipes and devices have
+    no size. If the user passed ``--quiet`` or ``--json``, nothing is printed, and ``contents`` is
+    not read.
     """
     if _silent:
         return
-    real = [Path(os.path.realpath(each)) for each in files]  # /dev/stdout may have none
+    real = [Path(os.path.realpath(each)) for each in files]  # /dev/stdout may be a pipe
     sizes = [each.stat().st_size for each in real if each.is_file()]
     size = [_describe_size(sum(sizes))] if sizes else []
     parts = ", ".join([*size, *contents])
@@ -88,7 +87,7 @@ def show_written(
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns "1 row" or "1,000 rows"."""
+    """Returns a number with its noun, such as "1 row" or "1,000 rows"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -114,24 +113,28 @@ def show_report(report: Report, json: bool) -> None:
 
 
 def show_json(status: bool | str, **more: Any) -> None:
-    """Prints a result as JSON: the keys of all commands, and this command's own."""
+    """Prints a JSON object with the keys that all commands have, and the keys ``more``."""
     print(json_text(status, **more))
 
 
 PATIENCE = 1.0
-"""Seconds without a bar: shorter work ends before a user could read it."""
+"""Seconds after which the progress bar appears. Shorter work ends before a user could read it."""
 
 
 class _Left:
-    """Estimates the remaining time from all progress since the first report: steps may take
-    minutes, or several may end at once.
+    """An estimate of the remaining time, from the average speed since the first report of progress.
+
+    The average is needed because one step of the work may take minutes, and several steps may end
+    at the same time.
     """
 
     def __init__(self) -> None:
         self._begun = (0.0, 0.0, 0.0)
 
     def __call__(self, now: float, done: float, of: float) -> str:
-        """Returns the remaining time, "" if it is not known."""
+        """Returns the remaining time as text, or "" if it is not known. ``now``: the time in
+        seconds. ``done`` and ``of``: the amount of finished work and of all work.
+        """
         start, first, total = self._begun
         if of != total or done < first:
             start, first, _ = self._begun = (now, done, of)
@@ -141,7 +144,7 @@ class _Left:
 
 
 class _Bar:
-    """A bar on a terminal's stderr, for work that takes longer than `PATIENCE`."""
+    """A progress bar on stderr, which appears if the work takes longer than `PATIENCE`."""
 
     def __init__(self, title: str) -> None:
         self._progress = Progress(
@@ -183,7 +186,7 @@ class _Bar:
 
 
 class _Results:
-    """Stdout that removes the bar before the first result is written."""
+    """A wrapper of stdout. The first write removes the progress bar from the terminal."""
 
     def __init__(self, stream: TextIO, bar: _Bar) -> None:
         self._stream, self._bar = stream, bar
@@ -197,12 +200,12 @@ class _Results:
 
 
 _bar: _Bar | None = None
-"""The bar of the running command."""
+"""The progress bar of the running command, None if it has none."""
 
 
 @contextmanager
 def working(title: str, hidden: bool) -> Iterator[None]:
-    """Shows a bar for long work if stderr is a terminal and ``hidden`` is false.
+    """Shows a progress bar while the block runs, if stderr is a terminal and ``hidden`` is false.
 
     If ``hidden`` is true, `show_written` prints nothing.
     """
@@ -221,19 +224,26 @@ def working(title: str, hidden: bool) -> Iterator[None]:
 
 
 def hide_bar() -> None:
-    """Removes the bar if the process ends at once."""
+    """Removes the progress bar. For use before `os._exit`, which skips the end of `working`."""
     if _bar:
         _bar.stop()
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, float, float], None]]:
-    """Yields a function that moves the command's bar: stage, amount done, total or 0 if unknown."""
+    """Yields a function that moves the command's progress bar.
+
+    The function takes the name of the stage, the amount of finished work, and the amount of all
+    work, which is 0 if unknown.
+    """
     yield _bar.tell if _bar else lambda stage, done, of: None
 
 
 def watch(what: str, items: Sequence[T]) -> Iterator[T]:
-    """Yields the items in order while the command's bar moves."""
+    """Yields the items in order, and moves the progress bar by one item each time.
+
+    ``what``: the text of the bar.
+    """
     with progress() as tell:
         for done, item in enumerate(items):
             tell(what, done, len(items))
@@ -241,19 +251,19 @@ def watch(what: str, items: Sequence[T]) -> Iterator[T]:
 
 
 def _console(**options: Any) -> Console:
-    """Returns a console that shows no colours, not even bold text, if NO_COLOR is set."""
+    """Returns a console. If NO_COLOR is set, the console shows no colours and no bold text."""
     return _Plain(color_system=None if os.environ.get("NO_COLOR") else "auto", **options)
 
 
 def stdout() -> Console:
     """Returns the console for results."""
-    # In a pipe no line is wrapped: lines stay whole for grep.
+    # In a pipe no line is wrapped, so that grep finds whole lines.
     console = _console(soft_wrap=True)
     return console if console.is_terminal else _console(soft_wrap=True, width=200)
 
 
 def section(console: Console, title: str, lines: Iterable[object]) -> None:
-    """Prints lines under a title; nothing if there are none."""
+    """Prints the lines that are not empty under a title. Prints nothing if all lines are empty."""
     for index, line in enumerate(filter(None, lines)):
         if not index:
             console.print(title, style="bold")
@@ -261,7 +271,9 @@ def section(console: Console, title: str, lines: Iterable[object]) -> None:
 
 
 def show_inspection(console: Console, inspection: Inspection, plugin: str) -> None:
-    """Prints a model before and after fusion. ``plugin``: the way to run it inside a framework."""
+    """Prints the result of inspecting a model. ``plugin``: a line that says how to run the model in
+    its framework, or "".
+    """
     console.print(inspection.model.name, style="bold")
     section(console, "inputs", inspection.model.inputs)
     section(console, "outputs", inspection.model.outputs)
@@ -285,7 +297,7 @@ def show_inspection(console: Console, inspection: Inspection, plugin: str) -> No
 
 
 def show_audit(console: Console, report: AuditReport) -> None:
-    """Prints the faults that would hit a model, their places and their size."""
+    """Prints the known faults that affect a model, with the operators and the errors they cause."""
     section(console, "audit", [f"{report.model}, under {report.framework}", f"on {report.batch}"])
     section(console, "paths", [f"{path}: {what}" for path, what in report.ways.items()])
     table = Table("fault", "paths", "operator", "value", "effect", "max abs")
@@ -310,7 +322,9 @@ def show_audit(console: Console, report: AuditReport) -> None:
 
 
 def show_examination(console: Console, examination: Examination) -> None:
-    """Prints the machine and the packages; or, if it was checked, a verdict and all findings."""
+    """Prints the installed kernels and packages. If the examination checked the cells, it also
+    prints the verdict and a table of errors.
+    """
     result = examination
     if result.findings:
         verdicts = Counter(finding.verdict for finding in result.findings)
@@ -342,7 +356,9 @@ def show_examination(console: Console, examination: Examination) -> None:
 
 
 def _describe_extra(extra: str, packages: Sequence[doctor.Package]) -> str:
-    """Returns a line with the versions, and the command that installs what is missing."""
+    """Returns a line with the versions of an extra's packages. If packages are missing, the line
+    has the command that installs them.
+    """
     text = f"{extra}: {', '.join(map(str, packages))}"
     whole = all(each.fits for each in packages)
     return text if whole else f"{text}; pip install 'onernn[{extra}]'"
