@@ -19,23 +19,24 @@ require("apache_beam", "beam")
 from apache_beam.ml.inference.base import ModelHandler  # noqa: E402
 
 _SHOWN = 10_000
-"""Number of characters of an unreadable row that the reason for its rejection shows."""
+"""Maximum number of characters of an unreadable row in the reason for its rejection."""
 
 Row = Mapping[str, Any]
 
 
 class ScorerHandler(ModelHandler):  # type: ignore[misc]
-    """A handler for Beam's `RunInference`: rows in, the same rows with a scorer's outputs out.
+    """A model handler for Beam's `RunInference`. It adds a scorer's outputs to rows.
 
-    Rows are dictionaries, and ``schema`` is the type of their columns. A result is the dictionary
-    of the scorer's row: the kept columns, the outputs and ``rejected``. A row that the schema
-    cannot hold unchanged has nulls for all other columns; its reason has its text.
-    ``min_batch_size``, ``max_batch_size``: the number of rows that are scored together. Wrap the
-    handler in Beam's `KeyedModelHandler` for rows with keys.
+    Rows are dictionaries, and ``schema`` is the schema of their columns. Each result is a
+    dictionary with the kept columns, the outputs and ``rejected``. If the schema cannot hold the
+    values of a row unchanged, the row's result has the reason and the text of the row in
+    ``rejected``, and None in all other columns. ``min_batch_size`` and ``max_batch_size``: the
+    numbers of rows that are scored together. For rows with keys, wrap the handler in Beam's
+    `KeyedModelHandler`.
 
-    The scorer should have ``threads=1``: Beam runs several threads or processes.
+    The scorer should have ``threads=1``, because Beam runs several threads or processes.
 
-    Raises the errors of the scorer for the columns of ``schema``.
+    Raises the errors that the scorer raises for the columns of ``schema``.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -70,7 +71,9 @@ class ScorerHandler(ModelHandler):  # type: ignore[misc]
         model: Scorer,
         inference_args: Mapping[str, Any] | None = None,
     ) -> Iterable[dict[str, Any]]:
-        """Returns the results of rows, in the same order."""
+        """Returns the result of each row, in the order of the rows. Raises `UnsupportedError` for
+        any ``inference_args``.
+        """
         if inference_args:
             raise UnsupportedError(f"inference_args: expected none, got {[*inference_args]}")
         table, bad = read_rows(batch, self._schema)
@@ -81,8 +84,8 @@ class ScorerHandler(ModelHandler):  # type: ignore[misc]
 
 
 def read_rows(rows: Sequence[Row], schema: pa.Schema) -> tuple[pa.Table, dict[int, str]]:
-    """Returns rows as a table, and the reasons why some rows, by their number, have nulls in the
-    table.
+    """Returns a table of the rows, and the reasons to reject rows by the row's number. In the table
+    such a row has only nulls.
     """
     values, bad = list[dict[str, Any]](), dict[int, str]()
     for index, row in enumerate(rows):
@@ -95,7 +98,9 @@ def read_rows(rows: Sequence[Row], schema: pa.Schema) -> tuple[pa.Table, dict[in
 
 
 def _checked(row: Row, schema: pa.Schema) -> dict[str, Any]:
-    """Returns the row with Python's values. Raises if the schema does not hold it unchanged."""
+    """Returns the row with NumPy's values converted to Python's values. Raises an error if the
+    schema cannot hold the row unchanged.
+    """
     if not isinstance(row, Mapping):
         raise TypeError(f"expected a dictionary, got {type(row).__name__}")
     if unknown := row.keys() - {*schema.names}:

@@ -1,4 +1,4 @@
-"""Columns of tables as a model's inputs, and its outputs as columns."""
+"""Conversion of a table's columns to a model's inputs, and of a model's outputs to columns."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _MOST_VALUES = 2**31 - 1  # of one array of lists
 
 
 class Column:
-    """A column of a table as one input.
+    """A column of a table of N rows, converted to the values of one input.
 
-    ``bad``: why a row cannot be an input, by the row's number. ``words``: the work of each row;
-    ``filled``: whether a row has values at all. ``shapes`` (N, K): rows of one batch have the same
-    one; the sequences of a ragged input differ. ``axis``: the batch axis of a dense input. Raises
-    `ShapeError` if no row fits.
+    ``value``: the input. ``name``: the column's name in errors. ``axis``: the batch axis of a dense
+    input. ``bad``: why a row cannot be an input, by the row's number. ``words`` (N): the number of
+    steps of each row, at least 1. ``filled`` (N): whether a row has steps. ``shapes`` (N, K): the
+    sizes of each row that must be equal in all rows of a batch; the lengths of a ragged input's
+    sequences are not among them. Raises `ShapeError` if the column's type does not fit the input.
     """
 
     def __init__(self, value: Value, name: str, column: Any, axis: int = 0) -> None:
@@ -59,8 +60,10 @@ class Column:
         self.words = np.maximum(np.diff(steps), 1)
 
     def _open_lists(self, array: pa.Array) -> Array:
-        """Returns the values of all rows. Keeps the LoD of each level, and the start of each row in
-        it.
+        """Returns the scalars of all rows in one array, without the lists around them.
+
+        Sets ``_lods``, the offsets of the lists of each level of nesting. Sets ``_starts``, the
+        index of each row's first entry in each level.
         """
         self._lods: list[Int64] = []
         self._starts: list[Int64] = [np.arange(len(array) + 1)]
@@ -73,19 +76,23 @@ class Column:
             self._reject(_nulls(array), array, "null")
         self._dtype_is_known = not pa.types.is_null(array.type)
         if not self._dtype_is_known:
-            return np.zeros(len(array), np.uint8)  # every dtype can hold it
+            return np.zeros(len(array), np.uint8)  # uint8 can be cast to every dtype
         if pa.types.is_nested(array.type):
-            return np.empty(len(array), object)  # no numbers
+            return np.empty(len(array), object)  # `_cast` refuses this dtype
         if array.null_count:
             array = array.fill_null(pa.scalar(0).cast(array.type))
         return np.asarray(array.to_numpy(zero_copy_only=False))
 
     def _row_of(self, level: int) -> Int64:
-        """Returns the row of each list of a level, or of each number."""
+        """Returns the row's number for each entry of a level of nesting."""
         return np.repeat(self._rows, np.diff(self._starts[level]))
 
     def _reject(self, wrong: npt.NDArray[np.bool_], values: Any, why: str) -> None:
-        """Marks the rows of entries of the innermost level that is open."""
+        """Adds the rows of wrong entries to ``bad``.
+
+        ``wrong``: whether an entry is wrong, for the entries of the innermost level in ``_starts``.
+        ``values``: these entries; an entry replaces ``{}`` in ``why``.
+        """
         entries = np.flatnonzero(wrong)
         for row, entry in zip(self._row_of(-1)[entries], entries, strict=True):
             self.bad.setdefault(int(row), why.format(values[entry]))
@@ -104,8 +111,10 @@ class Column:
         return cast
 
     def _uniform(self, features: Sequence[int | None]) -> Int64:
-        """Returns the sizes (N, K) of each row's lists below its sequence; rows with unequal sizes
-        are bad.
+        """Returns the sizes (N, K) of the lists inside a row's steps, or inside the row if the
+        input is dense. Rows with lists of unequal or wrong sizes are added to ``bad``.
+
+        ``features``: the K sizes that the input declares, None for an open size.
         """
         rows = len(self._rows)
         out = np.zeros((rows, len(features)), np.int64)
@@ -115,7 +124,7 @@ class Column:
             least, most = np.full(rows, np.iinfo(np.int64).max), np.full(rows, -1)
             np.minimum.at(least, self._row_of(level), lengths)
             np.maximum.at(most, self._row_of(level), lengths)
-            empty = most < 0  # a row without steps does not show their size
+            empty = most < 0  # a row without steps has no lists of this level
             usual = declared if declared is not None else int(most.max(initial=0))
             out[:, index] = np.where(empty, usual, most)
             for row in np.flatnonzero(~empty & (least != most)):
@@ -129,7 +138,10 @@ class Column:
         return out
 
     def batch(self, rows: Int64) -> Batch:
-        """Returns the rows as a batch, in this order; they have the same shape and none is bad."""
+        """Returns a batch of the rows with these numbers, in this order.
+
+        The rows must have equal ``shapes``, and must not be in ``bad``.
+        """
         data = self._leaf[self._entries(-1, rows)]
         shape = tuple(self.shapes[rows[0]])
         declared = self._value.shape
@@ -148,8 +160,7 @@ class Column:
 
     @property
     def value(self) -> Value:
-        """The input, with the dtype and the number of axes that the column has if it leaves these
-        open."""
+        """The input. If the model leaves its dtype or number of axes open, it has the column's."""
         shape = self._value.shape
         axes = 1 + self.shapes.shape[1]
         return replace(
@@ -159,24 +170,24 @@ class Column:
         )
 
     def lengths_differ(self, other: Column) -> npt.NDArray[np.bool_]:
-        """Returns for each row whether its sequences in two ragged inputs differ in length."""
+        """Returns for each row whether its sequences differ in length between two ragged inputs."""
         result = np.zeros(len(self._rows), bool)
         for up in range(min(self._depth, other._depth)):
             mine, theirs = (np.diff(each._starts[each._depth - up]) for each in (self, other))
             result |= mine != theirs
-            if up:  # equally many sequences: the lengths of each must be equal
+            if up:  # the numbers of sequences are equal, their lengths may differ
                 for row in np.flatnonzero(~result).tolist():
                     one, two = (each._parts(row, each._depth - up) for each in (self, other))
                     result[row] = not np.array_equal(one, two)
         return result
 
     def _parts(self, row: int, level: int) -> Int64:
-        """Returns the lengths of a row's lists in a level."""
+        """Returns the lengths of a row's lists in a level of nesting."""
         begin, end = self._starts[level][row : row + 2]
         return np.diff(self._lods[level][begin : end + 1])
 
     def _entries(self, level: int, rows: Int64) -> Int64:
-        """Returns the indices of all entries that these rows have in a level."""
+        """Returns the indices of all entries that these rows have in a level of nesting."""
         starts = self._starts[level]
         counts = starts[rows + 1] - starts[rows]
         ends = np.cumsum(counts)
@@ -189,8 +200,10 @@ def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _whole(column: Any, depth: int) -> pa.Array:
-    """Returns one array of values or of nested lists. If a column has no values, its type is not
-    known; then the array has ``depth`` levels of lists.
+    """Returns a column as one array of scalars or of nested lists.
+
+    A column with only nulls has no type. Then the array has nulls, of the type that has ``depth``
+    levels of lists.
     """
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if isinstance(array, pa.ExtensionArray):
@@ -219,7 +232,10 @@ def parse_type(text: str | pa.DataType) -> pa.DataType:
 
 
 def batch_size(value: Value, axis: int) -> Size | None:
-    """Returns the name in types of the number of rows, if an input has them on this axis."""
+    """Returns the size of an input's axis of rows, as the graph's types name it.
+
+    Returns None if the input is dense and has no such axis.
+    """
     if value.lod_depth:
         return counts_of(value.type)[0]
     shape = value.type.shape
@@ -227,14 +243,16 @@ def batch_size(value: Value, axis: int) -> Size | None:
 
 
 class OpenTypeError(UnsupportedError):
-    """The model leaves the type of an output open, and no row was scored that shows it."""
+    """An error if the model leaves the type of an output open, and no scored row shows the type."""
 
 
 class Result:
-    """An output as a column: lists if it is ragged, else values or lists.
+    """A conversion of an output to a column. Each axis after the axis of rows becomes a level of
+    lists, unless the axis has the known size 1. The sequences of a ragged output also become lists.
 
-    Axes of known size 1 are left out. ``rows``: the name of the number of rows in the graph's
-    types; if the types leave it open, ``axis`` is the axis of rows.
+    ``value``: the output. ``rows``: the sizes of the inputs' axes of rows in the graph's types, see
+    `batch_size`. The axis of a dense output that has such a size is its axis of rows. If no axis or
+    several axes have such a size, ``axis`` is the axis of rows.
     """
 
     def __init__(self, graph: Graph, value: Value, rows: set[Size | None], axis: int) -> None:
@@ -251,9 +269,10 @@ class Result:
             del self._sizes[self._axis]
 
     def by_rows(self, batch: Batch, rows: int, axis: int | None = None) -> Batch:
-        """Returns the batch with its rows, on ``axis`` if that is known, moved to the first axis.
+        """Returns an output of a batch, with its axis of rows moved to the front.
 
-        Raises `UnsupportedError` if it does not have one entry per row.
+        ``rows``: the number of rows of the batch. ``axis``: the axis of rows, if it is known.
+        Raises `UnsupportedError` if the output does not have one entry per row.
         """
         axis = self._axis if axis is None else axis
         if isinstance(batch, Ragged):
@@ -273,10 +292,12 @@ class Result:
     def array(
         self, batches: Sequence[Batch], places: Int64, rows: int, kind: pa.DataType | None
     ) -> pa.Array:
-        """Returns the column: entry i of all batches together belongs to row ``places[i]``.
+        """Returns the column of this output for a table of ``rows`` rows, with nulls for rows that
+        did not run.
 
-        ``kind``: its type, if the caller said it. Raises `OpenTypeError` if no row has a
-        value and the type is not known, and `ShapeError` if values are of another type.
+        Entry i of the concatenated ``batches`` belongs to row ``places[i]``. ``kind``: the expected
+        type of the column, if known. Raises `OpenTypeError` if no row ran and the type is not
+        known, and `ShapeError` if the column has a different type than ``kind``.
         """
         if sum(data_of(each).size for each in batches) > _MOST_VALUES:
             raise BudgetError(
@@ -294,7 +315,9 @@ class Result:
         return entries.take(pa.array(source, mask=source < 0))
 
     def _type(self) -> pa.DataType:
-        """Returns the column's type before anything ran. Raises `OpenTypeError` if it is open."""
+        """Returns the column's type from the graph's types. Raises `OpenTypeError` if they leave it
+        open.
+        """
         if self._dtype is None or self._sizes is None:
             raise OpenTypeError(
                 f"output {self.name!r}: its type is not known before a row was scored; pass it"
@@ -307,7 +330,7 @@ class Result:
         return out
 
     def _lists(self, batch: Batch) -> pa.Array:
-        """Returns an entry a row."""
+        """Returns an array with one entry per row: a scalar or nested lists."""
         data = data_of(batch)
         values = pa.array(np.ascontiguousarray(data).reshape(-1))
         levels = [

@@ -1,4 +1,4 @@
-"""Corpora: the rows of files, cut into windows that are the same whenever they are read."""
+"""Corpora: the rows of files, cut into windows. Each read of a corpus returns the same windows."""
 
 from __future__ import annotations
 
@@ -29,21 +29,24 @@ _CODECS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4", "br": "brotl
 _INTEGER = re.compile(r"0|-?[1-9]\d{0,8}")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 1000
-"""Number of rows of JSON that determine the columns and their types."""
+"""Number of first rows of JSON from which the columns and their types are determined."""
 _CHUNK = 1024  # rows
 _BUFFER = 2**20
 """Number of bytes of each column that are read at a time."""
 _LINE = 2**30
 """Maximum number of bytes of a line."""
 NOTE = "onernn"
-"""The key of a note in the metadata of each file that a scoring writes."""
+"""The key in the metadata of an output file under which `Folder.write` stores its facts."""
 _RAW = 10_000
-"""Number of bytes of an unreadable line that the reason for its rejection shows."""
+"""Maximum number of bytes of an unreadable line in the reason for its rejection."""
 
 
 class Origin(NamedTuple):
-    """Where a row comes from: a file below the corpus, and a line of it, from 1 on, with its text,
-    or a row, from 0 on.
+    """The place in the corpus from which a row was read.
+
+    ``file``: the path of a file relative to the corpus. ``line``, ``text``: in JSON, the number of
+    the row's line, from 1 on, and its text. ``row``: in Parquet, the number of the row in the file,
+    from 0 on.
     """
 
     file: str
@@ -56,8 +59,10 @@ class Origin(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The rows of one output file. ``bad``: why some could not be read, by their number.
-    ``origins``: the origin of a row, by the row's number.
+    """Consecutive rows of a corpus, which become one output file.
+
+    ``number``: the number of the window. ``table``: the rows. ``bad``: why a row could not be read,
+    by the row's number. ``origins``: the origin of each row.
     """
 
     number: int
@@ -66,8 +71,8 @@ class Window(NamedTuple):
     origins: Sequence[Origin]
 
     def digest(self) -> str:
-        """Returns a digest of the rows. Files that hold the same rows in another way have the same
-        one.
+        """Returns a digest of the rows. It does not depend on the files, row groups or compression
+        of the corpus.
         """
         content = pa.BufferOutputStream()
         table = self.table.replace_schema_metadata().combine_chunks()
@@ -84,7 +89,7 @@ class Window(NamedTuple):
         return f"window {self.number} ({self.origins[0]} to {self.origins[-1]})"
 
     def trace(self, scored: pa.Table) -> pa.Table:
-        """Returns the scored rows with the origin of each rejected one in its reason."""
+        """Returns the scored rows, with the origin of each rejected row added to its reason."""
         column = scored[REJECTED]
         if column.null_count < len(column):
             reasons = [
@@ -95,8 +100,9 @@ class Window(NamedTuple):
         return scored
 
     def rejected(self, scored: pa.Table) -> pa.Table:
-        """Returns a table of the rejected rows: file, line or row, reason, and text. A row of
-        Parquet has the text that it would have in JSON.
+        """Returns a table of the rejected rows with the columns file, line, row, reason and text.
+
+        The text of a row of Parquet is the row as JSON.
         """
         reasons = {row: why for row, why in enumerate(scored[REJECTED].to_pylist()) if why}
         origins = [self.origins[row] for row in reasons]
@@ -119,8 +125,8 @@ class Window(NamedTuple):
 
 
 class _Ranges(Sequence[Origin]):
-    """The origins of rows of Parquet: a file, the first row's number, and the number of rows that
-    follow.
+    """A sequence of the origins of rows of Parquet, stored as ranges: a file, the number of the
+    first row, and the number of rows.
     """
 
     def __init__(self, ranges: Iterable[tuple[str, int, int]] = ()) -> None:
@@ -130,7 +136,7 @@ class _Ranges(Sequence[Origin]):
         self._ranges.append((file, start, count))
 
     def take(self, size: int) -> _Ranges:
-        """Returns the first rows, and removes them."""
+        """Removes the first ``size`` origins, and returns them."""
         taken, ranges, self._ranges = _Ranges(), self._ranges, []
         for file, start, count in ranges:
             first = min(size, count)
@@ -153,8 +159,11 @@ class _Ranges(Sequence[Origin]):
 
 
 class Block(NamedTuple):
-    """Rows that can be read without earlier rows: a row group of Parquet, or a file of JSON.
-    ``file``, ``group``: their numbers; ``start``: the number of the first row in the file.
+    """Rows that can be read without reading earlier rows: a row group of Parquet, or a file of
+    JSON.
+
+    ``file``: the number of the file. ``group``: the number of the row group in the file, 0 for
+    JSON. ``start``: the number of the block's first row in the file. ``rows``: the number of rows.
     """
 
     file: int
@@ -166,19 +175,23 @@ class Block(NamedTuple):
 class Corpus:
     """The rows of a file, or of all files in a folder or under a URI, in the order of their names.
 
-    Files are Parquet, or lines of JSON if their names say so. Names that begin with _ or a dot are
-    skipped. Folders named NAME=VALUE are columns: of integers if every value is written as one,
-    else of text. ``inputs``: columns that the model takes; ``keep``: the columns to read in
-    addition, or all. Other columns may be of any types. The columns of all files are joined, with
-    nulls if a file lacks one. The first rows of JSON decide its columns. A JSON value that its
-    column cannot hold unchanged makes the row a bad one. ``name``: the name of the corpus in
-    errors. ``fingerprint``: the files' names, sizes and times. ``rows``: the number of rows, 0 for
-    JSON. ``estimate``: the number of rows; for JSON an estimate by the bytes read so far.
-    ``blocks``: the blocks of Parquet, and of JSON after `set_lines`. A corpus can be pickled.
+    Files are JSON lines if their names end in .jsonl, .ndjson or .json, otherwise Parquet. Names
+    that begin with _ or a dot are skipped. A folder named NAME=VALUE adds the column NAME to its
+    files: a column of integers if all its values are integers, otherwise of text. ``inputs``: the
+    columns that the model takes. ``keep``: the columns to read in addition; by default all. Other
+    columns may have any types. The corpus has the columns of all files; rows of a file without the
+    column have nulls. The first rows of JSON decide the columns of JSON. A row is bad if it has a
+    JSON value that the column cannot hold unchanged.
 
-    Raises `ShapeError` for a column that is not there, `ModelFormatError` naming the file that
-    cannot be read, `UnsupportedError` if there are none, or some of both kinds, and for the folder
-    of a table format; `OSError` as the file system does.
+    ``name``: the name of the corpus in errors. ``fingerprint``: the files' names, sizes and times.
+    ``rows``: the number of rows, 0 for JSON before `set_lines`. ``estimate``: the number of rows;
+    for JSON an estimate from the bytes read so far. ``blocks``: the blocks of Parquet, and of JSON
+    after `set_lines`. A corpus can be pickled.
+
+    Raises `ShapeError` if a column of ``keep`` does not exist, and `ModelFormatError`, which names
+    the file, if a file cannot be read. Raises `UnsupportedError` if there are no files, if some
+    files are JSON and some Parquet, and for the folder of a table format. Also raises the
+    `OSError`s of the file system.
     """
 
     def __init__(
@@ -222,7 +235,7 @@ class Corpus:
         return relative(path, self._root)
 
     def check_unchanged(self) -> None:
-        """Raises `UnsupportedError` if a file was changed since it was listed."""
+        """Raises `UnsupportedError` if a file was changed since this object was made."""
         was, now = (
             {*map(tuple, each)} for each in (self.fingerprint, self._fingerprint(self._list()))
         )
@@ -235,8 +248,10 @@ class Corpus:
     def windows(
         self, size: int, done: Collection[int] = (), only: Collection[int] | None = None
     ) -> Iterator[Window]:
-        """Yields all windows except those that are done, or ``only`` some; a corpus without rows is
-        one window.
+        """Yields windows of ``size`` rows in order. A corpus without rows has one window.
+
+        ``only``: the numbers of the windows to yield. If it is None, all windows are yielded except
+        the numbers in ``done``.
         """
         if only is not None and not only:
             return
@@ -257,13 +272,18 @@ class Corpus:
                 return
 
     def _seek(self, rows: Any) -> tuple[Any, Any]:
-        """Returns the block of each row, and the place of the row in it."""
+        """Returns the index of the block that holds a row, and the row's index in this block.
+
+        ``rows``: the row's number in the corpus, or an array of such numbers.
+        """
         ends = np.cumsum([0, *(each.rows for each in self.blocks)])
         blocks = np.searchsorted(ends[1:], rows, side="right")
         return blocks, rows - ends[blocks]
 
     def runs(self, size: int, windows: Sequence[int]) -> list[range]:
-        """Returns windows, which are in order, as runs of windows that begin in the same block."""
+        """Returns sorted window numbers, grouped into ranges of consecutive windows that begin in
+        the same block. ``size``: the number of rows of a window.
+        """
         blocks, _ = self._seek(np.array(windows) * size)
         result = list[range]()
         for index, (number, block) in enumerate(zip(windows, blocks, strict=True)):
@@ -275,20 +295,22 @@ class Corpus:
 
     @property
     def lines_unknown(self) -> bool:
-        """Whether the lines of the files are to be counted before `runs` knows the blocks."""
+        """Whether `runs` cannot be called yet, because `set_lines` was not called for JSON."""
         return self._json and not self.blocks
 
     def count_lines(self, file: int) -> int:
-        """Returns how many rows a file of JSON has."""
+        """Returns the number of rows of a JSON file."""
         return sum(1 for _ in self._lines(file, file + 1))
 
     def set_lines(self, counts: Sequence[int]) -> None:
-        """Records how many rows each file of JSON has."""
+        """Sets ``blocks`` and ``rows`` from the number of rows of each JSON file."""
         self.blocks = [Block(file, 0, 0, lines) for file, lines in enumerate(counts)]
         self.rows = self.estimate = sum(counts)
 
     def _file_schema(self, chosen: Collection[str] | None) -> pa.Schema:
-        """Returns the chosen columns of files of Parquet. Counts the rows."""
+        """Returns the schema of the chosen columns of Parquet files. Sets the blocks and the number
+        of rows.
+        """
         folders = {path: _folders(self._name(path)) for path in self.paths}
         result = _folder_types(folders.values())
         self._folders = folders
@@ -319,8 +341,8 @@ class Corpus:
 
     @contextmanager
     def _open(self, path: str) -> Iterator[pq.ParquetFile]:
-        """Opens a file of Parquet so that reading keeps a piece of each column in memory. By
-        default pyarrow reads whole row groups ahead.
+        """Opens a Parquet file so that only a piece of each column is in memory at a time. By
+        default pyarrow would read whole row groups.
         """
         with (
             self._system.open_input_file(path) as stream,
@@ -334,15 +356,18 @@ class Corpus:
             rows = pa.concat_tables([rows, table])
             origins.append(path, start, table.num_rows)
             while rows.num_rows >= size:
-                whole = rows.slice(0, size).combine_chunks()  # its rows may be from several blocks
+                whole = rows.slice(0, size).combine_chunks()  # the rows may be in several blocks
                 yield Window(0, whole, {}, origins.take(size))
                 rows, first = rows.slice(size), False
         if rows.num_rows or first:
             yield Window(0, rows.combine_chunks(), {}, origins)
 
     def _tables(self, first: int, skipped: int) -> Iterator[tuple[str, int, pa.Table]]:
-        """Yields some rows of a file: its name, the first row's number, and a table. Begins in a
-        block, after rows that are ``skipped``.
+        """Yields consecutive rows of Parquet: the file's name, the number of the first row in the
+        file, and a table of the rows.
+
+        ``first``: the index of the block to begin with. ``skipped``: the number of rows at the
+        start of this block that are not yielded.
         """
         for number, blocks in groupby(self.blocks[first:], lambda each: each.file):
             groups = [*blocks]
@@ -376,7 +401,7 @@ class Corpus:
             self.estimate = rows
 
     def _lines(self, first: int = 0, stop: int | None = None) -> Iterator[Origin]:
-        """Yields the lines of files that are not blank."""
+        """Yields the lines that are not blank, of the JSON files from ``first`` to ``stop`` - 1."""
         before = 0
         for path, size in [*zip(self.paths, self._sizes, strict=True)][first:stop]:
             name = self._name(path)
@@ -392,8 +417,11 @@ class Corpus:
             before += size
 
     def _sample_schema(self, chosen: Collection[str] | None) -> pa.Schema:
-        """Returns the chosen columns of the first rows. If a column has no values there, later rows
-        decide its type. A column without any value is text, or integers if the model takes it.
+        """Returns the schema of the chosen columns of JSON, from the first rows.
+
+        If a column has no values in these rows, later rows decide its type. A column without any
+        value in the corpus is text. If the model takes such a column, it is null, or has lists of
+        integers if its rows have lists.
         """
         rows, lines = list[dict[str, Any]](), self._lines()
         for count, line in enumerate(lines, 1):
@@ -424,8 +452,10 @@ class Corpus:
         return pa.schema(types.items())
 
     def _read(self, number: int, lines: list[Origin]) -> Window:
-        """Returns the rows of JSON; rows that cannot be read have nulls. pyarrow's own reader is
-        not used: it drops columns that come late, stops at a bad line, and crashes at some lines.
+        """Returns a window of rows of JSON. Rows that cannot be read have nulls.
+
+        This does not use pyarrow's JSON reader, which drops columns that are missing in the first
+        rows, stops at a bad line, and crashes at some lines.
         """
         schema = self.schema
         rows, bad = list[dict[str, Any]](), dict[int, str]()
@@ -451,8 +481,8 @@ class Corpus:
         return Window(number, _table(rows, schema), bad, lines)
 
     def _check_row(self, row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
-        """Returns the row. Raises `ValueError` for values that their column would change or
-        lose.
+        """Returns the row. Raises `ValueError` if a value has no column, or if the value's column
+        cannot hold it unchanged.
         """
         late = row.keys() - {*self._schema.names}
         if late and self._all:
@@ -469,7 +499,7 @@ class Corpus:
 
 @contextmanager
 def _format_errors(path: str) -> Iterator[None]:
-    """Errors name the file that cannot be read."""
+    """Raises `ModelFormatError`, which names the file, if the block cannot read its content."""
     try:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:
@@ -479,7 +509,10 @@ def _format_errors(path: str) -> Iterator[None]:
 
 
 def _join_schemas(own: pa.Schema, schema: pa.Schema) -> pa.Schema:
-    """Returns the columns of both, each of a type that holds the values of both."""
+    """Returns the columns of both schemas. The type of a common column holds the values of both.
+
+    Raises `pa.ArrowException` if there is no such type.
+    """
     result = pa.unify_schemas([schema, own.remove_metadata()], promote_options="permissive")
     for field in own:
         kinds = [each.field(field.name).type for each in (own, schema) if field.name in each.names]
@@ -493,14 +526,14 @@ def _join_schemas(own: pa.Schema, schema: pa.Schema) -> pa.Schema:
 
 
 def _folders(name: str) -> dict[str, str | None]:
-    """Returns the values of the columns that a file's folders are, named NAME=VALUE."""
+    """Returns VALUE by NAME for each folder named NAME=VALUE in the path of a file."""
     pairs = (part.partition("=") for part in name.split("/")[:-1] if "=" in part)
     result = {unquote(column): unquote(value) for column, _, value in pairs}
     return {column: None if value == _NULL else value for column, value in result.items()}
 
 
 def _folder_types(folders: Iterable[Mapping[str, str | None]]) -> pa.Schema:
-    """Returns the columns that folders are."""
+    """Returns the schema of the columns that folders named NAME=VALUE add."""
     values: dict[str, list[str]] = {}
     for each in folders:
         for name, value in each.items():
@@ -516,24 +549,28 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _repeat(value: str | None, kind: pa.DataType, count: int) -> pa.Array:
-    """Returns the value of a folder as a column, or nulls."""
+    """Returns a column of ``count`` times the same value, or of nulls if the value is None."""
     return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value).cast(kind), count)
 
 
 def _unpack(raw: Any, name: str) -> Any:
-    """Returns the stream of a file's content, decompressed if the file's name has such a suffix."""
+    """Returns a stream of a file's content, decompressed if the name ends in .gz, .bz2 or so on."""
     codec = _CODECS.get(name.lower().rpartition(".")[2])
     return pa.CompressedInputStream(raw, codec) if codec else raw
 
 
 def _unify(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Returns the type that holds values of both. Raises `pa.ArrowException` if there is none."""
+    """Returns a type that holds the values of both types. Raises `pa.ArrowException` if there is
+    none.
+    """
     schemas = [pa.schema([("", one)]), pa.schema([("", other)])]
     return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 
 
 def _common_type(values: list[Any]) -> pa.DataType:
-    """Returns the type that most of these JSON values have. Rows with other types are bad."""
+    """Returns a type that holds all of these JSON values, or else the most frequent types of
+    them.
+    """
     errors = (pa.ArrowException, ValueError, OverflowError)
     with suppress(*errors):
         return pa.array(values).type
@@ -549,7 +586,7 @@ def _common_type(values: list[Any]) -> pa.DataType:
 
 
 def _inner(kind: pa.DataType) -> list[pa.Field]:
-    """Returns the fields of a list or struct."""
+    """Returns the fields of a list or struct type, empty for other types."""
     return [kind.field(index) for index in range(kind.num_fields)]
 
 
@@ -558,7 +595,7 @@ def _is_known(kind: pa.DataType) -> bool:
 
 
 def _settle(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
-    """Returns the type with ``leaf`` in place of parts that have no value in any row."""
+    """Returns the type with ``leaf`` in place of each null type in it."""
     if pa.types.is_null(kind):
         return leaf
     inner = [each.with_type(_settle(each.type, leaf)) for each in _inner(kind)]
@@ -568,8 +605,9 @@ def _settle(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
 
 
 def holds(kind: pa.DataType, value: Any) -> bool:
-    """Returns whether a column of this type holds a value of Python unchanged; of types that JSON
-    lacks, pyarrow knows.
+    """Returns whether a column of this type can hold a Python value unchanged.
+
+    Returns True for types that JSON lacks; pyarrow raises an error if a value does not fit them.
     """
     if value is None:
         return True
@@ -597,10 +635,12 @@ _ACCEPTED: dict[pa.DataType, frozenset[type]] = {
         pa.type_for_alias(f"{sign}int{bits}"): frozenset({int, type(None)})
         for sign in ("", "u")
         for bits in (8, 16, 32, 64)
-    },  # values that a type cannot hold are refused by pyarrow
+    },  # pyarrow raises an error for integers outside of the type's range
     **dict.fromkeys((pa.float32(), pa.float64()), frozenset({float, int, type(None)})),
 }
-"""Types of values by the type of a column; `pa.array` would make 7 of "007" and 1 of true."""
+"""The Python types of values that a column may hold, by the column's type. Without this check
+`pa.array` would convert "007" to 7 and true to 1.
+"""
 
 
 def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -609,7 +649,7 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def _explain_line(line: Origin, error: Exception) -> str:
-    """Returns why a line is not a row, and its text."""
+    """Returns the reason why a line is not a row, followed by the text of the line."""
     text = line.text.strip()
     cut = f"... ({len(text):,} bytes)" if len(text) > _RAW else ""
     raw = text[:_RAW].decode(errors="backslashreplace")
@@ -617,8 +657,8 @@ def _explain_line(line: Origin, error: Exception) -> str:
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    """Returns the row. Raises `ValueError` or `RecursionError` if it is not a valid row, or if a
-    dictionary would lose a part of it.
+    """Returns the JSON object in a line. Raises `ValueError` if the line is not a valid JSON object
+    or has a name twice, and `RecursionError` if it is nested too deeply.
     """
     row = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     if not isinstance(row, dict):
@@ -637,9 +677,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 def _is_infinite(column: Any) -> bool:
-    """Returns whether a column has infinity somewhere: a number beyond float64 may have become
-    it.
-    """
+    """Returns whether a column holds infinity, which JSON numbers beyond float64 become."""
     kind = column.type
     if pa.types.is_list(kind):
         return _is_infinite(pc.list_flatten(column))

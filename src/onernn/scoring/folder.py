@@ -27,18 +27,18 @@ from onernn.scoring.systems import open_system, shown
 MANIFEST = "_scoring.json"
 ATTEMPTS = "_attempts.json"
 MOST_ATTEMPTS = 3
-"""How many processes may end while they score a window."""
+"""The number of processes that may die while they score a window, before the window is given up."""
 _PART = re.compile(r"part-(\d{6,})\.parquet")
 _DIGEST = re.compile(rb'"sha256": "([0-9a-f]{64})"')
 _BLANK = b"0" * 64
-"""What a part's digest is computed with in its own place."""
+"""The text that replaces a file's digest in the file while the digest is computed."""
 _FOOTER = 2**26
-"""Maximum number of bytes of a footer that is read."""
+"""Maximum number of bytes of a Parquet footer that is read."""
 
 
 class Part(NamedTuple):
-    """The rows of a window in the folder, how many of them were rejected, and the digest of the
-    window's rows in the corpus.
+    """The facts about the file of one window. ``rows``, ``rejected``: the number of its rows and of
+    its rejected rows. ``source``: the digest of the window's rows in the corpus.
     """
 
     rows: int
@@ -49,10 +49,11 @@ class Part(NamedTuple):
 class Folder:
     """The files of windows in a folder, on this machine or in an object store.
 
-    A file gets its name when all its bytes are on the disk. A file's metadata holds its window, its
-    `Part`, a digest of the folder's settings, and a digest of the file's other bytes. ``parts``:
-    the windows whose files are unchanged; ``repaired``: changed files, and why. `MANIFEST` holds
-    how the folder is scored; readers of data sets skip names that begin with _.
+    A file gets its final name when all its bytes are on the disk. The metadata of a file holds the
+    number of its window, its `Part`, a digest of the folder's settings, and a digest of the file's
+    other bytes. ``parts``: the `Part` of each window whose file is unchanged. ``repaired``: the
+    files that must be scored again, with the reason. The file `MANIFEST` holds the settings with
+    which the folder is scored. Readers of data sets skip this file, as its name begins with _.
     """
 
     def __init__(self, where: str) -> None:
@@ -67,13 +68,12 @@ class Folder:
 
     @contextmanager
     def hold(self, asked: Mapping[str, Any], corpus: list[Any]) -> Iterator[None]:
-        """Checks the folder, and locks it while the block runs. An object store has no locks: two
-        runs there write the same bytes twice.
+        """Checks the folder, and locks it while the block runs. Object stores have no locks; two
+        runs in one folder there both write the same bytes.
 
-        ``corpus``: the facts about the corpus that need no reading of rows. Raises
+        ``asked``: the settings of the run. ``corpus``: the corpus's `Corpus.fingerprint`. Raises
         `UnsupportedError` if a different process scores into the folder, if the folder was begun
-        with settings that differ from ``asked``, or if it holds foreign files. Nothing is changed
-        then.
+        with different settings, or if it holds foreign files. Then nothing is changed.
         """
         kind = self._system.get_file_info(self._path).type
         if kind not in (FileType.Directory, FileType.NotFound):
@@ -114,7 +114,7 @@ class Folder:
             os.close(handle)
 
     def _names(self) -> dict[str, bool]:
-        """Returns the names in the folder, and whether each is a file and not a link."""
+        """Returns whether each name in the folder is a file and not a link, by name."""
         selector = FileSelector(self._path, allow_not_found=True)
         infos = self._system.get_file_info(selector)
         return {
@@ -137,7 +137,10 @@ class Folder:
         return windows
 
     def _check_manifest(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns how the folder was begun."""
+        """Returns the settings with which the folder was begun, from its manifest.
+
+        Raises `UnsupportedError` if they differ from ``asked``, or if the manifest is damaged.
+        """
         begun = self.read_json(MANIFEST)
         if begun.get("request") != _digest(begun):
             raise UnsupportedError(
@@ -161,22 +164,24 @@ class Folder:
         )
 
     def was_scored_from(self, corpus: list[Any]) -> bool:
-        """Returns whether the corpus has the files that the folder was scored from before."""
+        """Returns whether an earlier run in the folder had a corpus with this fingerprint."""
         return corpus in (self._begun["corpus"], self._begun.get("seen"))
 
     def accept(self, corpus: list[Any]) -> None:
-        """Records the corpus as one that has the rows of the folder."""
+        """Writes to the manifest that a corpus with this fingerprint has the rows of the folder."""
         self._begun["seen"] = corpus
         self._write(MANIFEST, self._text())
 
     def drop(self, window: int, why: str) -> None:
-        """Treats a part as one that has to be scored again."""
+        """Removes a window from ``parts``, so that it is scored again. ``why``: the reason."""
         del self.parts[window]
         self.repaired.append(f"{self.name}/{_name(window)}: {why}")
 
     def check_parts(self, count: int, complete: bool = False) -> None:
-        """Raises `UnsupportedError` for a part after the last window, or if one is missing and
-        the folder should be ``complete``."""
+        """Raises `UnsupportedError` if the folder has a file of a window after the last one.
+
+        ``count``: the number of windows. If ``complete``, a missing file also raises the error.
+        """
         there = _windows(self._names())
         for name, window in there.items():
             if window >= count:
@@ -187,12 +192,14 @@ class Folder:
             raise UnsupportedError(f"{name} was removed during the run; run the command again")
 
     def schema(self) -> pa.Schema:
-        """Returns the columns of the files; there is one."""
+        """Returns the columns of the files. At least one file must exist."""
         with self._system.open_input_file(self._file(_name(min(self.parts)))) as stream:
             return pq.read_schema(stream)
 
     def write(self, window: int, table: pa.Table, part: Part) -> None:
-        """Writes the file of a window with all its bytes, or none. Raises `OSError` naming it."""
+        """Writes the file of a window completely or not at all. Raises `OSError`, which names the
+        file.
+        """
         content = pa.BufferOutputStream()
         note = {"window": window, **part._asdict(), "request": self._begun["request"]}
         with pq.ParquetWriter(
@@ -202,7 +209,7 @@ class Folder:
             text = json.dumps({**note, "sha256": _BLANK.decode()})
             writer.add_key_value_metadata({NOTE: text})
         blank = content.getvalue().to_pybytes()
-        place = [*_DIGEST.finditer(blank)][-1].start(1)  # columns may also hold a text of this form
+        place = [*_DIGEST.finditer(blank)][-1].start(1)  # the values of columns may also match
         digest = sha256(blank).hexdigest().encode()
         self._write(_name(window), blank[:place] + digest + blank[place + len(digest) :])
 
@@ -221,12 +228,12 @@ class Folder:
         if self._is_local:
             with replacing(self._file(name)) as stream:
                 stream.write(content)
-        else:  # an object has its name once it is whole
+        else:  # an object store shows an object only after all its bytes were written
             with self._system.open_output_stream(self._file(name), compression=None) as stream:
                 stream.write(content)
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Returns the content of a file; empty if it cannot be read."""
+        """Returns the object in a JSON file, or an empty dict if the file cannot be read."""
         try:
             with self._system.open_input_stream(self._file(name), compression=None) as stream:
                 content = json.loads(stream.read())
@@ -235,7 +242,9 @@ class Folder:
         return content if isinstance(content, dict) else {}
 
     def write_attempts(self, attempts: Mapping[int, int]) -> None:
-        """Writes how often windows were begun and not ended. Nothing is lost if that fails."""
+        """Writes how often each window was begun and not finished. Errors of the file system are
+        ignored.
+        """
         file = self._file(ATTEMPTS)
         with suppress(OSError):
             if not attempts:
@@ -245,7 +254,9 @@ class Folder:
                     stream.write(json.dumps(attempts).encode())
 
     def _read_part(self, name: str, window: int) -> Part | str:
-        """Returns the part, or why the file is not what this scoring writes for a window."""
+        """Returns the `Part` in a file, or the reason why the file is not this run's file of the
+        window.
+        """
         with self._system.open_input_file(self._file(name)) as stream:
             note = _read_note(stream)
         if isinstance(note, str):
@@ -258,14 +269,14 @@ class Folder:
 
 
 _CORPUS = {"corpus", "seen", "request"}
-"""Keys of a manifest besides the way in which a folder is scored: the corpus that it was begun
-with, the same one as it was last, and a digest of all but the latter.
+"""Keys of a manifest that are not settings: the fingerprint of the corpus in the first run, its
+fingerprint in the last run, and a digest of the settings and the first fingerprint.
 """
 _REMEDIES = {
     "onernn": "continue with onernn {}",
     "instruction_set": "continue on such a CPU, or on a better one with ONERNN_MAX_ISA={}",
 }
-"""What to do if a folder was begun in another way."""
+"""What to do if a folder was begun with a different value of a setting, by the setting."""
 
 
 def _digest(begun: Mapping[str, Any]) -> str:
@@ -274,7 +285,7 @@ def _digest(begun: Mapping[str, Any]) -> str:
 
 
 def _windows(names: Iterable[str]) -> dict[str, int]:
-    """Returns the windows of files by their names, as `Folder.write` forms them."""
+    """Returns the window's number for each name that `Folder.write` gives to a file."""
     numbers = {name: int(match[1]) for name in names if (match := _PART.fullmatch(name))}
     return {name: number for name, number in numbers.items() if name == _name(number)}
 
@@ -284,7 +295,9 @@ def _name(window: int) -> str:
 
 
 def _read_note(stream: Any) -> dict[str, Any] | str:
-    """Returns the note in a file, or why the file is not as a run wrote it."""
+    """Returns the note that `Folder.write` wrote into a file's metadata, or the reason why the file
+    is damaged.
+    """
     size = stream.size()
     stream.seek(max(size - 8, 0))
     length = int.from_bytes(stream.read(8)[:4], "little") + 8
@@ -308,10 +321,11 @@ def _read_note(stream: Any) -> dict[str, Any] | str:
 
 
 class Attempts:
-    """The number of unfinished attempts for each window: a window may kill its process.
+    """The number of unfinished attempts to score each window. A window may end its process, for
+    example because it needs too much memory.
 
-    ``suspects``: windows that earlier processes did not finish; ``given_up``: windows with three
-    unfinished attempts.
+    ``suspects``: the windows that earlier processes began and did not finish. ``given_up``: the
+    windows with three unfinished attempts.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -327,7 +341,7 @@ class Attempts:
 
     @contextmanager
     def attempt(self, window: int) -> Iterator[None]:
-        """Counts an attempt; the block scores the window."""
+        """Counts an attempt to score a window until the block ends."""
         with self._lock:
             self._counts[window] = self._counts.get(window, 0) + 1
             self._running.add(window)
@@ -340,8 +354,8 @@ class Attempts:
                 self._running.discard(window)
 
     def close(self) -> None:
-        """Forgets all attempts except those at windows that this process did not begin, and those
-        at which it is stopped from outside.
+        """Writes the attempts without the unfinished attempts of this process, and without the
+        windows that were given up, so that the next run tries these windows again.
         """
         counts = {w: n - (w in self._running) for w, n in dict(self._counts).items()}
         self._folder.write_attempts({w: n for w, n in counts.items() if 0 < n < MOST_ATTEMPTS})

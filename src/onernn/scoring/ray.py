@@ -16,11 +16,11 @@ from onernn.scoring.folder import MOST_ATTEMPTS
 
 T = TypeVar("T")
 _LARGEST = 2**31 - 2**20
-"""Maximum number of bytes of a row of Ray's data sets."""
+"""Maximum number of bytes of a row of a Ray data set."""
 
 
 class GivenUp(NamedTuple):
-    """A window that three processes began and did not end."""
+    """The description of a window that three processes began to score and did not finish."""
 
     window: str
 
@@ -33,13 +33,16 @@ def score_windows(
     work: Callable[[Window], T],
     workers: int | None,
 ) -> Iterator[T | tuple[int, GivenUp]]:
-    """Yields what ``work`` returns for each window that is not done, or for ``only`` some, in any
-    order.
+    """Yields the results of ``work`` for windows of a corpus, in any order.
 
-    Tasks read the windows of a block of the corpus each, and ``workers`` actors, by default one per
-    CPU of the cluster, work on windows as they come. Ray starts both again if their process or node
-    is lost. A row of Ray's data set is a window, so that no block of Ray's divides one. An error of
-    the corpus or the work is raised here as it was raised there; Ray's errors are `LibraryError`s.
+    ``size``: the number of rows of a window. The windows are those in ``only``, or if it is None
+    those that are not in ``done``. Each Ray task reads the windows that begin in one block of the
+    corpus. ``workers`` actors, by default one per CPU of the cluster, call ``work``. Ray starts
+    tasks and actors again if their process or node is lost. Each row of the Ray data set holds one
+    window, so that Ray never divides a window.
+
+    Raises the errors that reading the corpus and ``work`` raise on a node, and `LibraryError` for
+    Ray's own errors.
     """
     ray, data = require("ray", "ray"), require("ray.data", "ray")
     if not ray.is_initialized():
@@ -75,8 +78,11 @@ def score_windows(
 
 
 class _Step:
-    """Makes rows of rows by a function, to which it passes the object that is ``kept`` in Ray's
-    object store, and ``more``. An error becomes a row.
+    """A function from a row of a Ray data set to the rows of its results.
+
+    It calls ``function`` with three arguments: the object that ``kept`` refers to in Ray's object
+    store, the arguments ``more``, and the content of the row. If ``function`` raises an error, the
+    error becomes the content of a row.
     """
 
     def __init__(self, function: Callable[..., Iterator[Any]], kept: Any, *more: Any) -> None:
@@ -120,7 +126,9 @@ def _count_lines(corpus: Corpus, file: int) -> Iterator[tuple[int, int]]:
 
 
 def _read(corpus: Corpus, size: int, run: range) -> Iterator[Window]:
-    """Yields windows whose tables are bytes: a pickle of a part of a table holds all of it."""
+    """Yields the windows of a run, with each table as bytes in Arrow's format. A pickle of a part
+    of a table would hold the whole table.
+    """
     for one in corpus.windows(size, only=run):
         content = pa.BufferOutputStream()
         with pa.ipc.new_stream(content, one.table.schema) as stream:
@@ -146,7 +154,7 @@ def _work(
 
 
 class _Attempts:
-    """Counts how often windows are begun and not ended."""
+    """A Ray actor that counts, for each window, how often processes began and did not finish it."""
 
     def __init__(self) -> None:
         self._counts = Counter[int]()

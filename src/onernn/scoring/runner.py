@@ -32,18 +32,19 @@ from onernn.scoring.scorer import REJECTED, WORDS, Scorer
 from onernn.scoring.systems import hiding_secrets
 
 WINDOW = 4096
-"""Number of rows of an output file: if a run is killed, each of its threads loses at most this many
-rows.
+"""Default number of rows of an output file. If a run is killed, each of its threads loses the work
+of at most this many rows.
 """
 T = TypeVar("T")
 
 
 class Summary(NamedTuple):
-    """A summary of the folder. ``windows_before``: the windows that an earlier run had scored;
-    ``repaired``: files that were changed after a run, with the reason; they were scored again.
-    ``seconds``: the time of this run.
+    """The result of `score`, whose docstring has an example.
 
-    `score` returns it, with an example.
+    ``rows``, ``rejected`` and ``windows``: the number of rows, of rejected rows and of files in the
+    folder. ``windows_before``: the number of files that earlier runs wrote. ``seconds``: the time
+    of this run. ``repaired``: files that were scored again because they had changed after a run,
+    with the reason.
     """
 
     rows: int
@@ -83,24 +84,27 @@ def score(
 
     ``corpus``: a file, folder or URI of Parquet or JSON lines. ``output``: a folder, or its URI in
     an object store. ``keep``: the columns that are copied to the output, by default all.
-    ``window``: rows of a file; memory depends on it, not on the corpus. ``workers``: threads, or
-    actors of Ray; by default one per core. ``engine``: with "ray", the nodes of Ray's cluster read,
-    score and write; all of them must see the corpus and the folders. ``rejected``: a folder for the
-    file, line or row, reason and text of rows that cannot be scored. ``progress`` is called with
-    the number of finished rows, of rejected rows, and of all rows (0 if unknown, an estimate for
-    JSON lines). `Scorer` explains the other arguments, and `Session` those from ``dtype`` on.
+    ``window``: the number of rows of an output file; the memory of the run depends on this number,
+    not on the size of the corpus. ``workers``: the number of threads, or of actors of Ray; by
+    default one per core. ``engine``: with "ray", the nodes of Ray's cluster read, score and write;
+    each node must have access to the corpus and the folders. ``rejected``: a folder for a table of
+    the rows that cannot be scored, with file, line or row, reason and text. ``progress``: a
+    function that is called with the number of finished rows, of rejected rows, and of all rows (0
+    if unknown, an estimate for JSON lines). `Scorer` explains the other arguments, and `Session`
+    the arguments from ``dtype`` on.
 
-    If it is called again with the same arguments, or as a command, it continues. It scores a window
-    if its file is missing or was changed in any byte. The files have the same bytes after any kill
-    and for any number of workers. When it returns, the folder has every row once. The column
-    ``rejected`` says which row has no outputs, and why; ``strict`` raises `ShapeError` for it
-    instead. If names, sizes or times of the corpus's files changed, its rows are compared with
-    those that were scored: if some differ, it raises `UnsupportedError`, or with ``accept_input``
-    scores their windows again.
+    A second call with the same arguments, or the command ``onernn score``, continues an unfinished
+    run. It scores a window if the window's file is missing or has changed in any byte. The files
+    have the same bytes after any kill and for any number of workers. When the function returns,
+    the folder has every row once. If a row has no outputs, the column ``rejected`` says why; with
+    ``strict`` such a row raises `ShapeError` instead. If names, sizes or times of the corpus's
+    files changed, the rows of the corpus are compared with the rows that were scored. Changed rows
+    raise `UnsupportedError`, or with ``accept_input`` their windows are scored again.
 
-    Raises `UnsupportedError` if the folder belongs to a different model, corpus, options, version
-    or instruction set, if it holds foreign files, or if the corpus changes during the run. Raises
-    `UnforeseenError` naming windows that three processes began and did not finish.
+    Raises `UnsupportedError` if the folder was begun with a different model, corpus, option,
+    version or instruction set, if the folder holds foreign files, or if the corpus changes during
+    the run. Raises `UnforeseenError`, which names the windows that three processes began and did
+    not finish.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -159,7 +163,11 @@ def score(
 
 
 def _check_places(corpus: str, folders: list[str]) -> None:
-    """Raises `UnsupportedError` for a folder in which another one's readers would see its files."""
+    """Raises `UnsupportedError` if an output folder is inside the corpus or another output folder.
+
+    A reader of the outer folder would read the files of the inner one, unless the inner folder's
+    name begins with _ or a dot.
+    """
     for index, folder in enumerate(folders, 1):
         for other in (each for at, each in enumerate([corpus, *folders]) if at != index):
             inside = f"{folder}/".startswith(f"{other}/")
@@ -173,8 +181,9 @@ def _check_places(corpus: str, folders: list[str]) -> None:
 def _describe(
     model: Graph, scorer: Scorer, source: Corpus, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns all that decides the bytes of a folder except the rows: meanings, so that other
-    spellings of the same are equal.
+    """Returns all settings that, together with the rows, decide the bytes of the output files.
+
+    Equal settings are equal however the caller wrote them.
     """
     named = dict(options)
     if passes := named.pop("passes", None):
@@ -193,7 +202,7 @@ def _describe(
 
 @cache
 def _environment() -> dict[str, str]:
-    """Returns the versions and instruction set on which the last bits of results depend."""
+    """Returns onernn's version and the instruction set, which decide the last bits of results."""
     try:
         instructions = load_kernels().isa
     except LibraryError:
@@ -202,7 +211,10 @@ def _environment() -> dict[str, str]:
 
 
 def _check_corpus(folder: Folder, source: Corpus, window: int, accept: bool) -> None:
-    """Compares the rows of finished windows with the corpus, if its files were changed."""
+    """Compares the rows of finished windows with the corpus, if the corpus's files were changed.
+
+    Drops the windows with changed rows if ``accept`` is true, else raises `UnsupportedError`.
+    """
     if source.rows:
         folder.check_parts(-(-source.rows // window))
     if folder.was_scored_from(source.fingerprint):
@@ -226,8 +238,11 @@ def _check_corpus(folder: Folder, source: Corpus, window: int, accept: bool) -> 
 
 @dataclass(frozen=True)
 class Work:
-    """Scores windows and writes their files. It can be pickled. ``traces``: folders for rejected
-    rows.
+    """A function that scores a window and writes its file. It can be pickled.
+
+    ``folder``: the folder of the files. ``traces``: the folders for rejected rows, at most one.
+    ``strict``: whether a rejected row is an error. ``environment``: the result of `_environment` in
+    the process that began the run.
     """
 
     scorer: Scorer
@@ -237,10 +252,13 @@ class Work:
     environment: dict[str, str]
 
     def __call__(self, one: Window) -> tuple[int, Part | OpenTypeError]:
-        """Returns the window's number and its part, or why it has to wait for a different window.
-        Writes the file of rejected rows before the part's file. Raises what `Scorer` raises,
-        `ShapeError` for a row that ``strict`` forbids, and `UnsupportedError` if the
-        ``environment`` differs.
+        """Returns the window's number, and the `Part` that describes the window's file.
+
+        If no row of the window shows the type of an output, returns an `OpenTypeError` in place of
+        the part: then the window must wait until another window has shown the type. Writes the file
+        of rejected rows before the window's file. Raises the errors of `Scorer`, `ShapeError` for a
+        rejected row if ``strict``, and `UnsupportedError` if this process has a different
+        ``environment``.
         """
         for name, here in _environment().items():
             if here != self.environment[name]:
@@ -268,7 +286,10 @@ class Work:
 
 
 class _Run:
-    """Scores the windows that a folder lacks."""
+    """A run that scores all windows whose files are missing from a folder.
+
+    ``progress``: see `score`.
+    """
 
     def __init__(
         self,
@@ -287,7 +308,9 @@ class _Run:
         self._given_up: dict[int, str] = {}
 
     def __call__(self, engine: str, workers: int | None) -> None:
-        """Scores. Raises `UnforeseenError` naming the windows that were given up."""
+        """Scores the missing windows. Raises `UnforeseenError`, which names the windows that three
+        processes began and did not finish.
+        """
         parts = self._folder.parts
         self._rows = sum(part.rows for part in parts.values())
         self._rejected = sum(part.rejected for part in parts.values())
@@ -311,7 +334,9 @@ class _Run:
             )
 
     def _pass(self, engine: str, workers: int | None, again: bool = False) -> None:
-        """Scores the windows that are not done; ``again``: only the windows that had to wait."""
+        """Scores the windows that are not done. ``again``: scores only the windows that waited
+        because the type of an output was not known.
+        """
         done, only = {*self._folder.parts}, [*self._open] if again else None
         if done:
             self._work.scorer.expect(self._folder.schema())
@@ -351,7 +376,9 @@ _running: list[Attempts] = []
 
 
 def stop() -> None:
-    """Tells running scorings that their process will end, which is not a window's fault."""
+    """Ends the attempts of all runs of this process, so that the windows which are being scored do
+    not count as failed. For use before a signal ends the process.
+    """
     for each in _running:
         each.close()
 
@@ -362,8 +389,10 @@ def in_turn(
     threads: int,
     alone: Collection[int] = (),
 ) -> Iterator[T]:
-    """Yields the results in order, by threads: few windows wait, and the next ones are not read.
-    While a window of ``alone`` runs, no other window runs.
+    """Yields the results of ``work`` in the order of the windows.
+
+    At most 2 * ``threads`` windows are read before their results are yielded. ``alone``: the
+    numbers of windows that run while no other window runs.
     """
     waiting = deque[Future[T]]()
     pool = ThreadPoolExecutor(threads)

@@ -1,4 +1,6 @@
-"""Scores the rows of a table: batches of similar length, a reason for each row that is bad."""
+"""Scores the rows of a table, in batches of rows with similar lengths. A row that cannot be scored
+gets a reason.
+"""
 
 from __future__ import annotations
 
@@ -25,31 +27,36 @@ from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.scoring.columns import Column, OpenTypeError, Result, batch_size, parse_type
 
 WORDS = 20_000
-"""Number of steps of a batch: enough for the kernels, and the values of the batch stay small."""
+"""Maximum number of steps of a batch. The kernels are fast with so many steps, and the values of
+the batch take little memory.
+"""
 REJECTED = "rejected"
-"""The column that says why a row was not scored, null for all others."""
+"""The column with the reason why a row was not scored. It is null for all scored rows."""
 _SPARSE = 100
-"""For this many rows of a batch, one row is compared with a run of its own."""
+"""If rows may depend on each other, one row per this many rows of a batch also runs by itself."""
 _CLOSE, _NEAR = 1e-3, 0.05
-"""Largest difference relative to the largest value, in float32 and in narrower types. Batches of
-other sizes are rounded otherwise; other rows change far more."""
+"""Largest allowed differences between a row's outputs by itself and in a batch, relative to the
+largest value, for float32 and for narrower dtypes. Rounding causes smaller differences. If rows
+depend on each other, the differences are far larger."""
 
 
 class Scorer:
-    """A model that scores tables: see `__call__`. It can be pickled, because its session can.
+    """A model that scores tables: see `__call__`. A scorer can be pickled.
 
-    ``model``: a `Session`, or a model for one, with the options of `Session` from ``dtype`` on.
-    ``inputs``: the column of each input; by default the input's name. ``outputs``: the column of
-    each output; outputs that are not listed are left out; by default all outputs, by their names.
-    ``words``: the maximum number of steps of a batch, unless one row has more. ``batch_axis``: the
-    axis of rows of dense inputs and outputs, one integer for all or by name; the last axis of
-    arrays with fewer axes. For most outputs the axis is known. ``types``: the types of columns by
-    output, as pyarrow's or by name, such as "list<float>": an output whose type the model leaves
-    open needs one if no row was scored yet. ``keep``: the columns of the table that the result
-    keeps, before the outputs; by default all.
+    ``model``: a `Session`, or a model, for which the arguments from ``dtype`` on are the options of
+    `Session`. ``inputs``: the column of each input; by default a column with the input's name.
+    ``outputs``: the column of each output; by default each output gets a column with its name.
+    Outputs that are not listed are left out. ``words``: the maximum number of steps of a batch; a
+    row with more steps is a batch by itself. ``batch_axis``: the axis of dense inputs and outputs
+    that counts rows, as one integer for all of them or by name. An array with fewer axes has its
+    rows on the last axis. For most outputs the graph shows the axis, and ``batch_axis`` is not
+    used. ``types``: the types of the outputs' columns by output, as pyarrow's types or as names
+    such as "list<float>". If the model leaves the type of an output open, and no row was scored
+    yet, this output needs a type. ``keep``: the columns of the table that the result keeps, before
+    the outputs; by default all.
 
-    Raises `ShapeError` for names that the model does not have, and for two outputs of one column;
-    `UnsupportedError` for a compiled file.
+    Raises `ShapeError` for names that the model does not have, and if two outputs have the same
+    column. Raises `UnsupportedError` for a compiled file.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -127,17 +134,18 @@ class Scorer:
     def __call__(
         self, rows: pa.Table | pa.RecordBatch, known_bad: Mapping[int, str] | None = None
     ) -> pa.Table:
-        """Returns the kept columns of the same rows in the same order, the outputs, and the column
-        `REJECTED`. All further columns, except the inputs, may have any type.
+        """Returns a table of the same rows in the same order: the kept columns, the outputs, and
+        the column `REJECTED`. Columns that are not inputs may have any type.
 
-        A column of scalars is dense, (N,). Lists are sequences if the input is ragged, otherwise
-        further axes. Nothing is padded: rows of a dense input with different sizes run in separate
-        batches. A row that cannot be scored has nulls for outputs. ``known_bad``: rows to reject in
-        any case, and why.
+        A column of scalars is an array of the shape (N,). Lists are sequences if the input is
+        ragged; otherwise each level of lists is an axis. Nothing is padded: rows of a dense input
+        with different sizes run in separate batches. A row that cannot be scored has null outputs.
+        ``known_bad``: reasons to reject rows, by the row's number.
 
-        Raises `ShapeError` if a column is missing, or of a type that no row can have, and
-        `UnsupportedError` if outputs do not have one entry per row, if the outputs of a row
-        depend on the other rows of its batch, or if no row has an output whose type is not known.
+        Raises `ShapeError` if a column is missing, or if its type does not fit the input. Raises
+        `UnsupportedError` if an output does not have one entry per row, or if the outputs of a row
+        depend on the other rows of its batch. Also raises `UnsupportedError` if the type of an
+        output is not known and no row was scored.
         """
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
         self.check_columns(table.column_names)
@@ -177,9 +185,11 @@ class Scorer:
         return table.append_column(REJECTED, pa.array(reasons, pa.string()))
 
     def check_columns(self, names: Collection[str]) -> None:
-        """Raises `ShapeError` if needed columns are missing, or the outputs' names are taken.
+        """Raises `ShapeError` if needed columns are missing, or if kept columns have the names of
+        the outputs' columns.
 
-        A padded input whose lengths have no column takes a ragged column from now on.
+        If there is no column for the lengths of a padded input, later calls read the input from a
+        column of lists with different lengths.
         """
         graph = self.session.graph
         ragged = [n for n in padded_inputs(graph) if self.columns[n + LENGTHS] not in names]
@@ -204,20 +214,24 @@ class Scorer:
             )
 
     def schema(self, columns: pa.Schema) -> pa.Schema:
-        """Returns the columns of the result for tables with these columns. Raises as `__call__`,
-        which returns it for a table without rows.
+        """Returns the schema of `__call__`'s result for tables with these columns. Raises the
+        errors of `__call__` for a table without rows.
         """
         return self(columns.empty_table()).schema
 
     def expect(self, schema: pa.Schema) -> None:
-        """Records the types of outputs in a table that was scored before."""
+        """Sets the types of outputs, if unknown, to their types in a table that was scored before.
+
+        ``schema``: the schema of this table.
+        """
         for name, column in self.outputs.items():
             self._types.setdefault(name, schema.field(column).type)
 
     def _results_for(self, inputs: tuple[Value, ...]) -> tuple[Independence, list[Result]]:
-        """Returns the facts about the rows of a batch, and the outputs.
+        """Returns whether the rows of a batch are independent, and a `Result` for each output.
 
-        Raises `UnsupportedError` if the model certainly combines the rows of a batch.
+        ``inputs``: the model's inputs with the dtypes and axes of their columns. Raises
+        `UnsupportedError` if the model certainly combines the rows of a batch.
         """
         if inputs not in self._known:
             graph = replace(self.session.graph, inputs=inputs)
@@ -239,10 +253,13 @@ class Scorer:
     def _batches(
         self, columns: Mapping[str, Column], bad: Mapping[int, str], count: int, doubted: bool
     ) -> Iterator[Int64]:
-        """Yields rows that run together: with one shape and similar lengths, filled by steps.
+        """Yields the numbers of rows that run together. The rows of a batch have equal shapes and
+        similar lengths, and together at most the scorer's maximum number of steps.
 
-        If it is ``doubted`` that rows are independent, a row whose ragged inputs have different
-        lengths runs by itself: the lengths of two rows could add up to the same number.
+        ``count``: the number of rows of the table. If it is ``doubted`` that rows are independent,
+        a row whose ragged inputs have different lengths runs by itself. In a batch of two such
+        rows, both inputs could have the same total number of steps. Then an operator that combines
+        the inputs would combine steps of different rows without an error.
         """
         if not count:
             return
@@ -279,7 +296,9 @@ class Scorer:
         known: Independence,
         results: list[Result],
     ) -> Iterator[tuple[Int64, list[Batch]]]:
-        """Runs a batch, or what remains of it without the rows that the model refuses."""
+        """Runs a batch, and yields rows with their outputs. If the model refuses the batch, each
+        half runs by itself, until one row is left. This row is added to ``bad``.
+        """
         try:
             outputs = self._outputs_of(columns, rows, known, results)
         except _Refused as error:
@@ -322,9 +341,10 @@ class Scorer:
         known: Independence,
         results: list[Result],
     ) -> None:
-        """Runs some rows of a batch one at a time; compares the results with those of the batch.
+        """Runs some rows of a batch one at a time, and compares the outputs with the outputs of the
+        batch.
 
-        Raises `UnsupportedError` if one differs. Empty rows would not: they have no values.
+        Raises `UnsupportedError` if the outputs of a row differ. Empty rows are not compared.
         """
         filled = np.all([column.filled[rows] for column in columns.values()], axis=0)
         indices = np.flatnonzero(filled)
@@ -343,7 +363,7 @@ class Scorer:
 
 
 class _Refused(Exception):
-    """The model does not take these rows."""
+    """An error of the model for a batch of rows."""
 
 
 def _dependent(why: str) -> UnsupportedError:
@@ -354,7 +374,7 @@ def _dependent(why: str) -> UnsupportedError:
 
 
 def _cut(batch: Batch, first: int, last: int) -> Batch:
-    """Returns some of the rows."""
+    """Returns the rows from ``first`` to ``last`` - 1."""
     if not isinstance(batch, Ragged):
         return batch[first:last]
     levels = []
@@ -389,7 +409,10 @@ def _check_known(named: Mapping[str, T], names: Collection[str], what: str) -> d
 
 
 def _find_fixed_rows(inputs: Sequence[Value], axes: Mapping[str, int]) -> int | None:
-    """Returns the rows of a batch, if the model fixes them; raises if an input has no rows."""
+    """Returns the number of rows of a batch if the model fixes it, None otherwise.
+
+    Raises `UnsupportedError` if an input has no axis of rows, or if inputs fix different numbers.
+    """
     result: set[int] = set()
     for value in inputs:
         if value.lod_depth or value.shape is None:

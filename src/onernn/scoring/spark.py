@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def score_frame(frame: DataFrame, scorer: Scorer, *, window: int = WINDOW) -> DataFrame:
-    """Returns the rows of a frame with the columns that a scorer adds, by `mapInArrow`.
+    """Returns a frame's rows with the columns that a scorer adds. Spark runs it by `mapInArrow`.
 
-    The rows of each partition keep their order, and every ``window`` rows are scored together, the
-    same as in a file that has only these rows. So their results do not depend on the size of
-    Spark's Arrow batches. The scorer should have ``threads=1``: Spark runs a task per core.
+    The rows of each partition keep their order. Every ``window`` consecutive rows of a partition
+    are scored together, so the results do not depend on the size of Spark's Arrow batches. The
+    scorer should have ``threads=1``, because Spark runs one task per core.
 
-    Raises the errors of the scorer for the columns, and `UnsupportedError` if Spark does not have
-    the type of an output.
+    Raises the errors that the scorer raises for the frame's columns, and `UnsupportedError` if
+    Spark does not have the type of an output.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))

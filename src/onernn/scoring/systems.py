@@ -1,4 +1,4 @@
-"""The file systems of corpora and results: this machine, object stores, and fsspec's."""
+"""File systems of corpora and results: local files, object stores, and fsspec's file systems."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ from onernn.ir.errors import Refusal, UnsupportedError
 
 _HIDDEN = "***"
 _PUBLIC = frozenset({"region", "scheme", "endpoint_override"})
-"""Keys of a URI's query whose values are not secret."""
+"""Keys in the query of a URI whose values may be printed."""
 _TABLES = {
     "_delta_log": ("Delta", "deltalake.DeltaTable(PATH).to_pyarrow_dataset()"),
     "metadata/*.metadata.json": ("Iceberg", "pyiceberg's table.scan().to_arrow()"),
     ".hoodie": ("Hudi", "spark.read.format('hudi').load(PATH)"),
 }
-"""Names that only a table format's folder has: the format, and what reads its current rows."""
+"""Table formats by a name that only occurs in their folders. The value is the format's name, and
+the code that reads the current rows of such a table.
+"""
 _SECRET = 4
-"""Number of characters of the shortest word that is hidden in messages of other packages."""
+"""Minimum number of characters of a secret that is replaced in messages. Shorter secrets would
+match parts of ordinary words.
+"""
 
 
 def open_system(where: str) -> tuple[FileSystem, str]:
-    """Returns the file system of a path or URI, and the path there.
+    """Returns the file system of a path or URI, and the path in this file system.
 
-    pyarrow knows local files, S3, Google and Azure; fsspec knows the other schemes, with the
-    credentials of its configuration. Raises `UnsupportedError` for an unknown scheme.
+    pyarrow opens local files, S3, Google and Azure. fsspec opens the other schemes, with the
+    credentials in fsspec's configuration. Raises `UnsupportedError` for an unknown scheme.
     """
     if "://" not in where:
         return FileSystem.from_uri("file:///")[0], os.path.abspath(where)
@@ -51,12 +55,12 @@ def open_system(where: str) -> tuple[FileSystem, str]:
 
 
 def shown(where: str) -> str:
-    """Returns a path or URI without user, password and the secrets of its query."""
+    """Returns a path or URI for messages, without user, password and the secrets in its query."""
     return _split(where)[0]
 
 
 def _split(where: str) -> tuple[str, set[str]]:
-    """Returns a path or URI without its secrets, and these."""
+    """Returns a path or URI without its secrets, and the set of the secrets."""
     scheme, is_uri, rest = where.partition("://")
     if not is_uri:
         return where, set()
@@ -79,7 +83,7 @@ def _split(where: str) -> tuple[str, set[str]]:
 
 @contextmanager
 def hiding_secrets(*uris: str) -> Iterator[None]:
-    """Takes the secrets of URIs out of all errors that are raised inside."""
+    """Removes the secrets of URIs from the texts of all errors that the block raises."""
     try:
         yield
     except Exception as error:
@@ -97,7 +101,9 @@ def hiding_secrets(*uris: str) -> Iterator[None]:
 
 
 def _texts(uris: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields texts to replace in messages, and their replacements: whole URIs first."""
+    """Yields pairs of a text to replace in messages and its replacement. Whole URIs come before the
+    secrets in them.
+    """
     split = {uri: _split(uri) for uri in uris}
     for uri, (clean, secrets) in split.items():
         if secrets:
@@ -121,10 +127,12 @@ def _clean(value: Any, texts: Mapping[str, str]) -> Any:
 
 
 def list_files(system: FileSystem, root: str, where: str) -> list[FileInfo]:
-    """Returns the files of a folder and its folders by their paths, or the one file.
+    """Returns the files in a folder and in its inner folders, sorted by path. If ``root`` is a
+    file, returns this file.
 
-    Names that begin with _ or a dot are skipped. Raises `FileNotFoundError`, and `UnsupportedError`
-    for the folder of a table format: it also holds rows that were deleted.
+    Files and folders whose names begin with _ or a dot are skipped. ``where``: the name of the
+    folder in errors. Raises `FileNotFoundError` if ``root`` does not exist. Raises
+    `UnsupportedError` for the folder of a table format, because it also holds deleted rows.
     """
     info = system.get_file_info(root)
     if info.type == FileType.NotFound:
@@ -146,7 +154,9 @@ def list_files(system: FileSystem, root: str, where: str) -> list[FileInfo]:
 
 
 def relative(path: str, root: str) -> str:
-    """Returns the path of a file below a folder, or the file's name."""
+    """Returns the path of a file relative to the folder ``root``. If ``root`` is the file itself,
+    returns the file's name.
+    """
     if path == root:
         path = path.partition("?")[0] if "://" in path else path
         return path.rstrip("/").rpartition("/")[2]
