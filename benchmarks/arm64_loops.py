@@ -1,8 +1,9 @@
-"""Cycles of the products' inner loops on 64-bit ARM: ``python -m benchmarks.arm64_loops``.
+"""Estimates the cycles of the matrix products' inner loops on 64-bit ARM.
 
-A static estimate, no measurement: llvm-mca simulates a CPU's scheduler on the compiled loop, whose
-loads all hit the first cache. The ideal is the same for the loop's multiplications alone. CXX
-compiles for ARM (a cross-compiler, or Zig's with a target), LLVM_MCA names LLVM 19's llvm-mca.
+``python -m benchmarks.arm64_loops`` measures nothing. llvm-mca simulates the scheduler of a CPU on
+the compiled loop, and assumes that all loads hit the first cache. The ideal is the same estimate
+for the loop's multiplications alone. The environment variable CXX names a compiler for ARM (a
+cross-compiler, or Zig's with a target), and LLVM_MCA names the llvm-mca of LLVM 19.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ void loop(Sums (&sums)[M][G], const Factor* const* left, const Stored* panel, st
   template void loop(Sums (&)[M][G], const Factor* const*, const Stored*, std::int64_t);
 """
 QUADS = "QuadSums, QuadFactor, ByteQuad"
-# The set, how the matrix is stored, the types and numbers of LOOP, and CPUs to simulate.
+# The instruction set, the format of the matrix, the arguments of LOOP, and the CPUs to simulate.
 LOOPS = (
     ("neon", "f32", "Floats, float, float", ((6, 1), (1, 4)), "cortex-a72 neoverse-n1 apple-m1"),
     ("neon", "f16", "Floats, float, Half", ((1, 4),), "cortex-a72 neoverse-n1 apple-m1"),
@@ -37,7 +38,7 @@ LOOPS = (
     ("neon_i8mm_bf16", "int8", QUADS, ((6, 1),), "neoverse-n2 neoverse-v1"),
     ("neon_i8mm_bf16", "bf16", "Floats, BrainPair, BrainPair", ((6, 1), (1, 4)), "neoverse-n2"),
 )
-# What multiplies, and how many numbers it adds products to.
+# The instructions that multiply, and the number of multiply-adds of each.
 ADDS = {"fmla": 4, "smull": 8, "smull2": 8, "sadalp": 0, "sdot": 16, "smmla": 32}
 ADDS |= {"bfdot": 8, "bfmmla": 16}
 JUMP = re.compile(r"(?:b|bl|b\.?(?:eq|ne|l[eost]|g[et]|h[is]|c[cs])|[ct]bn?z)\s(?:.*?(\.L\w+))?")
@@ -52,7 +53,7 @@ def adds(body: list[str]) -> int:
 
 
 def inner_loop(assembly: str) -> list[str]:
-    """The instructions of the loop without jumps inside that multiplies most."""
+    """Returns the instructions of the innermost loop that has the most multiplications."""
     lines, labels, best = assembly.splitlines(), dict[str, int](), list[str]()
     for number, line in enumerate(lines):
         if label := re.match(r"([\w.$]+):", line):
@@ -67,7 +68,7 @@ def inner_loop(assembly: str) -> list[str]:
 
 
 def cycles(body: list[str], cpu: str) -> float:
-    """Of one turn of a loop, where many follow each other."""
+    """Returns the average number of cycles of one iteration of a loop, over many iterations."""
     command = [os.environ.get("LLVM_MCA", "llvm-mca"), "-mtriple=aarch64", f"-mcpu={cpu}"]
     command += ["-mattr=+v8.2a,+dotprod,+i8mm,+bf16", "-iterations=1000"]
     text = "\n".join(body)
@@ -76,7 +77,9 @@ def cycles(body: list[str], cpu: str) -> float:
 
 
 def rows() -> Iterator[tuple[object, ...]]:
-    """Loop, set, CPU, multiplications with an addition, cycles, the ideal, and their ratio."""
+    """Yields for each loop and CPU: the loop, the instruction set, the CPU, the number of
+    multiply-adds, the cycles, the ideal cycles, and the ratio of the cycles.
+    """
     for isa, stored, types, blocks, cpus in LOOPS:
         for M, G in blocks:
             with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,9 @@
-"""The kernels beside oneDNN: oneDNN's time over theirs, for each cell, hidden size and batch.
+"""Compares oneDNN with onernn's kernels: oneDNN's time divided by the kernels' time.
 
-``python -m benchmarks.backends --help``. Both run in this process, in turn, on one thread; the
-least CPU time of each counts, which other work on the machine can only raise. ONERNN_MAX_ISA and
-ONEDNN_MAX_CPU_ISA, set together, show what another CPU runs.
+``python -m benchmarks.backends --help`` lists the options. Each cell, hidden size and batch has a
+ratio. Both backends run alternately in this process, on one thread. The minimum CPU time of each
+counts, because other work on the machine can only raise the time. To measure the code for a
+different CPU, set both ONERNN_MAX_ISA and ONEDNN_MAX_CPU_ISA.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from onernn.verification.suite import Shape, sample_case
 CELLS = ("GRU", "LBR GRU", "LSTM", "RNN tanh")
 HIDDEN = (16, 64, 128, 256, 512, 1024)
 STEPS = 16
-"""Of a dense batch, and on average of a ragged one."""
+"""The number of steps of a dense batch's sequences, and the average in a ragged batch."""
 
 
 def ragged(count: int) -> tuple[int, ...]:
@@ -37,7 +38,7 @@ BATCHES = {
     **{f"{n} ragged": ragged(n) for n in (8, 64)},
     "32 training": (STEPS,) * 32,
 }
-"""The lengths of the sequences of each batch."""
+"""The lengths of the sequences of each batch, by the batch's name."""
 
 
 def run(layer: Any, x: Any, training: bool) -> None:
@@ -49,7 +50,7 @@ def run(layer: Any, x: Any, training: bool) -> None:
 
 
 def ratio(layers: list[Any], x: Any, training: bool, seconds: float) -> float:
-    """The least CPU time of the second layer over that of the first one."""
+    """Returns the second layer's minimum CPU time divided by the first layer's."""
     least, calls = [float("inf")] * len(layers), []
     for layer in layers:
         run(layer, x, training)  # packs weights, makes primitives
@@ -68,7 +69,7 @@ def ratio(layers: list[Any], x: Any, training: bool, seconds: float) -> float:
 
 
 def rows(dtype: str, cells: list[str], hidden: list[int], seconds: float) -> Iterator[str]:
-    """A table in Markdown."""
+    """Yields the lines of a Markdown table of ratios, with a line for each cell and hidden size."""
     yield f"| {dtype} | H | " + " | ".join(BATCHES) + " |"
     yield "|---" * (len(BATCHES) + 2) + "|"
     backends = [open_backend(name, threads=1) for name in ("kernels", "onednn")]

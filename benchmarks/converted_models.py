@@ -1,7 +1,8 @@
-"""Keras models with masks and the same models as ONNX: ``python -m benchmarks.converted_models``.
+"""Compares Keras models with masks with the same models as ONNX files.
 
-Both run in onernn, in turns, on the batch of the recording. A converted model has its masks as
-ordinary operators: the ratio shows what they cost.
+``python -m benchmarks.converted_models`` runs both in onernn, alternately, on the batch of the
+recording. In a converted model, ordinary operators compute the masks. The ratio of the times shows
+how much time these operators take.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Runs a command as on a lesser CPU: ``python -m benchmarks.cpu_class CLASS COMMAND``.
+"""Runs a command as if the CPU lacked newer instruction sets.
 
-CLASS is avx2, avx512 or avx512_vnni. Unlike ONERNN_MAX_ISA and ONEDNN_MAX_CPU_ISA this also caps
-peers that have no setting for it, such as ONNX Runtime. Needs Linux, a C compiler and a CPU whose
-cpuid can fault (the flag cpuid_fault in /proc/cpuinfo; Intel since 2012). Caches, clock and memory
-stay those of this CPU.
+``python -m benchmarks.cpu_class CLASS COMMAND``. CLASS is avx2, avx512 or avx512_vnni.
+ONERNN_MAX_ISA and ONEDNN_MAX_CPU_ISA limit onernn and oneDNN; this program also limits frameworks
+without such a setting, such as ONNX Runtime. It needs Linux, a C compiler and a CPU whose cpuid can
+fault (the flag cpuid_fault in /proc/cpuinfo; Intel since 2012). It does not change caches, clock
+rate and memory.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ CLASSES = ("avx2", "avx512", "avx512_vnni")
 
 
 def environment(name: str, folder: Path) -> dict[str, str]:
-    """The environment of a process that is to see the CPU class ``name``; compiles into ``folder``.
+    """Returns the environment variables of a process for which the CPU has the class ``name``.
 
-    Raises `ValueError` where this machine cannot do it.
+    Compiles a library into ``folder``. Raises `ValueError` if this machine does not support it.
     """
     if name not in CLASSES:
         raise ValueError(f"expected a class of {', '.join(CLASSES)}, got {name!r}")

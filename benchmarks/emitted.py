@@ -1,4 +1,7 @@
-"""The C++ of a model, compiled here. Each call is a process: equal or not is all that counts."""
+"""Runs the generated C++ of a model, compiled on this machine.
+
+Each call starts a process, so the program compares outputs and measures no times.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def prepare(model: Model, _: str) -> Prepared:
     from onernn.ir.graph import Value
     from onernn.ir.ragged import data_of
 
-    folder = Path(model.file).with_name("emitted")  # which the runner removes
+    folder = Path(model.file).with_name("emitted")  # the caller removes it
     session = Session(model.path, model.dtype, model.threads)
     graph = load(model.path)
     declared = {

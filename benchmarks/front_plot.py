@@ -1,8 +1,10 @@
-"""The plot of the front page: ``python -m benchmarks.front_plot`` writes docs/pictures/speed.svg.
+"""Draws the plot of the front page: ``python -m benchmarks.front_plot`` writes
+docs/pictures/speed.svg.
 
-How many times as long as ours each peer takes for ragged layers, in its fastest form, from what was
-measured on one machine (results/zen4-ragged.json). Drawn here, so that the same numbers give the
-same bytes wherever it is made.
+The plot shows the times of ragged layers in other frameworks, as multiples of onernn's time. Each
+framework runs in its fastest form. The times are measurements on one machine
+(results/zen4-ragged.json). This program writes the SVG itself, so that the file has the same bytes
+on every machine.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ PEERS = {
     "ONNX Runtime": ("onnxruntime",),
     "MXNet": ("mxnet",),
 }
-"""Each peer's forms; the fastest of a row counts."""
+"""The modes in which each framework is measured. In each row the fastest mode counts."""
 
 
 def ratios(results: Mapping[str, Any], *, dtype: str, threads: int) -> dict[str, list[float]]:
-    """By peer, its fastest form's median over ours, in each row that it takes part in."""
+    """Returns by framework the ratios of its time to onernn's time, one for each row in which it
+    was measured. A time is the median of the framework's fastest mode.
+    """
     found: dict[str, list[float]] = {peer: [] for peer in PEERS}
     for row in results["rows"]:
         if (row["dtype"], row["threads"]) != (dtype, threads):
@@ -47,7 +51,9 @@ _STYLE = "font-family:sans-serif;font-size:14px;fill:#1f2937"
 
 
 def drawn(results: Mapping[str, Any]) -> str:
-    """Bars of medians, lines from the least to the largest row."""
+    """Returns the plot as SVG. A bar is the median of a framework's ratios, and a line goes from
+    the smallest to the largest ratio.
+    """
     found = {OURS: [1.0], **ratios(results, dtype="f32", threads=1)}
     most = max(max(rows) for rows in found.values())
     scale = _WIDTH / most

@@ -1,6 +1,8 @@
-"""What no code can be faster than here: operations at the peak, or bytes at the bandwidth.
+"""A lower limit for the time of a task on this machine: the operations at peak speed, or the bytes
+at the memory's bandwidth.
 
-`roof` is what products take one by one; this is what is left where every product were ideal.
+`roof` adds the measured times of the task's matrix products. This limit assumes that every product
+is ideal, so it is lower.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ from benchmarks.roof import Seconds, peak
 from benchmarks.tasks import GATES, Task
 
 SIZES = {"f32": 4, "bf16": 2, "u8": 1}
-"""Bytes of a weight."""
+"""The size of a weight in bytes, by dtype."""
 SECONDS = 0.005
-"""Of one measurement of one size; every turn measures it again, and the best counts."""
+"""The duration of one measurement of a size. Each turn measures again, and the best result counts.
+"""
 
 Rate = Callable[[int, int], float]
-"""Bytes a second, by the bytes that are read again and again, and threads."""
+"""A function from a size in bytes and a number of threads to the bytes per second with which the
+threads repeatedly read so many bytes.
+"""
 
 
 class Limit(NamedTuple):
@@ -31,8 +36,11 @@ class Limit(NamedTuple):
 
 
 def limit(task: Task, of: Seconds, rate: Rate) -> Limit:
-    """The slower of both. Each step reads the recurrent weights again, for all rows at once; input
-    weights, x and y are read once. Training reads the recurrent weights again for the gradient.
+    """Returns the larger of two times: the time of the operations and the time to read the bytes.
+
+    Each step reads the recurrent weights once for all sequences. Input weights, x and y are read
+    once. Training reads the recurrent weights again for the gradient. ``of``: returns the seconds
+    of a matrix product. ``rate``: returns the bytes per second.
     """
     width, directions, size = task.hidden_size, task.directions, SIZES[task.dtype]
     recurrent = GATES[task.cell] * width * width * size
@@ -45,22 +53,23 @@ def limit(task: Task, of: Seconds, rate: Rate) -> Limit:
 
 
 class Reads:
-    """Bandwidth of reading what is as near as its size allows: NumPy's maximum, best call so far.
+    """The measured bandwidth of reading arrays from the caches or memory that can hold them.
 
-    Each thread reads its part of the bytes; caches nearer than 200 kB are faster than this tells,
-    but there operations are the limit.
+    Each thread computes NumPy's maximum of its part of the bytes, and the fastest call counts. For
+    less than 200 kB the caches are faster than this measurement, but then the operations are the
+    limit.
     """
 
     def __init__(self) -> None:
         self._best: dict[tuple[int, int], float] = {}
 
     def best(self, size: int, threads: int) -> float:
-        """Bytes a second; measured now where it never was."""
+        """Returns the bytes per second, and measures them if this was not done yet."""
         found = self._best.get((size, threads))
         return self.measured(size, threads) if found is None else found
 
     def measured(self, size: int, threads: int) -> float:
-        """Bytes a second, after measuring some calls more."""
+        """Measures some further calls, and returns the best bytes per second of all calls."""
         parts = [np.ones(-(-size // (8 * threads)), np.int64) for _ in range(threads)]
         with ThreadPoolExecutor(threads) as pool:
             rate = sum(pool.map(_rate, parts))
@@ -69,7 +78,7 @@ class Reads:
 
 
 def _rate(part: np.ndarray) -> float:
-    """Bytes a second of reading an array again and again, most of the time without Python."""
+    """Returns the bytes per second with which one thread repeatedly reads an array."""
     again = np.broadcast_to(part, (1 + int(1e8 * SECONDS) // part.size, part.size))
     read: list[Callable[[], object]] = [
         partial(np.max, again.view(kind), axis=1) for kind in (np.int64, np.int32)

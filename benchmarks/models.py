@@ -1,4 +1,4 @@
-"""Whole saved models: what they are called with, and how every contender is called. NumPy only."""
+"""Whole saved models and the inputs of their calls. This module needs only NumPy."""
 
 from __future__ import annotations
 
@@ -16,27 +16,34 @@ from benchmarks.tasks import Array, Prepared, Takes
 
 FILE = Path(__file__).with_name("models.toml")
 ROUNDS = 32
-"""So many mixes of lengths follow each other before the first one comes again."""
+"""The number of rounds with different sequence lengths, before the first round is repeated."""
 FRAMEWORKS = {"onnx": "onnxruntime", "paddle": "paddle", "mxnet": "mxnet"}
-"""The contender that a kind of files was made for: the others' outputs are compared with its."""
+"""The framework of each kind of files. The outputs of other contenders are compared with the
+framework's outputs.
+"""
 MEAN, SIGMA = 20, 0.7
-"""Lengths of sentences are lognormal, as those of the layers' ragged batches."""
+"""The mean and sigma of the lognormal distribution of sequence lengths in ragged batches."""
 
 Feed = dict[str, Any]
-"""By an input's name: an array, or (words, offsets) of a ragged batch."""
+"""The inputs of a call by name. A value is an array, or (steps, offsets) for a ragged batch."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A saved model, and the calls of it that are measured together: a round.
+    """A saved model and its calls. A round is a series of calls whose total time is measured.
 
-    ``kind``: who reads its files: onnx, paddle, mxnet. A call is a clip of T steps, or a ragged
-    batch of N sentences; ``mixed`` clips have other lengths in each round, and T on average.
-    ``inputs``: by name, ``shape`` with -1 for the steps of a call; ids ``below`` a bound, a
-    ``signal`` of `signals`, else float32 in [-1, 1]; ``ragged``; ``output``, the place of the
-    output that is its value in the next call, zeros in a round's first; ``value``, an integer that
-    never changes. ``wanted``: how many times faster ours is to be, by `measuring.comparisons`.
-    ``first``: each round is the first call alone. Numbers are in ``file``.
+    ``kind``: the framework of the files: onnx, paddle or mxnet. ``calls``: the number of calls of a
+    round. A call has one sequence of T steps, or a ragged batch of N sequences if N is not 0. If
+    ``mixed``, the lengths of the sequences change from call to call, and T is their mean.
+    ``wanted``: how many times as fast onernn should be, by the kind of comparison in
+    `measuring.comparisons`. ``first``: whether a round has only the first call. ``file``: an
+    ``.npz`` of the inputs' values.
+
+    ``inputs`` describes each input by a dict. ``shape``: its shape, with -1 for the steps of a
+    call. ``below``: its values are integers below this bound. ``signal``: its values are this
+    signal of `signals`. Without these two keys the values are float32 in [-1, 1]. ``ragged``:
+    whether it is ragged. ``output``: the index of the output that is its value in the next call;
+    the first call of a round gets zeros. ``value``: its value in all calls.
     """
 
     name: str
@@ -72,7 +79,10 @@ class Model:
         return self.kind in mode.kinds.split() and self.dtype in mode.dtypes.split()
 
     def written(self, file: Path) -> Model:
-        """The model with numbers in ``file``: each round cuts the same ones into other lengths."""
+        """Writes random values of the inputs to ``file``, and returns the model with this file.
+
+        All rounds use the same values, with different sequence lengths.
+        """
         rng = np.random.default_rng(0)
         lengths = self._lengths(rng)
         arrays = {"lengths": lengths}
@@ -90,7 +100,7 @@ class Model:
         return self.with_(file=str(file))
 
     def _lengths(self, rng: np.random.Generator) -> Array:
-        """(rounds, calls, N), or (rounds, calls, 1) of clips."""
+        """Returns the sequence lengths: (rounds, calls, N), or (rounds, calls, 1) if N is 0."""
         if self.N:
             drawn = rng.lognormal(np.log(MEAN) - SIGMA**2 / 2, SIGMA, self.calls * self.N)
             sentences = np.clip(np.round(drawn), 1, None).astype(int)
@@ -105,7 +115,7 @@ class Model:
         return np.diff(cuts, prepend=0, append=steps)[..., None]
 
     def rounds(self) -> Iterator[list[Feed]]:
-        """The calls of each round, again and again."""
+        """Yields the inputs of the calls of each round, and repeats the rounds without end."""
         with np.load(self.file) as arrays:
             lengths = arrays["lengths"]
             pools = {name: arrays[name] for name in arrays.files if name != "lengths"}
@@ -131,7 +141,11 @@ class Model:
 
 
 def in_turn(model: Model, run: Callable[[Feed], list[Array]], note: str = "") -> Prepared:
-    """A call of the result runs the next round; it gives the outputs of all its calls."""
+    """Returns a `Prepared`. Each of its calls runs the model's next round, and returns the outputs
+    of all calls of the round.
+
+    ``run``: runs the model on the inputs of one call.
+    """
     rounds = model.rounds()
     held = {name: given["output"] for name, given in model.inputs.items() if "output" in given}
 
@@ -148,7 +162,7 @@ def in_turn(model: Model, run: Callable[[Feed], list[Array]], note: str = "") ->
 
 
 def models() -> dict[str, dict[str, Any]]:
-    """The models of ``models.toml`` by name, each with its package's ``sha256``."""
+    """Returns the models of ``models.toml`` by name, each with the ``sha256`` of its package."""
     listed = tomllib.loads(FILE.read_text())
     packages = listed["packages"]
     return {
@@ -158,7 +172,7 @@ def models() -> dict[str, dict[str, Any]]:
 
 
 def rows(name: str) -> Iterator[Model]:
-    """The rows of a model; its path is that in the package or the checkout."""
+    """Yields the rows of a model. The path is relative to the package or the checkout."""
     entry = models()[name]
     for row in entry["rows"]:
         yield Model(name, entry["kind"], entry["path"], entry["inputs"], **row)

@@ -1,9 +1,9 @@
-"""Parts of models next to ONNX Runtime: ``python -m benchmarks.onnx_nodes [REGEX]``.
+"""Compares parts of models in onernn and ONNX Runtime: ``python -m benchmarks.onnx_nodes [REGEX]``.
 
-Convolutions and pools of a CRNN, a whole CRNN, convolutions of text taggers, products and layers of
-few rows, LSTMs on bytes. A line has the CPU time of a call in ONNX Runtime and in onernn, how many
-times as fast onernn is, and the largest difference of outputs. One thread; both take turns in one
-process; the fastest turn counts.
+The parts are convolutions and pools of a CRNN, a whole CRNN, convolutions of text taggers, matrix
+products and layers with few rows, and LSTMs in int8. Each line has the CPU time of a call in ONNX
+Runtime and in onernn, how many times as fast onernn is, and the largest difference of outputs. Both
+run alternately in one process, on one thread, and the fastest turn counts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 import onernn
 
 TURNS, TURN = 25, 5e6
-"""So many turns of so many nanoseconds each."""
+"""The number of turns, and the nanoseconds of a turn."""
 
 Model = tuple[onnx.ModelProto, np.ndarray[Any, Any]]
-"""A model of one input ``x`` and one output ``y``, and the input."""
+"""A model with one input ``x`` and one output ``y``, and a value of ``x``."""
 
 
 class Network:
-    """Nodes in a row."""
+    """A graph under construction, in which each node reads the output of the node before it."""
 
     def __init__(self, *shape: int) -> None:
         self.rng = np.random.default_rng(0)
@@ -42,7 +42,7 @@ class Network:
         self.last = "x"
 
     def add(self, op: str, *arrays: Any, **attributes: Any) -> Network:
-        """Appends a node that reads the last one's output and these arrays."""
+        """Appends a node that reads the last node's output and these arrays."""
         names = [f"{len(self.nodes)}.{index}" for index in range(len(arrays))]
         pairs = zip(arrays, names, strict=True)
         self.arrays += [numpy_helper.from_array(np.asarray(array), name) for array, name in pairs]
@@ -60,7 +60,7 @@ class Network:
         return self.add("Conv", weights, self.weights(channels, 1)[:, 0], **attributes)
 
     def lstm(self, size: int, hidden: int, directions: int = 2) -> Network:
-        """Appends an LSTM; its output has an axis of directions."""
+        """Appends an LSTM. The output keeps ONNX's axis of directions."""
         matrices = (self.weights(directions, 4 * hidden, k) for k in (size, hidden))
         bias = self.weights(directions, 8 * hidden)
         direction = "bidirectional" if directions == 2 else "forward"
@@ -104,7 +104,7 @@ def gru(steps: int, rows: int) -> Model:
 
 
 def on_bytes(hidden: int, directions: int, steps: int, rows: int) -> Model:
-    """Returns an LSTM whose matrices ONNX Runtime has quantized."""
+    """Returns an LSTM that ONNX Runtime's quantizer has converted to int8."""
     network = Network(steps, rows, hidden)
     model, x = network.lstm(hidden, hidden, directions).model()
     with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +190,7 @@ def parts() -> Iterator[tuple[str, Callable[[], Model]]]:
 
 
 def spent(call: Callable[[], object], count: int) -> float:
-    """Returns nanoseconds of the CPU for a call."""
+    """Returns the mean CPU time of ``count`` calls in nanoseconds."""
     start = time.process_time_ns()
     for _ in range(count):
         call()

@@ -1,8 +1,9 @@
-"""Where the time of a model's calls goes: ``python -m benchmarks.operator_times 'dtln, 64 x 1'``.
+"""Prints the times of a model's operators: ``python -m benchmarks.operator_times 'dtln, 64 x 1'``.
 
-Runs the rows of ``models.toml`` with this regular expression. A line an operator, slowest first, as
-the walk from Python runs them; what that spends between operators; and the default run beside it.
-One thread; NumPy's products have one where OPENBLAS_NUM_THREADS=1 says so.
+The argument is a regular expression that selects rows of ``models.toml``. Each line is an operator,
+as Python runs the operators one by one, and the slowest comes first. Further lines have the time
+between operators, and the time of a normal run for comparison. All runs use one thread. NumPy's
+matrix products use one thread if OPENBLAS_NUM_THREADS=1 is set.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SECONDS = 1.0
 
 
 def table_of(model: Model) -> list[str]:
-    """The lines of a row, in microseconds a call."""
+    """Returns the lines of a row, with times in microseconds per call."""
     spent: Counter[str] = Counter()
 
     def watching(node: Any, outputs: Any, seconds: float) -> None:

@@ -1,12 +1,15 @@
-"""Plug-ins beside their frameworks: ``python -m benchmarks.plugins``, where the framework is.
+"""Compares frameworks with and without onernn's plug-ins: ``python -m benchmarks.plugins``.
 
-A layer as the framework runs it and the same one optimized take turns in one process, on one
-thread; the outputs must agree. A time is CPU time of the process, the least of all turns of two
-layers of a kind, for where memory lies changes a time by a tenth, and a ratio is the framework's
-over that of the plug-in. The programs and predictors of Paddle are those of 2.6: a projection and
-a layer over sequences of unequal length. ``--fit`` leaves nothing to the framework, and
-prints the rows of `onernn.adapters.common.gain.TABLE` for this CPU: for each case the sizes from
-which on no ratio is below 0.97, and the most is gained.
+The framework must be installed in the environment. A layer of the framework and the same layer
+after `optimize` run alternately in one process, on one thread, and their outputs must agree. A time
+is the minimum CPU time of the process over all turns of two equal layers, because the addresses of
+arrays change a time by up to a tenth. A ratio is the framework's time divided by the time with the
+plug-in. The programs and predictors of Paddle 2.6 have a projection, and a layer over sequences of
+different lengths.
+
+With ``--fit`` onernn runs every call. Then the program prints the rows of
+`onernn.adapters.common.gain.TABLE` for this CPU. A row has the minimum sizes of calls for which no
+ratio is below 0.97 and the sum of the logarithms of the ratios is largest.
 """
 
 from __future__ import annotations
@@ -42,11 +45,13 @@ FRAMEWORKS = (
 KINDS = ("RNN", "GRU", "LSTM")
 UNITS = (32, 128, 512)
 BATCHES = ((1, 1), (4, 1), (1, 8), (16, 1), (8, 8), (64, 1), (16, 16), (64, 16), (64, 32))
-"""Steps and sequences: 1 to 2,048 words."""
+"""The numbers of steps and sequences of the batches, which have 1 to 2,048 steps in all."""
 
 
 class Row(NamedTuple):
-    """A layer of as many inputs as units; ``cell``: one step, of a cell."""
+    """A layer with as many inputs as units, and its batch. ``cell``: whether it is a single cell,
+    which runs one step.
+    """
 
     kind: str
     units: int
@@ -102,7 +107,7 @@ def of_torch(row: Row) -> tuple[Call, Call]:
 
 
 def of_onnx(row: Row) -> tuple[Call, Call] | None:
-    """Layers inside ONNX Runtime: onernn's node, and that of ONNX Runtime."""
+    """Returns calls of ONNX Runtime's session and of onernn's drop-in, for a model of one layer."""
     import onnx
     import onnxruntime
     from onnx import helper, numpy_helper
@@ -140,7 +145,7 @@ def of_mxnet(row: Row) -> tuple[Call, Call] | None:
 
     x, rnn = mx.nd.array(row.x), mx.gluon.rnn
     if row.cell:
-        return None  # a step of a cell is MXNet's
+        return None  # the plug-in leaves single cells to MXNet
 
     def call(plug: Callable[[Any], Any]) -> Call:
         mx.random.seed(0)
@@ -192,7 +197,10 @@ def of_paddle(row: Row) -> tuple[Call, Call] | None:
 
 
 def saved_paddle_program(row: Row, prefix: str) -> list[Any] | None:
-    """A projection and a layer over a LoD, as users of Paddle 1 built them, saved and loaded."""
+    """Saves and loads a program of Paddle, with a projection and a layer over a LoD as users of
+    Paddle 1 built them. Returns the loaded program, its feeds and its fetches, or None if Paddle
+    has no such layer.
+    """
     import paddle
 
     if row.kind == "RNN" or row.cell or row.trains:
@@ -287,7 +295,9 @@ def of_paddle_predictor(row: Row) -> tuple[Call, Call] | None:
 
 
 def least(calls: tuple[Call, ...], seconds: float) -> list[float]:
-    """The least CPU time of a call of each, which take turns of a hundredth of a second."""
+    """Returns the minimum CPU time of a call of each function. The functions run alternately, some
+    milliseconds at a time.
+    """
     counts = []
     for call in calls:
         call()
@@ -317,9 +327,11 @@ LEAST = 0.97
 
 
 def fitted(measured: Measured) -> gain.Least:
-    """The bounds that leave nothing slower, with the most gained; the highest of those.
+    """Returns the lower bounds of sizes from which on onernn should run calls.
 
-    What one row alone would gain may be noise.
+    No measured ratio above the bounds is below `LEAST`, and the gain is largest. If several bounds
+    have the same gain, the highest bounds are returned. Bounds with a single row above them do not
+    count, because its ratio may be noise.
     """
     best, most = gain.NEVER, 0.0
     for bounds in itertools.product(*GRID.values()):
@@ -333,7 +345,7 @@ def fitted(measured: Measured) -> gain.Least:
 
 
 def read(file: Path) -> Measured:
-    """Rows as this program printed them."""
+    """Returns the rows in a file that has this program's output, with their ratios."""
     known = {row.name: row for row in rows()}
     cells = (line.split("|") for line in file.read_text().splitlines() if line.startswith("|"))
     return [(known[c[1].strip()], float(c[4])) for c in cells if c[1].strip() in known]

@@ -1,4 +1,4 @@
-"""Contenders' processes as the runner sees them: found, started, asked, stopped between turns."""
+"""Starts the processes of contenders, sends requests, and stops the processes between turns."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ ENVIRONMENTS = ROOT / ".venvs"
 
 
 class Died(Exception):
-    """The process ended, or gave no answer in time; the message tells how."""
+    """An error if a process ended or did not answer in time. The message says which."""
 
 
 def interpreter(name: str, packages: Iterable[str]) -> str | None:
-    """A Python that has all of ``packages``: this one, or that of an environment in .venvs.
+    """Returns the path of a Python that has all of ``packages``, or None if there is none.
 
-    There ``name*`` comes first: .venvs/torch, .venvs/paddle-2.6.2; then any other.
+    This Python comes first, then environments in .venvs whose names begin with ``name``, such as
+    .venvs/paddle-2.6.2, then all other environments.
     """
     if all(find_spec(package) for package in packages):
         return sys.executable
@@ -38,13 +39,13 @@ def interpreter(name: str, packages: Iterable[str]) -> str | None:
 
 
 class Worker:
-    """One contender's mode under one thread count."""
+    """The process of a contender in one mode with one number of threads."""
 
     def __init__(self, python: str, file: Path, mode: str, threads: int) -> None:
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         self._errors = tempfile.TemporaryFile()
         environ = os.environ | dict.fromkeys(names, str(threads))
-        # pip compiles what it installs: a checkout is compiled by its first process here.
+        # pip compiles installed modules. The first process compiles the modules of a checkout.
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         self._process = subprocess.Popen(
             [python, "-m", "benchmarks.worker", str(file), mode],
@@ -57,9 +58,11 @@ class Worker:
         )
 
     def ask(self, patience: float, **request: Any) -> dict[str, Any]:
-        """The answer; between answers the process is stopped, so that its pools cannot spin.
+        """Sends a request and returns the answer.
 
-        Raises `Died` where none comes in ``patience`` seconds; the process is gone then.
+        After the answer the process is stopped, so that its thread pools cannot spin. Raises `Died`
+        if the process ends, or if there is no answer in ``patience`` seconds; then the process is
+        killed.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None

@@ -1,9 +1,9 @@
-"""Real models in each way that they can run: ``python -m benchmarks.real_models [NAME ...]``.
+"""Runs models that packages ship in several ways: ``python -m benchmarks.real_models [NAME ...]``.
 
-Each model of ``models.toml`` that a package brings: in its framework, by ours alone, inside of the
-framework, by the drop-in for it, written anew, and as generated C++. All in processes of their own,
-which take turns on one thread. Writes the tables into docs/models.md. Exit 1: a way gave other
-outputs, or failed.
+The ways are: in the model's framework, in onernn alone, with onernn inside the framework, with the
+drop-in for the framework, converted to a new file, and as generated C++. Each way has its own
+process, and the processes run alternately on one thread. The program writes the tables into
+docs/models.md. Exit 1: in some way a model failed, or its outputs differ from the framework's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ PAGE = ROOT / "docs" / "models.md"
 BEGIN, END = "## Speed", "\n**Measured**"
 WAYS = ("framework", "alone", "inside", "drop-in", "converted", "emitted")
 TIMED = WAYS[:4]
-"""The others are only compared: files written anew, and code whose call is a process."""
+"""The ways whose times are measured. For converted files and generated C++ only outputs are
+compared.
+"""
 MODES = {  # of the contenders, by kind of file, in the order of WAYS; "": there is none
     "onnx": (
         *("onnxruntime", "onernn", "onnxruntime onernn", "onnxruntime onernn drop-in"),
@@ -35,12 +37,12 @@ MODES = {  # of the contenders, by kind of file, in the order of WAYS; "": there
     "paddle": ("paddle default", "onernn", "paddle onernn", "", ""),
 }
 CALLS = 8
-"""At most, of a round: a call of generated code is a process."""
+"""The maximum number of calls of a round. Each call of generated code starts a process."""
 EFFORT = Effort(turns=LEAST_TURNS, turn=0.2, seconds=4, patience=300)
 
 
 def entry(label: str) -> Entry | str:
-    """A contender in one mode, or why there is none."""
+    """Returns a contender in one mode, or the reason why it cannot run."""
     name, _, mode = label.partition(" ")
     folder = ROOT / "benchmarks" / ("" if name == "emitted" else "contenders")
     file = folder / f"{name}.py"
@@ -50,7 +52,9 @@ def entry(label: str) -> Entry | str:
 
 
 def results_of(name: str, path: Path) -> dict[str, Any]:
-    """What each way measured of a model; a text in its place where nothing was."""
+    """Returns the results of a model by way. A way that was not measured has a text in place of its
+    results.
+    """
     task = next(rows(name))
     task = task.with_(path=str(path), calls=min(task.calls, CALLS))
     labels = dict(zip(WAYS, (*MODES[task.kind], "emitted"), strict=True))
@@ -78,14 +82,18 @@ def results_of(name: str, path: Path) -> dict[str, Any]:
 
 
 def known_faults(path: Path) -> str:
-    """What `onernn audit` says of the framework's own numbers, "" where they may be compared."""
+    """Returns the faults that `onernn audit` finds in the framework's outputs for a model, or "" if
+    there are none.
+    """
     findings = audit(path).findings if path.suffix == ".onnx" else ()
     wrong = (f.fault for f in findings if f.effect == "wrong" and "file" not in f.paths)
     return ", ".join(dict.fromkeys(wrong))
 
 
 class Cell(NamedTuple):
-    """A way of a model in the tables: a number or a word, the costs, and the reason of the word."""
+    """A table's cell for one way of a model: a ratio or a word, the time and memory of the first
+    call, and the reason for the word.
+    """
 
     text: str
     costs: str = ""
@@ -93,9 +101,10 @@ class Cell(NamedTuple):
 
 
 def cell(way: str, result: Any, host: Any, known: str = "") -> Cell:
-    """Returns how many times as fast a way is as the framework, or why that is not known.
+    """Returns how many times as fast as the framework a way is, or a word and its reason if this is
+    not known.
 
-    ``known``: faults of the framework, for which outputs differ.
+    ``known``: the faults of the framework that make outputs differ.
     """
     if isinstance(result, str):
         return Cell("-", reason=result.strip("-"))
@@ -115,7 +124,9 @@ def cell(way: str, result: Any, host: Any, known: str = "") -> Cell:
 
 
 def tables(rows: Iterable[tuple[str, str, list[Cell]]]) -> list[str]:
-    """Returns two tables, and the reasons to which numbers in brackets point, as lines."""
+    """Returns the lines of two tables, and of a list of reasons between them. Numbers in brackets
+    in the first table point to the list.
+    """
     reasons: dict[str, int] = {}
     speed = [["model", "call", "framework, ms", *WAYS[1:]]]
     costs = [["model", *TIMED]]

@@ -1,7 +1,7 @@
-"""A page and a plot of what was measured: ``python -m benchmarks.report [--dirty] FILE.json ...``.
+"""Writes a page and a plot of results: ``python -m benchmarks.report [--dirty] FILE.json ...``.
 
-The page's title names the machine. Results of a checkout with uncommitted changes become a page
-only with ``--dirty``, and its title says so.
+The title of the page names the machine. If the measured checkout had uncommitted changes, the page
+is written only with ``--dirty``, and its title mentions the changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REFUSED = (
     "no page: the measured checkout had uncommitted changes; measure a commit, or pass --dirty"
 )
 DIRTY = "-dirty"
-"""The end of a commit's name, if the checkout had changes that are not in it."""
+"""The end of a commit's name if the checkout had uncommitted changes."""
 TYPES = {"f32": "float32", "bf16": "bfloat16"}
 WORK = {
     "ragged": "ragged batches",
@@ -31,12 +31,14 @@ WORK = {
     "onednn": "oneDNN's sizes",
     "models": "whole models",
 }
-"""What the workloads are called in titles."""
+"""The names of workloads in titles."""
 Row = Mapping[str, Any]
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """The machine, a table for each workload, dtype and thread count, and who is not in them."""
+    """Returns the page: the machine, and a table for each workload, dtype and number of threads,
+    followed by the contenders that were not measured.
+    """
     lines = [f"# {title(results)}", "", *_machine(results), "", *_targets(results["rows"])]
     for (workload, dtype, threads), rows in _groups(results):
         heading = f"{workload}, {dtype}, {threads} thread{'s' * (threads > 1)}"
@@ -88,7 +90,9 @@ def _machine(results: Mapping[str, Any]) -> list[str]:
 
 
 def _table(rows: Iterable[Row]) -> list[str]:
-    """Medians in ms, the best peer in bold; how many times faster than that peer ours is."""
+    """Returns a table of median times in ms, with the fastest other framework in bold. One column
+    says how many times as fast as this framework onernn is.
+    """
     rows = list(rows)
     names = list(dict.fromkeys(c["name"] for row in rows for c in row["contenders"]))
     peers = [name for name in names if name != OURS]
@@ -109,7 +113,9 @@ def _table(rows: Iterable[Row]) -> list[str]:
 
 
 def _of_models(rows: Iterable[Row]) -> list[str]:
-    """Medians of rounds; then how many times faster who is than whom, and has less of what else."""
+    """Returns tables of whole models: the ratios of `measuring.comparisons`, and then the medians
+    of rounds, the times of first calls and the memory.
+    """
     rows = list(rows)
     names = list(dict.fromkeys(c["name"] for row in rows for c in row["contenders"]))
     names.sort(key=lambda name: OURS != name)
@@ -146,7 +152,9 @@ def _of_models(rows: Iterable[Row]) -> list[str]:
 
 
 def _targets(rows: Iterable[Row]) -> list[str]:
-    """Each row that has a target: how near, beside the limit; and int8 that is not our fastest."""
+    """Returns a table of the rows that have a target, with the measured ratio and the share of the
+    limit. A line after it names rows in which u8 is not faster than bf16.
+    """
     rows = [row for row in rows if "verdict" in row]
     if not rows:
         return []
@@ -191,7 +199,7 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _aside(rows: Iterable[Row]) -> list[str]:
-    """Who is not measured in which row, and why."""
+    """Returns lines that name the contenders without a time, with the reason and the rows."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         for c in row["contenders"]:
@@ -203,14 +211,16 @@ def _aside(rows: Iterable[Row]) -> list[str]:
 
 
 def plot(results: Mapping[str, Any], file: Path) -> None:
-    """Each contender's median as a multiple of the roof, a line a row; ours filled.
+    """Writes a plot with a line for each row. A point is the median time of a contender as a
+    multiple of the roof, and onernn's points are black diamonds.
 
-    Raises `ModuleNotFoundError` without matplotlib.
+    Raises `ModuleNotFoundError` if matplotlib is not installed.
     """
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams |= {"svg.hashsalt": "onernn", "svg.fonttype": "none"}  # same file, small
+    # A fixed salt writes the same bytes each time; text without outlines keeps the file small.
+    matplotlib.rcParams |= {"svg.hashsalt": "onernn", "svg.fonttype": "none"}
     from matplotlib import pyplot
     from matplotlib.ticker import FuncFormatter
 

@@ -1,7 +1,8 @@
-"""The roof: how long the matrix products alone take on this machine, without any padding.
+"""The roof of a task: the time of its matrix products alone on this machine, without padding.
 
-Input products at the machine's peak, plus the sum over time of the best measured recurrent product
-of as many rows as sentences still run. No gate function, no conversion, nothing in between.
+The roof is the time of the input products at the machine's peak speed, plus the times of the
+recurrent products of all steps. A step's product has one row for each sequence that still runs, and
+its fastest measurement counts. The roof has no time for gate functions and conversions.
 """
 
 from __future__ import annotations
@@ -28,14 +29,20 @@ from onernn.backend.onednn.memory import (
 TYPES = {"f32": ("f32", "f32", "f32"), "bf16": ("bf16", "bf16", "f32"), "u8": ("u8", "s8", "f32")}
 LARGE = ((1024, 1024, 1024), (1024, 512, 1536), (256, 2048, 2048))
 SECONDS = 0.005
-"""Of one measurement of one product; every turn measures it again, and the best call counts."""
+"""The duration of one measurement of a product. Each turn measures again, and the fastest call
+counts.
+"""
 
 Seconds = Callable[[str, int, int, int, int], float]
-"""Of a product, by dtype, threads, and (M, K) x (K, N)."""
+"""A function from a dtype, a number of threads, M, K and N to the seconds of the matrix product
+(M, K) x (K, N).
+"""
 
 
 class Products:
-    """oneDNN's matmul on this machine, source and packed weights in cache: the best call so far."""
+    """The measured times of oneDNN's matmul on this machine, with the source and the packed weights
+    in cache. The fastest call of each product counts.
+    """
 
     def __init__(self) -> None:
         self._library = load_library()
@@ -44,12 +51,12 @@ class Products:
         self._best: dict[tuple[str, int, int, int, int], float] = {}
 
     def best(self, dtype: str, threads: int, m: int, k: int, n: int) -> float:
-        """Seconds; measured now where it never was."""
+        """Returns the seconds of a product, and measures them if this was not done yet."""
         found = self._best.get((dtype, threads, m, k, n))
         return self.measured(dtype, threads, m, k, n) if found is None else found
 
     def measured(self, dtype: str, threads: int, m: int, k: int, n: int) -> float:
-        """Seconds, after measuring some calls more."""
+        """Measures some further calls of a product, and returns the seconds of the fastest call."""
         key = (dtype, threads, m, k, n)
         with self._library.threads(threads):
             call = self._made.get(key) or self._made.setdefault(key, self._make(dtype, m, k, n))
@@ -62,7 +69,7 @@ class Products:
         return best
 
     def release(self) -> None:
-        """Gives back the memory of all products; their times are kept."""
+        """Releases the memory of all products, and keeps their times."""
         self._made.clear()
 
     def _make(self, dtype: str, m: int, k: int, n: int) -> Callable[[], None]:
@@ -100,20 +107,25 @@ class Products:
 
 
 def peak(dtype: str, threads: int, of: Seconds) -> float:
-    """Floating point operations a second of the best large product."""
+    """Returns the floating point operations per second of the fastest large product."""
     return max(2 * m * k * n / of(dtype, threads, m, k, n) for m, k, n in LARGE)
 
 
 def roof(task: Task, of: Seconds) -> float:
-    """Seconds; see the module. With two threads the best way counts: both inside each product, one
-    thread a direction, or one for either half of the sentences. Training adds, for each product of
-    forward, the gradients of its input and of its weights; only the state's wait for one another.
+    """Returns the roof of a task in seconds; see the module.
+
+    With two threads the fastest division of the work counts: both threads share each product, each
+    thread computes a direction, or each thread computes half of the sequences. For each forward
+    product, training adds the gradients of the product's input and of its weights. Only the
+    gradients of the states must be computed step by step.
     """
     counts = Counter(task.running.tolist())
     gates, width = GATES[task.cell], task.hidden_size
 
     def recurrent(threads: int, parts: int = 1) -> float:
-        """One direction of one layer, all steps, one of ``parts`` of the sentences."""
+        """Returns the seconds of all recurrent products of one direction of one layer, for one of
+        ``parts`` equal parts of the sequences.
+        """
         rows = Counter({-(-batch // parts): 0 for batch in counts})
         for batch, steps in counts.items():
             rows[-(-batch // parts)] += steps
@@ -137,7 +149,10 @@ def roof(task: Task, of: Seconds) -> float:
 def _by_rows(
     dtype: str, threads: int, width: int, gates: int, most: int, of: Seconds
 ) -> Callable[[int], float]:
-    """Seconds of a recurrent product by its rows, from a grid of 1, 2, 3, 4, 6, 8, 12, ... most."""
+    """Returns a function from the number of rows of a recurrent product to its seconds.
+
+    It interpolates between measurements of 1, 2, 3, 4, 6, 8, 12, ... and ``most`` rows.
+    """
     grid = sorted(
         {most} | {m for e in range(most.bit_length()) for m in (1 << e, 3 << e) if m < most}
     )
@@ -147,6 +162,6 @@ def _by_rows(
         )
         for m in grid
     ]
-    # More rows cannot be faster: where they were measured so, they serve for fewer.
+    # Fewer rows cannot be slower, so a faster time of more rows also counts for fewer rows.
     best = np.minimum.accumulate(measured[::-1])[::-1]
     return lambda rows: float(np.interp(rows, grid, best))

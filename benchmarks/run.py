@@ -1,4 +1,4 @@
-"""Measures ours and the peers on the same work, in one run: ``python -m benchmarks.run --help``."""
+"""Measures onernn and other frameworks on the same work: ``python -m benchmarks.run --help``."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from onernn import OnernnError
 
 CONTENDERS = Path(__file__).with_name("contenders")
 MODELS = "models"
-"""The workload of ``models.toml``."""
+"""The name of the workload that ``models.toml`` describes."""
 Rows = list[tuple[str, Task | Model, list[str]]]
-"""(workload, task, dtypes)."""
+"""A list of (workload's name, task, dtypes)."""
 
 
 def options() -> argparse.Namespace:
@@ -69,7 +69,10 @@ def options() -> argparse.Namespace:
 
 
 def some_of(text: str, known: Sequence[str], option: str) -> list[str]:
-    """The parts of a list with commas. Raises `ValueError` for one that is not known."""
+    """Returns the parts of a list with commas, or ``known`` for "all".
+
+    Raises `ValueError` if a part is not in ``known``.
+    """
     given = list(known) if text == "all" else [part.strip() for part in text.split(",")]
     for part in given:
         if part not in known:
@@ -96,13 +99,15 @@ def chosen_rows(given: argparse.Namespace) -> Rows:
 
 
 def with_files(rows: Rows) -> tuple[Rows, dict[str, str]]:
-    """The rows whose models are there, downloaded if they were not; and why others are not."""
+    """Returns the rows whose models' files exist, after downloading missing files. Also returns the
+    reason for each model that could not be downloaded.
+    """
     there: Rows = []
     absent: dict[str, str] = {}
     for name, task, dtypes in rows:
         if isinstance(task, Model):
             try:
-                # Told as it stands in the checkout: results name no folder of this machine.
+                # A path relative to the checkout: results must not name folders of this machine.
                 task = task.with_(path=str(fetched(models()[task.name]).relative_to(ROOT)))
             except NotThere as error:
                 absent[task.name] = str(error)
@@ -112,7 +117,9 @@ def with_files(rows: Rows) -> tuple[Rows, dict[str, str]]:
 
 
 def chosen_entries(given: argparse.Namespace) -> tuple[list[Entry], dict[str, str]]:
-    """Every mode of every contender under every thread count; and those absent, with the reason."""
+    """Returns every mode of every contender with every number of threads. Also returns the reason
+    for each contender that is not installed.
+    """
     files = {named(file): file for file in sorted(CONTENDERS.glob("*.py"))}
     if given.contenders != "all":
         listed = given.contenders.split(",")
@@ -141,7 +148,9 @@ def chosen_entries(given: argparse.Namespace) -> tuple[list[Entry], dict[str, st
 
 
 def versions(entries: list[Entry], patience: float) -> tuple[dict[str, str], dict[str, str]]:
-    """What each contender's first process says; and why those do not start that do not."""
+    """Returns the versions that the contenders report, and the reason for each contender that does
+    not start.
+    """
     versions: dict[str, str] = {}
     broken: dict[str, str] = {}
     for file in dict.fromkeys(entry.file for entry in entries):
@@ -155,7 +164,7 @@ def versions(entries: list[Entry], patience: float) -> tuple[dict[str, str], dic
 
 
 def machine() -> dict[str, Any]:
-    """What the times depend on. No path and no host name."""
+    """Returns facts about the machine on which the times depend, without paths and host name."""
     with open("/proc/cpuinfo") as lines:
         told = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
     command = ["git", "describe", "--always", "--dirty"]
@@ -189,7 +198,7 @@ def named_core(told: dict[str, str]) -> str:
 def beside(
     task: Task | Model, row: dict[str, Any], products: Products, reads: Reads
 ) -> dict[str, Any]:
-    """What a row's times are compared with."""
+    """Returns a row's comparisons: see `measuring.comparisons` and `measuring.ratios`."""
     if isinstance(task, Model):
         return comparisons(row, task)
     return ratios(
@@ -201,7 +210,9 @@ def beside(
 
 
 def run(given: argparse.Namespace) -> dict[str, Any]:
-    """All results; they are written after every row, so that an interrupted run leaves some."""
+    """Returns all results. The results are written to the file after every row, so that an
+    interrupted run keeps the finished rows.
+    """
     (rows, missing), (entries, absent) = with_files(chosen_rows(given)), chosen_entries(given)
     effort = Effort(given.turns, given.turn, given.seconds, given.patience)
     given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +238,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
                     (each, {"workload": workload, **row})
                     for each, row in measure(typed, expected, entries, effort, products, reads)
                 ]
-                # A later look at a product may find it faster: roofs of all rows come anew.
+                # Later measurements may find faster products, so all roofs are computed again.
                 results["peaks"] = {
                     f"{d}, {t}": peak(d, t, products.best) / 1e9
                     for d, t in dict.fromkeys((each.dtype, each.threads) for each, _ in measured)
@@ -242,7 +253,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     given = options()
-    # As an interrupt, so that processes and arrays go.
+    # SIGTERM raises KeyboardInterrupt, so that processes and temporary files are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         results = run(given)

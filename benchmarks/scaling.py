@@ -1,10 +1,11 @@
-"""How threads share the work of recurrent layers: ``python -m benchmarks.scaling``.
+"""Shows how threads share the work of recurrent layers: ``python -m benchmarks.scaling``.
 
-For each row and number of threads: what the library decides by sizes, without running anything (how
-many threads take part and how, how often they wait for each other, what a thread reads and which
-cache holds it, the largest over the mean share of multiplications), and the time that its cost
-model foretells, on one socket and on two. Beside it the least wall and CPU time that was measured,
-in turns, for the numbers of threads in ``--measure``: by default up to the CPUs that there are.
+For each row and number of threads, the program prints what the library decides from sizes, without
+a run: how many threads take part and how the work is divided, how often threads wait for each
+other, how many bytes a thread reads and which cache holds them, and the largest share of
+multiplications divided by the mean share. It also prints the time that the library's cost model
+predicts on one socket and on two sockets. For the numbers of threads in ``--measure`` (by default
+up to the number of CPUs) it also prints the measured minimum wall and CPU time.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from onernn.backend.process import usable_cpus
 
 THREADS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 CROSSING = 0.5e-6
-"""Seconds that a turn takes longer on two sockets: four cache lines, one after the other, go over
-the link between them, 120 to 190 ns each by what vendors publish. An estimate."""
+"""The estimated additional seconds per wait of the threads for each other if they are on two
+sockets. Four cache lines, one after the other, go over the link between the sockets. Vendors
+publish 120 to 190 ns for each."""
 EXAMPLES = {
     "segmenter": [(20,), "ragged"],
     "mxnet_language_model": [(1,) * 8, (35,) * 8],
 }
-"""The models of ``examples/``, and the batches that each of their layers gets."""
+"""The models of ``examples/``, and the sequence lengths of the batches for each of their layers."""
 CACHES = {2: "L2", 3: "L3", 4: "memory"}
 COLUMNS = (
     *("threads", "take part", "divided", "waits", "reads, MB", "held, MB", "by", "largest/mean"),
@@ -47,7 +49,7 @@ COLUMNS = (
 
 
 class Row(NamedTuple):
-    """A layer, and the lengths of a batch's sequences."""
+    """A layer, and the sequence lengths of a batch."""
 
     name: str
     layer: Stack
@@ -55,7 +57,9 @@ class Row(NamedTuple):
 
 
 def rows(folder: Path, chosen: Sequence[str], dtype: str) -> Iterator[Row]:
-    """Of workloads, by their names; "examples": the layers of whole models."""
+    """Yields the rows of the chosen workloads. The name "examples" chooses the layers of the models
+    in ``examples/``.
+    """
     listed = workloads()
     for name in chosen:
         if name == "examples":
@@ -76,10 +80,12 @@ def _layers_of_examples(ragged: Sequence[int], dtype: str) -> Iterator[Row]:
 
 
 def account(row: Row, threads: int) -> dict[str, Any]:
-    """What so many threads would do, over all layers of a row; times in seconds, sizes in bytes."""
+    """Returns the library's decisions and predictions for a row with this number of threads, over
+    all layers. Times are in seconds, sizes in bytes.
+    """
     layers = row.layer.compiled.with_threads(threads).account(row.lengths)
     shares = list(zip_longest(*(layer.shares for layer in layers), fillvalue=Share(0, 0, 0)))
-    products = [sum(share.products for share in own) for own in shares]  # by thread
+    products = [sum(share.products for share in own) for own in shares]  # of each thread
     groups = sorted({layer.groups for layer in layers})
     turns, seconds = (sum(getattr(each, name) for each in layers) for name in ("turns", "seconds"))
     return {
@@ -97,7 +103,10 @@ def account(row: Row, threads: int) -> dict[str, Any]:
 
 
 def measured(row: Row, threads: Sequence[int], seconds: float) -> dict[int, dict[str, float]]:
-    """The least wall and CPU time of a call, by the number of threads, which take turns."""
+    """Returns the minimum wall and CPU time of a call by the number of threads.
+
+    Calls with different numbers of threads alternate.
+    """
     words = (sum(row.lengths), row.layer.spec.input_size)
     numbers = np.random.default_rng(0).uniform(-1, 1, words).astype(np.float32)
     x = Ragged.from_lengths(numbers, row.lengths)
@@ -114,7 +123,7 @@ def measured(row: Row, threads: Sequence[int], seconds: float) -> dict[int, dict
 
 
 def table(row: dict[str, Any]) -> list[str]:
-    """The lines of a row, a line for each number of threads."""
+    """Returns the lines of a row's table, with a line for each number of threads."""
     lines = [COLUMNS]
     for each in row["threads"]:
         ways = [f"{n} groups" if n else "each step" for n in each["groups"]]

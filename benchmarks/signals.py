@@ -1,4 +1,4 @@
-"""What models of a domain are fed with: made of a seed, and like what comes from microphones."""
+"""Generated inputs for models of audio and images, which resemble real recordings and scans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ RATE = 16000
 
 
 def speech(count: int, rng: np.random.Generator) -> Array:
-    """Samples at 16 kHz: voiced syllables of wandering pitch, hisses and pauses, some noise."""
+    """Returns audio samples at 16 kHz that resemble speech: voiced syllables of changing pitch,
+    hisses, pauses and some noise.
+    """
     t = np.arange(count) / RATE
     pitch = 120 + 30 * np.sin(2 * np.pi * 0.7 * t) + 10 * np.sin(2 * np.pi * 3.1 * t)
     phase = 2 * np.pi * np.cumsum(pitch) / RATE
@@ -24,12 +26,14 @@ def speech(count: int, rng: np.random.Generator) -> Array:
 
 
 def frames(steps: int, width: int, rng: np.random.Generator) -> Array:
-    """(steps, width): frame after frame of speech."""
+    """Returns speech cut into frames, as an array (steps, width)."""
     return speech(steps * width, rng).reshape(steps, width)
 
 
 def magnitudes(steps: int, width: int, rng: np.random.Generator) -> Array:
-    """(steps, width): the spectrum of each of half overlapping, windowed frames of speech."""
+    """Returns the magnitude spectra of speech, as an array (steps, width). The frames are windowed
+    and overlap by half.
+    """
     size = 2 * (width - 1)
     sound = speech((steps + 1) * size // 2, rng)
     starts = np.arange(steps) * (size // 2)
@@ -42,7 +46,9 @@ def log_powers(steps: int, width: int, rng: np.random.Generator) -> Array:
 
 
 def image(width: int, height: int, rng: np.random.Generator) -> Array:
-    """Dark strokes of letters' size on paper, (height, width) in order, from -1 to 1."""
+    """Returns an image of dark strokes on paper, with values from -1 to 1. The values are in the
+    order of (height, width), but the array has the shape (width, height).
+    """
     y, x = np.mgrid[:height, :width].astype(float)
     paper = 0.85 + 0.05 * np.sin(x / 9) + 0.03 * rng.normal(size=(height, width))
     for begin in np.arange(6, max(width - 18, 7), 22):

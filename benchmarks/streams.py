@@ -1,11 +1,11 @@
-"""How many streams of a model keep real time: one batch of all, beside ONNX Runtime frame by frame.
+"""Measures how many streams of a model one thread can run in real time.
 
     python -m benchmarks.streams [--streams 1000] [--clients 100] [--turns 20]
 
-One thread. A tick of all streams, with a push and a pull for each, alternates with one push and one
-pull for all, with one session of ONNX Runtime that takes a frame and the states of ``--clients``
-clients in turn, and, if a model has an axis for it, with all streams in lock-step, as one batch:
-minima of CPU time, and memory.
+Four kinds of calls alternate: a push and a pull of onernn for each stream; one push and one pull of
+onernn for all streams; one call of an ONNX Runtime session for each of ``--clients`` clients; and,
+if the model has an axis of clients, one call of ONNX Runtime for all streams. The program prints
+the minimum CPU time of each kind, and the memory.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from benchmarks.model_files import fetched
 from benchmarks.models import models
 from onernn import Session
 
-# Of each: what a frame is, its states, what all frames have alike, and its milliseconds; batch: the
-# axis of clients, by input, where ONNX Runtime can take all at once.
+# For each model: frame: the shapes of a frame's inputs; states: each state and its next value;
+# given: inputs that are equal in all frames; ms: the milliseconds of a frame; batch: the axis of
+# clients by input, if the model has such an axis.
 MODELS: dict[str, dict[str, Any]] = {
     "silero": {
         "frame": {"input": (1, 576)},
@@ -49,7 +50,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def resident() -> float:
-    """MB of memory in use."""
+    """Returns the resident memory of this process in MB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 2**20
 
@@ -61,7 +62,7 @@ def timed(work: Callable[[], None]) -> float:
 
 
 def compared(name: str, streams: int, clients: int, turns: int) -> list[str]:
-    """A row of the table: microseconds a frame, their ratio, streams in real time, memory."""
+    """Returns a row of the table: microseconds per frame, ratios, streams in real time, memory."""
     settings, path = MODELS[name], str(fetched(models()[name]))
     rng = np.random.default_rng(0)
     frame = {
@@ -143,7 +144,7 @@ def main() -> None:
     heads = "model|us per frame|in one call|ONNX Runtime|in lock-step|ratio|in lock-step"
     heads += "|streams in real time|ONNX Runtime|MB"
     table = Table(*heads.split("|"), "ONNX Runtime")
-    for name in asked.models.split(","):  # a process each: what one frees, the next would not take
+    for name in asked.models.split(","):  # a new process per model, to measure its memory alone
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             row = pool.submit(compared, name, asked.streams, asked.clients, asked.turns)
             table.add_row(*row.result())

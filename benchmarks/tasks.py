@@ -1,4 +1,7 @@
-"""What is measured: one recurrent stack on one batch, as every contender gets it. NumPy only."""
+"""Tasks of the benchmarks: one stack of recurrent layers on one batch, the same for each contender.
+
+This module needs only NumPy.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ DTYPES = ("f32", "bf16", "u8")
 
 
 class LeftOut(Exception):
-    """A contender cannot do this task; the message tells why."""
+    """An error if a contender cannot run a task. The message says why."""
 
 
 class Takes(NamedTuple):
-    """What a contender's mode can be asked for: kinds, dtypes and cells, blanks between them."""
+    """The kinds, dtypes and cells of tasks that a contender's mode can run, separated by spaces."""
 
     kinds: str
     dtypes: str = "f32"
@@ -29,8 +32,9 @@ class Takes(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """``call()`` is timed; ``read(result)`` gives its words (W, D*O) as float32, or the list of a
-    whole model's outputs."""
+    """A prepared task. ``call()`` runs it, and its time is measured. ``read`` turns the result of
+    ``call`` into an array of all steps (W, D*O) in float32, or into the list of a model's outputs.
+    ``note``: text for the result."""
 
     call: Callable[[], Any]
     read: Callable[[Any], Array | list[Array]]
@@ -39,11 +43,11 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """A stack of recurrent layers and the lengths of the sentences that it runs over.
+    """A stack of recurrent layers, and the lengths of the sequences that it runs on.
 
-    ``kind``: ragged; dense (equal lengths); stream (one sentence, a call a step, the state handed
-    on); training (of any lengths: forward, then backward from `dy`). Weights and words are in
-    ``file``.
+    ``kind``: "ragged"; "dense", with equal lengths; "stream", one sequence with a call for each
+    step, which passes on the state; or "training", sequences of any lengths that run forward, and
+    then backward from the gradient `dy`. ``file``: an ``.npz`` of the weights and inputs.
     """
 
     kind: str
@@ -82,7 +86,7 @@ class Task:
 
     @property
     def ragged(self) -> bool:
-        """Whether there is padding to be saved; a batch of kind ragged may happen to have none."""
+        """Whether the task is of kind "ragged" or has sequences of different lengths."""
         return self.kind == "ragged" or len(set(self.lengths)) > 1
 
     @property
@@ -99,46 +103,51 @@ class Task:
 
     @property
     def running(self) -> Array:
-        """(T,): how many sentences still run at each step."""
+        """The number of sequences that are longer than t, for each step t (T)."""
         return np.sum(np.asarray(self.lengths)[:, None] > np.arange(self.time), axis=0)
 
     @property
     def input_sizes(self) -> list[int]:
-        """I of each layer."""
+        """The input size of each layer."""
         return [self.input_size] + [self.hidden_size * self.directions] * (self.layers - 1)
 
     @property
     def flops(self) -> int:
-        """Of the matrix products, without padding; backward costs two forwards."""
+        """The floating point operations of the matrix products, without padding. A backward pass
+        counts as two forward passes.
+        """
         columns = GATES[self.cell] * self.hidden_size * self.directions
         once = sum(2 * sum(self.lengths) * (i + self.hidden_size) for i in self.input_sizes)
         return once * columns * (3 if self.kind == "training" else 1)
 
 
 class Numbers:
-    """The arrays of a task, and what the contenders make of them."""
+    """The arrays of a task, and their conversions to and from the layouts of contenders."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         with np.load(task.file) as arrays:
             self._arrays = {name: arrays[name] for name in arrays.files}
         self.words: Array = self._arrays["words"]
-        """(W, I) float32, sentence by sentence, in [-1, 1]."""
+        """The inputs of all steps (W, I) in float32, one sequence after another, in [-1, 1]."""
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name]
 
     def weights(self, layer: int) -> tuple[Array, Array, Array]:
-        """ldigo, ldigo and ldgo of a layer: (1, D, I, G, O), (1, D, O, G, O), (1, D, G', O)."""
+        """Returns the input weights (1, D, I, G, O), recurrent weights (1, D, O, G, O) and biases
+        (1, D, G', O) of a layer. G' is G, plus 1 for LBR_GRU.
+        """
         return self[f"layer{layer}"], self[f"iter{layer}"], self[f"bias{layer}"]
 
     def rows(
         self, order: Sequence[int], layer: int, direction: int
     ) -> tuple[Array, Array, Array, Array]:
-        """(w_ih (G*O, I), w_hh (G*O, O), b_ih (G*O,), b_hh (G*O,)): how most frameworks hold them.
+        """Returns the weights of one layer and direction in the layout of most frameworks: w_ih
+        (G*O, I), w_hh (G*O, O), b_ih (G*O,) and b_hh (G*O,).
 
-        ``order``: the framework's gates by their place in oneDNN's. Biases are b_ih's, but for the
-        row u' of LBR cells, which stands inside r * (...).
+        ``order``: for each gate of the framework, the gate's index in oneDNN's order. b_hh holds
+        only the bias of LBR_GRU that the reset gate multiplies; b_ih holds all other biases.
         """
         w, u, b = (array[0, direction] for array in self.weights(layer))
         of_x, of_h = b[: len(order)], np.zeros_like(b[: len(order)])
@@ -155,7 +164,7 @@ class Numbers:
     def all_rows(
         self, order: Sequence[int]
     ) -> Iterator[tuple[int, int, tuple[Array, Array, Array, Array]]]:
-        """(layer, direction, rows), layer by layer."""
+        """Yields (layer, direction, result of `rows`) for each layer and direction."""
         for layer in range(self.task.layers):
             for direction in range(self.task.directions):
                 yield layer, direction, self.rows(order, layer, direction)
@@ -166,18 +175,23 @@ class Numbers:
 
     @property
     def padded(self) -> Array:
-        """(T, N, I), zeros behind the sentences."""
+        """The padded inputs (T, N, I), with zeros after the end of each sequence."""
         return self._padded(self.words)
 
     @property
     def padded_dy(self) -> Array:
-        """(T, N, D*O): what training is given as the gradient of its output, zeros behind it."""
+        """The padded gradient of the outputs in training (T, N, D*O), with zeros after the end of
+        each sequence.
+        """
         return self._padded(self["dy"])
 
     def from_rows(
         self, rows: Callable[[int, int], Sequence[Array]], order: Sequence[int]
     ) -> dict[str, Array]:
-        """Gradients of what `rows` gives, by layer and direction -> those of `weights`, by name."""
+        """Returns the gradients of the arrays in `weights` by name.
+
+        ``rows``: a function from layer and direction to the gradients of the arrays in `rows`.
+        """
         back, gates = np.argsort(order), len(order)
         out = {}
         for layer in range(self.task.layers):
@@ -186,15 +200,16 @@ class Numbers:
                 split = [side[k].reshape(gates, -1, side[k].shape[1])[back] for side in sides]
                 out[f"{name}{layer}"] = np.stack([m.transpose(2, 0, 1) for m in split])[None]
             biases = [[b.reshape(gates, -1)[back] for b in side[2:]] for side in sides]
-            extra = slice(2, 3 if self.task.cell == "lbr_gru" else 2)  # the row u', or none
+            extra = slice(2, 3 if self.task.cell == "lbr_gru" else 2)  # LBR_GRU's fourth bias
             joined = [np.concatenate([b_x, b_h[extra]]) for b_x, b_h in biases]
             out[f"bias{layer}"] = np.stack(joined)[None]
         return out
 
     def slopes(self, gradients: Mapping[str, Array]) -> Array:
-        """(K,): of the loss, along each of K random directions in all arrays at once.
+        """Returns the slope of the loss along each of K random directions (K). A direction changes
+        all arrays together.
 
-        ``gradients``: of the words (W, I), and of `weights` by name.
+        ``gradients``: the gradients of the inputs (W, I) and of the arrays in `weights`, by name.
         """
         along = [
             np.tensordot(self[f"along_{name}"], gradient.astype(np.float64), gradient.ndim)
@@ -203,7 +218,7 @@ class Numbers:
         return np.sum(along, axis=0)
 
     def unpadded(self, y: Array) -> Array:
-        """(T, N, C) -> words (W, C)."""
+        """Returns the steps (W, C) of a padded array (T, N, C)."""
         return y.swapaxes(0, 1)[self._valid]
 
     def _padded(self, words: Array) -> Array:
@@ -217,5 +232,5 @@ class Numbers:
 
 
 def named(path: Path | str) -> str:
-    """What a contender is called: the name of its file."""
+    """Returns a contender's name: the name of its file without the suffix."""
     return Path(path).stem

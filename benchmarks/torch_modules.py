@@ -1,7 +1,8 @@
-"""PyTorch's recurrent modules, and the same ones optimized: ``python -m benchmarks.torch_modules``.
+"""Compares PyTorch's recurrent modules with and without `optimize`.
 
-In one process, taking turns, after a first call of each, whose outputs must agree; the time is that
-of a user: module in, result out. The words of the ragged rows are those of design/0040.
+``python -m benchmarks.torch_modules`` runs both modules alternately in one process. The outputs of
+the first calls must agree. A time is the time of a call of the module. The ragged rows have the
+sequence lengths of design/0040.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RAGGED = ((128, 256, 1), (128, 256, 2), (512, 512, 1))
 DENSE = ((1, 1, 16, 16), (1, 1, 512, 512), (25, 1, 512, 512), (25, 32, 512, 512))
 DENSE += ((100, 32, 128, 256), (10, 4, 16, 32), (20, 8, 128, 128))
 CHANGING = ((1, 1, 64), (20, 1, 64), (20, 16, 64), (1, 1, 256), (20, 1, 256), (20, 16, 256))
-"""Steps, sequences and units of layers whose weights or masks are new in each call."""
+"""The steps, sequences and units of layers that compute weights or dropout masks in each call."""
 TRAINED = ((10, 4, 16, 32), (20, 16, 128, 128), (25, 32, 512, 512), (100, 32, 128, 256))
 
 
@@ -38,7 +39,7 @@ class Row(NamedTuple):
 
 
 class LowRank(nn.Module):
-    """A weight plus a product of two narrow matrices, as LoRA has it."""
+    """A parametrization that adds a product of two narrow matrices to a weight, as in LoRA."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class LowRank(nn.Module):
 
 
 class DroppedWeights(nn.Module):
-    """A weight of which half is dropped, as in AWD-LSTM."""
+    """A parametrization that sets a random half of a weight's elements to 0, as in AWD-LSTM."""
 
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(weight, 0.5, True)
@@ -87,7 +88,7 @@ def changing_rows() -> Iterator[Row]:
 
 
 def ragged_input(channels: int) -> Any:
-    """64 packed sequences of 20 words on average, lognormal."""
+    """Returns 64 packed sequences with lognormal lengths, 20 steps on average."""
     drawn = np.random.default_rng(7).lognormal(np.log(20) - 0.7**2 / 2, 0.7, 64)
     lengths = np.clip(np.rint(drawn), 1, None).astype(int).tolist()
     return pack_sequence([torch.randn(t, channels) for t in lengths], enforce_sorted=False)
@@ -115,7 +116,7 @@ def rows() -> Iterator[Row]:
 
 
 def call_of(module: nn.Module, row: Row) -> Callable[[], torch.Tensor]:
-    """A call as a user makes it; it gives y."""
+    """Returns a function that calls the module, trains it if the row trains, and returns y."""
 
     def run() -> torch.Tensor:
         with torch.set_grad_enabled(row.trains):

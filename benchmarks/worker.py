@@ -1,8 +1,9 @@
-"""A contender's own process: ``python -m benchmarks.worker FILE MODE``, driven by JSON lines.
+"""The process of a contender: ``python -m benchmarks.worker FILE MODE``.
 
-A request a line on stdin, an answer a line on what was stdout; what the framework prints goes to
-stderr. ``versions``; ``prepare`` (a task; the outputs of a first run are saved for the check);
-``turn`` (one call discarded, then timed ones for some seconds).
+Each line on stdin is a request in JSON, and each line on stdout is an answer in JSON. Output of the
+framework goes to stderr. The requests are ``versions``; ``prepare``, which prepares a task and
+saves the outputs of its first run; and ``turn``, which makes one call without timing, and then
+measures calls for some seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from benchmarks.tasks import LeftOut, Prepared, Task, named
 
 
 def contender(file: str) -> ModuleType:
-    """The contender's module; it imports its framework inside functions only."""
+    """Returns the module of a contender. The module imports its framework only in functions."""
     name = f"benchmarks.contenders.{named(file)}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
@@ -37,10 +38,12 @@ def contender(file: str) -> ModuleType:
 
 
 def timed(prepared: Prepared, seconds: float) -> dict[str, Any]:
-    """Median and minimum of a turn's calls, in seconds, but the first, which finds cold caches.
+    """Makes calls for some seconds. Returns the median and minimum of their times in seconds,
+    without the first call, whose caches are cold.
 
-    ``cpu``: the CPU's time of a call, of all threads together. The turn's is divided by its calls:
-    a machine may count it in ticks that are longer than a call. ``resident``: bytes afterwards.
+    ``cpu``: the mean CPU time of a call, of all threads together. It is the CPU time of the turn
+    divided by the number of calls, because a machine may count CPU time in ticks that are longer
+    than a call. ``resident``: the memory in bytes after the calls.
     """
     call, clock, used = prepared.call, time.perf_counter, time.process_time
     gc.collect()
@@ -61,7 +64,7 @@ def timed(prepared: Prepared, seconds: float) -> dict[str, Any]:
 
 
 def resident() -> int:
-    """Bytes of memory that the process has now."""
+    """Returns the resident memory of the process in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -77,7 +80,7 @@ def serve(module: ModuleType, mode: str) -> None:
             if request["do"] == "versions":
                 answer["versions"] = module.versions()
             elif request["do"] == "prepare":
-                prepared = None  # its memory is free before the next one's is taken
+                prepared = None  # frees the memory of the last task first
                 kind = Model if "path" in request["task"] else Task
                 prepared = module.prepare(kind.from_json(request["task"]), mode)
                 outputs = prepared.read(prepared.call())
@@ -88,13 +91,13 @@ def serve(module: ModuleType, mode: str) -> None:
                 answer = timed(prepared, request["seconds"])
         except LeftOut as reason:
             answer["left out"] = str(reason)
-        except Exception as error:  # whatever a framework raises becomes a line of the report
+        except Exception as error:  # the report shows every exception of a framework
             first = (str(error).strip() or "no message").splitlines()[0]
             answer["failed"] = f"{type(error).__name__}: {first}"
         print(json.dumps(answer), file=answers)
 
 
 if __name__ == "__main__":
-    if sys.platform == "linux":  # a stopped process would outlive a runner that was killed
+    if sys.platform == "linux":  # ends this process, even if stopped, when its parent ends
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     serve(contender(sys.argv[1]), sys.argv[2])

@@ -1,4 +1,4 @@
-"""The workloads of ``workloads.toml``: their tasks, the arrays, and the one reference."""
+"""The workloads of ``workloads.toml``: their tasks, the tasks' arrays, and the expected outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from onernn.backend import open_backend
 
 FILE = Path(__file__).with_name("workloads.toml")
 SLOPES, STEP = 6, 1e-4
-"""Gradients are compared along so many directions, with central differences exact to STEP**2."""
+"""The number of random directions along which gradients are compared, and the step of the central
+differences, whose error is of the order STEP**2.
+"""
 
 
 def workloads() -> dict[str, dict[str, Any]]:
@@ -25,7 +27,10 @@ def workloads() -> dict[str, dict[str, Any]]:
 
 
 def tasks(workload: dict[str, Any]) -> Iterator[Task]:
-    """Each row of a workload, lists in a row multiplied out; data type and threads are not set."""
+    """Yields the tasks of a workload, without dtype and number of threads.
+
+    A row with lists has a task for each combination of the lists' elements.
+    """
     for row in workload["rows"]:
         many = {key: v if isinstance(v, list) else [v] for key, v in row.items()}
         for values in product(*many.values()):
@@ -42,7 +47,7 @@ def tasks(workload: dict[str, Any]) -> Iterator[Task]:
 
 
 def target(workload: dict[str, Any], task: Task) -> float | None:
-    """How many times faster than the best peer ours is to be."""
+    """Returns how many times as fast as the fastest other framework onernn should be, or None."""
     for given in workload.get("targets", ()):
         if task.dtype in given and re.search(given.get("only", ""), str(task)):
             return float(given[task.dtype][min(task.threads, 2) - 1])
@@ -60,7 +65,10 @@ def _lengths(workload: dict[str, Any], sizes: dict[str, int]) -> tuple[int, ...]
 
 
 def written(task: Task, file: Path) -> Task:
-    """The task with its arrays in ``file``: words in [-1, 1], contractive weights."""
+    """Writes random arrays of a task to ``file``, and returns the task with this file.
+
+    The inputs are in [-1, 1], and the weights are so small that states do not grow.
+    """
     rng = np.random.default_rng(0)
 
     def uniform(bound: float, *shape: int) -> Array:
@@ -86,9 +94,9 @@ def written(task: Task, file: Path) -> Task:
 
 
 def reference(task: Task) -> Array:
-    """What every contender must give, in float64 from onernn's NumPy reference: words (W, D*O).
+    """Returns the expected outputs of all steps (W, D*O), from onernn's NumPy reference in float64.
 
-    Training: `Numbers.slopes`, by central differences.
+    For training, returns the expected `Numbers.slopes`, from central differences.
     """
     numbers = Numbers(task)
     names = [f"{kind}{layer}" for layer in range(task.layers) for kind in ("layer", "iter", "bias")]
