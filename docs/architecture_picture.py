@@ -1,7 +1,7 @@
-"""The packages and their imports: ``python docs/architecture_picture.py`` writes the picture again.
+"""Draws the packages and their imports: ``python docs/architecture_picture.py`` writes the picture.
 
-The boxes, their rows and their arrows come from the import statements, the text in a box from the
-package's docstring.
+The boxes, their rows and their arrows are computed from the import statements. The text in a box is
+the first line of the package's docstring.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ Imports = Mapping[str, set[str]]
 
 
 def read_imports() -> dict[str, set[str]]:
-    """Returns the packages that each package imports; the modules of the top level count as one."""
+    """Returns the packages that each package imports. The modules directly in src/onernn count as
+    one package.
+    """
     modules = grimp.build_graph(TOP)
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
 
@@ -43,12 +45,12 @@ def reach(imports: Imports, name: str) -> set[str]:
 
 
 def count_rows(imports: Imports, name: str) -> int:
-    """Returns how many rows are below a package: 0 if it imports none."""
+    """Returns the number of rows below a package in the picture: 0 if it imports no package."""
     return max((count_rows(imports, other) + 1 for other in imports[name]), default=0)
 
 
 def list_arrows(imports: Imports) -> list[tuple[str, str]]:
-    """Returns the imports that do not follow from others."""
+    """Returns the pairs (package, imported package) without a path over a third package."""
     return [
         (name, other)
         for name, others in imports.items()
@@ -58,14 +60,14 @@ def list_arrows(imports: Imports) -> list[tuple[str, str]]:
 
 
 def describe(name: str) -> str:
-    """Returns what is before the colon or the full stop of a package's docstring."""
+    """Returns the first line of a package's docstring, without the full stop."""
     folder = SOURCE if name == TOP else SOURCE / name
     docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8"))) or ""
     return docstring.splitlines()[0].rstrip(".")
 
 
 def draw(imports: Imports) -> str:
-    """Returns the picture: a package is above all that it imports."""
+    """Returns the picture as SVG. A package is above all packages that it imports."""
     rows: dict[int, list[str]] = {}
     for name in imports:
         rows.setdefault(count_rows(imports, name), []).append(name)

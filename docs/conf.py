@@ -1,4 +1,6 @@
-"""The manual: ``make docs`` writes it to out/docs, to be read without a network."""
+"""Sphinx's settings of the manual. ``make docs`` writes the manual to out/docs, for use without a
+network.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ version = release = metadata.version("onernn")
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb", "sphinx_copybutton"]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".rst": "restructuredtext"}
-nb_execution_mode = "off"  # the notebook is kept with its outputs; a test runs it
+nb_execution_mode = "off"  # the file of the notebook has its outputs; a test runs it
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
@@ -38,7 +40,7 @@ html_css_files = ["manual.css"]
 html_js_files = ["manual.js"]
 html_show_sourcelink = False
 html_copy_source = False
-html_show_search_summary = False  # they are fetched, which file:// does not allow
+html_show_search_summary = False  # a page under file:// may not fetch them
 html_search_scorer = str(Path(__file__).with_name("search_order.js"))
 templates_path: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The picture before and after fusion: ``python docs/fusion_picture.py`` writes it anew."""
+"""Draws a graph before and after fusion: ``python docs/fusion_picture.py`` writes the picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ FILE = DOCS / "pictures" / "fusion.svg"
 
 
 def drawn() -> str:
-    """Both graphs side by side, as reports draw them: what became one has one colour."""
+    """Returns an SVG of both graphs, side by side, as reports draw them. Operators that were fused
+    into one operator have its colour.
+    """
     before = onernn.load(MODEL)
     after = onernn.fuse(before).model
     old, new = colour_fused_values(before, after)

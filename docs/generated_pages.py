@@ -1,4 +1,4 @@
-"""Reference pages that are generated from the code, into docs/generated: they always match it."""
+"""Generates pages of the manual from the code into docs/generated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPO = Path(__file__).resolve().parents[1]
 
 
 def write(docs: Path) -> None:
-    """All pages, anew."""
+    """Writes all pages into the folder ``generated``, after removing the old ones."""
     folder = docs / "generated"
     shutil.rmtree(folder, ignore_errors=True)
     for name, text in pages():
@@ -37,7 +37,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table in Markdown; the cells are Markdown."""
+    """Returns a table in Markdown. The cells are Markdown, in which | is escaped."""
     lines = [list(head)]
     lines += [["---"] * len(lines[0]), *map(list, rows)]
     cells = [[re.sub(r"(?<!\\)\|", r"\\|", cell).replace("\n", " ") for cell in line]
@@ -46,7 +46,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def code(text: object) -> str:
-    """In Markdown, whatever stands in it."""
+    """Returns a text as inline code in Markdown, also if the text contains backticks."""
     shown = str(text)
     return f"`` {shown} ``" if "`" in shown else f"`{shown}`" if shown else ""
 
@@ -55,7 +55,7 @@ def code(text: object) -> str:
 
 
 class Task(NamedTuple):
-    """A section of the page: a sentence, and the names by the module that has them."""
+    """A section of the page. ``text``: a sentence. ``names``: the public names by module."""
 
     text: str
     names: Mapping[str, tuple[str, ...]]
@@ -151,7 +151,7 @@ TASKS: Mapping[str, Task] = {
         },
     ),
 }  # fmt: skip
-"""The public names, and the classes that their functions return, by what a reader wants to do."""
+"""The public names, and the classes that public functions return, by the reader's task."""
 
 READ = {
     "onernn.adapters.mxnet": "adapters/mxnet/plugin.py",
@@ -160,10 +160,12 @@ READ = {
     "onernn.adapters.torch": "adapters/torch/plugin.py",
     "onernn.scoring.beam": "src/onernn/scoring/beam.py",
 }
-"""Modules that need a framework: their source is read, so that no framework is needed."""
+"""The source files of modules that import a framework. The page is generated from these sources, so
+that no framework must be installed.
+"""
 
 ALIASES = {"onernn.backend": ("onernn.backend.arguments", ("State", "Layout"))}
-"""Names of types, by the module that exports them: the module that documents them."""
+"""Type aliases by the module that exports them: the module that documents them, and their names."""
 
 _PYTHON = """Python
 ======
@@ -186,7 +188,9 @@ def python_page() -> str:
 
 
 def _entry(module: str, name: str) -> Iterator[str]:
-    """The lines of a name: what autodoc shows, or its signature and docstring from the source."""
+    """Yields the lines of a public name: a directive of autodoc, or the signature and docstring
+    from the source.
+    """
     if module in READ and (shown := [*read_entry((REPO / READ[module]).read_text(), name)]):
         yield from shown
         return
@@ -205,7 +209,9 @@ def _entry(module: str, name: str) -> Iterator[str]:
 
 
 def read_entry(source: str, name: str) -> Iterator[str]:
-    """A function's or class's signature and docstring, from its source, if it is there."""
+    """Yields the lines of a function or class, with its signature and docstring, from the source of
+    its module. Yields nothing if the source does not define the name.
+    """
     kinds = ast.FunctionDef | ast.ClassDef
     found = next((node for node in ast.walk(ast.parse(source))
                   if isinstance(node, kinds) and node.name == name), None)  # fmt: skip
@@ -225,7 +231,7 @@ def read_entry(source: str, name: str) -> Iterator[str]:
 
 
 def with_code_blocks(lines: Iterable[str]) -> Iterator[str]:
-    """A docstring's lines, with fences of Markdown as reStructuredText has them."""
+    """Yields the lines of a docstring, with Markdown's code fences as reStructuredText's blocks."""
     inside = False
     for line in lines:
         if line.strip().startswith("```"):
@@ -354,11 +360,13 @@ READERS = {
     "attribute", "only", "flag", "integer", "integers", "number", "sizes", "text", "option",
     "dtype", "chosen_dtype",
 }  # fmt: skip
-"""Methods by which a rule reads an attribute, whose name is the first argument."""
+"""Methods with which a rule reads an attribute. The first argument is the attribute's name."""
 
 
 class Facts(NamedTuple):
-    """What a rule's source tells: canonical operators, attributes, what is refused."""
+    """Facts in the source of a rule: the canonical operators that it makes, the attributes that it
+    reads with their defaults, and the reasons for which it refuses an operator.
+    """
 
     makes: dict[str, None]
     attributes: dict[str, str]
@@ -412,7 +420,7 @@ def facts_of(rule: Any, framework: str, name: str) -> Facts:
     package = f"onernn.adapters.{framework}.", "onernn.adapters.common.bodies"
     seen: dict[str, FunctionType] = {}
     _tell(rule, facts, package, seen)
-    for function in seen.values():  # whose name a table tells by the framework's
+    for function in seen.values():  # its tables may have the canonical operator by ``name``
         for found in map(function.__globals__.get, function.__code__.co_names):
             if isinstance(found, Mapping):
                 _tell(found.get(name.split()[-1]), facts, package, {})
@@ -422,7 +430,10 @@ def facts_of(rule: Any, framework: str, name: str) -> Facts:
 def _tell(
     given: Any, facts: Facts, package: tuple[str, ...], seen: dict[str, FunctionType]
 ) -> None:
-    """What a rule tells, or what it was made with: another rule, an operator's name, a row."""
+    """Adds the facts about a rule, or about an argument from which a rule was made, to ``facts``.
+
+    An argument may be another rule, the name of an operator, or a row of Paddle's table.
+    """
     from onernn.adapters.common.signatures import OneOf, Signature
     from onernn.ops import OPERATORS
 
@@ -467,7 +478,11 @@ def _functions(module: str) -> Mapping[str, ast.FunctionDef]:
 def _read(
     function: FunctionType, facts: Facts, package: tuple[str, ...], seen: dict[str, FunctionType]
 ) -> None:
-    """What a function's source tells, and that of the functions of its modules that it calls."""
+    """Adds the facts in the sources of a function, and of the functions of ``package`` that it
+    calls, to ``facts``.
+
+    ``seen``: the functions that were read already.
+    """
     from onernn.ops import OPERATORS
 
     place = f"{function.__module__}.{function.__name__}"
@@ -475,7 +490,7 @@ def _read(
         return
     seen[place] = function
     tree = _functions(function.__module__).get(function.__name__)
-    if tree is None:  # a function inside another one, which emits what it names
+    if tree is None:  # an inner function: its constants may be names of operators
         cells = (cell.cell_contents for cell in function.__closure__ or ())
         for each in (*function.__code__.co_consts, *function.__code__.co_names, *cells):
             _tell(each, facts, package, seen)
@@ -483,7 +498,7 @@ def _read(
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise):
             facts.refuses.update(dict.fromkeys(text for _, text in _raised(node)))
-        if isinstance(node, ast.IfExp):  # one operator or another one
+        if isinstance(node, ast.IfExp):  # a choice between two operators
             chosen = [getattr(each, "value", None) for each in (node.body, node.orelse)]
             if all(each in OPERATORS for each in chosen):
                 facts.makes.update(dict.fromkeys(chosen))
@@ -512,7 +527,7 @@ def _read(
 
 
 def _raised(node: ast.Raise) -> Iterator[tuple[str, str]]:
-    """The class and the text of an error, where they stand there."""
+    """Yields the class and the text of a raised error, if the source has both."""
     call = node.exc
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.args:
         if text := _template(call.args[0]):
@@ -537,11 +552,13 @@ COPIED = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
-"""Pages of the checkout that the manual has, and their names in docs/generated."""
+"""The pages of the checkout that are copied into the manual, and their names in docs/generated."""
 
 
 def checkout_pages() -> Iterator[tuple[str, str]]:
-    """Yields pages of the checkout and of examples, and measurements, with links that work here."""
+    """Yields the pages of the checkout, of the examples and of measurements, with links that work
+    in the manual.
+    """
     for file, name in COPIED.items():
         yield name, with_manual_links((REPO / file).read_text(), REPO, "")
     for file in sorted((REPO / "examples").glob("*/README.md")):
@@ -552,9 +569,10 @@ def checkout_pages() -> Iterator[tuple[str, str]]:
 
 
 def with_manual_links(text: str, folder: Path, up: str) -> str:
-    """Returns a page of a folder with links to pages of the manual, or else to the repository.
+    """Returns the text of a page in ``folder``, with its links changed: they point to pages of the
+    manual, or else to the repository.
 
-    ``up``: the way from the new page to docs/generated.
+    ``up``: the relative path from the new page to docs/generated.
     """
 
     def link(match: re.Match[str]) -> str:

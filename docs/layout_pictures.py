@@ -1,6 +1,7 @@
-"""Pictures of layouts and cells: ``python docs/layout_pictures.py`` writes them anew.
+"""Draws pictures of layouts and cells: ``python docs/layout_pictures.py`` writes the pictures.
 
-What they show is asked of the code: gate orders, converted weights, where a batch's steps stand.
+Functions of onernn compute the gate orders, the converted weights and the positions of a batch's
+steps in the pictures.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent / "pictures"
 
 COLOURS = {"u": "#93c5fd", "r": "#fcd34d", "i": "#93c5fd", "f": "#fcd34d", "c": "#fca5a5"}
 COLOURS |= {"o": "#86efac", "": "#ffffff", "box": "#e2e8f0"}
-GRU = COLOURS | {"o": "#fca5a5"}  # a GRU's o is the candidate, as c is an LSTM's
+GRU = COLOURS | {"o": "#fca5a5"}  # o is the candidate of a GRU, c of an LSTM
 SEQUENCES = ("#93c5fd", "#86efac", "#fcd34d")
 STYLE = "font-family:sans-serif;font-size:14px;fill:#1f2937"
 
@@ -54,7 +55,7 @@ NAMES = {"onednn": "onernn, oneDNN", "onnx": "ONNX", "torch": "PyTorch", "keras"
 
 
 def gate_orders() -> str:
-    """The gates of each framework, block by block, by onernn's letters."""
+    """Returns a picture of each framework's gate order, with onernn's letters for the gates."""
     lines = [text(150, 24, "LSTM", more=BOLD), text(340, 24, "GRU", more=BOLD)]
     for place, (name, shown) in enumerate(NAMES.items()):
         y, gates = 36 + 32 * place, FRAMEWORKS[name].gates
@@ -77,7 +78,10 @@ def _matrix(left: int, top: int, rows: np.ndarray, gates: Sequence[Sequence[str]
 
 
 def ldigo() -> str:
-    """Input weights of one GRU of two inputs and two units, as three layouts have them."""
+    """Returns a picture of a GRU's input weights in the layouts of PyTorch, Paddle and onernn.
+
+    The GRU has two inputs and two units.
+    """
     torch = np.arange(1, 13, dtype=np.float32).reshape(6, 2)
     zeros = np.zeros(6, np.float32)
     own = onernn.convert_weights(
@@ -126,7 +130,7 @@ def _chain(y: int, *boxes: tuple[str, str]) -> list[str]:
 
 
 def reset_placement() -> str:
-    """The two GRUs: what the reset gate multiplies."""
+    """Returns a picture of what the reset gate multiplies in a GRU and in an LBR_GRU."""
     plain, gate, new = COLOURS["box"], GRU["r"], GRU["o"]
     lines = [
         text(10, 24, "reset first (GRU): Paddle's gru, Keras reset_after=False", more=BOLD),
@@ -140,7 +144,7 @@ def reset_placement() -> str:
 
 
 def update_gate() -> str:
-    """What h becomes of the old state and of the new one, where u = 0.75."""
+    """Returns a picture of the shares of the old state and of the candidate in h if u = 0.75."""
     lines = []
     for y, title, kept in (
         (0, "origin_mode=True, and all others: h' = u h + (1-u) new", 0.75),
@@ -156,7 +160,7 @@ def update_gate() -> str:
 
 
 def ragged() -> str:
-    """Returns sequences of 4, 2 and 3 steps one after another, padded, and packed by step."""
+    """Returns a picture of a batch of 4, 2 and 3 steps in three layouts: ragged, padded, packed."""
     names = [["A0", "A1", "A2", "A3"], ["B0", "B1"], ["C0", "C1", "C2"]]
     steps = onernn.Ragged.from_list([np.arange(len(row)) for row in names])
     lengths, offsets = steps.lengths.tolist(), steps.offsets.tolist()
@@ -204,7 +208,7 @@ def ragged() -> str:
 
 
 def streams() -> str:
-    """Returns the way of many clients' frames: one batch, one call, and states that are kept."""
+    """Returns a picture of streams: frames of several clients become one batch and one call."""
     clients = (("anna", 7), ("ben", 3), ("carl", 9))
     top, high = 48, 34
     titles = ((85, "clients push"), (275, "one batch"), (655, "results"), (835, "clients pull"))
@@ -239,11 +243,11 @@ def streams() -> str:
     return svg("Frames of many clients as one batch", 910, bottom + 60, lines)
 
 
-# The way of a model
+# The stages of a model
 
 
 def pipeline() -> str:
-    """Returns the way from a model's file to what runs it."""
+    """Returns a picture of the stages from a model's file to the programs that run the model."""
     files = ("Paddle", "MXNet", "ONNX", "PyTorch", "Keras")
     left, top, high = 10, 34, 34
     lines = [text(left, 20, "a file of", more=BOLD)]

@@ -81,7 +81,7 @@ def main() -> None:
     NotebookClient(book, resources={"metadata": {"path": str(DOCS.parent)}}).execute()
     for cell in book.cells:
         cell.metadata = {}
-        for output in cell.get("outputs", ()):  # the HTML beside it says the same in less
+        for output in cell.get("outputs", ()):  # the output in HTML is enough
             output.get("data", {}).pop("text/plain", None)
     book.metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3"},

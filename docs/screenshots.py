@@ -1,5 +1,6 @@
-"""Screenshots of the pages of `verify` and `inspect`: ``python docs/screenshots.py`` takes them
-again. It needs chromium.
+"""Takes screenshots of the pages that `verify` and `inspect` write: ``python docs/screenshots.py``.
+
+It needs chromium.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ DATA = DOCS.parent / "tests" / "data"
 PICTURES = DOCS / "pictures"
 WIDE = 1200
 MOST = 200_000
-"""Bytes of a picture: a page of the manual must load fast."""
+"""Maximum number of bytes of a picture, so that the manual's pages load fast."""
 
 
 def write_swapped(folder: Path) -> None:
-    """Writes good.onnx, and converted.onnx, whose GRU has its first two gates swapped."""
+    """Writes good.onnx, and a copy converted.onnx in which the first two gates of the GRU are
+    swapped.
+    """
     model = onnx.load(DATA / "onnx" / "torch_gru_dynamic" / "model.onnx")
     onnx.save(model, folder / "good.onnx")
     (gru,) = (node for node in model.graph.node if node.op_type == "GRU")
@@ -38,14 +41,14 @@ def write_swapped(folder: Path) -> None:
 
 
 def run(folder: Path, *words: str, code: int) -> None:
-    """Runs a command of onernn, which must end with this exit code."""
+    """Runs an onernn command. Raises `SystemExit` if its exit code is not ``code``."""
     done = subprocess.run([sys.executable, "-m", "onernn", *words], cwd=folder, check=False)
     if done.returncode != code:
         raise SystemExit(f"onernn {' '.join(words)}: expected exit {code}, got {done.returncode}")
 
 
 def photograph(page: Path, picture: Path, high: int) -> None:
-    """Writes the first ``high`` rows of a page, in light colours."""
+    """Writes a screenshot of the top ``high`` pixel rows of a page."""
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     flags += [f"--user-data-dir={page.parent / 'profile'}", f"--window-size={WIDE},{high}"]
     flags += ["--force-device-scale-factor=1", f"--screenshot={picture}"]
@@ -55,7 +58,7 @@ def photograph(page: Path, picture: Path, high: int) -> None:
 
 
 def main() -> None:
-    """Takes both screenshots: of a model with a fault, and of a model before and after fusion."""
+    """Takes the screenshots: a report on a model with a fault, and a page of a fused model."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         write_swapped(folder)

@@ -1,9 +1,10 @@
-"""Keeps the package's size and its hard sentences from growing.
+"""Limits the number of Python tokens and of hard sentences in each package.
 
-`python tools/ratchets.py` compares each package with `ratchets.json`; a count above its limit
-fails. `--lower` sets each limit to its count, and `--move COUNT FROM TO` moves tokens with code
-that moves. `--raise COUNT PACKAGE NOTE` allows tokens of something new that users can do, which a
-design note describes; the file keeps the note. Nothing raises the limits of hard sentences.
+`python tools/ratchets.py` counts both in each package, and fails if a count is above its limit in
+`ratchets.json`. `--lower` sets each limit to its count. `--move COUNT FROM TO` moves COUNT tokens
+from the limit of the package FROM to the limit of TO, for code that moves. `--raise COUNT PACKAGE
+NOTE` raises the limit of tokens for a new feature that the design note NOTE describes, and stores
+the note in the file. There is no option that raises the limits of hard sentences.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LAYOUT = (
 )
 Counts = dict[str, dict[str, int]]
 RAISED = "raised"
-"""The key of the raised limits: a list of [tokens, package, design note]."""
+"""The key under which the file lists the raised limits, as [tokens, package, design note]."""
 
 
 def name_package(file: str) -> str:
@@ -59,7 +60,7 @@ def count_tokens(text: str) -> int:
 
 
 def count_all() -> Counts:
-    """Returns, by package, the Python tokens and the hits of `words`."""
+    """Returns the numbers of Python tokens and of hits of `words`, each by package."""
     tokens, hits = Counter[str](), Counter[str]()
     for folder in COUNTED:
         for path in (REPO / folder).rglob("*.py"):
@@ -72,7 +73,7 @@ def count_all() -> Counts:
 
 
 def list_risen(counts: Counts, limits: Counts) -> list[str]:
-    """Returns a line for each count that is above its limit; a new package's limit is 0."""
+    """Returns a line for each count that is above its limit. The limit of a new package is 0."""
     return [
         f"{package}: {what}: expected at most {limits[what].get(package, 0)}, got {count}"
         for what in counts

@@ -113,7 +113,7 @@ KINDS = {
         r"(\b(that|which|whose|where|what|who)\b.*){3,}",
     ),
 }
-"""By kind: what to write in its place, and a pattern of the words to avoid."""
+"""The kinds of wording: what to write instead, and a pattern of the words to avoid."""
 
 
 class Sentence(NamedTuple):
@@ -142,7 +142,7 @@ def _count_words(sentence: str) -> int:
 
 
 def markdown_sentences(text: str) -> Iterator[tuple[str, str]]:
-    """Yields (kind, sentence) of a page without its code blocks."""
+    """Yields (kind, sentence) for each sentence of a page outside of code blocks."""
     text = re.sub(r"^(```|~~~).*?^\1\s*$|<!--.*?-->", "", text, flags=re.S | re.M)
     text = re.sub(r"^\([\w-]+\)=$", "", text, flags=re.M)
     text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
@@ -179,7 +179,7 @@ def _literal(node: ast.AST) -> str | None:
 
 
 def python_sentences(text: str) -> Iterator[tuple[str, str]]:
-    """Yields (kind, sentence) of a module's docstrings, error messages and comments."""
+    """Yields (kind, sentence) for each sentence in a module's docstrings, errors and comments."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, documented) and (doc := ast.get_docstring(node)):
@@ -201,7 +201,7 @@ def python_sentences(text: str) -> Iterator[tuple[str, str]]:
 
 
 def cpp_sentences(text: str) -> Iterator[tuple[str, str]]:
-    """Yields (kind, sentence) of the line comments of a C++ file."""
+    """Yields (kind, sentence) for each sentence in the line comments of a C++ file."""
     found = (
         (line, re.search(r"(?<![:\"])//+!?\s?(.*)$", source))
         for line, source in enumerate(text.splitlines())
@@ -210,7 +210,9 @@ def cpp_sentences(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _comment_sentences(comments: list[tuple[int, str]]) -> Iterator[tuple[str, str]]:
-    """Yields the sentences of comments; consecutive lines are one paragraph."""
+    """Yields the sentences of comments, given as (line, text). The comments of consecutive lines
+    are one paragraph.
+    """
     paragraph: list[str] = []
     following = [line for line, _ in comments[1:]]
     for (line, text), after in zip_longest(comments, following):
@@ -254,7 +256,7 @@ def find_kinds(sentence: str) -> list[str]:
 
 
 def main(asked: str | None = None) -> None:
-    """Prints the number of hits of each kind, or every hit of the kind that is ``asked`` for."""
+    """Prints the number of hits of each kind, or if ``asked`` names a kind, each hit of it."""
     sentences = all_sentences()
     hits = [(kind, each) for each in sentences for kind in find_kinds(each.text)]
     if asked:
