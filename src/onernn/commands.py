@@ -306,7 +306,6 @@ def _is_common(parameter: Any) -> bool:
 
 
 def _value_of(parameter: Any) -> str:
-    """Returns the name of a parameter's value in the help, such as ``FILE.npz``."""
     return str(parameter.metavar or parameter.name.upper())
 
 

@@ -208,8 +208,8 @@ def _convert(model: Graph, out: Path, rules: Any, **options: Any) -> Report:
 
 @contextmanager
 def _new_files(out: Path) -> Iterator[list[Path]]:
-    """Yields an empty list. When the block ends, the list holds ``out`` and the other files that
-    the block wrote with the same stem, such as a .pdiparams.
+    """Yields a list, which at the end of the block holds ``out`` and the other files that the block
+    wrote with the same stem, such as a .pdiparams.
     """
 
     def stamps() -> dict[Path, tuple[int, int]]:
@@ -228,8 +228,8 @@ def _new_files(out: Path) -> Iterator[list[Path]]:
 def _show_model(out: Path, files: Sequence[Path], rules: Any, *, is_checked: bool) -> None:
     """Prints the name, size and contents of a written model.
 
-    If the model's framework is installed, the line ends with a command that verifies the model in
-    its framework. The command is left out if the model is checked already or needs ``rules``.
+    The line ends with a command that verifies the model in its framework, if the framework is
+    installed and the model is neither checked nor needs ``rules``.
     """
     step, command = "", list[object]()
     runtime = next(a.runtime for a in ADAPTERS if a.writer and a.writer.suffix == out.suffix)

@@ -65,7 +65,6 @@ def _read_samples(folder: Path) -> dict[Path, bytes]:
 
 
 def _holds(path: Path, content: bytes) -> bool:
-    """Returns whether a path is a file with this content, or a link to such a file."""
     return path.is_file() and path.read_bytes() == content
 
 

@@ -87,7 +87,7 @@ def show_written(
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, such as "1 row" or "1,000 rows"."""
+    """Returns a text such as "1 row" or "1,000 rows"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -123,9 +123,7 @@ PATIENCE = 1.0
 
 class _Left:
     """An estimate of the remaining time, from the average speed since the first report of progress.
-
-    The average is needed because one step of the work may take minutes, and several steps may end
-    at the same time.
+    The speed of single steps varies too much.
     """
 
     def __init__(self) -> None:

@@ -136,7 +136,7 @@ class _Ranges(Sequence[Origin]):
         self._ranges.append((file, start, count))
 
     def take(self, size: int) -> _Ranges:
-        """Removes the first ``size`` origins, and returns them."""
+        """Removes the first ``size`` origins and returns them."""
         taken, ranges, self._ranges = _Ranges(), self._ranges, []
         for file, start, count in ranges:
             first = min(size, count)
@@ -533,7 +533,6 @@ def _folders(name: str) -> dict[str, str | None]:
 
 
 def _folder_types(folders: Iterable[Mapping[str, str | None]]) -> pa.Schema:
-    """Returns the schema of the columns that folders named NAME=VALUE add."""
     values: dict[str, list[str]] = {}
     for each in folders:
         for name, value in each.items():
@@ -549,12 +548,10 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _repeat(value: str | None, kind: pa.DataType, count: int) -> pa.Array:
-    """Returns a column of ``count`` times the same value, or of nulls if the value is None."""
     return pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value).cast(kind), count)
 
 
 def _unpack(raw: Any, name: str) -> Any:
-    """Returns a stream of a file's content, decompressed if the name ends in .gz, .bz2 or so on."""
     codec = _CODECS.get(name.lower().rpartition(".")[2])
     return pa.CompressedInputStream(raw, codec) if codec else raw
 
@@ -568,8 +565,8 @@ def _unify(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _common_type(values: list[Any]) -> pa.DataType:
-    """Returns a type that holds all of these JSON values, or else the most frequent types of
-    them.
+    """Returns a type that holds all of these JSON values. If there is no such type, it holds the
+    most frequent ones.
     """
     errors = (pa.ArrowException, ValueError, OverflowError)
     with suppress(*errors):
@@ -586,7 +583,6 @@ def _common_type(values: list[Any]) -> pa.DataType:
 
 
 def _inner(kind: pa.DataType) -> list[pa.Field]:
-    """Returns the fields of a list or struct type, empty for other types."""
     return [kind.field(index) for index in range(kind.num_fields)]
 
 

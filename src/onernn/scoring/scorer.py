@@ -257,9 +257,9 @@ class Scorer:
         similar lengths, and together at most the scorer's maximum number of steps.
 
         ``count``: the number of rows of the table. If it is ``doubted`` that rows are independent,
-        a row whose ragged inputs have different lengths runs by itself. In a batch of two such
-        rows, both inputs could have the same total number of steps. Then an operator that combines
-        the inputs would combine steps of different rows without an error.
+        a row whose ragged inputs have different lengths runs by itself. Otherwise two such rows
+        could have equally many steps in both inputs, and an operator that combines the inputs would
+        combine steps of different rows without an error.
         """
         if not count:
             return
@@ -374,7 +374,6 @@ def _dependent(why: str) -> UnsupportedError:
 
 
 def _cut(batch: Batch, first: int, last: int) -> Batch:
-    """Returns the rows from ``first`` to ``last`` - 1."""
     if not isinstance(batch, Ragged):
         return batch[first:last]
     levels = []
