@@ -40,7 +40,7 @@ def run_program(arguments: Sequence[str]) -> None:
         else:
             runpy.run_path(rest[0], run_name="__main__")
     except Exception:
-        sys.excepthook(*sys.exc_info())  # with its traceback: the program raised it
+        sys.excepthook(*sys.exc_info())  # prints the traceback, as Python does
         sys.exit(1)
 
 

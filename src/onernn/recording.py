@@ -62,7 +62,7 @@ def _array(value: Any) -> Array:
     """Returns a copy of a tensor as a NumPy array. bfloat16 becomes float32, as NumPy lacks it."""
     if "bfloat16" in str(getattr(value, "dtype", "")):
         value = value.float() if hasattr(value, "float") else value.astype("float32")
-    if hasattr(value, "detach") and hasattr(value, "cpu"):  # of PyTorch, and of Paddle
+    if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor of PyTorch or Paddle
         value = value.detach().cpu()
     for method in ("copy_to_cpu", "as_ndarray", "asnumpy", "numpy"):
         if hasattr(value, method):

@@ -154,7 +154,7 @@ class _Bar:
             TextColumn("{task.fields[left]}"),
             console=_console(stderr=True),
             transient=True,
-            redirect_stdout=False,  # it would write results to stderr
+            redirect_stdout=False,  # True would write results to stderr
         )
         self._task = self._progress.add_task(title, total=None, left="")
         self._left = _Left()

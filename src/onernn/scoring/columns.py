@@ -19,7 +19,7 @@ from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.types import Size, counts_of
 
 _LISTS = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
-_MOST_VALUES = 2**31 - 1  # of one array of lists
+_MOST_VALUES = 2**31 - 1  # pyarrow's limit for one array of lists
 
 
 class Column:
@@ -44,7 +44,7 @@ class Column:
         levels = len(self._lods)
         if sizes is None:
             features: list[int | None] = [None] * (levels - self._depth)
-        else:  # (W, 1), (N, 1): a step or row is one number
+        else:  # with the shape (W, 1) or (N, 1), a step or row is a scalar
             features = [] if levels == self._depth and set(sizes) == {1} else sizes
         if levels != self._depth + len(features):
             kind = "ragged" if self._depth else "dense"
@@ -148,7 +148,7 @@ class Column:
         if not self._depth:
             dense = data.reshape(len(rows), *shape)
             if declared is not None and len(declared) == dense.ndim + 1:
-                dense = dense[..., None]  # (N, 1): a row is one number
+                dense = dense[..., None]  # the input's shape is (N, 1)
             return np.ascontiguousarray(np.moveaxis(dense, 0, min(self._axis, dense.ndim - 1)))
         lengths = [
             np.diff(lod)[self._entries(level, rows)]

@@ -43,8 +43,7 @@ class Summary(NamedTuple):
 
     ``rows``, ``rejected`` and ``windows``: the number of rows, of rejected rows and of files in the
     folder. ``windows_before``: the number of files that earlier runs wrote. ``seconds``: the time
-    of this run. ``repaired``: files that were scored again because they had changed after a run,
-    with the reason.
+    of this run. ``repaired``: the files of earlier runs that were scored again, with the reason.
     """
 
     rows: int
@@ -84,14 +83,14 @@ def score(
 
     ``corpus``: a file, folder or URI of Parquet or JSON lines. ``output``: a folder, or its URI in
     an object store. ``keep``: the columns that are copied to the output, by default all.
-    ``window``: the number of rows of an output file; the memory of the run depends on this number,
-    not on the size of the corpus. ``workers``: the number of threads, or of actors of Ray; by
-    default one per core. ``engine``: with "ray", the nodes of Ray's cluster read, score and write;
-    each node must have access to the corpus and the folders. ``rejected``: a folder for a table of
-    the rows that cannot be scored, with file, line or row, reason and text. ``progress``: a
-    function that is called with the number of finished rows, of rejected rows, and of all rows (0
-    if unknown, an estimate for JSON lines). `Scorer` explains the other arguments, and `Session`
-    the arguments from ``dtype`` on.
+    ``window``: the number of rows of an output file; the rows of one file are called a window. The
+    memory of the run depends on this number, not on the size of the corpus. ``workers``: the number
+    of threads, or of actors of Ray; by default one per core. ``engine``: with "ray", the nodes of
+    Ray's cluster read, score and write; each node must have access to the corpus and the folders.
+    ``rejected``: a folder for a table of the rows that cannot be scored, with file, line or row,
+    reason and text. ``progress``: a function that is called with the number of finished rows, of
+    rejected rows, and of all rows (0 if unknown, an estimate for JSON lines). `Scorer` explains the
+    other arguments, and `Session` the arguments from ``dtype`` on.
 
     A second call with the same arguments, or the command ``onernn score``, continues an unfinished
     run. It scores a window if the window's file is missing or has changed in any byte. The files
@@ -183,7 +182,7 @@ def _describe(
 ) -> dict[str, Any]:
     """Returns all settings that, together with the rows, decide the bytes of the output files.
 
-    Equal settings are equal however the caller wrote them.
+    Different spellings of the same setting have the same value.
     """
     named = dict(options)
     if passes := named.pop("passes", None):
