@@ -249,7 +249,7 @@ def numbers(graph: Graph, given: Iterable[str] | None) -> dict[str, Array]:
 
 
 class Command(TyperCommand):
-    """A command. Its help explains the command's own options, and lists the common options."""
+    """A command whose help explains the command's own options, and lists the common options."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Returns the usage line's parts: arguments, required options, and ``[OPTIONS]`` for the
@@ -312,8 +312,8 @@ def _value_of(parameter: Any) -> str:
 def _describe(option: Any, brief: bool = False) -> tuple[str, str]:
     """Returns the names of an option with its value, and the help of the option.
 
-    If ``brief``, the help is cut after its first sentence. Its default is left out if the line
-    would become too long.
+    If ``brief``, the help is cut after the first full stop, and a default that would make the line
+    too long is left out.
     """
     names = sorted(option.opts, key=lambda name: name.startswith("--"))
     text = ", ".join(names) + "".join(f" / {name}" for name in option.secondary_opts)

@@ -1,7 +1,7 @@
 """``python -m onernn.paddle script.py args``: runs a Paddle program without Paddle.
 
-``-m package.module args`` runs a module. ``--replace``, as the first argument, uses onernn even if
-Paddle is installed.
+``-m package.module args`` runs a module. If the first argument is ``--replace``, onernn replaces an
+installed Paddle.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def _batch(name: str, value: Any) -> Batch:
 
 
 def _array(value: Any) -> Array:
-    """Returns a copy of a tensor as a NumPy array. bfloat16 becomes float32, as NumPy lacks it."""
+    """Returns a copy of a tensor as a NumPy array. NumPy lacks bfloat16, which becomes float32."""
     if "bfloat16" in str(getattr(value, "dtype", "")):
         value = value.float() if hasattr(value, "float") else value.astype("float32")
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # a tensor of PyTorch or Paddle

@@ -238,9 +238,8 @@ def progress() -> Iterator[Callable[[str, float, float], None]]:
 
 
 def watch(what: str, items: Sequence[T]) -> Iterator[T]:
-    """Yields the items in order, and moves the progress bar by one item each time.
-
-    ``what``: the text of the bar.
+    """Yields the items in order, and moves the progress bar by one item each time. ``what`` is the
+    bar's text.
     """
     with progress() as tell:
         for done, item in enumerate(items):

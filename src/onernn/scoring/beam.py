@@ -25,14 +25,13 @@ Row = Mapping[str, Any]
 
 
 class ScorerHandler(ModelHandler):  # type: ignore[misc]
-    """A model handler for Beam's `RunInference`. It adds a scorer's outputs to rows.
+    """A model handler for Beam's `RunInference`, which adds a scorer's outputs to rows.
 
     Rows are dictionaries, and ``schema`` is the schema of their columns. Each result is a
     dictionary with the kept columns, the outputs and ``rejected``. If the schema cannot hold the
     values of a row unchanged, the row's result has the reason and the text of the row in
-    ``rejected``, and None in all other columns. ``min_batch_size`` and ``max_batch_size``: the
-    numbers of rows that are scored together. For rows with keys, wrap the handler in Beam's
-    `KeyedModelHandler`.
+    ``rejected``, and None in all other columns. ``min_batch_size`` and ``max_batch_size``: how many
+    rows are scored together. For rows with keys, wrap the handler in Beam's `KeyedModelHandler`.
 
     The scorer should have ``threads=1``, because Beam runs several threads or processes.
 

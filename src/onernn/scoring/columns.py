@@ -175,7 +175,7 @@ class Column:
         for up in range(min(self._depth, other._depth)):
             mine, theirs = (np.diff(each._starts[each._depth - up]) for each in (self, other))
             result |= mine != theirs
-            if up:  # the numbers of sequences are equal, their lengths may differ
+            if up:  # there are equally many sequences, but their lengths may differ
                 for row in np.flatnonzero(~result).tolist():
                     one, two = (each._parts(row, each._depth - up) for each in (self, other))
                     result[row] = not np.array_equal(one, two)
@@ -232,7 +232,7 @@ def parse_type(text: str | pa.DataType) -> pa.DataType:
 
 
 def batch_size(value: Value, axis: int) -> Size | None:
-    """Returns the size of an input's axis of rows, as the graph's types name it.
+    """Returns the size of an input's axis of rows in the graph's types.
 
     Returns None if the input is dense and has no such axis.
     """
@@ -247,8 +247,8 @@ class OpenTypeError(UnsupportedError):
 
 
 class Result:
-    """A conversion of an output to a column. Each axis after the axis of rows becomes a level of
-    lists, unless the axis has the known size 1. The sequences of a ragged output also become lists.
+    """An output of a model that becomes a column. Each axis after the axis of rows becomes a level
+    of lists, unless the axis has the known size 1. Sequences of a ragged output also become lists.
 
     ``value``: the output. ``rows``: the sizes of the inputs' axes of rows in the graph's types, see
     `batch_size`. The axis of a dense output that has such a size is its axis of rows. If no axis or

@@ -44,9 +44,9 @@ _RAW = 10_000
 class Origin(NamedTuple):
     """The place in the corpus from which a row was read.
 
-    ``file``: the path of a file relative to the corpus. ``line``, ``text``: in JSON, the number of
-    the row's line, from 1 on, and its text. ``row``: in Parquet, the number of the row in the file,
-    from 0 on.
+    ``file``: the path of a file relative to the corpus. A row of JSON has its line's number, which
+    begins at 1, in ``line``, and the line in ``text``. A row of Parquet has its number in the file,
+    which begins at 0, in ``row``.
     """
 
     file: str
@@ -59,10 +59,10 @@ class Origin(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Consecutive rows of a corpus, which become one output file.
+    """Consecutive rows of a corpus, which become one output file. Windows are numbered from 0 on.
 
-    ``number``: the number of the window. ``table``: the rows. ``bad``: why a row could not be read,
-    by the row's number. ``origins``: the origin of each row.
+    ``table``: the rows. ``bad``: why a row could not be read, by the row's number. ``origins``: the
+    origin of each row.
     """
 
     number: int
@@ -162,8 +162,8 @@ class Block(NamedTuple):
     """Rows that can be read without reading earlier rows: a row group of Parquet, or a file of
     JSON.
 
-    ``file``: the number of the file. ``group``: the number of the row group in the file, 0 for
-    JSON. ``start``: the number of the block's first row in the file. ``rows``: the number of rows.
+    ``file`` is the file's index in the corpus, ``group`` is the row group's index in the file (0
+    for JSON), and ``start`` is the first row's index in the file. ``rows`` counts the rows.
     """
 
     file: int
@@ -189,8 +189,8 @@ class Corpus:
     after `set_lines`. A corpus can be pickled.
 
     Raises `ShapeError` if a column of ``keep`` does not exist, and `ModelFormatError`, which names
-    the file, if a file cannot be read. Raises `UnsupportedError` if there are no files, if some
-    files are JSON and some Parquet, and for the folder of a table format. Also raises the
+    the file, if a file cannot be read. Raises `UnsupportedError` for a folder without files, for a
+    folder with files of both formats, and for the folder of a table format. Also raises the
     `OSError`s of the file system.
     """
 
@@ -250,8 +250,8 @@ class Corpus:
     ) -> Iterator[Window]:
         """Yields windows of ``size`` rows in order. A corpus without rows has one window.
 
-        ``only``: the numbers of the windows to yield. If it is None, all windows are yielded except
-        the numbers in ``done``.
+        ``only``: which windows are yielded, by number. If it is None, all windows are yielded
+        except those in ``done``.
         """
         if only is not None and not only:
             return
@@ -366,8 +366,8 @@ class Corpus:
         """Yields consecutive rows of Parquet: the file's name, the number of the first row in the
         file, and a table of the rows.
 
-        ``first``: the index of the block to begin with. ``skipped``: the number of rows at the
-        start of this block that are not yielded.
+        The block with the index ``first`` is read first. ``skipped`` rows at its start are not
+        yielded.
         """
         for number, blocks in groupby(self.blocks[first:], lambda each: each.file):
             groups = [*blocks]
@@ -565,8 +565,8 @@ def _unify(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _common_type(values: list[Any]) -> pa.DataType:
-    """Returns a type that holds all of these JSON values. If there is no such type, it holds the
-    most frequent ones.
+    """Returns a type that holds all of these JSON values, or else as many of their types as
+    possible, beginning with the most frequent type.
     """
     errors = (pa.ArrowException, ValueError, OverflowError)
     with suppress(*errors):

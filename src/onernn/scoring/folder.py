@@ -53,7 +53,7 @@ class Folder:
     number of its window, its `Part`, a digest of the folder's settings, and a digest of the file's
     other bytes. ``parts``: the `Part` of each window whose file is unchanged. ``repaired``: the
     files that must be scored again, with the reason. The file `MANIFEST` holds the settings with
-    which the folder is scored. Readers of data sets skip this file, as its name begins with _.
+    which the folder is scored. Readers of data sets skip this file, because its name begins with _.
     """
 
     def __init__(self, where: str) -> None:
@@ -285,7 +285,7 @@ def _digest(begun: Mapping[str, Any]) -> str:
 
 
 def _windows(names: Iterable[str]) -> dict[str, int]:
-    """Returns the window's number for each name that `Folder.write` gives to a file."""
+    """Returns the window's number for each name of a file that `Folder.write` writes."""
     numbers = {name: int(match[1]) for name in names if (match := _PART.fullmatch(name))}
     return {name: number for name, number in numbers.items() if name == _name(number)}
 

@@ -49,7 +49,7 @@ def score_windows(
         ray.init()  # at RAY_ADDRESS, or on this machine
     count = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
     context = data.DataContext.get_current().copy()
-    context.target_max_block_size = context.target_min_block_size = 1  # byte, so that each row is a block
+    context.target_max_block_size = context.target_min_block_size = 1  # byte: each row is a block
     context.enable_progress_bars = False
 
     def read(step: _Step, items: Sequence[Any]) -> Any:

@@ -390,8 +390,8 @@ def in_turn(
 ) -> Iterator[T]:
     """Yields the results of ``work`` in the order of the windows.
 
-    At most 2 * ``threads`` windows are read before their results are yielded. ``alone``: the
-    numbers of windows that run while no other window runs.
+    At most 2 * ``threads`` windows are read before their results are yielded. While a window whose
+    number is in ``alone`` runs, no other window runs.
     """
     waiting = deque[Future[T]]()
     pool = ThreadPoolExecutor(threads)

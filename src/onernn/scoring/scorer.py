@@ -188,8 +188,8 @@ class Scorer:
         """Raises `ShapeError` if needed columns are missing, or if kept columns have the names of
         the outputs' columns.
 
-        If there is no column for the lengths of a padded input, later calls read the input from a
-        column of lists with different lengths.
+        If the lengths of a padded input have no column, later calls read the input from a column of
+        lists with different lengths.
         """
         graph = self.session.graph
         ragged = [n for n in padded_inputs(graph) if self.columns[n + LENGTHS] not in names]
@@ -253,8 +253,8 @@ class Scorer:
     def _batches(
         self, columns: Mapping[str, Column], bad: Mapping[int, str], count: int, doubted: bool
     ) -> Iterator[Int64]:
-        """Yields the numbers of rows that run together. The rows of a batch have equal shapes and
-        similar lengths, and together at most the scorer's maximum number of steps.
+        """Yields batches, as indices of rows. The rows of a batch have equal shapes and similar
+        lengths, and together at most the scorer's maximum number of steps.
 
         ``count``: the number of rows of the table. If it is ``doubted`` that rows are independent,
         a row whose ragged inputs have different lengths runs by itself. Otherwise two such rows
