@@ -66,14 +66,10 @@ def _moves(node: Node) -> bool:
 
 
 def _describes_shape(node: Node, index: int) -> bool:
-    """Returns whether the input at ``index`` only determines the shape of the result, or which
-    elements of the first input the node takes.
-    """
     return node.op == "ConstantOfShape" or (index > 0 and _moves(node))
 
 
 def _types_of(types: Types, node: Node) -> list[Type | None]:
-    """Returns the type of each input of a node, None for an absent input."""
     return [types[name] if name else None for name in node.inputs]
 
 
@@ -142,10 +138,9 @@ class Stateful:
     the states before the first call, zeros by default. ``growing``: the states whose sizes may
     change from call to call.
 
-    The other fields are for models of sequences (see `expose`). ``time``: the axis of the steps in
-    each input and output that has steps. ``delay``: the number of steps by which each output is
-    late; as many of its last steps are never returned. ``least``: the minimum number of steps in
-    the first chunk.
+    For models of sequences (see `expose`): ``time``: the axis of steps of each input and output.
+    ``delay``: the number of steps by which each output is late; as many of its last steps are never
+    returned. ``least``: the minimum number of steps in the first chunk.
     """
 
     graph: Graph
@@ -180,7 +175,7 @@ class Stateful:
 
     @property
     def notes(self) -> list[str]:
-        """Returns notes for callers: which output each state comes from, which outputs are late."""
+        """Notes for callers: which output each state comes from, which outputs are late."""
         handed = ", ".join(f"{after} into {name}" for name, after in self.states.items())
         notes = [f"zeros first, then each call hands on {handed}"]
         for name, late in self.delay.items():
@@ -243,9 +238,6 @@ def prove(graph: Graph, model: Stateful) -> Stateful:
 
 
 def _first_apart(node: Node, whole: Mapping[str, Any], parts: Mapping[str, list[Any]]) -> bool:
-    """Returns whether the first output of a node has steps and, in chunks, differs from a run over
-    all steps.
-    """
     name = node.outputs[0]
     if name not in whole or name not in parts or node.op == "Shape":
         return False
@@ -275,8 +267,8 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
 
 
 def _wide(model: Stateful) -> dict[str, Array]:
-    """Returns the states before the first call. If the batch size of a state is open, the state is
-    repeated for each sequence that `prove` runs.
+    """Returns the states before the first call, repeated for each sequence of `prove` if the batch
+    size is open.
     """
     shapes = {value.name: value.shape or () for value in model.graph.inputs}
     result = dict[str, Array]()
@@ -288,8 +280,8 @@ def _wide(model: Stateful) -> dict[str, Array]:
 
 
 def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
-    """Returns how chunks of an output differ from the output of a run over all steps ("" if they do
-    not differ), and their delay in steps.
+    """Returns how chunks of an output differ from the whole output ("" if they do not differ), and
+    their delay in steps.
     """
     if isinstance(whole, Ragged):
         return "ragged values", 0
@@ -314,14 +306,13 @@ def expose(model: Graph) -> Stateful:
 
     Layers get their states as inputs and outputs. Lengths of padded sequences count the valid steps
     of a chunk. An operator with a window along time gets the last steps of its input as a state. If
-    the window includes later steps, the output is delayed. If an operator combines values with
-    different delays, each value is delayed as long as the latest one. If an operator combines the
-    steps of several inputs, these inputs have the same number of steps. A state before the first
-    call has the batch size that the model declares, or 1 if the batch size is open.
+    the window includes later steps, the output is delayed. Values that are combined get the same
+    delay. Inputs whose steps are combined have the same number of steps. The first state has the
+    batch size that the model declares, or 1 if the batch size is open.
 
-    To check this, the model runs on a first chunk, and then on chunks of 1, 3, 2 and 5 steps; the
-    outputs must equal the outputs of one run over all steps. Raises `UnsupportedError` that names
-    the first operator whose output differs.
+    To check this, the model runs on chunks of ``least``, 1, 3, 2 and 5 steps; the outputs must
+    equal those of one run over all steps. Raises `UnsupportedError` that names the first operator
+    whose output differs.
     """
     graph = _pads_folded(_with_one_time(fuse(model).model))
     types = _long(graph)
@@ -354,7 +345,6 @@ def expose(model: Graph) -> Stateful:
 
 
 def _open(value: Value) -> Value:
-    """Returns the value with None in place of each size that has a name."""
     shape = value.shape and tuple(s if isinstance(s, int) else None for s in value.shape)
     return replace(value, shape=shape)
 
@@ -468,9 +458,7 @@ def _pairs(sizes: Sequence[Size | None]) -> Iterator[set[str]]:
 
 
 def _pads_folded(graph: Graph) -> Graph:
-    """Returns the graph without a Pad of zeros that only a convolution reads: the convolution pads
-    its input itself.
-    """
+    """Returns the graph in which convolutions pad with zeros themselves, without a Pad before."""
     for node in graph.nodes:
         pad = graph.producer(node.inputs[0], "Pad") if node.op == "Conv" else None
         if pad is None or not graph.is_used_only_by(pad.outputs[0], node) or pad.input(3):
@@ -502,10 +490,9 @@ class _Maker(Tape):
     """Builder of the graph that runs chunks, from the nodes of the model that runs all steps.
 
     ``first``: the name, the array before the first call and the declared shape of each state.
-    ``stems``: how many states there are with each name, numbers at its end aside. ``late`` maps
-    each value to the number of steps by which it is late; the number is negative if the value
-    begins with padding. ``waiting`` maps a value and a number of steps to the value that is delayed
-    by this number.
+    ``stems``: the number of states with each name, such as h0 and h1. ``late`` maps each value to
+    the number of steps by which it is late, negative if it begins with padding. ``waiting``: the
+    delayed values, by value and number of steps.
     """
 
     types: Types = field(default_factory=dict)
@@ -593,8 +580,8 @@ class _Maker(Tape):
         return True
 
     def _is_input(self, name: str) -> bool:
-        """Returns whether an initial state is an input of the model, possibly after nodes that only
-        move elements. If so, the caller passes the state on.
+        """Returns whether an initial state is an input, perhaps with moved elements: if so, the
+        caller passes the state on.
         """
         while (maker := self.graph.producer(name)) and maker.op != "Pad" and _moves(maker):
             name = maker.inputs[0]
@@ -624,8 +611,8 @@ class _Maker(Tape):
         return True
 
     def _window(self, node: Node) -> bool:
-        """Adds an operator over a window of steps, which then reads the last steps of the previous
-        chunk before the new steps. Returns False if the node needs no change.
+        """Adds an operator over a window of steps, which also reads the previous chunk's last
+        steps; returns False if the node needs no change.
         """
         operator, out = OPERATORS[node.op], node.outputs[0]
         axes = self._axes(out)
@@ -662,8 +649,8 @@ class _Maker(Tape):
         return "ceil_mode" not in vars(node.attrs) and (not value or self._is_zero(value))
 
     def _elsewhere(self, node: Node, x: str, axis: int) -> str:
-        """Adds the node, applied to ``x`` and changed so that it neither pads nor cuts the axis of
-        steps; returns the name of its result.
+        """Adds the node, applied to ``x``, without its pads and cuts along the axis of steps;
+        returns the result's name.
         """
         if "kernel_shape" in vars(node.attrs):
             pads = node.attrs.pads or ()
@@ -695,7 +682,6 @@ class _Maker(Tape):
         return self.emit(node.op, x, *names[1:], **node.attributes)
 
     def _axes(self, name: str) -> list[int]:
-        """Returns the axes of a value whose sizes depend on the number of steps."""
         return _along(self.types[name], self.time)
 
     def _reshape(self, node: Node) -> bool:
@@ -714,10 +700,10 @@ class _Maker(Tape):
         return True
 
     def _behind(self, node: Node, x: str, axis: int, zeros: int, steps: int, like: str = "") -> str:
-        """Returns the name of a value: the last ``steps`` steps of the previous chunks, then ``x``.
+        """Returns ``x`` after the last ``steps`` steps of the previous chunk; in the first chunk,
+        ``x`` after ``zeros`` steps of zeros.
 
-        The first chunk gets ``zeros`` steps of zeros before ``x``. ``like``: the value whose type
-        gives the sizes of the other axes, ``x`` by default.
+        ``like``: a value with the sizes of the other axes, ``x`` by default.
         """
         result = self.types[like or x]
         if result.shape is None or result.dtype is None:

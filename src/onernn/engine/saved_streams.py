@@ -25,9 +25,7 @@ States = Mapping[str, Sequence[Array]]
 
 
 def write_states(model: str, ids: Sequence[int], states: States, growing: frozenset[str]) -> bytes:
-    """Returns the bytes of streams of a model. ``model``: its digest; ``growing``: see
-    `Stateful`.
-    """
+    """Returns streams as bytes. ``model``: the model's digest; ``growing``: see `Stateful`."""
     parts = [np.array([len(ids), *ids], "<i8").tobytes()]
     for name, arrays in states.items():
         for array in arrays:
@@ -97,8 +95,8 @@ class _Reader:
         return result
 
     def array(self, like: Array, declared: tuple[int | None, ...] | None) -> Array:
-        """Returns an array of a dtype and shape; ``declared``: the declared shape, if sizes may
-        differ from it.
+        """Returns an array like ``like``; ``declared``: the declared shape of a state that changes
+        its open sizes.
         """
         shape = like.shape
         if declared is not None:

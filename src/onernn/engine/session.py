@@ -424,7 +424,6 @@ class Session:
         graph: Graph | None = None,
         layers: Mapping[Node, PreparedNode] | None = None,
     ) -> Plan:
-        """Returns the plan for inputs of these types, on the kernels. Raises `UnsupportedError`."""
         from onernn.engine.plan import Plan  # C's bindings are imported only when a plan is made
 
         kernels, layers = self._kernels, self.layers if layers is None else layers
@@ -600,7 +599,6 @@ def _read_texts(inputs: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
 
 
 def _why(error: Exception) -> str:
-    """Returns the reason why a session has no plan."""
     unknown = isinstance(error, UnknownError)
     return f"the shape of {error} is not known" if unknown else str(error)
 

@@ -1,5 +1,5 @@
-"""Runs a model for many clients: each tick runs one batch, with one frame of every stream that has a
-waiting frame.
+"""Runs a model for many clients: each tick runs one batch of all streams that have a waiting
+frame.
 """
 
 from __future__ import annotations
@@ -277,7 +277,9 @@ class Streams:
         return digest((graph.inputs, graph.outputs, graph.nodes, dict(graph.constants), self._next))
 
     def _check_frames(self, frame: Frame | Array, count: int | None) -> _Frames:
-        """Returns a copy of ``count`` frames. None: one frame, whose arrays have no axis of rows."""
+        """Returns a copy of ``count`` frames; None: of one frame, whose arrays have no axis of
+        frames.
+        """
         if not isinstance(frame, Mapping):
             if len(self._inputs) != 1:
                 names = ", ".join(value.name for value in self._inputs)
@@ -434,7 +436,6 @@ class Streams:
         return result
 
     def _bind(self, known: Mapping[str, Array], declared: Mapping[str, Value]) -> Graph:
-        """Returns the graph that runs a batch of frames of one kind."""
         return over_streams(fuse(bind(self._graph, known, declared)).model)
 
     def _name_sizes(
@@ -530,7 +531,6 @@ class Streams:
         self._made = None
 
     def _state(self, name: str, made: Array) -> Array:
-        """Returns the next states of some streams. Raises `ShapeError` if they do not fit."""
         first = self._first[name]
         same = made.shape[1:] == first.shape or (
             name not in self._states and made.ndim == 1 + first.ndim
