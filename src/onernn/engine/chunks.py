@@ -27,7 +27,7 @@ from onernn.ir.types import Size, Type
 Types = Mapping[str, Type]
 _FAR = 2**31 - 1  # a slice with this end or a larger one includes the last step
 _LONG = 2**13
-"""Added to each open size: axes are then long enough for inference to compute slices' sizes."""
+"""Added to each open size: slices then end inside of the axis, so that their sizes are known."""
 
 
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
@@ -86,7 +86,7 @@ def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
 
 
 def _meet(types: Types, node: Node, time: str) -> bool:
-    """Returns whether a node combines different steps, and not only the steps of a window."""
+    """Returns whether a node combines steps without a window that moves along time."""
     operator = OPERATORS.get(node.op)
     if operator is None or operator.kind != "mixes" or operator.reach:
         return False
@@ -99,8 +99,8 @@ def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
 
 
 def _uses(size: Size, time: str) -> bool | None:
-    """Returns whether a size depends on the number of steps; None if the size divides that
-    number.
+    """Returns whether a size depends on the number of steps T; None if it contains a quotient such
+    as T // 2.
     """
     if any(time in each.whole.names for each in size.quotients):
         return None
@@ -164,7 +164,7 @@ class Stateful:
         return cls(fuse_step(graph, states), states, {}, growing)
 
     def initial(self, name: str) -> Array:
-        """Returns a state before the first call: by default zeros, with 1 for each open size."""
+        """Returns a state before the first call, by default zeros; each open size is then 1."""
         if name in self.first:
             return self.first[name]
         value = next(value for value in self.graph.inputs if value.name == name)
@@ -310,9 +310,9 @@ def expose(model: Graph) -> Stateful:
     delay. Inputs whose steps are combined have the same number of steps. The first state has the
     batch size that the model declares, or 1 if the batch size is open.
 
-    To check this, the model runs on chunks of ``least``, 1, 3, 2 and 5 steps; the outputs must
-    equal those of one run over all steps. Raises `UnsupportedError` that names the first operator
-    whose output differs.
+    To check this, the model runs on chunks of `Stateful.least`, 1, 3, 2 and 5 steps; the outputs
+    must equal those of one run over all steps. Raises `UnsupportedError` that names the first
+    operator whose output differs.
     """
     graph = _pads_folded(_with_one_time(fuse(model).model))
     types = _long(graph)
@@ -432,7 +432,6 @@ def _with_one_time(graph: Graph) -> Graph:
 
 
 def _find_equal_sizes(types: Types, node: Node) -> Iterator[set[str]]:
-    """Yields pairs of names of sizes that a node requires to be equal."""
     if node.op == "Reshape":
         before, after = (types[name].shape or () for name in (node.inputs[0], node.outputs[0]))
         names = [{n for size in each if size for n in size.names} for each in (before, after)]
@@ -458,7 +457,7 @@ def _pairs(sizes: Sequence[Size | None]) -> Iterator[set[str]]:
 
 
 def _pads_folded(graph: Graph) -> Graph:
-    """Returns the graph in which convolutions pad with zeros themselves, without a Pad before."""
+    """Returns the graph in which a convolution's own pads replace a Pad of zeros before it."""
     for node in graph.nodes:
         pad = graph.producer(node.inputs[0], "Pad") if node.op == "Conv" else None
         if pad is None or not graph.is_used_only_by(pad.outputs[0], node) or pad.input(3):
@@ -517,7 +516,6 @@ class _Maker(Tape):
             raise self.refuse(node, f"it reads steps ahead: expected at most {_MOST}, got more")
 
     def _delay(self, node: Node, x: str, by: int) -> str:
-        """Returns the name of the value ``x`` after a delay of ``by`` steps."""
         if (x, by) not in self.waiting:
             axes = self._axes(x)
             if len(axes) != 1:

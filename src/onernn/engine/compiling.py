@@ -285,7 +285,6 @@ class _File:
         self.content = self._bytes([*names, *head])
 
     def _bytes(self, words: list[int]) -> bytes:
-        """Returns the file: the header, the positions of the arrays, the integers, the arrays."""
         count = _HEADER + 1 + 2 * len(self._numbers) + len(words)
         at, places = -(-8 * count // 64) * 64, list[int]()
         for array in self._numbers:

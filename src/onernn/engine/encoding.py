@@ -144,7 +144,7 @@ class Encoded:
         return [self.place(name), self.place(root), self.size(start), self.width(root)]
 
     def constant(self, array: Array, name: str = "") -> int:
-        """Adds a constant array and returns its place; ``name``: its value, "" if a step has it."""
+        """Adds a constant array and returns its place; ``name``: its value, "" if it has none."""
         array = np.require(array, requirements=("C", "A"))
         self.keeps.append(array)
         place = self.place(name or name_kept(name, str(len(self.keeps))))

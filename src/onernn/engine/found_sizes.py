@@ -196,7 +196,7 @@ def _bound_of_numbers(numbers: np.ndarray) -> Bound:
     if numbers.dtype.kind not in "biuf" or not numbers.size:
         return Bound(not numbers.size, Size(()))
     low, high = numbers.min(), numbers.max()
-    is_usual = -_MOST < low and high < _MOST  # NaN is not
+    is_usual = -_MOST < low and high < _MOST  # false for NaN
     return Bound(bool(low >= 0), Size.of(int(np.ceil(max(high, 0)))) if is_usual else None)
 
 

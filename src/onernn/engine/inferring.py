@@ -213,7 +213,7 @@ def write_option(value: Value, fixed: Mapping[int, str] = MappingProxyType({})) 
 
 
 def _settle(program: Program) -> list[Refusal]:
-    """Writes the program until no size changes; returns why nodes have no code."""
+    """Calls `write` until no size changes; returns why nodes have no code."""
     budget = _MOST_PASSES
     while True:
         program.grew = False

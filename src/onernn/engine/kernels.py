@@ -75,7 +75,7 @@ class PreparedNode:
         y, final = self.layer.run(x, state, attention)
         if self.cells_from is None:
             return (y, *final)
-        from onernn.backend.reference import cell_sequence  # kernels return it themselves
+        from onernn.backend.reference import cell_sequence
 
         return (y, *final, cell_sequence(self.layer.spec, self.cells_from, x, state))
 

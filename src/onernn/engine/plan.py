@@ -399,7 +399,7 @@ class Plan:
     def _choose(self, workspace: Workspace, most_steps: int) -> None:
         """Sets the cost of each step for these sizes: -1 if Python runs the step.
 
-        The costs are 0 if every layer runs once and all layers together are within the budget.
+        Other costs are 0 if every layer runs once and all layers together are within the budget.
         """
         sizes, costs = workspace.sizes, dict[int, int]()
         for at, layer in self.encoded.layers.items():
@@ -446,7 +446,7 @@ class Plan:
         return True
 
     def _report_refusal(self, status: int, step: int) -> bool:
-        """Returns False, because of which Python runs the whole graph.
+        """Returns False, so that Python runs the whole graph.
 
         Raises `LibraryError` if the plan is wrong and ONERNN_RAISE is set.
         """

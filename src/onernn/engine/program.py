@@ -127,8 +127,8 @@ class At:
 class Packed:
     """A constant array that the plan stores; ``narrow``: whether it may be stored in fewer bits.
 
-    The array begins at a cache line: NumPy's arrays begin 16 bytes after one, and half of the
-    kernels' loads would read two lines.
+    The array begins at a cache line. NumPy's arrays begin 16 bytes after one, so that half of the
+    kernels' loads would read two cache lines.
     """
 
     numbers: Array
@@ -160,7 +160,7 @@ Argument = At | Packed | RuntimeSize | Team | Size | tuple[Size, ...] | float
 class Call:
     """A call of a function of `kernels/steps`.
 
-    A string argument names a value; a `LodLevel` stands for its offsets. Integers and booleans are
+    A string argument names a value; a `LodLevel` means its offsets. Integers and booleans are
     sizes; a list holds the sizes of axes. The call writes the first argument. ``types`` selects the
     function's instance: dtypes, or u1, u2, u4, u8 if elements are only moved. ``checks``: the
     function examines indices or lengths, and may refuse them.
@@ -490,8 +490,8 @@ class Program:
         return self.memory.get(name) or self.types[name]
 
     def dtype(self, name: str) -> str:
-        """Returns a dtype that C++ has. Raises `UnknownError`, or `UnsupportedError` for other
-        dtypes.
+        """Returns the dtype of a value. Raises `UnknownError`, or `UnsupportedError` for a dtype
+        that is not in `CTYPES`.
         """
         dtype = self.type(name).dtype
         if dtype is None:
@@ -505,7 +505,7 @@ class Program:
         return CTYPES[self.dtype(name)]
 
     def shape(self, name: str) -> Shape:
-        """Returns the sizes, in names that C++ has. Raises `UnknownError`."""
+        """Returns the shape of a value, in sizes with C++ names. Raises `UnknownError`."""
         sizes = self.type(name).shape
         if sizes is None:
             raise UnknownError(name)
@@ -544,7 +544,7 @@ class Program:
         return levels[-1] if levels else None
 
     def settle(self, name: str) -> Type:
-        """Returns the type of a value, in the sizes that are known at present."""
+        """Returns the type of a value, with the sizes that are known so far."""
         return self.sizes.settle(self.types[name])
 
     def numbers(self, name: str) -> Array | None:

@@ -1,4 +1,4 @@
-"""Saves states of streams as bytes, for another process or another day.
+"""Saves states of streams as bytes, for later or for another process.
 
 The format begins with eight bytes that identify it, the digest of the model, and a checksum of the
 rest. Little-endian integers of 64 bits follow: the number of streams, and their ids. Then come the
@@ -78,7 +78,7 @@ def _wrong(why: str) -> ModelFormatError:
 
 
 class _Reader:
-    """Reads values from bytes in order; checks every count."""
+    """Reader of integers and arrays from bytes, which checks every count."""
 
     def __init__(self, body: bytes) -> None:
         self._body, self._at = body, 0

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from onernn.engine.streams import Streams
 
 _MOST_PLANS = 16
-"""Limit for the plans of a session: there is one per type of the inputs, and types may be open."""
+"""Limit for the plans of a session: undeclared types of inputs may differ between calls."""
 
 Observer = Callable[[Node, tuple[Any, ...], float], None]
 
@@ -487,10 +487,9 @@ class Session:
         result.
 
         ``states`` maps each input that takes a state to the output that is the next state. Without
-        it the model is a model of sequences; each chunk continues from the state after the previous
-        chunk (see `expose`). ``first``: states before the first frame; states that are not in it
-        are zeros. ``queue``: how many frames of a stream may wait, and how many results may be left
-        unpulled.
+        ``states``, the model is a model of sequences; each chunk continues from the state after the
+        previous chunk (see `expose`). ``first``: states before the first frame, zeros by default.
+        ``queue``: how many frames of a stream may wait, and how many results may be left unpulled.
 
         Branches may depend on sizes, or on an integer without axes, such as a sample rate. Then
         frames of the same integers and sizes run together; no further option is needed. ``given``:

@@ -110,7 +110,7 @@ class Streams:
             elif refusal := find_unmappable(graph, self._alike):
                 raise UnsupportedError(f"{graph.name} as streams:", (refusal,)) from None
         layers = session.layers.values()
-        self._rounds = any(each.layer.compiled is None for each in layers)  # for oneDNN
+        self._rounds = any(each.layer.compiled is None for each in layers)  # batches for oneDNN
         self._waiting: dict[int, list[_Entry]] = {}
         self._done: dict[int, list[_Entry | OnernnError]] = {}
         self._made: _Made | None = None
@@ -572,7 +572,6 @@ class _Made(NamedTuple):
 
 
 def _list_ids(streams: int | Sequence[int] | Array) -> tuple[list[int], bool]:
-    """Returns ids, and whether ``streams`` is a single id without an axis."""
     if type(streams) is int:
         return [streams], True
     ids = as_array(streams, "streams")
@@ -628,7 +627,7 @@ def _round_batch(count: int) -> int:
 
 
 def over_streams(graph: Graph) -> Graph:
-    """Returns the model that runs a batch of streams: axis 0 of every input and output."""
+    """Returns the model that runs a batch of streams, along axis 0 of every input and output."""
     mapper = Mapper.of(graph, graph.inputs)
     for node in graph.nodes:
         mapper.add(node)

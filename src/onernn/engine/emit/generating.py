@@ -40,7 +40,7 @@ from onernn.kernels import header_of, list_included, text_of
 
 @dataclass
 class Member:
-    """Memory of a model."""
+    """A C++ member of the model that holds memory."""
 
     ident: str
     ctype: str
@@ -69,13 +69,13 @@ class Plan:
     copies: list[tuple[str, str]] = field(default_factory=list)  # (source, output)
     used: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)  # outputs that no caller reads
-    sized: list[str] = field(default_factory=list)  # integers made of sizes
+    sized: list[str] = field(default_factory=list)  # integers computed from sizes
 
     def place(self, name: str) -> str:
         return "nullptr" if name in self.unread else self.places[name]
 
     def point(self, name: str, ctype: str, expression: str) -> None:
-        """Adds a pointer to a value; no identifier of a template ends with ``_at`` as it does."""
+        """Adds a pointer to a value. No identifier of a template ends with ``_at``."""
         ident = f"{self.program.ident(name)}_at"
         comment = write_shape(self.program.shape(name))
         self.locals.append(Local(ident, ctype, expression, comment))

@@ -1,5 +1,5 @@
-"""Turns a model into C++ in five steps, which have the names of ROOT's SOFIE; `generating` is the
-last one.
+"""Turns a model into C++ in five steps, named like those of ROOT's code generator SOFIE;
+`generating` is the last one.
 
 Parse, TypeInference, ShapeInference, Initialize, Generate: design/0053 has the tables.
 """

@@ -31,7 +31,7 @@ class Store(Numbers):
 
     size: int = HEADER
     places: dict[Any, Any] = field(default_factory=dict)
-    """Of a `Packed`: its C++ type and its position. Of a `Run`: its code, its C++ expressions."""
+    """By `Packed`: its C++ type and position. By `Run`: its `CellCode` and C++ expressions."""
     packed_for: object = None
     """The program that these arrays belong to."""
     layers: str = ""

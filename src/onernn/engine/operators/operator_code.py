@@ -76,9 +76,7 @@ class OperatorCode:
         return result or self.refuse("its axes are computed at run time: expected constants")
 
     def types_of_outputs(self) -> tuple[Type, ...]:
-        """Returns the types of all outputs, including absent outputs, without the program's
-        sizes.
-        """
+        """Returns the types of all outputs, including absent outputs, inferred from the inputs."""
         result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *self.types)
         return result if isinstance(result, tuple) else (result,)
 

@@ -214,7 +214,7 @@ def _of_matrices(
     steps: list[Step] = []
 
     def reorder(index: int, *orders: str) -> tuple[str, bool]:
-        """Returns a factor whose axes have one of two orders, and whether that is the second."""
+        """Returns a factor with its axes in one of ``orders``, and whether that is the second."""
         source, term = op.read(index), terms[index]
         if term in orders:
             return source, orders.index(term) == 1
@@ -418,7 +418,7 @@ def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
     return np.stack(numbers), Packed(together) if together.any() else ""
 
 
-# Convolutions and pools over one or two axes: weights are packed now if constant, or in each call.
+# Convolutions and pools over one axis or two: constant weights are packed now, others in each call.
 
 FEW = 8
 """A convolution with at most this many output positions multiplies rows of windows with weights,
@@ -505,7 +505,7 @@ def conv(op: OperatorCode) -> list[Step]:
     count, checks = volume(weights[1:]), at_places(op, windows)
     constant = op.constant(1)
     if constant is not None and groups == 1 and windows.inside and volume(y[2:]) == ONE:
-        if x[2:] == weights[2:]:  # a window covers everything: rows
+        if x[2:] == weights[2:]:  # one window covers the whole image
             matrix = constant.reshape(own, -1).T
             return [*checks, dense(op, out, op.read(0), x[0], matrix, op.read(2))]
     together = _together(own) if op.dtype() == "float32" else 1  # library/convolutions.cpp

@@ -174,9 +174,7 @@ def unpad(op: OperatorCode) -> Call:
 
 
 def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
-    """Returns (time, count, inner, time_major) of a padded shape, whose sequences must be
-    complete.
-    """
+    """Returns (T, N, elements of a step, time_major) for the shape of padded sequences."""
     major = bool(vars(op.attrs).get("time_major"))
     time, count = shape[:2] if major else shape[1::-1]
     return time, count, volume(shape[2:]), major
@@ -264,7 +262,7 @@ def _inner(op: OperatorCode) -> Size:
 
 @rule("SequenceExpand")
 def expand(op: OperatorCode) -> Call:
-    """Repeats row n as often as element n of a LoD level of the other input has parts."""
+    """Repeats row n once per step (or inner sequence) of sequence n of the other input."""
     if op.program.sentences(op.node.inputs[0]):
         op.refuse("the number of steps of repeated sequences has no known bound: expected rows")
     like = op.program.levels(op.node.inputs[1])[op.attrs.level]
