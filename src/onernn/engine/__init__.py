@@ -1,1 +1,1 @@
-"""Turns a graph into a plan that one C call runs; sessions, streams, generated C++."""
+"""Runs graphs: plans that one C call runs, sessions, streams, generated C++."""

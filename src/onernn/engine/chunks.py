@@ -25,17 +25,17 @@ from onernn.ir.rnn import Recurrent
 from onernn.ir.types import Size, Type
 
 Types = Mapping[str, Type]
-_FAR = 2**31 - 1  # a slice up to here has no end
+_FAR = 2**31 - 1  # a slice with this end or a larger one includes the last step
 _LONG = 2**13
-"""Added to each open size, so that inference knows how many elements a slice leaves."""
+"""Added to each open size: slices then end inside of the axis, so that their sizes are known."""
 
 
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
-    """Yields each node whose result depends on the number of steps (the size named ``time``), and
-    the reason.
+    """Yields each node that chunks cannot run because it computes with the number of steps, and the
+    reason.
 
-    Sums and products that describe a shape are allowed: `prove` checks them with chunks of several
-    sizes.
+    ``time``: the name of the number of steps. Sums and products that describe a shape are allowed:
+    `prove` checks them with chunks of several sizes.
     """
     counts = set[str]()
     for node in graph.nodes:
@@ -66,19 +66,15 @@ def _moves(node: Node) -> bool:
 
 
 def _describes_shape(node: Node, index: int) -> bool:
-    """Returns whether an input only determines the size of a result, or which part of an input is
-    taken.
-    """
     return node.op == "ConstantOfShape" or (index > 0 and _moves(node))
 
 
 def _types_of(types: Types, node: Node) -> list[Type | None]:
-    """Returns the types of a node's inputs."""
     return [types[name] if name else None for name in node.inputs]
 
 
 def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
-    """Returns the type and the path of each input of a node; [] if only a run knows the paths.
+    """Returns the type and the `Path` of each input of a node; [] if only a run knows the paths.
 
     Raises `ShapeError` if the paths depend on a rank that is not known.
     """
@@ -90,7 +86,7 @@ def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
 
 
 def _meet(types: Types, node: Node, time: str) -> bool:
-    """Returns whether a node combines different steps in another way than a window does."""
+    """Returns whether a node combines steps without a window that moves along time."""
     operator = OPERATORS.get(node.op)
     if operator is None or operator.kind != "mixes" or operator.reach:
         return False
@@ -103,8 +99,8 @@ def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
 
 
 def _uses(size: Size, time: str) -> bool | None:
-    """Returns whether a size depends on the number of steps; None if the size contains a quotient
-    of that number.
+    """Returns whether a size depends on the number of steps T; None if it contains a quotient such
+    as T // 2.
     """
     if any(time in each.whole.names for each in size.quotients):
         return None
@@ -112,8 +108,8 @@ def _uses(size: Size, time: str) -> bool | None:
 
 
 def far_steps(types: Types, node: Node, time: str) -> str:
-    """Returns why a slice counts steps; "" if the slice takes all steps, or all except the first or
-    the last one.
+    """Returns why chunks cannot run a slice; "" if the slice takes all steps, or all except the
+    first or the last one.
     """
     starts, ends, axes = (
         _all(x.value if x else None) for x in (*_types_of(types, node), None)[1:4]
@@ -128,23 +124,22 @@ def far_steps(types: Types, node: Node, time: str) -> str:
     return ""
 
 
-_CUTS = (0, 1, 4, 6, 11)  # steps 0 to 1, 4, 6, 11: chunks of 1, 3, 2 and 5 steps
-_OPEN = 2  # for the proof: the value of every other size that is not declared
-_CLOSE = 1e-5, 1e-6  # f32 tolerances: relative to the maximum, and absolute
+_CUTS = (0, 1, 4, 6, 11)  # `prove`: after the first chunk come chunks of 1, 3, 2 and 5 steps
+_OPEN = 2  # `prove`: the value of each undeclared size other than the number of steps
+_CLOSE = 1e-5, 1e-6  # `prove`: tolerances, relative to the largest float and absolute
 
 
 @dataclass(frozen=True, eq=False)
 class Stateful:
-    """A model that continues from the state after the previous call; `Streams` and chunked files
+    """A model that continues from the state after the previous call; `Streams` and compiled files
     run it.
 
     ``states`` maps each input that takes a state to the output that is the next state. ``first``:
-    what an input takes before the first call, zeros by default. ``growing``: states whose sizes may
+    the states before the first call, zeros by default. ``growing``: the states whose sizes may
     change from call to call.
 
-    For models of sequences (see `exposed`): ``time``: the axis along which each other input is cut
-    into chunks, and along which each output is put together. ``delay``: by how many steps each
-    output lags after the input. The last steps of the output, as many as the delay, are never
+    For models of sequences (see `expose`): ``time``: the axis of steps of each input and output.
+    ``delay``: the number of steps by which each output is late; as many of its last steps are never
     returned. ``least``: the minimum number of steps in the first chunk.
     """
 
@@ -158,7 +153,7 @@ class Stateful:
 
     @classmethod
     def of_names(cls, graph: Graph, states: Mapping[str, str]) -> Stateful:
-        """Returns the model of one frame, fused, with the states that a caller names.
+        """Returns a fused model that runs one frame per call, with the states that a caller names.
 
         Raises `UnsupportedError` if a name is not an input or output.
         """
@@ -169,7 +164,7 @@ class Stateful:
         return cls(fuse_step(graph, states), states, {}, growing)
 
     def initial(self, name: str) -> Array:
-        """Returns a state before the first call, zeros by default; open sizes are 1."""
+        """Returns a state before the first call, by default zeros; each open size is then 1."""
         if name in self.first:
             return self.first[name]
         value = next(value for value in self.graph.inputs if value.name == name)
@@ -180,7 +175,7 @@ class Stateful:
 
     @property
     def notes(self) -> list[str]:
-        """Returns notes for callers of the chunks."""
+        """Notes for callers: which output each state comes from, which outputs are late."""
         handed = ", ".join(f"{after} into {name}" for name, after in self.states.items())
         notes = [f"zeros first, then each call hands on {handed}"]
         for name, late in self.delay.items():
@@ -196,8 +191,9 @@ def refuse(graph: Graph, why: str, where: str) -> UnsupportedError:
 
 
 def prove(graph: Graph, model: Stateful) -> Stateful:
-    """Returns the model with the delay of each output. Raises if the results of chunks differ from
-    the results of the whole input.
+    """Returns the model with the delay of each output.
+
+    Raises `UnsupportedError` if outputs of chunks differ from outputs of one run over all steps.
     """
     rng = np.random.default_rng(0)
     cuts = [0, *(model.least + cut for cut in _CUTS)]
@@ -242,7 +238,6 @@ def prove(graph: Graph, model: Stateful) -> Stateful:
 
 
 def _first_apart(node: Node, whole: Mapping[str, Any], parts: Mapping[str, list[Any]]) -> bool:
-    """Returns whether the first result of a node has steps and differs in chunks."""
     name = node.outputs[0]
     if name not in whole or name not in parts or node.op == "Shape":
         return False
@@ -272,8 +267,8 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
 
 
 def _wide(model: Stateful) -> dict[str, Array]:
-    """Returns the first states, repeated for all sequences of the proof if their batch size is
-    open.
+    """Returns the states before the first call, repeated for each sequence of `prove` if the batch
+    size is open.
     """
     shapes = {value.name: value.shape or () for value in model.graph.inputs}
     result = dict[str, Array]()
@@ -285,8 +280,8 @@ def _wide(model: Stateful) -> dict[str, Array]:
 
 
 def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
-    """Returns how a value in chunks differs from the whole value ("" if it does not differ), and
-    its delay in steps.
+    """Returns how chunks of an output differ from the whole output ("" if they do not differ), and
+    their delay in steps.
     """
     if isinstance(whole, Ragged):
         return "ragged values", 0
@@ -305,22 +300,19 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
     return ("" if apart <= bound else f"{apart:.3g} apart"), late
 
 
-# Turns a model of whole sequences into a model of chunks: states become inputs and outputs.
-
-
 def expose(model: Graph) -> Stateful:
     """Returns a model that takes any number of steps per call and continues after the previous
     chunk.
 
     Layers get their states as inputs and outputs. Lengths of padded sequences count the valid steps
-    of a chunk. A window along time gets the last steps of its input as a state. If a window looks
-    ahead, its output is delayed. If values with different delays are combined, a delay line holds
-    back the earlier ones. Inputs whose steps are combined have the same number of steps. The first
-    state is for the batch size that the model declares, or for 1 sequence if the batch is open.
+    of a chunk. An operator with a window along time gets the last steps of its input as a state. If
+    the window includes later steps, the output is delayed. Values that are combined get the same
+    delay. Inputs whose steps are combined have the same number of steps. The first state has the
+    batch size that the model declares, or 1 if the batch size is open.
 
-    To check this, the model runs on chunks of 1, 3, 2 and 5 steps; the results must equal the
-    results of one run on all steps. Raises `UnsupportedError` that names the first operator whose
-    result differs.
+    To check this, the model runs on chunks of `Stateful.least`, 1, 3, 2 and 5 steps; the outputs
+    must equal those of one run over all steps. Raises `UnsupportedError` that names the first
+    operator whose output differs.
     """
     graph = _pads_folded(_with_one_time(fuse(model).model))
     types = _long(graph)
@@ -353,13 +345,12 @@ def expose(model: Graph) -> Stateful:
 
 
 def _open(value: Value) -> Value:
-    """Returns the value with open sizes in place of named ones."""
     shape = value.shape and tuple(s if isinstance(s, int) else None for s in value.shape)
     return replace(value, shape=shape)
 
 
 def _long(graph: Graph) -> Types:
-    """Returns the types of values for large open sizes."""
+    """Returns the types of all values after `_LONG` has been added to each open size of inputs."""
     inputs = dict[str, Type]()
     for value in graph.inputs:
         sizes = value.type.shape
@@ -371,8 +362,8 @@ def _long(graph: Graph) -> Types:
 
 
 def _time(graph: Graph, types: Types) -> str:
-    """Returns the name of the number of steps: a size that the first layer and an input have on an
-    axis.
+    """Returns the name of the number of steps: the size of an axis that the first recurrent layer
+    and an input share.
     """
     for node in graph.nodes:
         if node.op != "Rnn":
@@ -391,8 +382,8 @@ def _time(graph: Graph, types: Types) -> str:
 
 
 def _steps_and_batch(graph: Graph, types: Types, layer: Node) -> list[Size | None]:
-    """Returns the number of steps of a layer, padding included, and the number of its sequences;
-    None: not known.
+    """Returns a layer's number of steps, padding included, and its batch size; None for a size that
+    is not known.
     """
     x, is_swapped = layer.inputs[0], False
     if types[x].lod != ():
@@ -420,7 +411,9 @@ def _along(value: Type, time: str) -> list[int]:
 
 
 def _with_one_time(graph: Graph) -> Graph:
-    """Returns the graph in which inputs share one size name if an operator combines their steps."""
+    """Returns the graph in which two sizes of inputs have one name if an operator requires that
+    they are equal.
+    """
     while True:
         types = _long(graph)
         own = {size.name for v in graph.inputs for size in v.type.shape or () if size is not None}
@@ -439,7 +432,6 @@ def _with_one_time(graph: Graph) -> Graph:
 
 
 def _find_equal_sizes(types: Types, node: Node) -> Iterator[set[str]]:
-    """Yields pairs of size names that must be equal for a node."""
     if node.op == "Reshape":
         before, after = (types[name].shape or () for name in (node.inputs[0], node.outputs[0]))
         names = [{n for size in each if size for n in size.names} for each in (before, after)]
@@ -457,7 +449,7 @@ def _find_equal_sizes(types: Types, node: Node) -> Iterator[set[str]]:
 
 
 def _pairs(sizes: Sequence[Size | None]) -> Iterator[set[str]]:
-    """Yields pairs of names if two sizes differ only in these names."""
+    """Yields the names a and b if two of the sizes are a + k and b + k, with the same number k."""
     rests = {n: size - n for size in sizes if size is not None for n in size.names}
     for name, other in pairwise(sorted(rests)):
         if rests[name] == rests[other] and rests[name].number is not None:
@@ -465,7 +457,7 @@ def _pairs(sizes: Sequence[Size | None]) -> Iterator[set[str]]:
 
 
 def _pads_folded(graph: Graph) -> Graph:
-    """Moves a Pad of zeros that only a convolution reads into the convolution's pads."""
+    """Returns the graph in which a convolution's own pads replace a Pad of zeros before it."""
     for node in graph.nodes:
         pad = graph.producer(node.inputs[0], "Pad") if node.op == "Conv" else None
         if pad is None or not graph.is_used_only_by(pad.outputs[0], node) or pad.input(3):
@@ -489,16 +481,16 @@ def _pads_folded(graph: Graph) -> Graph:
     return graph
 
 
-_MOST = 4096  # steps: the limit for a model that looks ahead
+_MOST = 4096  # limit for the number of steps by which a value is late
 
 
 @dataclass
 class _Maker(Tape):
-    """Builds the graph of chunks from the nodes of the whole model.
+    """Builder of the graph that runs chunks, from the nodes of the model that runs all steps.
 
-    ``first``: the name, the first array and the declared shape of each state. ``stems``: how many
-    states are named with each stem. ``late`` maps each value to the number of steps that it has
-    fewer than the inputs so far; the number is negative if padding comes first. ``waiting``: the
+    ``first``: the name, the array before the first call and the declared shape of each state.
+    ``stems``: the number of states with each name, such as h0 and h1. ``late`` maps each value to
+    the number of steps by which it is late, negative if it begins with padding. ``waiting``: the
     delayed values, by value and number of steps.
     """
 
@@ -524,7 +516,6 @@ class _Maker(Tape):
             raise self.refuse(node, f"it reads steps ahead: expected at most {_MOST}, got more")
 
     def _delay(self, node: Node, x: str, by: int) -> str:
-        """Returns the value, delayed by ``by`` steps."""
         if (x, by) not in self.waiting:
             axes = self._axes(x)
             if len(axes) != 1:
@@ -537,7 +528,7 @@ class _Maker(Tape):
         return self.emit("Slice", x, [start], [end], [axis])
 
     def _with_states(self, node: Node) -> bool:
-        """Adds the node together with its states, if it has any."""
+        """Adds the node in a form for chunks; returns False if the node needs no change."""
         if node.op == "Rnn":
             return self._layer(node)
         return self._reshape(node) if node.op == "Reshape" else self._window(node)
@@ -587,15 +578,15 @@ class _Maker(Tape):
         return True
 
     def _is_input(self, name: str) -> bool:
-        """Returns whether an initial state is an input with moved elements: then the caller already
-        passes the state on.
+        """Returns whether an initial state is an input, perhaps with moved elements: if so, the
+        caller passes the state on.
         """
         while (maker := self.graph.producer(name)) and maker.op != "Pad" and _moves(maker):
             name = maker.inputs[0]
         return any(value.name == name for value in self.graph.inputs)
 
     def _is_zero(self, name: str) -> bool:
-        """Returns whether a value is zero for every size."""
+        """Returns whether all elements of a value are zeros, for inputs of any sizes."""
         waiting, seen = [name], set[str]()
         while waiting:
             name = waiting.pop()
@@ -618,8 +609,8 @@ class _Maker(Tape):
         return True
 
     def _window(self, node: Node) -> bool:
-        """Adds an operator that sees a window of steps; it reads the last steps and the
-        new ones.
+        """Adds an operator over a window of steps, which also reads the previous chunk's last
+        steps; returns False if the node needs no change.
         """
         operator, out = OPERATORS[node.op], node.outputs[0]
         axes = self._axes(out)
@@ -651,12 +642,14 @@ class _Maker(Tape):
         return True
 
     def _pads_zeros(self, node: Node) -> bool:
-        """Returns whether a node pads its input with zeros; pools skip padding instead."""
+        """Returns whether a node pads its input with zeros, which pools do not do."""
         value = node.input(2) if node.op == "Pad" else ""
         return "ceil_mode" not in vars(node.attrs) and (not value or self._is_zero(value))
 
     def _elsewhere(self, node: Node, x: str, axis: int) -> str:
-        """Adds the part of a node that works along all axes except the axis of steps."""
+        """Adds the node, applied to ``x``, without its pads and cuts along the axis of steps;
+        returns the result's name.
+        """
         if "kernel_shape" in vars(node.attrs):
             pads = node.attrs.pads or ()
             elsewhere = (size * (k % (len(pads) // 2) != axis - 2) for k, size in enumerate(pads))
@@ -687,11 +680,12 @@ class _Maker(Tape):
         return self.emit(node.op, x, *names[1:], **node.attributes)
 
     def _axes(self, name: str) -> list[int]:
-        """Returns the axes of a value that have the steps."""
         return _along(self.types[name], self.time)
 
     def _reshape(self, node: Node) -> bool:
-        """Adds a Reshape in which the size that is the number of steps becomes -1."""
+        """Adds a Reshape with -1 in place of the number of steps; returns False if this is not the
+        only open size, or if a size is 0.
+        """
         out = node.outputs[0]
         sizes = self.types[out].shape or ()
         numbers = [size.number if size is not None else None for size in sizes]
@@ -704,10 +698,10 @@ class _Maker(Tape):
         return True
 
     def _behind(self, node: Node, x: str, axis: int, zeros: int, steps: int, like: str = "") -> str:
-        """Returns the value after the last ``steps`` steps of the previous chunks; these steps are
-        zeros at first.
+        """Returns ``x`` after the last ``steps`` steps of the previous chunk; in the first chunk,
+        ``x`` after ``zeros`` steps of zeros.
 
-        ``like``: a value of the graph that has the other sizes of x; x by default.
+        ``like``: a value with the sizes of the other axes, ``x`` by default.
         """
         result = self.types[like or x]
         if result.shape is None or result.dtype is None:
@@ -729,14 +723,12 @@ class _Maker(Tape):
         return False
 
     def _more(self, name: str, axis: int) -> int | None:
-        """Returns how many steps a value has more than the inputs in total; None if the number
-        varies.
-        """
+        """Returns how many more steps a value has than the inputs; None if the number varies."""
         size = (self.types[name].shape or ())[axis]
         return None if size is None else (size - self.time - _LONG).number
 
     def _end(self, node: Node, x: str, axis: int) -> None:
-        """Adds x as the node's value, delayed by as many steps as the node cuts at the end."""
+        """Adds ``x`` as the node's output, delayed by as many steps as the node cuts at the end."""
         out = node.outputs[0]
         wait = -(self._more(out, axis) or 0) - self.late[out]
         if wait > 0:

@@ -30,7 +30,7 @@ from onernn.ir.ragged import Ragged, data_of
 
 
 class _Stream:
-    """A stream of the library; only one thread at a time may use it.
+    """A stream of the library, with states; only one thread at a time may use it.
 
     ``need``: the number of elements of the largest array in the last run; ``largest``: the same for
     all runs.
@@ -48,7 +48,6 @@ class _Stream:
         self._shapes: list[tuple[int, ...] | None] | None = None  # of outputs, if they are known
 
     def reset(self) -> None:
-        """Sets the states to the first ones."""
         self._model.check(self._lib.onernn_reset(self._stream))
 
     def run(self, expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
@@ -168,7 +167,7 @@ class CompiledModel:
     This class has the methods of a `Session` that need no graph. `Session` describes ``threads``,
     ``max_bytes`` and ``max_steps``. ``states``: the output that is the next state, by the input
     that takes it. Raises `ModelFormatError` if `onernn compile` did not write the file, or if the
-    file has changed since; `FileNotFoundError` without a file.
+    file has changed since; `FileNotFoundError` if there is no file.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -263,7 +262,7 @@ class CompiledModel:
                 return_freed_memory()
 
     def steps(self) -> Steps:
-        """Returns `Steps` at the beginning, which keep the states."""
+        """Returns `Steps`, which begin with the first states and pass states from step to step."""
         return Steps(self)
 
     def explain(self) -> str:
@@ -275,7 +274,9 @@ class CompiledModel:
 
 
 class Steps:
-    """A stream of a compiled model; only one thread at a time may use it.
+    """Runs of a compiled model, each of which continues from the states after the previous run.
+
+    Only one thread at a time may use an object of this class.
 
     >>> x, s, after, y = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after", "y"))
     >>> add = onernn.Node("Add", ("x", "s"), ("after",))
@@ -300,5 +301,5 @@ class Steps:
         return {name: value for name, value in outputs.items() if name not in self._hidden}
 
     def reset(self) -> None:
-        """Goes back to the beginning."""
+        """Sets the states to the states before the first step."""
         self._stream.reset()

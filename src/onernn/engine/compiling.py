@@ -53,12 +53,12 @@ def compile_model(
     callers.
 
     ``path``: a name that ends with ".onernn". ``dtype``: the same as for `Session`. ``states`` maps
-    each input that takes a state to the output that is the next state; a run of the library is then
-    one step. ``expose_states`` turns a model of sequences into a model of steps. ``given``: arrays
-    that replace inputs. ``inputs``: an array, a dtype or a shape for inputs that the model leaves
-    open. States are zeros at first. With ``streams``, values get a first axis of clients, and the
-    states come last, in the order that ``onernn_clients_open`` takes; all other sizes must be
-    known.
+    each input that takes a state to the output that is the next state; a call of the library then
+    runs one step. ``expose_states`` turns a model of sequences into a model of steps. ``given``:
+    arrays that replace inputs. ``inputs``: an array, a dtype or a shape for inputs that the model
+    leaves open. States are zeros at first. With ``streams``, inputs and outputs get a first axis of
+    clients, and the states come last, in the order that ``onernn_clients_open`` takes; all other
+    sizes must be known.
 
     Raises `UnsupportedError` that names the operators without a function in the library, and the
     states whose sizes are open or change. Raises `LibraryError` if the kernels are missing.
@@ -127,7 +127,7 @@ def _open_axes(value: Value) -> str:
 
 
 def content_of(session: Session, data: Sequence[Array]) -> bytes:
-    """Returns the content of the file for a session, for inputs of the types of these arrays.
+    """Returns the content of the file for a session whose inputs have the types of ``data``.
 
     Raises the same errors as `compile_model`.
     """
@@ -143,7 +143,7 @@ def _refuse(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
 def _plan(
     session: Session, states: Mapping[str, str], hidden: AbstractSet[str] = frozenset()
 ) -> Plan:
-    """Returns the plan of a whole session. ``hidden``: the states that the caller does not know.
+    """Returns the plan of a session. ``hidden``: the states that the caller does not know.
 
     Raises `UnsupportedError` if Python has to run nodes, or if no run could succeed.
     """
@@ -205,8 +205,8 @@ def _find_misfits(plan: Plan, graph: Graph, states: Mapping[str, str]) -> Iterat
 def _advise(
     session: Session, states: Mapping[str, str], hidden: AbstractSet[str]
 ) -> Iterator[Refusal]:
-    """Yields which sizes of an input would fit the other inputs. Then yields the options that fix
-    enough open sizes of inputs for a file.
+    """Yields the sizes that an input needs because of other inputs. Then yields the options that
+    fix enough open sizes for a file.
     """
     graph, inputs = session.graph, session.graph.inputs
     names = {
@@ -285,7 +285,6 @@ class _File:
         self.content = self._bytes([*names, *head])
 
     def _bytes(self, words: list[int]) -> bytes:
-        """Returns the file: the header, the positions of the arrays, the integers, the arrays."""
         count = _HEADER + 1 + 2 * len(self._numbers) + len(words)
         at, places = -(-8 * count // 64) * 64, list[int]()
         for array in self._numbers:

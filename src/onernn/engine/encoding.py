@@ -52,7 +52,7 @@ class NotEncoded(Exception):
 
 
 class EncodedLayer(NamedTuple):
-    """A recurrent layer that the library runs, or Python if the layer takes long.
+    """A recurrent layer. The library runs it, or Python if the layer takes long.
 
     ``words``, ``steps``: the indices of two sizes: the number of rows, and the maximum number
     of steps of the longest sequence.
@@ -66,16 +66,16 @@ class EncodedLayer(NamedTuple):
 
 @dataclass
 class Encoded:
-    """A plan's integers, and what Python does before and after a call.
+    """The integers of a plan, and the tables that Python needs for a call.
 
-    ``prepared``: the recurrent layers that a session has. ``names``: the names of the open sizes.
-    ``dims``: the sizes of the inputs' axes, in the order in which a call passes them. ``inputs``:
-    the values and offsets that a call passes. ``outside``: the nodes that Python runs, by the index
-    of their step. ``reasons``: why Python runs these nodes, if their steps are known. ``layers``:
-    the layers that Python may run. ``places``: the places of values. ``keeps``: arrays that the
-    plan points to. ``open``: the jumps without a target so far, and the beginnings of loops.
-    ``loops``: the first and last steps of loops, inner loops first. ``functions``: the names of
-    functions, by their addresses in the plan.
+    ``prepared``: the session's recurrent layers. ``names``: the names of the open sizes. ``dims``:
+    the sizes of the inputs' axes, in the order in which a call passes them. ``inputs``: the values
+    and offsets that a call passes. ``outside``: the nodes that Python runs, by the index of their
+    step. ``reasons``: why the library cannot run these nodes. ``layers``: the recurrent layers, by
+    the index of their step. ``places``: the place of each value, its index in the plan's table of
+    addresses. ``keeps``: the arrays that the plan points to. ``open``: the indices of jumps without
+    a target so far, and of the first steps of loops. ``loops``: the first and last step of each
+    loop, inner loops first. ``functions``: the names of functions, by their addresses in the plan.
     """
 
     program: Program
@@ -115,7 +115,7 @@ class Encoded:
         return self._index_size(size, size, 1)
 
     def _index_size(self, key: Size | Quotient, dividend: Size, by: int) -> int:
-        """Returns the index of a size; adds the quotients in the size before it."""
+        """Returns the index of ``dividend`` / ``by``; first adds the quotients in ``dividend``."""
         if key not in self.sizes:
             assert not self.done, f"{key}: the plan is made already"
             for inner in dividend.quotients:
@@ -129,11 +129,11 @@ class Encoded:
         return self._views[name][0] if name in self._views else name
 
     def owner(self, name: str) -> str:
-        """Returns the value whose memory begins at the same place."""
+        """Returns the value that has a place of its own and begins at the same address."""
         return name if name in self._views and self._views[name][1].terms else self.root(name)
 
     def place(self, name: str) -> int:
-        """Returns the index of a value's memory, for the next step."""
+        """Returns the place of a value, and records that the next step uses the value."""
         root, now = self.root(name), len(self.steps)
         self.spans[root] = self.spans.get(root, (now,))[0], now
         return self.places.setdefault(self.owner(name), len(self.places))
@@ -144,7 +144,7 @@ class Encoded:
         return [self.place(name), self.place(root), self.size(start), self.width(root)]
 
     def constant(self, array: Array, name: str = "") -> int:
-        """Returns the place of a constant array, which belongs to a value or only to a step."""
+        """Adds a constant array and returns its place; ``name``: its value, "" if it has none."""
         array = np.require(array, requirements=("C", "A"))
         self.keeps.append(array)
         place = self.place(name or name_kept(name, str(len(self.keeps))))
@@ -152,8 +152,8 @@ class Encoded:
         return place
 
     def count(self, name: str, *, most: bool = False) -> int:
-        """Returns the index of the size that counts a value's elements, or of the size that is
-        their maximum number.
+        """Returns the index of the size that is a value's number of elements; ``most``: their
+        maximum number.
         """
         if name in self.offsets:
             return self.size(self.offsets[name] + 1)
@@ -168,7 +168,7 @@ class Encoded:
         return {level.offsets: level.count for level in self.program.lods.values()}
 
     def words(self) -> list[int]:
-        """Returns the plan in the form that the library reads; nothing is added afterwards."""
+        """Returns the plan in the form that the library reads; sizes cannot be added afterwards."""
         at = {name: place for place, name in enumerate(self.dims)}
         result = [len(self.names), *(at.get(Size.of(name), -1) for name in self.names)]
         checks = [self.size(size) for size in self.dims]
@@ -223,7 +223,7 @@ class Encoded:
             raise
 
     def note_layer(self, code: WrittenNode) -> None:
-        """Notes the last step if it runs a recurrent layer."""
+        """Adds the last step to ``layers`` if it runs a recurrent layer."""
         recurrence = recurrence_of(self.program.graph, code.node, self.prepared)
         if recurrence is not None:
             words, time, *_ = batch_of(self.program, code.node.inputs[0])
@@ -231,7 +231,6 @@ class Encoded:
             self.layers[len(self.steps) - 1] = EncodedLayer(code.node, recurrence, rows, steps)
 
     def _mark(self, mark: Mark) -> None:
-        """Adds a jump, or sets the target of an earlier jump."""
         if mark.kind == "refuse":
             self.steps.append((REFUSE, []))
             return
@@ -248,9 +247,9 @@ class Encoded:
             self.open.append(now)
 
     def place_arena(self) -> None:
-        """Adds the arena, the memory of the values that steps make, except a caller's outputs.
+        """Sets ``outputs``, the values in a caller's memory, and ``arena``, the other values.
 
-        Values that Python reads are kept until the end, since Python may return them.
+        Values that Python reads keep their memory until the end, since Python may return them.
         """
         program = self.program
         stretch_over_loops(self.spans, ((begin - 1, end) for begin, end in self.loops))
@@ -260,7 +259,7 @@ class Encoded:
             for name in filter(None, node.inputs):
                 first, _ = self.spans[self.root(name)]
                 self.spans[self.root(name)] = first, len(self.steps)
-        for lod in program.lods.values():  # results get their offsets from it
+        for lod in program.lods.values():  # outputs get offsets after the last step
             if lod.offsets in self.spans:
                 self.spans[lod.offsets] = self.spans[lod.offsets][0], len(self.steps)
         python |= program.graph.constants.keys()
@@ -272,8 +271,8 @@ class Encoded:
         self.outputs = [name for name in outputs if name in own]
 
     def add_numbers(self) -> dict[str, frozenset[str]]:
-        """Adds places of constants. Returns the values that are integers computed from sizes; each
-        comes with the names of these sizes.
+        """Adds the constants. Returns the values that are integers computed from sizes, each with
+        the names of these sizes.
         """
         program = self.program
         names = [name for node in program.graph.nodes for name in node.inputs if name]
@@ -289,7 +288,7 @@ class Encoded:
         return result
 
     def write_sizes(self, pending: dict[str, frozenset[str]], unknown: set[str]) -> None:
-        """Adds steps that write integers once the sizes in them are known."""
+        """Adds steps that write the ``pending`` integers whose sizes are not ``unknown``."""
         for name in [name for name, names in pending.items() if names.isdisjoint(unknown)]:
             del pending[name]
             dtype = self.program.dtype(name)
@@ -309,7 +308,7 @@ class Encoded:
         return LAYER, self._layer(step)
 
     def _call(self, step: Call) -> list[int]:
-        """Returns (function, whether it finds a size, arguments...)"""
+        """Returns (function, whether it computes a size, arguments...)"""
         ffi, takes = self.kernels.ffi, self.kernels.ffi.new("char **")
         name = f"{step.function}:{','.join(step.types)}"
         function = self.kernels.lib.onernn_call(name.encode(), takes)
@@ -325,7 +324,6 @@ class Encoded:
         return [self._address(function, name), "f" in letters, *words]
 
     def _address(self, function: Any, name: str) -> int:
-        """Returns the integer that represents a function in the plan."""
         result = int(self.kernels.ffi.cast("intptr_t", function))
         self.functions[result] = name
         return result
@@ -333,7 +331,7 @@ class Encoded:
     def _argument(self, argument: Any, parameter: str) -> tuple[Any, ...]:
         """Returns (letter, integers...); ``parameter``: the letter that the function takes.
 
-        The result of a call may be shorter than its memory.
+        A call may write fewer elements than its result has memory for.
         """
         match argument:
             case At(name):
@@ -355,8 +353,8 @@ class Encoded:
         return "d", *struct.unpack("<q", struct.pack("<d", argument))  # the bits of the number
 
     def _nest(self, step: Nest) -> list[int]:
-        """Returns (loops, output and inputs, literals, formulas); -1 after elements that
-        only move
+        """Returns (loops, output and inputs, literals, formulas), for copies (loops, output and
+        input, -1)
         """
         program, copies = self.program, step.expression == COPY
         if len(step.loops) > _MOST_AXES or (step.out.strides[-1:] == (Size(()),) and not copies):
@@ -467,7 +465,7 @@ class Encoded:
 def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNode]) -> Encoded:
     """Returns the plan of a program.
 
-    Raises `UnsupportedError` if later steps could not know sizes or offsets.
+    Raises `UnsupportedError` if steps need sizes or offsets that the library does not compute.
     """
     dims = [size for value in program.graph.inputs for size in program.dims(value.name)]
     open_sizes = sizes_of(program)

@@ -1,4 +1,4 @@
-"""Prepares graphs for plans: opens the bodies of nodes, and computes float16 in float32."""
+"""Prepares graphs for plans: moves nodes out of branches and loops, computes float16 in float32."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from onernn.ops import OPERATORS
 from onernn.ops.control import Turns
 
 Part = tuple[str, str]
-"""A node's first output, and the name of one of its graphs."""
+"""A branch or loop body: the first output of its If or loop, and "then", "else" or "body"."""
 
 
 @dataclass
 class Flat:
-    """A graph without graphs in it.
+    """A graph in which the nodes of branches and loops are nodes of the outer graph, between marks.
 
-    ``parts``: for each value, the branches in which it is made, the innermost last. ``marks`` maps
-    a value that a mark makes to the first output of its If. ``sources``: the original of each
-    renamed node. ``left``: the Ifs that are not opened, each with the reason. ``refused``: the
-    branches that end the call.
+    ``parts``: the branches and loops that contain each value, the innermost last. ``marks`` maps
+    each output of a mark, such as Then or Repeat, to the first output of its If or loop.
+    ``sources``: the original of each renamed node. ``left``: by first output, why an If or loop
+    keeps its graphs. ``refused``: why a branch ends the call.
     """
 
     graph: Graph
@@ -42,7 +42,7 @@ def flatten(
     left: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[Part, str] = MappingProxyType({}),
 ) -> Flat:
-    """Returns the graph with all nodes that have graphs opened, except those that are ``left``."""
+    """Returns the graph with the nodes of all branches and loops, except of those in ``left``."""
     result = Flat(graph, left=left, refused=refused)
     if not any(map(bodies, graph.nodes)):
         return result
@@ -56,7 +56,7 @@ def flatten(
 
 
 class _Opened:
-    """Collects nodes for one graph; ``taken``: the names of its values."""
+    """Builder of a flat graph; ``taken``: the names of its values."""
 
     def __init__(self, flat: Flat, taken: set[str], constants: dict[str, Array]) -> None:
         self.flat, self.taken, self.constants = flat, taken, constants
@@ -69,7 +69,7 @@ class _Opened:
         return name
 
     def add(self, node: Node, names: Mapping[str, str], within: tuple[Part, ...]) -> None:
-        """Adds a node and renames its values for the whole graph."""
+        """Adds a node, renamed by ``names``; ``within``: the branches and loops that contain it."""
         moved = node.rename(names)
         key = next(filter(None, moved.outputs))
         if bodies(moved) and key not in self.flat.left:
@@ -101,7 +101,7 @@ class _Opened:
     def _turns(self, node: Node, key: str, within: tuple[Part, ...]) -> None:
         own = Turns.of(node.attrs)
         body, count = own.body, own.states
-        results = (*node.outputs, *[""] * len(body.outputs))  # some may be left out
+        results = (*node.outputs, *[""] * len(body.outputs))  # some may be absent
         head, begin, scanned, taken = own.parts(node.inputs)
         turn, going = self.fresh(f"{key}/turn"), self.fresh(f"{key}/going")
         states = [self.fresh(f"{key}/state") for _ in begin]
@@ -137,7 +137,6 @@ class _Opened:
     def _element(
         self, key: str, turn: str, x: str, axis: int, backwards: int, within: tuple[Part, ...]
     ) -> str:
-        """Returns the element of a value that an iteration of a Scan reads."""
         name = self.fresh(f"{key}/element")
         self.nodes.append(
             Node("Element", (x, turn), (name,), {"axis": axis, "backwards": backwards})
@@ -161,7 +160,7 @@ class _Opened:
     def _body(
         self, node: Node, key: str, part: str, inputs: Sequence[str], within: tuple[Part, ...]
     ) -> list[str]:
-        """Adds the operators of a graph; returns its outputs, [] if the graph ends the call."""
+        """Adds the nodes of a branch or loop; returns its outputs, [] if it ends the call."""
         if (key, part) in self.flat.refused:
             return []
         body: Graph = node.attributes[part if part == "body" else f"{part}_branch"]
@@ -175,9 +174,9 @@ class _Opened:
 
 
 def smaller(whole: Graph, flat: Flat, name: str, reason: str) -> Flat | None:
-    """Returns the graph without the part that makes a value, because the part cannot run.
+    """Returns the graph without the branch or loop that makes a value, because it cannot run.
 
-    The part is a branch, or a node that is then left unopened. Returns None for a value outside of
+    If a mark makes the value, the If or loop keeps its graphs. Returns None for a value outside of
     branches and loops.
     """
     parts, key = flat.parts.get(name, ()), flat.marks.get(name)
@@ -189,7 +188,7 @@ def smaller(whole: Graph, flat: Flat, name: str, reason: str) -> Flat | None:
 def refusing(whole: Graph, flat: Flat, part: Part, reason: str) -> Flat:
     """Returns the graph in which a branch that cannot run ends the call.
 
-    An If of which no branch can run, or a loop, is not opened.
+    A loop, or an If of which no branch can run, keeps its graphs instead.
     """
     key, graph = part
     refused = {**flat.refused, part: reason}

@@ -24,16 +24,14 @@ from onernn.ir.types import Size, volume
 from onernn.ops import OPERATORS
 
 _DEEP = 40
-"""Limit of operators in a row that are examined."""
+"""Limit for the length of a chain of nodes that is examined."""
 _MOST = 2**31
 _ADDS = ("Pad", "ScatterElements", "ScatterND")
 """Operators that keep elements of the first input and add others."""
 
 
 class Bound(NamedTuple):
-    """The bounds of a value's elements: whether none is below 0, and a size that none
-    exceeds.
-    """
+    """The bounds of a value's elements: whether none is negative, and a size that none exceeds."""
 
     natural: bool
     most: Size | None
@@ -43,7 +41,7 @@ _ANY = Bound(False, None)
 
 
 def add_found_sizes(program: Program) -> bool:
-    """Adds a FoundSize after each integer that determines an unknown shape.
+    """Adds a FoundSize after each integer that determines an unknown shape: its output is a size.
 
     Returns whether there was any such integer.
     """
@@ -59,7 +57,7 @@ def add_found_sizes(program: Program) -> bool:
     if not found:
         return False
     names, alike = dict[str, str](), dict[str, str]()
-    for name in found:  # operators that are written twice find one size
+    for name in found:  # equal nodes compute the same size
         maker = graph.producer(name)
         key = repr(maker and (maker.op, maker.inputs, maker.attributes)) if maker else name
         names[name] = alike.setdefault(key, program.new_value(name))
@@ -78,7 +76,7 @@ def add_found_sizes(program: Program) -> bool:
 
 
 def _describes(program: Program, name: str) -> bool:
-    """Returns whether a value may consist of sizes or axes, none of which are known."""
+    """Returns whether a value that is not known may consist of sizes or axes."""
     known = program.types[name]
     few = known.shape is not None and len(known.shape) < 2 and None not in known.counts
     return few and known.dtype in ("int32", "int64") and not program.is_known(name)
@@ -87,9 +85,9 @@ def _describes(program: Program, name: str) -> bool:
 def _sources(
     program: Program, name: str, traced: dict[str, list[str] | None], depth: int = _DEEP
 ) -> list[str] | None:
-    """Returns the integers that determine a value once they are sizes; None if they do not suffice.
+    """Returns the integers that must become sizes to make a value known; None if that fails.
 
-    ``traced``: the results so far.
+    ``traced``: the results for other values so far.
     """
     if program.is_known(name):
         return []
@@ -110,14 +108,12 @@ def _sources(
 
 
 def bound_of(program: Program, name: str) -> Bound:
-    """Returns what is known of all elements of a numeric value, for all inputs that a run may
-    get.
-    """
+    """Returns bounds of all elements of a numeric value, for all inputs that a run may get."""
     return _bound_of_value(program, name, {}, _DEEP)
 
 
 def _bound_of_value(program: Program, name: str, known: dict[str, Bound], depth: int) -> Bound:
-    """Returns `bound_of` a value; ``known``: the bounds so far."""
+    """Returns `bound_of` a value; ``known``: the bounds of other values so far."""
     if name in known:
         return known[name]
     maker, constant = program.graph.producer(name), program.graph.constants.get(name)
@@ -200,7 +196,7 @@ def _bound_of_numbers(numbers: np.ndarray) -> Bound:
     if numbers.dtype.kind not in "biuf" or not numbers.size:
         return Bound(not numbers.size, Size(()))
     low, high = numbers.min(), numbers.max()
-    is_usual = -_MOST < low and high < _MOST  # NaN is not
+    is_usual = -_MOST < low and high < _MOST  # false for NaN
     return Bound(bool(low >= 0), Size.of(int(np.ceil(max(high, 0)))) if is_usual else None)
 
 

@@ -26,15 +26,13 @@ from onernn.ir.types import Size, counts_of
 from onernn.ops import OPERATORS
 
 _MOST_PASSES = 300_000
-"""Limit of operators that are rewritten because of new sizes; some 30,000 are rewritten in a
-second.
-"""
+"""Limit for how many nodes get new steps because of new sizes; some 30,000 get them in a second."""
 _TRIED, _MOST_TRIED = (16, 7, 1), 8
 """Values that are tried for sizes, and the number of sizes that are tried: each trial infers the
 model once more.
 """
 _MOST_TURNS = 10_000
-"""Limit of operators that loops over constants may run each time."""
+"""Limit for the operators that loops over constants run whenever types are inferred."""
 
 
 def infer(
@@ -42,9 +40,9 @@ def infer(
 ) -> list[Refusal]:
     """Infers the type of every value and the code of every node, with names for open sizes.
 
-    ``named``: T and N get the sizes of the first recurrent layer (W and N if its input is ragged),
-    for human readers. Sizes of ``static`` are fixed. All except T are fixed immediately; T is fixed
-    only in the memory, so that a step still has T=1. Returns why nodes have no code. Raises
+    ``named``: names the sizes of the first recurrent layer T and N (W and N if its input is
+    ragged), for human readers. ``static``: sizes that are fixed. T is fixed only in the sizes of
+    memory, because a call of one step still has T=1. Returns why nodes have no code. Raises
     `ShapeError` for a size that the model does not have.
     """
     program.static = dict(static or {})
@@ -75,8 +73,7 @@ def infer(
 def _open(program: Program, named: bool) -> None:
     """Moves the graphs inside of nodes into the outer graph, if all their sizes are known.
 
-    Python may run the other graphs, unless the plan is to be ``named``: generated code has no
-    Python.
+    Python may run the other graphs, but not with ``named``: generated code has no Python.
     """
     if any(map(bodies, program.graph.nodes)):  # graphs of constants are run now
         known = Program(program.graph)
@@ -91,8 +88,8 @@ def _open(program: Program, named: bool) -> None:
 
 
 def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | None:
-    """Returns the graph without the first branch that has no steps, or that restricts the inputs
-    more than the rest does; None if there is no such branch.
+    """Returns the graph without the first branch that has no steps, or that fixes open sizes of
+    inputs; None if there is no such branch.
     """
     tried = Program(program.graph, static=program.static)
     name_inputs(tried)
@@ -167,8 +164,7 @@ def find_sufficient(
     """Returns a minimal set of open sizes that suffice if they are fixed.
 
     Each size has the text for its value: ``?`` for any value, or the only value that works. Returns
-    nothing if no values suffice. ``works(numbers)``: whether a model has all that it needs for
-    these sizes.
+    {} if no values suffice. ``works(numbers)``: whether these sizes suffice.
     """
     if not 0 < len(names) <= _MOST_TRIED:
         return {}
@@ -217,7 +213,7 @@ def write_option(value: Value, fixed: Mapping[int, str] = MappingProxyType({})) 
 
 
 def _settle(program: Program) -> list[Refusal]:
-    """Writes the program until no size changes; returns why nodes have no code."""
+    """Calls `write` until no size changes; returns why nodes have no code."""
     budget = _MOST_PASSES
     while True:
         program.grew = False
@@ -230,7 +226,7 @@ def _settle(program: Program) -> list[Refusal]:
         lacking = program.static.keys() - program.sizes.bound.keys() if refusals else ()
         if not lacking:
             return refusals
-        for name in lacking:  # the number may be what was missing
+        for name in lacking:  # fixed sizes may remove the refusals
             program.bind(name, Size.of(program.static[name]))
 
 
@@ -279,7 +275,7 @@ def _reason(program: Program, node: Node, error: Exception) -> str:
 
 
 def _unknown(program: Program, node: Node) -> list[Refusal]:
-    """Returns why a node's result is not known; nothing if an unknown input is the reason."""
+    """Returns why a node's type or shape is not known; [] if an unknown input is the reason."""
     types = [program.types[name] if name else None for name in node.inputs]
     if not _is_declared(program, node):
         return []
@@ -328,7 +324,7 @@ def _fold(program: Program) -> None:
 
 
 def _compute(program: Program, node: Node, made: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the outputs that are known now; ``made``: the known values of earlier nodes."""
+    """Returns a node's outputs if they are known before a run; ``made``: earlier such outputs."""
     types = {name: program.types[name] for name in node.outputs if name}
     if all(result.numbers is not None for result in types.values()):
         return {name: np.asarray(t.numbers).astype(t.dtype) for name, t in types.items()}

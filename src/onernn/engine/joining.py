@@ -17,7 +17,7 @@ more.
 
 
 def join(program: Program) -> None:
-    """Changes the program's steps; every remaining value keeps its elements."""
+    """Joins consecutive steps of the program, so that values between them need no memory."""
     users = Counter(name for each in program.codes for name in each.reads)
     users.update(value for each in program.codes for value, _ in each.views.values())
     users.update(value.name for value in program.graph.outputs)
@@ -102,14 +102,12 @@ def operands(step: Nest) -> int:
 
 
 def _sums(step: Nest) -> bool:
-    """Returns whether loops add to elements that the same loops made before."""
+    """Returns whether loops add to elements of their own output."""
     return any(access.name == step.out.name for access in step.reads)
 
 
 def _with_bias(first: Call, then: Nest, index: int) -> Call | None:
-    """Returns a matrix product that begins with one value per column instead of adding this value
-    later.
-    """
+    """Returns a matrix product that adds a bias itself; None if ``then`` adds no bias."""
     _, x, rows, inner, panels, bias, columns, team = first.arguments
     if bias != At("") or then.expression != ("plus", 0, 1) or not isinstance(columns, Size):
         return None
@@ -124,7 +122,7 @@ def _with_bias(first: Call, then: Nest, index: int) -> Call | None:
 
 
 def _rectified(program: Program, first: Call, then: Nest) -> Call | None:
-    """Returns a convolution that replaces its negative results by 0."""
+    """Returns a convolution that also computes the ReLU; None if ``then`` is not a ReLU."""
     if then.expression != ("relu", 0):
         return None
     read, out = then.reads[0], then.out
@@ -136,16 +134,15 @@ def _rectified(program: Program, first: Call, then: Nest) -> Call | None:
     return Call("convolve", out.name, *others, 1, team, types=first.types)
 
 
-# Copies become views: a part of a value is a view of it, and joined values are views of the result.
-
 _BEGIN = Size(())
 
 
 def view(program: Program) -> None:
     """Changes the program's steps: contiguous copies become views.
 
-    A part of a value is a view of it. Values that are joined are views of the result, so each of
-    them is written directly to its place. Callers get arrays of their own.
+    A copied part of a value becomes a view of it. Values that are copied into one result, such as a
+    Concat's, become views of the result, so that steps write directly into it. Outputs remain
+    arrays of their own.
     """
     views = {name: at for each in program.codes for name, at in each.views.items()}
     wanted = set()
@@ -179,10 +176,10 @@ def view(program: Program) -> None:
 
 
 def _list_copies_in_place(program: Program, each: WrittenNode) -> list[Nest]:
-    """Returns the copies whose source may be written directly to the place of the copy.
+    """Returns the copies whose source may become a view of the copy.
 
-    At the end of an iteration these are the states of the next one, in separate memory: the current
-    iteration may still read the states that it began with.
+    At the end of an iteration these are copies of the new states into separate memory: the
+    iteration may still read its old states.
     """
     if each.mark == "again":
         return [copy for copy in _copies(each) if copy.makes in program.memory]
@@ -227,11 +224,9 @@ def _copies(each: WrittenNode) -> list[Nest]:
 
 
 def _is_whole(program: Program, step: Nest) -> bool:
-    """Returns whether loops make a whole value."""
     count = volume(program.shape(step.makes))
     return step.out.start == _BEGIN and program.size(volume(step.loops)) == count
 
 
 def _is_all(program: Program, name: str, other: str, start: Size) -> bool:
-    """Returns whether a view only reshapes a whole value."""
     return start == _BEGIN and volume(program.shape(name)) == volume(program.shape(other))

@@ -1,4 +1,4 @@
-"""Runs nodes in Python: a kernel is a function of a node and its input values, None if absent.
+"""Runs nodes in Python: a kernel is a function of a node and its inputs, None for an absent one.
 
 Kernels return the output value, or a tuple of outputs; values are arrays or `Ragged`. Most
 operators have a function that computes them. This file has the kernels that need a session: the
@@ -75,7 +75,7 @@ class PreparedNode:
         y, final = self.layer.run(x, state, attention)
         if self.cells_from is None:
             return (y, *final)
-        from onernn.backend.reference import cell_sequence  # kernels return it themselves
+        from onernn.backend.reference import cell_sequence
 
         return (y, *final, cell_sequence(self.layer.spec, self.cells_from, x, state))
 
@@ -133,7 +133,7 @@ _OBJECT = 128
 
 
 def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
-    """Returns the outputs of a graph; recurrent nodes in it are prepared.
+    """Runs a graph and returns its outputs.
 
     Of the values that the graph computes, only the outputs remain counted in the run's budget.
     """
@@ -171,8 +171,8 @@ def _truth(value: Any) -> bool:
 
 
 def _if(node: Node, condition: Array, *values: Any) -> tuple[Any, ...]:
-    """Runs one branch: the first takes ``then_taken`` of the values, the second takes the
-    others.
+    """Runs one branch. The first ``then_taken`` values belong to the first branch, the others to
+    the second.
     """
     count = node.attributes["then_taken"]
     if _truth(condition):
@@ -245,7 +245,7 @@ _ALWAYS_COUNTED = 2**16
 
 
 def _account(name: str, run: Kernel) -> Kernel:
-    """Asks the run's budget before the kernel runs, and counts the kernel's results."""
+    """Returns a kernel that checks the run's budget before it runs, and then counts its results."""
     growth = OPERATORS[name].growth or results
     by_product, by_numbers = OPERATORS[name].growth is None, OPERATORS[name].growth is results
     may_share = by_product or growth is no_new_bytes

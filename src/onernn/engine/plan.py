@@ -1,7 +1,7 @@
 """A graph that runs in one call of C, except for the nodes that Python runs.
 
-A plan takes inputs of any sizes: it first reads the sizes, then places all values in memory, and
-runs. See design/0038.
+A plan takes inputs of any sizes: a call first reads the sizes, then assigns memory to all values,
+and runs. See design/0038.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ _PATIENCE = 1000
 
 
 class Workspace:
-    """Memory for runs of a plan, bound to the last sizes; only one thread at a time may use it.
+    """Memory for runs of a plan, laid out for the sizes of the last run; only one thread at a time
+    may use it.
 
-    ``need``: see `UsualNeed`. ``largest``: the largest need, to which the memory has grown.
-    ``was_used``: whether a call used it since `Workspaces` last looked.
+    ``need``: see `UsualNeed`. ``largest``: the largest need so far, to which the memory has grown.
+    ``was_used``: whether a call used it since `Workspaces` last released unused workspaces.
     """
 
     def __init__(self, kernels: Kernels, encoded: Encoded, plan: Any, threads: int) -> None:
@@ -65,9 +66,7 @@ class Workspace:
         self.stopped = False
 
     def note_need(self) -> None:
-        """Records the largest of the sizes to which the workspace was bound; sizes count elements
-        of values.
-        """
+        """Records the largest of the plan's sizes in this run: the element count of a value."""
         self.need = max(self._unpack(self.sizes, self._count), default=0)
         self.largest = max(self.largest, self.need)
 
@@ -82,7 +81,7 @@ class Workspaces:
 
     def __init__(self, new: Callable[[], Workspace]) -> None:
         self._new, self._calls = new, 0
-        self._idle = deque([new()])  # a plan without memory is refused at once
+        self._idle = deque([new()])  # raises at once if there is no memory
         self._usual, self._largest = UsualNeed(), 0
 
     def take(self) -> Workspace:
@@ -111,7 +110,6 @@ class Workspaces:
         return is_spare
 
     def _release(self, is_spare: Callable[[Workspace], bool]) -> None:
-        """Releases some of the workspaces that no thread uses at present."""
         self._largest = 0
         for _ in range(len(self._idle)):
             try:
@@ -133,7 +131,7 @@ _MOST = 2**56
 
 
 class _Shape:
-    """A value's dtype, and the positions of its sizes in the plan."""
+    """A value's dtype, and the indices of its address and its sizes in the plan's tables."""
 
     def __init__(self, encoded: Encoded, name: str) -> None:
         program = encoded.program
@@ -151,7 +149,9 @@ class _Shape:
 
 
 class Arguments(NamedTuple):
-    """A call's inputs: the sizes of their axes, and the memory for each place."""
+    """A call's inputs. ``dims``: the sizes of their axes. ``places``: their memory, each with its
+    index in the plan's table of addresses.
+    """
 
     feed: Feed
     dims: list[int]
@@ -161,13 +161,13 @@ class Arguments(NamedTuple):
 class Plan:
     """A fused graph made ready for the library; safe to share between threads.
 
-    ``is_partial``: Python runs graphs inside of nodes, or nodes whose result has a shape that only
-    a call knows; or calls end in some branches.
+    ``is_partial``: whether Python runs branches, loops or nodes whose result has a shape that only
+    a call knows, or whether some branches end the call.
 
-    ``inputs``: the inputs, with the dtype and rank of each. ``outputs``: the names of the outputs,
-    and the names of the values that contain them. ``shapes``: the shapes of values, if they are
-    known. ``axes``: the sizes that may not be negative. Raises `UnsupportedError` for a graph whose
-    sizes cannot be followed.
+    ``inputs``: the inputs, with the dtype and rank of each. ``outputs``: the name of each output,
+    and of the value whose memory contains it. ``shapes``: the shapes of values, if they are known.
+    ``axes``: the indices of sizes that must not be negative. Raises `UnsupportedError` for a graph
+    whose sizes do not follow from the inputs.
     """
 
     def __init__(
@@ -240,7 +240,6 @@ class Plan:
         )
 
     def _note_shape(self, name: str) -> None:
-        """Notes a value's shape, if it is known."""
         encoded = self.encoded
         if name in encoded.program.graph.constants or encoded.owner(name) not in encoded.places:
             return
@@ -269,7 +268,9 @@ class Plan:
         return any(kind in (CALL, NEST, LAYER) for kind, _ in self.encoded.steps)
 
     def fits(self, other: Plan) -> bool:
-        """Returns whether the plan takes the inputs of another plan and leaves less to Python."""
+        """Returns whether the plan takes the same inputs as another plan, and Python runs less of
+        it.
+        """
         runs_more = len(self.outside) < len(other.outside) or not self.is_partial
         return runs_more and self._inputs == other._inputs
 
@@ -278,9 +279,9 @@ class Plan:
     ) -> dict[str, Ragged | Array] | None:
         """Returns the outputs by name; None if the library refuses sizes or values of inputs.
 
-        The run takes at most ``most`` bytes. Nodes in Python run, and are counted, inside of
-        ``around(inputs)``. Steps that may take more than ``most_steps`` operators also run inside
-        of it.
+        The run takes at most ``most`` bytes. ``around(inputs)``: a context manager that limits the
+        number of operators. The plan runs inside of it if Python runs nodes, if there are loops, or
+        if layers may take more than ``most_steps`` operators.
         """
         workspace = self._workspaces.take()
         try:
@@ -360,7 +361,7 @@ class Plan:
         return Arguments(feed, dims, places)
 
     def _bind(self, workspace: Workspace, dims: list[int], most: int) -> bool:
-        """Places all values in memory for these sizes of inputs; returns whether that succeeded."""
+        """Assigns memory to all values for these sizes of inputs; returns False if it fails."""
         workspace.bound = None
         buffer = workspace.dims
         buffer[0 : len(dims)] = dims
@@ -368,7 +369,7 @@ class Plan:
             return False
         sizes = workspace.sizes
         if any(sizes[at] < 0 for at in self.axes):
-            return False  # the product of two negative sizes would pass
+            return False  # the library accepts a product of two negative sizes
         workspace.shapes = [
             sizes[self._most[root]] if root in self._most else self.shapes[root].of(sizes)
             for root, *_ in self._direct
@@ -396,9 +397,9 @@ class Plan:
                 step[0] += 1
 
     def _choose(self, workspace: Workspace, most_steps: int) -> None:
-        """Chooses which steps Python runs for these sizes, and notes the costs of the others.
+        """Sets the cost of each step for these sizes: -1 if Python runs the step.
 
-        The costs need not be counted if every layer runs once and all layers are within the budget.
+        Other costs are 0 if every layer runs once and all layers together are within the budget.
         """
         sizes, costs = workspace.sizes, dict[int, int]()
         for at, layer in self.encoded.layers.items():
@@ -445,9 +446,9 @@ class Plan:
         return True
 
     def _report_refusal(self, status: int, step: int) -> bool:
-        """Returns False: Python then runs the graph.
+        """Returns False, so that Python runs the whole graph.
 
-        Raises `LibraryError` for a wrong plan if ONERNN_RAISE is set.
+        Raises `LibraryError` if the plan is wrong and ONERNN_RAISE is set.
         """
         if status == self.kernels.lib.ONERNN_UNSOUND and os.environ.get("ONERNN_RAISE"):
             raise LibraryError(
@@ -456,7 +457,6 @@ class Plan:
         return False
 
     def _value(self, workspace: Workspace, name: str, feed: Feed, values: Mapping[str, Any]) -> Any:
-        """Returns a value as an array, or as `Ragged`."""
         for source in (values, feed, self._constants):
             if name in source:
                 return source[name]
@@ -477,7 +477,6 @@ class Plan:
         feed: Feed,
         values: Mapping[str, Any],
     ) -> Ragged | Array:
-        """Returns the array with its offsets, if it has any."""
         levels = []
         for level, place, count in shape.levels:
             owner = feed.get(level.name, values.get(level.name))
@@ -513,7 +512,7 @@ class Plan:
 
 
 def doubtful_sizes(program: Program) -> dict[Size, None]:
-    """Returns the sizes of axes that may be negative, as far as they are known before a run."""
+    """Returns the sizes of axes that may be negative, except sizes that a run computes."""
     names = (name for code in program.codes for name in code.node.outputs if name)
     sizes = (size for name in names for size in program.shape(name))
     return {

@@ -1,6 +1,4 @@
-"""A graph before it becomes a plan: the known facts about its values, and the steps of every
-operator.
-"""
+"""A graph before it becomes a plan: the types of its values, and the steps that run each node."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ cdecl emit far foreach hyper interface major makedev max min minor near pascal s
 """
 # Macros have names in capitals: EOF, NAN, M_PI, INT8_MAX, TRUE. complex.h defines I.
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]+|I|(M|L|P|PRI|SCN)_\w+|(PRI|SCN)[a-zA-Z]\w*")
-# The header's own names, and names that its callers may use next to the names of values.
+# Names that a generated header defines, and names that its callers may use for variables.
 _OWN = """
 Inputs Model N Outputs Sizes Status T W Weights arguments count detail file in infer load model most
 onernn out reset run sizes status std step team weights
@@ -68,7 +66,7 @@ system tan tanh tempnam test tgamma time time_t times timezone tmpfile tmpnam to
 trunc tzname tzset umask ungetc unlink usleep utime vfork wait write y0 y1 yn
 """.split()
 _MOST = 80
-"""Limit of letters in a name: more of them do not help a reader."""
+"""Limit for the length of a name: more letters do not help a reader."""
 
 
 def identifier(text: str) -> str:
@@ -93,19 +91,18 @@ def namespace(text: str) -> str:
 
 
 def name_kept(name: str, what: str) -> str:
-    """Returns the name of memory that an operator keeps. The name contains a NUL, which no name of
-    a value has.
+    """Returns the name of memory that an operator needs besides its outputs. It contains a NUL,
+    which no name of a value has.
     """
     return f"{name}\0{what}"
 
 
 @dataclass(frozen=True)
 class LodLevel:
-    """A LoD level of ragged values: the number of sequences, the number of steps, and the value
-    with these offsets.
+    """A LoD level: offsets that divide the value ``name`` into ``count`` sequences.
 
     ``words``: the number of steps; in an upper level, the number of sequences of the next level.
-    ``level`` counts from the end: -1 is the level whose parts are steps.
+    ``level`` counts from the end: -1 is the innermost level, whose sequences consist of steps.
     """
 
     name: str
@@ -121,18 +118,17 @@ class LodLevel:
 
 @dataclass(frozen=True)
 class At:
-    """The address of a value; null for ""."""
+    """The address of the value ``name``; null if the name is empty."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """An array that is stored for the run; ``narrow``: the array is a matrix, which may be stored
-    in fewer bits.
+    """A constant array that the plan stores; ``narrow``: whether it may be stored in fewer bits.
 
-    The array begins at a cache line: NumPy's arrays begin 16 bytes after one, and half of the
-    kernels' loads would read two lines.
+    The array begins at a cache line. NumPy's arrays begin 16 bytes after one, so that half of the
+    kernels' loads would read two cache lines.
     """
 
     numbers: Array
@@ -144,17 +140,17 @@ class Packed:
 
 @dataclass(frozen=True)
 class RuntimeSize:
-    """A size that a call computes."""
+    """An argument to which a call writes a size that it computes."""
 
     size: Size
 
 
 class Team:
-    """The threads of a run."""
+    """An argument: the threads of a run."""
 
 
 def find_moved_type(dtype: str) -> str:
-    """Returns the type for functions that only move elements of a dtype."""
+    """Returns the type in `Call` for functions that only move elements: u1, u2, u4 or u8."""
     return f"u{np.dtype(dtype).itemsize}"
 
 
@@ -162,12 +158,12 @@ Argument = At | Packed | RuntimeSize | Team | Size | tuple[Size, ...] | float
 
 
 class Call:
-    """A call of a function of `kernels/steps`: pointers to values, sizes, numbers.
+    """A call of a function of `kernels/steps`.
 
-    A string names a value, and a `LodLevel` represents its offsets. Integers and truth values are
-    sizes; lists are the sizes of axes. The first argument is the value that the call makes.
-    ``types``: the function's instance in the library: dtypes, or u1, u4, u8 for elements that are
-    only moved. ``checks``: the function examines indices or lengths, and may refuse them.
+    A string argument names a value; a `LodLevel` means its offsets. Integers and booleans are
+    sizes; a list holds the sizes of axes. The call writes the first argument. ``types`` selects the
+    function's instance: dtypes, or u1, u2, u4, u8 if elements are only moved. ``checks``: the
+    function examines indices or lengths, and may refuse them.
     """
 
     def __init__(
@@ -178,7 +174,7 @@ class Call:
 
     @property
     def makes(self) -> str | None:
-        """The value that the call fills, if any: some parts of a Split may be absent."""
+        """The name of the value that the call writes; "" if it is absent, None for other calls."""
         first = self.arguments[0]
         return first.name if isinstance(first, At) else None
 
@@ -208,7 +204,7 @@ class Access:
 
 @dataclass(frozen=True, eq=False)
 class Nest:
-    """out = expression(reads), element by element, over all loops."""
+    """Nested loops that compute out = expression(reads), element by element."""
 
     loops: tuple[Size, ...]
     out: Access
@@ -241,10 +237,10 @@ class Nest:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One layer and direction, whose cell runs over a batch.
+    """One direction of one layer, whose cell runs over a batch.
 
-    ``index``: its position among the parts of the stack. ``offset``: the position of its first
-    channel in a row of y.
+    ``index``: its position in the list of all layers' directions. ``offset``: the position of its
+    first channel in a row of y.
     """
 
     title: str
@@ -261,8 +257,10 @@ class Run:
 
 @dataclass(frozen=True)
 class State:
-    """The state h or c of a layer: the name of the initial state ("" if absent), of the final
-    state, and of the state that a streaming step keeps.
+    """The state h or c of a layer.
+
+    ``given``: the initial state, "" if absent. ``final``: the final state. ``held``: the state in
+    memory between calls of one step.
     """
 
     name: str
@@ -274,9 +272,9 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A recurrent layer; ``time`` is None if the batch is ragged.
+    """A recurrent node. ``time``: the number of steps, None if the batch is ragged.
 
-    ``cells``: the cell state of every step, "" if no node reads it.
+    ``cells``: the output with the cell state of every step, "" if no node reads it.
     """
 
     node: Node
@@ -294,13 +292,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Mark:
-    """A jump over other steps.
+    """A step of a branch or loop, which may jump over other steps. ``kind`` is one of:
 
     ``if``: jumps over a branch, unless the condition holds. ``else``: jumps from the end of the
-    first branch to the end of the second. ``end``: the end of the second branch. ``while``: the
-    beginning of a loop. ``leave``: jumps to the end of the loop, unless the condition holds.
-    ``again``: jumps back to the beginning of the loop. ``refuse``: the call ends. ``operators``:
-    the number of operators in an iteration.
+    first branch to the end of the second. ``end``: ends the second branch. ``while``: begins a
+    loop. ``leave``: jumps to the end of the loop, unless the condition holds. ``again``: jumps back
+    to the beginning of the loop. ``refuse``: ends the call.
+
+    ``operators``: the number of operators in an iteration.
     """
 
     kind: str
@@ -311,10 +310,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class DelayLine:
-    """The previous steps, in generated code that runs step by step.
+    """Memory for previous steps, in generated code that runs step by step.
 
-    The ``held`` values are copied over the first ``width`` elements of each row of ``out``. Then
-    the elements of the row from ``begin`` on become the held values. There are ``rows`` rows of
+    Each call copies ``held`` over the first ``width`` elements of each row of ``out``. Then it
+    stores ``width`` elements of the row, from ``begin`` on, in ``held``. There are ``rows`` rows of
     ``size`` elements.
     """
 
@@ -331,18 +330,18 @@ Step = Call | Nest | Layer | Mark | DelayLine
 
 
 def finds(steps: Iterable[Step]) -> set[str]:
-    """Returns the names of sizes that steps find."""
+    """Returns the names of the sizes that steps compute during a call."""
     calls = [step for step in steps if isinstance(step, Call)]
     sizes = [arg.size for call in calls for arg in call.arguments if isinstance(arg, RuntimeSize)]
     return {name for size in sizes for name in size.names}
 
 
 def stretch_over_loops(spans: dict[str, tuple[int, int]], loops: Iterable[tuple[int, int]]) -> None:
-    """Changes the first and last step that use each value's memory, for plans and generated code.
+    """Extends ``spans``, the first and last step that use each value's memory, because of loops.
 
-    A value made before a loop keeps its memory until the loop ends. A value read after a loop has
-    its memory from the beginning of the loop. ``loops``: for each loop the step before its first
-    one, and its last step; inner loops first.
+    A value that is made before a loop and read in it keeps its memory until the loop ends. A value
+    that is made in a loop and read after it has its memory from the beginning of the loop.
+    ``loops``: for each loop the step before its first step, and its last step; inner loops first.
     """
     for begin, end in loops:
         for name, (first, last) in spans.items():
@@ -354,11 +353,11 @@ def stretch_over_loops(spans: dict[str, tuple[int, int]], loops: Iterable[tuple[
 
 @dataclass(frozen=True, eq=False)
 class WrittenNode:
-    """A node, and the result of its rule.
+    """A node, and the steps that its rule returned.
 
-    ``codes``: the steps that run it. ``reads``: the inputs that must be in memory when it runs.
-    ``views``: values in the memory of a containing value, each with the name of that value and the
-    position of its first element there.
+    ``codes``: the steps that run the node. ``reads``: the inputs that must be in memory when it
+    runs. ``views``: the values that are parts of another value's memory, each with that value's
+    name and the position of the first element there.
     """
 
     node: Node
@@ -368,7 +367,7 @@ class WrittenNode:
 
     @property
     def mark(self) -> str:
-        """The kind of its mark, "" if it has none."""
+        """The kind of the first `Mark` among its steps, "" if there is none."""
         return next((step.kind for step in self.codes if isinstance(step, Mark)), "")
 
 
@@ -394,15 +393,15 @@ class UnknownError(Exception):
 class Program:
     """The steps of a graph while `onernn.engine.inferring` adds to them.
 
-    ``codes``: the operators that remain to be run, in order. ``lods``: LoD levels by their names in
-    types. ``inner``: sizes that only a call finds, each with its upper bound. ``given_sizes``:
-    names of sizes of inputs. ``memory``: types of the memory that operators keep for themselves;
-    ``held``: the part of it that only steps need. ``sizes``: the sizes that names turned out to be;
-    ``grew``: whether there are more of them than before. ``longest``: for each input, the number of
-    steps of its longest sequence, if needed. ``no_step``: why the model cannot run step by step.
+    ``codes``: the nodes that need steps, in order. ``lods``: LoD levels by their names in types.
+    ``inner``: sizes that only a call computes, each with its upper bound. ``given_sizes``: names of
+    sizes of inputs. ``memory``: types of the memory that operators need besides their outputs;
+    ``held``: the names of memory that only calls of one step need. ``sizes``: the sizes that names
+    turned out to be; ``grew``: whether ``sizes`` changed. ``longest``: for each input, the number
+    of steps of its longest sequence, if needed. ``no_step``: why the model cannot run step by step.
     ``undetermined``: nodes whose result has a shape that only a call knows. ``reasons``: why nodes
-    have no code. ``left``: by their first outputs, why nodes with graphs inside were not opened.
-    ``refused``: why a call ends in a branch. ``sources``: for each node from such a graph, the
+    have no steps. ``left``: by first outputs, why branches and loops are not in the outer graph.
+    ``refused``: why a branch ends the call. ``sources``: for each node of a branch or loop, the
     original node.
     """
 
@@ -443,26 +442,26 @@ class Program:
         return result
 
     def new_value(self, text: str) -> str:
-        """Returns a similar name that no value has."""
+        """Returns a name similar to ``text`` that no value has."""
         while text in self.types:
             text += "'"
         return text
 
     def size(self, value: Any) -> Size:
-        """Returns a size, simplified by everything that is known about the names in it."""
+        """Returns a size in which each name is replaced by the size that it turned out to be."""
         return self.sizes.settle_size(Size.of(value))
 
     def bind(self, name: str, size: Size) -> None:
-        """Notes that a name turned out to be this size: types are inferred again."""
+        """Records that a name turned out to be this size, so that types are inferred again."""
         self.sizes.bound[name], self.grew = size, True
 
     def rename(self, size: Size | None, new: Any) -> None:
-        """Sets the C++ name of a size that inference has named."""
+        """Replaces a size's name, which inference chose, by ``new``."""
         if size is not None and size.name and size != Size.of(new):
             self.sizes.bound[size.name] = Size.of(new)
 
     def same(self, a: Size, b: Size, what: str | Node) -> Size:
-        """Returns the one size that two sizes must be; binds a name if that makes the sizes equal.
+        """Returns the common value of two sizes that must be equal; binds a name if necessary.
 
         Raises `UnsupportedError` if they are not known to be equal.
         """
@@ -476,7 +475,7 @@ class Program:
                 self.bind(one.name, other)
                 return other
             if len(one.terms) == 1 and len(one.terms[0][0]) == 1 and other.number is not None:
-                (((name,), times),) = one.terms  # 20 * T is 80
+                (((name,), times),) = one.terms  # such as 20 * T, if the other size is 80
                 if isinstance(name, str) and name not in self.inner and other.number % times == 0:
                     self.bind(name, Size.of(other.number // times))
                     return other
@@ -491,8 +490,8 @@ class Program:
         return self.memory.get(name) or self.types[name]
 
     def dtype(self, name: str) -> str:
-        """Returns a dtype that C++ has. Raises `UnknownError`, or `UnsupportedError` for other
-        dtypes.
+        """Returns the dtype of a value. Raises `UnknownError`, or `UnsupportedError` for a dtype
+        that is not in `CTYPES`.
         """
         dtype = self.type(name).dtype
         if dtype is None:
@@ -506,7 +505,7 @@ class Program:
         return CTYPES[self.dtype(name)]
 
     def shape(self, name: str) -> Shape:
-        """Returns the sizes, in names that C++ has. Raises `UnknownError`."""
+        """Returns the shape of a value, in sizes with C++ names. Raises `UnknownError`."""
         sizes = self.type(name).shape
         if sizes is None:
             raise UnknownError(name)
@@ -516,8 +515,8 @@ class Program:
         return tuple(result)
 
     def add_levels(self, name: str, sizes: Sequence[Size]) -> tuple[LodLevel, ...]:
-        """Returns the LoD that begins with a value; ``sizes``: sequences of each level,
-        then steps.
+        """Adds and returns the LoD levels whose offsets belong to a value. ``sizes``: the number of
+        sequences of each level, then the number of steps.
         """
         lod = self.types[name].lod or ()
         for index, level in enumerate(lod):
@@ -526,7 +525,7 @@ class Program:
         return self.levels(name)
 
     def levels(self, name: str) -> tuple[LodLevel, ...]:
-        """Returns the LoD of a value from the outermost level, () if the value is dense.
+        """Returns the LoD levels of a value, the outermost first; () if the value is dense.
 
         Raises `UnknownError`.
         """
@@ -538,31 +537,31 @@ class Program:
         return tuple(self.lods[level] for level in lod)
 
     def sentences(self, name: str) -> LodLevel | None:
-        """Returns the level whose parts are the value's steps, None if dense. Raises
+        """Returns the innermost LoD level of a value, None if the value is dense. Raises
         `UnknownError`.
         """
         levels = self.levels(name)
         return levels[-1] if levels else None
 
     def settle(self, name: str) -> Type:
-        """Returns the type of a value, in the sizes that are known at present."""
+        """Returns the type of a value, with the sizes that are known so far."""
         return self.sizes.settle(self.types[name])
 
     def numbers(self, name: str) -> Array | None:
-        """Returns the known integers of a value, which may be sizes; None if they are not known."""
+        """Returns the elements of a value, integers or sizes; None if they are not known."""
         return self.settle(name).sizes
 
     def most(self, name: str) -> Size:
-        """Returns the maximum number of elements of a value, whatever a call finds.
+        """Returns the maximum number of elements of a value, for all sizes that a call may compute.
 
-        Subtracted terms are dropped first: a size that a call finds may be small.
+        Subtracted terms are dropped first, because a size that a call computes may be small.
         """
         return volume(self.shape(name)).most().substitute(self.inner).most()
 
     @property
     def views(self) -> dict[str, tuple[str, Size]]:
-        """Returns the values in the memory of a containing value: the outermost one, and the first
-        element.
+        """The values that are parts of another value's memory, each with the outermost such value
+        and the position of the first element there.
         """
         direct = {name: at for code in self.codes for name, at in code.views.items()}
         result: dict[str, tuple[str, Size]] = {}
@@ -594,18 +593,18 @@ class Program:
         return self.size(self.longest.setdefault(level.name, size))
 
     def is_known(self, name: str) -> bool:
-        """Returns whether a value consists of known sizes and numbers."""
+        """Returns whether a value is a constant, or consists of known sizes and integers."""
         return name in self.graph.constants or self.types[name].value is not None
 
     def has_no_step(self, node: Node) -> bool:
-        """Returns whether a node needs no step because all its results are sizes and numbers. A
-        FoundSize needs a step unless its input is known.
+        """Returns whether a node needs no step because all its outputs are known. A FoundSize needs
+        a step unless its input is known.
         """
         known = all(self.is_known(name) for name in node.outputs if name)
         return known and (node.op != "FoundSize" or self.is_known(node.inputs[0]))
 
 
 def sizes_in(program: Program, name: str) -> tuple[Size, ...]:
-    """Returns the integers of a known value, in order."""
+    """Returns the elements of a value as sizes; () if they are not known."""
     result = program.numbers(name)
     return () if result is None else tuple(map(Size.of, result.reshape(-1)))

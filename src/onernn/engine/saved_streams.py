@@ -1,4 +1,4 @@
-"""Saves states of streams as bytes, for another process or another day.
+"""Saves states of streams as bytes, for later or for another process.
 
 The format begins with eight bytes that identify it, the digest of the model, and a checksum of the
 rest. Little-endian integers of 64 bits follow: the number of streams, and their ids. Then come the
@@ -25,9 +25,7 @@ States = Mapping[str, Sequence[Array]]
 
 
 def write_states(model: str, ids: Sequence[int], states: States, growing: frozenset[str]) -> bytes:
-    """Returns the bytes of streams of a model. ``model``: its digest; ``growing``: see
-    `Stateful`.
-    """
+    """Returns streams as bytes. ``model``: the model's digest; ``growing``: see `Stateful`."""
     parts = [np.array([len(ids), *ids], "<i8").tobytes()]
     for name, arrays in states.items():
         for array in arrays:
@@ -80,7 +78,7 @@ def _wrong(why: str) -> ModelFormatError:
 
 
 class _Reader:
-    """Reads values from bytes in order; checks every count."""
+    """Reader of integers and arrays from bytes, which checks every count."""
 
     def __init__(self, body: bytes) -> None:
         self._body, self._at = body, 0
@@ -97,8 +95,8 @@ class _Reader:
         return result
 
     def array(self, like: Array, declared: tuple[int | None, ...] | None) -> Array:
-        """Returns an array of a dtype and shape; ``declared``: the declared shape, if sizes may
-        differ from it.
+        """Returns an array like ``like``; ``declared``: the declared shape of a state that changes
+        its open sizes.
         """
         shape = like.shape
         if declared is not None:

@@ -1,4 +1,4 @@
-"""Runs a graph any number of times on prepared layers."""
+"""Prepares a model once and runs it any number of times."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from onernn.engine.streams import Streams
 
 _MOST_PLANS = 16
-"""Limit for the number of plans per session: inputs without a declared type may have many types."""
+"""Limit for the plans of a session: undeclared types of inputs may differ between calls."""
 
 Observer = Callable[[Node, tuple[Any, ...], float], None]
 
@@ -71,7 +71,7 @@ def _refuse_unsupported(graph: Graph) -> None:
 
 @dataclass(frozen=True)
 class Explained:
-    """How a recurrent node runs, and why."""
+    """The kernel and the dtype that a recurrent node runs with, and the reason."""
 
     node: str
     cell: str
@@ -95,19 +95,20 @@ class Session:
     recurrent nodes compute: f32, bf16, f16, u8, int8-dynamic (u8 with one scale per sequence and
     step), int8-weights (only weights are rounded, to 8 bits). A node with its own precision
     (`LayerPrecision`) keeps it, except on the "reference", which is float32. A node that the
-    backend cannot run falls back to the reference, and `explain` says so; with ``strict`` it
-    raises. ``passes``: () runs the model unfused; None takes the passes of the dtype.
-    ``max_bytes``: the maximum memory for the values of one run; by default three quarters of the
-    memory that the process may use. ``max_steps``: how many operators the loops and layers of one
-    run may run. A layer counts as the number of operators that take as long. Layers that only run
-    over the rows of the inputs are not counted. ``rules``: meanings of operators that onernn does
-    not know (see `onernn.load`); only with a path.
+    backend cannot run falls back to the reference, and `explain` says so; if ``strict`` is true,
+    the session raises an error instead. ``passes``: () runs the model unfused; None selects the
+    fuse passes of the dtype. ``max_bytes``: the maximum memory for the values of one run; by
+    default three quarters of the memory that the process may use. ``max_steps``: the maximum number
+    of operators that the loops and layers of one run may execute. A layer counts as the number of
+    operators that take as long. Layers that only run over the rows of the inputs are not counted.
+    ``rules``: definitions of operators that onernn does not know (see `onernn.load`); only with a
+    path.
 
     Raises `UnsupportedError` for operators that cannot run, all of them at once, `LibraryError` if
     the backend's library is missing, and the errors of `onernn.load` for a path.
 
-    With the path of a compiled file, `Session` returns a `CompiledModel`, which takes ``threads``
-    and the limits.
+    With the path of a compiled file, `Session` returns a `CompiledModel`, which takes ``threads``,
+    ``max_bytes`` and ``max_steps``.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
@@ -164,16 +165,18 @@ class Session:
             return super().__new__(cls)
 
     def _set_up(self) -> None:
-        """Sets the attributes that depend on this process or that runs fill."""
+        """Sets the attributes that a pickled session lacks: they depend on this process, or runs
+        fill them.
+        """
         self._max_bytes = usable_memory() if self._asked_bytes is None else self._asked_bytes
         self._share = share_of(self.graph, self.layers)
         self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
         self._threads = getattr(self._engine, "threads", 1)
         self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
-        self._ranged = any(value.ranges for value in self.graph.inputs)  # no plan checks them
+        self._ranged = any(value.ranges for value in self.graph.inputs)  # plans check no ranges
         self._plans: dict[tuple[Any, ...], Plan | None] = {}
         self._sized: dict[tuple[Any, ...], Plan | None] = {}
-        self._last: tuple[Plan | None, list[int] | None] = None, None  # for any sizes, or these
+        self._last: tuple[Plan | None, list[int] | None] = None, None  # plan, its sizes if fixed
         self._why_walked = ""
         self._has_bodies = any(map(bodies, self.graph.nodes))
         self._fed: dict[frozenset[str], Session] = {}
@@ -225,8 +228,8 @@ class Session:
             return self._on_kernels(rnn, options)
         choice = layer.backend in ("auto", "onednn") and getattr(self._engine, "kernels", None)
         if choice and rnn.precision and not rnn.precision.parts:
-            # One kernel for all batches computes the same bits for a sequence in every batch. Fixed
-            # scales also select one kernel.
+            # One kernel for all batch sizes computes the same bits for a sequence in every batch.
+            # Layers with fixed scales use one kernel anyway.
             kernels = self._on_kernels(rnn, {**options, "strict": False})
             layer = kernels if kernels.backend == "kernels" else layer
         return layer
@@ -235,8 +238,8 @@ class Session:
         return self._rows_apart and layer.mixes_rows
 
     def _on_kernels(self, rnn: Recurrent, options: Mapping[str, Any]) -> Stack:
-        """Returns the layer on the kernels, which have one scale per row. Raises
-        `UnsupportedError`.
+        """Returns the layer on the kernels, which quantize each row with its own scale. Raises
+        `UnsupportedError` if the kernels are missing.
         """
         if getattr(self._engine, "kernels", None) is None:
             raise UnsupportedError(
@@ -254,8 +257,8 @@ class Session:
         ``observe(node, outputs, seconds)`` is called after each node. Inputs that have a default in
         the model's file may be passed as well.
 
-        Raises `ShapeError` if an input is missing or unknown, does not have the model's kind of
-        values and shape, or has a value that the dtype cannot hold. Raises `BudgetError` before the
+        Raises `ShapeError` if an input is missing or unknown, has a dtype or shape that the model
+        does not take, or has a value that the dtype cannot hold. Raises `BudgetError` before the
         run would take more than ``max_bytes`` or ``max_steps``.
 
         >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
@@ -274,7 +277,7 @@ class Session:
         return self._walk(check_feed(self.graph.inputs, inputs), observe)
 
     def _call(self, inputs: Feed) -> tuple[Plan | None, Arguments | None]:
-        """Returns the plan for these inputs, and the arguments of its call.
+        """Returns the plan for these inputs and the arguments of its call, None without a plan.
 
         Raises `ShapeError` for inputs that the model does not take.
         """
@@ -292,10 +295,11 @@ class Session:
     def _run_fed(
         self, defaults: Defaults, names: frozenset[str], inputs: Feed, observe: Observer | None
     ) -> dict[str, Ragged | Array]:
-        """Runs with arrays that replace defaults, in a session that takes them as inputs.
+        """Returns the outputs of a run in which arrays replace defaults of the model's file.
 
-        Layers need their weights before a run. So a graph that reads such a default is prepared
-        with these arrays, and prepared again for other arrays.
+        A second session takes these arrays as inputs. But layers need their weights before a run:
+        if a default is a weight, a session is prepared with these arrays as constants, and prepared
+        again for other arrays.
         """
         if names not in self._fed:
             if len(self._fed) >= _MOST_PLANS:
@@ -325,8 +329,8 @@ class Session:
     def _choose(self, inputs: Feed) -> Plan | None:
         """Returns the plan for these inputs; the next call tries this plan first.
 
-        If sizes decide branches, only a plan for these sizes runs all nodes. So the first call gets
-        that plan. The plan for all sizes is made at a call with different sizes.
+        If branches depend on sizes, only a plan for fixed sizes runs all nodes. So the first call
+        gets a plan for its own sizes. The plan for any sizes is made at a call with other sizes.
         """
         is_first = self._has_bodies and not self._plans and not self._sized
         plan, sized = self._for_sizes(None, inputs) if is_first else None, True
@@ -342,7 +346,7 @@ class Session:
         """Returns a plan for dense inputs of exactly these sizes; returns ``plan`` if such a plan
         has no advantage.
 
-        ``plan``: a plan for any sizes, which leaves nodes to Python. ``inputs``: the checked
+        ``plan``: a plan for any sizes, in which Python runs some nodes. ``inputs``: the checked
         inputs.
         """
         dense = {v.name: data_of(inputs[v.name]) for v in self.graph.inputs if not v.lod_depth}
@@ -362,8 +366,8 @@ class Session:
 
     @contextmanager
     def _budget(self, inputs: Feed) -> Iterator[None]:
-        """Limits a run: in addition to ``max_steps``, layers may run over as many rows as the
-        inputs have bytes.
+        """Limits the memory and the operators of a run. In addition to ``max_steps``, each layer
+        may run over as many rows as the inputs have bytes.
         """
         nbytes = sum(data_of(value).nbytes for value in inputs.values())
         steps = self._max_steps + nbytes * self._share
@@ -371,8 +375,8 @@ class Session:
             yield
 
     def _walk(self, inputs: Feed, observe: Observer | None) -> dict[str, Ragged | Array]:
-        """Runs node by node in Python, which raises each node's own errors and returns its
-        results.
+        """Returns the outputs of the graph, which runs node by node in Python. An error names the
+        node that raised it.
         """
         values: dict[str, Any] = dict(self.graph.constants)
         values.update(inputs)
@@ -420,7 +424,6 @@ class Session:
         graph: Graph | None = None,
         layers: Mapping[Node, PreparedNode] | None = None,
     ) -> Plan:
-        """Returns the plan for inputs of these types, on the kernels. Raises `UnsupportedError`."""
         from onernn.engine.plan import Plan  # C's bindings are imported only when a plan is made
 
         kernels, layers = self._kernels, self.layers if layers is None else layers
@@ -463,8 +466,8 @@ class Session:
     @property
     def slower_kernels(self) -> str:
         """Why the kernels in use are not the best for this CPU, and what to do; "" if they are, or
-        if no kernels are used. `onernn doctor` names the variable ONERNN_MAX_ISA, which is a user's
-        own choice.
+        if no kernels are used. `onernn doctor` reports a limit that the user sets in the variable
+        ONERNN_MAX_ISA.
         """
         if self._kernels is None or not self._kernels.missing:
             return ""
@@ -484,19 +487,19 @@ class Session:
         result.
 
         ``states`` maps each input that takes a state to the output that is the next state. Without
-        it the model is a model of sequences; each chunk continues from the state after the previous
-        chunk (see `expose`). ``first``: states before the first frame; states that are not in it
-        are zeros. ``queue``: how many frames of a stream may wait, and how many results may be left
-        unpulled.
+        ``states``, the model is a model of sequences; each chunk continues from the state after the
+        previous chunk (see `expose`). ``first``: states before the first frame, zeros by default.
+        ``queue``: how many frames of a stream may wait, and how many results may be left unpulled.
 
         Branches may depend on sizes, or on an integer without axes, such as a sample rate. Then
         frames of the same integers and sizes run together; no further option is needed. ``given``:
-        arrays for inputs that no frame may bring. ``inputs``: an array, a dtype or a shape for
-        inputs that the model leaves open, or texts in the form of the option ``--input``,
-        ``["x=float32(1, 576)"]`` or ``{"x": "float32(1, 576)"}``. With these two options, errors
-        that only some frames would show, such as a branch that mixes streams, are raised by this
-        method and not when a frame is pushed. Raises `UnsupportedError` naming an operator that
-        cannot continue, or that mixes streams.
+        arrays for inputs that are the same in all frames; frames must not contain them.
+        ``inputs``: an array, a dtype or a shape for inputs that the model leaves open, or texts in
+        the form of the option ``--input``, ``["x=float32(1, 576)"]`` or
+        ``{"x": "float32(1, 576)"}``. With these two options, this method raises errors that `push`
+        would raise for some frames, for instance if a branch mixes streams. Raises
+        `UnsupportedError` naming an operator that cannot continue from a state, or that mixes
+        streams.
 
         >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
         >>> add = onernn.Node("Add", ("x", "s"), ("after",))
@@ -509,7 +512,7 @@ class Session:
         [1.0, 3.0]
         """
         from onernn.engine.chunks import Stateful, expose
-        from onernn.engine.streams import Streams  # both modules use sessions
+        from onernn.engine.streams import Streams  # both modules import this one
         from onernn.fuse_passes.over_time import bind
 
         if capacity < 1 or queue < 1:
@@ -526,8 +529,9 @@ class Session:
         """Returns a session with the same options that runs another graph; both sessions share
         packed weights.
 
-        ``rows_apart``: layers whose results would depend on the rest of a batch run on the kernels,
-        which treat each row separately. Raises `UnsupportedError` if the kernels are missing.
+        ``rows_apart``: runs a layer on the kernels, which compute each row separately, if its
+        results would otherwise depend on the other rows of a batch. Raises `UnsupportedError` if
+        the kernels are missing.
         """
         session = object.__new__(Session)
         session.__dict__ |= self.__getstate__()
@@ -550,8 +554,8 @@ class Session:
         faster kernel runs it. One line per loop follows: why the loop is not a layer.
 
         Further lines: the rule of ``backend="auto"``; why the kernels are not the best for this
-        CPU, if they are not; how many threads they use; what runs the graph, known after the first
-        run; notes.
+        CPU, if they are not; how many threads they use; after the first run, whether the library or
+        Python runs the graph; notes.
 
         >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
         >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -579,7 +583,7 @@ class Session:
 
 
 def _read_texts(inputs: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Returns what a caller declares about inputs; parses texts in the way of the command line."""
+    """Returns the declarations of inputs by name; parses texts as the command line does."""
     if not isinstance(inputs, Mapping):
         listed = inputs if isinstance(inputs, list | tuple) else [inputs]
         texts, known = [*map(str, listed)], dict[str, Any]()
@@ -594,7 +598,6 @@ def _read_texts(inputs: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
 
 
 def _why(error: Exception) -> str:
-    """Returns the reason why a plan is missing."""
     unknown = isinstance(error, UnknownError)
     return f"the shape of {error} is not known" if unknown else str(error)
 
@@ -605,7 +608,7 @@ def _kind(value: Ragged | Array) -> tuple[str, int]:
 
 
 def find_obstacles(session: Session) -> list[Refusal]:
-    """Returns the inputs and layers that prevent a plan of a whole model."""
+    """Returns the inputs and layers because of which no plan runs the whole model."""
     from onernn.engine.inferring import lacking  # plans need it, other runs do not
 
     pairs = ((value, lacking(value)) for value in session.graph.inputs)
@@ -617,10 +620,11 @@ def find_obstacles(session: Session) -> list[Refusal]:
 
 
 def plan_ahead(session: Session) -> list[Refusal]:
-    """Makes the plan of a session's runs now; returns why Python would run a part of the model.
+    """Makes the plan of a session before its first run; returns why Python would run a part of the
+    model.
 
-    If the graph has branches, sizes may decide which of them run. Then the first call makes the
-    plan.
+    If the graph has branches or loops, the first run makes the plan, because branches may depend on
+    sizes.
     """
     refusals = find_obstacles(session)
     if refusals or session._has_bodies:
@@ -636,7 +640,8 @@ def run_at_once(session: Session, inputs: Feed) -> dict[str, Ragged | Array] | N
     """Returns the outputs of a session if one call of the library computes them all.
 
     Returns None if inputs do not have the dtypes and shapes that the model declares, if Python has
-    to run a node, or if a run is refused. In these cases `Session.run` raises or takes longer.
+    to run a node, or if the library refuses the run. In these cases `Session.run` raises an error
+    or takes longer.
     """
     with suppress(OnernnError):
         plan, call = session._call(inputs)

@@ -1,4 +1,4 @@
-"""Runs many clients on one session: each tick runs one batch of all streams that have a waiting
+"""Runs a model for many clients: each tick runs one batch of all streams that have a waiting
 frame.
 """
 
@@ -38,20 +38,20 @@ from onernn.ir.records import cached_property, dataclass
 Frame = Mapping[str, Array]
 _NONE: dict[str, Array] = {}
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-_KINDS = 16  # limit for the number of kinds of frames for which a model with branches is kept ready
+_KINDS = 16  # limit for the number of sessions of a model with branches, one per kind of frames
 
 
 class Streams:
     """Streams of one model; `Session.streams` makes them. Safe to share between threads.
 
-    The states of a stream are one row of arrays that hold all streams. Results do not depend on
-    other streams: operators work row by row. ``first``: states before the first frame, which
-    replace the model's.
+    Arrays hold the states of all streams, one row per stream. Results do not depend on other
+    streams: operators work row by row. ``first``: states before the first frame, which replace the
+    model's.
 
     Some models cannot run row by row without changes, for instance because a branch depends on the
-    sample rate. Then frames of one kind run together: frames of the same shapes, and of the same
-    integers without axes. Each kind runs a copy of the graph in which these shapes and integers are
-    constants, so that every branch is resolved.
+    sample rate. Then frames of one kind run together. Frames of one kind have the same shapes, and
+    the same values of integer inputs without axes. Each kind runs a copy of the graph in which
+    these shapes and integers are constants, so that every branch is resolved.
 
     >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
     >>> add = onernn.Node("Add", ("x", "s"), ("after",))
@@ -104,17 +104,17 @@ class Streams:
         except UnsupportedError:
             self._alike = tuple(v.name for v in self._inputs if _decides(v))
             is_fixed = all(v.shape is not None and None not in v.shape for v in self._inputs)
-            if is_fixed and not (self._alike or self._growing):  # there is one kind of frames
+            if is_fixed and not (self._alike or self._growing):  # all frames are of one kind
                 known = {n: Value(n, a.dtype.name, a.shape) for n, a in self._first.items()}
                 self._whole = session.with_graph(self._bind({}, known), rows_apart=True)
             elif refusal := find_unmappable(graph, self._alike):
                 raise UnsupportedError(f"{graph.name} as streams:", (refusal,)) from None
         layers = session.layers.values()
-        self._rounds = any(each.layer.compiled is None for each in layers)  # oneDNN runs it
+        self._rounds = any(each.layer.compiled is None for each in layers)  # batches for oneDNN
         self._waiting: dict[int, list[_Entry]] = {}
         self._done: dict[int, list[_Entry | OnernnError]] = {}
         self._made: _Made | None = None
-        self._rows: dict[int, int] = {}  # the states, by open stream
+        self._rows: dict[int, int] = {}  # the row of states, by the id of an open stream
         self._ids = itertools.count()  # no id is used twice: an old id never names a new stream
         self._new, self._free = iter(range(capacity)), list[int]()
         self._lock = Lock()
@@ -148,7 +148,7 @@ class Streams:
     def save(self, stream: int | None = None) -> bytes:
         """Returns the state of one stream, or of all, as bytes for `open` and `restore`.
 
-        Runs the frames that wait first, so this is the state after the last pushed frame. Results
+        First runs the frames that wait, so this is the state after the last pushed frame. Results
         that were not pulled are not in the bytes. The bytes contain a digest of the model.
         """
         with self._lock:
@@ -179,8 +179,8 @@ class Streams:
             return dict(zip(old, self._open(len(old), states), strict=True))
 
     def push(self, stream: int | Sequence[int] | Array, frame: Frame | Array) -> None:
-        """Adds the inputs of one call of the model, by name; takes one array if the model has one
-        input.
+        """Adds a frame to a stream: the inputs of one call of the model, by name, or one array if
+        the model has one input.
 
         ``stream``: an id, or ids on one axis. With ids, each array has one more axis 0, with one
         row for each id. An array without this axis is the same for all ids. An id that occurs twice
@@ -207,7 +207,7 @@ class Streams:
 
         With ids on one axis, returns the next result of each stream, as one row of each output. An
         id that occurs twice gets its next two results. A result has all outputs except the states,
-        or the states if there is nothing else.
+        or the states if the model has no other outputs.
 
         Runs the ticks that the results need; each tick takes the oldest frame of every stream that
         has a waiting frame. A frame that the model refuses is left out, and the state stays as it
@@ -235,7 +235,9 @@ class Streams:
             raise ShapeError(f"stream {closed} is not open: expected an id that open() returned")
 
     def _open(self, count: int, states: Mapping[str, Sequence[Array] | Array]) -> list[int]:
-        """Opens all of these streams, or none. ``states``: for each name, one state per stream."""
+        """Opens ``count`` streams; after an error none is open. ``states``: the states by name, one
+        per stream.
+        """
         self._store()
         if len(self._rows) + count > self._capacity:
             raise BudgetError(
@@ -244,7 +246,7 @@ class Streams:
             )
         rows = [self._free.pop() for _ in range(min(count, len(self._free)))]
         rows += itertools.islice(self._new, count - len(rows))
-        if len(rows) < count:  # interrupted calls have taken some without effect
+        if len(rows) < count:  # interrupted calls took rows and opened no streams
             unused = {*range(self._capacity)}.difference(self._rows.values(), rows)
             rows += itertools.islice(unused, count - len(rows))
         for name, array in self._states.items():
@@ -275,7 +277,9 @@ class Streams:
         return digest((graph.inputs, graph.outputs, graph.nodes, dict(graph.constants), self._next))
 
     def _check_frames(self, frame: Frame | Array, count: int | None) -> _Frames:
-        """Returns a copy of ``count`` frames; None: of one frame without an axis for it."""
+        """Returns a copy of ``count`` frames; None: of one frame, whose arrays have no axis of
+        frames.
+        """
         if not isinstance(frame, Mapping):
             if len(self._inputs) != 1:
                 names = ", ".join(value.name for value in self._inputs)
@@ -379,8 +383,8 @@ class Streams:
         return results
 
     def _tick(self, pulled: Collection[int] = ()) -> int:
-        """Runs a tick. ``pulled``: streams whose results are about to be pulled, whatever their
-        number.
+        """Runs a tick. ``pulled``: streams that may exceed the limit of results, because the caller
+        pulls them next.
         """
         self._store()
         groups: dict[_Kind, list[int]] = {}
@@ -389,7 +393,7 @@ class Streams:
             waiting = self._waiting[stream]
             if waiting and (len(self._done[stream]) < self._most or stream in pulled):
                 kind = self._kind(stream, *waiting[0])
-                if kind is not last:  # looking it up by its integers takes longer
+                if kind is not last:  # a look-up in the dictionary takes longer
                     last, group = kind, groups.setdefault(kind, [])
                 group.append(stream)
         for streams in groups.values():
@@ -397,7 +401,7 @@ class Streams:
         return sum(map(len, groups.values()))
 
     def _kind(self, stream: int, frames: _Frames, row: int) -> _Kind:
-        """Returns the kind of a stream's frame, with the shapes of its own states."""
+        """Returns the kind of a stream's frame, which includes the shapes of growing states."""
         kind = frames.kinds[row]
         if self._growing:
             shapes, numbers = kind
@@ -405,7 +409,9 @@ class Streams:
         return kind
 
     def _runner(self, kind: _Kind, frames: _Frames, row: int, own: Frame | None = None) -> Session:
-        """Returns the session that runs frames of a kind, of which one is ``frames[row]``.
+        """Returns the session for a kind of frames.
+
+        ``frames``, ``row``: a frame of this kind. ``own``: the growing states of its stream.
 
         Raises `UnsupportedError` naming the operator that mixes streams, or `ShapeError` with the
         sizes that a frame may have.
@@ -430,15 +436,15 @@ class Streams:
         return result
 
     def _bind(self, known: Mapping[str, Array], declared: Mapping[str, Value]) -> Graph:
-        """Returns the graph over streams for frames of one kind."""
         return over_streams(fuse(bind(self._graph, known, declared)).model)
 
     def _name_sizes(
         self, known: Mapping[str, Array], declared: Mapping[str, Value]
     ) -> ShapeError | None:
-        """Returns the error for a frame that could run if one axis had a different size.
+        """Returns the error for a frame that could run if one axis had a different size, None if
+        there is no such axis.
 
-        The search takes a second, so it runs once for each of a few kinds.
+        The search takes a second, so it runs at most `_KINDS` times.
         """
         self._searches += 1
         if self._searches > _KINDS:
@@ -486,7 +492,7 @@ class Streams:
             result = {name: data_of(value) for name, value in runner.run(feed).items()}
             states = {name: self._state(name, result[after]) for name, after in self._next.items()}
         except OnernnError as error:
-            if count > 1:  # which frame the error belongs to
+            if count > 1:  # find the frames that cause the error
                 for stream in streams:
                     self._run([stream])
                 return
@@ -510,10 +516,10 @@ class Streams:
         self._store()
 
     def _store(self) -> None:
-        """Stores the results of a call.
+        """Stores the changes in ``_made``.
 
-        An interrupt during this method loses no frame and runs none twice: a repetition changes
-        nothing, and every call begins with it.
+        Every call begins with this method, and running it again changes nothing. So an interrupt
+        loses no frame and runs no frame twice.
         """
         if self._made is None:
             return
@@ -525,7 +531,6 @@ class Streams:
         self._made = None
 
     def _state(self, name: str, made: Array) -> Array:
-        """Returns the next states of some streams. Raises `ShapeError` if they do not fit."""
         first = self._first[name]
         same = made.shape[1:] == first.shape or (
             name not in self._states and made.ndim == 1 + first.ndim
@@ -539,7 +544,7 @@ class Streams:
 
 
 _Kind = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
-"""The shapes of arrays, and the integers that decide branches."""
+"""A kind of frames: the shapes of the arrays, and the integers on which branches may depend."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -554,11 +559,11 @@ class _Frames:
 
 
 _Entry = tuple[_Frames, int]
-"""One frame or result of a `_Frames`."""
+"""One frame or result: the arrays, and its row in them."""
 
 
 class _Made(NamedTuple):
-    """Changes that a call makes, by state or by stream."""
+    """The changes that a call makes to ``_states``, ``_own``, ``_waiting`` and ``_done``."""
 
     states: Mapping[str, tuple[list[int], Array]] = _NOTHING
     own: Mapping[int, dict[str, Array]] = _NOTHING
@@ -567,7 +572,6 @@ class _Made(NamedTuple):
 
 
 def _list_ids(streams: int | Sequence[int] | Array) -> tuple[list[int], bool]:
-    """Returns ids, and whether ``streams`` is a single id without an axis."""
     if type(streams) is int:
         return [streams], True
     ids = as_array(streams, "streams")
@@ -577,7 +581,7 @@ def _list_ids(streams: int | Sequence[int] | Array) -> tuple[list[int], bool]:
 
 
 def _gather(entries: list[_Entry], streams: list[int]) -> dict[str, Array]:
-    """Returns the arrays of some frames or results, one row for each. Raises `ShapeError` for
+    """Returns arrays with one row for each frame or result in ``entries``. Raises `ShapeError` for
     different shapes.
     """
     if not entries:
@@ -601,7 +605,7 @@ def _gather(entries: list[_Entry], streams: list[int]) -> dict[str, Array]:
 
 
 def _settle(graph: Graph, value: Value) -> Value:
-    """Returns an input with the sizes that the model's operators require."""
+    """Returns an input whose open sizes are fixed if the model's operators require a size."""
     if value.shape is None:
         return value
     counts = graph.types[value.name].counts
@@ -615,15 +619,15 @@ def _decides(value: Value) -> bool:
 
 
 def _round_batch(count: int) -> int:
-    """Returns a batch size from a small set, eight per power of two: oneDNN keeps primitives for
-    each size.
+    """Returns ``count`` rounded up to one of eight batch sizes per power of two: oneDNN keeps
+    primitives for each size.
     """
     unit = 1 << max(0, count.bit_length() - 4)
     return -(-count // unit) * unit
 
 
 def over_streams(graph: Graph) -> Graph:
-    """Returns the model of a batch of streams, axis 0 of every input and output."""
+    """Returns the model that runs a batch of streams, along axis 0 of every input and output."""
     mapper = Mapper.of(graph, graph.inputs)
     for node in graph.nodes:
         mapper.add(node)

@@ -1,4 +1,4 @@
-"""Runs the last step of emit: assigns a place to every value and fills the templates."""
+"""The last step of emit: assigns a C++ expression to every value and fills the templates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from onernn.kernels import header_of, list_included, text_of
 
 @dataclass
 class Member:
-    """Memory of a model."""
+    """A C++ member of the model that holds memory."""
 
     ident: str
     ctype: str
@@ -59,7 +59,7 @@ class Local:
 
 @dataclass
 class Plan:
-    """C++ expressions of values, and the memory that some of them use."""
+    """The C++ expression of each value, ``places``, and the memory that the model needs."""
 
     program: Program
     places: dict[str, str] = field(default_factory=dict)
@@ -69,13 +69,13 @@ class Plan:
     copies: list[tuple[str, str]] = field(default_factory=list)  # (source, output)
     used: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)  # outputs that no caller reads
-    sized: list[str] = field(default_factory=list)  # integers made of sizes
+    sized: list[str] = field(default_factory=list)  # integers computed from sizes
 
     def place(self, name: str) -> str:
         return "nullptr" if name in self.unread else self.places[name]
 
     def point(self, name: str, ctype: str, expression: str) -> None:
-        """Adds a pointer named after the value: no identifier of a template has the same ending."""
+        """Adds a pointer to a value. No identifier of a template ends with ``_at``."""
         ident = f"{self.program.ident(name)}_at"
         comment = write_shape(self.program.shape(name))
         self.locals.append(Local(ident, ctype, expression, comment))
@@ -83,7 +83,7 @@ class Plan:
 
 
 def plan(program: Program, store: Store) -> Plan:
-    """Returns places for all values that are read."""
+    """Returns the C++ expressions of all values that are read, and the memory for them."""
     result = Plan(program)
     views, steps = program.views, [each for each in program.codes if each.codes]
     result.steps = steps
@@ -141,7 +141,8 @@ def _allocate(
     """Adds memory for values. When the last step that reads a value has run, a later value of the
     same type and size reuses the memory.
 
-    ``spans``: the first and last step of each value. ``makers``: the first value in each memory.
+    ``spans``: the first and last step that use each value. ``makers``: the first value that is
+    written to the same memory, and its node.
     """
     program = plan.program
     free: dict[tuple[str, str], list[Member]] = defaultdict(list)
@@ -168,7 +169,7 @@ def _allocate(
 
 
 def _is_needed(plan: Plan, code: WrittenNode, name: str) -> bool:
-    """Returns whether a value is read; a step always keeps the final states."""
+    """Returns whether a value is read, or is a state from which the next step continues."""
     is_held = any(isinstance(step, Layer) and goes_on(plan.program, step) for step in code.codes)
     return is_held or name == code.node.outputs[0] or name in plan.used
 
@@ -247,7 +248,7 @@ def check_name(name: str) -> str:
 
 
 def limits(program: Program) -> list[Size]:
-    """Returns the sizes that are negative only in a call that is refused."""
+    """Returns the sizes that each call checks: the call is refused if one of them is negative."""
     steps = (step for each in program.codes for step in each.codes)
     calls = (step for step in steps if isinstance(step, Call) and step.function == "natural")
     sizes = (size for call in calls for size in call.arguments if isinstance(size, Size))
@@ -270,13 +271,12 @@ def list_found_sizes(program: Program) -> list[str]:
 
 
 def _words(data: bytes) -> list[str]:
-    """Returns lines of 64-bit integers."""
     words = [f"0x{int.from_bytes(data[at : at + 8], 'little'):x}" for at in range(0, len(data), 8)]
     return [", ".join(words[at : at + 8]) for at in range(0, len(words), 8)]
 
 
 class _Header:
-    """The names that the templates of a model use."""
+    """The variables of a model's templates."""
 
     def __init__(self, program: Program, store: Store, threads: int) -> None:
         self.program, self.plan, self.store = program, plan(program, store), store
@@ -286,7 +286,7 @@ class _Header:
         self.depth = 0
         codes = (place[0] for place in store.places.values())
         stored = {code.stored for code in codes if isinstance(code, CellCode)} | {store.stored}
-        self.stored = stored - {"float", "double"}  # types that are only stored
+        self.stored = stored - {"float", "double"}  # types in which nothing is computed
         self.kernels |= {"stored"} if self.stored else set()
         self.kernels |= {"quads"} if BYTES in self.stored else set()
 
@@ -353,7 +353,6 @@ class _Header:
         }
 
     def _input(self, value: Value) -> Iterator[dict[str, Any]]:
-        """Yields an input's array, and its offsets if it is ragged."""
         program, shape = self.program, self.program.shape(value.name)
         yield self._array(value.name, write_shape(shape), volume(shape), offsets_of=None)
         for level in reversed(program.levels(value.name)):
@@ -369,8 +368,8 @@ class _Header:
             yield self._array(level.offsets, comment, count, offsets_of=offsets)
 
     def _array(self, name: str, comment: str, count: Size, **more: Any) -> dict[str, Any]:
-        """Returns an array of the header's structures; if no value has this name, it holds offsets
-        or sizes.
+        """Returns an array of the structure Inputs or Outputs. If ``name`` is not a value, the
+        array holds offsets.
         """
         program = self.program
         ctype = program.ctype(name) if name in program.types else "std::int64_t"
@@ -391,7 +390,6 @@ class _Header:
         return self._array(value.name, comment, most)
 
     def _list_found(self) -> Iterator[dict[str, Any]]:
-        """Yields the offsets and sizes of outputs that are known only after a call."""
         program = self.program
         for level in list_made_levels(program):
             name, count = level.offsets, level.count + 1
@@ -404,16 +402,14 @@ class _Header:
             yield {**out, "count": Size.of(1), "code": code}
 
     def _member(self, ident: str, type: str, size: Size) -> dict[str, str]:
-        """Returns memory for the largest sizes that a model is made for."""
         return {"ident": ident, "type": type, "most": self._most(size, "most")}
 
     def _most(self, size: Size, sizes: str) -> str:
-        """Returns a size in C++ for the largest sizes; ``sizes``: the variable that holds these."""
+        """Returns a size in C++ for the largest inputs; ``sizes``: the variable of their sizes."""
         names = {name: f"{sizes}.{name}" for name in size.names}
         return str(size.substitute({**names, **self.program.static}))
 
     def _state_members(self) -> Iterator[dict[str, str]]:
-        """Yields the memory of the states from which the next step continues."""
         program = self.program
         steps = [step for each in program.codes for step in each.codes]
         layers = (step for step in steps if isinstance(step, Layer) and goes_on(program, step))
@@ -435,13 +431,12 @@ class _Header:
                 yield each.node.inputs[0], holds, each.node.attrs.refused
 
     def _step(self, code: WrittenNode) -> dict[str, Any]:
-        """Returns a node's comment, its code, and how many branches contain it."""
         title, depth = self._title(code), self.depth - (code.mark in ("else", "end"))
         steps = [step for step in code.codes if step.makes in self.plan.places or not step.makes]
         return {"title": title, "code": "".join(map(self._place, steps)), "depth": depth}
 
     def _place(self, step: Step) -> str:
-        """Returns the code of a step, inside of the branches that contain this step."""
+        """Returns the code of a step, indented for the branches and loops that contain it."""
         if isinstance(step, Mark) and step.kind in ("else", "end", "again"):
             self.depth -= 1
         text = textwrap.indent(self._render(step), "  " * (2 + self.depth))
@@ -484,7 +479,6 @@ class _Header:
         )
 
     def _recurrent(self, layer: Layer) -> dict[str, Any]:
-        """Returns the names of the code and memory of a layer's cells; adds members for them."""
         runs = []
         for run in layer.runs:
             code, fields = self.store.places[run]

@@ -1,5 +1,5 @@
-"""Turns a model into C++ in five steps, which have the names of ROOT's SOFIE; `generating` is the
-last one.
+"""Turns a model into C++ in five steps, named like those of ROOT's code generator SOFIE;
+`generating` is the last one.
 
 Parse, TypeInference, ShapeInference, Initialize, Generate: design/0053 has the tables.
 """
@@ -80,7 +80,6 @@ def _refusal(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
 
 
 def _refuse(value: Value) -> Iterator[str]:
-    """Yields why C++ does not take an input."""
     if lacks := lacking(value):
         yield f"{lacks}, or --data io.npz"
     elif value.dtype not in CTYPES:
@@ -109,7 +108,7 @@ def infer_shapes(
     """Returns the shape of each value by the value's name: numbers, and expressions of open sizes.
 
     Afterwards the steps of each node are known: see `onernn.engine.inferring.infer`. ``static``:
-    sizes that are fixed now. Raises `UnsupportedError` that names the nodes.
+    sizes that are fixed now. Raises `UnsupportedError` that names the nodes without C++ code.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -141,7 +140,7 @@ def infer_shapes(
 
 
 def _advise(graph: Graph, static: Mapping[str, int]) -> Iterator[Refusal]:
-    """Yields the sizes of a graph that suffice for C++ if they are fixed."""
+    """Yields the option that fixes enough sizes of a graph for C++ to be generated."""
 
     def works(numbers: Mapping[str, int]) -> bool:
         try:
@@ -152,7 +151,7 @@ def _advise(graph: Graph, static: Mapping[str, int]) -> Iterator[Refusal]:
     program = Program(graph, graph.types)
     name_inputs(program)
     names = list[str]()
-    with suppress(OnernnError):  # a size that no input has
+    with suppress(OnernnError):  # raised for inputs without a known shape
         names = [name for name in sizes_of(program) if name not in static]
     if sizes := inferring.find_sufficient(names, works):
         said = ",".join(f"{name}={number}" for name, number in sizes.items())
@@ -160,8 +159,8 @@ def _advise(graph: Graph, static: Mapping[str, int]) -> Iterator[Refusal]:
 
 
 def is_size_name(name: str) -> bool:
-    """Returns whether a size may have this name: it becomes a variable in addition to the
-    templates' variables.
+    """Returns whether a size may have this name: it becomes a C++ variable, and the templates must
+    not have the same variable.
     """
     beside = name in words() or name.endswith(("_at", "_in", "_out"))
     return name in ("T", "N", "W") or (identifier(name) == name and not beside)
@@ -172,8 +171,8 @@ def initialize(program: Program, weights: str = "f32") -> Store:
 
     ``weights`` says how matrices are stored. With f32, f16 or bf16, all are stored in this type.
     With int8, the matrices of recurrent layers are stored as int8 and the others as float32. A
-    layer that has a precision of its own keeps it. Raises `UnsupportedError` for weights that do
-    not fit, or that are not numbers.
+    layer that has a precision of its own keeps it. Raises `UnsupportedError` for weights that the
+    type cannot represent.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -206,7 +205,6 @@ def initialize(program: Program, weights: str = "f32") -> Store:
 
 
 def _pack(step: Step, store: Store) -> None:
-    """Packs the matrices of a step into the store."""
     if isinstance(step, Call):
         for one in step.arguments:
             if isinstance(one, Packed):
@@ -301,8 +299,8 @@ def _find_understood(
     declared: Mapping[str, Any],
     like: Mapping[str, Ragged | Array],
 ) -> Program:
-    """Returns types and shapes of all values. The sizes of ``like`` are open if possible, otherwise
-    fixed.
+    """Returns the program with types and shapes of all values. The sizes of ``like`` are open if
+    possible, otherwise fixed.
 
     If some branches cannot be generated with open sizes, fixed sizes are tried; the program with
     fewer such branches is returned.
@@ -329,7 +327,7 @@ def _find_understood(
 def resolve_inputs(
     inputs: Iterable[Value], like: Mapping[str, Ragged | Array], *, sizes_open: bool
 ) -> dict[str, Value]:
-    """Returns inputs with the types and shapes that the model leaves to batches."""
+    """Returns the inputs that the model does not declare, with types and shapes from ``like``."""
     result = {}
     for value in inputs:
         if value.name in like and (value.dtype is None or value.shape is None):
@@ -362,7 +360,7 @@ def _usual_name(file: Path) -> str:
 
 
 def read_static(text: str) -> dict[str, int]:
-    """Reads ``T=25,N=1``. Raises `ShapeError`."""
+    """Returns the sizes in a text such as ``T=25,N=1``. Raises `ShapeError`."""
     result = {}
     for part in filter(None, text.split(",")):
         name, _, number = part.partition("=")
@@ -373,7 +371,7 @@ def read_static(text: str) -> dict[str, int]:
 
 
 def read_declared(texts: list[str]) -> dict[str, Value]:
-    """Reads ``NAME=float32(T, N, 128)`` each time; a size is a number or a name.
+    """Returns the inputs in texts like ``NAME=float32(T, N, 128)``. A size: a number or a name.
 
     Raises `ShapeError`.
     """

@@ -31,12 +31,12 @@ class Store(Numbers):
 
     size: int = HEADER
     places: dict[Any, Any] = field(default_factory=dict)
-    """The C++ expressions of packed arrays, by the objects of a step that they belong to."""
+    """By `Packed`: its C++ type and position. By `Run`: its `CellCode` and C++ expressions."""
     packed_for: object = None
     """The program that these arrays belong to."""
     layers: str = ""
-    """The C++ type in which matrices of recurrent layers are stored; "": the type in which all
-    other arrays are stored.
+    """The C++ type in which matrices of recurrent layers are stored; "": the same type as all
+    others.
     """
 
     @contextmanager
@@ -88,7 +88,7 @@ def number(value: float, real: str = "float") -> str:
 
 
 def on_one_line(value: Any) -> str:
-    """Returns a value that a comment may hold; every expression of a template passes through it.
+    """Returns a text that is safe in a C++ comment; all expressions of templates pass through it.
 
     Code that onernn generated is not changed. A name can neither end the line or the comment nor
     continue on the next line: line breaks, ``*/``, backslashes and trigraphs are removed.
@@ -144,9 +144,9 @@ FUNCTIONS = ("gate", "candidate", "output")
 @dataclass(frozen=True)
 class CellCode:
     """The code of one layer that runs from left to right, without its weights. ``real``,
-    ``stored``: C++ types.
+    ``stored``: the C++ types that it computes in, and that its matrices are stored in.
 
-    Layers that agree in all of this share the code.
+    Layers with equal fields share the code.
     """
 
     spec: RnnSpec

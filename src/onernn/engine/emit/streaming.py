@@ -27,8 +27,8 @@ _Span = tuple[int, int]  # early, late
 
 
 def pads_apart(graph: Graph) -> Graph:
-    """Returns the graph in which convolutions that look only back along an open axis have a
-    separate node for their padding.
+    """Returns the graph with a separate Pad before each convolution that reads no later steps along
+    an open axis.
     """
     nodes, constants = list[Node](), dict(graph.constants)
     for node in graph.nodes:
@@ -59,8 +59,8 @@ def _looks_back(graph: Graph, node: Node) -> tuple[list[int], list[int]] | None:
 
 
 def prepare_step(program: Program) -> str:
-    """Returns why the model cannot run step by step; "" if it can. Adds the state that
-    steps keep.
+    """Returns why the model cannot run step by step; "" if it can. Adds memory for previous
+    steps.
     """
     try:
         steps = _Steps(program)
@@ -129,8 +129,8 @@ class _Steps:
         return ""
 
     def _follow(self, op: OperatorCode, going: list[Layer]) -> str:
-        """Records the additional steps of a node's outputs. Returns "", or the reason why these
-        steps are not known.
+        """Records the early and late steps of a node's outputs. Returns "", or the reason why they
+        are not known.
         """
         node = op.node
         timed = [name for name in node.inputs if name and self._has_words(name)]
@@ -151,7 +151,6 @@ class _Steps:
         return any(_tells_words(self.program, size) for size in self.program.shape(name))
 
     def _axes(self, shape: Sequence[Size | None]) -> list[int]:
-        """Returns the axes along which there are steps."""
         sizes = enumerate(shape)
         return [axis for axis, size in sizes if size and _tells_words(self.program, size)]
 
@@ -177,8 +176,8 @@ class _Steps:
         return None in places or len(places) > 1
 
     def _find_moved(self, op: OperatorCode, early: int, late: int) -> _Span | None:
-        """Returns the steps after an operator that computes one step from several; None if the
-        operator looks ahead, or if its reach is not known.
+        """Returns the early and late steps of the output of an operator over a window of steps;
+        None if the window has later steps, or is not known.
         """
         shape, reach = op.shape(), OPERATORS[op.node.op].reach
         axes = self._axes(shape)
@@ -198,8 +197,8 @@ class _Steps:
         return (early, late) if early >= 0 else None
 
     def _hold(self, op: OperatorCode, axis: int, before: int, now: Size) -> None:
-        """Records that the last steps of the previous calls replace the steps that a Pad puts
-        before the first one.
+        """Records that the last steps of the previous calls replace the padding before the first
+        step.
         """
         name, shape = op.out()
         inner = volume(shape[axis + 1 :])
@@ -219,8 +218,5 @@ def _tells_words(program: Program, size: Size) -> bool:
 
 
 def _list_known_sizes(program: Program, name: str) -> list[Size]:
-    """Returns the sizes that a node reads as numbers; sizes that only determine a shape do not
-    count.
-    """
     result = program.numbers(name)
     return [] if result is None else [Size.of(one) for one in result.reshape(-1)]

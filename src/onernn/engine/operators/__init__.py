@@ -18,9 +18,7 @@ __all__ = [
 
 
 def rule_of(op: str) -> Rule:
-    """Returns the rule of an operator: a rule of its own, or the rule that its definition
-    allows.
-    """
+    """Returns the rule of an operator: its own rule, otherwise the rule for its kind."""
     record = OPERATORS.get(op)
     if op in RULES or record is None:
         return RULES.get(op, control.unknown)

@@ -1,6 +1,4 @@
-"""Branches and loops: marks between their operators, and the values that branches and loops pass
-on.
-"""
+"""Branches and loops: marks between their nodes, and copies of their results and states."""
 
 from __future__ import annotations
 
@@ -18,13 +16,11 @@ UNBOUNDED = 2**40
 
 
 def _check_truth(op: OperatorCode, index: int = 0) -> None:
-    """Refuses an input that is not a single truth value."""
     op.of("bool", index=index)
     op.holds(index, 1)
 
 
 def _condition(op: OperatorCode) -> str:
-    """Reads the condition."""
     _check_truth(op)
     return op.read(0)
 
@@ -52,7 +48,7 @@ def otherwise(op: OperatorCode) -> list[Step]:
 
 @rule("EndIf")
 def end_if(op: OperatorCode) -> list[Step]:
-    """Writes both results into one memory; sizes that differ are known only during a call."""
+    """Writes the outputs of both branches into the same memory; a call chooses their sizes."""
     program, outputs, values = op.program, op.node.outputs, op.node.inputs[1:]
     condition, copies, result = _condition(op), list[Step](), list[Step]()
     count = len(outputs)
@@ -64,7 +60,7 @@ def end_if(op: OperatorCode) -> list[Step]:
             _copy(op, len(values) - count + 1 + index, out) for index, out in enumerate(outputs)
         ]
     for index, out in enumerate(outputs):
-        program.levels(out)  # whether both have the same levels
+        program.levels(out)  # raises if the branches have different LoD levels
         if op.attrs.gives == "both":
             pairs = zip(
                 program.shape(values[index]), program.shape(values[count + index]), strict=True
@@ -81,7 +77,7 @@ def end_if(op: OperatorCode) -> list[Step]:
 
 @rule("Repeat")
 def repeat(op: OperatorCode) -> list[Step]:
-    """Begins a loop; the iterations have their index, the sizes of the call, and states."""
+    """Begins a loop: copies the first states, and sets the index of the iteration to 0."""
     program, node, count = op.program, op.node, op.attrs.states
     turn, going, *states = node.outputs
     limit, most = Size.of(_ENDLESS), ""
@@ -131,7 +127,7 @@ def element(op: OperatorCode) -> Nest:
 
 @rule("Again")
 def again(op: OperatorCode) -> list[Step]:
-    """Copies the new states into place after all steps that read the old ones."""
+    """Ends an iteration: replaces the old states by the new ones after all steps have read them."""
     program, node, count = op.program, op.node, op.attrs.states
     turn, steps = _turn(op, 0), list[Step]()
     ends = list[Step]()

@@ -17,7 +17,7 @@ COPY: Expression = ("same", 0)
 
 
 def strides_of(shape: Shape) -> tuple[Size, ...]:
-    """Returns how many elements lie between neighbours along each axis, in row-major order."""
+    """Returns the stride of each axis of a row-major array, in elements."""
     out: list[Size] = []
     stride = Size.of(1)
     for size in reversed(shape):
@@ -44,13 +44,13 @@ def stretch(name: str, shape: Shape, out: Shape) -> Access:
 
 
 def each_element(op: OperatorCode, reads: Sequence[Access], expression: Expression) -> Nest:
-    """Returns an access to the whole output, element by element."""
+    """Returns the loops that compute all elements of the first output."""
     out, shape = op.out()
     return nest(shape, whole(out, shape), reads, expression)
 
 
 def nest(loops: Shape, out: Access, reads: Sequence[Access], expression: Expression = COPY) -> Nest:
-    """Computes out = expression(reads), element by element."""
+    """Returns loops that compute out = expression(reads), element by element."""
     return Nest(loops, out, tuple(reads), expression)
 
 
@@ -68,12 +68,12 @@ def broadcast(op: OperatorCode, shapes: Sequence[Shape]) -> None:
 
 
 def stretch_input(op: OperatorCode, index: int) -> Access:
-    """Returns an input, broadcast to the shape of the output."""
+    """Returns the access to an input that is broadcast to the shape of the output."""
     return stretch(op.read(index), op.shape(index), op.out()[1])
 
 
 def elementwise(op: OperatorCode) -> list[Call | Nest]:
-    """Returns a loop over the operator's expression; calls check integer divisors."""
+    """Returns loops over the operator's expression, after a call that checks integer divisors."""
     node = op.node
     present = [place for place, name in enumerate(node.inputs) if name]
     places = [place if name else None for place, name in enumerate(node.inputs)]
@@ -135,7 +135,7 @@ def dropout(op: OperatorCode) -> list[Call | Nest]:
 
 
 def fill(op: OperatorCode, index: int, value: float) -> Call:
-    """Returns an output with one value in all elements."""
+    """Returns the call that fills an output with one value."""
     out, shape = op.out(index)
     dtype = op.program.dtype(out)
     number = float(value) if dtype.startswith("float") else int(value)
@@ -152,7 +152,7 @@ def _axes(op: OperatorCode) -> list[int]:
 
 
 def _along(op: OperatorCode) -> tuple[Size, Size, Size]:
-    """Returns (outer, count, inner): the sizes before, along and after these axes."""
+    """Returns (outer, count, inner): the sizes before, along and after the combined axes."""
     shape, axes = op.shape(), _axes(op)
     first, last = axes[0], axes[-1] + 1
     if axes != list(range(first, last)):

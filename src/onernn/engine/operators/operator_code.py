@@ -27,9 +27,7 @@ _SPELLED = {"float": "float32 or float64", "int": "a signed integer"}
 
 
 class OperatorCode:
-    """A node while a rule writes its steps, see `WrittenNode`. Inputs and outputs have
-    positions.
-    """
+    """A node while a rule writes its steps. ``index``: the position of an input or output."""
 
     def __init__(self, program: Program, node: Node) -> None:
         self.program, self.node, self.attrs = program, node, node.attrs
@@ -37,8 +35,8 @@ class OperatorCode:
         self.views: dict[str, str] = {}
 
     def read(self, index: int) -> str:
-        """Returns an input that must be in memory when this node runs; "" if the input is
-        absent.
+        """Returns an input's name, "" if it is absent; the input must be in memory when the node
+        runs.
         """
         name = self.node.input(index)
         if name:
@@ -78,9 +76,7 @@ class OperatorCode:
         return result or self.refuse("its axes are computed at run time: expected constants")
 
     def types_of_outputs(self) -> tuple[Type, ...]:
-        """Returns types of all outputs, including those without a name, by the operator's
-        record.
-        """
+        """Returns the types of all outputs, including absent outputs, inferred from the inputs."""
         result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *self.types)
         return result if isinstance(result, tuple) else (result,)
 
@@ -101,8 +97,8 @@ class OperatorCode:
         return self.program.dtype(self.node.inputs[index])
 
     def of(self, *kinds: str, index: int = 0) -> None:
-        """Refuses an input whose dtype begins with none of ``kinds``, and float16: it must have
-        been cast.
+        """Refuses an input whose dtype begins with none of ``kinds``, or is float16, which `widen`
+        should have cast.
         """
         if not self.dtype(index).startswith(kinds) or self.dtype(index) == "float16":
             expected = " or ".join(_SPELLED.get(kind, kind) for kind in kinds)
@@ -110,7 +106,7 @@ class OperatorCode:
             self.refuse(f"input {name!r}: expected {expected}, got {self.dtype(index)}")
 
     def alike(self, *places: int) -> None:
-        """Refuses inputs whose dtype differs from the first one's."""
+        """Refuses inputs whose dtype differs from the first input's."""
         for index in places:
             if self.node.input(index) and self.dtype(index) != self.dtype():
                 self.refuse(f"inputs: expected one dtype, got {self.dtype()}, {self.dtype(index)}")
@@ -119,7 +115,7 @@ class OperatorCode:
         raise UnsupportedError(reason)
 
     def same(self, a: Size, b: Any) -> Size:
-        """Returns the one size that both sizes must be: the code relies on it."""
+        """Declares that two sizes are equal, and returns the size that they have."""
         return self.program.same(a, Size.of(b), self.node)
 
     def fits(self, index: int, sizes: Sequence[Any]) -> None:
@@ -136,7 +132,7 @@ class OperatorCode:
         return at_axis(self.attrs.axis, rank)
 
     def sentences(self, index: int = 0) -> LodLevel:
-        """Returns the level whose parts are an input's steps; the input must be ragged."""
+        """Returns the innermost LoD level of an input, which must be ragged."""
         result = self.program.sentences(self.node.inputs[index])
         name = self.node.inputs[index]
         return result or self.refuse(f"input {name!r} has no offsets: expected ragged values")
@@ -166,7 +162,7 @@ class OperatorCode:
         return [int(one) for one in plain if one is not None]
 
     def keep(self, what: str, dtype: str, shape: Sequence[Any], *, held: bool = False) -> str:
-        """Adds memory besides the outputs and returns its name; ``held`` if only steps need it."""
+        """Adds memory and returns its name; ``held``: whether only calls of one step need it."""
         name = name_kept(self.node.outputs[0], what)
         self.program.memory[name] = dense(dtype, shape)
         self.program.held |= {name} if held else set()
@@ -179,7 +175,7 @@ class OperatorCode:
         size = program.size(size)
         if size.name != ident and "." not in (size.name or ""):
             self.refuse(f"only a run knows the number of its results: expected {size}")
-        program.inner[ident] = most.substitute(program.inner)  # a call may also compute it
+        program.inner[ident] = most.substitute(program.inner)  # a call may compute the bound, too
         program.rename(size, ident)
         return Size.of(ident)
 
@@ -202,14 +198,14 @@ class OperatorCode:
         return levels
 
     def call(self, function: str, *arguments: Any, **more: Any) -> Call:
-        """Returns the call that makes the first output; see `Call`. By default it has the input's
-        type.
+        """Returns the call that writes the first output; see `Call`. ``types`` is by default the
+        dtype of the first input.
         """
         return Call(function, self.node.outputs[0], *arguments, **{"types": [self.dtype()], **more})
 
     def move(self, function: str, *arguments: Any, by: int = 0, **more: Any) -> Call:
-        """Returns the `call` of a function that only moves elements; input ``by`` says to which
-        places.
+        """Returns the `call` of a function that only moves elements. ``by``: the index of the input
+        with positions or lengths, 0 if there is none.
         """
         types = [find_moved_type(self.dtype()), *([self.dtype(by)] if by else [])]
         return self.call(function, *arguments, types=types, **more)
@@ -225,9 +221,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers a function that writes operators: it returns their steps, or makes the output a
-    `view`.
-    """
+    """Registers a function that returns the steps of operators, or makes their output a view."""
 
     def register(found: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, found))
@@ -253,7 +247,7 @@ def is_natural(size: Size) -> bool:
 
 
 def at_least(op: OperatorCode, *sizes: Size) -> list[Call]:
-    """Checks in each call that sizes are not negative; refuses sizes that always are."""
+    """Returns calls that check that sizes are not negative; refuses sizes that always are."""
     if any((size.number or 0) < 0 for size in sizes):
         op.refuse(f"sizes {', '.join(map(str, sizes))}: expected at least 0")
     return [Call("natural", size, checks=True) for size in sizes if not is_natural(size)]

@@ -36,7 +36,7 @@ def groups_of(columns: int) -> int:
 
 
 def pack(matrices: Array, together: int = 1) -> Array:
-    """Changes (..., K, C) to (..., panels, K, together * 16), with zeros for missing columns."""
+    """Returns (..., K, C) as (..., panels, K, together * 16), with zeros for missing columns."""
     *stack, k, columns = matrices.shape
     wide = together * LANES
     full, rest = divmod(columns, wide)
@@ -76,8 +76,8 @@ def gemm(op: OperatorCode) -> Sequence[Step]:
 
 
 def _bias(op: OperatorCode, columns: Size) -> str:
-    """Returns the third input if it has one value per column: then the matrix product begins with
-    it. Returns "" otherwise.
+    """Returns the name of the third input if it is a bias with one element per column, otherwise
+    "".
     """
     if not op.node.input(2) or op.attrs.beta != 1:
         return ""
@@ -89,8 +89,8 @@ def _bias(op: OperatorCode, columns: Size) -> str:
 def _product(
     op: OperatorCode, a: Shape, b: Shape, transpose: tuple[bool, bool], alpha: float, bias: str = ""
 ) -> list[Call]:
-    """Returns the product of matrices, or of stacks of matrices; ``a`` and ``b``: the shapes after
-    transposing.
+    """Returns the call that multiplies matrices, or stacks of matrices. ``a``, ``b``: the factors'
+    shapes after transposing.
     """
     op.of("float")
     op.alike(1, 2)
@@ -113,7 +113,7 @@ def _product(
 
 
 def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
-    """Returns the product of rows with a matrix that is known now."""
+    """Returns the call that multiplies rows by a constant matrix."""
     inner, columns = matrix.shape
     together = groups_of(columns)
     panels = Packed(pack(matrix, together), narrow=True)
@@ -125,8 +125,8 @@ def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: s
 def einsum(op: OperatorCode) -> list[Step]:
     """Returns a matrix product if the equation is one. Otherwise returns one loop per letter.
 
-    The loops of the letters that the result does not have are summed over. These loops are the
-    outer ones, so that rows are added to rows.
+    Letters that the result does not have are summed over. Their loops are the outer ones, so that
+    the inner loops add whole rows.
     """
     op.alike(*range(1, len(op.node.inputs)))
     dtype = op.dtype()
@@ -170,15 +170,15 @@ def einsum(op: OperatorCode) -> list[Step]:
 
 
 Letters = tuple[str, str, str, str]
-"""The letters of stacks of matrices, of rows, of summed axes, and of columns."""
+"""The letters of the axes, in four groups: stacks of matrices, rows, summed axes, columns."""
 
 
 def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Letters] | None:
-    """Returns an equation as a product of stacks of matrices: the places of its factors, and the
-    letters.
+    """Returns an equation as a product of stacks of matrices: the indices of the first and second
+    factor, and the letters.
 
-    Returns None if it is not a product of matrices. If there are two ways, returns the one that
-    moves fewer arrays.
+    Returns None if the equation is not such a product. Of the two orders of the factors, returns
+    the one for which fewer arrays are reordered.
     """
     if len(terms) != 2 or any(len(set(term)) < len(term) for term in terms):
         return None
@@ -209,13 +209,12 @@ def _of_matrices(
     places: tuple[int, int],
     letters: Letters,
 ) -> list[Step]:
-    """Returns a matrix product, and the steps that reorder its factors and its result."""
     stacks, rows, inner, columns = letters
     counts = [volume(tuple(sizes[letter] for letter in group)) for group in letters]
     steps: list[Step] = []
 
     def reorder(index: int, *orders: str) -> tuple[str, bool]:
-        """Returns a factor in one of the two orders, and whether it is the second."""
+        """Returns a factor with its axes in one of ``orders``, and whether that is the second."""
         source, term = op.read(index), terms[index]
         if term in orders:
             return source, orders.index(term) == 1
@@ -225,7 +224,7 @@ def _of_matrices(
 
     a, a_turned = reorder(places[0], stacks + rows + inner, stacks + inner + rows)
     matrix = op.constant(places[1])
-    if matrix is not None:  # unchanged, in the plan's layout
+    if matrix is not None:
         term = terms[places[1]]
         matrix = matrix.transpose([term.index(x) for x in stacks + inner + columns])
     (out, _), plain = op.out(), stacks + rows + columns
@@ -241,8 +240,8 @@ def _of_matrices(
 
 
 def _move(sizes: dict[str, Size], before: tuple[str, str], after: tuple[str, str]) -> Nest:
-    """Returns a value with its axes in a different order; both orders have a letter for
-    each axis.
+    """Returns the loops that copy a value with its axes in a different order. ``before``,
+    ``after``: the value's name, and one letter per axis.
     """
     (source, term), (to, order) = before, after
     strides = dict(zip(term, strides_of(tuple(sizes[x] for x in term)), strict=True))
@@ -303,14 +302,14 @@ def dynamic_quantize(op: OperatorCode) -> Call:
 
 
 def zero_point(op: OperatorCode) -> str:
-    """Returns the zero point of the first factor: one value for all of it, or none."""
+    """Returns the name of the first factor's zero point, a single integer; "" if it has none."""
     if op.node.input(2) and (volume(op.shape(2)) != ONE or op.dtype(2) != op.dtype()):
         op.refuse("zero point of the first factor: expected one value, of the factor's dtype")
     return op.read(2)
 
 
 def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
-    """Returns the second factor (K, C), which is known now, minus its zero point."""
+    """Returns the second factor (K, C), a constant, minus its zero point."""
     matrix = op.constant(1)
     zeros = op.constant(3)
     if matrix is None or op.dtype() not in _BYTES or matrix.dtype.name not in _BYTES:
@@ -327,7 +326,9 @@ def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
 
 
 def bytes_in_panels(matrix: Array, together: int) -> tuple[Array, Array]:
-    """Returns 9-bit integers (K, C) in the form that the library takes, and their zero points."""
+    """Returns a matrix (K, C) of 9-bit integers as int8 panels for the library, and the panels'
+    zero points.
+    """
     numbers, zeros = _as_bytes(matrix)
     wide = pack(numbers, together)
     return quad_rows(wide, np.ones(wide[:, 0].shape, np.float32)), pack(zeros, together)
@@ -349,9 +350,9 @@ def matmul_integer(op: OperatorCode) -> Call:
 
 
 def _as_bytes(matrix: Array) -> tuple[Array, Array]:
-    """Returns 9-bit integers (K, C) as int8, and the zero points (1, C) of these.
+    """Returns a matrix (K, C) of 9-bit integers in the range of int8, and its zero points (1, C).
 
-    A column has at most 256 values in its range: it is shifted if it does not fit.
+    The integers of a column are at most 255 apart. A column that exceeds int8 is shifted.
     """
     low, high = matrix.min(axis=0, keepdims=True), matrix.max(axis=0, keepdims=True)
     zeros = np.where(high > 127, 127 - high, np.where(low < -128, -128 - low, 0)).astype(np.int32)
@@ -360,7 +361,7 @@ def _as_bytes(matrix: Array) -> tuple[Array, Array]:
 
 @rule("DynamicQuantizeLSTM")
 def lstm(op: OperatorCode) -> Call:
-    """Takes weights that are known now, as int8: without their zero point, or shifted by it."""
+    """Requires constant weights. Stores them minus their zero points as int8, see `_as_bytes`."""
     constant = [op.program.graph.constants.get(name) for name in op.node.inputs]
     _, w, r, b, *_, p = constant[:8]
     scales = [each for each in constant[8:] if each is not None]
@@ -404,8 +405,8 @@ def lstm(op: OperatorCode) -> Call:
 
 
 def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
-    """Returns panels that hold sixteen units and their gates, by direction, and the zero points of
-    the panels.
+    """Returns the panels of each direction, and their zero points; a panel holds all gates of
+    sixteen units.
     """
     numbers, zeros = [], []
     for rows, steps in zip(matrix.whole, matrix.steps, strict=True):
@@ -420,17 +421,18 @@ def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
 # Convolutions and pools over one axis or two: constant weights are packed now, others in each call.
 
 FEW = 8
-"""Up to this many places, channels are adjacent in memory, see kernels/convolutions.hpp."""
+"""A convolution with at most this many output positions multiplies rows of windows with weights,
+see kernels/convolutions.hpp.
+"""
 _ROWS = 24
 """The number of windows that are multiplied together: kRowsAtOnce in kernels/products.hpp."""
 
 
 class Windows:
-    """Windows over an operator's first input, along rows and columns; one axis is a column.
+    """Windows over an operator's first input, along H and W; H is 1 if there is only one axis.
 
-    ``x``, ``y``: (C, H, W) of the input and of the output of the windows. ``around``: how many
-    elements the
-    windows read before and after each axis.
+    ``x``, ``y``: (C, H, W) of the input and of the output. ``around``: how many elements of padding
+    the windows read before and after each axis.
     """
 
     def __init__(
@@ -459,12 +461,12 @@ class Windows:
 
     @property
     def inside(self) -> bool:
-        """Whether windows read nothing except their input, for all sizes."""
+        """Whether windows read no padding, for inputs of any sizes."""
         return not any(size.terms for size in (*self.before, *self.after))
 
     @property
     def copied(self) -> Size:
-        """The maximum number of elements of an image, including the padding that windows read."""
+        """The maximum number of elements of an image and its padding; 0 if windows need no copy."""
         if self.inside and all(window.stride == 1 for window in self.windows):
             return Size(())
         count = self.x[0]
@@ -474,7 +476,7 @@ class Windows:
 
 
 def _around(op: OperatorCode, window: Window, size: Size) -> tuple[Size, Size]:
-    """Returns how many elements a window reads before and after an axis."""
+    """Returns how many elements of padding a window reads before and after an axis."""
     if size.number is not None:
         window = window.around(size.number)
     if not window.same:
@@ -487,7 +489,7 @@ def _around(op: OperatorCode, window: Window, size: Size) -> tuple[Size, Size]:
 
 
 def at_places(op: OperatorCode, windows: Windows) -> list[Call]:
-    """Checks in each call that windows fit into their input."""
+    """Returns calls that check whether windows fit into their input."""
     return at_least(op, *(places - 1 for places in windows.y[1:]))
 
 
@@ -503,7 +505,7 @@ def conv(op: OperatorCode) -> list[Step]:
     count, checks = volume(weights[1:]), at_places(op, windows)
     constant = op.constant(1)
     if constant is not None and groups == 1 and windows.inside and volume(y[2:]) == ONE:
-        if x[2:] == weights[2:]:  # a window covers everything: rows
+        if x[2:] == weights[2:]:  # one window covers the whole image
             matrix = constant.reshape(own, -1).T
             return [*checks, dense(op, out, op.read(0), x[0], matrix, op.read(2))]
     together = _together(own) if op.dtype() == "float32" else 1  # library/convolutions.cpp
@@ -526,7 +528,6 @@ def conv(op: OperatorCode) -> list[Step]:
 
 
 def _convolve(op: OperatorCode) -> tuple[Windows, int]:
-    """Returns the windows of a convolution, and how many channels each group makes."""
     x, weights, (_, y) = op.shape(), op.shape(1), op.out()
     windows = Windows(op, windows_of(op.attrs, _kernel(op, weights)), x[1:], y[1:])
     channels = weights[0].number
@@ -538,7 +539,7 @@ def _convolve(op: OperatorCode) -> tuple[Windows, int]:
 
 @rule("ConvInteger")
 def conv_integer(op: OperatorCode) -> list[Step]:
-    """Takes only constant weights; stores the weights of each group in rows (H, W, C)."""
+    """Requires constant weights; stores each group's weights in the order (H, W, C)."""
     windows, own = _convolve(op)
     numbers = whole_numbers(op, lambda w: np.moveaxis(w, 1, -1).reshape(len(w), -1).T)
     together, groups = _together(own), op.attrs.group
@@ -575,7 +576,6 @@ def conv_transpose(op: OperatorCode) -> list[Step]:
 
 
 def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
-    """Returns the sizes of the window of a convolution."""
     kernel = [
         size.number or op.refuse(f"a window of {size} elements: fix the size")
         for size in weights[2:]

@@ -24,7 +24,7 @@ from onernn.ops.rules import ONE
 
 
 def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, LodLevel | None]:
-    """Returns (steps, time or None if ragged, sequences, their offsets) of a layer's input."""
+    """Returns (steps of all sequences, T or None if ragged, N, LoD level) of a layer's input."""
     lod, shape = program.sentences(x), program.shape(x)
     if len(shape) != (2 if lod else 3):
         expected = "2 axes (W, I) for sequences" if lod else "3 axes (T, N, I)"
@@ -68,7 +68,6 @@ def recurrent(op: OperatorCode) -> Layer:
 
 
 def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
-    """Returns the runs of the cells of a layer, by layer and direction."""
     spec, layers = rnn.spec, rnn.layers
     dtype = layers[0].iter.dtype.name
     between: dict[tuple[int, int], str] = {}
@@ -114,7 +113,7 @@ def with_offsets_of(op: OperatorCode) -> None:
 
 @rule("SequenceReset")
 def with_offsets(op: OperatorCode) -> Call:
-    """Takes new offsets, which come as numbers and are checked."""
+    """Returns the call that checks and copies new offsets, which an input holds."""
     op.of("int", index=1)
     op.view(op.read(0))
     (result,) = op.makes_sentences(volume(op.shape(1)) - 1, words=op.shape()[0])
@@ -165,7 +164,7 @@ def concat(op: OperatorCode) -> list[Call]:
 
 @rule("SequenceUnpad")
 def unpad(op: OperatorCode) -> Call:
-    """Finds the offsets, and the total number of steps, when the plan runs."""
+    """Returns the call that also computes the offsets and the total number of steps."""
     op.of("int", index=1)
     time, count, *_ = layout = _layout(op, op.shape())
     op.holds(1, count)
@@ -175,9 +174,7 @@ def unpad(op: OperatorCode) -> Call:
 
 
 def _layout(op: OperatorCode, shape: Shape) -> tuple[Any, ...]:
-    """Returns (time, count, inner, time_major) of a padded shape, whose sequences must be
-    complete.
-    """
+    """Returns (T, N, elements of a step, time_major) for the shape of padded sequences."""
     major = bool(vars(op.attrs).get("time_major"))
     time, count = shape[:2] if major else shape[1::-1]
     return time, count, volume(shape[2:]), major
@@ -202,7 +199,9 @@ def fill(op: OperatorCode) -> list[Call]:
 
 
 def _to_the_longest(op: OperatorCode, axis: int) -> list[Call]:
-    """Sets a size to the length of the longest sequence; calls pass this length for inputs."""
+    """Sets a size to the length of the longest sequence. For inputs, a caller passes this length;
+    otherwise the returned call computes it.
+    """
     level, program = op.sentences(), op.program
     if level.name in {value.name for value in program.graph.inputs}:
         op.same(op.result_size(axis), program.longest_of(level))
@@ -263,7 +262,7 @@ def _inner(op: OperatorCode) -> Size:
 
 @rule("SequenceExpand")
 def expand(op: OperatorCode) -> Call:
-    """Repeats row n once for each part of element n of a level of the other input."""
+    """Repeats row n once per step (or inner sequence) of sequence n of the other input."""
     if op.program.sentences(op.node.inputs[0]):
         op.refuse("the number of steps of repeated sequences has no known bound: expected rows")
     like = op.program.levels(op.node.inputs[1])[op.attrs.level]

@@ -35,9 +35,7 @@ from onernn.ops.shaping import cut, perm_of
 
 
 def raise_known_before(op: OperatorCode) -> None:
-    """Raises `UnknownError` because integers that come from sizes are known as soon as the input's
-    shape is known.
-    """
+    """Raises `UnknownError`: if an input's shape is known, operators such as Shape need no rule."""
     raise UnknownError(op.node.outputs[0])
 
 
@@ -94,7 +92,7 @@ def slices(op: OperatorCode) -> list[Step]:
 
 @rule("Split")
 def split(op: OperatorCode) -> list[Nest]:
-    """Copies the parts that have a name."""
+    """Returns a copy for each output that has a name."""
     source, input_shape = op.read(0), op.shape()
     axis, strides = op.axis(len(input_shape)), strides_of(input_shape)
     if op.node.input(1):
@@ -164,7 +162,7 @@ def constant_of_shape(op: OperatorCode) -> Call:
 
 @rule("Range")
 def count_shape(op: OperatorCode) -> Call:
-    """Counts from one size to another; the result is a constant if both are numbers."""
+    """Returns the call that counts from one size to another in steps of 1."""
     op.of("int")
     start, limit, step = (Size.of(op.numbers(index, "limits")[0]) for index in range(3))  # type: ignore[index]
     if step != ONE or not is_natural(limit - start):
@@ -175,7 +173,7 @@ def count_shape(op: OperatorCode) -> Call:
 
 @rule("FoundSize")
 def found_size(op: OperatorCode) -> Call:
-    """Reads an integer; the integer determines shapes in the same way as other sizes."""
+    """Returns the call that reads an integer, which is then a size of the plan."""
     op.of("int")
     source = op.read(0)
     most = bound_of(op.program, source).most or op.refuse(
@@ -188,7 +186,7 @@ def found_size(op: OperatorCode) -> Call:
 
 @rule("GateLayout")
 def gate_layout(op: OperatorCode) -> list[Nest]:
-    """Copies gate after gate, from a framework's order and signs."""
+    """Returns a copy of each gate, from a framework's gate order and signs to onernn's."""
     source, (out, shape) = op.read(0), op.out()
     layout, strides = op.attrs.layout, strides_of(shape)
     units = shape[-1] // len(layout.permutation)
@@ -208,12 +206,12 @@ MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
-    """Returns how many elements are before an axis, and how many after it."""
+    """Returns the products of the sizes before an axis, and of the sizes after it."""
     return volume(shape[:axis]), volume(shape[axis + 1 :])
 
 
 def _choose(op: OperatorCode, function: str, *sizes: Any) -> Call:
-    """Calls a function with indices; negative ones count from the end if the operator says so."""
+    """Returns a call with indices; negative indices count from the end if the operator allows."""
     op.of("int", index=1)
     negative = not op.attrs.non_negative
     return op.move(function, *op.read_first(2), *sizes, negative, by=1, checks=True)
@@ -250,7 +248,7 @@ def gather_nd(op: OperatorCode) -> Call:
 
 
 _MEETINGS = ("none", "add", "mul", "max", "min")
-"""How an update meets the element at its place, in the order of `meet` in `kernels/moves.hpp`."""
+"""How updates are combined with old elements, in the order of `meet` in `kernels/moves.hpp`."""
 
 
 @rule("ScatterElements")
@@ -290,8 +288,8 @@ def _scatter(op: OperatorCode, function: str, *sizes: Any) -> Call:
 
 
 def _cut_off(pad: Size) -> Size:
-    """Returns how many elements a negative pad removes; each call checks that a size is 0 or
-    more.
+    """Returns how many elements a negative pad removes. Calls check that open sizes are not
+    negative.
     """
     return Size.of(max(-(pad.number or 0), 0))
 
@@ -306,7 +304,7 @@ def pad(op: OperatorCode) -> list[Call]:
     chosen = op.integers(3, "axes") or range(len(input_shape))
     pads, half = [*map(Size.of, op.numbers(1, "pads") or [])], len(chosen)
     around = dict.fromkeys(range(len(input_shape)), (Size(()), Size(())))
-    checks = at_least(op, *(pad for pad in pads if pad.number is None))  # others may be below 0
+    checks = at_least(op, *(pad for pad in pads if pad.number is None))  # numbers may be negative
     for axis, *pair in zip(chosen, pads[:half], pads[half:], strict=True):
         around[at_axis(axis, len(input_shape))] = (pair[0], pair[1])
     left = []
@@ -346,7 +344,7 @@ def one_hot(op: OperatorCode) -> Call:
 
 @rule("Compress")
 def compress(op: OperatorCode) -> Call:
-    """Finds the number of chosen elements when the plan runs."""
+    """Returns the call that also computes the number of chosen elements."""
     op.of("bool", index=1)
     input_shape, axis = op.shape(), op.attrs.axis
     input_shape = (volume(input_shape),) if axis is None else input_shape

@@ -16,8 +16,8 @@ from onernn.ops.signals import find_resampled, signal_axis
 
 @rule("Resize")
 def resize(op: OperatorCode) -> list[Call | Nest]:
-    """Resamples one axis after the other. The source elements of an axis are computed now, so the
-    size of the axis must be known.
+    """Resamples one axis after another. The positions of source elements are computed before a run,
+    so the size of the axis must be known.
     """
     shape, (out, target) = op.shape(), op.out()
     region, scales = op.constant(1), op.constant(2)
@@ -73,9 +73,9 @@ def _spectra(
     inverse: bool = False,
     halved: bool = False,
 ) -> Call:
-    """Transforms rows of ``count`` numbers. ``rows``, ``columns``: sizes and strides of (outer,
-    inner, element) of the input and the output, and the number of parts (real, imaginary) of each
-    number.
+    """Returns the call that transforms rows of ``count`` numbers. ``rows``, ``columns``: the sizes
+    and strides of (outer, inner, element) of the input and the output, and the number of parts, 2
+    for complex numbers.
     """
     memory = op.keep("rows", "float64", (3 * count, 2))
     how: list[Any] = [count, halved, 1 / count if inverse else 1.0]
