@@ -82,7 +82,7 @@ def picture(
     ``fused``: colours of nodes. ``marks``: labels of nodes with a red border. ``notes``: lines
     about nodes. All three have the names of nodes' outputs as keys. A label is above the box, the
     first line of notes is below it; hovering over a box shows all lines. The picture omits
-    constants, and nodes after the first ``most`` nodes.
+    constants, and shows at most ``most`` nodes.
     """
     boxes = _boxes(graph, fused, marks, notes, most)
     ranks = _ranks(boxes)
@@ -251,7 +251,7 @@ def _draw(box: _Box, x: float, y: float) -> str:
         f"{escape(line)}</text>"
         for k, line in enumerate(box.lines)
     )
-    halo = f'stroke="{_PAPER}" stroke-width="3" paint-order="stroke"'  # keeps text readable over lines
+    halo = f'stroke="{_PAPER}" stroke-width="3" paint-order="stroke"'  # for lines across it
     if box.below:
         (below,) = _cut(box.below)
         texts += (

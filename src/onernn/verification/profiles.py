@@ -113,7 +113,7 @@ def mark_reached(graph: Graph, values: Values, places: Mapping[str, Array]) -> d
     """Returns masks of the elements of each output that become NaN if values have NaN where
     ``places`` is true.
 
-    Operators such as Max that may drop NaN are replaced by operators that pass it on. Integer
+    Operators that stop NaN, such as comparisons, are replaced by operators that pass it on. Integer
     outputs and outputs whose shape changes are omitted. Raises the errors of a run.
     """
     changed, constants = dict(values), dict(graph.constants)
