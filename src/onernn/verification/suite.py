@@ -177,8 +177,8 @@ def sample_case(
         projection_size=(shape.projection_size or units // 2) if "projection" in cell else None,
     )
     rng = np.random.default_rng(0)
-    # relu's derivative jumps at 0, so a rounding error near 0 would change gradients. The bias keeps
-    # every unit far from 0.
+    # relu's derivative jumps at 0, so a rounding error near 0 would change gradients. The bias
+    # keeps every unit far from 0.
     decided = training and kind is Cell.RNN_RELU
     bound = (0.25 if decided else 1.0) / math.sqrt(max(units, spec.recurrent_size))
 
