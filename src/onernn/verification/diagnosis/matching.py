@@ -367,7 +367,7 @@ def equal_values(
         same = [each for each in there.get(_form(value), []) if _close(value, theirs[each])]
         free = [each for each in same if each not in taken]
         maker = graph.producer(name)
-        if not free and maker is not None and moves(maker.op):  # the model may slice one state twice
+        if not free and maker is not None and moves(maker.op):  # a state may be sliced twice
             free = same
         if free:
             result[name] = free[0]

@@ -132,8 +132,8 @@ def _stopped(limit: TimeLimit, how_far: str = "") -> str:
 
 
 def explain(report: Report, search: bool, progress: Progress) -> Report:
-    """Returns a failed report with the causes that are found before the time limit; with ``search``
-    false, with notes only.
+    """Returns a failed report with the causes that are found before the time limit; none if
+    ``search`` is False.
     """
     evidence, limit = report.evidence, time_limit()
     assert evidence is not None and limit is not None  # `verify` sets both
