@@ -36,8 +36,8 @@ TOLERANCES = {
     "f16": Tolerance(1e-6, 4e-3),  # 11 bits of mantissa
     "u8": Tolerance(2e-2, 0.0),  # int8 stores a state in [-1, 1] in steps of 1/127
     # design/0034 derives both: six standard deviations of a sum of rounding errors.
-    "int8-dynamic": Tolerance(2e-2, 0.0),  # input and weight have 127 steps up to their largest
-    "int8-weights": Tolerance(1.4e-2, 0.0),  # only the weight is rounded: half of the variance
+    "int8-dynamic": Tolerance(2e-2, 0.0),  # rounds both factors to 1/127 of their largest element
+    "int8-weights": Tolerance(1.4e-2, 0.0),  # rounds only the weights: half of the variance
 }
 
 
@@ -85,8 +85,8 @@ class OutputComparison:
 
 
 def differences(actual: Array, reference: Array) -> Array:
-    """Returns |a - b| in float64. It is 0 if both elements are NaN or the same infinity, and
-    infinite if only one of them is.
+    """Returns |a - b| in float64. It is 0 for two NaN or two equal infinities, and infinite for any
+    other pair with NaN or infinity.
     """
     one, other = np.asarray(actual, np.float64), np.asarray(reference, np.float64)
     with np.errstate(invalid="ignore"):
@@ -168,7 +168,8 @@ def largest_difference(outputs: Batches, expected: Batches) -> float:
 
 GIVEN = "is given"
 MAP = "--map MINE=THEIRS (names={MINE: THEIRS})"
-"""Tells users how to pair inputs and outputs of two models by name; without it they pair in order.
+"""Tells users how to pair inputs and outputs of two models by name; without it they pair in
+order.
 """
 
 
@@ -188,9 +189,9 @@ def inputs_by_name(wanted: Sequence[Value], batches: Batches) -> tuple[dict[str,
     """Returns the batches of a model's inputs, found by name, and the names of the batches that
     were used.
 
-    If ``batches`` has a ragged NAME, a model that takes a padded NAME and NAME_lengths also gets
-    its inputs, and the reverse. A last axis of size 1 is added or removed to fit the shape that the
-    model declares.
+    A ragged NAME is converted to a padded NAME and NAME_lengths, or the reverse, if the model takes
+    the other form. A last axis of size 1 is added or removed to fit the shape that the model
+    declares.
     """
     names = [value.name for value in wanted]
     result: dict[str, Batch] = {}

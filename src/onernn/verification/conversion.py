@@ -207,7 +207,8 @@ def _beside_its_model(
     rtol: float | None,
     options: Mapping[str, Any],
 ) -> Report:
-    """Compares a written file with its model. Raises an `OnernnError` if no comparison is possible.
+    """Compares a written file with its model. Raises an `OnernnError` if no comparison is
+    possible.
     """
     layers = (Recurrent.of(node).layers for node in every_node(model) if node.op == "Rnn")
     held = [model.constants, *(each.arrays for stack in layers for each in stack)]

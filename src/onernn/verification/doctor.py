@@ -377,7 +377,8 @@ def rows(examination: Examination) -> list[list[str]]:
 
 
 def markdown(examination: Examination) -> str:
-    """Returns the support table in Markdown, after a title with the machine's oneDNN and kernels.
+    """Returns the support table in Markdown, after a title with the machine's oneDNN and
+    kernels.
     """
     kernels_isa = examination.kernels.split()[0].strip(":")  # without the path after it
     title = f"oneDNN {examination.version} on {examination.isa}, kernels {kernels_isa}. {LEGEND}"

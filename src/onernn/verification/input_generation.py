@@ -42,7 +42,7 @@ _LENGTHS = (TIME, 1, 256, *range(2, _LONGEST), 128, *(2**k for k in range(9, 17)
 samples in a step), then all others.
 """
 _STEPS = 8
-"""The number of steps that each recurrent layer should make at least."""
+"""The minimum number of steps that each recurrent layer should make."""
 _SHORT, _FEW = 2, 3
 """The number of steps that layers should make on a short batch, and its number of sequences."""
 _ATTEMPTS = 1024
@@ -163,7 +163,8 @@ def unite_inputs(inputs: Sequence[Value], *others: Sequence[Value]) -> tuple[Val
 
 
 def _steps_of(session: StepCounter, feed: Batches, inputs: tuple[Value, ...]) -> float:
-    """Runs a model, and returns the fewest steps of any layer whose number of steps is not fixed.
+    """Runs a model, and returns the fewest steps of any layer whose number of steps is not
+    fixed.
     """
     session.run(feed_for(session.graph.inputs, feed, session.graph.name)[0])
     steps = session.steps(unite_inputs(session.graph.inputs, inputs))
@@ -181,7 +182,8 @@ def _keys(inputs: tuple[Value, ...]) -> str:
 
 
 def _unite(value: Value, twins: list[Value | None]) -> Value:
-    """Returns an input, with a size or dtype that only another model's input (``twins``) declares.
+    """Returns an input, with a size or dtype that only another model's input (``twins``)
+    declares.
     """
     for twin in filter(None, twins):
         shape = value.shape

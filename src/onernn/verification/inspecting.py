@@ -1,4 +1,5 @@
-"""Shows a model before and after fusion, and its kernels, as text and as an HTML page with graphs.
+"""Shows a model before and after fusion, and its kernels, as text and as an HTML page with
+graphs.
 """
 
 from __future__ import annotations
@@ -274,7 +275,8 @@ def _draw(box: _Box, x: float, y: float) -> str:
 
 
 def fill_page(name: str, content: Mapping[str, Any]) -> str:
-    """Returns a template filled with ``content``; all texts except SVGs marked as safe are escaped.
+    """Returns a template filled with ``content``; all texts except SVGs marked as safe are
+    escaped.
     """
     import jinja2  # 20 ms, which few commands need
 
@@ -342,7 +344,8 @@ class Inspection:
 
     @property
     def kernel_lines(self) -> list[str]:
-        """A line for the kernel of each layer, and lines that say why kernels are slow or unknown.
+        """A line for the kernel of each layer, and lines that say why kernels are slow or
+        unknown.
         """
         unknown = self.missing and f"unknown: {self.missing}"
         return [*map(str, self.kernels), *filter(None, (self.slower_kernels, unknown))]

@@ -569,7 +569,8 @@ class _Search:
         return [session.run(feed) for feed in self._batches]
 
     def trial(self, dtypes: Mapping[str, str]) -> tuple[float, float]:
-        """Returns the error of the model with these dtypes, and the value that the budget limits.
+        """Returns the error of the model with these dtypes, and the value that the budget
+        limits.
         """
         key = tuple(dtypes[y] for y in self._scales)
         if key not in self._done:

@@ -82,7 +82,8 @@ class Against:
 
     @property
     def is_read(self) -> bool:
-        """Whether onernn can run the model's graph; of some files it reads only inputs and outputs.
+        """Whether onernn can run the model's graph; of some files it reads only inputs and
+        outputs.
         """
         return not find_unsupported(self.graph)
 

@@ -288,7 +288,8 @@ class StepCounter(Session):
 
 @dataclass(frozen=True, eq=False)
 class _Counted(PreparedNode):
-    """A recurrent node that adds up the steps of all its runs: a node in a loop runs several times.
+    """A recurrent node that adds up the steps of all its runs: a node in a loop runs several
+    times.
     """
 
     counts: dict[Node, int]

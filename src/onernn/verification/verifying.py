@@ -510,7 +510,8 @@ def _steps(graph: Graph, inputs: Batches, reference: Reference) -> tuple[Steps, 
 def _cases(
     model: Graph, recording: Recording | None, against: Against | None, progress: Progress
 ) -> Iterator[_Case]:
-    """Yields the cases to compare: one case of a recording, or a long and a short generated batch.
+    """Yields the cases to compare: one case of a recording, or a long and a short generated
+    batch.
     """
     if recording is not None:
         arrays, where = open_recording(recording)

@@ -249,7 +249,8 @@ class Names:
     ragged: tuple[Container[str], Container[str]]
 
     def of(self, chosen: Sequence[Difference]) -> list[Named]:
-        """Returns names for the differences; a fault that causes several differences has one name.
+        """Returns names for the differences; a fault that causes several differences has one
+        name.
         """
         left = list(chosen)
         result = []

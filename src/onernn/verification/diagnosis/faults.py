@@ -47,7 +47,8 @@ def name_arrays(arrays: Iterable[str]) -> str:
 
 
 def gate_name(spec: RnnSpec, gate: str) -> str:
-    """Returns a gate's name in messages, such as "u (update)". A GRU's gate o is called candidate.
+    """Returns a gate's name in messages, such as "u (update)". A GRU's gate o is called
+    candidate.
     """
     name = _GATES.get(gate) or ("output" if spec.cell is Cell.LSTM else "candidate")
     return f"{gate} ({name})"
@@ -203,7 +204,8 @@ _SETTINGS = {
     "cell_clip": "clip_ignored",
     "cell_clip_nan": "clip_ignored",
 }
-"""The id of a fault by the field of a spec that differs; for other fields it is attribute_changed.
+"""The id of a fault by the field of a spec that differs; for other fields it is
+attribute_changed.
 """
 
 

@@ -295,7 +295,8 @@ def _masks(site: Site) -> Iterator[GraphFault]:
 
 
 def _unmask(site: Site) -> Graph | None:
-    """Replaces all lengths of sequences by the padded size T, so that layers run over the padding.
+    """Replaces all lengths of sequences by the padded size T, so that layers run over the
+    padding.
     """
     whole: dict[str, Array] = {}
     for node in site.graph.nodes:

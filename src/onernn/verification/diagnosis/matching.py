@@ -37,7 +37,8 @@ _FEW = 8
 """Up to this many wrong pairs are removed one by one, more of them all at once."""
 
 _LAYER = 10
-"""Score of a pair of recurrent layers; it is high, so that layers are matched before other nodes.
+"""Score of a pair of recurrent layers; it is high, so that layers are matched before other
+nodes.
 """
 
 
