@@ -49,7 +49,7 @@ def tolerance_of(dtype: str, atol: float | None, rtol: float | None, *outputs: B
     each that is None.
 
     A dtype that is not in `TOLERANCES` has the default (0, 0). ``outputs``: the arrays to compare.
-    If one of them is float16, it is rounded, so the default ``rtol`` is at least that of float16.
+    If one of them is float16, it is rounded, so the default ``rtol`` is not below float16's.
     """
     default = TOLERANCES.get(dtype, Tolerance(0, 0))
     for output in outputs:
@@ -61,10 +61,10 @@ def tolerance_of(dtype: str, atol: float | None, rtol: float | None, *outputs: B
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """The verdict on one output.
+    """The verdict on one output: whether it matches its reference.
 
-    ``max_abs``: max|a-b|. ``max_rel``: max|a-b| / max|reference|. ``reason``: why the output
-    failed.
+    ``max_abs`` is max|a-b|, ``max_rel`` is max|a-b| / max|reference|, and ``reason`` says why the
+    output failed.
     """
 
     name: str

@@ -68,10 +68,9 @@ class Finding:
 
     "never ran": oneDNN's guide lists the combination, but oneDNN ran it on no machine examined
     before, so NumPy runs it. ``guide``: whether the guide's table of data types has the
-    combination. ``max_error``: the largest difference from the float64 reference, NaN if nothing
-    ran. Differences of gradients are relative to the largest element of their array. ``reason``:
-    why the combination is slower, refused or wrong; also set if it works and some of its layers are
-    slower.
+    combination. ``max_error`` is the largest difference from the float64 reference, NaN if nothing
+    ran. Differences of gradients are relative to the largest element of their array. ``reason``
+    says why the combination is slower, refused or wrong, or why some of its layers are slower.
     """
 
     combination: Combination
@@ -82,7 +81,7 @@ class Finding:
     guide: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the fields; those of ``combination`` are at the top level."""
+        """Returns the fields; the fields of ``combination`` replace it."""
         result = vars(self).copy()
         return {**result.pop("combination")._asdict(), **result}
 
@@ -106,7 +105,8 @@ class Package:
 
 @dataclass(frozen=True)
 class Examination:
-    """What `survey` and `examine` find out about the machine, oneDNN, the kernels and the packages.
+    """The machine's packages, its kernels and oneDNN, found by `survey`, and the findings of
+    `examine`.
 
     ``isa``: the instruction set that oneDNN uses. ``packages``: the packages that onernn needs.
     ``extras``: the packages of each extra. ``findings``: one for each combination, empty if none
@@ -140,7 +140,7 @@ class Examination:
 
 
 # Kernels split a batch by its size: the steps of ODD have 33 sequences, 17 twice, 16, 3 and 1.
-# They read a projection differently if it is wider than all gates together (padded to 32).
+# Kernels read a projection differently if it is wider than all gates together (padded to 32).
 ODD = Shape(7, 5, 1, (5, 0, *[4] * 7, *[1] * 16, 7, 3, *[4] * 6, 5), projection_size=33)
 EVEN = Shape(16, 32, 2, (3,) * 16)
 LARGE = Shape(32, 512, 1, (5, 3, 3, 1))  # large weights may run on a different path

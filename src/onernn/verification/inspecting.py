@@ -301,7 +301,7 @@ def write_text(page: str, path: str | Path) -> None:
 
 
 def _make_printable(value: Any) -> Any:
-    """Returns a text without control characters; other values are unchanged."""
+    """Returns a text without control characters; an SVG is returned unchanged."""
     return printable(value, "\n") if type(value) is str else value
 
 
@@ -324,8 +324,8 @@ def _digest(script: str) -> str:
 class Inspection:
     """A model, its fused graph, the nodes that cannot run, and the kernels of its layers.
 
-    ``missing``: why the kernels are unknown, or "". There are no kernels if the library is missing
-    or an operator cannot run. ``interpreted``, ``slower_kernels``: see `Session`.
+    ``kernels`` is empty if the library is missing or an operator cannot run. ``missing``: why the
+    kernels are unknown, or "". ``interpreted``, ``slower_kernels``: see `Session`.
     """
 
     model: Graph
@@ -432,7 +432,7 @@ def write_graph_page(inspection: Inspection, path: str | Path) -> None:
 def render_graph_page(inspection: Inspection) -> str:
     """Returns the page of both graphs as HTML.
 
-    The page loads no other file. Its Content-Security-Policy allows only its own script, by the
+    The page loads no other file, and its Content-Security-Policy allows only its own script, by the
     script's hash.
     """
     refusals = inspection.result.refusals

@@ -30,7 +30,7 @@ class Axes:
     """The axes of an output; an axis is None if the output does not have it.
 
     ``time``: also None if a value depends on several steps, and for a final state. ``direction``:
-    the axis that holds both directions of a bidirectional layer, as a negative index. ``state``:
+    the negative index of the axis that holds both directions of a bidirectional layer. ``state``:
     whether the output holds final states. ``lengths``: the lengths of sequences, None if all are
     equal.
     """
@@ -150,9 +150,7 @@ def _floating(node: Node, constants: dict[str, Array]) -> Node:
 
 
 def _sides(mark: Array) -> int | None:
-    """Returns the axis, as a negative index, along which exactly one half is marked; None if there
-    is none.
-    """
+    """Returns the negative index of the axis along which exactly one half is marked, or None."""
     for axis in range(mark.ndim):
         size = mark.shape[axis]
         if size % 2 == 0 and size:

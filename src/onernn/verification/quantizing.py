@@ -263,7 +263,7 @@ def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
         raise UnsupportedError(f"{where} {text}")
     places = np.indices(shape)
     sequence = places[axes.batch]
-    if axes.lengths is None or axes.state:  # no padding: an empty sequence has a state, too
+    if axes.lengths is None or axes.state:  # no padding: an empty sequence also has a state
         return sequence.ravel()
     if axes.time is None and len(shape) > 1 and np.ptp(axes.lengths):
         text = "steps, and may count padding; pass batches of one length"
@@ -329,8 +329,8 @@ def scales_of(part: Part, x: tuple[float, float], h: tuple[float, float]) -> Par
     """Returns the scales of a layer and direction for the ranges of its inputs ``x`` and states
     ``h``.
 
-    If states cannot leave [-1, 1], their scale is for this range. If all values are 0, there is no
-    fixed scale: each row then gets its own.
+    If states cannot leave [-1, 1], their scale is for this range. If all values are 0, the scale is
+    None: each row then gets its own.
     """
     natural = part.spec.activations is None and part.spec.cell is not Cell.RNN_RELU
     bounded = natural and not part.spec.projection_size and -1 <= h[0] <= h[1] <= 1
@@ -377,7 +377,7 @@ def separate_layers(model: Graph) -> Graph:
     graph = fuse(with_precision(model, {}), passes).model
     nodes = []
     for node in graph.nodes:
-        if node.op == "Rnn" and not node.outputs[0]:  # y is unused, but the layer's name
+        if node.op == "Rnn" and not node.outputs[0]:  # y is unused; it names the layer
             y = f"{next(filter(None, node.outputs))}/y"
             node = replace(node, outputs=(y, *node.outputs[1:]))
         nodes.append(node)
@@ -422,7 +422,7 @@ class Quantized:
 
     @property
     def verdict(self) -> str:
-        """One line with the error and the statement about new data."""
+        """The error and the statement about new data, joined in one line."""
         error, limit = map(self.budget.format_amount, (self.error, self.budget.limit))
         how = "changed" if self.budget.name == "labels" else "seen"
         seen = f"{self.budget.name}: {error} of {self.counted} {how}"

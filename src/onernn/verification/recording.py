@@ -162,12 +162,12 @@ def _batch(arrays: Mapping[str, Array], prefixes: tuple[str, str], name: str, fi
 
 
 def write_outputs(file: str | Path, outputs: Mapping[str, Batch]) -> None:
-    """Writes the outputs of a recording, keys out__ and outlod__, as an ``.npz``."""
+    """Writes an ``.npz`` with the outputs of a recording, under the keys out__ and outlod__."""
     write_arrays(file, key_arrays(OUTPUTS, outputs))
 
 
 def write_inputs(file: str | Path, inputs: Mapping[str, Batch]) -> None:
-    """Writes the inputs of a recording, keys in__ and lod__, as an ``.npz``."""
+    """Writes an ``.npz`` with the inputs of a recording, under the keys in__ and lod__."""
     write_arrays(file, key_arrays(INPUTS, inputs))
 
 

@@ -245,7 +245,7 @@ class Combination(NamedTuple):
 
     def other_batches(self, *, empty: bool = True) -> Iterator[Case]:
         """Yields two more batches for the same layer: one with negated inputs and states, one with
-        other lengths.
+        different lengths.
         """
         yield self.case(empty=empty).negate()
         if self.lengths in _OTHER_LENGTHS:
@@ -382,8 +382,8 @@ class Conformance:
         return cls.empty_sentences
 
     def test_conforms(self, combination: Combination) -> None:
-        """Compares the layer's outputs with those of its weights, for several batches one after
-        another.
+        """Compares the layer's outputs with outputs computed from its weights, for several batches
+        in a row.
         """
         import pytest
 

@@ -336,7 +336,7 @@ def map_arrays(graph: Graph, change: Callable[[Array], Array]) -> Graph:
 def rename_values(graph: Graph, names: Mapping[str, str]) -> Graph:
     """Returns the graph with its inputs and outputs renamed.
 
-    A value inside the graph that already has one of the new names gets another name.
+    If a value inside the graph already has a new name, it is renamed to NAME@inside.
     """
     border = {value.name for value in (*graph.inputs, *graph.outputs)}
     inside = {name for node in graph.nodes for name in node.outputs} - border

@@ -373,7 +373,7 @@ def _add_short_batch(
     report_on: Callable[[_Case], Report],
     limit: TimeLimit | None,
 ) -> Report:
-    """Returns the report with a note that a short batch matches, too; if it does not match, the
+    """Returns the report with a note that a short batch also matches; if it does not match, the
     short batch's report.
     """
     try:

@@ -81,7 +81,7 @@ def by_node(chosen: Sequence[Difference]) -> Iterator[list[Difference]]:
 
 
 def _join_layouts(groups: Iterable[list[Difference]]) -> list[list[Difference]]:
-    """Returns the lists of differences; a GateLayout's list is joined to that of the layer that
+    """Returns the lists of differences; a GateLayout's list is joined to the list of the layer that
     reads it.
 
     Both hold the signs of the gates' weights, so one fault changes both.
@@ -179,9 +179,9 @@ def smallest(
 ) -> list[Sequence[Difference]]:
     """Returns the fewest groups of differences found with which outputs pass.
 
-    It tries to omit all groups of wiring, then halves of the others, then smaller parts, single
-    groups and pairs. Pairs matter, because exporters often write two differences that cancel each
-    other.
+    It tries to omit all groups of wiring, then half of the others at a time, then smaller parts,
+    single groups and pairs. Pairs matter, because exporters often write two differences that cancel
+    each other.
     """
     needed = list(groups)
 
@@ -476,8 +476,8 @@ def _join_names(layers: Sequence[tuple[LayerName, Recurrent]]) -> LayerName | st
 
 
 def _agree(every: Sequence[Named]) -> Iterator[Named]:
-    """Yields the names, changed where they depend on other names: layers without lengths, both
-    states of an LSTM.
+    """Yields the names, changed if they depend on other names: layers without lengths, both states
+    of an LSTM.
     """
     masked = {each.relation.text for each in every if each.relation.id == "mask_ignored"}
     for each in every:

@@ -351,7 +351,7 @@ def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
     yield from (in_arrays(fault, arrays) for fault in swaps for arrays in PARTS)
 
 
-# --- how a layer's weights and settings differ from those of the matched layer
+# --- differences of weights and settings between a layer and its matched layer
 
 
 _CLEAR = 10
@@ -521,7 +521,7 @@ def _relate_weights(
         one, other = pairs[name]
         if name == "bias":
             near = np.abs(one - other).max() <= _ROUNDED * np.abs(other).max()
-            if not (rounded and near):  # a sum of two rounded biases is near, too
+            if not (rounded and near):  # a sum of two rounded biases is also near
                 yield _relate_biases(spec, one, other)
         elif name in ("layer", "iter"):
             yield _relate_numbers(spec, name, one, other)

@@ -199,9 +199,9 @@ def match(graph: Graph, other: Graph, values: tuple[Values, Values]) -> Matching
     """Matches the nodes of two graphs; ``values``: all values of a run of each graph.
 
     Nodes with equal settings and constants that read equal values are matched first. The others are
-    matched in order of the graph, by the similarity of their constants, attributes and names. Their
-    last axes must have equal sizes; for views, such as Reshape, all axes must. If outputs of
-    different operators are equal in both runs, no pair of nodes may contradict this.
+    matched in order of the graph, by the similarity of their constants, attributes and names. The
+    last axes of their outputs must have equal sizes; for views, such as Reshape, all axes must. If
+    outputs of different operators are equal in both runs, no pair of nodes may contradict this.
     """
     mine, theirs = ([Operation(each, node) for node in each.nodes] for each in (graph, other))
     inputs = pair_inputs(graph.inputs, other.inputs)
