@@ -83,8 +83,8 @@ def candidates(trial: Trial) -> Iterator[Candidate]:
 
 
 def _groups(trial: Trial) -> list[tuple[str, ...]]:
-    """Returns groups of layers that may have the same fault: all layers, then all of a node, of a
-    direction, and so on.
+    """Returns groups of layers that may have the same fault: all layers, then groups by node, layer
+    and direction.
     """
     groups: dict[tuple[str, ...], None] = {}
     for keys in ("", "node layer", "direction", "node direction", "node", "node layer direction"):
