@@ -45,11 +45,11 @@ _OF_OUTPUTS = {"float16": "f16"}  # a narrow dtype's name in NumPy and in `TOLER
 
 
 def tolerance_of(dtype: str, atol: float | None, rtol: float | None, *outputs: Batch) -> Tolerance:
-    """Returns the tolerance of a dtype: ``atol`` and ``rtol``, or the value in `TOLERANCES` for
-    each that is None.
+    """Returns the tolerance of a dtype: ``atol`` and ``rtol``, or the default for each that is
+    None.
 
-    A dtype that is not in `TOLERANCES` has the default (0, 0). ``outputs``: the arrays to compare.
-    If one of them is float16, it is rounded, so the default ``rtol`` is not below float16's.
+    Defaults are in `TOLERANCES`, or 0. If one of the ``outputs`` to compare is float16, the default
+    ``rtol`` is at least float16's.
     """
     default = TOLERANCES.get(dtype, Tolerance(0, 0))
     for output in outputs:
@@ -85,8 +85,8 @@ class OutputComparison:
 
 
 def differences(actual: Array, reference: Array) -> Array:
-    """Returns |a - b| in float64. It is 0 for two NaN or two equal infinities, and infinite for any
-    other pair with NaN or infinity.
+    """Returns |a - b| in float64: 0 for two NaN or two equal infinities, infinite for other pairs
+    with NaN or infinity.
     """
     one, other = np.asarray(actual, np.float64), np.asarray(reference, np.float64)
     with np.errstate(invalid="ignore"):
@@ -98,8 +98,8 @@ def differences(actual: Array, reference: Array) -> Array:
 def compare(name: str, actual: Batch, reference: Batch, tolerance: Tolerance) -> OutputComparison:
     """Compares one output with its reference.
 
-    Integers, shapes and LoD (Paddle's offsets of ragged batches) must be equal. Floats must be
-    within the tolerance. NaN and infinities must be at the same positions in both arrays.
+    Integers, shapes and LoD must be equal, floats within the tolerance, and NaN and infinities at
+    the same positions.
     """
     if isinstance(reference, Ragged):
         if not isinstance(actual, Ragged):
@@ -168,16 +168,11 @@ def largest_difference(outputs: Batches, expected: Batches) -> float:
 
 GIVEN = "is given"
 MAP = "--map MINE=THEIRS (names={MINE: THEIRS})"
-"""Tells users how to pair inputs and outputs of two models by name; without it they pair in
-order.
-"""
+"""The hint in messages that tells how to pair inputs and outputs by name instead of in order."""
 
 
 def pair_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Value]:
-    """Returns another model's input for each input of a model, by the model's names.
-
-    Inputs of the same name are pairs; the others pair in order.
-    """
+    """Returns another model's input for each input of a model: by name, the others in order."""
     named = {value.name: value for value in theirs}
     own = {value.name for value in mine}
     spare = iter([value for value in theirs if value.name not in own])
@@ -186,12 +181,10 @@ def pair_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Val
 
 
 def inputs_by_name(wanted: Sequence[Value], batches: Batches) -> tuple[dict[str, Batch], set[str]]:
-    """Returns the batches of a model's inputs, found by name, and the names of the batches that
-    were used.
+    """Returns the batches of a model's inputs, found by name, and the names of the batches in use.
 
     A ragged NAME is converted to a padded NAME and NAME_lengths, or the reverse, if the model takes
-    the other form. A last axis of size 1 is added or removed to fit the shape that the model
-    declares.
+    the other form. A last axis of size 1 is added or removed to fit the declared shape.
     """
     names = [value.name for value in wanted]
     result: dict[str, Batch] = {}
@@ -219,7 +212,6 @@ def inputs_by_name(wanted: Sequence[Value], batches: Batches) -> tuple[dict[str,
 
 
 def _fit_last_axis(declared: tuple[int | None, ...] | None, array: Array) -> Array:
-    """Returns the array, with a last axis of size 1 added or removed to fit the declared shape."""
     if declared is None or not array.ndim:
         return array
     if len(declared) == array.ndim + 1 and declared[-1] == 1:
@@ -231,10 +223,10 @@ def _fit_last_axis(declared: tuple[int | None, ...] | None, array: Array) -> Arr
 def feed_for(
     wanted: Sequence[Value], batches: Batches, who: str
 ) -> tuple[dict[str, Batch], list[str]]:
-    """Returns a model's inputs, found among ``batches``, and the assumptions that were made.
+    """Returns a model's inputs, found among ``batches`` by name (see `inputs_by_name`) or in order,
+    and the assumptions.
 
-    Inputs are found by name (see `inputs_by_name`), the others in order. ``who``: the model's name
-    in messages. Raises `ModelFormatError` for an input without a batch.
+    ``who``: the model's name in messages. Raises `ModelFormatError` for an input without a batch.
     """
     result, used = inputs_by_name(wanted, batches)
     names = [value.name for value in wanted]
@@ -285,11 +277,10 @@ def _is_like(value: Value, batch: Batch | None) -> bool:
 def outputs_for(
     names: Sequence[str], outputs: Batches
 ) -> tuple[dict[str, tuple[str, Batch]], list[str]]:
-    """Returns (name, batch) of the reference's output for each output of a model, and the
-    assumptions.
+    """Returns (name, batch) of the reference's output for each output of a model, by name or in
+    order, and the assumptions.
 
-    Outputs are found by name, the others in order. Raises `ModelFormatError` if no output has a
-    counterpart.
+    Raises `ModelFormatError` if no output has a counterpart.
     """
     result = {name: (name, outputs[name]) for name in names if name in outputs}
     left = [name for name in names if name not in result]
@@ -339,8 +330,8 @@ def map_data(value: Batch, change: Callable[[Array], Array]) -> Batch:
 
 
 def _unpad(padded: Batch, like: Ragged) -> Batch:
-    """Returns the sequences of an array padded as (N, T, ...) or (T, N, ...), or the array if no
-    shape fits.
+    """Returns the sequences of a padded (N, T, ...) or (T, N, ...), or the array if no shape
+    fits.
     """
     array: Array = np.asarray(padded)
     longest = int(like.lengths.max(initial=0))

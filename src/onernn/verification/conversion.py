@@ -240,7 +240,7 @@ def _same_outputs(
     atol: float | None,
     rtol: float | None,
 ) -> Report:
-    """Compares two models on the same inputs and kernels; each layer keeps its own dtype."""
+    """Compares two models on the same inputs and kernels; each layer keeps its dtype."""
     feed, _ = feed_for(model.inputs, inputs, "the model")
     mine, _ = feed_for(read.inputs, inputs, "the file")
     reference = Session(model).run(feed)
@@ -259,7 +259,6 @@ def _same_outputs(
 
 
 def _round_matrix(array: Array, dtype: str) -> Array:
-    """Returns a matrix rounded to a narrow dtype, as float32; other arrays are unchanged."""
     if array.ndim < 2 or array.dtype != np.float32:
         return array
     if dtype == "float16":
@@ -275,7 +274,6 @@ def _check_recording(
     rtol: float | None,
     options: Mapping[str, Any],
 ) -> Report:
-    """Writes a file, and compares its outputs with the recorded outputs."""
     writer, names, output_dtype = writer_for(path), options["names"], options["output_dtype"]
     arrays, where = open_recording(check)
     inputs = check_feed(model.inputs, read_inputs(arrays, model.inputs, where))
@@ -303,9 +301,7 @@ def _check_recording(
 def _compare_padded(
     name: str, array: Array, reference: Batch, tolerance: Tolerance
 ) -> OutputComparison:
-    """Compares a padded output with a reference; the output must be zero after the end of each
-    sequence.
-    """
+    """Compares a padded output with a reference; it must be zero after the end of each sequence."""
     if not isinstance(reference, Ragged):
         return compare(name, array, reference, tolerance)
     fits = array.ndim >= 2 and len(array) == len(reference)
@@ -319,8 +315,8 @@ def _compare_padded(
 
 
 class UndecidedError(UnsupportedError):
-    """Branches of a one-frame model whose conditions are not constant; ``options`` of the command
-    line make them constant.
+    """Branches of a one-frame model have open conditions; ``options`` of the command line decide
+    them.
     """
 
     def __init__(
@@ -389,9 +385,7 @@ def over_time(
 
 
 def _frames(step: Graph) -> list[dict[str, Batch]]:
-    """Returns inputs of `_FRAMES` frames; sizes that the model leaves open are 2, or sizes that fit
-    if 2 does not.
-    """
+    """Returns inputs of `_FRAMES` frames; open sizes are 2, or sizes that fit if 2 does not."""
 
     def make(size: int | None) -> list[dict[str, Batch]]:
         sized = _fix_sizes(step, size)
@@ -404,7 +398,7 @@ def _frames(step: Graph) -> list[dict[str, Batch]]:
 
 
 def _fix_sizes(model: Graph, size: int | None) -> Graph:
-    """Returns the model with ``size`` as the size of each input axis that has no fixed size."""
+    """Returns the model with ``size`` in place of each size that is not fixed."""
     inputs = []
     for value in model.inputs:
         sizes = value.shape and tuple(s if isinstance(s, int) else size for s in value.shape)
@@ -593,10 +587,9 @@ def _repair(
 
 
 def _find_doubt(report: Report, progress: Progress) -> str:
-    """Returns why a recording does not decide which fault to undo; "" if it decides.
+    """Returns why a recording does not decide which fault to undo, or "".
 
-    Several faults may explain a recording. It decides if the model has the same outputs on fresh
-    inputs, whichever of them is undone.
+    It decides if all faults that explain it, once undone, lead to the same outputs on fresh inputs.
     """
     evidence = report.evidence
     assert evidence is not None

@@ -66,11 +66,11 @@ class Combination(NamedTuple):
 class Finding:
     """The verdict on a combination: works, slower path (NumPy), never ran, refused or WRONG.
 
-    "never ran": oneDNN's guide lists the combination, but oneDNN ran it on no machine examined
-    before, so NumPy runs it. ``guide``: whether the guide's table of data types has the
-    combination. ``max_error`` is the largest difference from the float64 reference, NaN if nothing
-    ran. Differences of gradients are relative to the largest element of their array. ``reason``
-    says why the combination is slower, refused or wrong, or why some of its layers are slower.
+    "never ran": NumPy runs it; oneDNN's guide lists it, but oneDNN ran it on no machine examined
+    before. ``guide``: whether the guide's table of data types has it. ``max_error`` is the largest
+    difference from the float64 reference, NaN if nothing ran; differences of gradients are relative
+    to the largest element of their array. ``reason`` says why the combination, or some of its
+    layers, is slower, refused or wrong.
     """
 
     combination: Combination
@@ -105,12 +105,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Examination:
-    """The machine's packages, its kernels and oneDNN, found by `survey`, and the findings of
-    `examine`.
+    """The machine's packages, its kernels and oneDNN, and a finding for each combination.
 
     ``isa``: the instruction set that oneDNN uses. ``packages``: the packages that onernn needs.
-    ``extras``: the packages of each extra. ``findings``: one for each combination, empty if none
-    was run.
+    ``extras``: the packages of each extra. ``findings``: empty if no combination was run.
     """
 
     isa: str
@@ -150,9 +148,7 @@ Outputs = dict[str, Array]
 
 
 def _batches(case: Case) -> tuple[Ragged | Array, Ragged | Array | None]:
-    """Returns a case's input and attention: padded arrays if all sequences are equally long, else
-    ragged.
-    """
+    """Returns a case's input and attention; padded arrays if all sequences are equally long."""
     if len(set(case.lengths)) > 1:
         return case.x, case.attention
     attention = case.attention and case.attention.to_padded(time_major=True)
@@ -222,9 +218,7 @@ def _describe_machine() -> str:
 
 
 def _packages(extra: str = "") -> tuple[Package, ...]:
-    """Returns the packages that onernn needs on this machine, or with ``extra`` the packages of
-    that extra.
-    """
+    """Returns the packages that onernn, or an extra of onernn, needs on this machine."""
     from packaging.requirements import Requirement  # no other command needs it
 
     try:
@@ -263,8 +257,8 @@ def examine(
 
 
 def examine_one(backend: Backend, combination: Combination) -> Finding:
-    """Returns the verdict on one combination, from runs on batches of odd and even sizes, ragged
-    and padded.
+    """Returns the verdict on one combination, from ragged and padded batches of odd and even
+    sizes.
     """
     cell, direction, dtype, mode = combination
     guide = in_guide(combination)
@@ -412,8 +406,8 @@ def data_types() -> str:
 
 
 def _cells(row: Row, like: Row | None = None) -> str:
-    """Returns the propagation kind and the cells of a table row; with ``like``, its differences
-    from that row.
+    """Returns the propagation kind and cells of a table row, or its differences from the row
+    ``like``.
     """
     cells = "every cell" if row.cells == "all" else ", ".join(row.cells)
     lacks = [name for name in ("peephole", "projection") if not getattr(row, name)]
@@ -430,7 +424,7 @@ def kernels(examination: Examination) -> list[str]:
 
 
 def reasons(examination: Examination) -> list[str]:
-    """Returns a line for each reason why combinations are slower, refused or wrong, with these
+    """Returns a line for each reason why combinations are slower, refused or wrong, with the
     combinations.
     """
     explained = [each for each in examination.findings if each.reason]
@@ -439,7 +433,7 @@ def reasons(examination: Examination) -> list[str]:
 
 def wrong(examination: Examination, most: int = 4) -> list[str]:
     """Returns a line for each of the first ``most`` wrong combinations, and a line that counts the
-    others.
+    rest.
     """
     findings = [each for each in examination.findings if each.verdict == WRONG]
     lines = [f"wrong: {_brief(each)} on {each.kernel}: {each.reason}" for each in findings]

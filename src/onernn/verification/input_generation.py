@@ -172,7 +172,6 @@ def _steps_of(session: StepCounter, feed: Batches, inputs: tuple[Value, ...]) ->
 
 
 def _keys(inputs: tuple[Value, ...]) -> str:
-    """Returns the keys of a recording with these inputs, as Python source."""
     names = (
         prefix + value.name
         for value in inputs
@@ -182,9 +181,6 @@ def _keys(inputs: tuple[Value, ...]) -> str:
 
 
 def _unite(value: Value, twins: list[Value | None]) -> Value:
-    """Returns an input, with a size or dtype that only another model's input (``twins``)
-    declares.
-    """
     for twin in filter(None, twins):
         shape = value.shape
         if value.lod_depth == twin.lod_depth and twin.shape is not None:
@@ -200,9 +196,7 @@ def _unite(value: Value, twins: list[Value | None]) -> Value:
 
 
 def _read_padded_sizes(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> dict[str, int]:
-    """Returns N and T by these letters, if another model takes a ragged input padded to fixed
-    sizes.
-    """
+    """Returns N and T of a ragged input, if another model takes it padded to fixed sizes."""
     result: dict[str, int] = {}
     for value, pairs in itertools.product(inputs, twins):
         twin = pairs.get(value.name)
@@ -213,7 +207,7 @@ def _read_padded_sizes(inputs: tuple[Value, ...], twins: list[dict[str, Value]])
 
 
 def _find_role(graphs: list[Graph], twins: list[dict[str, Value]], value: Value) -> _Role:
-    """Returns the role of an input: the first operator that computes with it tells its use."""
+    """Returns the role of an input in the first operator that computes with it."""
     known = zip(graphs, twins, strict=True)
     roles = (
         _role_in(graph, pairs[value.name].name) for graph, pairs in known if value.name in pairs
@@ -286,8 +280,8 @@ def _shapes(
     lengths: Sequence[int],
     usual_batch: int,
 ) -> Iterator[tuple[Callable[[int], dict[str, tuple[int, ...]]], int, int]]:
-    """Yields guesses at the shapes of all inputs, likely guesses first: a function from T to
-    shapes, T, and N.
+    """Yields guesses at all inputs' shapes, likely ones first: a function from T to shapes, T, and
+    N.
     """
     for usual, order in itertools.product(lengths, (("T", "N"), ("N", "T"))):
         known = dict(padded)  # T and N, if an input declares them
@@ -346,7 +340,6 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
 
 
 def _of_images(plan: _Plan) -> list[_Plan]:
-    """Returns a shape for each T in ``plan``, in which every other T is H."""
     times = [axis for axis, size in enumerate(plan) if size == "T"]
     return [
         tuple("H" if axis in times and axis != time else size for axis, size in enumerate(plan))

@@ -81,9 +81,9 @@ def picture(
     ovals.
 
     ``fused``: colours of nodes. ``marks``: labels of nodes with a red border. ``notes``: lines
-    about nodes. All three have the names of nodes' outputs as keys. A label is above the box, the
-    first line of notes is below it; hovering over a box shows all lines. The picture omits
-    constants, and shows at most ``most`` nodes.
+    about nodes. Their keys are names of nodes' outputs. A label is above the box, the first note is
+    below it; hovering over a box shows all notes. The picture omits constants, and has at most
+    ``most`` nodes.
     """
     boxes = _boxes(graph, fused, marks, notes, most)
     ranks = _ranks(boxes)
@@ -109,8 +109,8 @@ def picture(
 
 
 def colour_fused_values(before: Graph, after: Graph) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns two dictionaries of colours, for ``before`` and ``after`` fusion: a fused recurrent
-    node and the nodes that it replaces have the same colour.
+    """Returns the colours of nodes before and after fusion; a fused node and the nodes that it
+    replaces share one.
     """
     kept, left = (set(map(id, graph.nodes)) for graph in (before, after))
     old: dict[str, str] = {}
@@ -311,9 +311,7 @@ def number(value: float) -> str:
 
 
 def _digest(script: str) -> str:
-    """Returns a script's SHA-256 hash in base64, by which the page's Content-Security-Policy allows
-    it.
-    """
+    """Returns a script's hash, by which the page's Content-Security-Policy allows it."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -456,7 +454,7 @@ def pictures(
     notes: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
     most: int = _MOST,
 ) -> dict[str, Any]:
-    """Returns what a template shows of both graphs: pictures, lists of nodes, whether nodes were
+    """Returns a template's content for both graphs: pictures, lists of nodes, whether nodes were
     fused, and labels.
     """
     graphs = {"before": inspection.model, "after": inspection.result.model}
@@ -485,8 +483,8 @@ def _notes(
     kernels: Mapping[str, str],
     fused: Collection[str],
 ) -> dict[str, list[str]]:
-    """Returns lines about each node by its first output: types first, then kernels and reasons
-    against fusion.
+    """Returns lines about each node by its first output: types, kernels, and reasons against
+    fusion.
     """
     types = graph.types
     notes = {value.name: [_short(types[value.name])] for value in graph.inputs}

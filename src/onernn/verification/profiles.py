@@ -113,8 +113,8 @@ def mark_reached(graph: Graph, values: Values, places: Mapping[str, Array]) -> d
     """Returns masks of the elements of each output that become NaN if values have NaN where
     ``places`` is true.
 
-    Operators that stop NaN, such as comparisons, are replaced by operators that pass it on. Integer
-    outputs and outputs whose shape changes are omitted. Raises the errors of a run.
+    Operators that stop NaN, such as comparisons, are replaced. Integer outputs and outputs whose
+    shape changes are omitted. Raises the errors of a run.
     """
     changed, constants = dict(values), dict(graph.constants)
     for name, where in places.items():
@@ -188,9 +188,7 @@ class Errors:
 
 
 def errors(actual: Array, reference: Array) -> Errors:
-    """Returns the errors of two arrays over all elements that are finite in both; NaN for different
-    shapes.
-    """
+    """Returns the errors of two arrays over all elements that are finite in both."""
     if actual.shape != reference.shape or actual.size == 0:
         return Errors()
     one, other = (np.asarray(a, np.float64).reshape(-1) for a in (actual, reference))
@@ -214,7 +212,6 @@ def errors(actual: Array, reference: Array) -> Errors:
 
 
 def _middle(values: Array) -> tuple[float, float, float]:
-    """Returns the mean, the median and the 99th percentile."""
     median, high = np.percentile(values, (50, 99))
     return float(values.mean()), float(median), float(high)
 
@@ -235,10 +232,9 @@ PLACES = {
 class Profile:
     """The errors of one output in tables, whose rows are (place, max|a - b|, mean|a - b|).
 
-    A place is a time step in ``steps``, a sequence length in ``lengths``, a direction of a
-    bidirectional layer in ``directions``, and "inside" or "beyond the end" of sequences in
-    ``ends``. A table is empty if the output has no such axis. ``state``: whether the output is a
-    final state.
+    A place is a step in ``steps``, a sequence length in ``lengths``, a direction in ``directions``,
+    and "inside" or "beyond the end" of sequences in ``ends``. A table is empty if the output has no
+    such axis. ``state``: whether the output is a final state.
     """
 
     name: str
@@ -311,7 +307,6 @@ def _rows(cells: Array, key: Int64 | None) -> _Rows:
 
 
 def _halves(apart: Array, axes: Axes | None) -> _Rows:
-    """Returns one row of errors per direction of a bidirectional layer's output."""
     side = axes.direction if axes else None
     if side is None or -side > apart.ndim or apart.shape[side] % 2:
         return ()

@@ -42,8 +42,8 @@ row.
 """
 CONFIDENCE = 0.95
 _TURNS, _TIMED, _SLOWER = 12, 1.0, 1.05
-"""Limits of a speed measurement: runs of each model, and CPU seconds in all; and the ratio of times
-from which a model is called slower.
+"""Limits of a speed measurement: runs of each model, CPU seconds in all; and the ratio from which a
+model is called slower.
 """
 _PRIOR = 3
 """The number of assumed label changes that change a whole sequence; see design/0061."""
@@ -60,11 +60,9 @@ class Budget(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Budget:
-        """Reads a budget from a text.
+        """Reads a budget such as "labels 0.1%", "max_abs 0.02" or "rmse 0.001"; see `quantize`.
 
-        "labels 0.1%" is the share of labels that change, "max_abs 0.02" the largest error of any
-        output, and "rmse 0.001" the root of the mean square error over all outputs. Raises
-        `UnsupportedError` for other texts.
+        Raises `UnsupportedError` for other texts.
         """
         match = re.fullmatch(r"\s*(labels|max_abs|rmse)\s+([0-9.eE+-]+)\s*(%?)\s*", text)
         name, number, percent = match.groups() if match else ("", "", "")
@@ -83,9 +81,8 @@ class Budget(NamedTuple):
 
 
 class Numbers:
-    """Measures the error of outputs by max_abs or rmse.
-
-    ``counted``: a text that says how many values were compared.
+    """Measures the error of outputs by max_abs or rmse. ``counted``: a text of what was
+    compared.
     """
 
     def __init__(
@@ -105,11 +102,11 @@ class Numbers:
         ]
 
     def promise(self, outputs: Sequence[Feed]) -> str:
-        """Returns a statement, with its confidence, about the errors of new sequences.
+        """Returns a statement about the errors of new sequences.
 
         K sequences were measured. With confidence `CONFIDENCE`, at most a share p of all sequences
-        has a larger error than the largest of these K, where (1 - p)^K = 1 - `CONFIDENCE`. This
-        holds for any distribution of the errors.
+        has a larger error than the worst of these K, where (1 - p)^K = 1 - `CONFIDENCE`. This holds
+        for any distribution.
         """
         seen: list[float] = []
         for one, want, owners in zip(outputs, self._exact, self._owners, strict=True):
@@ -131,8 +128,8 @@ class Numbers:
         )
 
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
-        """Returns the error twice: as the error, and as the value that the budget limits. It is
-        infinite if shapes differ.
+        """Returns the error, infinite if shapes differ, twice: as the error, and as the value that
+        the budget limits.
         """
         pairs = [
             (data_of(one[name]), data_of(want))
@@ -150,11 +147,11 @@ class Numbers:
 
 
 def upper_bound(changed: float, total: float, effect: float) -> float:
-    """Returns an upper bound for the share of labels that change on new data, which holds with
-    probability `CONFIDENCE`.
+    """Returns a share of labels; with probability `CONFIDENCE`, a smaller share changes on new
+    data.
 
-    It is Poisson's exact upper limit, in Byar's approximation, for ``changed / effect`` independent
-    changes. ``total``: the number of labels; ``effect``: see `design_effect`.
+    It is Poisson's upper limit, in Byar's approximation, for ``changed / effect`` independent
+    changes among ``total`` labels; see `design_effect`.
     """
     more = changed / effect + 1
     z = NormalDist().inv_cdf(CONFIDENCE)
@@ -163,10 +160,10 @@ def upper_bound(changed: float, total: float, effect: float) -> float:
 
 
 def design_effect(changed: Array, counts: Array) -> float:
-    """Returns the number of labels that count as one independent label, because labels of a
-    sequence depend on each other.
+    """Returns how many labels count as one independent label, because labels of a sequence depend
+    on each other.
 
-    ``changed``, ``counts``: for each sequence, the changed labels and all labels. The number is the
+    ``changed``, ``counts``: changed labels and all labels of each sequence. The effect is the
     variance between sequences divided by the variance of independent labels. A few changes are
     little evidence, so `_PRIOR` changes of whole sequences are added.
     """
@@ -184,9 +181,9 @@ class Labels:
     """Measures the share of labels that change in held-out batches, and its upper bound for new
     data.
 
-    ``exact``, ``narrowest``: the outputs of each batch in float32, and with all layers in u8; the
-    latter show how many labels of one sequence change together. ``name``: see `labels_output`.
-    ``counted``: a text that says how many labels were compared.
+    ``exact``, ``narrowest``: the outputs of each batch in float32, and with all layers in u8, which
+    show how many labels of a sequence change together. ``name``: see `labels_output`. ``counted``:
+    a text of what was compared.
     """
 
     def __init__(
@@ -245,7 +242,7 @@ class Labels:
 
 
 def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
-    """Returns the index of the sequence to which each label of an output belongs, -1 for padding.
+    """Returns the sequence of each label of an output as an index, -1 for padding.
 
     Raises `UnsupportedError` if the output's axes do not tell it.
     """
@@ -274,8 +271,7 @@ def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
 
 
 def _owners_of_all(graph: Graph, feed: Feed, outputs: Feed, backend: str) -> dict[str, Int64]:
-    """Returns, for each output, the index of the sequence to which each element belongs, -1 for
-    padding.
+    """Returns the sequence of each element of each output, -1 for padding.
 
     If it is unknown for one output, the batch counts as one sequence.
     """
@@ -292,10 +288,10 @@ def _owners_of_all(graph: Graph, feed: Feed, outputs: Feed, backend: str) -> dic
 
 
 def labels_output(outputs: Feed, name: str) -> str:
-    """Returns the name of the output whose labels count.
+    """Returns the output whose labels count: ``name``, or the only output of integers, or the only
+    output.
 
-    It is ``name``, or if that is "" the only output of integers, or the only output. Raises
-    `UnsupportedError` if there are several, or if the output holds no labels.
+    Raises `UnsupportedError` if there are several, or if the output holds no labels.
     """
     arrays = {name: data_of(value) for name, value in outputs.items()}
     whole = [name for name, array in arrays.items() if array.dtype.kind in "biu"]
@@ -364,7 +360,6 @@ def observe_scales(
 
 
 def _finite(value: Batch, where: str) -> Array:
-    """Returns the array of a batch. Raises `UnsupportedError` for NaN and infinity."""
     numbers = data_of(value)
     if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
         raise UnsupportedError(f"{where} NaN or infinity; calibrate without it")
@@ -404,10 +399,10 @@ class QuantizedLayer:
 class Quantized:
     """The result of `quantize`.
 
-    ``model``: the graph; each layer has its chosen dtype. ``error``: the measured error.
-    ``counted``: what was measured. ``bound``: the value that the budget limits: for labels the
-    upper bound for new data, otherwise the error. ``promise``: a statement about new data, with its
-    confidence. ``notes``: remarks for the user. ``example``: one of the batches.
+    ``model``: the graph; each layer has its dtype. ``error``: the error on what was ``counted``.
+    ``bound``: the value that the budget limits: for labels the upper bound for new data, otherwise
+    the error. ``promise``: a statement about new data, with its confidence. ``notes``: remarks for
+    the user. ``example``: one of the batches.
     """
 
     model: Graph
@@ -555,8 +550,6 @@ class _Search:
             self.errors = Numbers(graph, batches, exact, budget.name, backend)
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
-        """Returns the graph; ``dtypes`` has the dtype of each layer."""
-
         def precision(y: str, dtype: str) -> LayerPrecision:
             if dtype == "u8 rows":  # without these, oneDNN uses one scale for all rows
                 return LayerPrecision("u8", (PartScales(),) * len(self._scales[y]))
@@ -569,9 +562,6 @@ class _Search:
         return [session.run(feed) for feed in self._batches]
 
     def trial(self, dtypes: Mapping[str, str]) -> tuple[float, float]:
-        """Returns the error of the model with these dtypes, and the value that the budget
-        limits.
-        """
         key = tuple(dtypes[y] for y in self._scales)
         if key not in self._done:
             error, bound = self.errors.of(self._outputs(dtypes))
@@ -589,8 +579,7 @@ class _Search:
     def notes_on_speed(self, dtypes: Mapping[str, str]) -> list[str]:
         """Returns a note if a run with these dtypes takes more CPU time than in float32.
 
-        It alternates runs of both on the largest batch, and compares the shortest times. The note
-        does not affect the choice.
+        It alternates both models on the largest batch. The note does not affect the choice.
         """
         both = [dict.fromkeys(self._scales, "f32"), dtypes]
         if both[0] == both[1]:
@@ -619,7 +608,6 @@ class _Search:
         return self.trial({**dict.fromkeys(self._scales, "f32"), y: dtype})[0]
 
     def within_budget(self) -> dict[str, str]:
-        """Returns the chosen dtype of each layer."""
         dtypes = dict.fromkeys(self._scales, "u8")
         while self.trial(dtypes)[1] > self._budget.limit and set(dtypes.values()) != {"f32"}:
             narrow = [y for y in self._scales if dtypes[y] != "f32"]

@@ -1,9 +1,9 @@
 """Recordings: inputs and outputs of a model in one ``.npz``.
 
 The keys are ``in__NAME`` for an input and ``lod__NAME`` for the offsets of a ragged input. Offsets
-of further LoD levels are ``lod__NAME__0``, ``lod__NAME__1``, outermost first. Outputs have
-``out__NAME`` and ``outlod__NAME`` likewise. NAME is the model's own name of an input or output. A
-number as NAME is the position of an output, unless an output has that name.
+of upper LoD levels are ``lod__NAME__0``, ``lod__NAME__1``, outermost first. Outputs have
+``out__NAME`` and ``outlod__NAME``. NAME is the model's name of an input or output; a number is the
+position of an output, unless an output has that name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_arrays(
 def open_recording(
     recording: Recording, prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
 ) -> tuple[Mapping[str, Array], str]:
-    """Returns the arrays of a recording, and the recording's name for messages."""
+    """Returns the arrays of a recording, and its name for messages."""
     if isinstance(recording, Mapping):
         return recording, "recording"
     return read_arrays(recording, prefixes), str(recording)
@@ -71,8 +71,7 @@ def read_inputs(
 def read_outputs(
     arrays: Mapping[str, Array], outputs: Iterable[Value], file: str = ""
 ) -> dict[str, Batch]:
-    """Returns the recorded outputs by the model's names; outputs that were not recorded are
-    omitted.
+    """Returns the recorded outputs by the model's names; outputs may be missing.
 
     Raises `ModelFormatError` for an unknown output, or if no output was recorded.
     """
@@ -105,8 +104,8 @@ def rename_recording(
     """Returns the recording with the model's names. ``names``: the recorded names by the model's
     names.
 
-    ``known``: names that the recording may lack, because a second model has them. Raises
-    `UnsupportedError` for any other recorded name that the recording lacks.
+    ``known``: names that the recording may lack. Raises `UnsupportedError` for other names that it
+    lacks.
     """
     if not names:
         return recording

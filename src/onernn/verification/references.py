@@ -134,8 +134,8 @@ class Against:
 
 
 def live_against(model: object, graph: Graph) -> Against:
-    """Returns a reference that runs a live model, such as a torch.nn.Module; its outputs have
-    ``graph``'s names, in order.
+    """Returns a reference that runs a live model, such as a torch.nn.Module; its outputs are named
+    by ``graph``, in order.
 
     Raises `UnsupportedError` for an object of an unknown framework.
     """
@@ -196,10 +196,10 @@ def run_framework(
     kind: str, path: str, params: str | None, feed: Batches, names: list[str]
 ) -> dict[str, Batch]:
     """Returns the outputs of a model, run by a framework in a process of its own. ``names``: the
-    outputs' names, in order.
+    outputs' names.
 
-    Raises `MissingDependencyError` if the framework is not installed. Raises `UnsupportedError`
-    with the framework's message if it does not run the model or crashes.
+    Raises `MissingDependencyError` if the framework is not installed, `UnsupportedError` with its
+    message if it does not run the model or crashes.
     """
     with tempfile.TemporaryDirectory() as folder:
         taken, results, said = (str(Path(folder, name)) for name in ("in.npz", "out.npz", "said"))
@@ -235,9 +235,7 @@ def run_framework(
 
 
 def _crash(kind: str, done: subprocess.CompletedProcess[str]) -> str:
-    """Returns a message about a process that ended without one: its exit status and its last line
-    of output.
-    """
+    """Describes a crash of a process: its exit status and its last line of output."""
     how = f"exit status {done.returncode}"
     if done.returncode < 0:
         how = f"signal {-done.returncode}, {signal.Signals(-done.returncode).name}"

@@ -297,10 +297,10 @@ class Conformance:
     """Tests of one adapter; subclass it under a name that pytest collects.
 
     Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``. The tests
-    compare the outputs with those that onernn's float64 reference computes from the weights; if one
-    method is missing, the case itself replaces it. The attributes declare what the adapter and its
-    framework support; by default, everything. Any other failure must be in the file of known
-    failures. No test is skipped because it raises, and a known failure that passes is an error.
+    compare the outputs with those that onernn's float64 reference computes from the weights; the
+    case replaces a missing method. The attributes declare what the adapter and its framework
+    support; by default, everything. Any other failure must be in the file of known failures. No
+    test is skipped because it raises, and a known failure that passes is an error.
 
     >>> from onernn.backend import reference_stack
     >>> from onernn.verification.suite import Conformance
@@ -366,7 +366,6 @@ class Conformance:
 
     @classmethod
     def _title(cls) -> str:
-        """Returns the class's name without "Test", and the framework with its version."""
         name = cls.__name__.removeprefix("Test")
         if not cls.framework:
             return name
@@ -382,8 +381,8 @@ class Conformance:
         return cls.empty_sentences
 
     def test_conforms(self, combination: Combination) -> None:
-        """Compares the layer's outputs with outputs computed from its weights, for several batches
-        in a row.
+        """Compares the layer's outputs with outputs computed from its weights, for several
+        batches.
         """
         import pytest
 
@@ -430,7 +429,6 @@ class Conformance:
 
     @classmethod
     def _read_known_failures(cls, names: set[str]) -> dict[str, str]:
-        """Returns the reason of each known failure, by the name of the case."""
         if cls.known_failures is None:
             return {}
         file = Path(inspect.getfile(cls)).parent / cls.known_failures
@@ -473,9 +471,7 @@ class Conformance:
             yield what, each, self._outputs(layer, each), truth
 
     def _outputs(self, layer: Any, case: Case) -> _Result:
-        """Returns what `outputs` returns. Raises `TypeError` if it has a wrong type; the message
-        names the right one.
-        """
+        """Returns the result of `outputs`. Raises `TypeError` if it has a wrong type."""
         try:
             returned = self.outputs(layer, case)
         except Exception as error:
@@ -526,7 +522,6 @@ _REFUSING_EMPTY = ("torch",)
 
 
 def _describe(value: Any) -> str:
-    """Returns the type of a value as text, with its shape or its elements."""
     name = type(value).__name__
     if isinstance(value, tuple | list):
         return f"{name} of {len(value)}: {', '.join(map(_describe, value[:4]))}"

@@ -35,9 +35,7 @@ from onernn.verification.comparing import Batches, Tolerance, all_pass, largest_
 Values = Mapping[str, Any]
 _Packed = dict[tuple[int, RnnSpec], Stack | None]
 _PACKED: WeakKeyDictionary[Graph, _Packed] = WeakKeyDictionary()
-"""For each graph, the packed weights of its layers, which runs of changed copies of the graph
-share.
-"""
+"""For each graph, the packed weights of its layers, which changed copies of the graph share."""
 
 
 def trace(graph: Graph, feed: Batches, backend: str = "reference") -> dict[str, Any]:
@@ -52,10 +50,9 @@ def trace(graph: Graph, feed: Batches, backend: str = "reference") -> dict[str, 
 
 
 class _Run(Session):
-    """A session for one of many runs of a search.
+    """A session that fuses nothing and uses one thread, because a search runs many of them.
 
-    It fuses nothing, and uses one thread, because other runs need the cores. ``packed``: packed
-    layers by weights and spec; several runs share this dictionary.
+    ``packed``: packed layers by weights and spec, which several runs share.
     """
 
     def __init__(self, graph: Graph, backend: str, packed: _Packed) -> None:
@@ -72,9 +69,10 @@ class _Run(Session):
 
 
 def rerun(graph: Graph, known: Graph, values: Values, backend: str = "reference") -> dict[str, Any]:
-    """Returns the outputs of a graph that is a copy of ``known`` with some nodes changed.
+    """Returns the outputs of a changed copy of the graph ``known``, of which ``values`` are all
+    values.
 
-    ``values``: all values of a run of ``known``. Only changed nodes and nodes after them run.
+    Only changed nodes and nodes after them run.
     """
     old = set(map(id, known.nodes))
     changed: set[str] = set()
@@ -97,7 +95,7 @@ def run_nodes(
     packed: _Packed | None = None,
 ) -> dict[str, Any]:
     """Returns the outputs of a graph after a run of these nodes only; ``values`` has the results of
-    all other nodes.
+    the rest.
     """
     computed = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name} - computed
@@ -167,10 +165,10 @@ _ONCE = Size.of(1)
 def size_layers(
     graph: Graph, types: Mapping[str, Type], turns: Size | None = _ONCE
 ) -> Iterator[tuple[Node, Size | None]]:
-    """Yields each recurrent layer, and each loop with states, with its number of steps.
+    """Yields each recurrent layer and each loop with states, with its number of steps by the types,
+    or None.
 
-    The types imply the number; it is None if they leave it open. ``turns``: the number of times
-    that the graph itself runs: a loop runs its body several times.
+    ``turns``: how many times the graph itself runs: a loop runs its body several times.
     """
     for node in graph.nodes:
         given = [types[name] if name else None for name in node.inputs]
@@ -196,9 +194,7 @@ def size_layers(
 
 
 def _longest(graph: Graph, types: Mapping[str, Type], x: Type) -> Size | None:
-    """Returns the size T of a layer's input. If SequenceUnpad made the input, it is T of the padded
-    array.
-    """
+    """Returns T of a layer's input; if SequenceUnpad made the input, T of the padded array."""
     if x.lod == ():
         return x.shape[0] if x.shape else None
     made = x.lod[-1].rpartition(".")[0] if x.lod else ""
@@ -245,10 +241,10 @@ class StepCounter(Session):
         return super().run(inputs, keep)
 
     def count_by_types(self, inputs: Feed) -> bool:
-        """Counts the steps that a run of these inputs would make, and returns whether their shapes
-        tell all counts.
+        """Counts the steps of a run of these inputs without the run; returns whether shapes tell
+        all counts.
 
-        Nothing runs. For ragged values, loops and branches it returns False.
+        For ragged values, loops and branches it returns False.
         """
         self._counts.clear()
         if any(node.op in ("Loop", "If") for node in self.graph.nodes):
@@ -334,9 +330,8 @@ def map_arrays(graph: Graph, change: Callable[[Array], Array]) -> Graph:
 
 
 def rename_values(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """Returns the graph with its inputs and outputs renamed.
-
-    If a value inside the graph already has a new name, it is renamed to NAME@inside.
+    """Returns the graph with its inputs and outputs renamed; a value that already has a new name
+    becomes NAME@inside.
     """
     border = {value.name for value in (*graph.inputs, *graph.outputs)}
     inside = {name for node in graph.nodes for name in node.outputs} - border

@@ -118,7 +118,7 @@ class Evidence:
 
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
-        """The errors of each output by step, sequence length and direction."""
+        """The errors of each output by step, length and direction."""
         result = axes_of(self.mine.graph, self.mine.values)
         there = self.theirs and axes_of(self.theirs.graph, self.theirs.values)
         profiles = []
@@ -158,8 +158,8 @@ class Report:
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """A message for each layer that ran one step although its shape allows more; then matching
-        outputs prove too little.
+        """A message for each layer that ran one step although its shape allows more: then a match
+        proves too little.
         """
         return tuple(
             f"{each}, too few to compare: it needs a sequence of 2 steps or more"
@@ -195,15 +195,15 @@ class Report:
 
     @property
     def layers(self) -> tuple[NodeComparison, ...]:
-        """The comparison of each pair of matched nodes, in the model's order. If outputs match,
-        reading it runs both models.
+        """The comparison of each pair of matched nodes; if outputs match, reading it runs both
+        models.
         """
         return self._show("layers")
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """The errors of each output by step, sequence length and direction. If outputs match,
-        reading it runs both models.
+        """The errors of each output by step, length and direction; if outputs match, reading it
+        runs both models.
         """
         return self._show("profiles")
 
@@ -391,8 +391,8 @@ def _add_short_batch(
 
 @dataclass(frozen=True)
 class _Case:
-    """One comparison: the model's inputs, the batches from which they come, the reference's
-    outputs, and notes.
+    """One comparison: the model's inputs, taken from ``all_inputs``, the reference's outputs, and
+    notes.
     """
 
     inputs: dict[str, Batch]
@@ -404,7 +404,6 @@ class _Case:
 def _report_on(
     graph: Graph, runner: Session, dtype: str, atol: float | None, rtol: float | None, case: _Case
 ) -> Report:
-    """Returns the report on one batch; it has no causes."""
     inputs, reference = case.inputs, case.reference
     actual = runner.run(inputs)
     compared = compare_outputs(graph, inputs, actual, reference.outputs, atol, rtol, dtype)
@@ -473,9 +472,8 @@ def compare_outputs(
     rtol: float | None,
     dtype: str = "f32",
 ) -> Compared:
-    """Compares a model's outputs for ``inputs`` with a reference's outputs.
-
-    If outputs differ under a default tolerance, `rounding` widens the tolerance.
+    """Compares a model's outputs with a reference's. If they differ under a default tolerance,
+    `rounding` widens it.
     """
     pairs, notes = outputs_for([value.name for value in graph.outputs], reference)
     names = {name: theirs for name, (theirs, _) in pairs.items()}
@@ -573,7 +571,6 @@ def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
 
 
 def _both(model: Graph, against: Against, all_inputs: Batches, progress: Progress) -> _Case:
-    """Returns the case in which both models run on ``all_inputs``."""
     theirs, notes = feed_for(against.graph.inputs, all_inputs, "the reference")
     mine, more = feed_for(model.inputs, all_inputs, "the model")
     reference = against.run(theirs, progress)
@@ -585,8 +582,8 @@ def _both(model: Graph, against: Against, all_inputs: Batches, progress: Progres
 
 _DRAWS = 3
 _MULTIPLE = 8
-"""Factor from a measured effect to the tolerance: an implementation rounds at many steps, a
-measurement once.
+"""Factor from a measured effect to a tolerance: implementations round at many steps, a measurement
+once.
 """
 _MOST = 1e-3
 """The tolerance is at most this part of the largest output: a chaotic model cannot be compared, and
@@ -603,8 +600,8 @@ def rounding(
     """Returns the tolerance of each output, widened for rounding errors.
 
     It moves each float of inputs and weights by one unit in the last place of float32, up or down
-    at random. The tolerance is `_MULTIPLE` times the largest change of an output, but at most
-    `_MOST` of its largest value.
+    at random. The tolerance is `_MULTIPLE` times the largest change, but at most `_MOST` of the
+    output's largest value.
     """
     out = dict(asked)
     rng = np.random.default_rng(0)
@@ -637,7 +634,6 @@ def _wider(tolerance: Tolerance, one: Batch, other: Batch, want: Batch) -> Toler
 
 
 def _move_floats(array: Array, rng: np.random.Generator) -> Array:
-    """Returns the array with each float moved by one unit in the last place, up or down."""
     if array.dtype.kind != "f":
         return array
     eps = np.finfo(np.float32).eps

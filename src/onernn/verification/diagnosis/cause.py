@@ -98,8 +98,8 @@ class Edit:
 
     @classmethod
     def between(cls, graph: Graph, other: Graph) -> Edit:
-        """Returns the edit that changes ``graph`` to ``other``. Unchanged nodes must be the same
-        objects in both.
+        """Returns the edit that changes ``graph`` to ``other``; both share the objects of unchanged
+        nodes.
         """
         kept = {id(node) for node in graph.nodes} & {id(node) for node in other.nodes}
         names = {value.name for value in graph.inputs}
@@ -173,10 +173,10 @@ class Cause:
 
 
 def undo_causes(model: Graph, causes: Iterable[Cause]) -> Graph:
-    """Returns the model without these faults: its graph as it was read, or its fused and expanded
-    graph, edited.
+    """Returns the model without these faults: its graph as read, or its fused and expanded graph,
+    edited.
 
-    Raises `UnsupportedError` if the model cannot be changed so that a fault disappears.
+    Raises `UnsupportedError` if a fault cannot be undone in the model.
     """
     result = list(causes)
     for cause in result:

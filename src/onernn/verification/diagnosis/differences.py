@@ -81,8 +81,7 @@ def by_node(chosen: Sequence[Difference]) -> Iterator[list[Difference]]:
 
 
 def _join_layouts(groups: Iterable[list[Difference]]) -> list[list[Difference]]:
-    """Returns the lists of differences; a GateLayout's list is joined to the list of the layer that
-    reads it.
+    """Returns the lists; a GateLayout's list is joined to the list of the layer that reads it.
 
     Both hold the signs of the gates' weights, so one fault changes both.
     """
@@ -179,9 +178,8 @@ def smallest(
 ) -> list[Sequence[Difference]]:
     """Returns the fewest groups of differences found with which outputs pass.
 
-    It tries to omit all groups of wiring, then half of the others at a time, then smaller parts,
-    single groups and pairs. Pairs matter, because exporters often write two differences that cancel
-    each other.
+    It tries to omit all wiring, then half of the rest at a time, then smaller parts, single groups
+    and pairs: exporters often write two differences that cancel each other.
     """
     needed = list(groups)
 
@@ -320,7 +318,6 @@ class Names:
         return places(self.matching.graph), places(self.matching.other)
 
     def _layers(self, node: Node) -> list[tuple[LayerName, Recurrent]]:
-        """Returns each layer and direction of a recurrent node with its name."""
         rnn = Recurrent.of(node)
         if rnn.y in self.parts:
             return [(self.parts[rnn.y], rnn)]
@@ -493,8 +490,8 @@ def _agree(every: Sequence[Named]) -> Iterator[Named]:
 
 
 def _sources(graph: Graph, name: str) -> list[str]:
-    """Returns the names of a value and of the values from which it was sliced, reshaped or copied;
-    the original is last.
+    """Returns a value, and the values from which it was sliced, reshaped or copied; the original is
+    last.
     """
     names = [name]
     while (maker := graph.producer(name)) and (

@@ -21,9 +21,7 @@ from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 
 CLOSE = 1e-6
-"""Arrays are equal up to this part of the largest element: folding one constant into another
-rounds.
-"""
+"""Arrays are equal up to this part of the largest element, because folding of constants rounds."""
 _SAMPLE = 2048
 """Number of elements that are compared first, because a sample shows most differences."""
 
@@ -85,10 +83,7 @@ def bias_of(spec: RnnSpec, weights: RnnWeights) -> Array:
 
 
 def merge_rows(bias: Array) -> Array:
-    """Returns a bias of an LBR cell whose candidate has one bias.
-
-    The recurrent bias, which the reset gate multiplies, is added to the input bias and becomes 0.
-    """
+    """Returns a bias of an LBR cell whose candidate's recurrent bias is added to its input bias."""
     out = bias.copy()
     out[..., 2, :] += out[..., 3, :]
     out[..., 3, :] = 0
@@ -99,11 +94,11 @@ def merge_rows(bias: Array) -> Array:
 
 
 def in_arrays(fault: PartFault, names: tuple[str, ...] = (), text: str = "") -> LayerFault:
-    """Returns the fault of a layer that applies an array's fault to the arrays ``names``, by
-    default to all weights and the bias.
+    """Returns the fault of a layer that has ``fault`` in the arrays ``names``, by default in all
+    weights and the bias.
 
-    A layer that lacks one of ``names`` cannot have the fault. A layer whose input is already
-    projected has an identity matrix as its input weights.
+    A layer without one of ``names`` cannot have it. If the input is already projected, its weights
+    are the identity.
     """
 
     def apply(layer: Layer) -> Layer | None:
@@ -245,8 +240,8 @@ def resets(spec: RnnSpec) -> Iterator[LayerFault]:
 
 
 def _reset_later(layer: Layer, inside: float) -> Layer | None:
-    """Applies the reset gate after the product. ``inside``: the part of the candidate's bias that
-    the gate multiplies.
+    """Moves the reset gate after the product. ``inside``: the part of the candidate's bias that it
+    multiplies.
     """
     spec, weights = layer
     bias = weights.bias
@@ -401,11 +396,11 @@ def relate(one: Array, other: Array) -> Relation:
 
 
 def _rule(one: Array, other: Array, verb: str) -> tuple[str, str, float]:
-    """Returns the rule by which floats differ from the reference's floats, a text of the rule, and
-    the largest difference.
+    """Returns how floats differ from the reference's floats: a rule, its text, and the largest
+    difference.
 
-    The rule is "zeroed", "scaled", "shifted" or "". The largest difference is 0 if the text tells
-    the difference. ``verb``: "is" or "are".
+    The rule is "zeroed", "scaled", "shifted" or "". The difference is 0 if the text tells it.
+    ``verb``: "is" or "are".
     """
     if not one.any():
         return "zeroed", f"{verb} zero, the reference's {verb} not", 0.0
@@ -446,9 +441,7 @@ def _narrow_type(one: Array, other: Array) -> str:
 
 
 def _factor(one: Array, other: Array) -> float:
-    """Returns the factor between an array and the reference's; 0 if elements have different
-    factors.
-    """
+    """Returns the factor between two arrays, 0 if it is not the same for all elements."""
     square = float(np.vdot(other, other))
     factor = float(np.vdot(one, other)) / square if square else 0.0
     plain = abs(factor - 1) > _CLEAR * CLOSE and factor != 0
@@ -456,9 +449,7 @@ def _factor(one: Array, other: Array) -> float:
 
 
 def _shift(one: Array, other: Array) -> float | None:
-    """Returns the difference of all elements from the reference's; None if they have different
-    differences.
-    """
+    """Returns the difference of two arrays, None if it is not the same for all elements."""
     apart = one.astype(np.float64) - other
     middle = float(np.median(apart))
     spread = np.abs(apart - middle).max(initial=0)
@@ -542,9 +533,7 @@ def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Arr
 
 
 def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, float]:
-    """Returns the names of the gates that differ, "" if all do, and the result of `_rule` for these
-    gates.
-    """
+    """Returns the names of the gates that differ, "" if all do, and their `_rule`."""
     rows = [k for k in range(one.shape[-2]) if not alike(one[..., k, :], other[..., k, :])]
     gates = spec.cell.gates
     listed = [
@@ -558,7 +547,6 @@ def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, fl
 
 
 def _relate_biases(spec: RnnSpec, one: Array, other: Array) -> Relation:
-    """Returns the difference between the biases of two layers."""
     two = spec.cell.linear_before_reset and one.shape[-2] == spec.cell.bias_rows
     for fault in bias_faults(two):
         for mine, theirs, where in ((one, other, " "), (other, one, ", in the reference, ")):
@@ -572,7 +560,6 @@ _OF_RULES = {"zeroed": "bias_zeroed", "shifted": "bias_shifted"}
 
 
 def _relate_numbers(spec: RnnSpec, name: str, one: Array, other: Array) -> Relation:
-    """Returns the difference between weights or biases if no known fault explains it."""
     called = "biases" if name == "bias" else _CALLED[name]
     if one.shape != other.shape:
         said = f"has {called} of shape {one.shape}, the reference {other.shape},"

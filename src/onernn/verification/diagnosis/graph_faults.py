@@ -100,9 +100,7 @@ def graph_faults(site: Site) -> Iterator[GraphFault]:
 
 
 def _return_final_states(site: Site) -> Iterator[GraphFault]:
-    """Yields faults whose change makes an output return a final state in place of an unchanged
-    input.
-    """
+    """Yields faults whose change returns final states in place of unchanged inputs."""
     inputs = {value.name for value in site.graph.inputs}
     outputs = [value.name for value in site.graph.outputs]
     same = [name for name in outputs if _source(site.graph, name) in inputs]
@@ -156,8 +154,8 @@ def _drop_states() -> Iterator[GraphFault]:
 
 
 def _feed_states(site: Site) -> Iterator[GraphFault]:
-    """Yields faults whose change makes inputs initial states of layers without one; inputs that no
-    node reads come first.
+    """Yields faults whose change makes inputs initial states of layers; inputs that no node reads
+    come first.
     """
     bare = _bare(site)
     if not bare:
@@ -188,8 +186,7 @@ def _bare(site: Site) -> list[Recurrent]:
 def _begin(site: Site, names: tuple[str, ...], only_cell: bool, lengths: str) -> Graph | None:
     """Uses inputs (L*D, N, O) as initial states of all layers, or of this group's layers.
 
-    ``lengths``: the input with the lengths of sequences; sequences of length zero then begin with
-    zeros.
+    ``lengths``: the lengths of sequences; sequences of length zero then begin with zeros.
     """
     bare, places = _bare(site), {name: index for index, name in enumerate(site.trial.parts)}
     steps = _lengths(site.trial.all_inputs)[lengths] > 0 if lengths else None
@@ -325,11 +322,10 @@ def _source(graph: Graph, name: str) -> str:
 
 
 def _mask(site: Site, lengths: Int64, name: str, zeros: bool, only_backward: bool) -> Graph | None:
-    """Makes layers with padded inputs stop at these lengths; returns None if the lengths do not
-    fit.
+    """Makes layers with padded inputs stop at these lengths; returns None if they do not fit.
 
-    ``name``: the value of the graph with these lengths, or "". ``zeros``: the final state of a
-    sequence of length zero is 0, not its initial state.
+    ``name``: the value of the graph with the lengths, or "". ``zeros``: a sequence of length zero
+    ends with the state 0, not with its initial state.
     """
     constants: dict[str, Array] = {} if name else {f"lengths{GIVEN}": lengths}
     name = name or f"lengths{GIVEN}"
@@ -384,9 +380,7 @@ def _ends(site: Site) -> dict[str, tuple[str, Int64]]:
 
 
 def _lengths(all_inputs: Batches) -> dict[str, Int64]:
-    """Returns inputs that may be lengths: the lengths of ragged inputs, and integers (N,) that are
-    not negative.
-    """
+    """Returns inputs that may be lengths: lengths of ragged inputs, and integers (N,) from 0 on."""
     lengths: dict[str, Int64] = {}
     for name, value in all_inputs.items():
         array = value.lengths if isinstance(value, Ragged) else np.asarray(value)

@@ -198,10 +198,10 @@ class Matching:
 def match(graph: Graph, other: Graph, values: tuple[Values, Values]) -> Matching:
     """Matches the nodes of two graphs; ``values``: all values of a run of each graph.
 
-    Nodes with equal settings and constants that read equal values are matched first. The others are
-    matched in order of the graph, by the similarity of their constants, attributes and names. The
-    last axes of their outputs must have equal sizes; for views, such as Reshape, all axes must. If
-    outputs of different operators are equal in both runs, no pair of nodes may contradict this.
+    Nodes with equal settings, constants and inputs are matched first. The others are matched in
+    order, by the similarity of their constants, attributes and names. The last axes of their
+    outputs must have equal sizes; for views, such as Reshape, all axes must. If outputs of
+    different operators are equal in both runs, no pair may contradict this.
     """
     mine, theirs = ([Operation(each, node) for node in each.nodes] for each in (graph, other))
     inputs = pair_inputs(graph.inputs, other.inputs)
@@ -285,9 +285,7 @@ def _align(
 
 
 def _are_apart(one: Operation, other: Operation, same: Mapping[str, str]) -> bool:
-    """Returns whether one node makes a value, and the other does not make the equal value of its
-    graph.
-    """
+    """Returns whether only one of both nodes makes a value that is equal in both graphs."""
     sides = one.node.outputs, other.node.outputs
     return any((mine in sides[0]) != (theirs in sides[1]) for mine, theirs in same.items())
 
@@ -303,8 +301,8 @@ def _score(one: Operation, other: Operation, values: Mapping[str, str]) -> float
 
 
 def _sizes(each: Operation, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Returns the size of the last axis of a node's first output; for views, all sizes; for layers
-    (), see `kind`.
+    """Returns the last axis of a node's first output, all axes for views, none for layers (see
+    `kind`).
     """
     if each.is_layer:
         return ()
@@ -314,9 +312,7 @@ def _sizes(each: Operation, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int,
 
 
 def _is_strange(one: Operation, other: Operation, values: Mapping[str, str]) -> bool:
-    """Returns whether only the kind of two nodes is the same: their settings, arrays, names and
-    inputs differ.
-    """
+    """Returns whether two nodes have only their kind in common."""
     if one.is_layer or (one.settings == other.settings and one.numbers == other.numbers):
         return False
     named = any(name in other.node.outputs for name in one.node.outputs if name)
@@ -350,11 +346,10 @@ order.
 def equal_values(
     pairs: Mapping[str, str], graph: Graph, other: Graph, theirs: Values
 ) -> dict[str, str]:
-    """Returns ``pairs`` with further pairs of equal values that different operators make.
+    """Returns ``pairs`` and further pairs of equal values that different operators make.
 
-    Exporters write one function with different operators. To ignore faults before these operators,
-    the model's operators run on values of the reference. ``theirs``: all values of the reference's
-    run.
+    Exporters write one function in different ways. The model's operators run on values of the
+    reference, to ignore earlier faults. ``theirs``: all values of the reference's run.
     """
     taken = set(pairs.values())
     recomputed = _recompute(pairs, graph, theirs)

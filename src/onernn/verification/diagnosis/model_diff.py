@@ -32,8 +32,8 @@ from onernn.verification.tracing import LayerName, Trial, Values, fast_backend, 
 from onernn.verification.verifying import Evidence
 
 _BATCHES = 3
-"""Maximum number of batches for a search. The causes found on one batch may be too few on the next
-one, which then joins the search.
+"""Maximum number of batches for a search: a batch on which the found causes are too few joins the
+search.
 """
 _SHARED = ("weights_rounded", "states_exchanged", "layers_exchanged")
 """Ids of faults that usually affect several nodes."""
@@ -42,13 +42,12 @@ _MASK = 8
 
 
 def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
-    """Returns the differences of both models that together explain the outputs, as causes.
+    """Returns the differences of both models that together explain the outputs, as causes; () if
+    none do, or without a second model.
 
-    The result is empty if they do not explain the outputs, or if the reference is not a model.
-    After the time ``ends`` they are candidates: fewer differences may explain the outputs.
-
-    It compares operators of the files first. If these explain nothing, or one file lacks some of
-    them, it compares the layers of the fused and expanded graphs.
+    After the time ``ends`` they are candidates: fewer differences may explain the outputs. It
+    compares operators of the files first. If these explain nothing, or one file lacks some of them,
+    it compares the layers of the fused and expanded graphs.
     """
     best: tuple[Cause, ...] = ()
     if evidence.theirs is None:
@@ -64,9 +63,7 @@ def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
 
 
 def _count_unmatched(causes: Sequence[Cause]) -> int:
-    """Returns a weight for causes that are operators of one file only: other operators may compute
-    the same.
-    """
+    """Returns a weight of the causes that are operators of one file only."""
     weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
     return sum(weights.get(each.id, 0) for each in causes)
 
@@ -304,7 +301,6 @@ def shuffle(inputs: Batches, seed: int, lengths: bool) -> Batches:
 
 
 def _together(every: Sequence[Named]) -> Iterator[list[Named]]:
-    """Yields lists of names; each list is one cause."""
     groups: dict[Relation, list[Named]] = {}
     for each in every:
         groups.setdefault(each.shared, []).append(each)
