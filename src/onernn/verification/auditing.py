@@ -1,4 +1,6 @@
-"""Known faults of a model's own framework that affect the model, and the error that they make."""
+"""Finds known faults of a model's own framework that affect the model, and measures the errors that
+they cause.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,12 @@ from onernn.verification.tracing import trace
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault and its place. ``outputs``: the outputs with the fault, compared with the outputs
-    without it.
+    """A known fault, and the operator that has it.
 
-    ``counts``: whether a run on one of the framework's paths returns wrong results, or fails. A
-    cost, an exporter's fault, and a fault without effect on this batch are listed and do not count.
+    ``outputs``: the outputs with the fault, compared with the outputs without it. ``counts``:
+    whether a run in one of the framework's modes (``paths``) returns wrong results or fails. A
+    fault that only costs time, an exporter's fault and a fault without effect on these inputs do
+    not count.
     """
 
     fault: str
@@ -46,7 +49,9 @@ class Finding:
 
     @property
     def max_abs(self) -> float | None:
-        """The largest difference in any output; None: none was computed, NaN: not comparable."""
+        """The largest difference in any output; None if no output was computed, NaN if one is not
+        comparable.
+        """
         errors = [output.max_abs for output in self.outputs]
         return math.nan if any(map(math.isnan, errors)) else max(errors, default=None)
 
@@ -57,10 +62,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The findings, and for each path the outputs under all of its faults together.
+    """The findings of an audit; the report is true if no fault counts.
 
-    ``batch``: the inputs of the runs. ``ways``: a description of each path. True if no fault
-    counts.
+    ``batch``: a description of the inputs. ``paths``: for each of the framework's modes, such as
+    with or without fusion passes, the comparison of the outputs with all its faults. ``ways``: a
+    description of each mode.
 
     `audit` returns it, with an example.
     """
@@ -98,15 +104,15 @@ def audit(
     """Finds known faults of stock Paddle or MXNet that affect a saved model, and faults of ONNX
     files.
 
-    It needs no framework.
+    The framework need not be installed.
 
     ``model``: a file for `load`, or the result of `load`, whose file is read again; ``params`` and
-    ``rules``: see `load`. ``data``: a recording, of which the inputs are used; without it the audit
-    makes ragged inputs with an empty sequence. The audit repeats each fault on the reference, first
-    by itself, then all faults of a path together.
+    ``rules``: see `load`. ``data``: a recording, whose inputs are used; without it the audit
+    generates ragged inputs with an empty sequence. The audit simulates each fault on the NumPy
+    reference, first by itself, then all faults of a mode of the framework together.
 
     Raises `ModelFormatError` if the file is not a model or the recording does not fit. Raises
-    `UnsupportedError` if an operator cannot run, or if no inputs can be made.
+    `UnsupportedError` if an operator cannot run, or if no inputs can be generated.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -125,7 +131,9 @@ def audit(
 
 
 class AuditRun:
-    """A model on one batch: its documented outputs, and its outputs under known faults."""
+    """A model with one batch: it computes the documented outputs, and the outputs with known
+    faults.
+    """
 
     def __init__(self, model: FaultyModel[Any], data: Recording | None = None) -> None:
         self.model = model
@@ -150,11 +158,11 @@ class AuditRun:
             self.batch = "none: nothing had to be computed"
 
     def faults_on(self, path: str) -> list[FrameworkFault[Any]]:
-        """Returns the faults that change numbers on one of the framework's paths."""
+        """Returns the faults that change the results of one of the framework's modes."""
         return [f for f in self.model.faults if path in f.paths and f.effect == "wrong"]
 
     def outputs(self, faults: Sequence[FrameworkFault[Any]]) -> dict[str, Batch]:
-        """Returns the outputs that the framework computes under some of its faults."""
+        """Returns the outputs of the model with these faults."""
         graph = self.model.with_faults(faults, self.values)
         values = _values(graph, {value.name: self.feed[value.name] for value in graph.inputs})
         return {output.name: values[output.name] for output in graph.outputs}

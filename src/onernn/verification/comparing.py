@@ -1,4 +1,4 @@
-"""Whether two outputs are the same, under a tolerance that has a reason."""
+"""Compares a model's outputs with reference outputs, under a tolerance for each dtype."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
 
 Batches = Mapping[str, Batch]
-"""Inputs or outputs of a model, by name."""
+"""Arrays or ragged batches of a model's inputs or outputs, by name."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """|a - b| <= atol + rtol * max|reference|."""
+    """The allowed difference of an output: |a - b| <= atol + rtol * max|reference|."""
 
     atol: float
     rtol: float
 
 
 TOLERANCES = {
-    "f32": Tolerance(1e-6, 1e-5),  # a few rounding errors of sums of some hundred terms
-    "bf16": Tolerance(1e-6, 2e-2),  # 8 bits of mantissa, a few roundings a step
-    "f16": Tolerance(1e-6, 4e-3),  # 11 bits
-    "u8": Tolerance(2e-2, 0.0),  # a state in [-1, 1] has steps of 1/127
-    # Derived in design/0034: six deviations of a sum of rounding errors.
-    "int8-dynamic": Tolerance(2e-2, 0.0),  # both factors in steps of 1/127 of their largest
-    "int8-weights": Tolerance(1.4e-2, 0.0),  # one factor: half of the variance
+    "f32": Tolerance(1e-6, 1e-5),  # a few rounding errors in sums of some hundred terms
+    "bf16": Tolerance(1e-6, 2e-2),  # 8 bits of mantissa; each step rounds a few times
+    "f16": Tolerance(1e-6, 4e-3),  # 11 bits of mantissa
+    "u8": Tolerance(2e-2, 0.0),  # int8 stores a state in [-1, 1] in steps of 1/127
+    # design/0034 derives both: six standard deviations of a sum of rounding errors.
+    "int8-dynamic": Tolerance(2e-2, 0.0),  # rounds both factors to 1/127 of their largest element
+    "int8-weights": Tolerance(1.4e-2, 0.0),  # rounds only the weights: half of the variance
 }
 
 
-_OF_OUTPUTS = {"float16": "f16"}  # NumPy's name of a narrow dtype, and the tolerance's
+_OF_OUTPUTS = {"float16": "f16"}  # a narrow dtype's name in NumPy and in `TOLERANCES`
 
 
 def tolerance_of(dtype: str, atol: float | None, rtol: float | None, *outputs: Batch) -> Tolerance:
-    """Returns the default tolerance of a dtype, except for the values that a caller sets; other
-    dtypes have none.
+    """Returns the tolerance of a dtype: ``atol`` and ``rtol``, or the default for each that is
+    None.
 
-    ``outputs``: the arrays to compare. If one has a narrow dtype, its values are rounded, so the
-    relative default is wider.
+    Defaults are in `TOLERANCES`, or 0. If one of the ``outputs`` to compare is float16, the default
+    ``rtol`` is at least float16's.
     """
     default = TOLERANCES.get(dtype, Tolerance(0, 0))
     for output in outputs:
@@ -61,8 +61,10 @@ def tolerance_of(dtype: str, atol: float | None, rtol: float | None, *outputs: B
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """One output's verdict. ``max_rel`` is max|a-b| / max|reference|; ``reason``: why it
-    failed.
+    """The verdict on one output: whether it matches its reference.
+
+    ``max_abs`` is max|a-b|, ``max_rel`` is max|a-b| / max|reference|, and ``reason`` says why the
+    output failed.
     """
 
     name: str
@@ -73,7 +75,7 @@ class OutputComparison:
 
     @classmethod
     def incomparable(cls, name: str, reason: str) -> OutputComparison:
-        """Returns the verdict on outputs whose difference cannot be measured."""
+        """Returns a failed verdict for an output whose difference cannot be measured."""
         return cls(name, False, np.nan, np.nan, reason)
 
     def as_json(self) -> dict[str, Any]:
@@ -83,8 +85,8 @@ class OutputComparison:
 
 
 def differences(actual: Array, reference: Array) -> Array:
-    """Returns |a - b| in float64: 0 for the same infinity or NaN in both, infinite for one in only
-    one of them.
+    """Returns |a - b| in float64: 0 for two NaN or two equal infinities, infinite for other pairs
+    with NaN or infinity.
     """
     one, other = np.asarray(actual, np.float64), np.asarray(reference, np.float64)
     with np.errstate(invalid="ignore"):
@@ -94,8 +96,10 @@ def differences(actual: Array, reference: Array) -> Array:
 
 
 def compare(name: str, actual: Batch, reference: Batch, tolerance: Tolerance) -> OutputComparison:
-    """Compares an output: integers, shapes and LoD must be equal, floats within the tolerance, and
-    each NaN must be in the same place.
+    """Compares one output with its reference.
+
+    Integers, shapes and LoD must be equal, floats within the tolerance, and NaN and infinities at
+    the same positions.
     """
     if isinstance(reference, Ragged):
         if not isinstance(actual, Ragged):
@@ -131,7 +135,7 @@ def compare(name: str, actual: Batch, reference: Batch, tolerance: Tolerance) ->
 def compare_all(
     outputs: Batches, expected: Batches, tolerances: Mapping[str, Tolerance]
 ) -> tuple[OutputComparison, ...]:
-    """Compares each expected output in one form."""
+    """Compares each expected output, after `in_one_form` has made both ragged or both padded."""
     return tuple(
         compare(name, *in_one_form(outputs[name], want), tolerances[name])
         for name, want in expected.items()
@@ -144,8 +148,9 @@ def all_pass(outputs: Batches, expected: Batches, tolerances: Mapping[str, Toler
 
 
 def largest_difference(outputs: Batches, expected: Batches) -> float:
-    """Returns the largest max|a - b| / max|b| of all outputs; infinite if shapes or special values
-    differ.
+    """Returns the largest max|a - b| / max|b| over all outputs.
+
+    The result is infinite if shapes differ, or if NaN or an infinity is in one array only.
     """
     worst = 0.0
     for name, want in expected.items():
@@ -158,18 +163,16 @@ def largest_difference(outputs: Batches, expected: Batches) -> float:
     return worst
 
 
-# --- one model's inputs and outputs by another's names and in its forms
+# --- how inputs and outputs of one model are passed to another model
 
 
 GIVEN = "is given"
 MAP = "--map MINE=THEIRS (names={MINE: THEIRS})"
-"""The words of a note that says that inputs are matched in order, and how to match them by name."""
+"""The hint in messages that tells how to pair inputs and outputs by name instead of in order."""
 
 
 def pair_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Value]:
-    """Returns the input of another model for each input of one: by name, the others in order, in
-    the way of `feed_for`.
-    """
+    """Returns another model's input for each input of a model: by name, the others in order."""
     named = {value.name: value for value in theirs}
     own = {value.name for value in mine}
     spare = iter([value for value in theirs if value.name not in own])
@@ -178,11 +181,10 @@ def pair_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Val
 
 
 def inputs_by_name(wanted: Sequence[Value], batches: Batches) -> tuple[dict[str, Batch], set[str]]:
-    """Returns the inputs that a model takes and that batches have by name, in the model's forms,
-    and the names of the batches in use.
+    """Returns the batches of a model's inputs, found by name, and the names of the batches in use.
 
-    A ragged NAME also serves a model that takes a padded NAME and NAME_lengths, and the reverse. A
-    last axis of size 1 is added or removed if the model declares it so.
+    A ragged NAME is converted to a padded NAME and NAME_lengths, or the reverse, if the model takes
+    the other form. A last axis of size 1 is added or removed to fit the declared shape.
     """
     names = [value.name for value in wanted]
     result: dict[str, Batch] = {}
@@ -210,7 +212,6 @@ def inputs_by_name(wanted: Sequence[Value], batches: Batches) -> tuple[dict[str,
 
 
 def _fit_last_axis(declared: tuple[int | None, ...] | None, array: Array) -> Array:
-    """Returns the array with or without a last axis of size 1, by the declared shape."""
     if declared is None or not array.ndim:
         return array
     if len(declared) == array.ndim + 1 and declared[-1] == 1:
@@ -222,10 +223,10 @@ def _fit_last_axis(declared: tuple[int | None, ...] | None, array: Array) -> Arr
 def feed_for(
     wanted: Sequence[Value], batches: Batches, who: str
 ) -> tuple[dict[str, Batch], list[str]]:
-    """Returns the inputs that a model takes, from batches by name in the way of `inputs_by_name`,
+    """Returns a model's inputs, found among ``batches`` by name (see `inputs_by_name`) or in order,
     and the assumptions.
 
-    Other batches are matched in order. Raises `ModelFormatError` for an input without a batch.
+    ``who``: the model's name in messages. Raises `ModelFormatError` for an input without a batch.
     """
     result, used = inputs_by_name(wanted, batches)
     names = [value.name for value in wanted]
@@ -258,12 +259,12 @@ def feed_for(
 
 
 def _without_lengths(names: list[str]) -> list[str]:
-    """Returns the names without NAME_lengths of each NAME among them."""
+    """Returns the names; NAME_lengths is left out if NAME is in the list."""
     return [n for n in names if not (n.endswith(LENGTHS) and n.removesuffix(LENGTHS) in names)]
 
 
 def _is_like(value: Value, batch: Batch | None) -> bool:
-    """Returns whether a batch could be this input: LoD, rank and sizes fit."""
+    """Returns whether a batch fits an input's LoD, rank and sizes."""
     if batch is None or isinstance(batch, Ragged) != bool(value.lod_depth):
         return False
     shape = np.shape(data_of(batch))
@@ -276,10 +277,10 @@ def _is_like(value: Value, batch: Batch | None) -> bool:
 def outputs_for(
     names: Sequence[str], outputs: Batches
 ) -> tuple[dict[str, tuple[str, Batch]], list[str]]:
-    """Returns the reference's output for each output of a model, by name or in order, and the
-    assumptions.
+    """Returns (name, batch) of the reference's output for each output of a model, by name or in
+    order, and the assumptions.
 
-    Raises `ModelFormatError` if none can be compared.
+    Raises `ModelFormatError` if no output has a counterpart.
     """
     result = {name: (name, outputs[name]) for name in names if name in outputs}
     left = [name for name in names if name not in result]
@@ -303,17 +304,17 @@ def outputs_for(
 
 
 def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
-    """Returns both outputs as ragged, if one is ragged and the other holds the same sequences
+    """Returns both outputs as ragged batches, if one is ragged and the other has the same sequences
     padded.
 
-    The padding is then not compared. Integers of any width become int64.
+    The padding is then not compared. If both have integers of different dtypes, both become int64.
     """
     if isinstance(reference, Ragged) and not isinstance(actual, Ragged):
         actual = _unpad(actual, reference)
     elif isinstance(actual, Ragged) and not isinstance(reference, Ragged):
         reference = _unpad(reference, actual)
         if not isinstance(reference, Ragged) and actual.data.shape == np.shape(reference):
-            actual = actual.data  # the reference lost its offsets, as some operators do
+            actual = actual.data  # some operators lose the reference's offsets
     dtypes = [data_of(value).dtype for value in (actual, reference)]
     if dtypes[0] != dtypes[1] and all(dtype.kind in "iu" for dtype in dtypes):
         actual, reference = (
@@ -323,13 +324,15 @@ def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
 
 
 def map_data(value: Batch, change: Callable[[Array], Array]) -> Batch:
-    """Returns a batch with the same offsets, whose numbers are the result of ``change``."""
+    """Returns a batch with the same offsets, and with ``change`` applied to its array."""
     data = change(data_of(value))
     return value.with_data(data) if isinstance(value, Ragged) else data
 
 
 def _unpad(padded: Batch, like: Ragged) -> Batch:
-    """Returns the sequences of padded (N, T, ...) or (T, N, ...), or the array if it is neither."""
+    """Returns the sequences of a padded (N, T, ...) or (T, N, ...), or the array if no shape
+    fits.
+    """
     array: Array = np.asarray(padded)
     longest = int(like.lengths.max(initial=0))
     for n, t in ((0, 1), (1, 0)):
@@ -345,11 +348,10 @@ def _unpad(padded: Batch, like: Ragged) -> Batch:
 
 
 def json_text(status: bool | str, **more: Any) -> str:
-    """Returns a result with the keys of all commands: ``{"status", "outputs": [], "cause": null,
-    ...}``.
+    """Returns a command's result as JSON: ``{"status", "outputs": [], "cause": null, ...}``.
 
-    ``status``: a text, or whether it passed. An object becomes the result of its ``as_json``, or
-    its fields. NaN and infinity become null, because JSON lacks them.
+    ``status``: a text, or whether the command passed. Objects become the result of their
+    ``as_json``, or their fields. NaN and infinity become null, because JSON lacks them.
     """
     words = status if isinstance(status, str) else "pass" if status else "fail"
     return json.dumps(_as_json({"status": words, "outputs": [], "cause": None, **more}))

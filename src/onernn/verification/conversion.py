@@ -1,4 +1,4 @@
-"""Files that are written and verified: conversions, models over time, repaired models."""
+"""Writes files and verifies them: conversions, models of sequences, repaired models."""
 
 from __future__ import annotations
 
@@ -76,11 +76,14 @@ from onernn.verification.verifying import (
 _log = logging.getLogger("onernn")
 _TOLERANCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _PARAMETERS = 10**9
-"""Up to this many bytes of parameters, a written file is run: the run needs as many bytes again."""
+"""Maximum bytes of parameters of a written file that is run: the run needs as many bytes again."""
 
 
 class WrongFileError(UnsupportedError):
-    """A new file differs from its model and is deleted; ``report``: the comparison of both."""
+    """A written file's outputs differ from its model's outputs; the file is deleted.
+
+    ``report``: the comparison of the outputs.
+    """
 
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
@@ -107,26 +110,27 @@ def convert(
     progress: Progress | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Report | None:
-    """Writes a model as another framework's file, chosen by the suffix of ``path``.
+    """Writes a model as another framework's file, and verifies the file. The suffix of ``path``
+    selects the format.
 
     ``model``: the result of `onernn.load`, or a path. ``.pdmodel``: Paddle's program, with its
     parameters in the same folder. ``.onnx``: a ragged input NAME becomes NAME, padded (batch, time,
     ...), and NAME_lengths (batch,) int32; ragged outputs are padded, with zeros after each
-    sequence. ``check``: a recording; the report says whether the file returns the recorded outputs,
-    a ``.pdmodel`` in onernn, an ``.onnx`` in plain ONNX Runtime.
+    sequence. ``check``: a recording; the report says whether the file returns the recorded outputs.
+    A ``.pdmodel`` then runs in onernn, an ``.onnx`` in plain ONNX Runtime.
 
-    For ONNX: ``opset`` is the version of the operators, by default the lowest that has them all;
-    ``names`` are new names of inputs and outputs; ``output_dtype`` is the dtype of stored matrices,
-    float32, float16 or bfloat16; ``allow_functions`` writes operators that ONNX lacks as functions.
-    For Paddle: ``place`` "onednn" sets use_mkldnn on fused recurrent operators; ``fused`` writes
-    fusion_gru and fusion_lstm. ``inputs``: a batch for the model. ``progress(stage, done, of)`` and
-    ``note(text)`` are called while the file is written.
+    For ONNX: ``opset`` is the version of the operators, by default the lowest version that has all
+    of them; ``names`` are new names of inputs and outputs; ``output_dtype`` is the dtype of stored
+    matrices, float32, float16 or bfloat16; ``allow_functions`` writes operators that ONNX lacks as
+    functions. For Paddle: ``place`` "onednn" sets use_mkldnn on fused recurrent operators;
+    ``fused`` writes fusion_gru and fusion_lstm. ``inputs``: a batch for the model.
+    ``progress(stage, done, of)`` and ``note(text)`` are called while the file is written.
 
-    The file gets its name only if it passes; until then an older file stays. Without ``check``,
-    onernn runs the file and the model on ``inputs``, or on generated inputs, and compares their
-    outputs under ``atol`` and ``rtol`` or the default tolerance. If that is not possible, because
-    no inputs fit within 5 CPU seconds and 1 GB of values, or the parameters take more than 1 GB,
-    the file is kept, and ``note`` or the logger "onernn" gets the reason.
+    An older file at ``path`` is replaced only if the new file passes. Without ``check``, onernn
+    runs the file and the model on ``inputs``, or on generated inputs. It compares their outputs
+    under ``atol`` and ``rtol`` or the default tolerance. Some files cannot be verified: no inputs
+    fit within 5 CPU seconds and 1 GB of values, or the parameters take more than 1 GB. Such a file
+    is kept, and ``note`` or the logger "onernn" gets the reason.
 
     ONNX Runtime runs in a process of its own. Raises `WrongFileError` if the file differs from the
     model. Raises `UnsupportedError` if the target cannot express an operator, or if ONNX Runtime
@@ -140,7 +144,7 @@ def convert(
     'y'
     """
     path, model = Path(path), graph_of(model)
-    writer_for(path)  # refuse before all else
+    writer_for(path)
     if check is not None and inputs is not None:
         raise TypeError("expected check or inputs, got both: a recording has inputs of its own")
     options: dict[str, Any] = {
@@ -178,7 +182,9 @@ def convert(
 
 @contextmanager
 def _name_file(written: Path, path: Path) -> Iterator[None]:
-    """Makes errors name the file, not its temporary path, and drops warnings with that path."""
+    """Makes errors name ``path`` in place of the temporary file ``written``, and drops warnings
+    about that file.
+    """
 
     def names_others(record: logging.LogRecord) -> bool:
         return str(written) not in record.getMessage()
@@ -201,8 +207,8 @@ def _beside_its_model(
     rtol: float | None,
     options: Mapping[str, Any],
 ) -> Report:
-    """Compares a file with the model that it was written from. Raises an `OnernnError` if that is
-    not possible.
+    """Compares a written file with its model. Raises an `OnernnError` if no comparison is
+    possible.
     """
     layers = (Recurrent.of(node).layers for node in every_node(model) if node.op == "Rnn")
     held = [model.constants, *(each.arrays for stack in layers for each in stack)]
@@ -216,7 +222,7 @@ def _beside_its_model(
         rtol = TOLERANCES[_TOLERANCES[dtype]].rtol if rtol is None else rtol
     old = {new: name for name, new in (options["names"] or {}).items()}
     report: Report | None = None
-    for semantics in SEMANTICS:  # a quantized layer of ONNX Runtime has two meanings
+    for semantics in SEMANTICS:  # a quantized layer has two: documented, and ONNX Runtime's
         read = rename_values(load(written, None, semantics), old)
         if inputs is None:
             inputs = make_inputs(*either(read, Against(model)))
@@ -234,7 +240,7 @@ def _same_outputs(
     atol: float | None,
     rtol: float | None,
 ) -> Report:
-    """Compares two models on the same inputs and kernels; layers keep their own precision."""
+    """Compares two models on the same inputs and kernels; each layer keeps its dtype."""
     feed, _ = feed_for(model.inputs, inputs, "the model")
     mine, _ = feed_for(read.inputs, inputs, "the file")
     reference = Session(model).run(feed)
@@ -253,7 +259,6 @@ def _same_outputs(
 
 
 def _round_matrix(array: Array, dtype: str) -> Array:
-    """Returns an array with the values that a file of narrow weights holds."""
     if array.ndim < 2 or array.dtype != np.float32:
         return array
     if dtype == "float16":
@@ -269,7 +274,6 @@ def _check_recording(
     rtol: float | None,
     options: Mapping[str, Any],
 ) -> Report:
-    """Writes a file, and compares its outputs with the outputs of a recording."""
     writer, names, output_dtype = writer_for(path), options["names"], options["output_dtype"]
     arrays, where = open_recording(check)
     inputs = check_feed(model.inputs, read_inputs(arrays, model.inputs, where))
@@ -297,7 +301,7 @@ def _check_recording(
 def _compare_padded(
     name: str, array: Array, reference: Batch, tolerance: Tolerance
 ) -> OutputComparison:
-    """Compares a padded output with a reference; after each sequence it must be zero."""
+    """Compares a padded output with a reference; it must be zero after the end of each sequence."""
     if not isinstance(reference, Ragged):
         return compare(name, array, reference, tolerance)
     fits = array.ndim >= 2 and len(array) == len(reference)
@@ -311,7 +315,9 @@ def _compare_padded(
 
 
 class UndecidedError(UnsupportedError):
-    """Branches of a model of one frame stay open; ``options`` of the command line decide them."""
+    """Branches of a one-frame model have open conditions; ``options`` of the command line decide
+    them.
+    """
 
     def __init__(
         self, error: UnsupportedError, options: list[tuple[str, str]], notes: list[str]
@@ -322,7 +328,7 @@ class UndecidedError(UnsupportedError):
         self.options = options
 
 
-# --- models of one frame as models of sequences, compared before they are returned
+# --- models of sequences, made from models of one frame, and compared with them
 
 
 _FRAMES = 7
@@ -336,15 +342,17 @@ def over_time(
     given: Mapping[str, Array] = _NOTHING,
     inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
-    """Returns a model of one frame as a model of sequences: inputs and outputs get a first axis T.
+    """Returns a model of sequences made from a model of one frame (time step): inputs and outputs
+    get a first axis T.
 
-    ``states``: the output that is the state of the next frame, by the input that takes it; these
-    keep their shapes: the states before the first frame and after the last one. ``given``: arrays
-    for inputs to remove, such as a sample rate. ``inputs``: an array, a dtype or a shape for others
-    that the model leaves open.
+    ``states``: by the name of each state input, the output that is this input for the next frame.
+    States keep their shapes: the model takes the states before the first frame, and returns those
+    after the last one. ``given``: arrays for inputs to remove, such as a sample rate. ``inputs``:
+    an array, a dtype or a shape for other inputs that the model leaves open.
 
-    Both forms run on generated inputs, all frames at once, frame by frame, and in two parts. Raises
-    `UnsupportedError` if they differ, or naming the operator that prevents the form.
+    Both models run on generated inputs: on all frames at once, frame by frame, and in two parts.
+    Raises `UnsupportedError` if their outputs differ, or if an operator prevents this form; the
+    message names it.
 
     >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
     >>> add = onernn.Node("Add", ("x", "s"), ("after",))
@@ -377,9 +385,7 @@ def over_time(
 
 
 def _frames(step: Graph) -> list[dict[str, Batch]]:
-    """Returns inputs of frames, two of each open size; if the model does not run on these, inputs
-    of sizes that fit.
-    """
+    """Returns inputs of `_FRAMES` frames; open sizes are 2, or sizes that fit if 2 does not."""
 
     def make(size: int | None) -> list[dict[str, Batch]]:
         sized = _fix_sizes(step, size)
@@ -392,7 +398,7 @@ def _frames(step: Graph) -> list[dict[str, Batch]]:
 
 
 def _fix_sizes(model: Graph, size: int | None) -> Graph:
-    """Returns the model with this size in place of each size that is open or has a name."""
+    """Returns the model with ``size`` in place of each size that is not fixed."""
     inputs = []
     for value in model.inputs:
         sizes = value.shape and tuple(s if isinstance(s, int) else size for s in value.shape)
@@ -439,7 +445,7 @@ def _check(
             )
 
 
-# --- a model without the faults that `verify` proved: written, and verified on inputs of its own
+# --- repairs: a model without the faults that `verify` proved, verified on fresh inputs
 
 
 SEEDS = (101, 102, 103)
@@ -450,9 +456,10 @@ SEEDS = (101, 102, 103)
 class Repair:
     """The changes of a model, and whether the repaired model is right.
 
-    ``changes``: lines, node by node. ``after``: the written file against the reference, on the
-    first batch of `SEEDS` on which they differ, or on the last; None if nothing was written.
-    ``refused``: why nothing was written, or "". ``found``: the report with the causes.
+    ``changes``: a line for each change of a node. ``after``: the comparison of the written file
+    with the reference, on the first batch of `SEEDS` on which they differ, or on the last batch;
+    None if no file was written. ``refused``: why no file was written, or "". ``found``: the report
+    with the causes.
 
     `repair` returns it, with an example.
     """
@@ -479,18 +486,19 @@ def repair(
     progress: Progress = lambda *_: None,
     note: Callable[[str], None] = _log.warning,
 ) -> Repair:
-    """Undoes the faults of a model that `verify` finds, and writes the model if it is then right.
+    """Undoes the faults that `verify` finds in a model, and writes the model if its outputs are
+    then right.
 
     ``model``: a model, its path, or a report of `verify` on the model. ``path``: the file to write,
-    of a kind that `onernn.convert` writes. `verify` explains the other arguments; a report already
-    contains them. ``note(text)`` is called with each remark of the writer about the written file;
-    by default it logs a warning.
+    in a format that `onernn.convert` writes. `verify` explains the other arguments; a report
+    already contains them. ``note(text)`` is called with each remark of the writer about the written
+    file; by default it logs a warning.
 
     With a second model, it undoes proved causes, and compares the written file with that model on
     fresh inputs. With only a recording, it undoes a cause if no other known fault explains the
     recording, and compares the written file with the recording. In all other cases it writes
     nothing, keeps an old file, and ``refused`` says why. Raises `UnsupportedError` if the format
-    lacks something, `BudgetError` after ``seconds``, and what `verify` raises.
+    cannot express the model, `BudgetError` after ``seconds``, and the errors of `verify`.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -500,7 +508,7 @@ def repair(
     (False, 'nothing to repair: ...')
     """
     path = Path(path)
-    writer_for(path)  # refuse before all else
+    writer_for(path)  # refuses an unknown suffix
     with limited_to(TimeLimit.after(seconds or None)):
         report = model
         if not isinstance(report, Report):
@@ -533,7 +541,9 @@ def _repair(
     atol: float | None,
     rtol: float | None,
 ) -> Repair:
-    """Undoes the causes of a report; ``against``: None if its reference is a recording."""
+    """Undoes the causes of a report. ``against``: the second model, None if the reference is a
+    recording.
+    """
     evidence, causes = report.evidence, report.causes
     assert evidence is not None
     if report.passed:
@@ -577,9 +587,9 @@ def _repair(
 
 
 def _find_doubt(report: Report, progress: Progress) -> str:
-    """Returns the reason why a recording does not decide which fault a model has; "" if it decides.
+    """Returns why a recording does not decide which fault to undo, or "".
 
-    Several faults may explain a recording: then it must not matter which of them is undone.
+    It decides if all faults that explain it, once undone, lead to the same outputs on fresh inputs.
     """
     evidence = report.evidence
     assert evidence is not None
@@ -608,7 +618,9 @@ def _find_doubt(report: Report, progress: Progress) -> str:
 def _fresh(
     model: Graph, against: Against | None, known: Batches, progress: Progress
 ) -> Iterator[Batches]:
-    """Yields batches that no search has used; if none can be made, ``known`` in another order."""
+    """Yields batches that no search has used: generated inputs, or ``known`` in another order if
+    none can be generated.
+    """
     for seed in SEEDS:
         progress("making fresh inputs", 0, 1)
         graphs = (model,) if against is None else either(model, against)
@@ -618,13 +630,13 @@ def _fresh(
             yield shuffle(known, seed, lengths=False)
 
 
-# --- the changes in a graph, as lines for a reader
+# --- the changes in a graph, as lines of text
 
 
 def differences(before: Graph, after: Graph) -> Iterator[str]:
-    """Yields a line for each node that one graph lacks, and for each change of a node's content.
+    """Yields a line for each node that only one graph has, and for each change of a node's content.
 
-    Two nodes are the same if their first outputs have the same name.
+    Nodes of both graphs are the same node if their first outputs have the same name.
     """
     old, new = ({node.outputs[0]: node for node in each.nodes} for each in (before, after))
     for value in after.inputs:

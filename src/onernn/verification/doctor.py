@@ -1,4 +1,4 @@
-"""Examines the machine and its packages, and compares every combination with the float64
+"""Examines the machine and its packages, and compares every kind of layer with the float64
 reference.
 """
 
@@ -46,15 +46,15 @@ from onernn.verification.suite import (
 
 MODES = ("inference", "training")
 MISSING = "missing"
-"""The version of oneDNN if there is none."""
+"""The value of `Examination.version` if oneDNN is not installed."""
 EXTRAS = ("onnx", "torch", "paddle", "mxnet", "keras", "keras-live", "openvino", "score", "ray")
-"""The extras for users; the checkout uses the others."""
+"""The extras of the package for users; the other extras are for developers."""
 WORKS, SLOWER, REFUSED, WRONG = "works", "slower path", "refused", "WRONG"
 NEVER_RAN = "never ran"
 
 
 class Combination(NamedTuple):
-    """The subject of a finding; the cell by its name in `KINDS`."""
+    """A kind of layer that is examined. ``cell``: a key of `KINDS`."""
 
     cell: str
     direction: Direction
@@ -64,13 +64,13 @@ class Combination(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """A combination's verdict: works, slower path (NumPy), never ran, refused or WRONG.
+    """The verdict on a combination: works, slower path (NumPy), never ran, refused or WRONG.
 
-    never ran: NumPy runs it on this machine, and oneDNN ran it on no machine examined before.
-    ``guide``: whether oneDNN's guide has the combination in its table of data types. ``max_error``
-    is the largest difference from the float64 reference, of gradients in units of the largest of
-    their array, NaN if nothing ran. ``reason``: why slower, refused or wrong; also for a working
-    combination if some of its layers are slower.
+    "never ran": NumPy runs it; oneDNN's guide lists it, but oneDNN ran it on no machine examined
+    before. ``guide``: whether the guide's table of data types has it. ``max_error`` is the largest
+    difference from the float64 reference, NaN if nothing ran; differences of gradients are relative
+    to the largest element of their array. ``reason`` says why the combination, or some of its
+    layers, is slower, refused or wrong.
     """
 
     combination: Combination
@@ -81,16 +81,16 @@ class Finding:
     guide: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the fields, with the fields of the combination in place of the combination."""
+        """Returns the fields; the fields of ``combination`` replace it."""
         result = vars(self).copy()
         return {**result.pop("combination")._asdict(), **result}
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package that onernn needs, or that an extra of onernn installs.
+    """A package that onernn or one of its extras needs.
 
-    ``needed``: the versions that fit, such as ">=2.1". ``version``: "" if it is not installed.
+    ``needed``: the versions that fit, such as ">=2.1". ``version``: the installed version, or "".
     """
 
     name: str
@@ -105,10 +105,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Examination:
-    """The machine as oneDNN sees it, its kernels and packages, a finding for each combination.
+    """The machine's packages, its kernels and oneDNN, and a finding for each combination.
 
-    ``packages``: the packages that onernn needs; ``extras``: the packages of each extra.
-    ``findings``: none unless the combinations were run.
+    ``isa``: the instruction set that oneDNN uses. ``packages``: the packages that onernn needs.
+    ``extras``: the packages of each extra. ``findings``: empty if no combination was run.
     """
 
     isa: str
@@ -125,7 +125,9 @@ class Examination:
 
     @property
     def passed(self) -> bool:
-        """Whether no result is wrong, all needed packages are there, and a backend is."""
+        """Whether no finding is WRONG, all needed packages are installed in fitting versions, and
+        oneDNN or the kernels are usable.
+        """
         right = all(finding.verdict != WRONG for finding in self.findings)
         backend = self.version != MISSING or not self.kernels.startswith("none")
         return right and backend and all(each.fits for each in self.packages)
@@ -135,9 +137,8 @@ class Examination:
         return json_text(self.passed, **vars(self))
 
 
-# Kernels cut a batch in pieces by its size: its steps have 33 sequences, 17 twice, 16, 3 and 1. A
-# projection that is wider than all gates together (they fill 32 numbers) is read in a different
-# way.
+# Kernels split a batch by its size: the steps of ODD have 33 sequences, 17 twice, 16, 3 and 1.
+# Kernels read a projection differently if it is wider than all gates together (padded to 32).
 ODD = Shape(7, 5, 1, (5, 0, *[4] * 7, *[1] * 16, 7, 3, *[4] * 6, 5), projection_size=33)
 EVEN = Shape(16, 32, 2, (3,) * 16)
 LARGE = Shape(32, 512, 1, (5, 3, 3, 1))  # large weights may run on a different path
@@ -147,7 +148,7 @@ Outputs = dict[str, Array]
 
 
 def _batches(case: Case) -> tuple[Ragged | Array, Ragged | Array | None]:
-    """Returns a case's steps and its attention, dense if all sequences are equally long."""
+    """Returns a case's input and attention; padded arrays if all sequences are equally long."""
     if len(set(case.lengths)) > 1:
         return case.x, case.attention
     attention = case.attention and case.attention.to_padded(time_major=True)
@@ -155,14 +156,14 @@ def _batches(case: Case) -> tuple[Ragged | Array, Ragged | Array | None]:
 
 
 def outputs(case: Case, layer: Stack) -> Outputs:
-    """Returns the outputs of a run by name."""
+    """Returns a layer's outputs on a case by name: y, state0, state1."""
     x, attention = _batches(case)
     y, final = layer.run(x, case.state, attention)
     return {"y": data_of(y), **_number("state", final)}
 
 
 def gradients(case: Case, layer: Stack) -> tuple[Outputs, str, str]:
-    """Returns outputs and gradients by name, the kernel, and the reason for a slower one."""
+    """Returns outputs and gradients by name, the kernel's name, and why it is slow, or ""."""
     x, attention = _batches(case)
     y, final, tape = layer.run_training(x, case.state, attention)
     rng = np.random.default_rng(2)
@@ -184,7 +185,7 @@ def _number(name: str, arrays: Sequence[Array]) -> Outputs:
 
 
 def survey(threads: int | None = None) -> Examination:
-    """Returns versions, kernels and packages, without findings: no layer runs."""
+    """Returns the versions of oneDNN, onernn and packages, and the kernels; runs no layer."""
     try:
         library = load_library()
         onednn = library.effective_isa, library.version, str(library.path)
@@ -217,7 +218,7 @@ def _describe_machine() -> str:
 
 
 def _packages(extra: str = "") -> tuple[Package, ...]:
-    """Returns the packages that onernn needs on this machine, or the packages of one extra."""
+    """Returns the packages that onernn, or an extra of onernn, needs on this machine."""
     from packaging.requirements import Requirement  # no other command needs it
 
     try:
@@ -242,10 +243,11 @@ def examine(
     watch: Callable[[Sequence[Combination]], Iterable[Combination]] = iter,
     backend: str = "auto",
 ) -> Examination:
-    """Runs every cell, direction, data type and mode on this machine against the reference.
+    """Compares every cell, direction, data type and mode with the float64 reference on this
+    machine.
 
-    ``watch`` may show the progress of its iteration. ``backend``: the backend that runs. Raises
-    `LibraryError` if it is missing.
+    ``watch`` gets the combinations and returns an iterable over them; it may show progress.
+    ``backend``: the backend that runs. Raises `LibraryError` if the backend is missing.
     """
     engine = open_backend(backend, threads=threads)
     every = itertools.product(KINDS, DIRECTIONS, MODES, DTYPES)
@@ -255,7 +257,9 @@ def examine(
 
 
 def examine_one(backend: Backend, combination: Combination) -> Finding:
-    """Returns the verdict on one combination, over batches odd and even, ragged and dense."""
+    """Returns the verdict on one combination, from ragged and padded batches of odd and even
+    sizes.
+    """
     cell, direction, dtype, mode = combination
     guide = in_guide(combination)
     find = partial(Finding, combination, guide=guide)
@@ -269,7 +273,7 @@ def examine_one(backend: Backend, combination: Combination) -> Finding:
             layer = backend.prepare(case.spec, [*case.weights], dtype=dtype)
             if mode == "inference":
                 got, kernel = outputs(case, layer), layer.kernel
-                reason = "" if layer.backend == "kernels" else layer.why  # these are as fast
+                reason = "" if layer.backend == "kernels" else layer.why  # they are fast
             else:
                 got, kernel, reason = gradients(case, layer)
         except UnsupportedError as error:
@@ -308,7 +312,7 @@ def in_guide(combination: Combination) -> bool:
 
 
 def _tolerance(dtype: str, direction: Direction) -> Tolerance:
-    """Returns the data type's tolerance; twice as much for a sum of two directions in 8 bits."""
+    """Returns the data type's tolerance, doubled for the sum of two directions in 8 bits."""
     result = TOLERANCES[dtype]
     both = dtype in ("u8", "int8-dynamic") and direction == "bidirectional_sum"
     return replace(result, atol=2 * result.atol) if both else result
@@ -318,9 +322,9 @@ def _tolerance(dtype: str, direction: Direction) -> Tolerance:
 def _expect(
     cell: str, direction: Direction, mode: str, shape: Shape, *, rounds: bool = False
 ) -> tuple[Case, Outputs]:
-    """Returns a layer and the reference's results for it; the data types share both.
+    """Returns a case and the float64 reference's results for it; all data types use the same case.
 
-    ``rounds``: its matrices are rounded in the way of int8-weights.
+    ``rounds``: round the matrices as int8-weights does.
     """
     case = sample_case(cell, direction, shape, training=mode == "training")
     weights = list(map(round_weights, case.weights)) if rounds else [*case.weights]
@@ -328,7 +332,7 @@ def _expect(
     return case, outputs(case, layer) if mode == "inference" else gradients(case, layer)[0]
 
 
-# --- the support table of the manual and the terminal: made by an examination, not by hand
+# --- the support table in the manual and in the terminal, generated from an examination
 
 
 COLUMNS = [f"{dtype} {mode}" for mode in MODES for dtype in DTYPES]
@@ -341,7 +345,9 @@ LEGEND = (
 
 
 def entry(finding: Finding) -> str:
-    """Returns the table cell of a finding: 2e-07 on oneDNN, (2e-07) on NumPy, refused, or WRONG."""
+    """Returns the table's text for a finding: 2e-07 for oneDNN, (2e-07) for NumPy, refused, or
+    WRONG 2e-07.
+    """
     if finding.verdict == REFUSED:
         return "refused"
     number = f"{finding.max_error:.0e}"
@@ -350,16 +356,14 @@ def entry(finding: Finding) -> str:
 
 
 def columns(examination: Examination) -> list[str]:
-    """Returns the `COLUMNS` in which a combination ran: the kernels have data types that oneDNN
-    lacks.
-    """
+    """Returns the names in `COLUMNS` of the data types and modes in which any combination ran."""
     every = [each.combination for each in examination.findings if each.verdict != REFUSED]
     ran = {f"{each.dtype} {each.mode}" for each in every}
     return [name for name in COLUMNS if name in ran]
 
 
 def rows(examination: Examination) -> list[list[str]]:
-    """Returns rows of a cell, a direction, and an entry for each of `columns`."""
+    """Returns the table's rows: a cell, a direction, and the entry of each column."""
     entries = {tuple(finding.combination): entry(finding) for finding in examination.findings}
     shown = [tuple(name.split()) for name in columns(examination)]
     layers = itertools.product(KINDS, DIRECTIONS)
@@ -367,7 +371,9 @@ def rows(examination: Examination) -> list[list[str]]:
 
 
 def markdown(examination: Examination) -> str:
-    """Returns the table, with the machine on which it was made."""
+    """Returns the support table in Markdown, after a title with the machine's oneDNN and
+    kernels.
+    """
     kernels_isa = examination.kernels.split()[0].strip(":")  # without the path after it
     title = f"oneDNN {examination.version} on {examination.isa}, kernels {kernels_isa}. {LEGEND}"
     head = ["cell", "direction", *columns(examination)]
@@ -375,13 +381,13 @@ def markdown(examination: Examination) -> str:
 
 
 def manual_tables(examination: Examination) -> str:
-    """Returns both tables of the manual."""
+    """Returns the manual's two tables: the support table and the table of data types."""
     return f"{markdown(examination)}\n\n{data_types()}"
 
 
 def data_types() -> str:
-    """Returns a table with a row for each type of input data, by the guide, the specification and
-    onernn.
+    """Returns a table that compares oneDNN's guide, the oneAPI specification and onernn, a row per
+    type of input data.
     """
     head = [
         *("data and h", "weights", "bias", "c", "output", "oneDNN's guide", "oneAPI 1.3"),
@@ -400,7 +406,9 @@ def data_types() -> str:
 
 
 def _cells(row: Row, like: Row | None = None) -> str:
-    """Returns the propagation and the cells of a row, and its differences from the row ``like``."""
+    """Returns the propagation kind and cells of a table row, or its differences from the row
+    ``like``.
+    """
     cells = "every cell" if row.cells == "all" else ", ".join(row.cells)
     lacks = [name for name in ("peephole", "projection") if not getattr(row, name)]
     text = f"{row.propagation}: {cells}" + (f" without {' and '.join(lacks)}" if lacks else "")
@@ -411,18 +419,22 @@ def _cells(row: Row, like: Row | None = None) -> str:
 
 
 def kernels(examination: Examination) -> list[str]:
-    """Returns each kernel that ran, and the cells, data types and modes that it ran."""
+    """Returns a line for each kernel, with the cells, data types and modes that it ran."""
     return _group((each.kernel, _brief(each)) for each in examination.findings if each.kernel)
 
 
 def reasons(examination: Examination) -> list[str]:
-    """Returns each reason why combinations are slower, refused or wrong, with its cells."""
+    """Returns a line for each reason why combinations are slower, refused or wrong, with the
+    combinations.
+    """
     explained = [each for each in examination.findings if each.reason]
     return _group((f"{each.verdict}: {each.reason}", _brief(each)) for each in explained)
 
 
 def wrong(examination: Examination, most: int = 4) -> list[str]:
-    """Returns one line for each of the first wrong combinations, and how many more there are."""
+    """Returns a line for each of the first ``most`` wrong combinations, and a line that counts the
+    rest.
+    """
     findings = [each for each in examination.findings if each.verdict == WRONG]
     lines = [f"wrong: {_brief(each)} on {each.kernel}: {each.reason}" for each in findings]
     rest = len(lines) - most
@@ -443,6 +455,5 @@ def _group(pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _table(head: list[str], lines: list[list[str]]) -> str:
-    """Returns a table in Markdown."""
     every = (head, ["---"] * len(head), *lines)
     return "\n".join(f"| {' | '.join(entries)} |" for entries in every)

@@ -1,7 +1,7 @@
-"""Inputs on which faults differ, for a model without a recording.
+"""Generates inputs for a model without a recording; the inputs reveal known faults.
 
-The inputs have sequences of length 0, 1 and long ones in no order, values after their ends, initial
-states that are not zero, and values large enough to saturate gates. Every recurrent layer runs
+The inputs have sequences of length 0, of length 1 and longer ones, in no order. Padding is not
+zero, initial states are not zero, and some values saturate gates. Every recurrent layer makes
 several steps.
 """
 
@@ -34,29 +34,32 @@ from onernn.verification.tracing import StepCounter, fast_backend
 TIME, BATCH = 14, 5
 _LOUD = 6.0
 _LONGEST = 65
-"""Unrolled layers have a fixed length, which they do not always declare: all lengths up to this one
-are tried.
+"""All lengths below this one are tried: an unrolled layer has a fixed length, which its file may
+not declare.
 """
 _LENGTHS = (TIME, 1, 256, *range(2, _LONGEST), 128, *(2**k for k in range(9, 17)))
-"""A usual one, a step, some samples of sound, as models of speech take for a step; then all."""
+"""Numbers of steps to try, in this order: a usual number, 1, 256 (speech models may read as many
+samples in a step), then all others.
+"""
 _STEPS = 8
-"""The number of steps that each recurrent layer makes."""
+"""The minimum number of steps that each recurrent layer should make."""
 _SHORT, _FEW = 2, 3
-"""The steps of a short batch, and its number of sequences."""
+"""The number of steps that layers should make on a short batch, and its number of sequences."""
 _ATTEMPTS = 1024
 _SECONDS, _PATIENCE, _BYTES = 5, 1.5, 10**9
-"""Limits: CPU seconds for all attempts, and after the first that runs; bytes of all values in one
-attempt.
+"""Limits: CPU seconds for all attempts, CPU seconds after the first attempt that runs, and bytes of
+all values in one attempt.
 """
 _Plan = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class _Role:
-    """The use of an input: steps, ids below a bound, lengths, a state, a divisor, other; or a
-    choice, a value that is compared with the bound.
+    """How a model uses an input.
 
-    ``shape``: the part of the shape that the layers fix, with T and N as letters.
+    ``kind``: "words" (steps of sequences), "ids" (integers below ``bound``), "choice" (an integer
+    that is compared with ``bound``), "lengths", "state", "attention", "images", "divisor" or
+    "other". ``shape``: the sizes that a layer fixes; the other sizes are the letters T and N.
     """
 
     kind: str
@@ -72,16 +75,15 @@ def make_inputs(
     seed: int = 0,
     known: Batches = MappingProxyType({}),
 ) -> dict[str, Batch]:
-    """Returns inputs for the model and for all ``others`` that onernn runs, which take them by
-    their own names.
+    """Returns inputs by name for a model and ``others``, which take the same inputs by their own
+    names.
 
-    Each recurrent layer makes `_STEPS` steps or more, if inputs that fit allow it. ``empty``: with
-    a sequence of length zero, if the models take one. ``short``: a batch of fewer and shorter
-    sequences instead. ``known``: a batch from which the result must differ in shape. A size or
-    dtype that one model declares holds for all; integers, if only one of them takes integers.
-    Sizes that no model declares follow from the types, or from attempts. Raises `UnsupportedError`
-    if no inputs fit, with the reason of the first attempt and a proposal, and `BudgetError` after
-    the time limit.
+    Each recurrent layer makes `_STEPS` steps or more if possible. ``empty``: include a sequence of
+    length zero if the models take one. ``short``: return fewer and shorter sequences instead.
+    ``known``: inputs whose shapes the result must not have. A size or dtype that one model declares
+    holds for all models. If one model takes integers where another takes floats, the input is
+    integers. Other sizes follow from the graph, or from attempts. Raises `UnsupportedError` with
+    the reason of the first attempt if no inputs fit, and `BudgetError` after the time limit.
     """
     graphs = [model, *others]
     twins = [pair_inputs(model.inputs, each.inputs) for each in graphs]
@@ -102,7 +104,7 @@ def make_inputs(
     has_lengths = any(v.lod_depth or roles[v.name].kind == "lengths" for v in inputs)
 
     def attempt(sizes: dict[str, tuple[int, ...]], lengths: Array) -> float:
-        """Returns the fewest steps of a layer on inputs of these sizes, -1 if they do not fit."""
+        """Returns the fewest steps of any layer on inputs of these sizes; -1 if they do not fit."""
         nonlocal best, error, until
         key = repr((sizes, lengths if has_lengths else ()))
         if key in tried or repr(sizes) == same:
@@ -139,7 +141,7 @@ def make_inputs(
             time, before, seen = usual_time, -2.0, -1.0
             while before < seen < wanted and process_time() <= until:
                 before, seen = seen, attempt(shapes(time), _lengths(time, batch, with_empty))
-                time *= 2  # a layer may make more steps of longer sequences
+                time *= 2  # a layer may make more steps if sequences are longer
         if process_time() > until or (best and best[0] >= wanted):
             break
     if best is not None:
@@ -155,20 +157,21 @@ def make_inputs(
 
 
 def unite_inputs(inputs: Sequence[Value], *others: Sequence[Value]) -> tuple[Value, ...]:
-    """Returns the inputs of a model with the sizes and dtypes that other models declare of them."""
+    """Returns a model's inputs, with sizes and dtypes that only other models declare for them."""
     twins = [pair_inputs(inputs, each) for each in others]
     return tuple(_unite(value, [pairs.get(value.name) for pairs in twins]) for value in inputs)
 
 
 def _steps_of(session: StepCounter, feed: Batches, inputs: tuple[Value, ...]) -> float:
-    """Runs a model, and returns the fewest steps of its layers that may make more or fewer."""
+    """Runs a model, and returns the fewest steps of any layer whose number of steps is not
+    fixed.
+    """
     session.run(feed_for(session.graph.inputs, feed, session.graph.name)[0])
     steps = session.steps(unite_inputs(session.graph.inputs, inputs))
     return min((s.count for s in steps if s.count is not None and s.most is None), default=math.inf)
 
 
 def _keys(inputs: tuple[Value, ...]) -> str:
-    """Returns the keys of a recording with these inputs, as Python."""
     names = (
         prefix + value.name
         for value in inputs
@@ -178,7 +181,6 @@ def _keys(inputs: tuple[Value, ...]) -> str:
 
 
 def _unite(value: Value, twins: list[Value | None]) -> Value:
-    """Returns an input with the sizes and the dtype that any model declares of it."""
     for twin in filter(None, twins):
         shape = value.shape
         if value.lod_depth == twin.lod_depth and twin.shape is not None:
@@ -194,7 +196,7 @@ def _unite(value: Value, twins: list[Value | None]) -> Value:
 
 
 def _read_padded_sizes(inputs: tuple[Value, ...], twins: list[dict[str, Value]]) -> dict[str, int]:
-    """Returns N and T of sequences that another model takes padded to fixed sizes."""
+    """Returns N and T of a ragged input, if another model takes it padded to fixed sizes."""
     result: dict[str, int] = {}
     for value, pairs in itertools.product(inputs, twins):
         twin = pairs.get(value.name)
@@ -205,20 +207,20 @@ def _read_padded_sizes(inputs: tuple[Value, ...], twins: list[dict[str, Value]])
 
 
 def _find_role(graphs: list[Graph], twins: list[dict[str, Value]], value: Value) -> _Role:
-    """Returns the role of an input for the first operator that does more than move its values."""
+    """Returns the role of an input in the first operator that computes with it."""
     known = zip(graphs, twins, strict=True)
     roles = (
         _role_in(graph, pairs[value.name].name) for graph, pairs in known if value.name in pairs
     )
     result = next(filter(None, roles), None)
     if result is None and value.dtype in ("int32", "int64") and len(value.shape or ()) == 1:
-        return _Role("lengths", ("N",))  # of which a mask is made
+        return _Role("lengths", ("N",))  # the model makes a mask of them
     return result or _Role("other")
 
 
 def _role_in(graph: Graph, value: str) -> _Role | None:
     names = [value]
-    for name in names:  # which grows
+    for name in names:  # the loop appends to this list
         for node in graph.users(name):
             if (role := _role_at(graph, node, name)) is not None:
                 return role
@@ -228,11 +230,11 @@ def _role_in(graph: Graph, value: str) -> _Role | None:
 
 
 def _keeps_role(node: Node, name: str) -> bool:
-    """Returns whether an operator's results are elements of this one value."""
+    """Returns whether an operator only copies, joins or selects elements of this input."""
     operator = OPERATORS.get(node.op)
     if node.op == "Einsum":  # passes write a moved axis in this form
         return True
-    if operator is None or not operator.keeps:  # None if it is not supported
+    if operator is None or not operator.keeps:  # None for an unsupported operator
         return False
     if operator.most is None:  # any number of inputs are joined, or the largest one is chosen
         return operator.kind == "elementwise"
@@ -278,9 +280,11 @@ def _shapes(
     lengths: Sequence[int],
     usual_batch: int,
 ) -> Iterator[tuple[Callable[[int], dict[str, tuple[int, ...]]], int, int]]:
-    """Yields guesses at all shapes by T, the likely ones first; and the T and N in them."""
+    """Yields guesses at all inputs' shapes, likely ones first: a function from T to shapes, T, and
+    N.
+    """
     for usual, order in itertools.product(lengths, (("T", "N"), ("N", "T"))):
-        known = dict(padded)  # T and N if a shape declares them
+        known = dict(padded)  # T and N, if an input declares them
         plans = [_plans(value, roles[value.name], order, known) for value in inputs]
         batch = known.get("N", usual_batch)
         for chosen in itertools.product(*plans):
@@ -291,7 +295,10 @@ def _shapes(
 def _in_numbers(
     inputs: tuple[Value, ...], plans: tuple[_Plan, ...], letters: dict[str, int], time: int
 ) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes for numbers of the letters; the first plan decides sizes of one name."""
+    """Returns the shapes of all inputs, with a number for each letter.
+
+    Axes for which a model declares the same name get the same size.
+    """
     sizes = {**letters, "T": time}
     named, result = dict[str, int](), dict[str, tuple[int, ...]]()
     for value, plan in zip(inputs, plans, strict=True):
@@ -303,8 +310,10 @@ def _in_numbers(
 
 
 def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, int]) -> list[_Plan]:
-    """Returns the possible shapes of an input, in letters and numbers; adds T and N that it
-    declares. One axis of an image is its time T, most often the last one; the others are H.
+    """Returns the possible shapes of an input in letters and numbers. Adds T and N to ``known`` if
+    the input declares them.
+
+    One axis of an image is its time T, most often the last axis; the other axes are H.
     """
     guess = role.shape
     if value.lod_depth:
@@ -331,7 +340,6 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
 
 
 def _of_images(plan: _Plan) -> list[_Plan]:
-    """Returns the plans in which each T is the only one; the others are H."""
     times = [axis for axis, size in enumerate(plan) if size == "T"]
     return [
         tuple("H" if axis in times and axis != time else size for axis, size in enumerate(plan))

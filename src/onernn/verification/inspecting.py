@@ -1,4 +1,6 @@
-"""Shows a model before and after fusion, and its kernels, as lines and as a page with graphs."""
+"""Shows a model before and after fusion, and its kernels, as text and as an HTML page with
+graphs.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ from onernn.ir.types import Type
 
 _WIDE, _HIGH, _ACROSS, _DOWN = 168, 50, 20, 30
 _BESIDE = 36
-"""How far a line below a box may reach beyond the space between two boxes."""
+"""Margin at both sides of a picture, for labels that are wider than their box."""
 _MOST = 120
-"""Maximum number of nodes in a picture; of a longer graph, the picture shows the part around the
+"""Maximum number of nodes in a picture. If a graph has more, the picture shows the nodes around the
 first recurrent node.
 """
 COLOURS = ("#cfe3f7", "#fbe3c0", "#d5efd3", "#e6d9f2", "#f7d7e6", "#d3eeee")
@@ -45,7 +47,7 @@ DARK = dict(
         strict=True,
     )
 )
-"""What a page in dark colours shows in place of each colour of a picture."""
+"""The dark theme's colour for each colour of a picture."""
 
 
 class _Box(NamedTuple):
@@ -60,8 +62,8 @@ class _Box(NamedTuple):
 
 
 def escape(text: str) -> str:
-    """Returns a name for an SVG, without markup and without characters that XML forbids or that
-    reverse the text.
+    """Returns a text escaped for an SVG, without characters that XML forbids or that reverse the
+    writing direction.
     """
     return escaped(printable(text, "\n"))
 
@@ -75,13 +77,13 @@ def picture(
     notes: Mapping[str, Sequence[str]] = MappingProxyType({}),
     most: int = _MOST,
 ) -> str:
-    """Returns an SVG of the graph from top to bottom: operators are boxes, inputs and outputs
+    """Returns an SVG of the graph from top to bottom: operators are boxes, inputs and outputs are
     ovals.
 
-    ``fused``: colours of nodes by their values; ``marks``: labels by the values of nodes that get a
-    red border; ``notes``: lines about nodes by their values. The label is above the box, the first
-    line is below it; hovering over a box shows all lines. The picture omits constants, and nodes
-    beyond ``most``.
+    ``fused``: colours of nodes. ``marks``: labels of nodes with a red border. ``notes``: lines
+    about nodes. Their keys are names of nodes' outputs. A label is above the box, the first note is
+    below it; hovering over a box shows all notes. The picture omits constants, and has at most
+    ``most`` nodes.
     """
     boxes = _boxes(graph, fused, marks, notes, most)
     ranks = _ranks(boxes)
@@ -107,7 +109,9 @@ def picture(
 
 
 def colour_fused_values(before: Graph, after: Graph) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns colours in both graphs for each fused recurrent node and the nodes it replaces."""
+    """Returns the colours of nodes before and after fusion; a fused node and the nodes that it
+    replaces share one.
+    """
     kept, left = (set(map(id, graph.nodes)) for graph in (before, after))
     old: dict[str, str] = {}
     new: dict[str, str] = {}
@@ -196,10 +200,12 @@ def _cut(*lines: str) -> tuple[str, ...]:
 
 
 def _ranks(boxes: list[_Box]) -> dict[str, int]:
-    """Returns the row of each box: below its inputs, then as far down as its readers allow."""
+    """Returns the row of each box: below the boxes of its inputs, and as near as possible to the
+    boxes that read it.
+    """
     ranks: dict[str, int] = {}
     readers: dict[str, list[str]] = {}
-    for box in boxes:  # they come in an order in which they can run
+    for box in boxes:  # a box comes after the boxes that it reads
         ranks[box.key] = 1 + max((ranks[key] for key in box.inputs if key in ranks), default=-1)
         for key in box.inputs:
             readers.setdefault(key, []).append(box.key)
@@ -210,7 +216,7 @@ def _ranks(boxes: list[_Box]) -> dict[str, int]:
 
 
 def _order_rows(boxes: list[_Box], ranks: Mapping[str, int]) -> list[list[_Box]]:
-    """Returns rows of boxes; each row is sorted by the middle of the inputs of each box."""
+    """Returns the boxes of each row, sorted by the mean position of the boxes that each reads."""
     rows: list[list[_Box]] = [[] for _ in range(max(ranks.values(), default=0) + 1)]
     for box in boxes:
         rows[ranks[box.key]].append(box)
@@ -246,7 +252,7 @@ def _draw(box: _Box, x: float, y: float) -> str:
         f"{escape(line)}</text>"
         for k, line in enumerate(box.lines)
     )
-    halo = f'stroke="{_PAPER}" stroke-width="3" paint-order="stroke"'  # lines may cross the text
+    halo = f'stroke="{_PAPER}" stroke-width="3" paint-order="stroke"'  # for lines across it
     if box.below:
         (below,) = _cut(box.below)
         texts += (
@@ -269,7 +275,9 @@ def _draw(box: _Box, x: float, y: float) -> str:
 
 
 def fill_page(name: str, content: Mapping[str, Any]) -> str:
-    """Returns the page of a template, which escapes all texts except SVGs that it calls safe."""
+    """Returns a template filled with ``content``; all texts except SVGs marked as safe are
+    escaped.
+    """
     import jinja2  # 20 ms, which few commands need
 
     templates = resources.files("onernn.verification").joinpath("templates")
@@ -287,23 +295,23 @@ def fill_page(name: str, content: Mapping[str, Any]) -> str:
 
 
 def write_text(page: str, path: str | Path) -> None:
-    """Writes a page, whole or not at all."""
+    """Writes a page to a file; after an error, an older file remains."""
     with replacing(path) as stream:
         stream.write(page.encode())
 
 
 def _make_printable(value: Any) -> Any:
-    """Returns a text in printable form, before the page escapes it; SVGs are escaped already."""
+    """Returns a text without control characters; an SVG is returned unchanged."""
     return printable(value, "\n") if type(value) is str else value
 
 
 def number(value: float) -> str:
-    """Returns a number with three digits; a dash for NaN."""
+    """Returns a number with three digits; "–" for NaN."""
     return "–" if value != value else "0" if value == 0 else f"{value:.3g}"
 
 
 def _digest(script: str) -> str:
-    """Returns the hash by which a page's policy allows its script."""
+    """Returns a script's hash, by which the page's Content-Security-Policy allows it."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -314,8 +322,8 @@ def _digest(script: str) -> str:
 class Inspection:
     """A model, its fused graph, the nodes that cannot run, and the kernels of its layers.
 
-    ``missing``: why the kernels are not known, "" otherwise. Without a library, or with operators
-    that cannot run, there are none. ``interpreted``, ``slower_kernels``: see `Session`.
+    ``kernels`` is empty if the library is missing or an operator cannot run. ``missing``: why the
+    kernels are unknown, or "". ``interpreted``, ``slower_kernels``: see `Session`.
     """
 
     model: Graph
@@ -328,19 +336,23 @@ class Inspection:
 
     @property
     def operators(self) -> dict[str, tuple[int, int]]:
-        """The number of nodes of each kind before and after fusion."""
+        """The numbers of nodes before and after fusion, by operator."""
         before, after = (Counter(n.op for n in g.nodes) for g in (self.model, self.result.model))
         return {op: (before[op], after[op]) for op in sorted(before | after)}
 
     @property
     def kernel_lines(self) -> list[str]:
-        """The kernel of each layer, and why kernels are slower than they could be, or unknown."""
+        """A line for the kernel of each layer, and lines that say why kernels are slow or
+        unknown.
+        """
         unknown = self.missing and f"unknown: {self.missing}"
         return [*map(str, self.kernels), *filter(None, (self.slower_kernels, unknown))]
 
     @property
     def fused(self) -> list[dict[str, str]]:
-        """Each applied pass: its place, the operators, and its name in the framework."""
+        """Each applied fusion pass: its name, the layer, the operators that it fused, and the
+        framework's name for the pass.
+        """
         return [
             {
                 "pass": each.name,
@@ -352,7 +364,7 @@ class Inspection:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the keys of ``--json`` in addition to the common keys of all commands."""
+        """Returns the keys that ``--json`` has in addition to the keys of all commands."""
         return {
             "model": self.model.name,
             "interface": {
@@ -374,7 +386,7 @@ class Inspection:
 def inspect_model(
     model: Graph, *, dtype: str = "f32", threads: int | None = None, backend: str = "auto"
 ) -> Inspection:
-    """Fuses a model and prepares it as `Session` does; runs nothing.
+    """Fuses a model, prepares it as `Session` does, and runs nothing.
 
     Raises `UnsupportedError` for an unknown ``dtype`` or ``backend``.
     """
@@ -399,23 +411,27 @@ def inspect_model(
 _DECLARED = ("name", "dtype", "shape", "lod_depth")
 
 
-# --- a model's graph before and after fusion as one HTML file, which a browser can zoom
+# --- an HTML page of a model's graph before and after fusion
 
 
 _MOST_ON_PAGE = 4000
-"""Maximum number of nodes in a picture on a page: browsers can move this many at a time."""
+"""Maximum number of nodes in a picture on a page: browsers can zoom pictures of this size."""
 NOT_FUSED = "not fused"
-"""The label of a box where fusion stopped."""
+"""The label of a box whose operators were not fused."""
 
 
 def write_graph_page(inspection: Inspection, path: str | Path) -> None:
-    """Writes the page. Raises `OSError` if it cannot write; an old page stays until then."""
+    """Writes the page of both graphs. Raises `OSError` if it cannot write; then an older page
+    remains.
+    """
     write_text(render_graph_page(inspection), path)
 
 
 def render_graph_page(inspection: Inspection) -> str:
-    """Returns the page as text. It loads nothing, and runs only its own script, whose hash its
-    policy has.
+    """Returns the page of both graphs as HTML.
+
+    The page loads no other file, and its Content-Security-Policy allows only its own script, by the
+    script's hash.
     """
     refusals = inspection.result.refusals
     before, after = inspection.model, inspection.result.model
@@ -438,8 +454,8 @@ def pictures(
     notes: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
     most: int = _MOST,
 ) -> dict[str, Any]:
-    """Returns a `picture` and the lists of nodes of both graphs, whether nodes were fused, and the
-    labels of the nodes with a red border.
+    """Returns a template's content for both graphs: pictures, lists of nodes, whether nodes were
+    fused, and labels.
     """
     graphs = {"before": inspection.model, "after": inspection.result.model}
     fused = dict(zip(graphs, colour_fused_values(*graphs.values()), strict=True))
@@ -467,7 +483,9 @@ def _notes(
     kernels: Mapping[str, str],
     fused: Collection[str],
 ) -> dict[str, list[str]]:
-    """Returns lines about nodes by their values: types first, then kernels and refusals."""
+    """Returns lines about each node by its first output: types, kernels, and reasons against
+    fusion.
+    """
     types = graph.types
     notes = {value.name: [_short(types[value.name])] for value in graph.inputs}
     reasons: dict[str, list[str]] = {}
@@ -485,7 +503,7 @@ def _notes(
 
 
 def _short(type: Type) -> str:
-    """Returns a type in the short form below a box; W is the number of steps of a ragged value."""
+    """Returns a type in a short form; W is the number of steps of a ragged value."""
     sizes = [str(size or "?") for size in type.shape or ()]
     sizes[:1] = ["W"] if type.ragged and sizes else sizes[:1]
     shape = "(...)" if type.shape is None else f"({', '.join(sizes)})"

@@ -1,14 +1,14 @@
-"""The conformance kit for backends of ONNX: its cases as nodes RNN, GRU and LSTM.
+"""A conformance kit for backends of ONNX: each case is a model of one node RNN, GRU or LSTM.
 
     from onernn.verification.node_suite import NodeConformance
 
     class TestMyBackend(NodeConformance):
-        backend = my_backend                      # with prepare or run_model, as
-                                                  # onnx.backend.base.Backend has them
+        backend = my_backend                      # has prepare or run_model of
+                                                  # onnx.backend.base.Backend
         known_failures = "known_failures.toml"    # see `Conformance`
 
-`node_cases` returns the cases as `TestCase`s of onnx.backend.test, and
-``python -m onernn.verification.node_suite FOLDER`` writes them as folders of that suite:
+`node_cases` yields the cases as `TestCase`s of onnx.backend.test.
+``python -m onernn.verification.node_suite FOLDER`` writes them in that suite's format:
 FOLDER/test_NAME/model.onnx, data.json (tolerances), test_data_set_0/input_0.pb, ..., output_0.pb.
 """
 
@@ -34,7 +34,9 @@ from onernn.verification import suite
 from onernn.verification.suite import LENGTHS, SIZES, STATES, Case, Conformance, combinations
 
 CELLS = tuple(cell for cell in suite.CELLS if not re.search("projection|cell_clip|augru", cell))
-"""The cells that ONNX's nodes have: no projection, no clip of the cell state, no attention."""
+"""The cells that ONNX's nodes can express: no projection, no clipping of the cell state, no
+attention.
+"""
 DIRECTIONS: tuple[Direction, ...] = ("left2right", "right2left", "bidirectional_concat")
 _ONNX = {"left2right": "forward", "right2left": "reverse", "bidirectional_concat": "bidirectional"}
 _PLAIN = "RNN_"
@@ -42,11 +44,11 @@ OPSET = 14
 
 
 class NodeConformance(Conformance):
-    """Tests of a backend of ONNX, one node a case; subclass it under a name that pytest collects.
+    """Tests of an ONNX backend, one node per case. Subclass it under a name that pytest collects.
 
-    Weights, lengths and states are inputs of the model, the same as in ONNX's own node tests; T and
-    N are open, and several batches run through one ``prepare``. ONNX does not define the values of
-    Y after a sequence's end, and sequences of length zero: these are not tested.
+    Weights, lengths and states are inputs of the model, the same as in ONNX's own node tests. T and
+    N are dynamic sizes, and several batches run after one ``prepare``. ONNX defines neither the
+    values of Y after a sequence's end nor sequences of length zero, so neither is tested.
 
     >>> import onnxruntime.backend
     >>> from onernn.verification.node_suite import NodeConformance
@@ -64,7 +66,8 @@ class NodeConformance(Conformance):
     empty_sentences = False
 
     def layer(self, case: Case) -> Any:
-        """Returns the result of ``prepare`` for the case's node, or the model itself.
+        """Returns the backend's prepared model of the case's node; the model itself if the backend
+        has no ``prepare``.
 
         Raises `TypeError` if the class has no ``backend``.
         """
@@ -77,7 +80,7 @@ class NodeConformance(Conformance):
     def outputs(self, layer: Any, case: Case) -> tuple[list[Array], State]:
         """Returns Y of each sequence (T_n, D*O) and the final states (1, D, N, O) of the model.
 
-        Raises `TypeError` for a result of another number or shape of arrays.
+        Raises `TypeError` if the backend returns a wrong number or shape of arrays.
         """
         inputs = [*node_inputs(case).values()]
         if hasattr(layer, "run"):
@@ -99,7 +102,7 @@ class NodeConformance(Conformance):
 
 
 def node_inputs(case: Case) -> dict[str, Array]:
-    """Returns the model's inputs by name, in order, without absent ones."""
+    """Returns the inputs of the case's ONNX model by name, in order."""
     arrays = framework("onnx").write(PivotLayer.of(case.spec, list(case.weights)))
     inputs = {"X": case.pad(time_major=True), **{name: arrays[name] for name in "WRB"}}
     if len(set(case.lengths)) > 1:
@@ -111,8 +114,8 @@ def node_inputs(case: Case) -> dict[str, Array]:
 
 
 def node_model(case: Case, masked: bool = False) -> Any:
-    """Returns an `onnx.ModelProto` of one node. ``masked``: a Where sets Y to 0 after each
-    sequence.
+    """Returns an `onnx.ModelProto` with the case's node. ``masked``: add a Where that sets Y to 0
+    after each sequence.
     """
     onnx = require("onnx", "onnx")
     helper, spec, given = onnx.helper, case.spec, node_inputs(case)
@@ -173,9 +176,10 @@ def node_cases(
     dtypes: Sequence[str] = ("f32",),
     sizes: Sequence[str] = tuple(SIZES),
 ) -> Iterator[Any]:
-    """Yields the cases as `onnx.backend.test.case.test_case.TestCase`, with outputs from float64.
+    """Yields the cases as `onnx.backend.test.case.test_case.TestCase`; float64 computed their
+    outputs.
 
-    Raises `ValueError` naming an axis with an unknown value.
+    Raises `ValueError` that names the parameter with an unknown value.
 
     >>> from onernn.verification.node_suite import node_cases
     >>> cases = node_cases(["gru"], ["left2right"], ["equal"], ["zeros"], sizes=["odd"])
@@ -197,15 +201,15 @@ def node_cases(
         name = "test_" + case.name.replace("-", "_")
         model = node_model(case, masked=True)
         data = [([*node_inputs(case).values()], expected)]
-        # By numpy.testing.assert_allclose, element by element: rounding of sums of some ten terms.
+        # For numpy.testing.assert_allclose: rounding errors of sums of some ten terms.
         rtol, atol = (1e-11, 1e-12) if case.dtype == "f64" else (1e-4, 2e-6)
         yield TestCase(name, name, None, None, model, data, "node", rtol, atol)
 
 
 def write_node_cases(folder: str | Path, cases: Iterable[Any] | None = None) -> int:
-    """Writes cases, by default all, as files of onnx.backend.test, and returns their number.
+    """Writes cases, by default all, in the format of onnx.backend.test, and returns their number.
 
-    Raises `MissingDependencyError` without onnx.
+    Raises `MissingDependencyError` if onnx is not installed.
 
     >>> from onernn.verification.node_suite import node_cases, write_node_cases
     >>> cases = node_cases(["gru"], ["left2right"], ["equal"], ["zeros"], sizes=["odd"])

@@ -1,8 +1,8 @@
-"""An output's errors by step, sequence length and direction of recurrent layers.
+"""Errors of an output by step, by sequence length and by direction of recurrent layers.
 
-To find the axes, one step is marked: a NaN is put into a recurrent layer's output at one step of
-one sequence. The mark shows in the model's output at the place of this step, after transposes,
-reshapes and dense layers.
+To find an output's axes, a NaN is put into a recurrent layer's output at one step of one sequence.
+Transposes, reshapes and dense layers pass the NaN on, so its index in the model's output shows the
+axes of time and batch.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from onernn.verification.tracing import Values, recurrent_layers, run_nodes
 class Axes:
     """The axes of an output; an axis is None if the output does not have it.
 
-    ``time``: None if a value reads several steps, or a final state. ``direction``: the axis that
-    holds both directions of a bidirectional layer, counted from the last, which is -1. ``state``:
-    it holds final states. ``lengths``: of sequences, None if all are equally long.
+    ``time``: also None if a value depends on several steps, and for a final state. ``direction``:
+    the negative index of the axis that holds both directions of a bidirectional layer. ``state``:
+    whether the output holds final states. ``lengths``: the lengths of sequences, None if all are
+    equal.
     """
 
     time: int | None
@@ -42,9 +43,10 @@ class Axes:
 
 
 def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
-    """Returns the axes of each output of a traced graph, by the last layer before it.
+    """Returns the axes of each output of a traced graph, found from the last layer before the
+    output.
 
-    Outputs that every step reaches, for example decoded ones, are omitted.
+    Outputs whose values all depend on every step are omitted.
     """
     result: dict[str, Axes] = {}
     for rnn in reversed(recurrent_layers(graph).values()):
@@ -56,7 +58,7 @@ def axes_of(graph: Graph, values: Values) -> dict[str, Axes]:
 
 
 def _probe(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str, Axes]:
-    """Returns the axes of the outputs that a layer's y or final state reaches."""
+    """Returns the axes of the outputs that depend on a layer's y or final state ``name``."""
     reached, x, state = values[name], values.get(rnn.x), name != rnn.y
     lengths = x.lengths if isinstance(x, Ragged) else None
     data = data_of(reached)
@@ -97,21 +99,22 @@ def _probe(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str,
                     axes[what] = axis
                     break
         if not state and not axes:
-            continue  # an output that mixes all steps
+            continue  # each value depends on all steps
         out[output] = Axes(axes.get("time"), axes.get("batch"), sides, state, lengths)
     return out
 
 
 def _hit(mark: Array, axis: int) -> Array:
-    """Returns for each index along an axis whether a mark is there."""
+    """Returns for each index along an axis whether any element at this index is marked."""
     return np.asarray(np.moveaxis(mark, axis, 0).reshape(mark.shape[axis], -1).any(axis=1))
 
 
 def mark_reached(graph: Graph, values: Values, places: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns for each output which of its elements become NaN if values have NaN at ``places``.
+    """Returns masks of the elements of each output that become NaN if values have NaN where
+    ``places`` is true.
 
-    Operators that depend on NaN pass it on. Outputs that stay integers or change their shape are
-    omitted. Raises what a run raises.
+    Operators that stop NaN, such as comparisons, are replaced. Integer outputs and outputs whose
+    shape changes are omitted. Raises the errors of a run.
     """
     changed, constants = dict(values), dict(graph.constants)
     for name, where in places.items():
@@ -147,7 +150,7 @@ def _floating(node: Node, constants: dict[str, Array]) -> Node:
 
 
 def _sides(mark: Array) -> int | None:
-    """Returns the axis along which exactly one half is marked."""
+    """Returns the negative index of the axis along which exactly one half is marked, or None."""
     for axis in range(mark.ndim):
         size = mark.shape[axis]
         if size % 2 == 0 and size:
@@ -157,19 +160,20 @@ def _sides(mark: Array) -> int | None:
     return None
 
 
-# --- the size of the difference of two outputs, and the places of a recurrent layer's errors
+# --- errors of outputs, and their distribution over steps, lengths and directions
 
 
 _SMALL = 1e-3
-"""Elements below this part of the largest have no meaningful relative error of their own."""
+"""Relative errors ignore elements smaller than this part of the largest element."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of one output: |a - b|, |a - b| / |b| of elements that are not small, the cosine.
+    """Errors of one output: |a - b|, |a - b| / |b| over elements that are not small, and the
+    cosine.
 
-    ``max_rel`` is max|a - b| / max|b|, the same as in the verdict. A number is NaN if nothing can
-    be said: no elements, or none that is finite in both arrays.
+    ``max_rel`` is max|a - b| / max|b|, the same as in `OutputComparison`. An error is NaN if no
+    element is finite in both arrays.
     """
 
     max_abs: float = math.nan
@@ -184,7 +188,7 @@ class Errors:
 
 
 def errors(actual: Array, reference: Array) -> Errors:
-    """Returns the errors of two arrays of equal shape, over all finite elements."""
+    """Returns the errors of two arrays over all elements that are finite in both."""
     if actual.shape != reference.shape or actual.size == 0:
         return Errors()
     one, other = (np.asarray(a, np.float64).reshape(-1) for a in (actual, reference))
@@ -208,7 +212,6 @@ def errors(actual: Array, reference: Array) -> Errors:
 
 
 def _middle(values: Array) -> tuple[float, float, float]:
-    """Returns the mean, the median and the 99th percentile."""
     median, high = np.percentile(values, (50, 99))
     return float(values.mean()), float(median), float(high)
 
@@ -222,17 +225,16 @@ PLACES = {
     "directions": "direction",
     "ends": "place",
 }
-"""The rows of a `Profile`, and the place of each kind in words."""
+"""The fields of a `Profile` that hold rows, and what each row stands for."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The errors of one output by place: rows (place, max|a - b|, mean|a - b|) of each kind.
+    """The errors of one output in tables, whose rows are (place, max|a - b|, mean|a - b|).
 
-    ``steps``: by position within the sequence; ``lengths``: by sequence length; ``directions``: by
-    direction of a bidirectional layer; ``ends``: inside and beyond the sequences. Kinds that an
-    output does not have are empty. ``state``: it is a final state, with one row per sequence
-    length.
+    A place is a step in ``steps``, a sequence length in ``lengths``, a direction in ``directions``,
+    and "inside" or "beyond the end" of sequences in ``ends``. A table is empty if the output has no
+    such axis. ``state``: whether the output is a final state.
     """
 
     name: str
@@ -243,7 +245,7 @@ class Profile:
     ends: _Rows = ()
 
     def as_json(self) -> dict[str, object]:
-        """Returns the fields, each row as {"at", "max_abs", "mean_abs"}."""
+        """Returns the fields; each row is {"at", "max_abs", "mean_abs"}."""
         keys = ("at", "max_abs", "mean_abs")
         rows = {
             kind: [dict(zip(keys, row, strict=True)) for row in getattr(self, kind)]
@@ -253,9 +255,9 @@ class Profile:
 
 
 def profile(name: str, actual: Batch, reference: Batch, axes: Axes | None) -> Profile | None:
-    """Returns the errors of one output by step, length and direction; None if these are unknown.
+    """Returns the errors of one output by step, length and direction; None if its axes are unknown.
 
-    ``axes``: the axes of time, batch and direction, see `axes_of`.
+    ``axes``: see `axes_of`.
     """
     step: Int64 | None = None
     lengths: Int64 | None = None
@@ -296,14 +298,15 @@ def _worst(values: Array) -> tuple[float, float]:
 
 
 def _rows(cells: Array, key: Int64 | None) -> _Rows:
-    """Returns a row for each key of the cells (K, ...)."""
+    """Returns one row of errors per distinct value of ``key`` (K,), the time steps or lengths of
+    the K ``cells``.
+    """
     if key is None:
         return ()
     return tuple((str(each), *_worst(cells[key == each])) for each in np.unique(key))
 
 
 def _halves(apart: Array, axes: Axes | None) -> _Rows:
-    """Returns both directions, in a bidirectional layer's output."""
     side = axes.direction if axes else None
     if side is None or -side > apart.ndim or apart.shape[side] % 2:
         return ()

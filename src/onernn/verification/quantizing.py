@@ -1,6 +1,6 @@
-"""Quantizes as many layers of a model as a budget allows: see `quantize`.
+"""Quantizes as many layers of a model as an error budget allows: see `quantize`.
 
-Rows of one sequence depend on each other, so a budget of labels counts sequences: design/0061
+The labels of one sequence depend on each other, so a budget of labels counts sequences; design/0061
 derives its bound.
 """
 
@@ -37,29 +37,30 @@ from onernn.verification.tracing import recurrent_layers, trace
 
 Feed = Batches
 _LEVELS = ("u8", "u8 rows", "bf16", "f32")
-"""The dtypes of a layer from the narrowest on. u8: calibrated scales; u8 rows: one for each row."""
+"""The dtypes of a layer, narrowest first. "u8" has calibrated scales, "u8 rows" one scale for each
+row.
+"""
 CONFIDENCE = 0.95
 _TURNS, _TIMED, _SLOWER = 12, 1.0, 1.05
-"""Runs in turns that are timed, at most; their CPU seconds in all; the ratio from which on a model
-is called slower.
+"""Limits of a speed measurement: runs of each model, CPU seconds in all; and the ratio from which a
+model is called slower.
 """
 _PRIOR = 3
-"""Changed labels that are assumed in sequences that changed as a whole; see design/0061."""
+"""The number of assumed label changes that change a whole sequence; see design/0061."""
 
 
 # --- budgets
 
 
 class Budget(NamedTuple):
-    """At most ``limit`` by the measure of this ``name``: labels, max_abs or rmse."""
+    """The largest allowed error. ``name``: its measure, labels, max_abs or rmse."""
 
     name: str
     limit: float
 
     @classmethod
     def of(cls, text: str) -> Budget:
-        """Reads "labels 0.1%", the share of labels that change; "max_abs 0.02", the largest error
-        of any output; or "rmse 0.001", the root of the mean square error over all outputs.
+        """Reads a budget such as "labels 0.1%", "max_abs 0.02" or "rmse 0.001"; see `quantize`.
 
         Raises `UnsupportedError` for other texts.
         """
@@ -75,14 +76,13 @@ class Budget(NamedTuple):
         return cls(name, limit)
 
     def format_amount(self, amount: float) -> str:
-        """Returns an amount of this measure as a text."""
+        """Returns an error by this measure as a text."""
         return f"{amount:.3%}" if self.name == "labels" else f"{amount:.3g}"
 
 
 class Numbers:
-    """The error of outputs by max_abs or rmse; new data may have a larger error.
-
-    ``counted``: a text of what was compared.
+    """Measures the error of outputs by max_abs or rmse. ``counted``: a text of what was
+    compared.
     """
 
     def __init__(
@@ -102,10 +102,11 @@ class Numbers:
         ]
 
     def promise(self, outputs: Sequence[Feed]) -> str:
-        """Returns the statement about new sequences from the errors of K, with its confidence.
+        """Returns a statement about the errors of new sequences.
 
-        With this confidence, at most a share p with (1 - p)^K = 1 - `CONFIDENCE` of all sequences
-        is worse than the worst of K, whatever their distribution.
+        K sequences were measured. With confidence `CONFIDENCE`, at most a share p of all sequences
+        has a larger error than the worst of these K, where (1 - p)^K = 1 - `CONFIDENCE`. This holds
+        for any distribution.
         """
         seen: list[float] = []
         for one, want, owners in zip(outputs, self._exact, self._owners, strict=True):
@@ -127,7 +128,9 @@ class Numbers:
         )
 
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
-        """Returns the error, and what the budget limits; infinite for other shapes."""
+        """Returns the error, infinite if shapes differ, twice: as the error, and as the value that
+        the budget limits.
+        """
         pairs = [
             (data_of(one[name]), data_of(want))
             for one, other in zip(outputs, self._exact, strict=True)
@@ -144,9 +147,11 @@ class Numbers:
 
 
 def upper_bound(changed: float, total: float, effect: float) -> float:
-    """Returns a share of labels; with a probability of `CONFIDENCE`, fewer change on new data.
+    """Returns a share of labels; with probability `CONFIDENCE`, a smaller share changes on new
+    data.
 
-    Poisson's exact upper limit in Byar's form, of ``changed / effect`` independent changes.
+    It is Poisson's upper limit, in Byar's approximation, for ``changed / effect`` independent
+    changes among ``total`` labels; see `design_effect`.
     """
     more = changed / effect + 1
     z = NormalDist().inv_cdf(CONFIDENCE)
@@ -155,10 +160,12 @@ def upper_bound(changed: float, total: float, effect: float) -> float:
 
 
 def design_effect(changed: Array, counts: Array) -> float:
-    """Returns how many dependent labels (K,) of K sequences are worth one independent label.
+    """Returns how many labels count as one independent label, because labels of a sequence depend
+    on each other.
 
-    The effect is the variance between sequences divided by the variance of independent labels. Few
-    changes are weak evidence, so `_PRIOR` changes are added that change a whole sequence.
+    ``changed``, ``counts``: changed labels and all labels of each sequence. The effect is the
+    variance between sequences divided by the variance of independent labels. A few changes are
+    little evidence, so `_PRIOR` changes of whole sequences are added.
     """
     total, result, number = counts.sum(), changed.sum(), len(counts)
     whole = float(np.square(counts).sum() / total)
@@ -171,10 +178,12 @@ def design_effect(changed: Array, counts: Array) -> float:
 
 
 class Labels:
-    """The share of labels that change in held-out batches, and an upper bound for new data.
+    """Measures the share of labels that change in held-out batches, and its upper bound for new
+    data.
 
-    ``exact``, ``narrowest``: the outputs of each batch in float32, and all in u8, which shows how
-    changes gather in sequences. ``name``: see `labels_output`. ``counted``: what was compared.
+    ``exact``, ``narrowest``: the outputs of each batch in float32, and with all layers in u8, which
+    show how many labels of a sequence change together. ``name``: see `labels_output`. ``counted``:
+    a text of what was compared.
     """
 
     def __init__(
@@ -207,38 +216,42 @@ class Labels:
         )
 
     def _read(self, outputs: Sequence[Feed]) -> Array:
-        """Returns (labels,) of all batches: integers as they are, else the largest of each row."""
+        """Returns the labels of all batches: integer outputs themselves, or the index of the
+        largest score in each row.
+        """
         arrays = (data_of(each[self._name]) for each in outputs)
         labels = [a if a.dtype.kind in "biu" else a.argmax(axis=-1) for a in arrays]
         return np.concatenate([each.ravel() for each in labels])[self._real]
 
     def _count_changes(self, outputs: Sequence[Feed]) -> Int64:
-        """Returns (K,): how many labels of each sequence change."""
+        """Returns the number of labels that change in each of the K sequences."""
         different = self._sequences[self._read(outputs) != self._labels]
         return np.bincount(different, minlength=len(self._counts))
 
     def promise(self, outputs: Sequence[Feed]) -> str:
-        """Returns the statement about new data from the changed labels, with its confidence."""
+        """Returns a statement, with its confidence, about the share of labels that change on new
+        data.
+        """
         bound = self.of(outputs)[1]
         return f"with a confidence of {CONFIDENCE:.0%}, at most {bound:.3%} change on new data"
 
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
-        """Returns the share of labels that change, and its upper bound on new data."""
+        """Returns the share of labels that change, and its upper bound for new data."""
         changed = float(self._count_changes(outputs).sum())
         return changed / self._total, upper_bound(changed, self._total, self._effect)
 
 
 def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
-    """Returns (labels,): the sequence of each label of an output, -1 for padding.
+    """Returns the sequence of each label of an output as an index, -1 for padding.
 
-    Raises `UnsupportedError` if sequences and padding are unknown.
+    Raises `UnsupportedError` if the output's axes do not tell it.
     """
     array = data_of(value)
     shape = array.shape if array.dtype.kind in "biu" else array.shape[:-1]
     if isinstance(value, Ragged):
         ends = value.offsets
         for level in reversed(value.outer):
-            ends = ends[level]  # of the outermost sequences
+            ends = ends[level]  # now the offsets of the outermost sequences
         steps = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
         return np.repeat(steps, np.prod(shape, dtype=int) // max(len(steps), 1))
     where = f"budget labels: {name!r}: its labels read several"
@@ -247,7 +260,7 @@ def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
         raise UnsupportedError(f"{where} {text}")
     places = np.indices(shape)
     sequence = places[axes.batch]
-    if axes.lengths is None or axes.state:  # an empty sequence also has a state
+    if axes.lengths is None or axes.state:  # no padding: an empty sequence also has a state
         return sequence.ravel()
     if axes.time is None and len(shape) > 1 and np.ptp(axes.lengths):
         text = "steps, and may count padding; pass batches of one length"
@@ -258,9 +271,9 @@ def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
 
 
 def _owners_of_all(graph: Graph, feed: Feed, outputs: Feed, backend: str) -> dict[str, Int64]:
-    """Returns an array per output: the sequence of each element, -1 for padding.
+    """Returns the sequence of each element of each output, -1 for padding.
 
-    If that is not known, the batch counts as one sequence.
+    If it is unknown for one output, the batch counts as one sequence.
     """
     dense = not all(isinstance(value, Ragged) for value in outputs.values())
     axes = axes_of(graph, trace(graph, feed, backend)) if dense else {}
@@ -275,8 +288,10 @@ def _owners_of_all(graph: Graph, feed: Feed, outputs: Feed, backend: str) -> dic
 
 
 def labels_output(outputs: Feed, name: str) -> str:
-    """Returns the output whose labels count: the output of this name, or the only one of integers,
-    or the only one. Raises `UnsupportedError` if there are several, or if it holds no labels.
+    """Returns the output whose labels count: ``name``, or the only output of integers, or the only
+    output.
+
+    Raises `UnsupportedError` if there are several, or if the output holds no labels.
     """
     arrays = {name: data_of(value) for name, value in outputs.items()}
     whole = [name for name, array in arrays.items() if array.dtype.kind in "biu"]
@@ -296,8 +311,8 @@ def labels_output(outputs: Feed, name: str) -> str:
 
 
 def scale_over(low: float, high: float) -> Scale | None:
-    """Returns a scale for values from low <= 0 to high >= 0, in which 0 is exact; None if both are
-    0.
+    """Returns a uint8 scale for values from low <= 0 to high >= 0, in which 0 is exact; None if
+    both are 0.
     """
     if low == high:
         return None
@@ -307,10 +322,11 @@ def scale_over(low: float, high: float) -> Scale | None:
 
 
 def scales_of(part: Part, x: tuple[float, float], h: tuple[float, float]) -> PartScales:
-    """Returns the scales of a layer and direction for the ranges of its inputs and states.
+    """Returns the scales of a layer and direction for the ranges of its inputs ``x`` and states
+    ``h``.
 
-    States that cannot leave [-1, 1] have that range. If a range is only zeros, each row has its own
-    step.
+    If states cannot leave [-1, 1], their scale is for this range. If all values are 0, the scale is
+    None: each row then gets its own.
     """
     natural = part.spec.activations is None and part.spec.cell is not Cell.RNN_RELU
     bounded = natural and not part.spec.projection_size and -1 <= h[0] <= h[1] <= 1
@@ -320,9 +336,10 @@ def scales_of(part: Part, x: tuple[float, float], h: tuple[float, float]) -> Par
 def observe_scales(
     graph: Graph, batches: Sequence[Feed], backend: str
 ) -> dict[str, tuple[PartScales, ...]]:
-    """Returns the scales of each recurrent node outside of loops from float32 runs, by its y.
+    """Returns the scales of each recurrent node outside of loops by its output y, from float32
+    runs.
 
-    Raises `UnsupportedError` naming the batch and the layer whose numbers are not finite.
+    Raises `UnsupportedError` for NaN and infinity; the message names the batch and the layer.
     """
     apart = fuse(graph, (ExpandLayers(),)).model
     ends: dict[tuple[str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
@@ -343,7 +360,6 @@ def observe_scales(
 
 
 def _finite(value: Batch, where: str) -> Array:
-    """Returns the values of a batch. Raises `UnsupportedError` if one is not finite."""
     numbers = data_of(value)
     if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
         raise UnsupportedError(f"{where} NaN or infinity; calibrate without it")
@@ -351,12 +367,12 @@ def _finite(value: Batch, where: str) -> Array:
 
 
 def separate_layers(model: Graph) -> Graph:
-    """Returns the fused model without precisions, each of its layers a node."""
+    """Returns the fused model with one node per layer; no layer has a narrow dtype."""
     passes = tuple(each for each in PASSES if each is not stack_layers)
     graph = fuse(with_precision(model, {}), passes).model
     nodes = []
     for node in graph.nodes:
-        if node.op == "Rnn" and not node.outputs[0]:  # y is not read, but it is the layer's name
+        if node.op == "Rnn" and not node.outputs[0]:  # y is unused; it names the layer
             y = f"{next(filter(None, node.outputs))}/y"
             node = replace(node, outputs=(y, *node.outputs[1:]))
         nodes.append(node)
@@ -369,8 +385,9 @@ def separate_layers(model: Graph) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedLayer:
-    """``dtype``: "u8", "u8 rows", "bf16" or "f32", see `quantize`. ``alone``: the model's error by
-    dtype, if only this layer computes in the dtype.
+    """A layer and the dtype chosen for it: "u8", "u8 rows", "bf16" or "f32", see `quantize`.
+
+    ``alone``: by dtype, the model's error if only this layer has the dtype and all others have f32.
     """
 
     name: str
@@ -380,12 +397,12 @@ class QuantizedLayer:
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """The result of `quantize`. ``model``: the graph whose layers know their precision.
+    """The result of `quantize`.
 
-    ``error``: on what was ``counted``. ``bound``: the value that the budget limits: for labels the
-    upper bound on new data, otherwise the error. ``promise``: the statement about new data, with
-    its confidence. ``notes``: remarks for the reader. ``example``: a batch, whose inputs have the
-    types of all batches.
+    ``model``: the graph; each layer has its dtype. ``error``: the error on what was ``counted``.
+    ``bound``: the value that the budget limits: for labels the upper bound for new data, otherwise
+    the error. ``promise``: a statement about new data, with its confidence. ``notes``: remarks for
+    the user. ``example``: one of the batches.
     """
 
     model: Graph
@@ -400,7 +417,7 @@ class Quantized:
 
     @property
     def verdict(self) -> str:
-        """The error and its promise, as one line."""
+        """The error and the statement about new data, joined in one line."""
         error, limit = map(self.budget.format_amount, (self.error, self.budget.limit))
         how = "changed" if self.budget.name == "labels" else "seen"
         seen = f"{self.budget.name}: {error} of {self.counted} {how}"
@@ -408,7 +425,9 @@ class Quantized:
         return "; ".join(filter(None, (seen + allowed, self.promise)))
 
     def of_layers(self) -> list[str]:
-        """Returns a line for each layer: its dtype, and the error that it causes by itself."""
+        """Returns a line for each layer: its dtype, and the model's error if only this layer is
+        narrow.
+        """
         amount, lines = self.budget.format_amount, []
         for each in self.layers:
             costs = (f"{dtype} alone {amount(error)}" for dtype, error in each.alone.items())
@@ -417,8 +436,8 @@ class Quantized:
 
     def to_json(self) -> str:
         """Returns ``{"status", "outputs": [], "cause", "budget", "limit", "layers": [], "error",
-        "bound", "confidence", "counted", "promise", "notes": []}``, with the name, dtype and errors
-        of each layer.
+        "bound", "confidence", "counted", "promise", "notes": []}``. Each layer has its name, dtype
+        and errors.
         """
         keys = ("layers", "error", "bound", "counted", "promise", "notes")
         of = {key: getattr(self, key) for key in keys} | {"confidence": CONFIDENCE}
@@ -438,23 +457,23 @@ def quantize(
     """Returns the model with each recurrent layer in the narrowest of u8, bf16 and f32 that the
     budget allows.
 
-    u8 has calibrated scales, or ("u8 rows") one scale for each row of an input.
+    A u8 layer has calibrated scales, or ("u8 rows") one scale for each row of an input.
 
     ``model``: the result of `onernn.load`, or its path. ``batches``: recordings, or inputs by name.
-    Every other batch calibrates, and the rest measures the error; ``held_out`` measures the error
-    instead. ``budget``: "labels 0.1%" is the share of labels that may change, "max_abs 0.02" the
-    largest error of any output, "rmse 0.001" the root of the mean square error over all outputs.
-    ``labels_of``: the output whose labels a budget of labels counts; by default the only
-    output, or the only one of integers.
+    Every other batch calibrates the scales, and the rest measures the error; with ``held_out``, all
+    ``batches`` calibrate and ``held_out`` measures. ``budget``: "labels 0.1%" is the share of
+    labels that may change, "max_abs 0.02" the largest error of any output, "rmse 0.001" the root of
+    the mean square error over all outputs. ``labels_of``: the output whose labels a budget of
+    labels counts; by default the only output of integers, or the only output.
 
     All layers begin in u8. While the model breaks the budget, the layer with the largest error by
     itself gets the next wider dtype. Without a budget all layers stay in u8.
 
-    Labels keep the budget on new data, by an upper bound of 95 %; other budgets hold for these
-    batches, and ``promise`` says how many new sequences may exceed their errors. The same batches
-    always lead to the same model. ``notes`` say if it takes more time than float32 on this CPU.
-    Raises `UnsupportedError` for batches that are not finite or are empty, a model without
-    recurrent layers, and outputs without labels.
+    A budget of labels holds for new data, by an upper bound with 95 % confidence. Other budgets
+    hold for these batches; ``promise`` then says how many new sequences may have larger errors. The
+    same batches always lead to the same model. ``notes`` say if the model takes more time than in
+    float32 on this CPU. Raises `UnsupportedError` for batches with NaN or infinity, for empty
+    batches, for a model without recurrent layers, and for outputs without labels.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
@@ -505,7 +524,9 @@ def quantize(
 
 
 class _Search:
-    """Runs a model in different dtypes on the held-out batches; runs each choice of dtypes once."""
+    """Runs a model with different dtypes of its layers on the held-out batches, and caches the
+    errors.
+    """
 
     def __init__(
         self,
@@ -529,10 +550,8 @@ class _Search:
             self.errors = Numbers(graph, batches, exact, budget.name, backend)
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
-        """Returns the graph whose layers have these dtypes."""
-
         def precision(y: str, dtype: str) -> LayerPrecision:
-            if dtype == "u8 rows":  # for each part: oneDNN would take a scale for all rows
+            if dtype == "u8 rows":  # without these, oneDNN uses one scale for all rows
                 return LayerPrecision("u8", (PartScales(),) * len(self._scales[y]))
             return LayerPrecision(dtype, self._scales[y] if dtype == "u8" else ())
 
@@ -543,7 +562,6 @@ class _Search:
         return [session.run(feed) for feed in self._batches]
 
     def trial(self, dtypes: Mapping[str, str]) -> tuple[float, float]:
-        """Returns the error, and what the budget limits."""
         key = tuple(dtypes[y] for y in self._scales)
         if key not in self._done:
             error, bound = self.errors.of(self._outputs(dtypes))
@@ -553,16 +571,15 @@ class _Search:
         return self._done[key]
 
     def promise(self, dtypes: Mapping[str, str]) -> str:
-        """Returns the statement about new data from held-out data; "" if nothing was narrowed."""
+        """Returns the statement about new data; "" if all layers are f32."""
         if set(dtypes.values()) == {"f32"}:
             return ""
         return self.errors.promise(self._outputs(dtypes))
 
     def notes_on_speed(self, dtypes: Mapping[str, str]) -> list[str]:
-        """Returns a note if a run in these dtypes takes more CPU time than in float32.
+        """Returns a note if a run with these dtypes takes more CPU time than in float32.
 
-        It compares the shortest of some runs of the largest batch, in turns. The note has no effect
-        on the result.
+        It alternates both models on the largest batch. The note does not affect the choice.
         """
         both = [dict.fromkeys(self._scales, "f32"), dtypes]
         if both[0] == both[1]:
@@ -587,11 +604,10 @@ class _Search:
         ]
 
     def alone(self, y: str, dtype: str) -> float:
-        """Returns the error of the model if only this layer is narrow."""
+        """Returns the model's error if only this layer has ``dtype`` and all others have f32."""
         return self.trial({**dict.fromkeys(self._scales, "f32"), y: dtype})[0]
 
     def within_budget(self) -> dict[str, str]:
-        """Returns the dtype of each layer."""
         dtypes = dict.fromkeys(self._scales, "u8")
         while self.trial(dtypes)[1] > self._budget.limit and set(dtypes.values()) != {"f32"}:
             narrow = [y for y in self._scales if dtypes[y] != "f32"]
@@ -601,7 +617,9 @@ class _Search:
 
 
 def _read(graph: Graph, batches: Iterable[Feed | str | PathLike[str]]) -> list[Feed]:
-    """Returns the inputs of each batch that has steps. Raises `UnsupportedError` for none."""
+    """Returns the inputs of each batch that is not empty. Raises `UnsupportedError` if all are
+    empty.
+    """
     feeds: list[Feed] = []
     for index, each in enumerate(batches):
         if isinstance(each, str | PathLike):

@@ -1,9 +1,9 @@
 """Recordings: inputs and outputs of a model in one ``.npz``.
 
-The keys are ``in__NAME`` and, if the input is ragged, ``lod__NAME`` (offsets of the last level;
-upper levels are ``lod__NAME__0``, ``lod__NAME__1``, outermost first); ``out__NAME`` and
-``outlod__NAME`` likewise. NAME is the model's own name of an input or output; digits are an
-output's position, unless an output bears that name.
+The keys are ``in__NAME`` for an input and ``lod__NAME`` for the offsets of a ragged input. Offsets
+of upper LoD levels are ``lod__NAME__0``, ``lod__NAME__1``, outermost first. Outputs have
+``out__NAME`` and ``outlod__NAME``. NAME is the model's name of an input or output; a number is the
+position of an output, unless an output has that name.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from onernn.ir.ragged import Batch, Ragged, as_array
 from onernn.verification.comparing import MAP, inputs_by_name
 
 INPUTS, OUTPUTS = ("in__", "lod__"), ("out__", "outlod__")
-"""Prefixes of the names of a recording's arrays."""
-_LONGEST = 2**16 - 5  # bytes of a name, without .npy
+"""Prefixes of a recording's keys: of the arrays, and of the offsets."""
+_LONGEST = 2**16 - 5  # bytes of a name in a zip, without its suffix .npy
 Recording = str | Path | Mapping[str, Array]
 """A recording: its file, or its arrays."""
 
@@ -31,8 +31,8 @@ Recording = str | Path | Mapping[str, Array]
 def read_arrays(
     file: str | Path, prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
 ) -> dict[str, Array]:
-    """Returns the arrays of an ``.npz`` with these prefixes; reads no others. Raises what
-    `npz_arrays` raises.
+    """Returns the arrays of an ``.npz`` whose keys have these prefixes. Raises what `npz_arrays`
+    raises.
     """
     return npz_arrays(file, prefixes)
 
@@ -40,7 +40,7 @@ def read_arrays(
 def open_recording(
     recording: Recording, prefixes: tuple[str, ...] = (*INPUTS, *OUTPUTS)
 ) -> tuple[Mapping[str, Array], str]:
-    """Returns the arrays of a recording, and its name in messages."""
+    """Returns the arrays of a recording, and its name for messages."""
     if isinstance(recording, Mapping):
         return recording, "recording"
     return read_arrays(recording, prefixes), str(recording)
@@ -49,8 +49,10 @@ def open_recording(
 def read_inputs(
     arrays: Mapping[str, Array], inputs: Iterable[Value], file: str = ""
 ) -> dict[str, Batch]:
-    """Returns the batch for each input, in the model's form: see `inputs_by_name`. Raises
-    `ModelFormatError` that lists the model's inputs.
+    """Returns the batch for each of a model's inputs, padded or ragged as the model takes it (see
+    `inputs_by_name`).
+
+    Raises `ModelFormatError` for missing and unknown inputs; its message lists the model's inputs.
     """
     expected = tuple(inputs)
     recorded = read_given(arrays, file)
@@ -69,7 +71,10 @@ def read_inputs(
 def read_outputs(
     arrays: Mapping[str, Array], outputs: Iterable[Value], file: str = ""
 ) -> dict[str, Batch]:
-    """Returns the recorded outputs by the model's names, without outputs that were not recorded."""
+    """Returns the recorded outputs by the model's names; outputs may be missing.
+
+    Raises `ModelFormatError` for an unknown output, or if no output was recorded.
+    """
     names = [value.name for value in outputs]
     result: dict[str, Batch] = {}
     for key in arrays:
@@ -89,17 +94,18 @@ def read_outputs(
 
 
 def read_given(arrays: Mapping[str, Array], file: str = "") -> dict[str, Batch]:
-    """Returns every recorded input by its own name, also inputs that a model does not take."""
+    """Returns all recorded inputs by their recorded names, whether or not a model takes them."""
     return {name: _batch(arrays, INPUTS, name, file) for name in input_names(arrays)}
 
 
 def rename_recording(
     recording: Recording, names: Mapping[str, str], known: Container[str] = ()
 ) -> Recording:
-    """Returns a recording by a model's names. ``names``: the recorded names by the model's.
+    """Returns the recording with the model's names. ``names``: the recorded names by the model's
+    names.
 
-    ``known``: names of a second model, which the recording may lack. Raises `UnsupportedError`
-    for other names that are not in the recording.
+    ``known``: names that the recording may lack. Raises `UnsupportedError` for other names that it
+    lacks.
     """
     if not names:
         return recording
@@ -116,7 +122,9 @@ def rename_recording(
 
 
 def check_names(names: Mapping[str, str], mine: Iterable[str], theirs: Iterable[str]) -> None:
-    """Raises `UnsupportedError` for a name that is not among ``mine``, or not among ``theirs``."""
+    """Raises `UnsupportedError` unless each key of ``names`` is in ``mine``, each value is in
+    ``theirs``, and all values differ.
+    """
     pairs = ((name, other, set(mine), set(theirs)) for name, other in names.items())
     for name, other, known, others in pairs:
         for each, among in ((name, known), (other, others)):
@@ -153,19 +161,17 @@ def _batch(arrays: Mapping[str, Array], prefixes: tuple[str, str], name: str, fi
 
 
 def write_outputs(file: str | Path, outputs: Mapping[str, Batch]) -> None:
-    """Writes the keys out__ and outlod__; together with the file of the inputs they are a
-    recording.
-    """
+    """Writes an ``.npz`` with the outputs of a recording, under the keys out__ and outlod__."""
     write_arrays(file, key_arrays(OUTPUTS, outputs))
 
 
 def write_inputs(file: str | Path, inputs: Mapping[str, Batch]) -> None:
-    """Writes the keys in__ and lod__, in the form that `read_given` reads."""
+    """Writes an ``.npz`` with the inputs of a recording, under the keys in__ and lod__."""
     write_arrays(file, key_arrays(INPUTS, inputs))
 
 
 def key_arrays(prefixes: tuple[str, str], values: Mapping[str, Batch]) -> dict[str, Array]:
-    """Returns the arrays of inputs or outputs, by their names in a recording."""
+    """Returns the arrays of inputs or outputs by their keys in a recording."""
     data, lod = prefixes
     arrays: dict[str, Array] = {}
     for name, value in values.items():

@@ -1,8 +1,8 @@
 """References for comparisons: recorded outputs, another model, or a framework's own run.
 
-A framework runs in a process of its own, so that a crash there becomes a message. The process reads
-in__ and lod__ keys from one file and writes out__ and outlod__ keys, or the framework's messages,
-to other files.
+A framework runs in a process of its own, so that its crash becomes an error message. The process
+reads inputs (keys in__ and lod__) from one file. It writes outputs (keys out__ and outlod__) or an
+error message to other files.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from onernn.verification.tracing import StepCounter, rename_values
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Outputs by name, a text of their origin, and the model that made them, if it
-    is known.
+    """The outputs of a reference by name.
 
-    ``session``: the session that ran the model, if onernn did. ``complete``: whether the reference
-    has all outputs; a recording may omit some. ``against``: the reference that can run again,
-    unless it is a recording.
+    ``who``: the reference's name in messages. ``graph``: the model that made the outputs, if onernn
+    can read it. ``session``: the session that ran the model, if onernn did. ``complete``: whether
+    all outputs are present; a recording may omit some. ``against``: the model, which can run again;
+    None for a recording.
     """
 
     who: str
@@ -66,11 +66,11 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A model to run as the reference: in the framework ``kind``, or in onernn if that is "".
+    """A model to run as the reference, in the framework ``kind``, or in onernn if ``kind`` is "".
 
     ``live``: the framework's own object, which then runs in this process; ``graph`` has the names
     of inputs and outputs. ``own``: the framework's name of each input that is renamed in ``graph``.
-    onernn runs it on the NumPy reference, which shares no kernel with the verified model.
+    onernn runs the model on the NumPy reference, which shares no kernel with the verified model.
     """
 
     graph: Graph
@@ -82,7 +82,9 @@ class Against:
 
     @property
     def is_read(self) -> bool:
-        """Whether onernn can also run it; for some files only inputs and outputs are known."""
+        """Whether onernn can run the model's graph; of some files it reads only inputs and
+        outputs.
+        """
         return not find_unsupported(self.graph)
 
     def run(self, feed: Batches, progress: Callable[[str, int, int], None]) -> Reference:
@@ -105,9 +107,10 @@ class Against:
 
     def rename(self, names: Mapping[str, str], model: Graph) -> Against:
         """Returns the reference with a model's names of inputs and outputs. ``names``: the
-        reference's names by the model's.
+        reference's names by the model's names.
 
-        Raises `UnsupportedError` for a name that one of them lacks, or that stays ambiguous.
+        Raises `UnsupportedError` for a name that the model or the reference lacks, or if two inputs
+        or outputs would have one name.
         """
         mine, theirs = (
             {value.name for value in (*each.inputs, *each.outputs)} for each in (model, self.graph)
@@ -131,8 +134,8 @@ class Against:
 
 
 def live_against(model: object, graph: Graph) -> Against:
-    """Makes a reference of a live model, such as a torch.nn.Module, with the outputs of ``graph``
-    in order.
+    """Returns a reference that runs a live model, such as a torch.nn.Module; its outputs are named
+    by ``graph``, in order.
 
     Raises `UnsupportedError` for an object of an unknown framework.
     """
@@ -152,11 +155,11 @@ def open_against(
     semantics: str = "documented",
     rules: Mapping[str, Any] | None = None,
 ) -> Against:
-    """Makes a reference of ``PATH``, or of ``paddle:PATH``, ``mxnet:PATH``, ``torch:PATH``, any of
-    `RUNTIMES`.
+    """Returns a reference that runs ``PATH`` in onernn, or ``NAME:PATH`` in a framework of
+    `RUNTIMES`, such as ``paddle:PATH``.
 
-    For the other arguments see `load`.
-    Raises what `load` raises: the names of inputs and outputs come from the model's files.
+    `load` describes the other arguments. Raises the errors of `load`, which reads the names of
+    inputs and outputs from the model's files.
     """
     kind, colon, path = text.partition(":")
     if not colon or kind not in RUNTIMES:
@@ -173,8 +176,8 @@ def open_against(
 
 
 def _check_prefix(kind: str, path: Path) -> None:
-    """Raises `ModelFormatError` for an unknown framework before a colon, unless the text is the
-    path of files.
+    """Raises `ModelFormatError` if the text before a colon is not a framework's name and no file
+    has this path.
     """
     if kind.isidentifier() and not any(path.parent.glob(f"{escape(path.name)}*")):
         known = ", ".join(f"{name}:" for name in RUNTIMES)
@@ -182,7 +185,7 @@ def _check_prefix(kind: str, path: Path) -> None:
         raise ModelFormatError(f"no such file; known prefixes are {known}{hint}", path)
 
 
-# --- models run by their own frameworks, each in a process of its own: a crash there is a message
+# --- runs of models in their own frameworks, each in a process of its own
 
 
 _SECONDS = 600
@@ -192,7 +195,8 @@ _MISSING = 3  # the exit status if the framework is not installed
 def run_framework(
     kind: str, path: str, params: str | None, feed: Batches, names: list[str]
 ) -> dict[str, Batch]:
-    """Returns the outputs of the model in a framework; ``names``: their names, in order.
+    """Returns the outputs of a model, run by a framework in a process of its own. ``names``: the
+    outputs' names.
 
     Raises `MissingDependencyError` if the framework is not installed, `UnsupportedError` with its
     message if it does not run the model or crashes.
@@ -201,8 +205,8 @@ def run_framework(
         taken, results, said = (str(Path(folder, name)) for name in ("in.npz", "out.npz", "said"))
         write_inputs(taken, feed)
         call = f"import os, sys; from {__name__} import main; os._exit(main(*sys.argv[1:]))"
-        # Some frameworks crash when Python shuts down; by then everything is written. -P: files in
-        # the working folder, which may be the model's, are not imported as modules.
+        # os._exit: some frameworks crash when Python shuts down. -P: Python does not import modules
+        # from the working folder, which may be the model's folder.
         command = [sys.executable, "-P", "-c", call, kind, path, params or "", taken, results, said]
         limit = time_limit()
         seconds = _SECONDS if limit is None else max(0.0, min(_SECONDS, limit.left))
@@ -231,7 +235,7 @@ def run_framework(
 
 
 def _crash(kind: str, done: subprocess.CompletedProcess[str]) -> str:
-    """Describes the end of a process that left no message: its status and last line."""
+    """Describes a crash of a process: its exit status and its last line of output."""
     how = f"exit status {done.returncode}"
     if done.returncode < 0:
         how = f"signal {-done.returncode}, {signal.Signals(-done.returncode).name}"
@@ -242,11 +246,15 @@ def _crash(kind: str, done: subprocess.CompletedProcess[str]) -> str:
 
 
 def main(kind: str, path: str, params: str, taken: str, written: str, said: str) -> int:
-    """Writes the framework's outputs, or its error. 0: done, 3: it is not installed."""
+    """Writes the framework's outputs to ``written``, or its error to ``said``; returns an exit
+    status.
+
+    0: done, `_MISSING`: the framework is not installed, 1: another error.
+    """
     feed = read_given(read_arrays(taken))
     try:
         results = RUNTIMES[kind].run(path, params, feed)
-    except Exception as error:  # whatever the framework raises is its answer
+    except Exception as error:  # the framework may raise any exception
         text = str(error) if isinstance(error, OnernnError) else f"{type(error).__name__}: {error}"
         lines = [line for line in text.splitlines() if line.strip()]
         Path(said).write_text(" ".join(lines)[-2000:], "utf-8", "replace")

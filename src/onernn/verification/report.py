@@ -1,4 +1,4 @@
-"""A report as text for the terminal, and as one HTML file that needs nothing else."""
+"""Shows a report as text for the terminal, and as one HTML file that needs no other file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from onernn.verification.profiles import PLACES, Profile
 from onernn.verification.verifying import Report
 
 _PROFILES = 6
-"""Maximum number of outputs whose errors are shown by place; another table lists all outputs."""
+"""Maximum number of outputs whose errors the page shows by step, length and direction."""
 _STEPS = 8
-"""Maximum number of layers whose steps are listed."""
+"""Maximum number of layers whose numbers of steps the text lists."""
 _AROUND = 4
 """The number of matched nodes that are shown before and after the first node that differs."""
 
 
 def check_report(path: str | Path) -> None:
-    """Raises the error that `write_report` would raise, before anything runs."""
+    """Raises the error that `write_report` would raise for this path; it is called before a model
+    runs.
+    """
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path}: expected a file for the report, got a folder")
     if not Path(path).absolute().parent.is_dir():
@@ -34,17 +36,17 @@ def check_report(path: str | Path) -> None:
 
 
 def write_report(report: Report, path: str | Path, command: str = "", repairs: str = "") -> None:
-    """Writes a verdict as a page. ``command``: the command that reproduces it; ``repairs``: the
-    command that undoes the causes.
+    """Writes a report as an HTML page.
 
-    Raises `OSError` if it cannot write.
+    ``command``: the command that reproduces the report. ``repairs``: the command that undoes the
+    causes. Raises `OSError` if the file cannot be written.
     """
     check_report(path)
     write_text(render(report, command, repairs), path)
 
 
 def render(report: Report, command: str = "", repairs: str = "") -> str:
-    """Returns the page as text."""
+    """Returns the HTML page of a report."""
     content = {**_content(report), "command": command, "repairs": repairs}
     return fill_page("report.html.jinja", content)
 
@@ -95,7 +97,9 @@ def _describe(value: Batch) -> str:
 
 
 def _around(report: Report) -> list[dict[str, Any]]:
-    """Returns the matched nodes around the first that differs, or recurrent nodes if all agree."""
+    """Returns up to `_AROUND` matched nodes on each side of the first that differs; if all agree,
+    the recurrent nodes.
+    """
     layers, first = report.layers, report.first
     if first is None:
         chosen = [each for each in layers if each.part]
@@ -106,7 +110,7 @@ def _around(report: Report) -> list[dict[str, Any]]:
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Yields the versions of onernn, of its platform, and of the installed frameworks."""
+    """Yields the name and version of onernn, NumPy, Python, oneDNN and each installed framework."""
     yield "onernn", metadata.version("onernn")
     yield "numpy", metadata.version("numpy")
     yield from ((each.name, each.version) for each in RUNTIMES.values() if each.version)
@@ -121,12 +125,14 @@ def versions() -> Iterator[tuple[str, str]]:
         yield "oneDNN", str(error)
 
 
-# --- a report as text: for the terminal, and for the page that shows it
+# --- a report as text, for the terminal and for the page
 
 
 def explanation(report: Report) -> list[tuple[str, list[str]]]:
-    """Returns titles and lines: the cause, the first node that differs, the places of errors, the
-    steps of layers, the assumptions.
+    """Returns the sections of a report, each as a title and lines.
+
+    The sections are the cause, the first node that differs, the errors, the steps of layers, and
+    the assumptions.
     """
     sections: dict[str, list[str]] = {}
     if not report.matches:
@@ -136,7 +142,7 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
         title = f"{count} causes" if count > 1 else "cause"
         sections[title] = lines or ["none of the known faults explains it"]
     if not report.matches and (first := report.first):
-        agreed = [  # except a part of the same operator before its layers
+        agreed = [  # omits other nodes of `first`'s operator that are not layers
             each
             for each in report.layers[: report.layers.index(first)]
             if each.part or each.native != first.native
@@ -157,7 +163,6 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
 
 
 def _cause_lines(cause: Cause) -> list[str]:
-    """Returns the cause, how sure it is, and the change that removes it."""
     how = {
         "proved": "proved: without it the outputs match, on inputs that it was not found with, too",
         "candidate": "a candidate: without it the outputs match on this batch, which is no proof",
@@ -166,7 +171,9 @@ def _cause_lines(cause: Cause) -> list[str]:
 
 
 def summary(profile: Profile) -> list[str]:
-    """Returns one line for each kind of an output's errors: the places of the largest ones."""
+    """Returns lines with an output's largest errors: one line by step, one by length, one by
+    direction.
+    """
     lines = []
     where = f"{profile.name} (final state)" if profile.state else profile.name
     for kind, what in PLACES.items():
@@ -178,5 +185,4 @@ def summary(profile: Profile) -> list[str]:
 
 
 def _spread(rows: tuple[tuple[str, float, float], ...]) -> list[tuple[str, float, float]]:
-    """Returns six of many rows, spread from the first to the last."""
     return [rows[round(k * (len(rows) - 1) / 5)] for k in range(6)]

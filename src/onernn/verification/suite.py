@@ -11,10 +11,10 @@
         def outputs(self, layer, case): ...       # what the framework computes with it
         def weights(self, layer, case): ...       # what the adapter reads from it
 
-pip installs the pytest plugin with onernn; there is nothing to load.
+pip installs the pytest plugin with onernn, and pytest loads it.
 
-One table of cells serves `onernn doctor --full` and both conformance kits. The layers are small,
-reproducible, and contractive, so that rounding errors do not grow.
+`onernn doctor --full` and both conformance kits use the same table of cells. The layers are small,
+equal in every run, and contractive, so that rounding errors do not grow over the steps.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ KINDS = {
     "AUGRU": Cell.AUGRU,
     "LBR AUGRU": Cell.LBR_AUGRU,
 }
-"""The cells by name; the name also has the extras of an LSTM: peephole, projection."""
+"""The cells by name. The name also says whether an LSTM has peepholes or a projection."""
 DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 
 
 class Shape(NamedTuple):
-    """The sizes of a layer and of a batch, which is dense if all sequences are equally long.
+    """The sizes of a layer and of a batch; the batch is dense if all sequences are equally long.
 
-    ``projection_size``: for cells with a projection; None: half of the hidden size.
+    ``projection_size``: used by cells with a projection; None: half of the hidden size.
     """
 
     input_size: int
@@ -75,9 +75,9 @@ class Shape(NamedTuple):
     projection_size: int | None = None
 
 
-# --- of the conformance kits
+# --- for the conformance kits
 
-# Bounds that float32 holds exactly, so that an adapter reads equal values.
+# Clip bounds that float32 represents exactly, so that an adapter reads equal values.
 _CLIPS: dict[str, tuple[str, dict[str, Any]]] = {
     "lstm_cell_clip": ("LSTM", {"cell_clip": (-0.25, 0.3125)}),
     "lstm_gate_clip": ("LSTM", {"gate_clip": 0.375}),
@@ -87,7 +87,8 @@ _CLIPS: dict[str, tuple[str, dict[str, Any]]] = {
 _KINDS = {kind.lower().replace(" ", "_"): (kind, dict[str, Any]()) for kind in KINDS} | _CLIPS
 CELLS = tuple(_KINDS)
 """rnn_tanh, rnn_relu, rnn_sigmoid, lstm (also with _peephole, _projection, _peephole_projection,
-_cell_clip, _gate_clip), gru, lbr_gru (also with _gate_clip), augru, lbr_augru."""
+_cell_clip, _gate_clip), gru, lbr_gru (also with _gate_clip), augru, lbr_augru.
+"""
 LENGTHS: dict[str, tuple[int, ...]] = {
     "ragged": (4, 0, 1, 7, 4),
     "filled": (4, 1, 7, 4),
@@ -95,10 +96,10 @@ LENGTHS: dict[str, tuple[int, ...]] = {
     "long": (33, 2),
     "word": (1,),
 }
-"""Words of each sentence; all but the first kind have no sentence of length zero."""
+"""The number of steps of each sequence, by name; only "ragged" has a sequence of length zero."""
 _OTHER_LENGTHS = {"ragged": (2, 5, 0), "filled": (2, 5), "equal": (3, 3)}
 SIZES = {"odd": (7, 5), "same": (5, 5), "small": (1, 2), "wide": (16, 34)}
-"""(I, O) of the first layer."""
+"""(I, O) of the first layer, by name."""
 STATES = ("given", "zeros")
 LAYERS = (1, 2)
 DTYPES = {"f32": np.float32, "f64": np.float64}
@@ -108,9 +109,10 @@ DTYPES = {"f32": np.float32, "f64": np.float64}
 class Case:
     """A recurrent layer or stack, with one batch as its input.
 
-    ``weights``: one-layer weights in oneDNN's layouts, contractive. ``state``: (h,) or (h, c), each
-    (L, D, N, O) in the order of the sequences, or None for zeros. ``attention``: for AUGRU cells.
-    Arrays are float32, or float64 if ``dtype`` is "f64"; all values are in [-1, 1].
+    ``weights``: the weights of each layer in oneDNN's layouts, contractive. ``state``: (h,) or (h,
+    c), each (L, D, N, O) in the order of the sequences, or None for zeros. ``attention``: the
+    second input of AUGRU cells. Arrays are float32, or float64 if ``dtype`` is "f64"; all elements
+    are in [-1, 1].
 
     `Conformance` has an example.
     """
@@ -130,7 +132,7 @@ class Case:
         return self.x.lengths
 
     def pad(self, *, time_major: bool = False) -> Array:
-        """Returns the steps as (N, T, I), or (T, N, I), with zeros after each sequence."""
+        """Returns the input padded as (N, T, I) or (T, N, I), with zeros after each sequence."""
         return self.x.to_padded(time_major=time_major)
 
     def cut(self, padded: Any, *, time_major: bool = False) -> list[Array]:
@@ -140,18 +142,20 @@ class Case:
 
     @cached_property
     def random(self) -> np.random.Generator:
-        """For an adapter that makes numbers of its own; starts anew for every case."""
+        """A generator for an adapter that makes its own weights; each case has a new one with the
+        same seed.
+        """
         return np.random.default_rng(1)
 
     def contractive(self, *shape: int) -> Array:
-        """Returns values for weights: within 1 / sqrt(hidden_size), so that rounding errors do not
-        grow.
+        """Returns random weights within 1 / sqrt(hidden_size), so that rounding errors do not grow
+        over the steps.
         """
         bound = 1 / np.sqrt(self.spec.hidden_size)
         return self.random.uniform(-bound, bound, shape).astype(DTYPES[self.dtype])
 
     def negate(self) -> Case:
-        """Returns a batch of the same shapes with different inputs and states."""
+        """Returns the case with negated inputs and states."""
         state = None if self.state is None else tuple(-part for part in self.state)
         return replace(self, x=self.x.with_data(-self.x.data), state=state)
 
@@ -161,7 +165,7 @@ class Case:
 def sample_case(
     cell: str, direction: Direction, shape: Shape, *, training: bool = False, dtype: str = "f32"
 ) -> Case:
-    """Returns the case of a cell by its name in `KINDS`; the same at every call."""
+    """Returns the case of a cell, a key of `KINDS`. Every call returns the same case."""
     kind, units = KINDS[cell], shape.hidden_size
     spec = RnnSpec(
         kind,
@@ -173,8 +177,8 @@ def sample_case(
         projection_size=(shape.projection_size or units // 2) if "projection" in cell else None,
     )
     rng = np.random.default_rng(0)
-    # The derivative of relu jumps at 0, and a rounding error would choose its side. So, for
-    # gradients, every unit is clearly on or clearly off.
+    # relu's derivative jumps at 0, so a rounding error near 0 would change gradients. The bias
+    # keeps every unit far from 0.
     decided = training and kind is Cell.RNN_RELU
     bound = (0.25 if decided else 1.0) / math.sqrt(max(units, spec.recurrent_size))
 
@@ -207,7 +211,7 @@ def sample_case(
 
 
 class Combination(NamedTuple):
-    """A case, named by its value on each axis."""
+    """The value of a case on each axis of `AXES`."""
 
     cell: str
     direction: Direction
@@ -219,15 +223,16 @@ class Combination(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the case in tests, messages and files of known failures."""
+        """The case's name in tests, messages and files of known failures."""
         layers = f"{self.layers}layer" + "s" * (self.layers > 1)
         parts = (self.cell, self.direction, layers, self.lengths, self.state, self.dtype, self.size)
         return "-".join(parts)
 
     def case(self, lengths: tuple[int, ...] | None = None, *, empty: bool = True) -> Case:
-        """Returns the same values at every call; ``lengths``: for a second batch of the same layer.
+        """Returns the case; every call returns the same arrays. ``lengths``: for a second batch of
+        the same layer.
 
-        ``empty``: include sequences of length zero, if there are any.
+        ``empty``: include the sequences of length zero.
         """
         kind, clips = _KINDS[self.cell]
         counts = LENGTHS[self.lengths] if lengths is None else lengths
@@ -239,7 +244,9 @@ class Combination(NamedTuple):
         return replace(case, name=self.name, cell=self.cell, spec=spec, state=state)
 
     def other_batches(self, *, empty: bool = True) -> Iterator[Case]:
-        """Yields further batches for the same layer: new values, then new lengths."""
+        """Yields two more batches for the same layer: one with negated inputs and states, one with
+        different lengths.
+        """
         yield self.case(empty=empty).negate()
         if self.lengths in _OTHER_LENGTHS:
             yield self.case(_OTHER_LENGTHS[self.lengths], empty=empty)
@@ -254,15 +261,15 @@ AXES: dict[str, Collection[Any]] = {
     "dtypes": DTYPES,
     "sizes": SIZES,
 }
-"""All values of each field of a `Combination`, in order."""
+"""The values that each field of a `Combination` may have."""
 
 
 def combinations(*axes: Sequence[Any]) -> list[Combination]:
-    """Returns combinations for each cell in each direction: first every number of layers, then the
-    values of one other axis at a time.
+    """Returns the combinations to test for each cell in each direction.
 
-    ``axes``: some of `AXES`. While the values of one axis vary, the other axes have their first
-    values. Raises `ValueError` naming an axis without values, or with an unknown one.
+    ``axes``: some values of each of `AXES`, in its order. One axis after "cells" and "directions"
+    varies at a time; each other axis then has its first value. Raises `ValueError` that names an
+    axis without values or with an unknown value.
     """
     for (axis, every), chosen in zip(AXES.items(), axes, strict=True):
         if wrong := [one for one in chosen if one not in every] or not chosen:
@@ -289,11 +296,11 @@ _TOLERANCES = {**TOLERANCES, "f64": Tolerance(1e-13, 1e-12)}
 class Conformance:
     """Tests of one adapter; subclass it under a name that pytest collects.
 
-    Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``. Both are
-    compared, in float64 by onernn's reference; if one is missing, the case itself replaces it. The
-    attributes declare what the adapter and its framework can do; by default, everything. All
-    further failures must be in the file of known failures: no test is skipped because it raises,
-    and a known failure that passes is an error.
+    Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``. The tests
+    compare the outputs with those that onernn's float64 reference computes from the weights; the
+    case replaces a missing method. The attributes declare what the adapter and its framework
+    support; by default, everything. Any other failure must be in the file of known failures. No
+    test is skipped because it raises, and a known failure that passes is an error.
 
     >>> from onernn.backend import reference_stack
     >>> from onernn.verification.suite import Conformance
@@ -304,54 +311,61 @@ class Conformance:
     """
 
     framework: str = ""
-    """The module that must be installed; ONERNN_REQUIRE makes its absence an error."""
+    """The module that must be installed. ONERNN_REQUIRE turns the skip of a missing module into an
+    error.
+    """
     known_failures: str | Path | None = None
-    """A TOML file of ``"pattern of case names" = "reason"``; relative to the file of the class."""
+    """A TOML file of ``"pattern of case names" = "reason"``; the path is relative to the class's
+    file.
+    """
     cells: Sequence[str] = CELLS
     directions: Sequence[Direction] = DIRECTIONS
     layers: Sequence[int] = LAYERS
     lengths: Sequence[str] = tuple(LENGTHS)
-    """("equal", "word") where all sentences of a batch have one length."""
+    """Write ("equal", "word") if all sequences of a batch must have one length."""
     states: Sequence[str] = STATES
-    """("zeros",) where there is no initial state."""
+    """Write ("zeros",) if the layer takes no initial state."""
     dtypes: Sequence[str] = ("f32",)
     sizes: Sequence[str] = tuple(SIZES)
     empty_sentences: bool | None = None
-    """Whether batches may have sentences of length zero; None: unless ``framework`` is known to
-    refuse them, as torch's packed sequences do."""
+    """Whether batches may have sequences of length zero. None: yes, unless ``framework`` is known
+    to refuse them; torch's packed sequences do.
+    """
     final_states: bool = True
-    """Whether `outputs` gives the final states, too."""
+    """Whether `outputs` also returns the final states."""
     tolerance: Tolerance | None = None
-    """``|a-b| <= atol + rtol*max|reference|``; None: onernn's own for the dtype."""
+    """``|a-b| <= atol + rtol*max|reference|``; None: onernn's tolerance for the dtype."""
 
     def layer(self, case: Case) -> Any:
-        """Returns the framework's layer: from ``case.weights``, or from numbers of its own.
+        """Returns the framework's layer, made from ``case.weights`` or with its own weights.
 
-        Own numbers are ``case.contractive(*shape)``, and need both `outputs` and `weights`.
+        The layer makes its own weights by ``case.contractive(*shape)``; then both `outputs` and
+        `weights` must be defined.
         """
         return None
 
     def outputs(self, layer: Any, case: Case) -> tuple[Sentences, State | None]:
-        """Returns (y, final state) of the framework for ``case.x`` from ``case.state``.
+        """Returns the framework's (y, final state) for the input ``case.x`` and the initial state
+        ``case.state``.
 
         y: a `Ragged`, or one array (T_n, O) per sequence (see `Case.cut`). State: (h,) or (h, c),
         each (L, D, N, O), at the end of each sequence; a sequence of length zero keeps its initial
         state.
 
-        Raises `NotImplementedError` here: a subclass defines it, or `weights`, or both.
+        Raises `NotImplementedError` here: a subclass defines `outputs`, `weights`, or both.
         """
         raise NotImplementedError
 
     def weights(self, layer: Any, case: Case) -> Weights | tuple[RnnSpec, Weights]:
-        """Returns the adapter's weights in oneDNN's layouts, with the spec if it reads one.
+        """Returns the weights that the adapter reads, in oneDNN's layouts, with the spec if it
+        reads one.
 
-        Raises `NotImplementedError` here: a subclass defines it, or `outputs`, or both.
+        Raises `NotImplementedError` here: a subclass defines `outputs`, `weights`, or both.
         """
         raise NotImplementedError
 
     @classmethod
     def _title(cls) -> str:
-        """Returns the name of the class without "Test", and the framework with its version."""
         name = cls.__name__.removeprefix("Test")
         if not cls.framework:
             return name
@@ -362,13 +376,14 @@ class Conformance:
 
     @classmethod
     def _takes_empty_sentences(cls) -> bool:
-        """Returns the value of ``empty_sentences``, by default the framework's known behaviour."""
         if cls.empty_sentences is None:
             return cls.framework not in _REFUSING_EMPTY
         return cls.empty_sentences
 
     def test_conforms(self, combination: Combination) -> None:
-        """Checks the layer's outputs against its weights, for several batches in a row."""
+        """Compares the layer's outputs with outputs computed from its weights, for several
+        batches.
+        """
         import pytest
 
         if self.framework and find_spec(self.framework) is None:
@@ -384,10 +399,10 @@ class Conformance:
 
     @classmethod
     def pytest_generate_tests(cls, metafunc: Any) -> None:
-        """Makes a test for each combination; pytest calls this when it collects.
+        """Makes a test of each combination; pytest calls this when it collects tests.
 
         Raises `pytest.Collector.CollectError` for a class without `outputs` and `weights`, an axis
-        with an unknown value, and a file of known failures that does not fit.
+        with an unknown value, and a file of known failures that is not valid.
         """
         import pytest
 
@@ -414,7 +429,6 @@ class Conformance:
 
     @classmethod
     def _read_known_failures(cls, names: set[str]) -> dict[str, str]:
-        """Returns the reason of each known failure by the case's name."""
         if cls.known_failures is None:
             return {}
         file = Path(inspect.getfile(cls)).parent / cls.known_failures
@@ -436,7 +450,7 @@ class Conformance:
         return result
 
     def _pairs(self, combination: Combination) -> Iterator[tuple[str, Case, _Result, _Result]]:
-        """Yields for each batch a title, the case, the adapter's result and the expected one."""
+        """Yields a title, the case, the adapter's result and the expected result of each batch."""
         empty = self._takes_empty_sentences()
         case = combination.case(empty=empty)
         layer = self.layer(case)
@@ -457,7 +471,7 @@ class Conformance:
             yield what, each, self._outputs(layer, each), truth
 
     def _outputs(self, layer: Any, case: Case) -> _Result:
-        """Returns the result of `outputs`. Raises a `TypeError` that names the expected type."""
+        """Returns the result of `outputs`. Raises `TypeError` if it has a wrong type."""
         try:
             returned = self.outputs(layer, case)
         except Exception as error:
@@ -508,7 +522,6 @@ _REFUSING_EMPTY = ("torch",)
 
 
 def _describe(value: Any) -> str:
-    """Returns the type of a value, with its shape or its elements."""
     name = type(value).__name__
     if isinstance(value, tuple | list):
         return f"{name} of {len(value)}: {', '.join(map(_describe, value[:4]))}"
@@ -516,7 +529,7 @@ def _describe(value: Any) -> str:
 
 
 def _read(returned: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
-    """Returns the spec and the weights that `Conformance.weights` returned; by default the case's
+    """Returns the spec and weights that `Conformance.weights` returned; without a spec, the case's
     spec.
     """
     if isinstance(returned, tuple) and returned and isinstance(returned[0], RnnSpec):
@@ -555,7 +568,7 @@ def _to_ragged(y: Any, case: Case) -> Ragged:
 
 
 def _first_apart(actual: Ragged, expected: Ragged, tolerance: Tolerance) -> str:
-    """Returns the place of the first wrong step, for the message."""
+    """Returns a text that locates the first wrong step, or ""."""
     if actual.data.shape != expected.data.shape or actual.lod != expected.lod:
         return ""
     allowed = tolerance.atol + tolerance.rtol * np.abs(expected.data).max(initial=0)

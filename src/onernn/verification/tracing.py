@@ -1,5 +1,5 @@
-"""Runs graphs and keeps every value, layer by layer; runs again only the nodes that a change
-reaches.
+"""Runs graphs and records every value, layer by layer. After a change of a graph, only the changed
+nodes and the nodes after them run again.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from onernn.verification.comparing import Batches, Tolerance, all_pass, largest_
 Values = Mapping[str, Any]
 _Packed = dict[tuple[int, RnnSpec], Stack | None]
 _PACKED: WeakKeyDictionary[Graph, _Packed] = WeakKeyDictionary()
-"""Packed layers of graphs from which other graphs differ in some nodes."""
+"""For each graph, the packed weights of its layers, which changed copies of the graph share."""
 
 
 def trace(graph: Graph, feed: Batches, backend: str = "reference") -> dict[str, Any]:
-    """Returns every value of a run by name, inputs included; nothing is fused."""
+    """Returns every value of a run by name, with the inputs. The graph is not fused."""
     values: dict[str, Any] = dict(feed)
 
     def keep(node: Node, results: tuple[Any, ...], _: float) -> None:
@@ -50,10 +50,9 @@ def trace(graph: Graph, feed: Batches, backend: str = "reference") -> dict[str, 
 
 
 class _Run(Session):
-    """A run of a search: it is unfused and uses one thread, because it is short and other runs need
-    the cores.
+    """A session that fuses nothing and uses one thread, because a search runs many of them.
 
-    ``packed``: layers by their weights and specs, which several runs share.
+    ``packed``: packed layers by weights and spec, which several runs share.
     """
 
     def __init__(self, graph: Graph, backend: str, packed: _Packed) -> None:
@@ -70,8 +69,10 @@ class _Run(Session):
 
 
 def rerun(graph: Graph, known: Graph, values: Values, backend: str = "reference") -> dict[str, Any]:
-    """Returns the outputs of a graph that differs in some nodes from a ``known`` one with these
-    values. It runs only the new nodes and the nodes after them.
+    """Returns the outputs of a changed copy of the graph ``known``, of which ``values`` are all
+    values.
+
+    Only changed nodes and nodes after them run.
     """
     old = set(map(id, known.nodes))
     changed: set[str] = set()
@@ -93,7 +94,9 @@ def run_nodes(
     backend: str = "reference",
     packed: _Packed | None = None,
 ) -> dict[str, Any]:
-    """Returns the outputs of a graph, of which it runs only these nodes."""
+    """Returns the outputs of a graph after a run of these nodes only; ``values`` has the results of
+    the rest.
+    """
     computed = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name} - computed
     taken = {name: values[name] for name in sorted(read - set(graph.constants))}
@@ -110,12 +113,14 @@ def run_nodes(
 
 
 def _ignore(*_: Any) -> None:
-    """Observes nothing: a session with an observer runs node by node, without a plan."""
+    """Does nothing: a session with an observer runs node by node, without a plan."""
 
 
 @cache
 def fast_backend() -> str:
-    """Returns the backend for the runs of a search: compiled kernels if there are any."""
+    """Returns the backend for runs of a search: "kernels" if onernn's compiled kernels load, else
+    "reference".
+    """
     try:
         open_backend("kernels")
     except LibraryError:
@@ -123,15 +128,15 @@ def fast_backend() -> str:
     return "kernels"
 
 
-# --- how many steps of each recurrent layer a run makes
+# --- the number of steps that a run makes in each recurrent layer
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps that a run made in a recurrent layer or loop, for the longest sequence.
+    """The number of steps that a run made in a recurrent layer or loop, for the longest sequence.
 
-    ``count``: None if the layer did not run. ``most``: as many as its shape allows, None if any
-    number.
+    ``count``: None if the layer did not run. ``most``: the largest count that the layer's shape
+    allows, None if it allows any.
     """
 
     layer: str
@@ -140,7 +145,7 @@ class Steps:
 
     @property
     def unseen(self) -> bool:
-        """Whether the run made one step or none, though more steps were possible."""
+        """Whether the run made at most one step, and the layer's shape allows more."""
         return self.count is not None and self.count < 2 and (self.most is None or self.most > 1)
 
     def __str__(self) -> str:
@@ -160,8 +165,10 @@ _ONCE = Size.of(1)
 def size_layers(
     graph: Graph, types: Mapping[str, Type], turns: Size | None = _ONCE
 ) -> Iterator[tuple[Node, Size | None]]:
-    """Yields each recurrent layer and loop with states, and its number of steps by the types, None
-    if the types leave it open. Layers in bodies run in each of a loop's ``turns``.
+    """Yields each recurrent layer and each loop with states, with its number of steps by the types,
+    or None.
+
+    ``turns``: how many times the graph itself runs: a loop runs its body several times.
     """
     for node in graph.nodes:
         given = [types[name] if name else None for name in node.inputs]
@@ -187,7 +194,7 @@ def size_layers(
 
 
 def _longest(graph: Graph, types: Mapping[str, Type], x: Type) -> Size | None:
-    """Returns T of a layer's input; for unpadded sequences, T of the padded input."""
+    """Returns T of a layer's input; if SequenceUnpad made the input, T of the padded array."""
     if x.lod == ():
         return x.shape[0] if x.shape else None
     made = x.lod[-1].rpartition(".")[0] if x.lod else ""
@@ -197,7 +204,7 @@ def _longest(graph: Graph, types: Mapping[str, Type], x: Type) -> Size | None:
 
 
 class StepCounter(Session):
-    """A session that runs node by node, and knows the steps of its last run."""
+    """A session that counts the steps of each recurrent layer in its last run."""
 
     def __init__(self, graph: Graph, **options: Any) -> None:
         self._counts: dict[Node, int] = {}
@@ -210,11 +217,11 @@ class StepCounter(Session):
         }
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
-        """Returns the outputs of `Session.run`, and counts steps: node by node, if need be."""
+        """Returns the outputs of `Session.run`, and counts steps, if necessary node by node."""
         self._counts.clear()
         if observe is None and self.count_by_types(inputs):
             outputs = super().run(inputs)
-            self.count_by_types(inputs)  # again: layers outside of a plan have counted theirs
+            self.count_by_types(inputs)  # again: the run counted some layers twice
             return outputs
         values: dict[str, Any] = dict(inputs)
 
@@ -234,8 +241,10 @@ class StepCounter(Session):
         return super().run(inputs, keep)
 
     def count_by_types(self, inputs: Feed) -> bool:
-        """Counts the steps that a run of these inputs makes, without a run; returns whether their
-        shapes tell all of them. Ragged values, loops and branches need a run.
+        """Counts the steps of a run of these inputs without the run; returns whether shapes tell
+        all counts.
+
+        For ragged values, loops and branches it returns False.
         """
         self._counts.clear()
         if any(node.op in ("Loop", "If") for node in self.graph.nodes):
@@ -256,7 +265,9 @@ class StepCounter(Session):
         return True
 
     def steps(self, inputs: Iterable[Value] = ()) -> tuple[Steps, ...]:
-        """Returns the steps of the last run. ``inputs``: with sizes that another model declares."""
+        """Returns the steps of the last run. ``inputs``: inputs of another model, whose fixed sizes
+        also hold here.
+        """
         declared = {value.name: value for value in (*self.graph.inputs, *inputs)}
         types = self.graph.infer_types({v.name: declared[v.name].type for v in self.graph.inputs})
         result = []
@@ -273,8 +284,8 @@ class StepCounter(Session):
 
 @dataclass(frozen=True, eq=False)
 class _Counted(PreparedNode):
-    """A recurrent node that adds up the steps of all its runs, because a node in a loop runs
-    several times.
+    """A recurrent node that adds up the steps of all its runs: a node in a loop runs several
+    times.
     """
 
     counts: dict[Node, int]
@@ -285,25 +296,31 @@ class _Counted(PreparedNode):
         return super().run(x, *others)
 
 
-# --- graphs in which some nodes are others
+# --- copies of a graph with some nodes replaced
 
 
 def with_nodes(
     graph: Graph, new: Mapping[str, Sequence[Node]], constants: Mapping[str, Array] | None = None
 ) -> Graph:
-    """Returns the graph with nodes replaced. ``new``: new nodes by the old node's first output."""
+    """Returns the graph with some nodes replaced. ``new``: the new nodes by the first output of the
+    node that they replace.
+    """
     nodes = [each for node in graph.nodes for each in new.get(node.outputs[0], [node])]
     return replace(graph, nodes=tuple(nodes), constants={**graph.constants, **(constants or {})})
 
 
 def recurrent_layers(graph: Graph, names: Container[str] | None = None) -> dict[str, Recurrent]:
-    """Returns the recurrent layers by their y: all layers, or only the ones with these names."""
+    """Returns the recurrent layers by their output y: all layers, or only the layers whose y is in
+    ``names``.
+    """
     result = (Recurrent.of(node) for node in graph.nodes if node.op == "Rnn")
     return {rnn.y: rnn for rnn in result if names is None or rnn.y in names}
 
 
 def map_arrays(graph: Graph, change: Callable[[Array], Array]) -> Graph:
-    """Returns the graph with ``change`` made to each constant, then to each layer's weights."""
+    """Returns the graph with ``change`` applied to each constant, and then to each array of each
+    layer's weights.
+    """
     constants = {name: change(array) for name, array in graph.constants.items()}
     layers = {
         y: [replace(rnn, weights=[each.map(change) for each in rnn.layers]).node()]
@@ -313,9 +330,8 @@ def map_arrays(graph: Graph, change: Callable[[Array], Array]) -> Graph:
 
 
 def rename_values(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """Returns the graph with its inputs and outputs renamed.
-
-    Values inside the graph that have one of the new names are also renamed.
+    """Returns the graph with its inputs and outputs renamed; a value that already has a new name
+    becomes NAME@inside.
     """
     border = {value.name for value in (*graph.inputs, *graph.outputs)}
     inside = {name for node in graph.nodes for name in node.outputs} - border
@@ -334,9 +350,10 @@ def rename_values(graph: Graph, names: Mapping[str, str]) -> Graph:
 
 @dataclass(frozen=True)
 class LayerName:
-    """Names a layer and direction of a recurrent node. As a text, layers are counted from 1.
+    """The name of one layer and direction of a recurrent node, for messages.
 
-    ``own``: the operator of the file that is this layer, if each layer is one operator.
+    ``layer``: counted from 0, in the text from 1. ``own``: the file's operator for this layer, if
+    the file has one operator for each layer.
     """
 
     node: str
@@ -355,7 +372,7 @@ class LayerName:
 
 
 def in_words(parts: Iterable[LayerName]) -> str:
-    """Returns a short text of several parts: both directions of a layer together."""
+    """Returns a text that lists layers; both directions of one layer appear together."""
     sides: dict[str, list[str]] = {}
     for part in parts:
         sides.setdefault(part._place, []).append(part.direction)
@@ -364,8 +381,10 @@ def in_words(parts: Iterable[LayerName]) -> str:
 
 
 def expand(graph: Graph) -> tuple[Graph, dict[str, LayerName]]:
-    """Returns a graph in which every Rnn is one layer in one direction, and the name of each by its
-    y. Operators that exporters write in several ways get one form.
+    """Returns a graph in which each Rnn node is one layer in one direction, and the name of each
+    node by its output y.
+
+    Operators that exporters write in different ways get one form.
     """
     result: dict[str, LayerName] = {}
     for node in graph.nodes:
@@ -390,16 +409,17 @@ class Traced:
 
 
 def trace_layers(model: Graph, feed: Batches, backend: str = "reference") -> Traced:
-    """Returns a run of a model that is fused and expanded."""
+    """Fuses and expands a model, runs it, and returns the graph with all values of the run."""
     graph, parts = expand(fuse(model).model)
     return Traced(graph, parts, trace(graph, feed, backend))
 
 
 @dataclass(frozen=True, eq=False)
 class Trial(Traced):
-    """A run of the model on which changes are tried, and the expected outputs.
+    """A traced model on which changes are tried, and its expected outputs.
 
-    ``values``: also of inputs that only the reference takes; ``all_inputs``: all batches.
+    ``values``: all values of the run, and inputs that only the reference takes. ``all_inputs``: the
+    inputs of both models.
     """
 
     expected: Batches
@@ -412,17 +432,19 @@ class Trial(Traced):
         return largest_difference(self.values, self.expected)
 
     def passes(self, changed: Graph) -> bool:
-        """Returns whether every output is as expected."""
+        """Returns whether every output of the changed graph is within the tolerance."""
         outputs = self.outputs(changed)
         return outputs is not None and all_pass(outputs, self.expected, self.tolerances)
 
     def distance(self, changed: Graph) -> float:
-        """Returns the largest difference from the expected outputs, see `largest_difference`."""
+        """Returns the largest difference from the expected outputs (see `largest_difference`),
+        infinite if the graph cannot run.
+        """
         outputs = self.outputs(changed)
         return np.inf if outputs is None else largest_difference(outputs, self.expected)
 
     def outputs(self, changed: Graph) -> Values | None:
-        """Returns the outputs of a changed graph; None if it cannot run."""
+        """Returns the outputs of the changed graph; None if it cannot run."""
         try:
             with np.errstate(all="ignore"):
                 return rerun(changed, self.graph, self.values, fast_backend())

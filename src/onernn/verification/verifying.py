@@ -1,4 +1,4 @@
-"""Compares a model with a recording, another model, or a framework's own run."""
+"""Compares a model's outputs with a recording, another model, or a framework's own run."""
 
 from __future__ import annotations
 
@@ -65,16 +65,17 @@ from onernn.verification.tracing import (
 )
 
 SECONDS = 14.0
-"""The limit for a search of causes where a caller sets none for all."""
+"""The default time limit in seconds for the search of causes."""
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The grounds of a verdict: both models, all inputs and outputs, and the tolerances.
+    """The data of a verdict: both models, all inputs and outputs, and the tolerances.
 
-    ``all_inputs``: the batches from which both models take their inputs; ``names``: the reference's
-    outputs by the model's names; ``narrow``: the layers that did not compute in float32.
+    ``all_inputs``: the batches from which both models take their inputs. ``names``: the names of
+    the reference's outputs by the model's names. ``narrow``: the layers that did not compute in
+    float32.
     """
 
     model: Graph
@@ -89,17 +90,19 @@ class Evidence:
 
     @cached_property
     def mine(self) -> Traced:
-        """All values of the model's run, on the reference backend."""
+        """All values of the model's run on the reference backend."""
         return trace_layers(self.model, self.inputs)
 
     @cached_property
     def theirs(self) -> Traced | None:
-        """All values of the reference's run, if it is a model."""
+        """All values of a run of the reference; None if onernn cannot run it, for example a
+        recording.
+        """
         graph, feed = self.reference.graph, self.reference.feed
         return None if graph is None else trace_layers(graph, feed)
 
     def feeds(self, all_inputs: Batches) -> tuple[dict[str, Batch], dict[str, Batch]]:
-        """Returns the inputs of both models, taken from other batches."""
+        """Returns the inputs of both models, taken from ``all_inputs``."""
         assert self.reference.graph is not None
         mine, _ = feed_for(self.model.inputs, all_inputs, "the model")
         theirs, _ = feed_for(self.reference.graph.inputs, all_inputs, "the reference")
@@ -107,7 +110,7 @@ class Evidence:
 
     @cached_property
     def layers(self) -> tuple[NodeComparison, ...]:
-        """Matched nodes of both models in order, compared."""
+        """The comparison of each pair of matched nodes, in the model's order."""
         if self.theirs is None:
             return ()
         asked = min(self.tolerances.values(), key=lambda t: t.atol)
@@ -115,14 +118,14 @@ class Evidence:
 
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
-        """The errors of each output by place."""
+        """The errors of each output by step, length and direction."""
         result = axes_of(self.mine.graph, self.mine.values)
         there = self.theirs and axes_of(self.theirs.graph, self.theirs.values)
         profiles = []
         for name, want in self.expected.items():
             axes, counterpart = result.get(name), (there or {}).get(self.names[name])
             if axes is not None and axes.lengths is None and counterpart is not None:
-                axes = replace(axes, lengths=counterpart.lengths)  # known only in the reference
+                axes = replace(axes, lengths=counterpart.lengths)  # the model lacks them
             profiles.append(profile(name, *in_one_form(self.actual[name], want), axes))
         return tuple(filter(None, profiles))
 
@@ -132,9 +135,9 @@ class Report:
     """The verdict on each output, and the kernels that ran.
 
     ``errors``: the errors of each output. ``causes``: the faults that together explain a
-    difference. ``stopped``: why a search ended without all causes. ``notes``: the assumptions.
-    ``steps``: the steps of each recurrent layer; if a layer ran a single step, and could run more,
-    the report does not pass.
+    difference. ``stopped``: why a search ended before it found all causes. ``notes``: the
+    assumptions. ``steps``: the steps of each recurrent layer. The report does not pass if a layer
+    ran one step, although its shape allows more.
 
     `verify` returns it, with an example.
     """
@@ -155,7 +158,9 @@ class Report:
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """Why matching outputs prove too little: layers that ran one step, and could run more."""
+        """A message for each layer that ran one step although its shape allows more: then a match
+        proves too little.
+        """
         return tuple(
             f"{each}, too few to compare: it needs a sequence of 2 steps or more"
             for each in self.steps
@@ -169,7 +174,9 @@ class Report:
 
     @property
     def is_repairable(self) -> bool:
-        """Whether `onernn.repair` has something to undo: proved causes, or a recording's."""
+        """Whether `onernn.repair` can undo the causes: they are proved, or the reference is a
+        recording.
+        """
         recorded = self.evidence is not None and self.evidence.reference.against is None
         return len({cause.form for cause in self.causes}) == 1 and all(
             cause.edits
@@ -188,12 +195,16 @@ class Report:
 
     @property
     def layers(self) -> tuple[NodeComparison, ...]:
-        """Matched nodes of both models in order, compared; if outputs match, both run for it."""
+        """The comparison of each pair of matched nodes; if outputs match, reading it runs both
+        models.
+        """
         return self._show("layers")
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """The errors of each output by place; if outputs match, both models run for it."""
+        """The errors of each output by step, length and direction; if outputs match, reading it
+        runs both models.
+        """
         return self._show("profiles")
 
     def _show(self, part: str) -> tuple[Any, ...]:
@@ -209,8 +220,10 @@ class Report:
         return next((each for each in self.layers if not each.comparison.passed), None)
 
     def cause_json(self) -> dict[str, str] | None:
-        """Returns ``{"id", "text", "evidence"}``: the first cause's id, all texts, and "proved" if
-        all causes are, else "candidate"; None without a cause.
+        """Returns ``{"id", "text", "evidence"}``, or None without a cause.
+
+        The id is the first cause's, the text joins all causes, and the evidence is "proved" if all
+        causes are proved, otherwise "candidate".
         """
         if self.cause is None:
             return None
@@ -219,8 +232,8 @@ class Report:
         return {"id": self.cause.id, "text": texts, "evidence": evidence}
 
     def to_json(self) -> str:
-        """Returns ``{"status", "outputs": [...], "cause", "details"}``; see `cause_json`. The
-        ``details`` have each cause.
+        """Returns ``{"status", "outputs": [...], "cause", "details"}``. ``cause``: see
+        `cause_json`; ``details`` lists every cause.
         """
         details = {
             "errors": self.errors,
@@ -237,7 +250,7 @@ class Report:
 
 
 def error_json(error: Exception) -> str:
-    """Returns the text of ``--json`` for an error."""
+    """Returns the output of ``--json`` for an error."""
     return json_text("error", cause={"id": type(error).__name__, "text": message_of(error)})
 
 
@@ -260,25 +273,26 @@ def verify(
     max_bytes: int | None = None,
     max_steps: int = STEPS,
 ) -> Report:
-    """Runs a model, a result of `onernn.load` or a path, and compares it with a reference.
+    """Runs a model, compares its outputs with a reference, and looks for the causes of differences.
 
-    ``recording``: an ``.npz`` or its arrays by key; its outputs are the reference, unless
-    ``against`` is one: a model, the path of one, "paddle:PATH", "mxnet:PATH", "onnxruntime:PATH" or
-    "torch:PATH" for a framework's own run, or a torch.nn.Module in eval mode. The model runs on the
-    recorded inputs; without a recording it runs on inputs that distinguish faults. ``atol`` and
-    ``rtol`` replace the dtype's default tolerance, which is otherwise widened by what one rounding
-    error in all inputs and weights makes of the outputs. ``names``: the names of the reference or
-    recording by the model's names, if they differ. Further inputs and outputs whose names differ
-    are matched in order, and the report says so.
+    ``model``: a result of `onernn.load`, or a path. ``recording``: an ``.npz`` or its arrays by
+    key. ``against``: a model, the path of one, "paddle:PATH", "mxnet:PATH", "onnxruntime:PATH" or
+    "torch:PATH" for a framework's own run, or a torch.nn.Module in eval mode. ``against`` is the
+    reference; without it the recorded outputs are. The model runs on the recorded inputs; without a
+    recording it runs on inputs that reveal known faults. ``atol`` and ``rtol`` replace the dtype's
+    default tolerance. The default is wider for outputs that change more if all inputs and weights
+    change by one rounding error. ``names``: the names of the reference or recording by the model's
+    names, if they differ. Further inputs and outputs whose names differ are matched in order, and
+    the report says so.
 
-    If outputs differ, ``diagnose`` searches for the faults that explain it: it compares both
-    models, and tries known faults. ``seconds`` limits everything except the model's own runs; by
-    default only the search has a limit, `SECONDS`. 0 compares without a search. `Session` describes
-    ``dtype`` and the arguments from ``threads`` on.
+    If outputs differ, ``diagnose`` searches for the faults that explain the difference: it compares
+    both models, and tries known faults. ``seconds`` limits everything except the model's own runs;
+    by default only the search has a limit, `SECONDS`. 0 compares without a search. `Session`
+    describes ``dtype`` and the arguments from ``threads`` on.
 
     Raises `ModelFormatError` if the recording does not fit, `BudgetError` if ``seconds`` are over
-    before the verdict, and `UnsupportedError` and what `Session` raises if either side cannot be
-    run.
+    before the verdict, `UnsupportedError` if the model or the reference cannot run, and the errors
+    of `Session`.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -328,9 +342,9 @@ def verify(
 def _names_in(
     names: Mapping[str, str], graph: Graph, against: Against | None
 ) -> tuple[Mapping[str, str], Container[str]]:
-    """Returns the names to change in a recording, and the names that it may lack.
+    """Returns the names to change in a recording, and names that the recording may lack.
 
-    If there is a second model, the recording has the names of one of the two models.
+    With a second model, the recording has the names of one of both models.
     """
     if against is None:
         return names, ()
@@ -339,9 +353,10 @@ def _names_in(
 
 
 def against_of(against: Any, graph: Graph) -> Against | None:
-    """Returns the reference that `verify` compares with.
+    """Returns the reference for `verify`.
 
-    ``against``: a model, a path, or a framework's live model with the outputs of ``graph``.
+    ``against``: a model, a path, or a framework's live model whose outputs have the names and order
+    of ``graph``'s outputs.
     """
     if against is None or isinstance(against, Against):
         return against
@@ -358,7 +373,9 @@ def _add_short_batch(
     report_on: Callable[[_Case], Report],
     limit: TimeLimit | None,
 ) -> Report:
-    """Returns the report with a note on a further case, or the report on that case if it fails."""
+    """Returns the report with a note that a short batch also matches; if it does not match, the
+    short batch's report.
+    """
     try:
         with limited_to(limit):
             case = next(cases, None)
@@ -374,7 +391,9 @@ def _add_short_batch(
 
 @dataclass(frozen=True)
 class _Case:
-    """The model's inputs, the batches they come from, the reference's run, and the notes."""
+    """One comparison: the model's inputs, taken from ``all_inputs``, the reference's outputs, and
+    notes.
+    """
 
     inputs: dict[str, Batch]
     all_inputs: dict[str, Batch]
@@ -385,7 +404,6 @@ class _Case:
 def _report_on(
     graph: Graph, runner: Session, dtype: str, atol: float | None, rtol: float | None, case: _Case
 ) -> Report:
-    """Returns the verdict on one batch, without causes."""
     inputs, reference = case.inputs, case.reference
     actual = runner.run(inputs)
     compared = compare_outputs(graph, inputs, actual, reference.outputs, atol, rtol, dtype)
@@ -427,8 +445,9 @@ def _report_on(
 class Compared:
     """The outputs of a model, compared with the outputs of a reference.
 
-    ``names``: the reference's outputs by the model's names. ``tolerances``: the ones that a caller
-    ``asked`` for, or wider ones. ``notes``: the assumptions.
+    ``names``: the names of the reference's outputs by the model's names. ``asked``: the caller's
+    tolerances, or the default ones. ``tolerances``: the tolerances of the verdict, which may be
+    wider. ``notes``: the assumptions.
     """
 
     outputs: tuple[OutputComparison, ...]
@@ -440,7 +459,7 @@ class Compared:
 
     @property
     def empty(self) -> bool:
-        """Whether no output has an element."""
+        """Whether all outputs are empty arrays."""
         return not any(data_of(value).size for value in self.expected.values())
 
 
@@ -453,9 +472,8 @@ def compare_outputs(
     rtol: float | None,
     dtype: str = "f32",
 ) -> Compared:
-    """Compares a model's outputs for ``inputs`` with a reference's.
-
-    Default tolerances become wider by `rounding` if outputs differ.
+    """Compares a model's outputs with a reference's. If they differ under a default tolerance,
+    `rounding` widens it.
     """
     pairs, notes = outputs_for([value.name for value in graph.outputs], reference)
     names = {name: theirs for name, (theirs, _) in pairs.items()}
@@ -471,9 +489,11 @@ def compare_outputs(
 
 
 def _steps(graph: Graph, inputs: Batches, reference: Reference) -> tuple[Steps, ...]:
-    """Returns the steps of the model's layers, and the reference's if they differ."""
+    """Returns the steps of the model's layers, and of the reference's layers if these counts
+    differ.
+    """
     session = StepCounter(graph, backend=fast_backend())
-    if not session.count_by_types(inputs):  # otherwise a run would find no more
+    if not session.count_by_types(inputs):  # shapes do not tell all counts
         session.run(inputs)
     other = reference.session
     if other is None:
@@ -488,7 +508,9 @@ def _steps(graph: Graph, inputs: Batches, reference: Reference) -> tuple[Steps, 
 def _cases(
     model: Graph, recording: Recording | None, against: Against | None, progress: Progress
 ) -> Iterator[_Case]:
-    """Yields the cases to compare: a recording, or a long and a short generated batch."""
+    """Yields the cases to compare: one case of a recording, or a long and a short generated
+    batch.
+    """
     if recording is not None:
         arrays, where = open_recording(recording)
         if against is not None:
@@ -521,7 +543,7 @@ def _cases(
     note = "inputs were made: no data was given"
     note += "" if error is None else f", none of length zero: {error}"
     single = [f"{k!r} is {v}" for k, v in all_inputs.items() if np.ndim(data_of(v)) == 0]
-    note += "".join(f"; {each}" for each in single)  # a branch may depend on it
+    note += "".join(f"; {each}" for each in single)  # a condition may depend on this value
     yield replace(case, notes=[note, *case.notes])
     try:
         few = make_inputs(*either(model, against), empty=empty, short=True, known=all_inputs)
@@ -534,8 +556,8 @@ def _cases(
 
 
 def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
-    """Returns both graphs. The first one declares more about its inputs: more inputs (not counting
-    lengths), or a larger LoD depth.
+    """Returns both graphs; the first one declares more inputs (without lengths), or inputs of a
+    larger LoD depth.
     """
 
     def count_declared(graph: Graph) -> tuple[int, int]:
@@ -549,21 +571,24 @@ def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
 
 
 def _both(model: Graph, against: Against, all_inputs: Batches, progress: Progress) -> _Case:
-    """Returns the case in which both models take their inputs from these batches."""
     theirs, notes = feed_for(against.graph.inputs, all_inputs, "the reference")
     mine, more = feed_for(model.inputs, all_inputs, "the model")
     reference = against.run(theirs, progress)
     return _Case(mine, dict(all_inputs), reference, [*notes, *more])
 
 
-# --- the effect of rounding errors on a model's outputs: the reason for a wider tolerance
+# --- wider tolerances for outputs that amplify rounding errors
 
 
 _DRAWS = 3
 _MULTIPLE = 8
-"""Two right implementations round at some steps each, a draw rounds once: a small multiple."""
+"""Factor from a measured effect to a tolerance: implementations round at many steps, a measurement
+once.
+"""
 _MOST = 1e-3
-"""Part of the largest value: outputs of a chaotic model cannot be compared, and fail."""
+"""The tolerance is at most this part of the largest output: a chaotic model cannot be compared, and
+fails.
+"""
 
 
 def rounding(
@@ -572,10 +597,10 @@ def rounding(
     expected: Batches,
     asked: Mapping[str, Tolerance],
 ) -> dict[str, Tolerance]:
-    """Returns the tolerance of each output, wide enough for rounding errors.
+    """Returns the tolerance of each output, widened for rounding errors.
 
-    It moves all floats of inputs and weights by one unit in the last place of float32, up or down
-    at random, and allows a small multiple of the largest change, at most a thousandth of the
+    It moves each float of inputs and weights by one unit in the last place of float32, up or down
+    at random. The tolerance is `_MULTIPLE` times the largest change, but at most `_MOST` of the
     output's largest value.
     """
     out = dict(asked)
@@ -609,7 +634,6 @@ def _wider(tolerance: Tolerance, one: Batch, other: Batch, want: Batch) -> Toler
 
 
 def _move_floats(array: Array, rng: np.random.Generator) -> Array:
-    """Moves floats by one unit in the last place, up or down; integers stay."""
     if array.dtype.kind != "f":
         return array
     eps = np.finfo(np.float32).eps

@@ -1,1 +1,1 @@
-"""Why outputs differ: known faults, tried one by one until one explains it."""
+"""Finds known faults that explain why outputs differ."""

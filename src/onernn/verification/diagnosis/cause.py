@@ -1,4 +1,4 @@
-"""Causes of a difference with their evidence, and the edits of a graph that undo them."""
+"""Causes of a difference, their evidence, and the edits of a graph that undo them."""
 
 from __future__ import annotations
 
@@ -63,23 +63,25 @@ ADVICE = {
     "operator_added": "Take the operator out: the reference does not have it.",
     "operator_changed": "Replace the operators by the reference's.",
 }
-"""The change to make, by the id of a cause."""
+"""The change that a user should make, by the id of a cause."""
 
 Proof = Literal["proved", "candidate"]
 PROOFS = get_args(Proof)
 Form = Literal["read", "taken apart"]
-"""The graph that edits change: the model as it was read, or fused and one direction a node."""
+"""The graph that edits change. "read": the model's graph without changes. "taken apart": the fused
+graph, expanded to one layer and direction per node.
+"""
 
 
 GIVEN = ".given"
-"""In the names of constants that are values of the batch which a fault was tried on."""
+"""This suffix marks constants whose values come from the batch on which a fault was tried."""
 
 
 @dataclass(frozen=True, eq=False)
 class Edit:
-    """Some nodes of a graph, by their first outputs, and the nodes that replace them.
+    """Nodes of a graph, by their first outputs, and the nodes that replace them.
 
-    ``inputs``: further inputs of the graph.
+    ``constants``, ``inputs``: what the new nodes add to the graph.
     """
 
     old: tuple[str, ...]
@@ -89,15 +91,15 @@ class Edit:
 
     @property
     def holds_batch(self) -> bool:
-        """Whether the edit puts numbers of one batch into the graph: then the graph is right for no
-        other batch.
+        """Whether new constants hold values of one batch; then the edited graph is right for this
+        batch only.
         """
         return any(GIVEN in name for name in self.constants)
 
     @classmethod
     def between(cls, graph: Graph, other: Graph) -> Edit:
-        """Returns the edit that changes a graph to ``other``; both graphs share the nodes that
-        stay.
+        """Returns the edit that changes ``graph`` to ``other``; both share the objects of unchanged
+        nodes.
         """
         kept = {id(node) for node in graph.nodes} & {id(node) for node in other.nodes}
         names = {value.name for value in graph.inputs}
@@ -110,9 +112,9 @@ class Edit:
 
 
 def apply_edits(graph: Graph, edits: Iterable[Edit]) -> Graph:
-    """Returns the graph with all edits, its nodes in an order in which they can run.
+    """Returns the graph with all edits, and its nodes in an order in which they can run.
 
-    Raises `ModelFormatError` if edits contradict each other.
+    Raises `ModelFormatError` if the edits contradict each other.
     """
     chosen = list(dict.fromkeys(edits))
     gone = {name for edit in chosen for name in edit.old}
@@ -129,7 +131,8 @@ def apply_edits(graph: Graph, edits: Iterable[Edit]) -> Graph:
 def sort_nodes(
     graph: Graph, nodes: Iterable[Node], inputs: Iterable[Value], constants: Mapping[str, Array]
 ) -> Graph:
-    """Returns the graph with the nodes that outputs need, in an order in which they can run.
+    """Returns the graph with these nodes in an order in which they can run, without nodes that no
+    output needs.
 
     Raises `ModelFormatError` if no order exists.
     """
@@ -143,10 +146,10 @@ class Cause:
 
     ``id``: one of `ADVICE`. ``text``: describes the fault; it continues "the model". ``where``: the
     layer or operator. ``node``: the first output of the node in the model, "" if there is none.
-    ``evidence``: "proved" if the outputs match with the edits of all causes of a report, also on
-    batches that were not used to find them; otherwise "candidate". ``edits``: the edits of the
-    model in the ``form``; none if a fault can be shown in the reference only. ``before``,
-    ``after``: the largest difference, relative to the largest value.
+    ``evidence``: "proved" if the edits of all causes of a report make the outputs match, also on
+    batches that were not used to find the causes; otherwise "candidate". ``edits``: changes of the
+    model's graph in the ``form``; none if only the reference can be changed. ``before``, ``after``:
+    the largest relative difference without and with the edits.
     """
 
     id: str
@@ -170,9 +173,10 @@ class Cause:
 
 
 def undo_causes(model: Graph, causes: Iterable[Cause]) -> Graph:
-    """Returns the model without these faults: the graph as it was read, or its fused form, edited.
+    """Returns the model without these faults: its graph as read, or its fused and expanded graph,
+    edited.
 
-    Raises `UnsupportedError` if one cannot be undone in the model.
+    Raises `UnsupportedError` if a fault cannot be undone in the model.
     """
     result = list(causes)
     for cause in result:

@@ -1,4 +1,6 @@
-"""The differences of two models, the smallest set that matters, and their names."""
+"""Finds the differences of two models, and the fewest of them that explain the outputs, and names
+these.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,14 @@ from onernn.verification.diagnosis.matching import Matching, Operation, moves
 from onernn.verification.tracing import LayerName, in_words
 
 _PAIRS = 12
-"""Among up to so many differences, leaving out pairs is tried, too."""
+"""Maximum number of differences among which the search also tries to omit pairs."""
 
 
 class Difference(NamedTuple):
-    """A difference that was found between the model and the reference.
+    """A difference between a pair of matched nodes, or between outputs of both graphs.
 
-    ``key``: the name of a setting, an array or an input in the content of a pair of nodes. Without
-    nodes it is the name of an output. ``reads``, ``wanted``: for an input or output, the name of
-    the value in the model and in the reference.
+    ``key``: a key of `Operation.content`, or without nodes the name of an output. ``reads``,
+    ``wanted``: for an input or output, the name of the value in the model and in the reference.
     """
 
     model: Operation | None
@@ -40,13 +41,15 @@ class Difference(NamedTuple):
 
     @property
     def is_wiring(self) -> bool:
-        """Whether a value comes from a different place; False if a different value is computed."""
+        """Whether an input or output is connected to a different value; False if settings or
+        constants differ.
+        """
         return bool(self.reads or self.wanted)
 
 
 def differences_in(matching: Matching, outputs: Mapping[str, str]) -> list[Difference]:
-    """Returns all differences in the model's order. ``outputs``: names in the reference by names in
-    the model.
+    """Returns all differences, in the order of the model's nodes. ``outputs``: the reference's
+    outputs by the model's names.
     """
     result = []
     for mine, theirs in matching.pairs:
@@ -68,7 +71,9 @@ def differences_in(matching: Matching, outputs: Mapping[str, str]) -> list[Diffe
 
 
 def by_node(chosen: Sequence[Difference]) -> Iterator[list[Difference]]:
-    """Yields the differences of each node together, and each difference of an output."""
+    """Yields the differences of each node as one list; each difference of an output is a list of
+    its own.
+    """
     groups: dict[int, list[Difference]] = {}
     for each in chosen:
         groups.setdefault(id(each.model or each), []).append(each)
@@ -76,8 +81,9 @@ def by_node(chosen: Sequence[Difference]) -> Iterator[list[Difference]]:
 
 
 def _join_layouts(groups: Iterable[list[Difference]]) -> list[list[Difference]]:
-    """Returns the groups of differences; a GateLayout is in one group with the layer that reads it,
-    because both hold its signs.
+    """Returns the lists; a GateLayout's list is joined to the list of the layer that reads it.
+
+    Both hold the signs of the gates' weights, so one fault changes both.
     """
     result = list(groups)
     for layer in [*result]:
@@ -91,10 +97,10 @@ def _join_layouts(groups: Iterable[list[Difference]]) -> list[list[Difference]]:
 
 
 def patch(matching: Matching, chosen: Sequence[Difference]) -> Graph:
-    """Returns the graph with the other graph's content at the chosen differences.
+    """Returns the model's graph with the reference's content at the chosen differences.
 
-    Values without a counterpart are computed as in the other graph, by nodes with outputs
-    NAME.reference. Raises `ModelFormatError` if the graph would have a cycle.
+    If it needs a value that the model lacks, it copies the reference's nodes that make it; their
+    outputs are called NAME.reference. Raises `ModelFormatError` if the graph would have a cycle.
     """
     graph, other = matching.graph, matching.other
     shadowed = {each.key: f"{each.key}.model" for each in chosen if each.model is None}
@@ -128,7 +134,7 @@ def patch(matching: Matching, chosen: Sequence[Difference]) -> Graph:
     ]
     copied: dict[int, Node] = {}
     waiting = list(missing)
-    while waiting:  # the nodes that make a missing value, and their inputs' nodes
+    while waiting:  # copies the nodes that make missing values
         maker = other.producer(waiting.pop())
         if maker is not None and id(maker) not in copied:
             known = set(missing)
@@ -148,8 +154,9 @@ def mix(
     keys: Collection[str],
     source: Callable[[str], str] = lambda name: name,
 ) -> Node:
-    """Returns the model's node with some of the reference's content. ``source`` maps the name of a
-    value of the reference to its name in the model.
+    """Returns the model's node with the reference's content for some ``keys``.
+
+    ``source`` maps the name of a value in the reference to its name in the model.
     """
     names = {f"input {index}": name for index, name in enumerate(mine.inputs)}
     wanted = {f"input {index}": name for index, name in enumerate(theirs.inputs)}
@@ -169,11 +176,10 @@ def smallest(
     passes: Callable[[list[Difference]], bool],
     ends: float,
 ) -> list[Sequence[Difference]]:
-    """Returns the groups that are needed for outputs to pass.
+    """Returns the fewest groups of differences found with which outputs pass.
 
-    The search tries to omit all wiring first, then half of the rest, then single groups, then pairs
-    of the rest: two differences that compensate each other are frequent in files of different
-    exporters.
+    It tries to omit all wiring, then half of the rest at a time, then smaller parts, single groups
+    and pairs: exporters often write two differences that cancel each other.
     """
     needed = list(groups)
 
@@ -199,19 +205,20 @@ def smallest(
     return needed
 
 
-# --- names for the places of differences, in the terms of both files
+# --- names of differences and of the nodes that have them
 
 
 _STATES = {1: "hidden", 2: "cell"}
 
 
 def _converts(op: str) -> bool:
-    """Returns whether an operator converts between padded and ragged batches."""
     return op in ("SequencePad", "SequenceUnpad", "SequenceLike")
 
 
 class Named(NamedTuple):
-    """Differences of one node, their name and place, and the first output of the node."""
+    """The differences of one node that one relation names, with the node's name and its first
+    output.
+    """
 
     relation: Relation
     where: LayerName | str
@@ -220,7 +227,9 @@ class Named(NamedTuple):
 
     @property
     def shared(self) -> Relation:
-        """The relation without the size of its difference; differences of one cause share it."""
+        """The relation without the size of the difference; differences with one cause have the same
+        value.
+        """
         return self.relation._replace(apart=0.0)
 
 
@@ -228,8 +237,8 @@ class Named(NamedTuple):
 class Names:
     """Names the differences between two matched models.
 
-    ``parts``: layers by y, if taken apart. ``stacked``: by a file's own operator and direction, its
-    layer in a stack. ``ragged``: the values of both that are sequences.
+    ``parts``: layers by their y, if the graphs are expanded. ``stacked``: the layer in a stack, by
+    the file's operator and a direction. ``ragged``: the names of ragged values in each model.
     """
 
     matching: Matching
@@ -238,7 +247,9 @@ class Names:
     ragged: tuple[Container[str], Container[str]]
 
     def of(self, chosen: Sequence[Difference]) -> list[Named]:
-        """Returns the names of differences; the differences of one fault share a name."""
+        """Returns names for the differences; a fault that causes several differences has one
+        name.
+        """
         left = list(chosen)
         result = []
         for one, other in combinations(chosen, 2):
@@ -251,7 +262,7 @@ class Names:
                 result += self._name_computed(computed)
         return list(_agree(result))
 
-    # --- what is computed
+    # --- differences of settings and constants
 
     def _name_computed(self, units: Sequence[Difference]) -> Iterator[Named]:
         mine, theirs = units[0].model, units[0].reference
@@ -282,7 +293,9 @@ class Names:
     def _relate_to_other_layer(
         self, where: LayerName, own: Recurrent, their: Recurrent
     ) -> tuple[Relation, ...]:
-        """Returns the relation of a layer with the weights of another layer of the reference."""
+        """Returns the relation for a layer that has the weights of a different layer of the
+        reference, or ().
+        """
         key, wanted = (digest([*each.layers[0].arrays.values()]) for each in (own, their))
         place = self._numbers[1].get(key)
         if key == wanted or place is None:
@@ -296,7 +309,7 @@ class Names:
 
     @cached_property
     def _numbers(self) -> tuple[dict[str, LayerName], dict[str, LayerName]]:
-        """The layers of the model and of the reference, by a digest of their weights."""
+        """The layers of the model and of the reference by a digest of their weights."""
 
         def places(graph: Graph) -> dict[str, LayerName]:
             layers = [e for n in graph.nodes if n.op == "Rnn" for e in self._layers(n)]
@@ -305,7 +318,6 @@ class Names:
         return places(self.matching.graph), places(self.matching.other)
 
     def _layers(self, node: Node) -> list[tuple[LayerName, Recurrent]]:
-        """Returns each layer and direction of a recurrent node."""
         rnn = Recurrent.of(node)
         if rnn.y in self.parts:
             return [(self.parts[rnn.y], rnn)]
@@ -318,7 +330,7 @@ class Names:
             result.append((name, replace(rnn, spec=part.spec, weights=weights)))
         return result
 
-    # --- what is read
+    # --- differences of wiring
 
     def _name_wiring(self, each: Difference) -> Named:
         where, node = self._place(each)
@@ -330,13 +342,13 @@ class Names:
             _nodes_before(graphs[1], each.wanted, {*known.values()}),
         ]
         if state and all(moves(e.node.op) for side in extra for e in side):
-            extra = [[], []]  # files cut one state out of all states in different ways
+            extra = [[], []]  # files slice one state out of all states differently
             roots = [_sources(*pair)[-1] for pair in zip(graphs, sources, strict=True)]
             sources = roots if roots[0] != roots[1] else sources
         there = each.reads in self.ragged[0]
         ops = {e.node.op for side in extra for e in side}
         layer = each.model
-        if layer is None or not layer.is_layer:  # a layer's sequences, padded again
+        if layer is None or not layer.is_layer:  # the layer whose padded output this node reads
             layers = (graphs[0].producer(n, "Rnn") for n in _sources(graphs[0], each.reads))
             layer = next((Operation(graphs[0], n) for n in layers if n), None)
             there, padded = bool(extra[0]), bool(ops) and all(map(_converts, ops))
@@ -359,9 +371,10 @@ class Names:
     def _relate_paths(
         self, each: Difference, own: list[Operation], other: list[Operation]
     ) -> Relation | None:
-        """Returns the relation of the operators that only one model has before an input.
+        """Returns the relation for operators that only one model has before an input; None if there
+        are none.
 
-        Operators that return their input do not count, unless they replace others.
+        Operators that return their input unchanged do not count, unless they replace others.
         """
         own, other = ([op for op in ops if not _hands_on(op)] for ops in (own, other))
         both = {op.label for op in own} & {op.label for op in other}
@@ -369,7 +382,7 @@ class Names:
         path = _sources(self.matching.graph, each.reads)
         named = {name for op in other for name in op.node.outputs}.intersection(path)
         cause = "operator_changed"
-        if named and not own:  # an Identity with the name of the value that it replaces
+        if named and not own:  # an Identity makes the value in place of other nodes
             copies = [self.matching.graph.producer(name) for name in path if name in named]
             own = [Operation(self.matching.graph, node) for node in copies if node]
             other = [op for op in other if not named.isdisjoint(op.node.outputs)]
@@ -387,7 +400,7 @@ class Names:
         return None
 
     def _relate_sources(self, state: str, sources: list[str]) -> Relation:
-        """Returns the relation of an input that reads a different value of the model."""
+        """Returns the relation for an input that reads a different value than the reference's."""
         kind = f" as its initial {state} state" if state else ""
         said = [repr(each) if each else "nothing" for each in sources]
         if said[0] == said[1]:
@@ -401,7 +414,9 @@ class Names:
         return Relation("states_exchanged" if state else "input_exchanged", text)
 
     def _find_final_state(self, each: Difference) -> str:
-        """Returns the reference's final state if the model returns an input in its place, or ""."""
+        """Returns a text of the reference's final state if the model returns an input in its place,
+        or "".
+        """
         (*_, name) = _sources(self.matching.graph, each.reads)
         if each.model or all(value.name != name for value in self.matching.graph.inputs):
             return ""
@@ -420,7 +435,7 @@ class Names:
         return where, node.outputs[0]
 
     def _state(self, each: Difference) -> str:
-        """Returns the kind of initial state that an input is, "" for other inputs."""
+        """Returns "hidden" or "cell" for an input that is an initial state, "" for other inputs."""
         if each.model is None:
             return ""
         node, position = each.model.node, int(each.key.removeprefix("input "))
@@ -431,10 +446,12 @@ class Names:
             position, node = users[0].inputs.index(node.outputs[0]), users[0]
         return _STATES.get(position, "")
 
-    # --- pairs
+    # --- differences that exchange two values
 
     def _name_exchange(self, one: Difference, other: Difference) -> list[Named]:
-        """Returns the names of two differences if each reads the value of the other."""
+        """Returns names for two differences if each reads the value that the other should read, or
+        [].
+        """
         values = self.matching.values
         crossed = values.get(one.reads) == other.wanted and values.get(other.reads) == one.wanted
         if not crossed or not one.reads or not other.reads or one.wanted == other.wanted:
@@ -456,7 +473,9 @@ def _join_names(layers: Sequence[tuple[LayerName, Recurrent]]) -> LayerName | st
 
 
 def _agree(every: Sequence[Named]) -> Iterator[Named]:
-    """Yields names that depend on all others: layers without lengths, both states of an LSTM."""
+    """Yields the names, changed if they depend on other names: layers without lengths, both states
+    of an LSTM.
+    """
     masked = {each.relation.text for each in every if each.relation.id == "mask_ignored"}
     for each in every:
         if each.relation.id == "reverse_padded" and len(masked) == 1:
@@ -471,7 +490,9 @@ def _agree(every: Sequence[Named]) -> Iterator[Named]:
 
 
 def _sources(graph: Graph, name: str) -> list[str]:
-    """Returns a value, then the values of which it is a part, a view or a copy, the origin last."""
+    """Returns a value, and the values from which it was sliced, reshaped or copied; the original is
+    last.
+    """
     names = [name]
     while (maker := graph.producer(name)) and (
         moves(maker.op) or maker.op in ("Identity", "Cast") or _converts(maker.op)
@@ -482,9 +503,7 @@ def _sources(graph: Graph, name: str) -> list[str]:
 
 
 def _hands_on(operation: Operation) -> bool:
-    """Returns whether a node certainly returns its input unchanged; exporters add nodes of this
-    kind.
-    """
+    """Returns whether a node certainly returns its input unchanged; exporters add such nodes."""
     types, node = operation.graph.types, operation.node
     before, after = types[node.inputs[0]], types[node.outputs[0]]
     kinds = [np.dtype(each.dtype).kind if each.dtype else "" for each in (before, after)]
@@ -499,7 +518,7 @@ def _hands_on(operation: Operation) -> bool:
 
 
 def _nodes_before(graph: Graph, name: str, known: Container[str]) -> list[Operation]:
-    """Returns the nodes that make a value of known ones, in order."""
+    """Returns the nodes that compute a value from the values ``known``, in order."""
     wanted, seen = [name], set[int]()
     while wanted:
         name = wanted.pop()

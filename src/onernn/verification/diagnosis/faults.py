@@ -1,7 +1,7 @@
-"""Known faults of a recurrent layer's numbers and settings: each has one definition.
+"""Known faults of a recurrent layer's weights and settings; each fault is defined once.
 
-A search puts these faults into a model's layers until the outputs match. The comparison of two
-models asks which fault turns the model's layer into the reference's layer.
+A search applies these faults to a model's layers until the outputs match. The comparison of two
+models looks for the fault that turns the model's layer into the reference's layer.
 """
 
 from __future__ import annotations
@@ -21,37 +21,39 @@ from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 
 CLOSE = 1e-6
-"""Part of the largest number: rounding when a constant is folded into another one."""
+"""Arrays are equal up to this part of the largest element, because folding of constants rounds."""
 _SAMPLE = 2048
-"""The number of values by which most arrays differ; they are compared before all values."""
+"""Number of elements that are compared first, because a sample shows most differences."""
 
 Layer = tuple[RnnSpec, RnnWeights]
 """One layer in one direction."""
 LayerFault = Fault[Layer]
 Part = tuple[RnnSpec, str, Array]
-"""One array of a layer: the spec, the array's name in `RnnWeights`, and its numbers."""
+"""One array of a layer: the layer's spec, the array's name in `RnnWeights`, and the array."""
 PartFault = Fault[Part]
 
 PARTS = (("iter",), ("layer",), ("bias",), ("layer", "iter"), ("iter", "bias"), ("layer", "bias"))
-"""Arrays that may have been treated unlike the others."""
+"""The arrays that one fault may affect without affecting the others."""
 MATRICES = ("iter", "layer")
 _CALLED = {"layer": "input weights", "iter": "recurrent weights", "bias": "bias"}
 _GATES = {"u": "update", "r": "reset", "i": "input", "f": "forget", "c": "candidate"}
 
 
 def name_arrays(arrays: Iterable[str]) -> str:
-    """Returns the names of arrays as a text."""
+    """Returns the names of arrays in messages."""
     return " and ".join(_CALLED.get(name, name) for name in arrays)
 
 
 def gate_name(spec: RnnSpec, gate: str) -> str:
-    """Returns a gate's name, such as "u (update)". The gate o of a GRU is the candidate."""
+    """Returns a gate's name in messages, such as "u (update)". A GRU's gate o is called
+    candidate.
+    """
     name = _GATES.get(gate) or ("output" if spec.cell is Cell.LSTM else "candidate")
     return f"{gate} ({name})"
 
 
 def alike(one: Array, other: Array) -> bool:
-    """Returns whether arrays are equal except for rounding."""
+    """Returns whether arrays are equal up to `CLOSE`; integers must be equal."""
     if one.shape != other.shape:
         return False
     if one.dtype.kind != "f" or other.dtype.kind != "f":
@@ -63,7 +65,9 @@ def alike(one: Array, other: Array) -> bool:
 
 
 def as_stored(value: Any) -> str:
-    """Returns a setting as text; its floats are float32, as most formats store them."""
+    """Returns a setting as text, with its floats rounded to float32, because most formats store
+    float32.
+    """
     if is_dataclass(value):
         return repr([(each.name, as_stored(getattr(value, each.name))) for each in fields(value)])
     if isinstance(value, tuple | list):
@@ -72,30 +76,29 @@ def as_stored(value: Any) -> str:
 
 
 def bias_of(spec: RnnSpec, weights: RnnWeights) -> Array:
-    """Returns the bias of one layer and direction, or zeros."""
+    """Returns the bias of one layer and direction; zeros if it has none."""
     if weights.bias is not None:
         return weights.bias
     return np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), weights.iter.dtype)
 
 
 def merge_rows(bias: Array) -> Array:
-    """Returns a bias in which the two rows of an LBR cell's candidate become one row, which is
-    outside r*(...).
-    """
+    """Returns a bias of an LBR cell whose candidate's recurrent bias is added to its input bias."""
     out = bias.copy()
     out[..., 2, :] += out[..., 3, :]
     out[..., 3, :] = 0
     return out
 
 
-# --- from an array to a layer
+# --- faults of layers, made from faults of arrays
 
 
 def in_arrays(fault: PartFault, names: tuple[str, ...] = (), text: str = "") -> LayerFault:
-    """Returns the fault in these arrays only; by default in all weights and biases of a layer.
+    """Returns the fault of a layer that has ``fault`` in the arrays ``names``, by default in all
+    weights and the bias.
 
-    A layer that lacks one of the arrays cannot have the fault. If the input is already projected,
-    its weights are the identity.
+    A layer without one of ``names`` cannot have it. If the input is already projected, its weights
+    are the identity.
     """
 
     def apply(layer: Layer) -> Layer | None:
@@ -129,7 +132,7 @@ def _add_projection(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
 
 
 def permutations(spec: RnnSpec) -> Iterator[PartFault]:
-    """Yields faults of gates in another order, swaps of two gates first."""
+    """Yields faults in which gates are in a different order; swaps of two gates come first."""
     gates = spec.cell.gates
     every = list(itertools.permutations(range(len(gates))))[1:]
     for order in sorted(every, key=lambda order: sum(a != b for a, b in enumerate(order))):
@@ -142,11 +145,13 @@ def permutations(spec: RnnSpec) -> Iterator[PartFault]:
 
 
 def _permute(part: Part, order: list[int]) -> Array | None:
-    """Makes gate k gate order[k]. An LBR candidate's two biases become one in another gate."""
+    """Puts gate order[k] in the place of gate k. If an LBR cell's candidate moves, its two biases
+    are merged.
+    """
     _, name, array = part
     if name not in ("layer", "iter", "bias"):
         return None
-    rest = array[..., len(order) :, :]  # the second row of a bias
+    rest = array[..., len(order) :, :]  # the candidate's recurrent bias of an LBR cell
     if rest.size and order[2] != 2:
         array, rest = merge_rows(array), rest * 0
     return np.concatenate([array[..., order, :], rest], axis=-2)
@@ -162,14 +167,16 @@ UPDATE_NEGATED: PartFault = Fault(
 
 
 def scale(array: Array, rows: int | slice, by: float) -> Array:
-    """Returns an array with the values of some gates multiplied."""
+    """Returns an array with the elements of some gates multiplied."""
     out = array.copy()
     out[..., rows, :] *= array.dtype.type(by)
     return out
 
 
 def transpose_fault(name: str) -> PartFault:
-    """Returns the fault of a matrix that is stored as (out, in) and read as (in, out)."""
+    """Returns the fault of a matrix that the file stores as (out, in) and the model reads as (in,
+    out).
+    """
 
     def apply(part: Part) -> Array | None:
         _, read, array = part
@@ -192,7 +199,9 @@ _SETTINGS = {
     "cell_clip": "clip_ignored",
     "cell_clip_nan": "clip_ignored",
 }
-"""The ids of faults by the field of a spec; others are `attribute_changed`."""
+"""The id of a fault by the field of a spec that differs; for other fields it is
+attribute_changed.
+"""
 
 
 def _show(value: Any) -> str:
@@ -202,7 +211,7 @@ def _show(value: Any) -> str:
 
 
 def setting(name: str, value: Any) -> LayerFault:
-    """Returns the fault of another value in a field of a layer's specification."""
+    """Returns the fault that a field of a layer's spec has this value."""
 
     def apply(layer: Layer) -> Layer | None:
         spec, weights = layer
@@ -218,7 +227,9 @@ _PLAIN = {linear: plain for plain, linear in _LINEAR.items()}
 
 
 def resets(spec: RnnSpec) -> Iterator[LayerFault]:
-    """Yields faults in which the reset gate is on the wrong side of the recurrent product."""
+    """Yields faults that move the reset gate from before the recurrent product to after it, or the
+    reverse.
+    """
     other = {**_PLAIN, **_LINEAR}.get(spec.cell, spec.cell)
     known = "reset_placement", f"cell is {_show(other)}"
     if spec.cell in _PLAIN:
@@ -229,7 +240,9 @@ def resets(spec: RnnSpec) -> Iterator[LayerFault]:
 
 
 def _reset_later(layer: Layer, inside: float) -> Layer | None:
-    """Puts the reset gate after the product; ``inside``: the part of the candidate's bias in it."""
+    """Moves the reset gate after the product. ``inside``: the part of the candidate's bias that it
+    multiplies.
+    """
     spec, weights = layer
     bias = weights.bias
     if bias is not None:
@@ -252,11 +265,13 @@ _OF_GATES = (
     Activation("hardsigmoid", 1 / 6, 0.5),
 )
 _OF_STATES = tuple(map(Activation, ("tanh", "relu", "sigmoid", "softsign")))
-"""Functions that frameworks have or offer; Keras 3 divides by 6, ONNX by 5."""
+"""Activations in frameworks. Keras 3 has hard sigmoid x / 6 + 0.5, ONNX x / 5 + 0.5."""
 
 
 def _functions(spec: RnnSpec) -> Iterator[LayerFault]:
-    """Yields faults of other functions of the gates (0), the candidate (1) or the cell (2)."""
+    """Yields faults that replace the activation of the gates (index 0), the candidate (1) or the
+    cell state (2).
+    """
     every = spec.functions
     for indices in ((0,), (1,), (1, 2), (2,)):
         gates = indices == (0,) and len(every) > 1
@@ -273,7 +288,9 @@ _TWICE = ((0.5, "halved: it is added twice"), (2, "doubled"))
 
 
 def bias_faults(two: bool) -> Iterator[PartFault]:
-    """Yields faults of biases that are added twice; if the candidate has ``two``, also of one."""
+    """Yields faults of a bias that is added twice; with ``two`` biases of the candidate, also
+    faults of one of them.
+    """
 
     def fault(id: str, text: str, change: Callable[[Array], Array]) -> PartFault:
         return Fault(id, text, lambda part: change(part[2]) if part[1] == "bias" else None)
@@ -307,11 +324,11 @@ def _shift_forget(layer: Layer, by: float) -> Layer:
     return spec, replace(weights, bias=bias)
 
 
-# --- all of them
+# --- all faults of a layer
 
 
 def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
-    """Yields the faults that layers like this one can have, the frequent ones first."""
+    """Yields the faults that a layer with this spec can have, frequent faults first."""
     yield from map(in_arrays, permutations(spec))
     if spec.cell.is_gru:
         yield setting("update", "replace" if spec.update == "keep" else "keep")
@@ -329,21 +346,22 @@ def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
     yield from (in_arrays(fault, arrays) for fault in swaps for arrays in PARTS)
 
 
-# --- how a recurrent layer's weights differ from its counterpart's weights, read from the arrays
+# --- differences of weights and settings between a layer and its matched layer
 
 
 _CLEAR = 10
-"""A factor or shift that is not rounding is so many times larger than rounding."""
+"""A factor or shift counts if it is this many times larger than rounding errors."""
 _EVEN = 0.01
-"""Part of the distance of two levels: the rounding of float32 in up to 256 of them."""
+"""Tolerance of the distance between int8 levels, as a part of this distance: float32 rounds."""
 _ROUNDED = 2.0**-7
-"""Part of the largest number: the rounding of a sum of two narrow ones."""
+"""Tolerance of a sum of two rounded biases, as a part of the largest element."""
 
 
 class Relation(NamedTuple):
-    """A difference: a fault's id, and a text that fits between "the model" and "in" a layer.
+    """A difference between arrays or settings of both models.
 
-    ``apart``: the largest difference, or 0 if the text already describes the difference.
+    ``id``: the fault's id. ``text``: describes it; the text fits between "the model" and "in" a
+    layer. ``apart``: the largest difference, 0 if the text tells it.
     """
 
     id: str
@@ -352,7 +370,7 @@ class Relation(NamedTuple):
 
 
 def relate(one: Array, other: Array) -> Relation:
-    """Returns the relation of a constant of any shape to the reference's."""
+    """Returns the difference between a constant of the model and the reference's constant."""
     if one.shape != other.shape:
         turned = one.ndim == other.ndim == 2 and alike(one.T, other)
         if turned:
@@ -378,8 +396,11 @@ def relate(one: Array, other: Array) -> Relation:
 
 
 def _rule(one: Array, other: Array, verb: str) -> tuple[str, str, float]:
-    """Returns the rule by which floats differ from the reference's, or ""; a text of the rule, with
-    "is" or "are"; and the largest difference if no rule fits.
+    """Returns how floats differ from the reference's floats: a rule, its text, and the largest
+    difference.
+
+    The rule is "zeroed", "scaled", "shifted" or "". The difference is 0 if the text tells it.
+    ``verb``: "is" or "are".
     """
     if not one.any():
         return "zeroed", f"{verb} zero, the reference's {verb} not", 0.0
@@ -399,7 +420,7 @@ def _list_numbers(array: Array) -> str:
 
 
 def _narrow_type(one: Array, other: Array) -> str:
-    """Returns the narrow type to which an array was rounded, or ""."""
+    """Returns the narrow dtype to which the reference's array was rounded, or ""."""
     if one.shape != other.shape:
         return ""
     with np.errstate(over="ignore"):
@@ -420,7 +441,7 @@ def _narrow_type(one: Array, other: Array) -> str:
 
 
 def _factor(one: Array, other: Array) -> float:
-    """Returns the factor between an array and the reference's; 0 if it is not the same for all."""
+    """Returns the factor between two arrays, 0 if it is not the same for all elements."""
     square = float(np.vdot(other, other))
     factor = float(np.vdot(one, other)) / square if square else 0.0
     plain = abs(factor - 1) > _CLEAR * CLOSE and factor != 0
@@ -428,7 +449,7 @@ def _factor(one: Array, other: Array) -> float:
 
 
 def _shift(one: Array, other: Array) -> float | None:
-    """Returns the number added to the reference's array; None if it is not the same for all."""
+    """Returns the difference of two arrays, None if it is not the same for all elements."""
     apart = one.astype(np.float64) - other
     middle = float(np.median(apart))
     spread = np.abs(apart - middle).max(initial=0)
@@ -437,21 +458,21 @@ def _shift(one: Array, other: Array) -> float | None:
 
 
 def relate_layers(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
-    """Yields the differences of one layer and direction, settings first."""
+    """Yields the differences of two layers, each of one direction, settings first."""
     now, then = (
         {e.name: getattr(s.spec, e.name) for e in fields(s.spec)}
         | {"activations": s.spec.functions}
         for s in (mine, theirs)
     )
     if now["hidden_size"] == then["hidden_size"]:
-        now["input_size"] = then["input_size"]  # their weights also differ
+        now["input_size"] = then["input_size"]  # the weights' shapes show this difference
     one, other = now["cell"], then["cell"]
     if (one.gates, one.has_attention) != (other.gates, other.has_attention):
         text = f"has a cell {_show(one)} where the reference has {_show(other)},"
         yield Relation("operator_changed", text)
         return
     if one.linear_before_reset == other.linear_before_reset:
-        now["cell"] = other  # plain cells, which differ by their activations
+        now["cell"] = other  # simple RNNs, whose activations are compared below
     for name, value in now.items():
         if as_stored(value) != as_stored(then[name]):
             text = f"has {name} {_show(value)}, the reference {_show(then[name])},"
@@ -462,14 +483,14 @@ def relate_layers(mine: Recurrent, theirs: Recurrent) -> Iterator[Relation]:
 def _relate_weights(
     spec: RnnSpec, mine: RnnWeights, their: RnnSpec, theirs: RnnWeights
 ) -> Iterator[Relation]:
-    """Yields the differences of the weights: faults that explain them, then other relations."""
+    """Yields the differences of the weights: first known faults, then other relations."""
     pairs = {
         name: (one, other)
         for name, one in mine.arrays.items()
         if (other := theirs.arrays.get(name)) is not None
     }
     biases = (bias_of(spec, mine), bias_of(their, theirs))
-    if biases[0].shape != biases[1].shape:  # one is of an LBR cell: compare common rows
+    if biases[0].shape != biases[1].shape:  # only one cell is LBR: merge its candidate's biases
         one, other = (merge_rows(b)[..., :3, :] if b.shape[2] == 4 else b for b in biases)
         biases = one, other
     pairs["bias"] = biases
@@ -491,7 +512,7 @@ def _relate_weights(
         one, other = pairs[name]
         if name == "bias":
             near = np.abs(one - other).max() <= _ROUNDED * np.abs(other).max()
-            if not (rounded and near):  # else: the sum of two rounded biases
+            if not (rounded and near):  # a sum of two rounded biases is also near
                 yield _relate_biases(spec, one, other)
         elif name in ("layer", "iter"):
             yield _relate_numbers(spec, name, one, other)
@@ -502,19 +523,17 @@ def _relate_weights(
 
 
 def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Array) -> bool:
-    """Returns whether the model's array equals the reference's array once the model's array has a
-    fault.
-    """
+    """Returns whether the fault turns the model's array into the reference's array."""
     changed = fault.apply((spec, name, one)) if one.shape == other.shape else None
     if changed is None:
         return False
     if name == "bias" and changed.shape[2] == 4 and not changed[..., 3, :].any():
-        other = merge_rows(other)  # two rows became one
+        other = merge_rows(other)  # the fault merged two rows
     return alike(changed, other)
 
 
 def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, float]:
-    """Returns the gates that differ, "" for all gates; and their `_rule`."""
+    """Returns the names of the gates that differ, "" if all do, and their `_rule`."""
     rows = [k for k in range(one.shape[-2]) if not alike(one[..., k, :], other[..., k, :])]
     gates = spec.cell.gates
     listed = [
@@ -528,7 +547,6 @@ def _by_gate(spec: RnnSpec, one: Array, other: Array) -> tuple[str, str, str, fl
 
 
 def _relate_biases(spec: RnnSpec, one: Array, other: Array) -> Relation:
-    """Returns the relation of one layer's biases to the reference's, which differ."""
     two = spec.cell.linear_before_reset and one.shape[-2] == spec.cell.bias_rows
     for fault in bias_faults(two):
         for mine, theirs, where in ((one, other, " "), (other, one, ", in the reference, ")):
@@ -542,7 +560,6 @@ _OF_RULES = {"zeroed": "bias_zeroed", "shifted": "bias_shifted"}
 
 
 def _relate_numbers(spec: RnnSpec, name: str, one: Array, other: Array) -> Relation:
-    """Returns the relation of weights or biases that no known fault explains."""
     called = "biases" if name == "bias" else _CALLED[name]
     if one.shape != other.shape:
         said = f"has {called} of shape {one.shape}, the reference {other.shape},"

@@ -1,4 +1,4 @@
-"""Known faults around recurrent layers, as changes of a graph."""
+"""Known faults around recurrent layers, as changes of a graph: states, directions, lengths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from onernn.verification.tracing import Trial, recurrent_layers, with_nodes
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """The place of a fault: the graph of a trial, and some of its layers by their y."""
+    """Where a fault is applied: the graph of a trial, and a group of its layers by their y."""
 
     trial: Trial
     group: tuple[str, ...]
@@ -38,37 +38,44 @@ class Site:
 
     @cached_property
     def layers(self) -> Mapping[str, Recurrent]:
-        """The recurrent layers of the group."""
         return recurrent_layers(self.graph, self.group)
 
     def has_lengths(self, name: str) -> bool:
-        """Returns whether a value of the graph is integers (N,), which new nodes can read."""
+        """Returns whether the graph has an integer value (N,) of this name, which new nodes can
+        read as lengths.
+        """
         values = self.trial.values
         value = values[name] if name in self.graph.types and name in values else None
         return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
 
     def input(self, layer: Recurrent) -> Any:
-        """Returns the input of a layer."""
+        """Returns the value of a layer's input."""
         return self.trial.values[layer.x]
 
     def nodes(
         self, new: Mapping[str, list[Node]], constants: Mapping[str, Array] | None = None
     ) -> Graph | None:
-        """Returns the graph with some nodes replaced; None if no node is new."""
+        """Returns the graph with some nodes replaced, None if ``new`` is empty. ``new``: see
+        `with_nodes`.
+        """
         return with_nodes(self.graph, new, constants) if new else None
 
     def change_layers(self, change: Callable[[Recurrent], Recurrent | None]) -> Graph | None:
-        """Returns the graph with each layer of the group that ``change`` replaces."""
+        """Returns the graph with changed layers; ``change`` returns None for a layer that stays the
+        same.
+        """
         new = ((name, change(rnn)) for name, rnn in self.layers.items())
         return self.nodes({name: [rnn.node()] for name, rnn in new if rnn is not None})
 
 
 GraphFault = Fault[Site]
-"""``apply`` returns the graph that has the fault."""
+"""A fault whose ``apply`` returns the graph of a site with the fault, or None."""
 
 
 def in_cells(fault: LayerFault, cell: Cell) -> GraphFault:
-    """Returns the fault in each layer of a group that has this cell."""
+    """Returns the fault of a layer as a fault of a graph: of each layer in the group that has this
+    cell.
+    """
 
     def change(rnn: Recurrent) -> Recurrent | None:
         layer = fault.apply((rnn.spec, rnn.layers[0])) if rnn.spec.cell is cell else None
@@ -78,7 +85,9 @@ def in_cells(fault: LayerFault, cell: Cell) -> GraphFault:
 
 
 def graph_faults(site: Site) -> Iterator[GraphFault]:
-    """Yields the faults around the layers of a site; some faults can be applied in several ways."""
+    """Yields the faults around a site's layers; one fault may appear several times, with different
+    changes.
+    """
     yield from _drop_states()
     yield from _return_final_states(site)
     yield from _feed_states(site)
@@ -91,7 +100,7 @@ def graph_faults(site: Site) -> Iterator[GraphFault]:
 
 
 def _return_final_states(site: Site) -> Iterator[GraphFault]:
-    """Yields faults of final states in place of outputs that return an input unchanged."""
+    """Yields faults whose change returns final states in place of unchanged inputs."""
     inputs = {value.name for value in site.graph.inputs}
     outputs = [value.name for value in site.graph.outputs]
     same = [name for name in outputs if _source(site.graph, name) in inputs]
@@ -107,7 +116,9 @@ def _return_final_states(site: Site) -> Iterator[GraphFault]:
 
 
 def _return_states(site: Site, places: Mapping[str, int]) -> Graph | None:
-    """Returns the graph with final states of all layers as outputs: of the kind h (0) or c (1)."""
+    """Returns the graph with final states of all layers as outputs. ``places``: 0 (h) or 1 (c), by
+    the output's name.
+    """
     finals = {y: list(rnn.finals) for y, rnn in site.layers.items()}
     spec = next(iter(site.layers.values())).spec
     after: list[Node] = []
@@ -143,7 +154,9 @@ def _drop_states() -> Iterator[GraphFault]:
 
 
 def _feed_states(site: Site) -> Iterator[GraphFault]:
-    """Yields faults of inputs as initial states of layers without them, unread inputs first."""
+    """Yields faults whose change makes inputs initial states of layers; inputs that no node reads
+    come first.
+    """
     bare = _bare(site)
     if not bare:
         return
@@ -155,7 +168,7 @@ def _feed_states(site: Site) -> Iterator[GraphFault]:
     states = [k for k, a in arrays.items() if a.dtype.kind == "f" and a.ndim in (2, 3, 4)]
     only_cell = any(rnn.h for rnn in bare)
     cells = all(rnn.spec.cell is Cell.LSTM for rnn in bare)
-    ends = ["", *_lengths(site.trial.all_inputs)]  # ONNX: empty sequences end in zeros
+    ends = ["", *_lengths(site.trial.all_inputs)]  # ONNX's final state of empty sequences is 0
     for h in [""] if only_cell else states:
         for c in ("", *(name for name in states if name != h)) if cells else ("",):
             if names := tuple(filter(None, (h, c))):
@@ -167,15 +180,13 @@ def _feed_states(site: Site) -> Iterator[GraphFault]:
 
 
 def _bare(site: Site) -> list[Recurrent]:
-    """Returns the layers that lack an initial state."""
     return [rnn for rnn in site.layers.values() if not all(rnn.states)]
 
 
 def _begin(site: Site, names: tuple[str, ...], only_cell: bool, lengths: str) -> Graph | None:
-    """Uses inputs as initial states: (L*D, N, O) of all layers, or of this group.
+    """Uses inputs (L*D, N, O) as initial states of all layers, or of this group's layers.
 
-    ``lengths``: the input with the lengths of sequences; a sequence of length zero begins with
-    zeros.
+    ``lengths``: the lengths of sequences; sequences of length zero then begin with zeros.
     """
     bare, places = _bare(site), {name: index for index, name in enumerate(site.trial.parts)}
     steps = _lengths(site.trial.all_inputs)[lengths] > 0 if lengths else None
@@ -219,7 +230,8 @@ def _begin(site: Site, names: tuple[str, ...], only_cell: bool, lengths: str) ->
 
 
 def _if_any(name: str, lengths: str, constants: dict[str, Array]) -> list[Node]:
-    """Returns nodes that make NAME.some: NAME (..., N, O), with zeros for sequences of length zero.
+    """Returns nodes that compute NAME.some: NAME (..., N, O) with zeros for sequences of length
+    zero.
 
     Adds the constants of these nodes to ``constants``.
     """
@@ -271,7 +283,7 @@ def _masks(site: Site) -> Iterator[GraphFault]:
             (False, "mask_ignored", "the sequences end where"),
             (True, "reverse_padded", "the backward direction begins where"),
         ):
-            for zeros in (False, True):  # ONNX: empty sequences end in zeros
+            for zeros in (False, True):  # ONNX's final state of empty sequences is 0
                 at = name if says == "says" and site.has_lengths(name) else ""
                 apply = partial(
                     _mask, lengths=lengths, name=at, zeros=zeros, only_backward=only_backward
@@ -280,7 +292,9 @@ def _masks(site: Site) -> Iterator[GraphFault]:
 
 
 def _unmask(site: Site) -> Graph | None:
-    """Makes layers run to the end of the padding, and recomputes all values of the lengths."""
+    """Replaces all lengths of sequences by the padded size T, so that layers run over the
+    padding.
+    """
     whole: dict[str, Array] = {}
     for node in site.graph.nodes:
         if node.op == "SequenceUnpad":
@@ -301,17 +315,17 @@ def _unmask(site: Site) -> Graph | None:
 
 
 def _source(graph: Graph, name: str) -> str:
-    """Returns the value from which a value was made by a change of dtype, shape or order."""
+    """Returns the name of the value from which Cast, Identity and views made this value."""
     while (node := graph.producer(name)) and (node.op in ("Cast", "Identity") or is_view(node.op)):
         name = node.inputs[0]
     return name
 
 
 def _mask(site: Site, lengths: Int64, name: str, zeros: bool, only_backward: bool) -> Graph | None:
-    """Runs dense layers over sequences of these lengths; returns None if they do not fit.
+    """Makes layers with padded inputs stop at these lengths; returns None if they do not fit.
 
-    ``name``: the value in the graph that holds them, or "". ``zeros``: sequences of length zero end
-    in zeros, not in their initial state.
+    ``name``: the value of the graph with the lengths, or "". ``zeros``: a sequence of length zero
+    ends with the state 0, not with its initial state.
     """
     constants: dict[str, Array] = {} if name else {f"lengths{GIVEN}": lengths}
     name = name or f"lengths{GIVEN}"
@@ -324,7 +338,7 @@ def _mask(site: Site, lengths: Int64, name: str, zeros: bool, only_backward: boo
     if not only_backward and len(backward) == len(dense):
         every = recurrent_layers(site.graph).values()
         if any(isinstance(site.input(rnn), Ragged) for rnn in every):
-            return None  # forward layers have their lengths: only the padding is wrong
+            return None  # forward layers already have lengths
     new: dict[str, list[Node]] = {}
     for y, rnn in (backward if only_backward else dense).items():
         x = site.input(rnn)
@@ -346,8 +360,9 @@ def _mask(site: Site, lengths: Int64, name: str, zeros: bool, only_backward: boo
 
 
 def _ends(site: Site) -> dict[str, tuple[str, Int64]]:
-    """Returns possible ends of dense sequences by the name of a value: lengths, or integers that
-    are 0 after the end.
+    """Returns possible lengths of padded sequences by the name of the value that holds them.
+
+    The value holds the lengths themselves ("says"), or integers that are 0 after the end ("is 0").
     """
     dense = (x for x in map(site.input, site.layers.values()) if isinstance(x, np.ndarray))
     batches = {x.shape[1] for x in dense if x.ndim == 3}
@@ -365,7 +380,7 @@ def _ends(site: Site) -> dict[str, tuple[str, Int64]]:
 
 
 def _lengths(all_inputs: Batches) -> dict[str, Int64]:
-    """Returns inputs that may be lengths: the lengths of ragged inputs, and integers (N,)."""
+    """Returns inputs that may be lengths: lengths of ragged inputs, and integers (N,) from 0 on."""
     lengths: dict[str, Int64] = {}
     for name, value in all_inputs.items():
         array = value.lengths if isinstance(value, Ragged) else np.asarray(value)
@@ -380,11 +395,11 @@ def _lengths(all_inputs: Batches) -> dict[str, Int64]:
 
 
 _EPSILONS = (1e-3, 1e-5, 1e-6, 1e-12)
-"""Keras; PyTorch and ONNX; Paddle 1 and Keras 3; BERT."""
+"""The defaults of Keras; of PyTorch and ONNX; of Paddle 1 and Keras 3; of BERT."""
 
 
 def epsilon_faults(graph: Graph) -> Iterator[tuple[str, GraphFault]]:
-    """Yields the label of a normalization, and the fault of another epsilon in it."""
+    """Yields a normalization's name, and the fault that its epsilon is a different one."""
     for node in graph.nodes:
         for epsilon in _EPSILONS if hasattr(node.attrs, "epsilon") else ():
             if not np.isclose(epsilon, node.attrs.epsilon, rtol=1e-3):

@@ -1,4 +1,6 @@
-"""Matches nodes of two graphs that have the same role, by their results and their places."""
+"""Matches nodes of two graphs: finds pairs that compute the same, or have similar inputs and
+settings.
+"""
 
 from __future__ import annotations
 
@@ -27,27 +29,29 @@ from onernn.verification.diagnosis.faults import as_stored
 from onernn.verification.tracing import LayerName, Traced, Values, run_nodes
 
 _MOST = 10**6
-"""Up to this many pairs of nodes are compared one by one; in longer lists, only equal nodes are
-paired.
+"""Maximum number of pairs of nodes that are scored; if there are more, only equal nodes are
+matched.
 """
 
 _FEW = 8
-"""Up to this many pairs that have nothing in common are removed one by one."""
+"""Up to this many wrong pairs are removed one by one, more of them all at once."""
 
 _LAYER = 10
-"""Recurrent layers are matched before the nodes between them."""
+"""Score of a pair of recurrent layers; it is high, so that layers are matched before other
+nodes.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A node in its graph, with its inputs, settings and arrays."""
+    """A node with its graph."""
 
     graph: Graph
     node: Node
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """The names of its inputs by position; a recurrent node's list includes absent inputs."""
+        """The names of the node's inputs by position; "" for absent inputs of a recurrent node."""
         names = self.node.inputs
         return (*names, "", "", "")[:4] if self.is_layer else names
 
@@ -57,12 +61,14 @@ class Operation:
 
     @cached_property
     def read(self) -> list[str]:
-        """The values that it computes with: no constants, nothing absent."""
+        """The names of inputs that are neither constants nor absent."""
         return [name for name in self.inputs if name and name not in self.graph.constants]
 
     @cached_property
     def kind(self) -> Any:
-        """Must be equal in both graphs; for layers their number and sizes are part of it."""
+        """A key that matched nodes have in common: the operator; for a layer, its number of layers
+        and its sizes.
+        """
         if not self.is_layer:
             return self.node.op
         spec = self.node.attributes["spec"]
@@ -70,14 +76,15 @@ class Operation:
 
     @property
     def label(self) -> str:
-        """The name of the operation for a reader."""
+        """The node's name in messages."""
         node = self.node
         return node.native if node.origin else f"{node.op} that makes {node.outputs[0]!r}"
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The inputs, attributes, fields of a spec, and weights, by their names for a reader;
-        constants and weights are arrays.
+        """The node's inputs, attributes, fields of its spec, and weights, by names for messages.
+
+        Constants and weights are arrays.
         """
         content = {
             f"input {index}": self.graph.constants.get(name, name)
@@ -94,7 +101,7 @@ class Operation:
         return content | {"precision": rnn.precision}
 
     def with_content(self, content: Mapping[str, Any]) -> Node:
-        """Returns the node with new content, in which inputs are names."""
+        """Returns the node with new content; each input in it is a name."""
         names = {int(k.removeprefix("input ")): v for k, v in content.items() if _is_input(k)}
         inputs = tuple(names.get(index, "") for index in range(max(names, default=-1) + 1))
         if not self.is_layer:
@@ -115,14 +122,14 @@ class Operation:
 
     @cached_property
     def numbers(self) -> str:
-        """A digest of its constants, "" if it has none."""
+        """A digest of the node's constants and weights, "" if it has none."""
         arrays = [each for each in self.content.values() if isinstance(each, np.ndarray)]
         return digest(arrays) if arrays else ""
 
     @cached_property
     def settings(self) -> dict[str, str]:
-        """The attributes except weights, as texts, with their defaults: equal texts mean the same
-        in any file. An axis is counted from the first.
+        """The attributes without weights, as texts. Defaults are filled in and negative axes become
+        positive, so equal settings have equal texts.
         """
         attributes = vars(self.node.attrs)
         kept = {k: v for k, v in attributes.items() if k not in ("weights", "outputs")}
@@ -134,7 +141,9 @@ class Operation:
         return texts
 
     def unlike(self, other: Operation) -> list[str]:
-        """Returns the names of settings and arrays that differ; of inputs, only constants."""
+        """Returns the keys of `content` that differ. Inputs that are not constants are not
+        compared.
+        """
         return [
             key
             for key in dict.fromkeys([*self.content, *other.content])
@@ -162,7 +171,9 @@ def _weights_key(rnn: Recurrent, layer: int, name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """Returns graphs by their nodes, arrays by a digest."""
+    """Returns an attribute's value as text; a graph's nodes are listed, arrays are replaced by
+    digests.
+    """
     if isinstance(value, Graph):
         nodes = [
             (n.op, n.inputs, n.outputs, sorted(Operation(value, n).settings.items()))
@@ -174,7 +185,9 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Matching:
-    """Pairs of nodes of two graphs, and the second graph's value for each value of the first."""
+    """Pairs of matched nodes of two graphs. ``values``: the name of each value's counterpart in
+    ``other``.
+    """
 
     graph: Graph
     other: Graph
@@ -183,11 +196,12 @@ class Matching:
 
 
 def match(graph: Graph, other: Graph, values: tuple[Values, Values]) -> Matching:
-    """Matches the nodes of both graphs, by the ``values`` of a run of each.
+    """Matches the nodes of two graphs; ``values``: all values of a run of each graph.
 
-    Nodes that compute the same from the same values are matched first. All others are matched in
-    order, by constants, attributes and names; channels, and all axes of views, must be the same. A
-    pair of nodes is not matched if it contradicts values that are equal in both models.
+    Nodes with equal settings, constants and inputs are matched first. The others are matched in
+    order, by the similarity of their constants, attributes and names. The last axes of their
+    outputs must have equal sizes; for views, such as Reshape, all axes must. If outputs of
+    different operators are equal in both runs, no pair may contradict this.
     """
     mine, theirs = ([Operation(each, node) for node in each.nodes] for each in (graph, other))
     inputs = pair_inputs(graph.inputs, other.inputs)
@@ -215,7 +229,7 @@ def match(graph: Graph, other: Graph, values: tuple[Values, Values]) -> Matching
 def _equal_nodes(
     mine: Sequence[Operation], theirs: Sequence[Operation], inputs: Mapping[str, str]
 ) -> dict[int, int]:
-    """Returns the nodes that are equal and read equal values, by their indices."""
+    """Returns pairs of equal nodes that read equal values, as indices."""
 
     def key(each: Operation, known: Mapping[str, str]) -> Any:
         constants = each.graph.constants
@@ -249,7 +263,9 @@ def _align(
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
     same: Mapping[str, str],
 ) -> None:
-    """Adds pairs of the remaining nodes, the highest score first; no two pairs cross."""
+    """Adds pairs of the remaining nodes to ``pairs``, highest score first. Pairs have the same
+    order in both graphs.
+    """
     rows = [index for index in range(len(mine)) if index not in pairs]
     taken = set(pairs.values())
     columns = [index for index in range(len(theirs)) if index not in taken]
@@ -269,13 +285,13 @@ def _align(
 
 
 def _are_apart(one: Operation, other: Operation, same: Mapping[str, str]) -> bool:
-    """Returns whether one makes a value that equals a value which the other does not make."""
+    """Returns whether only one of both nodes makes a value that is equal in both graphs."""
     sides = one.node.outputs, other.node.outputs
     return any((mine in sides[0]) != (theirs in sides[1]) for mine, theirs in same.items())
 
 
 def _score(one: Operation, other: Operation, values: Mapping[str, str]) -> float:
-    """Returns a score of the similarity of two nodes; 0 for different kinds."""
+    """Returns the similarity of two nodes; 0 if their kinds differ."""
     if one.kind != other.kind:
         return 0.0
     alike = 3.0 + _LAYER * one.is_layer + (one.settings == other.settings)
@@ -285,7 +301,9 @@ def _score(one: Operation, other: Operation, values: Mapping[str, str]) -> float
 
 
 def _sizes(each: Operation, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Returns the channels of its first output, all axes of views; () for layers: see `kind`."""
+    """Returns the last axis of a node's first output, all axes for views, none for layers (see
+    `kind`).
+    """
     if each.is_layer:
         return ()
     shape = shapes.get(each.node.outputs[0], ())
@@ -294,7 +312,7 @@ def _sizes(each: Operation, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int,
 
 
 def _is_strange(one: Operation, other: Operation, values: Mapping[str, str]) -> bool:
-    """Returns whether nodes have only their kind in common: settings, arrays and places differ."""
+    """Returns whether two nodes have only their kind in common."""
     if one.is_layer or (one.settings == other.settings and one.numbers == other.numbers):
         return False
     named = any(name in other.node.outputs for name in one.node.outputs if name)
@@ -307,27 +325,31 @@ def _values(
     pairs: Mapping[int, int],
     inputs: Mapping[str, str],
 ) -> dict[str, str]:
-    """Returns the reference's values by the names of the model's values."""
+    """Returns the name of each value's counterpart in the reference: of ``inputs``, and of the
+    paired nodes' outputs.
+    """
     result = dict(inputs)
     for a, b in pairs.items():
         result |= _outputs(mine[a], theirs[b])
     return result
 
 
-# --- values that no matched operators make, and that are equal in both models
+# --- values that are equal in both models although different operators make them
 
 
 _APART = 1e-5
-"""Equal values may differ by this part of the largest number: sums in another order."""
+"""Equal values may differ by this part of the largest value, because sums may have a different
+order.
+"""
 
 
 def equal_values(
     pairs: Mapping[str, str], graph: Graph, other: Graph, theirs: Values
 ) -> dict[str, str]:
-    """Returns the pairs of values, and pairs of values that different operators make equal.
+    """Returns ``pairs`` and further pairs of equal values that different operators make.
 
-    Exporters write one function in several ways. The model's operators run on the reference's
-    values, so that faults before them do not matter. ``theirs``: the values of the reference's run.
+    Exporters write one function in different ways. The model's operators run on values of the
+    reference, to ignore earlier faults. ``theirs``: all values of the reference's run.
     """
     taken = set(pairs.values())
     recomputed = _recompute(pairs, graph, theirs)
@@ -341,7 +363,7 @@ def equal_values(
         same = [each for each in there.get(_form(value), []) if _close(value, theirs[each])]
         free = [each for each in same if each not in taken]
         maker = graph.producer(name)
-        if not free and maker is not None and moves(maker.op):  # one state may be cut out twice
+        if not free and maker is not None and moves(maker.op):  # a state may be sliced twice
             free = same
         if free:
             result[name] = free[0]
@@ -350,13 +372,13 @@ def equal_values(
 
 
 def moves(op: str) -> bool:
-    """Returns whether an operator only cuts numbers out, or moves them."""
+    """Returns whether an operator only slices, reshapes or moves elements."""
     known = OPERATORS.get(op)
     return known is not None and known.kind in ("view", "moves")
 
 
 def _recompute(pairs: Mapping[str, str], graph: Graph, theirs: Values) -> dict[str, Any]:
-    """Returns the model's values without a counterpart, computed from the reference's values."""
+    """Returns the model's values that have no counterpart, computed from the reference's values."""
     known = {mine: theirs[their] for mine, their in pairs.items() if their in theirs}
     computed: dict[str, Any] = {}
     for node in graph.nodes:
@@ -371,7 +393,7 @@ def _recompute(pairs: Mapping[str, str], graph: Graph, theirs: Values) -> dict[s
 
 
 def _run(graph: Graph, node: Node, known: Values) -> dict[str, Any]:
-    """Returns the outputs of one node; empty if it cannot run on these values."""
+    """Returns the outputs of one node, or {} if the node cannot run on these values."""
     outputs = tuple(Value(name) for name in node.outputs if name)
     try:
         with np.errstate(all="ignore"):
@@ -381,7 +403,9 @@ def _run(graph: Graph, node: Node, known: Values) -> dict[str, Any]:
 
 
 def _is_distinct(value: Any) -> bool:
-    """Returns whether a value has floats that make it recognizable: not counts, zeros or masks."""
+    """Returns whether a value has floats by which it can be recognized; counts, zeros and masks
+    cannot.
+    """
     array = data_of(value) if isinstance(value, Ragged | np.ndarray) else None
     return array is not None and array.dtype.kind == "f" and len(np.unique(array)) > 2
 
@@ -397,12 +421,15 @@ def _close(one: Any, two: Any) -> bool:
     return bool(np.allclose(one, two, rtol=0, atol=_APART * largest, equal_nan=True))
 
 
-# --- two models node by node: the node of the first difference
+# --- the comparison of two models node by node
 
 
 @dataclass(frozen=True)
 class NodeComparison:
-    """A pair of matched nodes: their names in both models, and the comparison of their values."""
+    """The comparison of two matched nodes.
+
+    ``value``, ``reference``: the names of their first outputs in the model and in the reference.
+    """
 
     op: str
     native: str
@@ -422,13 +449,13 @@ class NodeComparison:
 def compare_nodes(
     model: Traced, reference: Traced, tolerance: Tolerance
 ) -> tuple[NodeComparison, ...]:
-    """Compares all matched nodes, in the model's order."""
+    """Compares the outputs of all matched nodes, in the model's order."""
     result = match(model.graph, reference.graph, (model.values, reference.values))
     pairs = ((one.node, other.node) for one, other in result.pairs)
     return tuple(
         _compare(model, reference, one, other, tolerance)
         for one, other in pairs
-        if one.op == "Rnn" or "@" not in one.outputs[0]  # not what expanding added
+        if one.op == "Rnn" or "@" not in one.outputs[0]  # `expand` adds names with @
     )
 
 
@@ -451,6 +478,6 @@ def _compare(
 
 
 def _flat(one: Any, two: Any) -> bool:
-    """Returns whether shapes are equal except for axes of size 1."""
+    """Returns whether shapes are equal without axes of size 1."""
     sizes = [[s for s in data_of(v).shape if s != 1] for v in (one, two)]
     return sizes[0] == sizes[1] and not isinstance(two, Ragged)

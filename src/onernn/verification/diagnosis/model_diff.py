@@ -1,4 +1,4 @@
-"""Causes read from two models: the fewest of their differences that explain the outputs."""
+"""Reads causes from two models: the fewest of their differences that explain the outputs."""
 
 from __future__ import annotations
 
@@ -32,24 +32,22 @@ from onernn.verification.tracing import LayerName, Trial, Values, fast_backend, 
 from onernn.verification.verifying import Evidence
 
 _BATCHES = 3
-"""Maximum number of batches to find causes with; each is a batch on which the causes from the
-others were too few.
+"""Maximum number of batches for a search: a batch on which the found causes are too few joins the
+search.
 """
 _SHARED = ("weights_rounded", "states_exchanged", "layers_exchanged")
-"""Causes that several nodes share."""
+"""Ids of faults that usually affect several nodes."""
 _MASK = 8
-"""Floats that have at most this many different values are a mask or lengths, not the steps of
-sequences.
-"""
+"""A float array with at most this many different values is a mask or lengths, not sequences."""
 
 
 def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
-    """Returns the models' differences, as causes that explain the outputs together; none if they do
-    not, or if the reference is not a model. After ``ends`` they are candidates: fewer of them may
-    be enough.
+    """Returns the differences of both models that together explain the outputs, as causes; () if
+    none do, or without a second model.
 
-    It compares operators of the files first. If these explain nothing, or include operators that
-    one file lacks, it compares the layers of the fused and expanded graphs.
+    After the time ``ends`` they are candidates: fewer differences may explain the outputs. It
+    compares operators of the files first. If these explain nothing, or one file lacks some of them,
+    it compares the layers of the fused and expanded graphs.
     """
     best: tuple[Cause, ...] = ()
     if evidence.theirs is None:
@@ -65,16 +63,17 @@ def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
 
 
 def _count_unmatched(causes: Sequence[Cause]) -> int:
-    """Returns a weight of the causes that are operators of one file: other operators may do the
-    same.
-    """
+    """Returns a weight of the causes that are operators of one file only."""
     weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
     return sum(weights.get(each.id, 0) for each in causes)
 
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """Both models in one form, matched, and a batch to try changes on."""
+    """Both models as matched graphs, and a batch on which changes are tried.
+
+    ``whole``: whether the graphs are the files' graphs; otherwise they are fused and expanded.
+    """
 
     evidence: Evidence
     whole: bool
@@ -116,7 +115,7 @@ class _Reading:
             kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
             kept = smallest(self._split(kept), lambda chosen: self._passes(chosen, batches), ends)
             needed = self._harmful([each for group in kept for each in group], batches)
-            if time.monotonic() > ends:  # not known whether all of them are needed
+            if time.monotonic() > ends:  # fewer may be enough
                 break
             fresh = _fresh(self.evidence, self.graph, seed)
             if fresh is None:
@@ -132,7 +131,7 @@ class _Reading:
     def _patch(self, chosen: Sequence[Difference]) -> Graph | None:
         try:
             return patch(self.matching, chosen)
-        except OnernnError:  # the values would depend on each other
+        except OnernnError:  # the graph would have a cycle
             return None
 
     def _passes(self, chosen: Sequence[Difference], batches: Sequence[Trial]) -> bool:
@@ -140,7 +139,9 @@ class _Reading:
         return changed is not None and all(each.passes(changed) for each in batches)
 
     def _copies_layers(self) -> bool:
-        """Returns whether layers have no counterpart, though both models have as many layers."""
+        """Returns whether some layers have no counterpart, although both models have the same
+        number of layers.
+        """
         paired = {id(op.node) for pair in self.matching.pairs for op in pair}
         every = (*self.matching.graph.nodes, *self.matching.other.nodes)
         single = any(node.op == "Rnn" and id(node) not in paired for node in every)
@@ -148,9 +149,10 @@ class _Reading:
         return single and theirs is not None and len(self.evidence.mine.parts) == len(theirs.parts)
 
     def _groups(self, every: Sequence[Difference]) -> list[list[Difference]]:
-        """Returns groups of differences that are one fault, in the order in which to omit them.
+        """Returns groups of differences, each one fault, in the order in which the search tries to
+        omit them.
 
-        Wiring comes first: a view in another place often makes no difference.
+        Wiring comes first, because it often makes no difference.
         """
         groups: dict[Any, list[Difference]] = {}
         for named in self.names.of(every):
@@ -167,7 +169,7 @@ class _Reading:
         return sorted(unique, key=lambda group: not group[0].is_wiring)
 
     def _split(self, kept: Sequence[Sequence[Difference]]) -> list[Sequence[Difference]]:
-        """Returns one group per difference of a node with several faults: one may be harmless."""
+        """Returns one group per difference for a node with several faults: some may be harmless."""
         result: list[Sequence[Difference]] = []
         for group in kept:
             several = len({each.shared for each in self.names.of(group)}) > 1
@@ -176,7 +178,7 @@ class _Reading:
         return result
 
     def _harmful(self, needed: list[Difference], batches: Sequence[Trial]) -> list[Difference]:
-        """Returns the differences without causes that are harmless if no others remain."""
+        """Returns the differences without those causes that the outputs do not need."""
         for together in _together(self.names.of(needed)):
             cause = {each for named in together for each in named.differences}
             rest = [each for each in needed if each not in cause]
@@ -211,7 +213,7 @@ class _Reading:
             )
 
     def _edits(self, causes: Sequence[Sequence[Difference]], whole: Edit) -> list[Edit]:
-        """Returns an edit that undoes each cause; causes that change the same nodes share one
+        """Returns the edit that undoes each cause; causes that change the same nodes have the same
         edit.
         """
         groups = [{index} for index in range(len(causes))]
@@ -232,8 +234,8 @@ class _Reading:
 
 
 def prove(evidence: Evidence, cause: Cause) -> Cause:
-    """Returns a cause that a search found; its evidence is "proved" if it also holds on a second
-    batch.
+    """Returns a cause with the evidence "proved" if its edits also make the outputs match on a
+    second batch.
     """
     if cause.evidence == "proved" or not cause.edits or evidence.theirs is None:
         return cause
@@ -245,7 +247,7 @@ def prove(evidence: Evidence, cause: Cause) -> Cause:
 
 
 def _fresh(evidence: Evidence, graph: Graph, seed: int) -> Trial | None:
-    """Returns a batch that was not used yet, of the same sizes."""
+    """Returns a trial on shuffled inputs of the same sizes; None if a model cannot run on them."""
     reference = evidence.reference.graph
     assert reference is not None
     for lengths in (True, False):
@@ -279,8 +281,9 @@ def _trial(
 
 
 def shuffle(inputs: Batches, seed: int, lengths: bool) -> Batches:
-    """Returns a batch of the same values in another order; with ``lengths`` also of integer
-    vectors.
+    """Returns batches of the same shapes with elements in random order and with random signs.
+
+    Masks do not change. ``lengths``: also shuffle vectors of integers.
     """
     rng = np.random.default_rng(seed)
 
@@ -298,7 +301,6 @@ def shuffle(inputs: Batches, seed: int, lengths: bool) -> Batches:
 
 
 def _together(every: Sequence[Named]) -> Iterator[list[Named]]:
-    """Yields the groups of names that are one cause."""
     groups: dict[Relation, list[Named]] = {}
     for each in every:
         groups.setdefault(each.shared, []).append(each)
@@ -306,7 +308,9 @@ def _together(every: Sequence[Named]) -> Iterator[list[Named]]:
 
 
 def in_place(places: Sequence[LayerName | str], layers: int) -> str:
-    """Returns a text of the places; ``layers``: how many layers and directions there are in all."""
+    """Returns a text of the layers and operators; ``layers``: the number of all layers and
+    directions.
+    """
     distinct = list(dict.fromkeys(places))
     named = [place for place in distinct if isinstance(place, LayerName)]
     others = [place for place in distinct if isinstance(place, str)]

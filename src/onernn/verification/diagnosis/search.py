@@ -1,4 +1,4 @@
-"""A search for the known fault that explains a difference: each is tried in turn."""
+"""Searches for the known fault that explains a difference, by trying one fault after another."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ from onernn.verification.tracing import Trial
 from onernn.verification.verifying import Evidence, Progress, Report
 
 _BETTER = 10
-"""An explanation must make the difference this many times smaller, and small enough to pass."""
+"""A fault explains a difference if it makes the difference this many times smaller, and the outputs
+pass.
+"""
 
 
 class Candidate(NamedTuple):
-    """A known fault in these layers; without layers in the operator ``where``."""
+    """A known fault in a group of layers; for other operators ``group`` is empty and ``where``
+    names the operator.
+    """
 
     group: tuple[str, ...]
     fault: GraphFault
     where: str = ""
 
     def explains(self, trial: Trial) -> Cause | None:
-        """Returns the fault as a cause if every output passes with it and is much closer than
-        before.
+        """Returns the fault as a cause if with it every output passes and is much closer to the
+        reference; otherwise None.
         """
         try:
             graph = self.fault.apply(Site(trial, self.group))
-        except OnernnError:  # the values form a cycle
+        except OnernnError:  # for example, the new graph has a cycle
             return None
         outputs = graph and trial.outputs(graph)
         if not outputs or not all_pass(outputs, trial.expected, trial.tolerances):
@@ -62,8 +66,10 @@ class Candidate(NamedTuple):
 
 
 def candidates(trial: Trial) -> Iterator[Candidate]:
-    """Yields each fault in all layers, the frequent faults first, then in each group of layers,
-    then the faults of other operators.
+    """Yields the faults to try, frequent ones first.
+
+    Faults of all layers come first, then faults of smaller groups of layers, then faults of other
+    operators.
     """
     for group in _groups(trial):
         site = Site(trial, group)
@@ -77,7 +83,9 @@ def candidates(trial: Trial) -> Iterator[Candidate]:
 
 
 def _groups(trial: Trial) -> list[tuple[str, ...]]:
-    """Returns layers that may share a fault: all, then each layer, direction and part."""
+    """Returns groups of layers that may have the same fault: all layers, then groups by node, layer
+    and direction.
+    """
     groups: dict[tuple[str, ...], None] = {}
     for keys in ("", "node layer", "direction", "node direction", "node", "node layer direction"):
         kinds: dict[Any, list[str]] = {}
@@ -89,8 +97,8 @@ def _groups(trial: Trial) -> list[tuple[str, ...]]:
 
 
 def explanations(trial: Trial, limit: TimeLimit, progress: Progress) -> Iterator[Cause | str]:
-    """Yields each fault that explains all outputs; at last yields how the search ended, "" if it
-    was complete.
+    """Yields each fault that explains all outputs, then a text: why the search stopped early, or ""
+    if it is complete.
     """
     every = list(candidates(trial))
     for tried, candidate in enumerate(every):
@@ -103,11 +111,11 @@ def explanations(trial: Trial, limit: TimeLimit, progress: Progress) -> Iterator
     yield ""
 
 
-# --- why a model's outputs are not the reference's: the causes that a report has
+# --- the causes of a report
 
 
 def trial_of(evidence: Evidence) -> Trial:
-    """Returns the run of the model to try faults on."""
+    """Returns the traced model on which faults are tried."""
     mine = evidence.mine
     return Trial(
         mine.graph,
@@ -124,14 +132,16 @@ def _stopped(limit: TimeLimit, how_far: str = "") -> str:
 
 
 def explain(report: Report, search: bool, progress: Progress) -> Report:
-    """Returns a failed report with the causes that a ``search`` finds before the time limit."""
+    """Returns a failed report with the causes that are found before the time limit; none if
+    ``search`` is False.
+    """
     evidence, limit = report.evidence, time_limit()
-    assert evidence is not None and limit is not None  # of `verify`
+    assert evidence is not None and limit is not None  # `verify` sets both
     progress("tracing the model", 0, 1)
     try:
         trial = trial_of(evidence)
         same = all_pass(trial.values, trial.expected, trial.tolerances)
-    except OnernnError as error:  # a verdict needs no explanation
+    except OnernnError as error:  # the verdict is valid without causes
         if limit.left < 0:
             return replace(report, stopped=_stopped(limit))
         return replace(report, notes=(*report.notes, f"not explained: {error}"))
