@@ -76,7 +76,8 @@ _WORKS: ContextVar[Work | None] = ContextVar("work of the model", default=None)
 
 @contextmanager
 def working() -> Iterator[Work]:
-    """Yields the `Work` that counts for all code inside the block: the outer block's, or a new one.
+    """Yields the `Work` that counts for all code inside the block: the outer block's, or a new
+    one.
     """
     work = _WORKS.get() or Work()
     token = _WORKS.set(work)
@@ -321,7 +322,8 @@ def bytes_of(array: Any) -> int:
 
 @cache
 def usable_memory() -> int:
-    """Returns three quarters of the machine's memory, or of the process's cgroup if that has less.
+    """Returns three quarters of the machine's memory, or of the process's cgroup if that has
+    less.
     """
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):

@@ -75,7 +75,8 @@ def as_argument(path: str | os.PathLike[str]) -> str:
 
 
 def check_file(path: str | Path) -> None:
-    """Raises `ModelFormatError` for a path that is not a regular file: reading a pipe would block.
+    """Raises `ModelFormatError` for a path that is not a regular file: reading a pipe would
+    block.
     """
     if not os.path.isfile(path):
         kind = "a folder" if os.path.isdir(path) else "a pipe or device"
@@ -174,7 +175,8 @@ class _NewFile:
         return self
 
     def complete(self) -> None:
-        """Writes the buffered content to the disk. The open stream keeps the temporary file locked.
+        """Writes the buffered content to the disk. The open stream keeps the temporary file
+        locked.
         """
         with _naming(self.path):
             self.stream.flush()

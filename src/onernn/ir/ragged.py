@@ -1,4 +1,4 @@
-"""Batches of sequences with different lengths, and arrays of callers."""
+"""Batches of sequences with different lengths, and conversion of callers' arrays."""
 
 from __future__ import annotations
 
@@ -212,17 +212,15 @@ class Ragged:
 
 
 def falls(offsets: Array) -> Array:
-    """Returns the positions that a smaller number follows.
+    """Returns the indices of offsets that a smaller offset follows.
 
-    The numbers are compared, since a difference could wrap around.
+    It compares the offsets, since a difference could overflow.
     """
     return np.flatnonzero(offsets[1:] < offsets[:-1])
 
 
 def offsets_of(lengths: Int64) -> Int64:
-    """Returns the offsets at which sequences of these lengths begin, and the end of the
-    last one.
-    """
+    """Returns the N+1 offsets of sequences with these lengths."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -263,7 +261,7 @@ def depth_of(value: Any) -> int:
 
 
 def data_of(value: Any) -> Array:
-    """Returns the array inside: a ragged batch's steps, or the array itself."""
+    """Returns the steps of a ragged batch, or the array itself."""
     return value.data if isinstance(value, Ragged) else as_array(value, "value")
 
 
