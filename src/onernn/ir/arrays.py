@@ -118,9 +118,7 @@ def digest(value: Any) -> str:
 
 
 def _add(value: Any, update: Callable[[Any], None]) -> None:
-    """Passes type, length and content to ``update``, so that different values give different
-    bytes.
-    """
+    """Passes type, length and content to ``update``, so that different values differ in bytes."""
     parts: list[Any]
     if isinstance(value, np.ndarray | np.generic):
         array = np.ascontiguousarray(value)

@@ -112,7 +112,7 @@ class Recurrence(NamedTuple):
 
     @property
     def share(self) -> int:
-        """The maximum cost of one input row: the cost of a sequence of one step."""
+        """The maximum cost of one input row, which is the cost of a sequence of one step."""
         return self.runs + self.work // _WORK + 1
 
 
@@ -301,8 +301,8 @@ def loading(size: int = 0) -> FileBudget:
 
 @contextmanager
 def budget_of_load() -> Iterator[None]:
-    """Makes all files that are read inside the block share one budget: that of the current load, or
-    a new one.
+    """Makes all files that are read inside the block share one budget: the current load's, or a new
+    one.
     """
     token = _LOADS.set(loading())
     try:

@@ -128,8 +128,8 @@ def staging(path: str | Path) -> Iterator[tuple[Path, Callable[[], None]]]:
     """Makes a temporary folder for a file and its companions; removes the folder when the block
     ends.
 
-    Yields the file's path in that folder, and a function that moves all files of that folder to the
-    folder of ``path``, as `replacing_all` does. Raises `OSError` naming the file.
+    Yields the file's path in that folder, and a function. The function moves all files of that
+    folder to the folder of ``path``, as `replacing_all` does. Raises `OSError` naming the file.
     """
     from shutil import copyfileobj, rmtree  # slow to import; most processes do not need them
 

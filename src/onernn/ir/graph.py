@@ -399,7 +399,7 @@ class Sizes:
 
 
 class Context:
-    """What a type rule may use in addition to the types of the inputs.
+    """The data that a type rule may use in addition to the types of the inputs.
 
     ``attrs``: the node's attributes with their defaults. ``same(a, b)`` declares two sizes equal
     and returns that size, or raises `ShapeError`. ``fresh(label)`` returns a size that is named

@@ -260,13 +260,15 @@ _HALF = np.dtype(np.float16)
 
 
 def _are_halves(values: Iterable[Any]) -> bool:
-    """Returns whether some values are float16 and no value has another float dtype."""
+    """Returns whether float16 is the only float dtype among the values."""
     dtypes = {data_of(value).dtype for value in values if value is not None}
     return _HALF in dtypes and {each for each in dtypes if each.kind == "f"} == {_HALF}
 
 
 def _as(value: Any, dtype: Any, to: Any) -> Any:
-    """Returns a value of ``dtype`` converted ``to`` another one, and other values unchanged."""
+    """Returns a value of ``dtype`` converted to ``to``, and values of all other dtypes
+    unchanged.
+    """
     array = None if value is None else data_of(value)
     if array is None or array.dtype != dtype:
         return value

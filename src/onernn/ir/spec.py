@@ -67,7 +67,9 @@ class Cell(Enum):
 
     @property
     def linear_before_reset(self) -> bool:
-        """Whether r scales the product of h and its weights, as in PyTorch, instead of h itself."""
+        """Whether r scales the product of h and its weights (PyTorch does so) instead of h
+        itself.
+        """
         return self.value.startswith("lbr_")
 
     @property
@@ -186,7 +188,7 @@ class RnnSpec:
 
     @property
     def recurrent_size(self) -> int:
-        """The width R of h, and of each direction's output."""
+        """The width R that h and each direction's output have."""
         return self.projection_size or self.hidden_size
 
     @property

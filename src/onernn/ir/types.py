@@ -406,8 +406,7 @@ Numbers = Size | tuple[Size, ...]
 
 @dataclass(frozen=True)
 class Type:
-    """What is known about a value: NumPy's name of the dtype, the shape, and the LoD levels from
-    the outermost; None means unknown.
+    """A value's dtype (NumPy's name), shape, and LoD levels from the outermost; None means unknown.
 
     The shape of a ragged value is the shape of its steps, (W, ...). A single size may also be
     unknown. ``lod`` is () for a dense value. ``value`` holds the integers of a scalar or short

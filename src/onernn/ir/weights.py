@@ -252,8 +252,8 @@ UNIT: Final = Scale(127.0, 128.0)
 class PartScales(Immutable):
     """The scales of one layer in one direction; None: the kernel computes them from the values.
 
-    ``data``: the scale of the input. ``state``: the scale of h, after the projection if there is
-    one. The other fields hold one float32 factor for each output channel, so that w * factor is
+    ``data`` is the scale of the input. ``state`` is the scale of h, after the projection if there
+    is one. The other fields hold one float32 factor for each output channel, so that w * factor is
     int8: ``layer`` and ``iter`` (G, O), ``projection`` (R,). Raises `ShapeError` for a scale that
     is not positive and finite, and for a shift that is not an integer from 0 to 255.
     """

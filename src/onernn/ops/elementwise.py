@@ -55,7 +55,7 @@ def compare(by: Any, a: Array, b: Array) -> Any:
 
 
 def _divide(a: Array, b: Array) -> Array:
-    """Returns a / b; quotients of integers are rounded towards zero, as in C."""
+    """Returns a / b; quotients of integers are rounded towards zero, the same as in C."""
     if a.dtype == object:  # symbolic sizes: only exact quotients
         return a // b
     if a.dtype.kind not in "iu":

@@ -77,7 +77,7 @@ def word_bytes(x: Any) -> int:
 def product_of_sizes(values: Iterable[Any]) -> int:
     """Returns a bound for the bytes of results whose shapes do not depend on the values' content.
 
-    Returns 0, which is no bound, if an input is empty.
+    Returns 0 if an input is empty: then the product does not bound the result.
     """
     product = 16
     for value in values:

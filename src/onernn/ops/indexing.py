@@ -311,8 +311,8 @@ def _inside(indices: Array, sizes: Array | int) -> Array:
 
 
 def _update(reduction: str, out: Array, places: Any, updates: Array) -> None:
-    """Writes updates to ``out[places]``. Without a reduction, the last update of a place stays, as
-    in ONNX Runtime.
+    """Writes updates to ``out[places]``. If there is no reduction, the last update of an element
+    stays, the same as in ONNX Runtime.
     """
     if updates.dtype != out.dtype:
         raise ShapeError(f"updates: expected {out.dtype}, the dtype of data, got {updates.dtype}")

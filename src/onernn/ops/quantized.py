@@ -128,9 +128,9 @@ def dequantize_linear(
 def parameters(low: Array, high: Array) -> tuple[Array, Array]:
     """Returns the (scales, zero points) by which uint8 holds the ranges from ``low`` to ``high``.
 
-    Both are float32; zero points are whole numbers. Each range must contain 0. A range that is not
-    finite has the scale NaN. A range without width, or with a width too small for a float32 scale,
-    has the scale 1.
+    Both are float32; zero points have integer values. Each range must contain 0. A range that is
+    not finite has the scale NaN. A range without width, or with a width too small for a float32
+    scale, has the scale 1.
     """
     steps = (high - low) / np.float32(255)
     scale = np.where(steps > 0, steps, np.float32(1))

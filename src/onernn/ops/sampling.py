@@ -1,4 +1,4 @@
-"""Random samples: the seed is an input, so that equal inputs give equal outputs."""
+"""Random samples: the seed is an input, so that equal inputs lead to equal outputs."""
 
 from __future__ import annotations
 

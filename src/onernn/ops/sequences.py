@@ -37,7 +37,9 @@ def sequence_data(x: Array) -> Array:
 
 
 def _with_words(x: Type, words: Size | None) -> tuple[Size | None, ...] | None:
-    """Returns the shape of x whose rows become steps: ``words`` steps if the number is unknown."""
+    """Returns the shape of x whose rows become steps; ``words`` is their number if x's is
+    unknown.
+    """
     known = x.shape[0] if x.shape else None
     return x.shape and (words if known is None else known, *x.shape[1:])
 

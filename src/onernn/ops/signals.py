@@ -1,8 +1,8 @@
 """ONNX's Resize and Fourier transforms, by name and meaning.
 
 Resize computes axis by axis: each result is a weighted sum of elements. Coordinates are computed in
-float32, as in ONNX Runtime, because some lie halfway between two elements. Inputs and results of
-transforms are (..., 1) if real and (..., 2) if complex.
+float32, the same as in ONNX Runtime, because some lie halfway between two elements. Inputs and
+results of transforms are (..., 1) if real and (..., 2) if complex.
 """
 
 from __future__ import annotations
