@@ -26,8 +26,8 @@ def frozen(array: Array) -> Array:
     """Returns a contiguous read-only array with the same values; copies the array if it is
     writable.
 
-    Returns the caller's own array if it is read-only and owns its memory, or if its memory is bytes
-    or a mapped file.
+    The result is ``array`` itself if ``array`` is read-only and owns its memory, or if its memory
+    is bytes or a mapped file.
     """
     if type(array) is np.ndarray and array.flags.c_contiguous and not _writable(array):
         return array
@@ -69,8 +69,9 @@ def _writable(array: Any) -> bool:
 
 
 def widen_bfloat16(bits: Array) -> Array:
-    """Returns bfloat16 numbers as float32; a uint16 holds each bfloat16: the upper bits of a
-    float32.
+    """Returns the float32 values of bfloat16 numbers.
+
+    Each uint16 in ``bits`` holds one bfloat16, the upper 16 bits of a float32.
     """
     wide = bits.astype(np.uint32)
     wide <<= 16
@@ -109,7 +110,9 @@ def same_bytes(one: Array, other: Array) -> bool:
 
 
 def digest(value: Any) -> str:
-    """Returns the SHA-256 of all arrays, texts and numbers in a value, except its origin."""
+    """Returns the SHA-256 of all arrays, texts and numbers in a value, except fields named
+    ``origin``.
+    """
     from hashlib import sha256  # loads OpenSSL
 
     result = sha256()
@@ -118,7 +121,9 @@ def digest(value: Any) -> str:
 
 
 def _add(value: Any, update: Callable[[Any], None]) -> None:
-    """Passes type, length and content to ``update``, so that different values differ in bytes."""
+    """Passes type, length and content of a value to ``update``: no two values have the same
+    bytes.
+    """
     parts: list[Any]
     if isinstance(value, np.ndarray | np.generic):
         array = np.ascontiguousarray(value)

@@ -88,7 +88,7 @@ def working() -> Iterator[Work]:
 
 
 def spend(steps: int) -> None:
-    """Adds steps to the count of work, if a model is being built."""
+    """Adds steps to the count of the current `working` block, if there is one."""
     if (work := _WORKS.get()) is not None:
         work.spend(steps)
 
@@ -117,8 +117,9 @@ class Recurrence(NamedTuple):
 
 
 class TimeLimit(NamedTuple):
-    """A limit: ``seconds`` is the number that the user set, ``ends`` is the end by
-    `time.monotonic`.
+    """A time limit for work.
+
+    ``seconds``: the duration that the user set. ``ends``: the end by `time.monotonic`.
     """
 
     seconds: float
@@ -279,8 +280,8 @@ _SHORT = 1000  # bytes that Python searches faster than NumPy starts
 
 
 def text_size(text: bytes | memoryview) -> int:
-    """Returns the bytes that Python takes for the characters of a decoded UTF-8 text: all are as
-    wide as the widest.
+    """Returns the bytes that Python takes for the characters of a decoded UTF-8 text: each takes as
+    many bytes as the widest one.
     """
     if len(text) < _SHORT and bytes(text).isascii():
         return len(text)

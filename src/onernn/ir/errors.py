@@ -179,7 +179,7 @@ class MissingDependencyError(OnernnError, ImportError):
 class LibraryError(OnernnError):
     """libdnnl cannot be found, loaded or used, or one of its calls failed."""
 
-    _keep = "\n"  # between a compiler's messages
+    _keep = "\n"  # keeps the lines of compilers' messages
 
 
 class UnforeseenError(OnernnError):

@@ -1,4 +1,4 @@
-"""Checks the inputs of a model and converts them to the types that it declares."""
+"""Checks the inputs of a model and converts them to the dtypes that the model declares."""
 
 from __future__ import annotations
 

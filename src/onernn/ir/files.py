@@ -67,8 +67,8 @@ def _stores(root: Path, told_by: Path) -> Iterator[Path]:
 
 
 def as_argument(path: str | os.PathLike[str]) -> str:
-    """Returns a path as a command's argument: "./" before a "-" keeps programs from reading an
-    option.
+    """Returns a path as a command-line argument; puts "./" before a leading "-", which programs
+    would read as an option.
     """
     text = os.fspath(path)
     return f"./{text}" if text.startswith("-") else text
@@ -85,7 +85,9 @@ def check_file(path: str | Path) -> None:
 
 
 def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
-    """Returns the only candidate that is a regular file, or None; reading a pipe would block.
+    """Returns the only candidate that is a regular file, or None.
+
+    Pipes are ignored, because reading one would block.
 
     Raises `ModelFormatError` for several files; the error names the ``argument`` that chooses.
     """
@@ -125,11 +127,11 @@ def replacing_all(paths: Iterable[str | Path]) -> Iterator[list[BinaryIO]]:
 
 @contextmanager
 def staging(path: str | Path) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """Makes a temporary folder for a file and its companions; removes the folder when the block
-    ends.
+    """Makes a temporary folder for new files; removes the folder when the block ends.
 
-    Yields the file's path in that folder, and a function. The function moves all files of that
-    folder to the folder of ``path``, as `replacing_all` does. Raises `OSError` naming the file.
+    Yields the path of the file ``path`` in that folder, and a function. The function moves all
+    files of that folder to the folder of ``path``, as `replacing_all` does. Raises `OSError` naming
+    the file.
     """
     from shutil import copyfileobj, rmtree  # slow to import; most processes do not need them
 
@@ -292,7 +294,7 @@ def _lock(part: str, flags: int, how: int = fcntl.LOCK_EX, mode: int = 0o666) ->
     """Returns a handle that locks a temporary file or folder; None if another process removed it.
 
     With LOCK_NB it raises `OSError` if another process holds the lock, or if the file system has no
-    locks. In the latter case no process removes files there.
+    locks. Without locks, no process removes the files of other processes.
     """
     is_locked = False
     try:
@@ -351,8 +353,8 @@ ARRAY = 512
 dictionaries.
 """
 _MOST_HEADER = 10_000
-"""Limit for the bytes of an ``.npy``'s header, the same as NumPy's limit; checked before the header
-is read.
+"""The maximum number of bytes of an ``.npy``'s header, the same as in NumPy; checked before the
+header is read.
 """
 
 
@@ -419,7 +421,7 @@ def read_member(archive: ZipFile, member: ZipInfo) -> Array:
     array.
     """
     size, name = member.file_size, member.filename
-    if size > member.compress_size:  # before anything is inflated
+    if size > member.compress_size:  # checked before decompression
         loading().ask(size, f"{name}, which np.savez stores uncompressed,")
     with open_member(archive, member) as stream:
         version = np.lib.format.read_magic(stream)

@@ -87,7 +87,7 @@ def is_named_here(value: str) -> bool:
 
 @dataclass(frozen=True)
 class Value:
-    """An input or output of a graph.
+    """An input or output of a graph, as the model declares it.
 
     ``dtype``: NumPy's name. ``shape``: the sizes, None for a dynamic size. ``lod_depth``: the
     number of LoD levels. ``ranges``: the minimum and maximum of dynamic sizes by axis, if the model
@@ -178,7 +178,7 @@ class Value:
 
 
 def sizes_by_name(values: Iterable[Value], shapes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the number in ``shapes`` for each named dynamic size of ``values``.
+    """Returns the size in ``shapes`` for each name of a dynamic size in ``values``.
 
     ``shapes`` maps names of values to shapes, in which a size may also be a name, or None if it is
     unknown. Raises `ShapeError` if one name would have two different numbers.
@@ -339,7 +339,7 @@ class Node(Immutable):
 # The types of a graph's values, inferred by the operators' rules.
 
 FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowError)
-"""Exceptions of type rules and formulas: a run would fail as well, so the output types stay
+"""Exceptions that type rules and formulas raise if a run would also fail: the output types stay
 unknown.
 """
 
@@ -434,7 +434,8 @@ class Context:
 class Inference:
     """The types of values, inferred node after node.
 
-    ``known``: the types of values that no node produces; ``bound``: sizes by their names.
+    ``known``: the types of values that no node produces. ``bound`` maps names of sizes to the sizes
+    that they equal.
     """
 
     def __init__(
@@ -482,7 +483,7 @@ def infer(
 ) -> dict[str, Type]:
     """Returns the types of all values, given in ``known`` or inferred; `UNKNOWN` if a rule fails.
 
-    ``bound``: sizes by their names.
+    ``bound`` maps names of sizes to the sizes that they equal.
     """
     inference = Inference(known, bound)
     for node in nodes:
@@ -645,9 +646,9 @@ class Graph(Immutable):
     def infer_types(
         self, inputs: Mapping[str, Type], bound: Mapping[str, Size] = MappingProxyType({})
     ) -> dict[str, Type]:
-        """Returns the types of all values if the inputs are of these types.
+        """Returns the types of all values if the inputs have these types.
 
-        ``bound``: sizes by their names.
+        ``bound`` maps names of sizes to the sizes that they equal.
         """
         constants = {name: constant_type(array) for name, array in self.constants.items()}
         return infer(self.nodes, {**constants, **inputs}, bound)
@@ -716,8 +717,8 @@ class Graph(Immutable):
         new: Iterable[Node],
         constants: Mapping[str, Array] = MappingProxyType({}),
     ) -> Graph:
-        """Returns the pruned graph with ``new`` in place of the last ``old`` node, without ``old``,
-        and with added constants.
+        """Returns the pruned graph in which ``new`` replaces the ``old`` nodes, at the position of
+        the last one; adds constants.
         """
         gone = set(map(id, old))
         place = max(i for i, node in enumerate(self.nodes) if id(node) in gone)
@@ -784,7 +785,9 @@ _defaults = WeakKeyDictionary[Graph, Defaults]()
 
 
 def declare_defaults(graph: Graph, defaults: Defaults) -> None:
-    """Remembers the defaults of a graph from a file; graphs that are made from it have none."""
+    """Records the defaults of a graph that was read from a file; graphs derived from it have
+    none.
+    """
     _defaults[graph] = defaults
 
 
@@ -803,7 +806,7 @@ _readers: list[Callable[..., Graph]] = []
 
 
 def register_reader(read: Callable[..., Graph]) -> None:
-    """Registers the function that reads a model if only its path is given."""
+    """Registers the function by which `graph_of` reads a path."""
     _readers.append(read)
 
 

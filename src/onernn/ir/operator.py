@@ -64,7 +64,7 @@ Path = Sequence[int | None]
 """For each axis of an input, the axis of the results on which elements keep their index; None if
 the operator combines or moves elements along the axis.
 
-() if every element of the results may depend on the whole input.
+The path is () if every element of the results may depend on the whole input.
 """
 Paths = Callable[..., Sequence[Path] | None]
 """``paths(attrs, *types)`` returns a path for each input, or None if the paths depend on a run's
@@ -103,32 +103,27 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator in ONNX's newest form, by name and meaning, or one of onernn's own domain.
+    """An operator of ONNX in its newest form, or one of onernn's own operators.
 
-    attributes  the attributes' names and defaults
-    type        ``type(context, *types)`` returns the types of the outputs
-    compute     ``compute(attrs, *values)`` returns the output, or a tuple of outputs; an absent
-                input is None. It gets the steps of a ragged input as an array; its result gets the
-                offsets of the first ragged input
-    offsets     whether ``compute`` gets and returns `Ragged` values instead
-    paths       see `Paths`; the steps of a ragged input must keep their indices. None: not known
-    reach       ``reach(attrs, axis, *types)`` returns the `onernn.ops.windows.Window` of the first
-                input that each index of the result reads along an axis; None if its size varies
-    dropped     whether the result of ragged inputs is an array, since its axis 0 is not the axis
-                of steps; or a function ``dropped(attrs, *types)`` that returns this
-    since       the first opset of ``domain`` in which ONNX's operator means the same; 0: not ONNX's
-    keeps       whether each element of the result is an element of the first input (of any input
-                if the last one is variadic) that was moved, selected or cast
-    growth      ``growth(node, *values)`` returns a bound for the bytes that a run allocates. None:
-                the bytes of the results, by ``type``; ``compute`` asks the run's budget if the
-                size depends on data
-    scratch     additional bytes that a run takes, for each element of the largest input
-    sized       whether ``compute`` also works on arrays of `Size`: type inference then calls it
-    expression  ``expression(attrs, there)`` returns the expression that an elementwise operator
-                computes from the inputs that are present; see `onernn.ops.elementwise`
-    batched     see `Batched`; a function ``batched(mapper, node)`` adds the node for all rows to a
-                `fuse_passes.mapping.Mapper`
-    rows        a rule that finds a batch's rows in the outputs if ``paths`` do not show them
+    attributes the attributes' names and defaults type ``type(context, *types)`` returns the types
+    of the outputs compute ``compute(attrs, *values)`` returns the output, or a tuple of outputs; an
+    absent input is None. It gets the steps of a ragged input as an array; its result gets the
+    offsets of the first ragged input offsets whether ``compute`` gets and returns `Ragged` values
+    instead paths see `Paths`; the steps of a ragged input must keep their indices. None: not known
+    reach ``reach(attrs, axis, *types)`` returns the `onernn.ops.windows.Window` of the first input
+    that each index of the result reads along an axis; None if its size varies dropped whether the
+    result of ragged inputs is an array, since its axis 0 is not the axis of steps; or a function
+    ``dropped(attrs, *types)`` that returns this since the first opset of ``domain`` in which ONNX's
+    operator means the same; 0: not ONNX's keeps whether each element of the result is an element of
+    the first input (of any input if the last one is variadic) that was moved, selected or cast
+    growth ``growth(node, *values)`` returns a bound for the bytes that a run allocates. None: the
+    bytes of the results, by ``type``; ``compute`` asks the run's budget if the size depends on data
+    scratch additional bytes that a run takes, for each element of the largest input sized whether
+    ``compute`` also works on arrays of `Size`: type inference then calls it expression
+    ``expression(attrs, there)`` returns the expression that an elementwise operator computes from
+    the inputs that are present; see `onernn.ops.elementwise` batched see `Batched`; a function
+    ``batched(mapper, node)`` adds the node for all rows to a `fuse_passes.mapping.Mapper` rows a
+    rule that finds a batch's rows in the outputs if ``paths`` do not show them
     """
 
     name: str
@@ -208,7 +203,7 @@ class Operator:
             return f"unknown attribute {', '.join(unknown)}: expected {known}"
         for name, value in attributes.items():
             default = self.attributes[name]
-            if default is None and value is not None:  # integers that the operator can find itself
+            if default is None and value is not None:  # integers that the operator can compute
                 default = (0,) if isinstance(value, tuple | list) else 0
             if not is_like(value, default):
                 return f"attribute {name}={value!r}: expected one like {default!r}"
@@ -313,7 +308,7 @@ def over(x: Type, axes: Iterable[Any], keepdims: Any = 1) -> list[Path]:
 
 
 def along_axis(attrs: Any, x: Type, *_: Any) -> list[Path]:
-    """Returns the paths of an operator along the axis of attribute ``axis``."""
+    """Returns the path of an operator that works along attribute ``axis`` of its first input."""
     return over(x, (attrs.axis,), vars(attrs).get("keepdims", 1))
 
 
@@ -329,7 +324,7 @@ def join(attrs: Any, *types: Type) -> list[Path]:
 
 
 def batch(_: Any, x: Type, *others: Any) -> list[Path]:
-    """Returns the path of a first input ``x`` of which the results keep axis 0, the batch."""
+    """Returns the path of a first input ``x``: the results keep only its axis 0, the batch."""
     return over(x, range(1, rank_of(x)))
 
 

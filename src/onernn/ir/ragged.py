@@ -47,9 +47,9 @@ class Ragged:
     """N sequences of W steps in total: ``data`` (W, ...), ``offsets`` (N+1,), int64.
 
     Sequence n is ``data[offsets[n]:offsets[n+1]]``; length zero is valid. ``outer`` holds the upper
-    LoD levels, outermost first; the last entry of each counts the elements one level below. Data is
-    not copied. Raises `ShapeError` with the offending numbers: offsets must start at 0, must not
-    decrease and must end at W; no element may be masked.
+    LoD levels, outermost first; the last offset of a level is the number of elements one level
+    below. Data is not copied. Raises `ShapeError` with the offending numbers: offsets must start at
+    0, must not decrease and must end at W; no element may be masked.
 
     >>> batch = onernn.Ragged.from_list([np.zeros((3, 8)), np.zeros((1, 8))])
     >>> batch.data.shape, batch.offsets.tolist(), batch.to_padded().shape

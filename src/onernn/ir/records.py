@@ -296,7 +296,7 @@ def warn_renamed(old: str, new: str) -> None:
 
 
 class Renamed:
-    """The old name of a method: an attribute of a class that warns and returns the method."""
+    """A descriptor for the old name of a method, which warns and returns the method."""
 
     def __init__(self, new: str) -> None:
         self._new = new

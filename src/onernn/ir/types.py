@@ -21,7 +21,7 @@ from onernn.ir.records import cached_property, dataclass
 Factor = Union[str, "Quotient"]
 Product = tuple[Factor, ...]
 _MOST_FACTORS = 256
-_FEW = 8  # terms that are not counted as work
+_FEW = 8  # so many terms do not count as work
 
 
 class SizeError(UnsupportedError, ValueError):
@@ -262,17 +262,15 @@ class Size:
 
 @lru_cache(2**12)
 def _size_of(value: str | int) -> Size:
-    """Returns the size of a name or a number; a cache suffices, since most models have few of
-    them.
-    """
+    """Returns the size of a name or a number; cached, since most models use few different ones."""
     if isinstance(value, str):
         return Size((((value,), 1),))
     return Size((((), value),) if value else ())
 
 
 _POINTS, _PIECE = 2 * 10**7, 10**6
-"""The maximum number of points, values of all names, at which sizes are compared, and the number of
-points computed at a time.
+"""The maximum number of points at which two sizes are compared (a point has a value for each name),
+and the number of points computed at a time.
 """
 
 
@@ -293,8 +291,8 @@ def _is_zero(size: Size) -> bool:
     """Returns whether a size is 0 for all values of its names; False if this needs too many points.
 
     Each sum of `_apart` must be constant if the size is constant. For values with the same
-    remainder (`Size.period`), a sum is a polynomial. A polynomial of degree n is 0 if it is 0 at n
-    + 1 points.
+    remainder (`Size.period`), a sum is a polynomial. A polynomial of degree n is 0 if it is 0 at
+    more than n points.
     """
     rest = 0
     for part in _apart(size):

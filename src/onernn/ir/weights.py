@@ -234,7 +234,7 @@ def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
 
 
 class Scale(NamedTuple):
-    """Maps x to a byte q = x * factor + shift, rounded to the nearest, ties to even, and saturated.
+    """A map from x to a byte q = x * factor + shift, rounded half to even, and saturated.
 
     This is oneDNN's data scale and shift (RNN developer guide, rnn_data_qparams). QuantizeLinear
     has the scale 1 / factor and the zero point ``shift``.
@@ -301,15 +301,15 @@ NO_SCALES: Final = PartScales()
 
 
 def own_factors(matrix: Array, axis: int) -> Array:
-    """Returns 127 / max |matrix| along an axis, as float32: the factors of weights that kernels
-    use.
+    """Returns 127 / max |matrix| along an axis as float32, the factors that kernels use for
+    weights.
     """
     largest = np.abs(matrix).max(axis=axis, initial=1e-30)
     return np.asarray(127 / largest, np.float32)
 
 
 class PartViews(NamedTuple):
-    """The weights of one layer in one direction in a framework's memory, which each call reads.
+    """Views of one layer's weights in one direction in a framework's memory; each call reads them.
 
     ``input`` and ``recurrent``: for each gate in oneDNN's order a view (I, O) or (R, O); the views
     of a matrix have the same strides. ``bias``: for each row of the canonical bias the arrays (O,)

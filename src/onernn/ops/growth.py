@@ -29,7 +29,7 @@ def results(node: Node, *values: Any) -> int:
     try:
         given = (None if value is None else type_of(value) for value in values)
         result = operator.type(Context(node, Sizes()), *given)
-    except FAILURES:  # so will the run
+    except FAILURES:  # the run fails as well
         result = ()
     total = 0
     for each in result if isinstance(result, tuple) else (result,):
@@ -87,8 +87,9 @@ def product_of_sizes(values: Iterable[Any]) -> int:
 
 
 def product_with_numbers(values: Sequence[Any]) -> int:
-    """Returns a bound for results whose shapes depend on integers in the values; 0 for many
-    integers.
+    """Returns a bound for results whose shapes depend on integers in the values.
+
+    Returns 0 if an input has more than `_MANY` integers.
     """
     product = product_of_sizes(values)
     for value in values:

@@ -311,7 +311,7 @@ def _inside(indices: Array, sizes: Array | int) -> Array:
 
 
 def _update(reduction: str, out: Array, places: Any, updates: Array) -> None:
-    """Writes updates to ``out[places]``. If there is no reduction, the last update of an element
+    """Writes updates to ``out[places]``. If ``reduction`` is "none", the last update of an element
     stays, the same as in ONNX Runtime.
     """
     if updates.dtype != out.dtype:

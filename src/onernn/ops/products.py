@@ -1,4 +1,4 @@
-"""ONNX operators that multiply matrices, by name and meaning."""
+"""ONNX operators that multiply matrices."""
 
 from __future__ import annotations
 

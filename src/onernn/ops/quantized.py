@@ -223,7 +223,7 @@ _CONV = OPERATORS["Conv"]
 def conv_integer(
     attrs: Any, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None
 ) -> Array:
-    """Convolves integers in float64, which is exact below 2**53. Padding has the value x's zero
+    """Convolves integers in float64, which is exact below 2**53. Padding has the value of x's zero
     point.
     """
     if x_zero is not None and x_zero.size != 1:

@@ -1,8 +1,8 @@
 """Rules that find the rows of a batch in an operator's results, for `fuse_passes.row_independence`.
 
-`follow` derives them from an operator's paths. A rule ``rule(flow, node)`` returns a `State` for
-all outputs of a node, or a tuple with one for each output. It raises `UnknownRows` if a row of the
-result may depend on other rows. Each rule checks that constants are the same for every row.
+`follow` derives the rows from an operator's paths. A rule ``rule(flow, node)`` returns a `State`
+for all outputs of a node, or a tuple with one for each output. It raises `UnknownRows` if a row of
+the result may depend on other rows. Each rule checks that constants are the same for every row.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Alike:
 
 
 class UnknownRows(Exception):
-    """No rule shows that rows are independent. ``certain``: the operator does combine rows."""
+    """No rule shows that rows are independent. ``certain``: whether the operator combines rows."""
 
     def __init__(self, where: Node | str, why: str, certain: bool = False) -> None:
         super().__init__(f"{where.label if isinstance(where, Node) else where} {why}")

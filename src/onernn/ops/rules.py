@@ -23,7 +23,7 @@ ONE = Size.of(1)
 
 
 def same(_: Context, x: Type, *others: Type | None) -> Type:
-    """Returns the type of the first input."""
+    """Returns the dtype and shape of the first input."""
     return Type(x.dtype, x.shape)
 
 

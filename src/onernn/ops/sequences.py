@@ -172,7 +172,8 @@ def _batch_pad(m: Any, node: Node) -> None:
 def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> Array:
     """Returns (N, T, ...), or (T, N, ...) if ``time_major``, with zeros after each sequence.
 
-    T is the T of ``like``, a padded array of the same layout, or the longest sequence's length.
+    T is the number of steps of ``like``, a padded array of the same layout, or the length of the
+    longest sequence.
     """
     time = None if like is None else data_of(like).shape[0 if time_major else 1]
     return _to_padded(x, time, bool(time_major))
@@ -187,7 +188,7 @@ def _fill(context: Context, x: Type, value: Type) -> Type:
 def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
     """Returns (N, T, ...) with ``value``, one number or one step, after each sequence.
 
-    T is ``time``, or the longest sequence.
+    T is ``time``, or the length of the longest sequence.
     """
     value = data_of(value)
     time = int(x.lengths.max(initial=0)) if time is None else time
@@ -209,7 +210,7 @@ def sequence_lengths(x: Ragged) -> Array:
 
 
 def _reduce(x: Ragged, by: np.ufunc) -> Array:
-    """Returns the reduced steps of each sequence that is not empty, in order."""
+    """Returns one row, the reduced steps, for each sequence that is not empty, in order."""
     starts = x.offsets[:-1][x.lengths > 0]
     return by.reduceat(x.data, starts, axis=0) if len(starts) else x.data[:0]
 

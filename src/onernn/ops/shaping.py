@@ -99,8 +99,9 @@ def size(x: Array) -> Array:
 
 
 def _ask(shape: Type) -> Sizes | None:
-    """Returns the shape that an integer input holds: None for unknown values, None instead of a
-    tuple for an unknown length.
+    """Returns the shape that an integer input holds.
+
+    Sizes are None if the values are unknown. The result is None if their number is unknown.
     """
     if shape.sizes is not None:
         return tuple(map(Size.of, shape.sizes))

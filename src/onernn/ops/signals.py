@@ -1,4 +1,4 @@
-"""ONNX's Resize and Fourier transforms, by name and meaning.
+"""ONNX's Resize and Fourier transforms.
 
 Resize computes axis by axis: each result is a weighted sum of elements. Coordinates are computed in
 float32, the same as in ONNX Runtime, because some lie halfway between two elements. Inputs and
@@ -56,9 +56,7 @@ def _find_resized(
     scales: Array | None,
     sizes: Array | None,
 ) -> list[_Axis]:
-    """Returns the axes that change. Raises `ShapeError` for sizes that are impossible or not
-    defined.
-    """
+    """Returns the axes that change. Raises `ShapeError` for invalid scales, sizes or regions."""
     axes = _axes(attrs, len(shape))
     scales = (attrs.scales or None) if scales is None or not scales.size else scales
     sizes = None if sizes is None or not sizes.size else sizes
@@ -91,7 +89,7 @@ def _find_resized(
 
 def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
     """Returns the scales that produce these sizes."""
-    factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # of an empty axis
+    factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # no division by 0
     policy = attrs.keep_aspect_ratio_policy
     if policy == "stretch":
         return factors

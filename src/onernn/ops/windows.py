@@ -56,8 +56,8 @@ class Window:
         return self.dilation * (self.size - 1) + 1
 
     def reach(self, count: int) -> int:
-        """Returns the number of elements that ``count`` places span, from the first place's first
-        element on.
+        """Returns the number of elements from the first element of the first place to the last
+        element of place ``count``.
         """
         return (count - 1) * self.stride + self.extent
 
