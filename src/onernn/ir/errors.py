@@ -75,7 +75,6 @@ class OnernnError(Exception):
         super().__init__(printable(message, self._keep))
 
     def __reduce__(self) -> Any:
-        """Returns what pickle needs: the class, the printable message and the attributes."""
         return _unpickle_error, (type(self), self.args), self.__dict__
 
 

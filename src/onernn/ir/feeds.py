@@ -46,7 +46,6 @@ def check_given(graph: Graph, given: Feed) -> dict[str, Array]:
 
 
 def _check_names(inputs: Any) -> None:
-    """Raises `ShapeError` unless ``inputs`` is a mapping whose keys are strings."""
     if not isinstance(inputs, Mapping):
         raise ShapeError(f"inputs: expected a dict of arrays by name, got {type(inputs).__name__}")
     for name in inputs:

@@ -207,7 +207,6 @@ class _NewFile:
 
 @contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
-    """Makes each `OSError` of the block name ``path`` instead of the temporary file."""
     try:
         yield
     except OSError as error:
@@ -243,7 +242,6 @@ def _rename(files: list[_NewFile]) -> None:
 
 
 def _move(path: str, to: str) -> None:
-    """Renames a file, and writes the folder's new entry to the disk."""
     with _naming(path):
         os.replace(path, to)
         folder = os.open(os.path.dirname(to), os.O_RDONLY)
@@ -315,7 +313,6 @@ def _lock(part: str, flags: int, how: int = fcntl.LOCK_EX, mode: int = 0o666) ->
 
 
 def _remove_abandoned(folder: str | Path) -> None:
-    """Removes temporary files that killed processes left in a folder, if permissions allow it."""
     begin, end = _part_in("", "*").split("*")
     try:
         names = os.listdir(folder)

@@ -33,8 +33,7 @@ def is_like(value: Any, default: Any) -> bool:
     text.
 
     Integers also fit Boolean and float defaults, since frameworks write 1 for True and 1.0. The
-    elements of a list must be like the default's first element, or numbers. Any value fits other
-    defaults.
+    elements of a list must be like the default's first element. Any value fits other defaults.
     """
     kinds = next((kinds for kinds in _KINDS if isinstance(default, kinds)), None)
     if isinstance(default, tuple | list) and isinstance(value, tuple | list):

@@ -107,8 +107,6 @@ _READ = ("__annotations__", "__module__", "__doc__")
 
 
 class _Factory:
-    """The default that `help` shows for a parameter whose value a factory makes."""
-
     def __repr__(self) -> str:
         return "<factory>"
 

@@ -103,7 +103,6 @@ def with_precision(graph: Graph, of: Mapping[str, LayerPrecision]) -> Graph:
 
 
 def _cut(*names: str) -> tuple[str, ...]:
-    """Returns the names without those that are absent at the end."""
     while names and not names[-1]:
         names = names[:-1]
     return names
@@ -224,7 +223,6 @@ def why_not(spec: RnnSpec, weights: Sequence[RnnWeights], limits: Limits) -> str
 
 
 def _other_functions(spec: RnnSpec, limits: Limits) -> str:
-    """Returns a text about a gate function that is beyond the limits, "" if none is."""
     known = limits.functions
     if spec.activations is not None and known is not None and not known:
         wanted, usual = (", ".join(map(str, f)) for f in (spec.functions, spec.cell.activations))

@@ -262,7 +262,6 @@ class Size:
 
 @lru_cache(2**12)
 def _size_of(value: str | int) -> Size:
-    """Returns the size of a name or a number; cached, since most models use few different ones."""
     if isinstance(value, str):
         return Size((((value,), 1),))
     return Size((((), value),) if value else ())
@@ -389,7 +388,6 @@ def write_shape(shape: Shape) -> str:
 
 
 _name_of = cache(str)
-"""Returns a dtype's name; cached, since NumPy makes a new string each time."""
 
 LodName = str
 """The name of a LoD level; ragged values with equal names share the offsets of the level."""

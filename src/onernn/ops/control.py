@@ -98,7 +98,6 @@ def _else(_: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
 
 
 def _end_if(context: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
-    """Returns the joined types of both branches; sizes that differ get new names."""
     values = _of_any_value(values)
     if context.attrs.gives != "both":
         return values
@@ -138,15 +137,11 @@ def end_if(condition: Array, *given: Any, gives: str = "both") -> None:
 
 
 def _repeat(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
-    """Returns the types of the iteration's number, of the flag that continues the loop, and of the
-    states.
-    """
     states = _of_any_value(values[: context.attrs.states])
     return (Type("int64", (), (), context.fresh("turn")), Type("bool", (), ()), *states)
 
 
 def _again(context: Context, turn: Type, going: Type, more: Type | None, *values: Type) -> Any:
-    """Returns the types of the final states and of the stacked results of all iterations."""
     attrs, count = context.attrs, context.attrs.states
     gathered = values[2 * count : 2 * count + len(attrs.axes)]
     turns = (
@@ -175,7 +170,6 @@ def element(x: Any, turn: Array, *, axis: int = 0, backwards: int = 0) -> None:
 
 
 def _found_size(context: Context, x: Type) -> Type:
-    """Returns the type of x; if x is one unknown integer, its value gets a new name."""
     if x.value is not None or x.counts not in ((), (1,)) or x.shape is None:
         return x
     size = context.fresh("number")
@@ -272,7 +266,6 @@ class Turns(NamedTuple):
 
 
 def _inside(turns: Turns, values: Sequence[Type]) -> Any:
-    """Returns types for all iterations: of the body's inputs, and of the outputs after states."""
     front, states, scanned, rest = turns.parts(values)
     elements = [_element(each, axis) for each, axis in zip(scanned, turns.input_axes, strict=True)]
     own = [dense("int64", ()), dense("bool", ())][: len(front)]
@@ -349,7 +342,6 @@ def types_inside(node: Node, name: str, types: Sequence[Type | None]) -> list[Ty
 
 
 def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type, ...]:
-    """Returns the types of y, h, c (if the cell has one), and of the cell state of every step."""
     spec = context.attrs.spec
     weights = context.attrs.weights
     first = weights if isinstance(weights, RnnWeights) else weights[0]
@@ -410,9 +402,6 @@ def _batch_layer(m: Any, node: Node) -> None:
 
 
 def _layer_bytes(node: Node, x: Any, *_: Any) -> int:
-    """Returns the bytes of y, of the cell states of all steps if they are an output, and of the
-    final states.
-    """
     spec = node.attrs.spec
     words, sentences = (
         (len(x.data), len(x))

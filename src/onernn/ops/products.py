@@ -112,7 +112,6 @@ def gemm(
 
 
 def _terms(equation: str) -> tuple[list[str], str]:
-    """Returns the letters of each factor of an Einsum, and of its result."""
     given, arrow, result = equation.replace(" ", "").partition("->")
     if not arrow:
         single = sorted(letter for letter in set(given) - set(",.") if given.count(letter) == 1)
@@ -146,7 +145,6 @@ def _einsum_type(context: Context, *factors: Type) -> Type:
 
 
 def _batch_einsum(m: Any, node: Node) -> None:
-    """Adds the Einsum for all rows: a new letter stands for the axis of rows."""
     terms, result = _terms(node.attrs.equation)
     from string import ascii_letters  # compiles a pattern
 
@@ -160,7 +158,6 @@ def _batch_einsum(m: Any, node: Node) -> None:
 
 
 def _einsum_paths(attrs: Any, *_: Type) -> list[Path] | None:
-    """Returns the paths; None if the equation has axes without letters ("...")."""
     if "." in attrs.equation:
         return None
     terms, result = _terms(attrs.equation)

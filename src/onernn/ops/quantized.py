@@ -31,7 +31,6 @@ _EXACT = 256
 
 
 def _is_single(values: Array) -> bool:
-    """Returns whether scales or zero points are one value for all elements, () or (1,)."""
     return values.size == 1 and values.ndim < 2
 
 
@@ -82,9 +81,6 @@ def round_scaled(x: Array, scale: Array, zero: Array) -> Array:
 
 
 def _scale_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
-    """Returns the paths of x and of its scales and zero points, which are single or along
-    ``axis``.
-    """
     single = [[at_axis(attrs.axis, rank_of(x))] * (rank_of(each) == 1) for each in others]
     return [*over(x, ()), *single]
 
@@ -327,7 +323,6 @@ def _types(context: Context, x: Type, w: Type, r: Type, *_: Type | None) -> tupl
 
 
 def _lstm_paths(attrs: Any, *_: Type | None) -> list[Path]:
-    """Returns the paths of the inputs, such as x (T, N, I), to Y (T, D, N, O)."""
     rows = None if attrs.together else 2
     return [[None, rows, None], (), (), (), [rows], *[[None, rows, None]] * 2]
 

@@ -88,7 +88,6 @@ def _reduce(context: Context, shape: Sizes, axes: Type | None = None) -> Sizes:
 
 
 def _reduce_sizes(shape: Sizes, over: Container[int], keepdims: int) -> Sizes:
-    """Returns the shape of the result of a reduction over the axes ``over``."""
     kept = ((axis, size) for axis, size in enumerate(shape) if keepdims or axis not in over)
     return tuple(ONE if axis in over else size for axis, size in kept)
 
@@ -189,9 +188,6 @@ def top_k(x: Array, k: Array, *, axis: Axis = -1, largest: int = 1) -> tuple[Arr
 
 
 def _normalize_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
-    """Returns the paths of x, in which axes from ``axis`` on are combined, and of broadcast scale
-    and bias.
-    """
     (path,) = over(x, range(at_axis(attrs.axis, rank_of(x)), rank_of(x)))
     return [path, *(path[len(path) - rank_of(each) :] for each in others)]
 
@@ -266,7 +262,6 @@ def batch_normalization(
 
 
 def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    """Returns x minus its mean along axes, divided by its standard deviation."""
     centred = x - x.mean(axis=axes, keepdims=True)
     variance = np.square(centred).mean(axis=axes, keepdims=True)
     return centred / np.sqrt(variance + x.dtype.type(epsilon))

@@ -104,7 +104,6 @@ def _unpad(context: Context, padded: Type, lengths: Type) -> Type:
 
 
 def _batch_unpad(m: Any, node: Node) -> None:
-    """Adds the node for all rows: the result has the sequences of all rows, row after row."""
     x, lengths = node.inputs
     padded = m.merge_batch(node, x, node.attrs.time_major)
     m.add_mapped(node, (padded, m.reshape(m.rows(node, lengths), [-1])))
@@ -144,7 +143,6 @@ def _to_padded(x: Ragged, time: int | None, time_major: bool = False) -> Array:
 
 
 def _batch_pad(m: Any, node: Node) -> None:
-    """Adds nodes that pad the sequences of all rows to the length of ``like``."""
     x, like = node.inputs[0], node.input(1)
     if not like:
         why = "it pads to the longest sequence of all rows: expected an input that sets the length"

@@ -261,7 +261,6 @@ def transpose(x: Array, *, perm: Ints | None = None) -> Array:
 
 
 def _begins(axes: Array, rank: int) -> bool:
-    """Returns whether axis 0 is among these axes."""
     return any(axis in (0, -rank) for axis in axes)
 
 

@@ -88,7 +88,6 @@ def _find_resized(
 
 
 def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
-    """Returns the scales that produce these sizes."""
     factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # no division by 0
     policy = attrs.keep_aspect_ratio_policy
     if policy == "stretch":
@@ -184,9 +183,6 @@ def _scale(size: Size | None, scale: float) -> Size | None:
 def _resize_paths(
     attrs: Any, x: Type, roi: Any = None, scales: Type | None = None, sizes: Any = None
 ) -> list[Path] | None:
-    """Returns the path of x, in which axes that may change are combined; None if scales are an
-    input.
-    """
     if scales is not None:
         return None
     axes = _axes(attrs, rank_of(x))
@@ -298,7 +294,6 @@ _TWO = Size.of(2)
 
 
 def _number(name: str, array: Array) -> int:
-    """Returns the integer in a scalar input. Raises `ShapeError` unless it is at least 1."""
     if array.size != 1 or array.dtype.kind not in "iu" or array.reshape(()) < 1:
         raise ShapeError(f"{name}: expected one integer of at least 1, got {array.tolist()}")
     return int(array.reshape(()))
@@ -314,7 +309,6 @@ def _numbers_of(x: Array, *, real: bool = False) -> Array:
 
 
 def _parts(x: Array, dtype: Any) -> Array:
-    """Returns complex numbers as (..., 2)."""
     return np.stack([x.real, x.imag], -1).astype(dtype, copy=False)
 
 

@@ -201,7 +201,6 @@ image.
 
 
 def _check(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
-    """Raises `ShapeError` for wrong inputs. ``back``: whether the convolution is transposed."""
     if x.ndim < 3 or w.ndim != x.ndim:
         got = f"got {x.shape} and {w.shape}"
         raise ShapeError(f"x and weights: expected (N, C, ...), as many axes in both, {got}")
@@ -222,7 +221,6 @@ def _check(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = F
 
 
 def _at_once(count: int, image: int) -> list[slice]:
-    """Returns slices of the batch: the images of each matrix product."""
     step = max(_AT_ONCE // max(image, 1), 1)
     return [slice(first, first + step) for first in range(0, count, step)]
 
@@ -232,9 +230,6 @@ def _with_bias(y: Array, bias: Array | None) -> Array:
 
 
 def _type(context: Context, x: Type, w: Type, channels: Size | None, sizes: Any) -> Type:
-    """Returns the type of a convolution; ``sizes(windows, sizes)`` returns the sizes after the
-    channels.
-    """
     dtype = common(x, w)
     if x.shape is None or w.shape is None:
         return Type(dtype)
@@ -383,7 +378,6 @@ def _windows(attrs: Any) -> list[Window]:
 
 
 def _reduce(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.ufunc) -> Array:
-    """Returns each window reduced to one number by ``both``, axis by axis."""
     x = pad(x, windows, fill, counts)
     for axis, (window, count) in enumerate(zip(windows, counts, strict=True), 2):
         lines = x.swapaxes(0, axis)
@@ -430,10 +424,6 @@ def _pool_reach(attrs: Any, axis: int, x: Type) -> Window | None:
 
 
 def _pool(*more: str) -> Callable[..., Any]:
-    """Returns the type rule of a pool; further results have the same shape and the dtypes
-    ``more``.
-    """
-
     def rule(context: Context, x: Type) -> tuple[Type, ...]:
         if x.shape is None:
             return Type(x.dtype), *map(Type, more)
