@@ -104,25 +104,30 @@ class Slot:
 class Operator:
     """An operator of ONNX in its newest form, or one of onernn's own operators.
 
-    attributes the attributes' names and defaults type ``type(context, *types)`` returns the types
-    of the outputs compute ``compute(attrs, *values)`` returns the output, or a tuple of outputs; an
-    absent input is None. It gets the steps of a ragged input as an array; its result gets the
-    offsets of the first ragged input offsets whether ``compute`` gets and returns `Ragged` values
-    instead paths see `Paths`; the steps of a ragged input must keep their indices. None: not known
-    reach ``reach(attrs, axis, *types)`` returns the `onernn.ops.windows.Window` of the first input
-    that each index of the result reads along an axis; None if its size varies dropped whether the
-    result of ragged inputs is an array, since its axis 0 is not the axis of steps; or a function
-    ``dropped(attrs, *types)`` that returns this since the first opset of ``domain`` in which ONNX's
-    operator means the same; 0: not ONNX's keeps whether each element of the result is an element of
-    the first input (of any input if the last one is variadic) that was moved, selected or cast
-    growth ``growth(node, *values)`` returns a bound for the bytes that a run allocates. None: the
-    bytes of the results, by ``type``; ``compute`` asks the run's budget if the size depends on data
-    scratch additional bytes that a run takes, for each element of the largest input sized whether
-    ``compute`` also works on arrays of `Size`: type inference then calls it expression
-    ``expression(attrs, there)`` returns the expression that an elementwise operator computes from
-    the inputs that are present; see `onernn.ops.elementwise` batched see `Batched`; a function
-    ``batched(mapper, node)`` adds the node for all rows to a `fuse_passes.mapping.Mapper` rows a
-    rule that finds a batch's rows in the outputs if ``paths`` do not show them
+    attributes  the attributes' names and defaults
+    type        ``type(context, *types)`` returns the types of the outputs
+    compute     ``compute(attrs, *values)`` returns the output, or a tuple of outputs; an absent
+                input is None. It gets the steps of a ragged input as an array; its result gets the
+                offsets of the first ragged input
+    offsets     whether ``compute`` gets and returns `Ragged` values instead
+    paths       see `Paths`; the steps of a ragged input must keep their indices. None: not known
+    reach       ``reach(attrs, axis, *types)`` returns the `onernn.ops.windows.Window` of the first
+                input that each index of the result reads along an axis; None if its size varies
+    dropped     whether the result of ragged inputs is an array, since its axis 0 is not the axis
+                of steps; or a function ``dropped(attrs, *types)`` that returns this
+    since       the first opset of ``domain`` in which ONNX's operator means the same; 0: not ONNX's
+    keeps       whether each element of the result is an element of the first input (of any input
+                if the last one is variadic) that was moved, selected or cast
+    growth      ``growth(node, *values)`` returns a bound for the bytes that a run allocates. None:
+                the bytes of the results, by ``type``; ``compute`` asks the run's budget if the
+                size depends on data
+    scratch     additional bytes that a run takes, for each element of the largest input
+    sized       whether ``compute`` also works on arrays of `Size`: type inference then calls it
+    expression  ``expression(attrs, there)`` returns the expression that an elementwise operator
+                computes from the inputs that are present; see `onernn.ops.elementwise`
+    batched     see `Batched`; a function ``batched(mapper, node)`` adds the node for all rows to a
+                `fuse_passes.mapping.Mapper`
+    rows        a rule that finds a batch's rows in the outputs if ``paths`` do not show them
     """
 
     name: str
