@@ -26,8 +26,8 @@ def frozen(array: Array) -> Array:
     """Returns a contiguous read-only array with the same values; copies the array if it is
     writable.
 
-    Returns the caller's own array if it is read-only and owns its memory, or if its memory is bytes
-    or a mapped file.
+    The result is ``array`` itself if ``array`` is read-only and owns its memory, or if its memory
+    is bytes or a mapped file.
     """
     if type(array) is np.ndarray and array.flags.c_contiguous and not _writable(array):
         return array
@@ -41,8 +41,8 @@ def frozen(array: Array) -> Array:
 
 
 def seal(fresh: Array) -> Array:
-    """Makes a new array read-only, to which nothing else refers, and returns it: `frozen` does not
-    copy it.
+    """Makes an array read-only and returns it; nothing else may refer to its memory. `frozen` does
+    not copy the result.
     """
     array: Any = fresh
     while isinstance(array, np.ndarray):
@@ -52,9 +52,10 @@ def seal(fresh: Array) -> Array:
 
 
 def _writable(array: Any) -> bool:
-    """Returns whether the array, or the owner of its memory, can write to it.
+    """Returns whether the array's memory may change, through the array or through the memory's
+    owner.
 
-    A read-only view may belong to memory that others write to: a tensor, a bytearray, DLPack.
+    A read-only array may share the memory of a writable tensor, a bytearray or a DLPack object.
     """
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
@@ -68,7 +69,10 @@ def _writable(array: Any) -> bool:
 
 
 def widen_bfloat16(bits: Array) -> Array:
-    """Returns float32 from bfloat16, whose bits are uint16: the upper 16 bits of float32."""
+    """Returns the float32 values of bfloat16 numbers.
+
+    Each uint16 in ``bits`` holds one bfloat16, the upper 16 bits of a float32.
+    """
     wide = bits.astype(np.uint32)
     wide <<= 16
     return wide.view(np.float32)
@@ -106,7 +110,9 @@ def same_bytes(one: Array, other: Array) -> bool:
 
 
 def digest(value: Any) -> str:
-    """Returns the SHA-256 of all arrays, texts and numbers in a value, except its origin."""
+    """Returns the SHA-256 of all arrays, texts and numbers in a value, except fields named
+    ``origin``.
+    """
     from hashlib import sha256  # loads OpenSSL
 
     result = sha256()
@@ -115,7 +121,9 @@ def digest(value: Any) -> str:
 
 
 def _add(value: Any, update: Callable[[Any], None]) -> None:
-    """Adds each value after its type and length, so that different values differ in bytes."""
+    """Passes type, length and content of a value to ``update``: no two values have the same
+    bytes.
+    """
     parts: list[Any]
     if isinstance(value, np.ndarray | np.generic):
         array = np.ascontiguousarray(value)

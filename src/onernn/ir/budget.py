@@ -1,4 +1,4 @@
-"""Limits the memory and time that files and graphs take: code asks before it takes more.
+"""Budgets that limit the memory and time that files and graphs take.
 
 Even a small file may declare arrays of any size. So code asks a `Budget` before it allocates an
 array of that size or inflates a stream (design/0024).
@@ -25,14 +25,14 @@ from onernn.ir.records import NamedTuple
 LOADING = 180 * 10**6
 """The number of bytes that loading may take in addition to twice the size of the files.
 
-SECURITY.md promises 200 MB. The difference covers memory that no reader counts: modules that are
+SECURITY.md promises 200 MB. The other 20 MB are for memory that no reader counts: modules that are
 imported late, and memory that the allocator keeps.
 """
 
 
 STEPS = 500_000
-"""The number of operators that the loops and layers of a run may run in total: even small operators
-then take some seconds.
+"""The maximum number of operators that the loops and layers of one run may run: so many small
+operators take some seconds.
 """
 
 _WORK = 2**18
@@ -40,19 +40,18 @@ _WORK = 2**18
 
 
 WORK = 10_000_000
-"""The number of steps of work that building one model may take, about 100 ns to 1 us each; see
-`working`.
+"""The maximum number of steps of `Work` to build one model; a step takes 100 ns to 1 us.
 
 The environment variable ONERNN_MAX_WORK sets a different number.
 """
 
 
 class Work:
-    """Counts the work of readers, passes and inference: nodes of graphs, terms of sizes.
+    """A count of the work of readers, passes and type inference: nodes of graphs, terms of sizes.
 
     A graph of kilobytes may be rebuilt thousands of times, or its sizes may be multiplied until
     each has hundreds of terms. The count is in steps, not in seconds, so that a file is refused on
-    every machine or on none. Only one thread may use it.
+    every machine or on none. Only one thread may use a count.
     """
 
     def __init__(self) -> None:
@@ -77,8 +76,8 @@ _WORKS: ContextVar[Work | None] = ContextVar("work of the model", default=None)
 
 @contextmanager
 def working() -> Iterator[Work]:
-    """Opens one count of work for all code inside the block; if an outer block has a count, uses
-    that one.
+    """Yields the `Work` that counts for all code inside the block: the outer block's, or a new
+    one.
     """
     work = _WORKS.get() or Work()
     token = _WORKS.set(work)
@@ -89,7 +88,7 @@ def working() -> Iterator[Work]:
 
 
 def spend(steps: int) -> None:
-    """Adds steps to the count of work, if a model is being built."""
+    """Adds steps to the count of the current `working` block, if there is one."""
     if (work := _WORKS.get()) is not None:
         work.spend(steps)
 
@@ -99,27 +98,28 @@ class Recurrence(NamedTuple):
 
     ``runs``: the number of layers times the number of directions; each of them runs step by step.
     ``work``: the number of multiplications for one row of the layer's input, which equals the
-    number of its weights.
+    number of the layer's weights.
     """
 
     runs: int
     work: int
 
     def cost(self, steps: int, rows: int) -> int:
-        """Returns how many operators take as long as the layer; ``rows``: the number of input rows
-        of all sequences together.
+        """Returns how many small operators take as long as the layer; ``rows``: the number of input
+        rows of all sequences together.
         """
         return self.runs * steps + rows * self.work // _WORK
 
     @property
     def share(self) -> int:
-        """Returns the maximum cost of one row: the cost of a sequence of one step."""
+        """The maximum cost of one input row, which is the cost of a sequence of one step."""
         return self.runs + self.work // _WORK + 1
 
 
 class TimeLimit(NamedTuple):
-    """The time when work must end, by `time.monotonic`; ``seconds``: the limit that the
-    user set.
+    """A time limit for work.
+
+    ``seconds``: the duration that the user set. ``ends``: the end by `time.monotonic`.
     """
 
     seconds: float
@@ -127,7 +127,7 @@ class TimeLimit(NamedTuple):
 
     @classmethod
     def after(cls, seconds: float | None) -> TimeLimit | None:
-        """Returns a limit that starts now. Returns the current limit if that ends earlier or if
+        """Returns a limit of ``seconds`` from now on, or the current limit if that ends earlier or
         ``seconds`` is None.
         """
         current = _LIMIT.get()
@@ -153,13 +153,13 @@ _LIMIT: ContextVar[TimeLimit | None] = ContextVar("time limit", default=None)
 
 
 def time_limit() -> TimeLimit | None:
-    """Returns the time limit of the work that this code is part of, None if there is none."""
+    """Returns the time limit of the current `limited_to` block, None if there is none."""
     return _LIMIT.get()
 
 
 @contextmanager
 def limited_to(limit: TimeLimit | None) -> Iterator[None]:
-    """Sets the time limit of all work inside the block; None removes it.
+    """Sets the time limit of all work inside the block; None removes the limit.
 
     Runs check the limit before each operator; the NumPy reference checks it before each step.
     """
@@ -171,10 +171,11 @@ def limited_to(limit: TimeLimit | None) -> Iterator[None]:
 
 
 class Budget:
-    """Limits the bytes that one load or one run takes; only one thread may use a budget.
+    """The memory and the operators that one load or run may take; only one thread may use a budget.
 
-    ``most``: the maximum number of bytes in total. ``way_out``: the option that raises the limit.
-    ``steps``: the maximum number of operators that loops and layers may run in total.
+    ``most``: the maximum number of bytes in total. ``way_out``: the end of messages, which names
+    the option that raises the limit. ``steps``: the maximum number of operators that loops and
+    layers may run in total.
     """
 
     def __init__(self, most: int, way_out: str = "", steps: int = STEPS) -> None:
@@ -191,8 +192,8 @@ class Budget:
             )
 
     def turn(self, operators: int) -> None:
-        """Counts an iteration of a loop with this number of operators, or a layer that takes as
-        long.
+        """Counts the operators of a loop's iteration, or a layer that takes as long as
+        ``operators``. Raises `BudgetError` above the limit.
         """
         self.steps += operators
         if self.steps > self.most_steps:
@@ -202,7 +203,7 @@ class Budget:
             )
 
     def take(self, size: int, what: str = "it") -> None:
-        """Asks for ``size`` bytes, and counts them."""
+        """Counts ``size`` bytes as taken. Raises the errors of `ask`."""
         self.ask(size, what)
         self.used += size
 
@@ -211,13 +212,13 @@ _RUNS: ContextVar[Budget | None] = ContextVar("budget of the run", default=None)
 
 
 def running() -> Budget:
-    """Returns the budget of the run that this code is part of; a new one outside of runs."""
+    """Returns the budget of the current run (`budget_of_run`), or a new one outside of runs."""
     return _RUNS.get() or Budget(usable_memory())
 
 
 @contextmanager
 def budget_of_run(most: int, steps: int) -> Iterator[Budget]:
-    """Opens a budget for all that runs inside the block."""
+    """Yields a new budget that counts for all code inside the block."""
     budget = Budget(most, "; Session(max_bytes=...), --max-bytes, allows more", steps)
     token = _RUNS.set(budget)
     try:
@@ -238,17 +239,16 @@ class FileBudget(Budget):
         self._files: set[tuple[int, int]] = set()
 
     def reads(self, file: os.stat_result) -> None:
-        """Allows twice the size of a file; a file that was counted under another name adds nothing.
+        """Raises the limit by twice the size of a file, unless the same file was counted before.
 
-        A sparse file can have any size without filling a disk, so the limit is the machine's
-        memory.
+        A sparse file can have any size without filling a disk, so `usable_memory` bounds the limit.
         """
         if (key := (file.st_dev, file.st_ino)) not in self._files:
             self._files.add(key)
             self.allow(2 * file.st_size)
 
     def allow(self, more: int) -> None:
-        """Allows ``more`` further bytes, for the content of a file."""
+        """Raises the limit by ``more`` bytes, at most to `usable_memory`."""
         self.most = min(self.most + more, usable_memory())
 
     def release(self, size: int) -> None:
@@ -257,20 +257,20 @@ class FileBudget(Budget):
 
     @contextmanager
     def lent(self, size: int, what: str) -> Iterator[None]:
-        """Takes bytes until the block ends."""
+        """Counts ``size`` bytes as taken until the block ends."""
         self.take(size, what)
         yield
         self.release(size)
 
     def parses_json(self, text: bytes) -> None:
-        """Takes the memory of the objects that a JSON text becomes: two bytes may become sixty.
+        """Counts the memory of the objects that a JSON text becomes: two bytes may become sixty.
 
-        The memory of the decoded text is checked and not counted: the text is released before the
-        objects are read.
+        The decoded text must fit as well, but is not counted: it is released before the objects are
+        read.
         """
         count = text.count
         objects = 96 * (count(b"[") + count(b",")) + 256 * count(b"{") + 160 * count(b":")
-        escapes = count(b"\\")  # each is a piece of a string, and may make all of it wide
+        escapes = count(b"\\")  # each adds a piece, and may widen all characters of its string
         strings = 8 * len(text) + 96 * escapes if escapes else text_size(text)
         self.take(objects + strings, "the text as objects")
         self.ask(text_size(text), "the text")
@@ -280,8 +280,8 @@ _SHORT = 1000  # bytes that Python searches faster than NumPy starts
 
 
 def text_size(text: bytes | memoryview) -> int:
-    """Returns how many bytes of memory the characters of a decoded text take: one wide character
-    makes all of them wide.
+    """Returns the bytes that Python takes for the characters of a decoded UTF-8 text: each takes as
+    many bytes as the widest one.
     """
     if len(text) < _SHORT and bytes(text).isascii():
         return len(text)
@@ -293,17 +293,17 @@ _LOADS: ContextVar[FileBudget | None] = ContextVar("budget of the load", default
 
 
 def loading(size: int = 0) -> FileBudget:
-    """Returns the budget of the load that this code is part of; a new one outside of loads.
+    """Returns the budget of the current load (`budget_of_load`), or a new one outside of loads.
 
-    ``size``: bytes that a new budget allows in addition to the constant.
+    ``size``: bytes that a new budget allows in addition to `LOADING`.
     """
     return _LOADS.get() or FileBudget(size)
 
 
 @contextmanager
 def budget_of_load() -> Iterator[None]:
-    """Opens one budget for all files that are read inside the block: the budget of the current
-    load, or a new one.
+    """Makes all files that are read inside the block share one budget: the current load's, or a new
+    one.
     """
     token = _LOADS.set(loading())
     try:
@@ -313,9 +313,9 @@ def budget_of_load() -> Iterator[None]:
 
 
 def bytes_of(array: Any) -> int:
-    """Returns the bytes of an array; if a size is 0, the bytes that the other sizes would take.
+    """Returns the number of bytes of an array, in which sizes of 0 count as 1.
 
-    (2**40, 0) is empty, but its sum over the last axis is not.
+    An array (2**40, 0) is empty, but its sum over the last axis is not.
     """
     size: int = array.nbytes
     return size or math.prod(max(axis, 1) for axis in array.shape) * array.dtype.itemsize
@@ -323,8 +323,8 @@ def bytes_of(array: Any) -> int:
 
 @cache
 def usable_memory() -> int:
-    """Returns three quarters of the memory that the machine has, or that the process's cgroup may
-    use.
+    """Returns three quarters of the machine's memory, or of the process's cgroup if that has
+    less.
     """
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -339,8 +339,8 @@ _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # None: another 
 
 
 def return_freed_memory() -> None:
-    """Returns freed memory to the system, which takes 3 ms: glibc keeps this memory, for example 29
-    MB after a model of 25 MB.
+    """Makes glibc return freed memory to the system in 3 ms: glibc would keep, for example, 29 MB
+    after a model of 25 MB.
     """
     if _malloc_trim is not None:
         _malloc_trim(0)

@@ -1,8 +1,8 @@
-"""One formula for the step of each recurrent cell; a builder makes its values.
+"""The formula of one step of each recurrent cell; a builder object makes the operands.
 
-With arrays as values, the formula is the reference. With values that record their operands, it
-yields the gradients. With the names of an ONNX graph, it is the body of a Scan. Equations: RNN
-developer guide of oneDNN; oneAPI specification 1.3, RNN (AUGRU cells).
+If the operands are arrays, the formula computes the reference. If they record their operations, it
+yields the gradients. If they are names in an ONNX graph, it writes the body of a Scan. Equations:
+RNN developer guide of oneDNN; oneAPI specification 1.3, RNN (AUGRU cells).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from onernn.ir.spec import Cell, RnnSpec
 
 
 def step(spec: RnnSpec, b: Any, h: Any, c: Any = None) -> list[Any]:
-    """Returns the states after a step, (h,) or (h, c), computed from the states before it.
+    """Returns the states after a step, [h] or [h, c], from the states ``h`` and ``c`` before the
+    step.
 
-    ``b`` makes values (N, O), which support ``+``, ``*`` and ``1 - value``. ``x(gate)`` is the
-    product of the input with a gate's weights, plus its bias. ``h(gate, state)`` is the product of
-    a state with a gate's weights. ``inner(product)`` adds the bias row u' of LBR cells.
-    ``gate(place, sum)`` and ``apply(place, value)`` apply the cell's functions, with and without
-    the clip of gates. ``peephole(row, state)``, ``clip(state)`` and ``project(h)`` belong to LSTM.
-    ``attention`` is (N, 1), or None for cells without attention.
+    ``b`` is the builder; its methods return values (N, O), which support ``+``, ``*`` and ``1 -
+    value``. ``x(gate)`` is the product of the input with a gate's weights, plus the gate's bias.
+    ``h(gate, state)`` is the product of a state with a gate's weights. ``inner(product)`` adds the
+    bias row u' of LBR cells. ``gate(k, sum)`` clips the sum and applies the cell's function number
+    k. ``apply(k, value)`` does not clip. ``peephole(row, state)``, ``clip(state)`` and
+    ``project(h)`` are for LSTMs. ``attention`` is (N, 1), or None for cells without attention.
     """
     if spec.cell is Cell.LSTM:
         return _lstm(spec, b, h, c)

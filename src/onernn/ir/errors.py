@@ -27,8 +27,8 @@ def printable(text: object, keep: str = "") -> str:
 
 
 def message_of(error: Exception) -> str:
-    """Returns the message of an error; for an error of the system, returns the file and then the
-    text without the error number.
+    """Returns the message of an error; for an `OSError` with a file, the file and the system's
+    text.
     """
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
@@ -49,7 +49,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why something was not done: a pass that did not fire, a node that cannot run.
+    """The reason why a pass was not applied, or why a node cannot run.
 
     >>> str(onernn.Refusal("its weights are computed at run time", "node 'gru_0'"))
     "node 'gru_0': its weights are computed at run time"
@@ -63,7 +63,7 @@ class Refusal:
 
 
 class OnernnError(Exception):
-    """Base of all errors raised on purpose; the message is `printable`.
+    """The base class of all errors that onernn raises on purpose; messages go through `printable`.
 
     >>> issubclass(onernn.ShapeError, onernn.OnernnError)
     True
@@ -75,7 +75,6 @@ class OnernnError(Exception):
         super().__init__(printable(message, self._keep))
 
     def __reduce__(self) -> Any:
-        """Pickles the text of the error, which is already printable, and the fields."""
         return _unpickle_error, (type(self), self.args), self.__dict__
 
 
@@ -89,7 +88,7 @@ class ModelFormatError(OnernnError):
     """A file does not have the claimed format; the message names the file and, if known, the byte
     offset.
 
-    The attributes ``file`` and ``offset`` hold both; they are "" and None if unknown.
+    The attributes ``file`` and ``offset`` are "" and None if unknown.
 
     >>> onernn.Graph("empty", (), (onernn.Value("y"),), (), {})
     Traceback (most recent call last):
@@ -113,8 +112,8 @@ class ShapeError(OnernnError, ValueError):
 
 
 class BudgetError(OnernnError, MemoryError):
-    """The work needs more memory or time than is allowed; the message says for what, and how much
-    is allowed.
+    """The work needs more memory or time than a limit allows; the message names the work and the
+    limit.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -126,9 +125,9 @@ class BudgetError(OnernnError, MemoryError):
 
 
 class UnsupportedError(OnernnError):
-    """A valid input cannot be run exactly; ``refusals`` names each place and the reason.
+    """A valid model or argument cannot be run exactly; ``refusals`` lists places and reasons.
 
-    The message has one line for each of them.
+    The message has one line for each refusal.
 
     >>> from onernn.backend import open_backend
     >>> open_backend("kernel")
@@ -149,10 +148,10 @@ class UnsupportedError(OnernnError):
 
 
 class FrameError(OnernnError):
-    """The frames of some streams were refused and left out of a call; ``errors``: the reason, by
-    stream.
+    """The frames of some streams were refused and left out of a call.
 
-    Nothing else is lost: the results of the other frames are kept for the next call.
+    ``errors`` maps each of these streams to the reason. The results of the other frames are kept
+    for the next call.
 
     >>> error = onernn.FrameError({3: onernn.ShapeError("x: expected (1,), got (2,)")})
     >>> {stream: str(why) for stream, why in error.errors.items()}
@@ -179,19 +178,19 @@ class MissingDependencyError(OnernnError, ImportError):
 class LibraryError(OnernnError):
     """libdnnl cannot be found, loaded or used, or one of its calls failed."""
 
-    _keep = "\n"  # between a compiler's messages
+    _keep = "\n"  # keeps the lines of compilers' messages
 
 
 class UnforeseenError(OnernnError):
     """An unexpected exception, with the file and node that caused it."""
 
 
-# The one place in which other exceptions become an `OnernnError`: a model's bytes decide what is
-# computed. If ONERNN_RAISE is set in the environment, exceptions are raised unchanged; the tests
+# Only the code below turns other exceptions into an `OnernnError`: a damaged model may cause any of
+# them. If the environment variable ONERNN_RAISE is set, exceptions are raised unchanged; the tests
 # set it.
 
 MISFITS = (ValueError, IndexError, TypeError, ArithmeticError)
-"""Exceptions that NumPy raises for arrays and numbers that do not fit each other."""
+"""Exceptions that NumPy raises for arrays whose shapes, dtypes or values do not fit."""
 
 
 def unforeseen(error: Exception, where: object) -> UnforeseenError:
@@ -210,10 +209,10 @@ def unforeseen(error: Exception, where: object) -> UnforeseenError:
 
 @contextmanager
 def guard(where: Callable[[], object]) -> Iterator[None]:
-    """Turns exceptions that neither onernn nor the disk raised into an `UnforeseenError` at
-    ``where()``.
+    """Turns exceptions other than `OnernnError` and `OSError` into an `UnforeseenError`;
+    ``where()`` begins its message.
 
-    Guards may be nested: the inner one names the node, the outer one the file.
+    Guards may be nested: the inner guard names the node, the outer guard names the file.
     """
     try:
         yield
@@ -227,7 +226,7 @@ def guard(where: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def naming(node: Any, file: str = "") -> Iterator[None]:
-    """Adds the node's name to errors raised inside; `MISFITS` become a `ShapeError`."""
+    """Adds the node's name to errors that the block raises; `MISFITS` become a `ShapeError`."""
     try:
         yield
     except OnernnError as error:

@@ -1,4 +1,4 @@
-"""Checks the inputs of a model and converts them to the types that it declares."""
+"""Checks the inputs of a model and converts them to the dtypes that the model declares."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Feed = Mapping[str, Ragged | Array]
 
 
 def check_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
-    """Returns the inputs in the dtypes that the model declares (`converted`).
+    """Returns the inputs in the dtypes that the model declares (`onernn.ir.ragged.convert`).
 
-    Raises `ShapeError` naming the input, or two inputs that have different sizes under one name.
+    Raises `ShapeError` naming an input that does not fit, or two inputs in which one named size
+    differs.
     """
     _check_names(inputs)
     names = [value.name for value in expected]
@@ -36,14 +37,15 @@ def check_feed(expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | 
 
 
 def check_given(graph: Graph, given: Feed) -> dict[str, Array]:
-    """Returns arrays for some of the inputs, in the dtypes that the model declares."""
+    """Returns the arrays given for some of the graph's inputs, in the dtypes that the graph
+    declares.
+    """
     _check_names(given)
     named = tuple(value for value in graph.inputs if value.name in given)
     return {name: data_of(value) for name, value in check_feed(named, given).items()}
 
 
 def _check_names(inputs: Any) -> None:
-    """Raises `ShapeError` if these are not arrays by name."""
     if not isinstance(inputs, Mapping):
         raise ShapeError(f"inputs: expected a dict of arrays by name, got {type(inputs).__name__}")
     for name in inputs:
@@ -66,7 +68,7 @@ def _check_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
                 f" got {len(given.outer) + 1}"
             )
         return given.with_data(_check_array(expected, given.data))
-    is_array = type(given) is np.ndarray  # names in messages take longer than the rest
+    is_array = type(given) is np.ndarray  # skips the slow text for messages
     return _check_array(
         expected, given if is_array else as_array(given, f"input {expected.name!r}")
     )

@@ -24,21 +24,20 @@ if TYPE_CHECKING:
 
 
 COMPILED = ".onernn"
-"""The suffix of compiled files."""
+"""The suffix of the files that ``onernn compile`` writes."""
 
 
 def is_compiled(model: object) -> bool:
-    """Returns whether the name in this path is the name of a compiled file."""
+    """Returns whether a model is a path with the suffix of compiled files."""
     return isinstance(model, str | os.PathLike) and str(os.fspath(model)).endswith(COMPILED)
 
 
 def inside(folder: Path, name: object, what: str, told_by: Path) -> Path:
-    """Returns the path of a file that a model names, with links followed; the file must be in the
-    folder.
+    """Returns the resolved path of a file that a model names; the file must be in the folder.
 
     A link in the folder may also lead into a hub's cache of the model's files (`_stores`). Raises
     `ModelFormatError` for ``..``, absolute paths and links that leave the folder. ``what``: the
-    owner of the file; ``told_by``: the file that contains the name.
+    beginning of the message; ``told_by``: the file that contains the name.
     """
     if isinstance(name, str) and name and "\0" not in name:
         result, root = (folder / name).resolve(), folder.resolve()
@@ -68,13 +67,17 @@ def _stores(root: Path, told_by: Path) -> Iterator[Path]:
 
 
 def as_argument(path: str | os.PathLike[str]) -> str:
-    """Returns a path as a word of a command, so that no program takes the path for an option."""
+    """Returns a path as a command-line argument; puts "./" before a leading "-", which programs
+    would read as an option.
+    """
     text = os.fspath(path)
     return f"./{text}" if text.startswith("-") else text
 
 
 def check_file(path: str | Path) -> None:
-    """Raises `ModelFormatError` for a path that is not a file: reading a pipe would block."""
+    """Raises `ModelFormatError` for a path that is not a regular file: reading a pipe would
+    block.
+    """
     if not os.path.isfile(path):
         kind = "a folder" if os.path.isdir(path) else "a pipe or device"
         is_there = os.path.exists(path)
@@ -82,8 +85,9 @@ def check_file(path: str | Path) -> None:
 
 
 def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
-    """Returns the only candidate that is a file, or None. Pipes do not count: reading one would
-    block.
+    """Returns the only candidate that is a regular file, or None.
+
+    Pipes are ignored, because reading one would block.
 
     Raises `ModelFormatError` for several files; the error names the ``argument`` that chooses.
     """
@@ -96,11 +100,10 @@ def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """Opens a stream for the new content of a file; the content gets the file's name when the block
-    ends.
+    """Yields a stream for the new content of a file, which replaces the file when the block ends.
 
-    Until then the old file remains unchanged. It also remains if the block raises, the disk is full
-    or the process dies. Raises `OSError` naming the file.
+    The old file remains unchanged if the block raises, the disk is full or the process dies. Raises
+    `OSError` naming the file.
     """
     with replacing_all([path]) as (stream,):
         yield stream
@@ -108,10 +111,11 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_all(paths: Iterable[str | Path]) -> Iterator[list[BinaryIO]]:
-    """Opens a stream for each file of a set; the first file is the one that readers open first.
+    """Yields a stream for the new content of each file of a set.
 
-    No file is replaced before all content is on the disk. Old and new files of the set never exist
-    at the same time: if the process dies while it renames them, the first file is missing.
+    ``paths`` begins with the file that readers open first. All content is on the disk before the
+    first file is replaced. Old and new files are never mixed: if the process dies while it renames
+    them, the first file is missing.
     """
     with ExitStack() as stack:
         new = [stack.enter_context(_NewFile(path)) for path in paths]
@@ -123,11 +127,11 @@ def replacing_all(paths: Iterable[str | Path]) -> Iterator[list[BinaryIO]]:
 
 @contextmanager
 def staging(path: str | Path) -> Iterator[tuple[Path, Callable[[], None]]]:
-    """Makes a temporary folder for a file and the files next to it; the block's end removes the
-    folder.
+    """Makes a temporary folder for new files; removes the folder when the block ends.
 
-    Yields the file's path in that folder, and a function that moves all files of the folder to
-    their places together, in the same way as `replacing_all`. Raises `OSError` naming the file.
+    Yields the path of the file ``path`` in that folder, and a function. The function moves all
+    files of that folder to the folder of ``path``, as `replacing_all` does. Raises `OSError` naming
+    the file.
     """
     from shutil import copyfileobj, rmtree  # slow to import; most processes do not need them
 
@@ -173,7 +177,7 @@ class _NewFile:
         return self
 
     def complete(self) -> None:
-        """Writes the buffered content. The stream stays open, which keeps the temporary file
+        """Writes the buffered content to the disk. The open stream keeps the temporary file
         locked.
         """
         with _naming(self.path):
@@ -203,7 +207,6 @@ class _NewFile:
 
 @contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
-    """Makes errors name the file instead of the temporary file."""
     try:
         yield
     except OSError as error:
@@ -212,7 +215,7 @@ def _naming(path: str | Path) -> Iterator[None]:
 
 
 def _rename(files: list[_NewFile]) -> None:
-    """Renames complete files to their final names. Old files of a set are moved away before."""
+    """Renames complete files to their final names; moves the old files of a set away first."""
     if len(files) < 2:
         for each in files:
             each.rename()
@@ -226,7 +229,7 @@ def _rename(files: list[_NewFile]) -> None:
                     _move(each.path, old[-1][0])
             for each in reversed(files):
                 each.rename()
-        except BaseException:  # the old set again, its first file last
+        except BaseException:  # restores the old set, its first file last
             for each in files:
                 if each.part is None:
                     os.unlink(each.path)
@@ -239,7 +242,6 @@ def _rename(files: list[_NewFile]) -> None:
 
 
 def _move(path: str, to: str) -> None:
-    """Renames a file; the new name is on the disk afterwards."""
     with _naming(path):
         os.replace(path, to)
         folder = os.open(os.path.dirname(to), os.O_RDONLY)
@@ -273,7 +275,9 @@ def new_part(
 
 @contextmanager
 def _turn(folder: str) -> Iterator[None]:
-    """Lets only one thread of all processes rename a set of files in a folder at a time."""
+    """Locks a folder, in which only one thread of all processes may rename a set of files at a
+    time.
+    """
     part = _part_in(folder, "turn")
     while (handle := _lock(part, os.O_RDWR | os.O_CREAT)) is None:
         pass
@@ -285,10 +289,10 @@ def _turn(folder: str) -> Iterator[None]:
 
 
 def _lock(part: str, flags: int, how: int = fcntl.LOCK_EX, mode: int = 0o666) -> int | None:
-    """Opens and locks a temporary file or folder; None if another process removed it meanwhile.
+    """Returns a handle that locks a temporary file or folder; None if another process removed it.
 
     With LOCK_NB it raises `OSError` if another process holds the lock, or if the file system has no
-    locks. In the latter case no process removes files there.
+    locks. Without locks, no process removes the files of other processes.
     """
     is_locked = False
     try:
@@ -309,7 +313,6 @@ def _lock(part: str, flags: int, how: int = fcntl.LOCK_EX, mode: int = 0o666) ->
 
 
 def _remove_abandoned(folder: str | Path) -> None:
-    """Removes files that killed processes left in a folder, as far as that is allowed."""
     begin, end = _part_in("", "*").split("*")
     try:
         names = os.listdir(folder)
@@ -335,7 +338,7 @@ def _remove_abandoned(folder: str | Path) -> None:
                 os.close(handle)
 
 
-# Archives and the arrays in them: a size counts only if the archive has enough bytes for it.
+# Archives and the arrays in them.
 
 _PIECE = 2**20
 _ENTRY = 24
@@ -347,8 +350,8 @@ ARRAY = 512
 dictionaries.
 """
 _MOST_HEADER = 10_000
-"""Limit for the bytes of an ``.npy``'s header, the same as NumPy's limit; checked before the header
-is read.
+"""The maximum number of bytes of an ``.npy``'s header, the same as in NumPy; checked before the
+header is read.
 """
 
 
@@ -371,8 +374,7 @@ class _Directory:
 def unzip(stream: IO[bytes], what: str, file: str | Path) -> Iterator[ZipFile]:
     """Opens an archive in a stream; ``file`` and ``what`` are for errors.
 
-    Raises `ModelFormatError` if it is not an archive or has damaged members, and `BudgetError` if
-    it has too many members.
+    Raises `ModelFormatError` for damaged archives, and `BudgetError` for too many members.
     """
     from zipfile import ZipFile  # slow to import, and few models are archives
 
@@ -382,13 +384,13 @@ def unzip(stream: IO[bytes], what: str, file: str | Path) -> Iterator[ZipFile]:
             yield archive
     except (OnernnError, FileNotFoundError):
         raise
-    except Exception as error:  # each raises different kinds of exceptions
+    except Exception as error:  # zipfile raises many kinds of exceptions
         raise ModelFormatError(f"{what}: {str(error)[:200]}", file) from error
 
 
 @contextmanager
 def open_member(archive: ZipFile, member: ZipInfo) -> Iterator[IO[bytes]]:
-    """Opens the bytes of a member, to read them piece after piece.
+    """Opens the bytes of a member, to read them in pieces.
 
     Raises `ValueError` for a compression other than deflate: lzma and bzip2 take as much memory as
     the file requests.
@@ -416,7 +418,7 @@ def read_member(archive: ZipFile, member: ZipInfo) -> Array:
     array.
     """
     size, name = member.file_size, member.filename
-    if size > member.compress_size:  # before anything is inflated
+    if size > member.compress_size:  # checked before decompression
         loading().ask(size, f"{name}, which np.savez stores uncompressed,")
     with open_member(archive, member) as stream:
         version = np.lib.format.read_magic(stream)
@@ -456,8 +458,9 @@ def read_member(archive: ZipFile, member: ZipInfo) -> Array:
 def npz_arrays(file: str | Path, prefixes: tuple[str, ...] = ("",)) -> dict[str, Array]:
     """Returns the arrays of an ``.npz`` whose names begin with a prefix; other arrays are not read.
 
-    Raises `ModelFormatError` if it is not an ``.npz``, or holds objects. Raises `BudgetError` if
-    the arrays would take more than `onernn.load` may take for a model of this size.
+    Raises `ModelFormatError` if the file is not an ``.npz``, or holds Python objects. Raises
+    `BudgetError` if the arrays would take more than `onernn.load` may take for a model of this
+    size.
     """
     check_file(file)
     try:

@@ -56,8 +56,8 @@ def names_recurrence(text: str) -> bool:
 
 
 def native_names(origin: Iterable[NativeOp]) -> str:
-    """Returns the names of operators, such as ``'/r/LSTM'``, only the first ones of many; "" if an
-    operator has no name.
+    """Returns the quoted names of at most three operators, such as ``'/r/LSTM'``, and "..." for
+    more; "" if an operator has no name.
     """
     names = [*dict.fromkeys(op.name for op in origin)]
     more = ["..."] if len(names) > _NAMED else []
@@ -70,7 +70,7 @@ def native_types(origin: Iterable[NativeOp]) -> str:
 
 
 def describe_operators(origin: tuple[NativeOp, ...]) -> str:
-    """Describes operators so that a reader finds them: "LSTM '/r/LSTM'", "gru that makes 'y'"."""
+    """Returns a text to find operators in the file by: "LSTM '/r/LSTM'", "gru that makes 'y'"."""
     types, value = native_types(origin), origin[-1].value
     if names := native_names(origin):
         return printable(f"{types} {names}")
@@ -78,8 +78,8 @@ def describe_operators(origin: tuple[NativeOp, ...]) -> str:
 
 
 def is_named_here(value: str) -> bool:
-    """Returns whether a value is named after a canonical operator, such as "x/Rnn#2". The file does
-    not contain such a name.
+    """Returns whether a value has a name that onernn made from a canonical operator, such as
+    "x/Rnn#2". The file does not contain such a name.
     """
     _, slash, last = value.rpartition("/")
     return bool(slash) and last.partition("#")[0] in OPERATORS
@@ -87,12 +87,12 @@ def is_named_here(value: str) -> bool:
 
 @dataclass(frozen=True)
 class Value:
-    """A graph's input or output: its dtype by NumPy's name, its sizes (None: dynamic), its LoD
-    depth.
+    """An input or output of a graph, as the model declares it.
 
-    ``ranges``: for each axis, the minimum and the maximum of a dynamic size, if the model declares
-    them. ``names``: for each axis the model's name for its dynamic size, "" for no name. Dynamic
-    sizes with the same name are equal in all inputs.
+    ``dtype``: NumPy's name. ``shape``: the sizes, None for a dynamic size. ``lod_depth``: the
+    number of LoD levels. ``ranges``: the minimum and maximum of dynamic sizes by axis, if the model
+    declares them. ``names``: the model's name for the dynamic size of each axis, "" for no name.
+    Dynamic sizes with the same name are equal in all inputs.
 
     >>> str(onernn.Value("x", "float32", (None, 80)))
     'x: float32(?, 80)'
@@ -107,15 +107,15 @@ class Value:
 
     @property
     def named(self) -> dict[int, str]:
-        """The names of dynamic sizes by axis; empty if the number of axes differs."""
+        """The names of dynamic sizes by axis; empty if ``names`` and ``shape`` differ in length."""
         sizes = self.shape or ()
         pairs = zip(self.names, sizes, strict=True) if len(self.names) == len(sizes) else ()
         return {axis: name for axis, (name, size) in enumerate(pairs) if name and size is None}
 
     @property
     def type(self) -> Type:
-        """The type. The model's names for open sizes are used; others are named after the value and
-        the axis.
+        """The value's type: each dynamic size has the model's name, or a name made from the value's
+        name and the axis.
         """
         shape: list[Any] | None = None
         lod = lod_names(self.name, self.lod_depth)
@@ -130,8 +130,8 @@ class Value:
         return replace(dense(self.dtype, shape), lod=lod)
 
     def declare(self, known: Any) -> Value:
-        """Returns the input with what a caller knows about it: a `Value`, an array, a dtype or a
-        shape.
+        """Returns the input with the dtype and sizes of ``known``: a `Value`, an array, a dtype or
+        a shape.
 
         Raises `ShapeError` if ``known`` is none of these, or if the model declares a different
         shape.
@@ -162,8 +162,8 @@ class Value:
         return replace(self, dtype=self.dtype or dtype, shape=shape)
 
     def complete(self, array: Array) -> Value:
-        """Returns the input with the dtype and rank of an array if the input leaves these open;
-        sizes stay open.
+        """Returns the input; takes an undeclared dtype or rank from the array. Sizes remain
+        dynamic.
         """
         shape = (None,) * array.ndim if self.shape is None else self.shape
         return replace(self, dtype=self.dtype or array.dtype.name, shape=shape)
@@ -178,10 +178,10 @@ class Value:
 
 
 def sizes_by_name(values: Iterable[Value], shapes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sizes in these shapes by the names that ``values`` have for them.
+    """Returns the size in ``shapes`` for each name of a dynamic size in ``values``.
 
-    ``shapes``: by the names of values; a size may also be a name, or None if it is unknown. Raises
-    `ShapeError` if one name would have two different numbers.
+    ``shapes`` maps names of values to shapes, in which a size may also be a name, or None if it is
+    unknown. Raises `ShapeError` if one name would have two different numbers.
     """
     found: dict[str, tuple[Any, str]] = {}
     for value in values:
@@ -199,9 +199,7 @@ def sizes_by_name(values: Iterable[Value], shapes: Mapping[str, Any]) -> dict[st
 
 
 def with_open_names(value: Value) -> Value:
-    """Returns a value in which names among its sizes are replaced by dynamic sizes with these
-    names.
-    """
+    """Returns the value with a named dynamic size in place of each name in its shape."""
     own = value.named
     names = tuple(
         size if isinstance(size, str) else own.get(axis, "")
@@ -212,7 +210,9 @@ def with_open_names(value: Value) -> Value:
 
 
 def with_rows(value: Value, count: int | None, name: str = "") -> Value:
-    """Returns the value with a new axis 0 of ``count`` rows, each of which is one such value."""
+    """Returns the value with a new axis 0 of ``count`` rows; each row has the shape of
+    ``value``.
+    """
     if value.shape is None:
         return value
     names = (name, *(value.names or ("",) * len(value.shape)))
@@ -225,11 +225,11 @@ def declare_inputs(
     known: Mapping[str, Any],
     given: Mapping[str, Array] = MappingProxyType({}),
 ) -> list[Value]:
-    """Returns the inputs that are not ``given``; adds what a caller knows about some of them
+    """Returns the inputs that are not ``given``, with the dtypes and sizes of ``known``
     (`Value.declare`).
 
-    A size that the model names is the same in all inputs. Raises `ShapeError` if ``known``
-    contradicts the model, or if one name has two sizes.
+    A named size is the same in all inputs. Raises `ShapeError` if ``known`` contradicts the model,
+    or if one name has two sizes.
     """
     left = [value for value in inputs if value.name not in given]
     result = [value.declare(known.get(value.name, value)) for value in left]
@@ -246,7 +246,7 @@ def declare_inputs(
 
 @dataclass(frozen=True, eq=False)
 class Node(Immutable):
-    """One operator: an ONNX operator by name and meaning, or one of onernn's own few.
+    """One operation of a graph: an operator of ONNX, or one of onernn's additional operators.
 
     Absent optional inputs and outputs are "". ``origin``: the native operators that the node
     represents.
@@ -267,8 +267,8 @@ class Node(Immutable):
 
     @property
     def label(self) -> str:
-        """The node's name in messages: the name of its native operator in the file, or of its
-        value.
+        """The node's name in messages: the name of its native operator in the file, or of an
+        output.
         """
         shown = layer_operators(self.origin)
         if names := native_names(shown):
@@ -304,19 +304,18 @@ class Node(Immutable):
 
     @property
     def typed(self) -> tuple[Any, Any, Any, bool]:
-        """The types of the inputs at the last inference, the types of the outputs that follow from
-        them, and the sizes that must be equal.
+        """The result of the last inference: input types, output types and groups of equal sizes.
 
-        Also tells whether sizes or offsets of the outputs are named after the node.
+        The last element tells whether the outputs have sizes or offsets named after the node.
         """
         return self.__dict__.get("_typed", (None, (), (), False))
 
     def remember_types(self, *known: Any) -> None:
-        """Keeps the inferred types of the node; see `typed`."""
+        """Stores the result of an inference in `typed`."""
         self.__dict__["_typed"] = known
 
     def rename(self, names: Mapping[str, str]) -> Node:
-        """Returns the node with renamed values; cached attributes and types stay."""
+        """Returns the node with renamed values, and with its cached attributes and types."""
         if names.keys().isdisjoint((*self.inputs, *self.outputs)):
             return self
         inputs, outputs = (
@@ -340,13 +339,13 @@ class Node(Immutable):
 # The types of a graph's values, inferred by the operators' rules.
 
 FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowError)
-"""Exceptions of rules and formulas for sizes that would make a run fail: then the types of the
-outputs stay unknown.
+"""Exceptions that type rules and formulas raise if a run would also fail: the output types stay
+unknown.
 """
 
 
 class Sizes:
-    """Records which names mean the same size: rules add to this record if two sizes must be equal.
+    """A record of the names that mean the same size; type rules add sizes that must be equal.
 
     ``bound`` maps each of these names to its size.
     """
@@ -355,8 +354,8 @@ class Sizes:
         self.bound: dict[str, Size] = {}
 
     def same(self, *sizes: Size | None) -> Size | None:
-        """Returns the one size that all given sizes are: a number if one of them is a number, None
-        if none is known.
+        """Records that the given sizes are equal. Returns the simplest of them: a number, else a
+        single name; None if none is known.
         """
         known = [self.settle_size(size) for size in sizes if size is not None]
         if not known:
@@ -368,7 +367,7 @@ class Sizes:
         return chosen
 
     def settle_size(self, size: Size) -> Size:
-        """Returns a size, simplified by everything that is known about the names in it."""
+        """Returns the size with the size of each bound name in place of the name."""
         if not self.bound or size.names.isdisjoint(self.bound):
             return size
         return size.substitute(
@@ -376,7 +375,7 @@ class Sizes:
         )
 
     def _follow(self, name: str) -> Size:
-        """Returns the size of a bound name; shortens the chain of names."""
+        """Returns the final size of a bound name, and binds every name on the way to that size."""
         way, result = [name], self.bound[name]
         while result.name in self.bound:
             way.append(result.name)
@@ -386,7 +385,7 @@ class Sizes:
         return result
 
     def settle(self, found: Type) -> Type:
-        """Returns the type with every size in its currently known form."""
+        """Returns the type after `settle_size` of each of its sizes."""
         if not self.bound or found.shape is None:
             return found
         shape = tuple(None if size is None else self.settle_size(size) for size in found.shape)
@@ -400,7 +399,7 @@ class Sizes:
 
 
 class Context:
-    """The knowledge of a type rule in addition to the types of the inputs.
+    """The data that a type rule may use in addition to the types of the inputs.
 
     ``attrs``: the node's attributes with their defaults. ``same(a, b)`` declares two sizes equal
     and returns that size, or raises `ShapeError`. ``fresh(label)`` returns a size that is named
@@ -410,7 +409,7 @@ class Context:
     def __init__(self, node: Node, sizes: Sizes) -> None:
         self.attrs: SimpleNamespace = node.attrs
         self.said: list[tuple[Size | None, ...]] = []
-        self.named = False  # whether anything is named after the node
+        self.named = False  # whether a size or offsets are named after the node
         self._sizes, self._name = sizes, next(filter(None, node.outputs), "")
 
     def same(self, *sizes: Size | None) -> Size | None:
@@ -427,7 +426,7 @@ class Context:
         return Size.of(f"{self._name}.{label}")
 
     def lod(self, label: str = "lod0") -> str:
-        """Returns the name of LoD offsets that this node makes."""
+        """Returns a name for LoD offsets that this node produces."""
         self.named = True
         return f"{self._name}.{label}"
 
@@ -435,7 +434,8 @@ class Context:
 class Inference:
     """The types of values, inferred node after node.
 
-    ``known``: the types of values that no node makes; ``bound``: sizes by their names.
+    ``known``: the types of values that no node produces. ``bound`` maps names of sizes to the sizes
+    that they equal.
     """
 
     def __init__(
@@ -481,10 +481,9 @@ def infer(
     known: Mapping[str, Type],
     bound: Mapping[str, Size] = MappingProxyType({}),
 ) -> dict[str, Type]:
-    """Returns the types of all values, ``known`` and inferred; a type is unknown if a rule cannot
-    infer it.
+    """Returns the types of all values, given in ``known`` or inferred; `UNKNOWN` if a rule fails.
 
-    ``bound``: sizes by their names.
+    ``bound`` maps names of sizes to the sizes that they equal.
     """
     inference = Inference(known, bound)
     for node in nodes:
@@ -493,7 +492,6 @@ def infer(
 
 
 def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> tuple[Type, ...]:
-    """Returns the types of a node's outputs."""
     unknown = (UNKNOWN,) * len(node.outputs)
     operator = OPERATORS.get(node.op)
     if operator is None or node.problem:
@@ -515,8 +513,8 @@ def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> t
 def _under_words(
     operator: Operator, node: Node, inputs: tuple[Type | None, ...], outputs: tuple[Type, ...]
 ) -> tuple[Type, ...]:
-    """Returns the outputs with the LoD of the first ragged input, in the same way as
-    `Operator.run`.
+    """Returns the output types with the LoD of the first ragged input if the operator keeps it, as
+    `Operator.run` does.
     """
     given = [each for each in inputs if each is not None]
     like = next((each for each in given if each.lod != ()), None)
@@ -543,10 +541,11 @@ def _under_words(
 def _numbers(
     operator: Operator, node: Node, inputs: tuple[Type | None, ...], out: Type
 ) -> tuple[Type, ...] | None:
-    """Returns integers and truth values that are computed from known integers, which may be sizes
-    with names.
+    """Returns the types of integer or Boolean outputs with their values, computed from the inputs'
+    values.
 
-    Smaller integers wrap around.
+    Returns None if an input's value is unknown, and for other dtypes: smaller integers may
+    overflow.
     """
     if not operator.sized or out.dtype not in ("int32", "int64", "bool"):
         return None
@@ -571,7 +570,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Graph(Immutable):
-    """An immutable model: nodes in an order in which they can run, constants read-only.
+    """An immutable model: its nodes in an order in which they can run, its constants read-only.
 
     ``notes``: messages of a reader for the user. Raises `ModelFormatError` if a value is used
     before it is made (including a cycle) or is made twice, and if a node's inputs, outputs or
@@ -647,9 +646,9 @@ class Graph(Immutable):
     def infer_types(
         self, inputs: Mapping[str, Type], bound: Mapping[str, Size] = MappingProxyType({})
     ) -> dict[str, Type]:
-        """Returns the types of all values if the inputs are of these types.
+        """Returns the types of all values if the inputs have these types.
 
-        ``bound``: sizes by their names.
+        ``bound`` maps names of sizes to the sizes that they equal.
         """
         constants = {name: constant_type(array) for name, array in self.constants.items()}
         return infer(self.nodes, {**constants, **inputs}, bound)
@@ -658,7 +657,9 @@ class Graph(Immutable):
     used_only_by = Renamed("is_used_only_by")
 
     def is_dense(self, *names: str) -> bool:
-        """Returns whether all values are known to have no offsets; absent values count as dense."""
+        """Returns whether all values are known to have no offsets; absent values ("") count as
+        dense.
+        """
         return all(self.types[name].lod == () for name in names if name)
 
     def _repr_html_(self) -> str:
@@ -676,7 +677,7 @@ class Graph(Immutable):
         return html.table(self.name, ("operator", "from", "makes", "type"), rows)
 
     def number(self, name: str) -> Any:
-        """Returns the value of a scalar constant; None if the value is not one."""
+        """Returns the number in a constant of one element, None for any other value."""
         array = self.constants.get(name)
         return array.item() if array is not None and array.size == 1 else None
 
@@ -716,8 +717,8 @@ class Graph(Immutable):
         new: Iterable[Node],
         constants: Mapping[str, Array] = MappingProxyType({}),
     ) -> Graph:
-        """Returns the graph with ``new`` in place of the last of ``old``, and with added
-        constants.
+        """Returns the pruned graph in which ``new`` replaces the ``old`` nodes, at the position of
+        the last one; adds constants.
         """
         gone = set(map(id, old))
         place = max(i for i, node in enumerate(self.nodes) if id(node) in gone)
@@ -726,7 +727,8 @@ class Graph(Immutable):
         return self._prune(nodes, {**self.constants, **constants})
 
     def bypass(self, identities: Iterable[Node]) -> Graph:
-        """Returns the graph in which the users of each node read its first input instead.
+        """Returns the graph in which readers of each of these nodes read the node's first input
+        instead.
 
         An output of the graph keeps its name, through an Identity.
         """
@@ -783,7 +785,9 @@ _defaults = WeakKeyDictionary[Graph, Defaults]()
 
 
 def declare_defaults(graph: Graph, defaults: Defaults) -> None:
-    """Remembers the defaults of a graph from a file; graphs that are made from it have none."""
+    """Records the defaults of a graph that was read from a file; graphs derived from it have
+    none.
+    """
     _defaults[graph] = defaults
 
 
@@ -802,12 +806,12 @@ _readers: list[Callable[..., Graph]] = []
 
 
 def register_reader(read: Callable[..., Graph]) -> None:
-    """Registers the function that reads a model if only its path is given."""
+    """Registers the function by which `graph_of` reads a path."""
     _readers.append(read)
 
 
 def graph_of(model: Graph | str | PathLike[str], rules: Mapping[str, Any] | None = None) -> Graph:
-    """Returns the model itself, or the result of `onernn.load` for a path with these ``rules``.
+    """Returns a graph unchanged; loads a path by `onernn.load` with these ``rules``.
 
     Raises the errors of `onernn.load`. Raises `UnsupportedError` for other types, and for rules of
     a model that has already been read.

@@ -1,4 +1,4 @@
-"""A graph in notebooks: one table, in which a model's names are only text."""
+"""The table that shows a graph in notebooks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST = 60
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Returns a table with a title, a head, the first `MOST` rows, and the number of further rows.
 
-    Texts have no markup, and no characters that change the direction of writing.
+    Texts are escaped: markup, and characters that change the direction of writing, have no effect.
     """
     every = list(rows)
     lines = [_row("th", head), *(_row("td", row) for row in islice(every, MOST))]

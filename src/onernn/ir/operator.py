@@ -1,4 +1,4 @@
-"""Defines an operator as one record, from which everything else about it follows."""
+"""The record that defines an operator: its schema, type rule, formula and properties."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ _KINDS: tuple[tuple[type, ...], ...] = (
 
 
 def is_like(value: Any, default: Any) -> bool:
-    """Returns whether a value is of the same kind as a default; True without a default.
+    """Returns whether an attribute's value has the kind of its default: integer, float, list or
+    text.
 
-    Frameworks write 1 for True, and for 1.0. Lists hold elements of the default's kind, or numbers.
+    Integers also fit Boolean and float defaults, since frameworks write 1 for True and 1.0. The
+    elements of a list must be like the default's first element. Any value fits other defaults.
     """
     kinds = next((kinds for kinds in _KINDS if isinstance(default, kinds)), None)
     if isinstance(default, tuple | list) and isinstance(value, tuple | list):
@@ -40,11 +42,11 @@ def is_like(value: Any, default: Any) -> bool:
 
 
 Kind = Literal["elementwise", "view", "moves", "mixes", "sizes", "sequences", "layer", "control"]
-"""elementwise  an element of the result depends on the input elements at the same place
-view         the same elements in the same order under another shape
-moves        elements at different places, their values unchanged
-mixes        an element depends on several: products, reductions, norms
-sizes        integers computed from shapes, and values computed from these integers
+"""elementwise  each element of the result depends on the input elements with the same indices
+view         the result has the input's elements in the same order, in another shape
+moves        the result has the input's elements at other indices
+mixes        an element of the result depends on several: products, reductions, norms
+sizes        the result holds integers computed from shapes, or depends on such integers only
 sequences    works sequence by sequence
 layer        a recurrent layer
 control      runs graphs inside of the node"""
@@ -52,28 +54,31 @@ control      runs graphs inside of the node"""
 Compute = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Axes = Array
-"""The annotation of an input of integers that name axes: the result's type depends on them."""
+"""The annotation of an input that holds axis numbers: the result's type depends on them."""
 Shape = Array
 """The annotation of an input of integers that only determine the size of the result."""
 Axis = int
 """The annotation of an attribute that names the axis along which an operator works."""
 Path = Sequence[int | None]
-"""For each axis of an input: the axis of the results on which its elements keep their index. None
-if elements along it are combined or moved. () for an input that all elements of the results may
-read.
+"""For each axis of an input, the axis of the results on which elements keep their index; None if
+the operator combines or moves elements along the axis.
+
+The path is () if every element of the results may depend on the whole input.
 """
 Paths = Callable[..., Sequence[Path] | None]
-"""``paths(attrs, *types)``: a path for each input. None if only a run knows them."""
+"""``paths(attrs, *types)`` returns a path for each input, or None if the paths depend on a run's
+data.
+"""
 TypeRule = Callable[..., Any]
 Growth = Callable[..., int]
 Batched = Literal["", "stretched", "axis", "joined", "axes", "batch"] | Callable[[Any, Any], None]
-"""How an operator is computed for many rows at once, when its values get a new axis 0 of rows:
+"""How a node computes many rows at once, after its inputs get a new axis 0, the axis of rows:
 stretched  inputs with fewer axes get axes of size 1 after the axis of rows
-axis       attribute ``axis`` counts one more axis; the other inputs are the same for all rows
-joined     attribute ``axis`` counts one more axis; each input has all rows
-axes       the input of `Axes` counts one more axis
-batch      rows and axis 0 become one axis
-""         not possible"""
+axis       attribute ``axis`` moves by one; inputs after the first are the same for all rows
+joined     attribute ``axis`` moves by one; every input gets the axis of rows
+axes       the axis numbers in the input of `Axes` move by one
+batch      the axis of rows and axis 0 become one axis
+""         the node cannot do so"""
 RowRule = Callable[[Any, Any], Any]
 """``rows(flow, node)``: see `onernn.ops.row_rules`."""
 Drops = bool | Callable[..., bool]
@@ -81,11 +86,10 @@ Drops = bool | Callable[..., bool]
 
 @dataclass(frozen=True)
 class Slot:
-    """An input. The last input may be ``variadic``: then there may be any number of inputs in its
-    place.
+    """One input of an operator; any number of inputs may take the place of a ``variadic`` last one.
 
-    ``axes``: integers that name axes, so that the result's type depends on them. ``shape``:
-    integers that only determine the size of the result.
+    ``ragged``: it must have offsets. ``axes``: it holds axis numbers, on which the result's type
+    depends. ``shape``: it holds integers that only determine the size of the result.
     """
 
     name: str
@@ -98,31 +102,32 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator in ONNX's newest form, by name and meaning, or one of onernn's own domain.
+    """An operator of ONNX in its newest form, or one of onernn's own operators.
 
-    attributes  names and defaults
+    attributes  the attributes' names and defaults
     type        ``type(context, *types)`` returns the types of the outputs
-    compute     ``compute(attrs, *values)`` returns the output, or a tuple of them; an absent input
-                is None. It gets the arrays of ragged inputs, and the result has the offsets of the
-                first of them
-    offsets     ``compute`` gets `Ragged` values instead, and decides about offsets itself
-    paths       see `Paths`; the steps of a ragged input must keep their places. None: not known
-    reach       ``reach(attrs, axis, *types)``: the window of the first input that each place along
-                an axis reads, an `onernn.ops.windows.Window`; None if its size varies
-    dropped     whether axis 0 of the result is not the axis of steps, so that the result is an
-                array; or ``dropped(attrs, *types)``
-    since       an opset; in earlier ones ONNX, in ``domain``, lacks this meaning; 0: not ONNX's
-    keeps       the result's elements are elements of the first input (of all inputs if there may
-                be any number): moved, selected, cast
-    growth      ``growth(node, *values)`` bounds the bytes that a run may allocate. None: the bytes
-                of the results, by ``type``; ``compute`` asks the run's budget if data decide
+    compute     ``compute(attrs, *values)`` returns the output, or a tuple of outputs; an absent
+                input is None. It gets the steps of a ragged input as an array; its result gets the
+                offsets of the first ragged input
+    offsets     whether ``compute`` gets and returns `Ragged` values instead
+    paths       see `Paths`; the steps of a ragged input must keep their indices. None: not known
+    reach       ``reach(attrs, axis, *types)`` returns the `onernn.ops.windows.Window` of the first
+                input that each index of the result reads along an axis; None if its size varies
+    dropped     whether the result of ragged inputs is an array, since its axis 0 is not the axis
+                of steps; or a function ``dropped(attrs, *types)`` that returns this
+    since       the first opset of ``domain`` in which ONNX's operator means the same; 0: not ONNX's
+    keeps       whether each element of the result is an element of the first input (of any input
+                if the last one is variadic) that was moved, selected or cast
+    growth      ``growth(node, *values)`` returns a bound for the bytes that a run allocates. None:
+                the bytes of the results, by ``type``; ``compute`` asks the run's budget if the
+                size depends on data
     scratch     additional bytes that a run takes, for each element of the largest input
-    sized       ``compute`` also works on arrays of `Size`, so that shapes can be inferred by it
-    expression  ``expression(attrs, there)``: the expression that an elementwise operator computes
-                from the inputs that are present; see `onernn.ops.elementwise`
-    batched     see `Batched`; a function ``batched(mapper, node)`` adds the node of all rows to a
+    sized       whether ``compute`` also works on arrays of `Size`: type inference then calls it
+    expression  ``expression(attrs, there)`` returns the expression that an elementwise operator
+                computes from the inputs that are present; see `onernn.ops.elementwise`
+    batched     see `Batched`; a function ``batched(mapper, node)`` adds the node for all rows to a
                 `fuse_passes.mapping.Mapper`
-    rows        a rule for the place of a batch's rows in the outputs, if ``paths`` do not say it
+    rows        a rule that finds a batch's rows in the outputs if ``paths`` do not show them
     """
 
     name: str
@@ -163,7 +168,7 @@ class Operator:
     def keeps_words(self, attrs: SimpleNamespace, *types: Type | None) -> bool:
         """Returns whether the result of ragged inputs is ragged; otherwise it is an array.
 
-        Raises `ShapeError` if steps would be combined.
+        Raises `ShapeError` if the operator would combine steps.
         """
         dropped = self.dropped if isinstance(self.dropped, bool) else self.dropped(attrs, *types)
         if dropped or self.paths is stretch or (self.kind == "view" and self.paths is None):
@@ -178,7 +183,9 @@ class Operator:
         return True
 
     def attrs(self, attributes: Mapping[str, Any], outputs: int) -> SimpleNamespace:
-        """Returns the attributes with their defaults, and the number of ``outputs``."""
+        """Returns the attributes, completed by defaults, and the number of ``outputs`` as a
+        namespace.
+        """
         return SimpleNamespace(**{**self.attributes, **attributes, "outputs": outputs})
 
     def problem(
@@ -200,7 +207,7 @@ class Operator:
             return f"unknown attribute {', '.join(unknown)}: expected {known}"
         for name, value in attributes.items():
             default = self.attributes[name]
-            if default is None and value is not None:  # integers that the operator can find itself
+            if default is None and value is not None:  # integers that the operator can compute
                 default = (0,) if isinstance(value, tuple | list) else 0
             if not is_like(value, default):
                 return f"attribute {name}={value!r}: expected one like {default!r}"
@@ -210,8 +217,9 @@ class Operator:
     def run(self, node: Any, *values: Any) -> Any:
         """Returns the node's output, or a tuple of them, from its input values (None if absent).
 
-        Operators on float16 compute in float32, and the first output is rounded. Raises
-        `ShapeError` if steps of a LoD would be combined, and any error that the formula raises.
+        If all floats are float16, computes in float32 and rounds the first output. Raises
+        `ShapeError` if the operator would combine steps of a ragged value, and any error of the
+        formula.
         """
         if self.compute is None:
             raise ShapeError(f"{self.name} needs a Session that runs it")
@@ -251,13 +259,13 @@ _HALF = np.dtype(np.float16)
 
 
 def _are_halves(values: Iterable[Any]) -> bool:
-    """Returns whether there are float16 values and no wider ones."""
+    """Returns whether float16 is the only float dtype among the values."""
     dtypes = {data_of(value).dtype for value in values if value is not None}
     return _HALF in dtypes and {each for each in dtypes if each.kind == "f"} == {_HALF}
 
 
 def _as(value: Any, dtype: Any, to: Any) -> Any:
-    """Returns a value of one dtype in another dtype; returns a value of any other dtype
+    """Returns a value of ``dtype`` converted to ``to``, and values of all other dtypes
     unchanged.
     """
     array = None if value is None else data_of(value)
@@ -278,8 +286,8 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def at_axis(axis: int, rank: int) -> int:
-    """Returns an axis counted from the front. Raises `ShapeError` for an axis that does
-    not exist.
+    """Returns an axis as a number from 0 on; negative axes count from the end. Raises `ShapeError`
+    for an axis that does not exist.
     """
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis}: expected an axis in [{-rank}, {rank})")
@@ -294,7 +302,9 @@ def rank_of(x: Type | None) -> int:
 
 
 def over(x: Type, axes: Iterable[Any], keepdims: Any = 1) -> list[Path]:
-    """Returns the path of the first input of an operator that works along axes of this input."""
+    """Returns the path of the first input ``x`` of an operator that works along ``axes`` of
+    ``x``.
+    """
     along = {at_axis(int(axis), rank_of(x)) for axis in axes}
     gone = () if keepdims else along
     ranks = range(rank_of(x))
@@ -302,7 +312,7 @@ def over(x: Type, axes: Iterable[Any], keepdims: Any = 1) -> list[Path]:
 
 
 def along_axis(attrs: Any, x: Type, *_: Any) -> list[Path]:
-    """Returns the paths of an operator along the axis of attribute ``axis``."""
+    """Returns the path of an operator that works along attribute ``axis`` of its first input."""
     return over(x, (attrs.axis,), vars(attrs).get("keepdims", 1))
 
 
@@ -313,12 +323,12 @@ def stretch(_: Any, *types: Type | None) -> list[Path]:
 
 
 def join(attrs: Any, *types: Type) -> list[Path]:
-    """Returns the paths of inputs that all work along the axis of attribute ``axis``."""
+    """Returns the paths of an operator that works along attribute ``axis`` of every input."""
     return [over(each, (attrs.axis,))[0] for each in types]
 
 
 def batch(_: Any, x: Type, *others: Any) -> list[Path]:
-    """Returns the path of a first input whose axis 0 is a batch."""
+    """Returns the path of a first input ``x``: the results keep only its axis 0, the batch."""
     return over(x, range(1, rank_of(x)))
 
 
@@ -343,21 +353,23 @@ def op(
     batched: Batched | None = None,
     rows: RowRule | None = None,
 ) -> Callable[[Function], Function]:
-    """Adds the operator that a NumPy function computes; its signature is the schema.
+    """Returns a decorator that adds an operator; the decorated NumPy function computes it.
 
-    Positional parameters are the inputs. An input annotated ``| None`` may be absent, ``*rest`` is
-    any number of inputs, `Ragged` has offsets, `Axes` and `Shape` hold integers for axes and sizes.
-    Keyword parameters are the attributes with their defaults; `Axis` is the axis along which the
-    operator works; ``outputs`` is the number of a node's outputs. A first parameter ``attrs`` takes
-    all attributes at once; then ``attributes`` lists them. A layer or control flow runs in a
-    session: its function has no body. See `Operator` for the rest. By default, sequences, layers
-    and control get ``offsets``; sequences and layers are not ONNX operators (``since`` is 0); views
-    and moves have ``keeps``. By default, ``batched`` follows from `Axes`, an attribute ``axis``, or
-    the kind, and ``paths`` follows from the kind, an `Axis`, or ``batched``.
+    The function's signature is the schema. Positional parameters are the inputs: one annotated ``|
+    None`` may be absent, ``*rest`` is any number of inputs, and `Ragged`, `Axes` and `Shape` set
+    the fields of `Slot`. Keyword parameters are the attributes with their defaults: `Axis` is the
+    axis along which the operator works, and ``outputs`` is the number of a node's outputs. A first
+    parameter ``attrs`` takes all attributes at once; then ``attributes`` lists them. A layer or
+    control flow runs in a session: its function has no body.
+
+    `Operator` explains the other arguments. By default, ``offsets`` is true for the kinds
+    sequences, layer and control. ``since`` is 0, not ONNX, for sequences and layers. ``keeps`` is
+    true for views and moves. ``batched`` follows from `Axes`, an attribute ``axis``, or the kind.
+    ``paths`` follows from the kind, an `Axis`, or ``batched``.
     """
 
     def register(function: Function) -> Function:
-        plain: Any = unwrap(function)  # faster than `inspect.signature`, of 250 operators
+        plain: Any = unwrap(function)  # `inspect.signature` is slower, for 250 operators
         code, said = plain.__code__, plain.__annotations__
         inputs, rest = code.co_varnames[: code.co_argcount], code.co_flags & CO_VARARGS
         last = code.co_argcount + code.co_kwonlyargcount

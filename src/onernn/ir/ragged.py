@@ -1,4 +1,4 @@
-"""Batches of sequences with different lengths, and arrays of callers."""
+"""Batches of sequences with different lengths, and conversion of callers' arrays."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Ragged:
     """N sequences of W steps in total: ``data`` (W, ...), ``offsets`` (N+1,), int64.
 
     Sequence n is ``data[offsets[n]:offsets[n+1]]``; length zero is valid. ``outer`` holds the upper
-    LoD levels, outermost first; the last entry of each counts the elements one level below. Data is
-    not copied. Raises `ShapeError` with the offending numbers: offsets must start at 0, must not
-    decrease and must end at W; no element may be masked.
+    LoD levels, outermost first; the last offset of a level is the number of elements one level
+    below. Data is not copied. Raises `ShapeError` with the offending numbers: offsets must start at
+    0, must not decrease and must end at W; no element may be masked.
 
     >>> batch = onernn.Ragged.from_list([np.zeros((3, 8)), np.zeros((1, 8))])
     >>> batch.data.shape, batch.offsets.tolist(), batch.to_padded().shape
@@ -212,17 +212,15 @@ class Ragged:
 
 
 def falls(offsets: Array) -> Array:
-    """Returns the positions that a smaller number follows.
+    """Returns the indices of offsets that a smaller offset follows.
 
-    The numbers are compared, since a difference could wrap around.
+    It compares the offsets, since a difference could overflow.
     """
     return np.flatnonzero(offsets[1:] < offsets[:-1])
 
 
 def offsets_of(lengths: Int64) -> Int64:
-    """Returns the offsets at which sequences of these lengths begin, and the end of the
-    last one.
-    """
+    """Returns the N+1 offsets of sequences with these lengths."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -263,7 +261,7 @@ def depth_of(value: Any) -> int:
 
 
 def data_of(value: Any) -> Array:
-    """Returns the array inside: a ragged batch's steps, or the array itself."""
+    """Returns the steps of a ragged batch, or the array itself."""
     return value.data if isinstance(value, Ragged) else as_array(value, "value")
 
 

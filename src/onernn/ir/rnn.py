@@ -1,4 +1,6 @@
-"""A recurrent layer of a graph: its values by name, the parts of a stack, and its limits."""
+"""Recurrent layers of a graph: named inputs and outputs, single layers of a stack, and the limits
+of backends.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Recurrent:
 
     @classmethod
     def of(cls, node: Node) -> Recurrent:
-        """Returns the view of an "Rnn" node."""
+        """Returns the record of an "Rnn" node. Raises `ValueError` for another operator."""
         if node.op != "Rnn":
             raise ValueError(f"{node.label}: expected an Rnn node")
         x, h, c, attention = (*node.inputs, "", "", "")[:4]
@@ -49,7 +51,7 @@ class Recurrent:
         return cls(*given, origin=node.origin, precision=attrs.precision)
 
     def node(self) -> Node:
-        """Returns the node that has these values; absent values at the end have no position."""
+        """Returns the "Rnn" node of this record, without absent inputs and outputs at the end."""
         return Node(
             "Rnn",
             _cut(self.x, self.h, self.c, self.attention),
@@ -101,14 +103,13 @@ def with_precision(graph: Graph, of: Mapping[str, LayerPrecision]) -> Graph:
 
 
 def _cut(*names: str) -> tuple[str, ...]:
-    """Returns the names without those that are absent at the end."""
     while names and not names[-1]:
         names = names[:-1]
     return names
 
 
 class Part(NamedTuple):
-    """One layer in one direction of a stack, and its spec as a single layer."""
+    """One direction of one layer of a stack; ``spec`` describes it as a single layer."""
 
     layer: int
     direction: int
@@ -127,7 +128,7 @@ class Part(NamedTuple):
 
 @lru_cache(256)  # for layers that are made again with every step of training
 def parts(spec: RnnSpec) -> tuple[Part, ...]:
-    """Returns every layer and direction of a stack, layer by layer, from the lowest one."""
+    """Returns all directions of all layers of a stack, layer by layer, from the first layer on."""
     both: tuple[Direction, ...] = ("left2right", "right2left")
     sides = both if spec.directions == 2 else (spec.direction,)
     result = []
@@ -158,11 +159,12 @@ class Limits:
     layers.
 
     ``who`` and ``kind`` are for messages: "oneDNN" and "u8" result in "oneDNN has no u8 LSTM with
-    ...". ``functions``: names of functions that any gate may have, () for the cell's own only, None
-    for all. ``parameters``: whether functions may have an alpha and a beta. ``replaces``: whether
-    layers with update="replace" are taken. ``projected``: whether the input may be projected
-    already. ``apart``: whether the directions of a stack may be joined only at the end,
-    stacking="onednn". ``dtypes``: the dtypes of the weights.
+    ...". ``functions``: the names of functions that gates may have; () allows only the cell's own,
+    None allows all. ``parameters``: whether functions may have an alpha and a beta. ``replaces``:
+    whether layers with update="replace" are taken. ``projected``: whether layers without input
+    weights, whose input is already projected, are taken. ``apart``: whether stacks are taken that
+    join their directions only after the last layer (stacking="onednn"). ``dtypes``: the dtypes of
+    the weights.
     """
 
     who: str
@@ -221,9 +223,6 @@ def why_not(spec: RnnSpec, weights: Sequence[RnnWeights], limits: Limits) -> str
 
 
 def _other_functions(spec: RnnSpec, limits: Limits) -> str:
-    """Returns the functions of the gates that are beyond the limits, and the available ones; "" if
-    none are.
-    """
     known = limits.functions
     if spec.activations is not None and known is not None and not known:
         wanted, usual = (", ".join(map(str, f)) for f in (spec.functions, spec.cell.activations))
@@ -237,7 +236,9 @@ def _other_functions(spec: RnnSpec, limits: Limits) -> str:
 
 
 def check_cells(spec: RnnSpec) -> None:
-    """Raises `UnsupportedError` if the cell state of every step is not available."""
+    """Raises `UnsupportedError` if a layer with this spec cannot output the cell state of every
+    step.
+    """
     plain = spec.projection_size is None and not spec.input_forget
     clipped = spec.gate_clip is not None or spec.cell_clip is not None
     if spec.cell is not Cell.LSTM or spec.layers * spec.directions > 1 or clipped or not plain:

@@ -36,9 +36,9 @@ class Activation(NamedTuple):
 class Cell(Enum):
     """A recurrent cell, with the equations of oneDNN's RNN developer guide.
 
-    ``gates`` are in oneDNN's order. In a GRU, u is the share of the old state that is kept: h = u
-    h' + (1-u) o. AUGRU cells scale u by (1
-    - attention). LBR cells ("linear before reset") have a fourth bias row u', inside r*(...).
+    ``gates`` are in oneDNN's order. In a GRU, u is the share of the old state h' that is kept: h =
+    u h' + (1-u) o. AUGRU cells scale u by 1-attention. LBR cells ("linear before reset") have a
+    fourth bias row u', inside r*(...).
 
     >>> onernn.Cell.LSTM.gates, onernn.Cell("lbr_gru").bias_rows
     (('i', 'f', 'c', 'o'), 4)
@@ -67,7 +67,9 @@ class Cell(Enum):
 
     @property
     def linear_before_reset(self) -> bool:
-        """Whether r scales the product with h (PyTorch does so) and not h itself."""
+        """Whether r scales the product of h and its weights (PyTorch does so) instead of h
+        itself.
+        """
         return self.value.startswith("lbr_")
 
     @property
@@ -186,12 +188,12 @@ class RnnSpec:
 
     @property
     def recurrent_size(self) -> int:
-        """Width of h: R of weights_iter, and of each direction's output."""
+        """The width R that h and each direction's output have."""
         return self.projection_size or self.hidden_size
 
     @property
     def output_size(self) -> int:
-        """Channels of dst_layer."""
+        """The number of output channels of a layer whose directions are joined."""
         return self.recurrent_size * (2 if self.direction == "bidirectional_concat" else 1)
 
     @property
@@ -206,7 +208,7 @@ class RnnSpec:
         return self.output_size if self.stacking == "framework" else self.recurrent_size
 
     def joins(self, layer: int) -> bool:
-        """Returns whether the directions are joined after a layer, or continue separately."""
+        """Returns whether the outputs of both directions are joined after this layer."""
         return self.stacking == "framework" or layer == self.layers - 1
 
     def one_layer(self, input_size: int, direction: Direction) -> RnnSpec:

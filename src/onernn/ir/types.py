@@ -1,4 +1,4 @@
-"""The type of a value before anything runs, and sizes that a call may choose."""
+"""Types that values have before a run, and symbolic sizes that may differ from call to call."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from onernn.ir.records import cached_property, dataclass
 Factor = Union[str, "Quotient"]
 Product = tuple[Factor, ...]
 _MOST_FACTORS = 256
-_FEW = 8  # terms that are not counted as work
+_FEW = 8  # so many terms do not count as work
 
 
 class SizeError(UnsupportedError, ValueError):
-    """Raised for a size that is too large or not valid to compute with."""
+    """The error for a size that is too large, or for an invalid computation with sizes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """A size as a sum of products, ``terms`` = ((names, coefficient), ...); (((), 3),) is the
-    number 3.
+    """A symbolic size: a sum of products, ``terms`` = ((names, coefficient), ...); (((), 3),) is
+    the number 3.
 
     Sizes are equal if they have the same value for all values of their names, such as T - T / 2 and
-    (T + 1) / 2. `_is_zero` decides whether sizes are equal, if their quotients repeat within
-    `_POINTS` points.
+    (T + 1) / 2. `_is_zero` decides this; sizes that need more than `_POINTS` points count as
+    different.
     """
 
     terms: tuple[tuple[Product, int], ...]
@@ -67,7 +67,7 @@ class Size:
         return total
 
     def at(self, numbers: Mapping[str, Any]) -> Any:
-        """Returns the value of the size if all names have these numbers, which may be arrays."""
+        """Returns the value of the size for these values of its names, which may be arrays."""
         total: Any = 0
         for factors, by in self.terms:
             each = (
@@ -84,8 +84,8 @@ class Size:
         return max((sum(_degree(each, name) for each in f) for f, _ in self.terms), default=0)
 
     def period(self, name: str) -> int:
-        """Returns a period: for all values of the name that have the same remainder by this period,
-        the size is a polynomial.
+        """Returns a period p: for values of the name with the same remainder modulo p, the size is
+        a polynomial.
         """
         return lcm(*(each.period(name) for each in self.quotients if name in each.names))
 
@@ -129,12 +129,12 @@ class Size:
 
     @property
     def quotients(self) -> list[Quotient]:
-        """The quotients among its factors."""
+        """The quotients among the factors of its terms."""
         return [each for factors, _ in self.terms for each in factors if isinstance(each, Quotient)]
 
     @cached_property
     def length(self) -> int:
-        """The number of names and numbers in its text."""
+        """The number of names and numbers in the text of the size."""
         factors = sum(len(factors) + 1 for factors, _ in self.terms)
         return factors + sum(each.whole.length for each in self.quotients)
 
@@ -169,7 +169,9 @@ class Size:
     __radd__, __rmul__ = __add__, __mul__
 
     def __floordiv__(self, other: Any) -> Size:
-        """Divides by one product. Raises `ValueError` unless the quotient is known to be exact."""
+        """Returns the quotient by one product. Raises `ValueError` unless it is known to be
+        exact.
+        """
         by = Size.of(other)
         if len(by.terms) != 1:
             raise ValueError(f"{self} / {by} is not known to be an integer")
@@ -187,11 +189,10 @@ class Size:
         return Size._sum(terms)
 
     def floor_div(self, by: int) -> Size:
-        """Divides by a positive number, and rounds down.
+        """Returns the quotient by a positive number, rounded down.
 
-        Only the part that ``by`` does not divide remains in a quotient: 4 * T + 3 by 4 is T. The
-        quotient contains no negative number, so the dividend is not negative either, and C++ rounds
-        it in the same way as Python.
+        A `Quotient` holds only terms that ``by`` does not divide: (4 * T + 3) / 4 is T. It contains
+        no negative number, so C++ rounds it in the same way as Python.
         """
         if not 0 < by < 2**63:
             raise SizeError(f"{self} / {by}: expected a positive number of 64 bits")
@@ -202,7 +203,7 @@ class Size:
         rest = Size._sum(left)
         if rest.number is not None:
             return whole
-        for factors, times in rest.terms:  # a quotient of a quotient is one
+        for factors, times in rest.terms:  # a quotient of a quotient becomes one
             if times == len(factors) == 1 and isinstance(inner := factors[0], Quotient):
                 more = (rest - Size(((factors, 1),))) * inner.by
                 return whole + (inner.whole + more).floor_div(inner.by * by)
@@ -261,14 +262,15 @@ class Size:
 
 @lru_cache(2**12)
 def _size_of(value: str | int) -> Size:
-    """Returns the size of a name or a number; most models compute with few of them."""
     if isinstance(value, str):
         return Size((((value,), 1),))
     return Size((((), value),) if value else ())
 
 
 _POINTS, _PIECE = 2 * 10**7, 10**6
-"""At how many combinations of values two sizes are compared, and at how many of them at a time."""
+"""The maximum number of points at which two sizes are compared (a point has a value for each name),
+and the number of points computed at a time.
+"""
 
 
 @cache
@@ -287,9 +289,9 @@ def _degree(factor: Factor, name: str) -> int:
 def _is_zero(size: Size) -> bool:
     """Returns whether a size is 0 for all values of its names; False if this needs too many points.
 
-    Terms that share no name with the other terms must be constant if the sum is constant. For
-    values with the same remainder a size is a polynomial. A polynomial is 0 if it is 0 at one point
-    more than its degree.
+    Each sum of `_apart` must be constant if the size is constant. For values with the same
+    remainder (`Size.period`), a sum is a polynomial. A polynomial of degree n is 0 if it is 0 at
+    more than n points.
     """
     rest = 0
     for part in _apart(size):
@@ -301,7 +303,7 @@ def _is_zero(size: Size) -> bool:
 
 
 def _apart(size: Size) -> list[Size]:
-    """Returns the sums of terms that share names."""
+    """Returns sums that add up to the size and share no names."""
     parts: list[Size] = []
     for term in size.terms:
         own = Size((term,))
@@ -341,8 +343,8 @@ class Quotient:
         return self.whole.names
 
     def period(self, name: str) -> int:
-        """Returns a period: for all values of the name that have the same remainder by this period,
-        the quotient is a polynomial.
+        """Returns a period p: for values of the name with the same remainder modulo p, the quotient
+        is a polynomial.
         """
         inner = self.whole.period(name)
         if inner > 1:
@@ -376,22 +378,19 @@ def shape_of(sizes: Any) -> Shape:
 
 
 def volume(shape: Shape) -> Size:
-    """Returns the number of elements."""
+    """Returns the number of elements of a shape."""
     return reduce(mul, shape, Size.of(1))
 
 
 def write_shape(shape: Shape) -> str:
-    """Returns a shape in the form of comments: (T, N, 128)."""
+    """Returns a shape as text, such as (T, N, 128)."""
     return f"({', '.join(map(str, shape))})"
 
 
 _name_of = cache(str)
-"""A dtype's name; NumPy creates the string again each time."""
 
 LodName = str
-"""The name of a level; two ragged values share their offsets if the names of their levels are
-equal.
-"""
+"""The name of a LoD level; ragged values with equal names share the offsets of the level."""
 
 _MOST_NUMBERS = 64
 """Maximum length of a vector of integers whose values are known: such a vector describes a shape or
@@ -403,8 +402,7 @@ Numbers = Size | tuple[Size, ...]
 
 @dataclass(frozen=True)
 class Type:
-    """The dtype by NumPy's name, the shape of the data, and the LoD levels from the outermost; None
-    is unknown.
+    """A value's dtype (NumPy's name), shape, and LoD levels from the outermost; None means unknown.
 
     The shape of a ragged value is the shape of its steps, (W, ...). A single size may also be
     unknown. ``lod`` is () for a dense value. ``value`` holds the integers of a scalar or short
@@ -470,8 +468,8 @@ def dense(dtype: str | None, shape: Iterable[Any] | None) -> Type:
 
 
 def evaluate(dtype: str | None, sizes: Any) -> Type:
-    """Returns the type of integers: of a scalar or a vector, whose elements are numbers
-    or `Size`.
+    """Returns the type of an integer scalar or vector with its ``value``; elements are numbers or
+    `Size`.
     """
     array = np.asarray(sizes)
     out = dense(dtype, array.shape)
@@ -510,12 +508,12 @@ def lod_names(name: str, depth: int) -> tuple[LodName, ...]:
 
 
 def words_of(lod: tuple[LodName, ...]) -> Size:
-    """Returns the number of steps of all sequences under a LoD."""
+    """Returns the named size for the total number of steps of values with this LoD."""
     return Size.of(f"{lod[-1]}.words")
 
 
 def counts_of(found: Type) -> tuple[Size, ...]:
-    """Returns the number of sequences in each LoD level of a value, from the outermost."""
+    """Returns the named sizes for the number of sequences in each LoD level, from the outermost."""
     return tuple(Size.of(f"{level}.count") for level in found.lod or ())
 
 

@@ -74,11 +74,11 @@ class RnnWeights(Immutable):
         peephole: Array | None = None,
         projection: Array | None = None,
     ) -> RnnWeights:
-        """Returns weights from arrays in other layouts: layer (L, D, G, O, I) and iter in ldgoi,
-        projection in ldoi.
+        """Returns weights from layer (L, D, G, O, I), iter (L, D, G, O, R) and projection (L, D, R,
+        O).
 
-        The projection is (L, D, R, O) in that layout; bias and peephole are the same in both.
-        Raises `ShapeError` naming the array.
+        oneDNN calls these layouts ldgoi and ldoi; bias and peephole are not reordered. Raises
+        `ShapeError` naming the array.
         """
 
         def turn(array: Any) -> Any:
@@ -142,8 +142,8 @@ class RnnWeights(Immutable):
 
     @classmethod
     def join(cls, parts: Sequence[RnnWeights], axis: int) -> RnnWeights:
-        """Returns layers (axis 0) or directions (axis 1) as one. Raises `ShapeError` naming an
-        array.
+        """Returns the joined weights of layers (axis 0) or directions (axis 1). Raises `ShapeError`
+        naming an array that does not fit.
         """
         if len(parts) == 1:
             return parts[0]
@@ -185,11 +185,11 @@ def shapes_of(spec: RnnSpec) -> dict[str, tuple[int, ...] | None]:
 
 
 class Layers(tuple[RnnWeights, ...]):
-    """One-layer weights (1, D, ...) for each layer of a stack, checked."""
+    """The checked weights of a stack: one `RnnWeights` (1, D, ...) for each layer."""
 
     @cached_property
     def packed(self) -> dict[Any, Any]:
-        """The packed weights of backends, by the backend's own key, for reuse."""
+        """A cache for the packed weights of backends, which choose the keys."""
         return {}
 
 
@@ -199,9 +199,9 @@ Weights = RnnWeights | Sequence[RnnWeights]
 def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
     """Returns the weights of each layer of a stack, checked.
 
-    A list holds the layers one by one, which may differ in their input sizes. One `RnnWeights` of L
-    > 1 layers has one input size, which must equal the output size of a layer. Raises `ShapeError`,
-    and `UnsupportedError` for weights that are not finite.
+    The layers of a list may differ in their input sizes. One `RnnWeights` of L > 1 layers has one
+    input size, which must equal the output size of a layer. Raises `ShapeError`, and
+    `UnsupportedError` for weights that are not finite.
     """
     for one in (weights,) if isinstance(weights, RnnWeights) else weights:
         if one.infinite:
@@ -234,7 +234,7 @@ def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
 
 
 class Scale(NamedTuple):
-    """Maps x to a byte q = x * factor + shift, rounded to the nearest, ties to even, and saturated.
+    """A map from x to a byte q = x * factor + shift, rounded half to even, and saturated.
 
     This is oneDNN's data scale and shift (RNN developer guide, rnn_data_qparams). QuantizeLinear
     has the scale 1 / factor and the zero point ``shift``.
@@ -252,10 +252,10 @@ UNIT: Final = Scale(127.0, 128.0)
 class PartScales(Immutable):
     """The scales of one layer in one direction; None: the kernel computes them from the values.
 
-    ``data``: of the input; ``state``: of h, or of the projected h if there is a projection. Weights
-    are int8 w * factor, by output channel: ``layer`` and ``iter`` (G, O), ``projection`` (R,),
-    float32. Raises `ShapeError` for a scale that is not positive and finite, and for a shift that
-    is not an integer from 0 to 255.
+    ``data`` is the scale of the input. ``state`` is the scale of h, after the projection if there
+    is one. The other fields hold one float32 factor for each output channel, so that w * factor is
+    int8: ``layer`` and ``iter`` (G, O), ``projection`` (R,). Raises `ShapeError` for a scale that
+    is not positive and finite, and for a shift that is not an integer from 0 to 255.
     """
 
     data: Scale | None = None
@@ -301,15 +301,15 @@ NO_SCALES: Final = PartScales()
 
 
 def own_factors(matrix: Array, axis: int) -> Array:
-    """Returns 127 / the largest magnitude along an axis, as float32; kernels use this factor for
-    each column.
+    """Returns 127 / max |matrix| along an axis as float32, the factors that kernels use for
+    weights.
     """
     largest = np.abs(matrix).max(axis=axis, initial=1e-30)
     return np.asarray(127 / largest, np.float32)
 
 
 class PartViews(NamedTuple):
-    """The weights of one layer in one direction in a framework's memory, which each call reads.
+    """Views of one layer's weights in one direction in a framework's memory; each call reads them.
 
     ``input`` and ``recurrent``: for each gate in oneDNN's order a view (I, O) or (R, O); the views
     of a matrix have the same strides. ``bias``: for each row of the canonical bias the arrays (O,)
@@ -324,11 +324,12 @@ class PartViews(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LayerPrecision(Immutable):
-    """How a recurrent node computes: ``dtype``: see `Session`, "" for the session's own.
+    """The precision in which a recurrent node computes.
 
-    ``parts``: in u8 the scales of each layer and direction, in the order of `ir.rnn.parts`; () if
-    the kernel finds all of them. The scales belong to the node's inputs and weights: a pass that
-    changes one of these drops the precision or refuses.
+    ``dtype``: as in `Session`; "" means the session's own. ``parts``: for u8 the scales of each
+    layer and direction, in the order of `ir.rnn.parts`; () if the kernel computes all of them. The
+    scales belong to the node's inputs and weights: a pass that changes one of these drops the
+    precision or refuses.
     """
 
     dtype: str = ""
@@ -340,12 +341,12 @@ class LayerPrecision(Immutable):
             raise ShapeError(f"scales: expected only with dtype 'u8', got {self.dtype!r}")
 
     def __bool__(self) -> bool:
-        """Returns whether it sets anything."""
+        """Returns whether the node has a precision of its own."""
         return bool(self.dtype)
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the operands of products are rounded: then the input may not change."""
+        """Whether products round their operands: then passes must not change the layer's input."""
         return self.dtype not in ("", "f32", "f64")
 
     def check(self, spec: RnnSpec) -> None:
@@ -378,7 +379,7 @@ OWN: Final = LayerPrecision()
 
 
 def join(*each: LayerPrecision) -> LayerPrecision | None:
-    """Returns the precision of consecutive parts.
+    """Returns one precision for consecutive parts of a stack.
 
     Returns None if they compute in different dtypes, or if only some of them have scales.
     """

@@ -1,8 +1,7 @@
-"""Operators that a session runs: recurrent layers, and the ONNX operators that run graphs of their
-own.
+"""Operators that only a session runs: recurrent layers, and ONNX's control flow.
 
-Attribute ``body`` is a `Graph`. The inputs of the body are its own inputs, followed by the values
-that it reads from outside.
+Loop, Scan and If have `Graph` attributes. The inputs of such a body are its own inputs, followed by
+the outer values that it reads.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from onernn.ir.weights import OWN, RnnWeights
 from onernn.ops import row_rules
 from onernn.ops.growth import elements, no_new_bytes
 
-_ROUNDS = 4  # rounds after which unsettled types of carried values become unknown
+_ROUNDS = 4  # after so many rounds of inference, state types that still change become unknown
 
 
 def _outputs(body: Any, types: list[Type]) -> list[Type]:
-    """Returns the types of a body's outputs; sizes and offsets made inside the body have no name
-    outside.
+    """Returns the types of a body's outputs; sizes and offsets that arise inside the body become
+    unknown.
     """
     inputs = {value.name: each for value, each in zip(body.inputs, types, strict=True)}
     result = body.infer_types(inputs)
@@ -50,7 +49,7 @@ def _outside(x: Type, names: frozenset[str]) -> Type:
 
 
 def join_types(a: Type, b: Type) -> Type:
-    """Returns the type that holds for values of both types."""
+    """Returns the type of a value that has one of two types: parts that differ are unknown."""
     shape = None
     if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
         shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
@@ -75,16 +74,18 @@ def _branches(context: Context, condition: Type, *values: Type) -> tuple[Type, .
 def if_(
     condition: Array, *taken: Any, then_branch: Graph, else_branch: Graph, then_taken: int
 ) -> None:
-    """Runs one of two graphs; the first ``then_taken`` values are inputs of the first graph."""
+    """Runs one of two graphs; the first ``then_taken`` values are inputs of ``then_branch``."""
 
 
-# Plans write control flow with these marks among the operators of branches and loops (see
-# `onernn.engine.flattening`). The first output of Then and Else stands for the condition; a branch
-# whose mark is ``refused`` ends the call.
+# A plan is a flat list of operators, in which the following ones mark the begin and end of branches
+# and loops (see `onernn.engine.flattening`). The first output of Then and Else is the condition; a
+# branch whose mark is ``refused`` ends the call.
 
 
 def _of_any_value(types: Sequence[Type]) -> tuple[Type, ...]:
-    """Returns the types of values that differ between branches, or between turns of a loop."""
+    """Returns the types without their ``value``, which may differ between branches or
+    iterations.
+    """
     return tuple(replace(each, value=None) for each in types)
 
 
@@ -97,7 +98,6 @@ def _else(_: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
 
 
 def _end_if(context: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
-    """Returns the types of both branches joined: sizes that differ are known only during a call."""
     values = _of_any_value(values)
     if context.attrs.gives != "both":
         return values
@@ -137,15 +137,11 @@ def end_if(condition: Array, *given: Any, gives: str = "both") -> None:
 
 
 def _repeat(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
-    """Returns the types of the turn's number, of the flag that continues the loop, and of the
-    passed values.
-    """
     states = _of_any_value(values[: context.attrs.states])
     return (Type("int64", (), (), context.fresh("turn")), Type("bool", (), ()), *states)
 
 
 def _again(context: Context, turn: Type, going: Type, more: Type | None, *values: Type) -> Any:
-    """Returns the types of the last states and of the stacked results of all turns."""
     attrs, count = context.attrs, context.attrs.states
     gathered = values[2 * count : 2 * count + len(attrs.axes)]
     turns = (
@@ -163,18 +159,17 @@ def repeat(
     states: int,
     scanned: tuple[int, ...] = (),
 ) -> None:
-    """Begins a turn of a loop. ``scanned``: the axes along which the inputs after the states are
-    read.
+    """Begins an iteration of a loop. ``scanned``: for each input after the states, the axis that
+    the loop iterates over.
     """
 
 
 @op("Element", type=lambda context, x, _: _element(x, context.attrs.axis), **_MARK)
 def element(x: Any, turn: Array, *, axis: int = 0, backwards: int = 0) -> None:
-    """Reads element ``turn`` along an axis, counted from the end if ``backwards`` is set."""
+    """Returns element ``turn`` of x along an axis; counts from the end if ``backwards`` is set."""
 
 
 def _found_size(context: Context, x: Type) -> Type:
-    """Returns the type; if its value is one unknown integer, the value gets a new name."""
     if x.value is not None or x.counts not in ((), (1,)) or x.shape is None:
         return x
     size = context.fresh("number")
@@ -183,7 +178,9 @@ def _found_size(context: Context, x: Type) -> Type:
 
 @op("FoundSize", type=_found_size, **_MARK)
 def found_size(x: Array) -> None:
-    """Lets shapes use as a size an integer whose value is known only when the model runs."""
+    """Returns x; its integer gets a name, which shapes use as a size although only a run knows
+    it.
+    """
 
 
 @op("Again", type=_again, **_MARK)
@@ -198,15 +195,16 @@ def again(
     along: int | None = None,
     operators: int = 1,
 ) -> None:
-    """Ends a turn of a loop; ``more``: whether another turn follows. ``operators``: the number of
-    operators per turn.
+    """Ends an iteration of a loop; ``more``: whether another one follows. ``operators``: the number
+    of operators per iteration.
 
-    ``given``: the states of this turn and of the next one, the gathered and the scanned values.
+    ``given``: the states of this iteration, the states of the next one, the gathered values, and
+    the scanned values.
     """
 
 
 def _settle(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
-    """Returns the types of the body's inputs in any turn, and of its outputs after the states."""
+    """Returns types for all iterations: of the body's inputs, and of the outputs after states."""
     states = [*_of_any_value(states)]
     for _ in range(_ROUNDS):
         result = _outputs(body, [*front, *states, *rest])
@@ -228,9 +226,9 @@ def _stack(element: Type, axis: int, count: Size | None) -> Type:
 class Turns(NamedTuple):
     """A Loop or a Scan: a graph that runs repeatedly.
 
-    ``front``: how many inputs come before the states, 2 (the limit and the condition) or 0.
-    ``states``: how many values each turn passes to the next one. Axes and directions (1: backwards)
-    of the scanned values, and of the gathered values.
+    ``front``: the number of inputs before the states: 2 (limit and condition) or 0. ``states``: the
+    number of values that each iteration passes to the next one. The other fields are the axes and
+    directions (1: backwards) of the scanned inputs and of the gathered outputs.
     """
 
     body: Graph
@@ -243,7 +241,7 @@ class Turns(NamedTuple):
 
     @classmethod
     def of(cls, attrs: Any) -> Turns:
-        """Returns the turns of a node with these attributes."""
+        """Returns the record of a Loop or Scan with these attributes."""
         if "carried" not in vars(attrs):
             axes, outputs = attrs.input_axes, attrs.output_axes
             directions = attrs.input_directions, attrs.output_directions
@@ -253,20 +251,21 @@ class Turns(NamedTuple):
 
     @property
     def skip(self) -> int:
-        """The number of the body's outputs before the states: they say whether a further turn
-        follows.
+        """The number of the body's outputs before the states: 1, the condition, for a Loop;
+        otherwise 0.
         """
         return min(self.front, 1)
 
     def parts(self, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
-        """Divides inputs into the front, the first states, the scanned values, and the rest."""
+        """Returns a node's inputs in four groups: before the states, initial states, scanned
+        values, outer values.
+        """
         begin = self.front + self.states
         end = begin + len(self.input_axes)
         return values[: self.front], values[self.front : begin], values[begin:end], values[end:]
 
 
 def _inside(turns: Turns, values: Sequence[Type]) -> Any:
-    """Returns the types of the body's inputs in any turn, and of its outputs after the states."""
     front, states, scanned, rest = turns.parts(values)
     elements = [_element(each, axis) for each, axis in zip(scanned, turns.input_axes, strict=True)]
     own = [dense("int64", ()), dense("bool", ())][: len(front)]
@@ -297,7 +296,7 @@ _TURNS |= {"growth": no_new_bytes, "rows": row_rules.turns}
 
 @op("Loop", **_TURNS)
 def loop(most: Array | None, going: Array | None, *values: Any, body: Graph, carried: int) -> None:
-    """Runs a graph repeatedly; every turn passes ``carried`` of the values to the next turn."""
+    """Runs a graph repeatedly; every iteration passes ``carried`` values to the next one."""
 
 
 @op("Scan", **_TURNS)
@@ -318,7 +317,7 @@ def scan(
 def scan_attributes(
     body: Graph, states: int, scanned: int = 1, *, backwards: int = 0
 ) -> dict[str, Any]:
-    """Returns the attributes of a Scan along axis 0 of all that it scans and collects."""
+    """Returns the attributes of a Scan that scans and collects along axis 0."""
     collected = len(body.outputs) - states
     return {
         "body": body,
@@ -332,7 +331,9 @@ def scan_attributes(
 
 
 def types_inside(node: Node, name: str, types: Sequence[Type | None]) -> list[Type]:
-    """Returns the types of a body's inputs, in any turn, if the node's inputs have ``types``."""
+    """Returns the types of a body's inputs in every iteration if the node's inputs have
+    ``types``.
+    """
     if node.op == "If":
         first = 1 + (node.attrs.then_taken if name == "else_branch" else 0)
         return [each or UNKNOWN for each in types[first:]][: len(node.attrs.__dict__[name].inputs)]
@@ -341,7 +342,6 @@ def types_inside(node: Node, name: str, types: Sequence[Type | None]) -> list[Ty
 
 
 def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type, ...]:
-    """Returns the types of y, h, c (if the cell has one), and of the cell state of every step."""
     spec = context.attrs.spec
     weights = context.attrs.weights
     first = weights if isinstance(weights, RnnWeights) else weights[0]
@@ -371,7 +371,7 @@ def _layer_types(context: Context, x: Type, *states: Type | None) -> tuple[Type,
 
 
 def _batch_layer(m: Any, node: Node) -> None:
-    """Adds a recurrent layer whose batch has all rows, or the sequences of all rows."""
+    """Adds one recurrent layer for all rows: its batch contains the sequences of every row."""
     rnn = Recurrent.of(node)
     lod = m.graph.types[rnn.x].lod
     if lod is None or (lod and rnn.x not in m.mapped):
@@ -402,9 +402,6 @@ def _batch_layer(m: Any, node: Node) -> None:
 
 
 def _layer_bytes(node: Node, x: Any, *_: Any) -> int:
-    """Returns the bytes of the outputs of all steps, of their cell states if asked for, and of the
-    final states.
-    """
     spec = node.attrs.spec
     words, sentences = (
         (len(x.data), len(x))

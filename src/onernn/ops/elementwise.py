@@ -1,10 +1,10 @@
-"""ONNX operators that work element by element, by name and meaning, and their expressions.
+"""ONNX operators that work element by element, and the expressions that define them.
 
-An expression is (function, arguments...): an integer is the position of an input, a tuple is an
-expression, and a float, after these, is a literal. Types, NumPy, plans and generated code read the
-same expression. This module has the NumPy code of each function; `kernels/formulas.hpp` has the C++
-code. The formulas follow the ONNX operator specification. An output has the dtype of its input,
-unless the operator says otherwise.
+An expression is a tuple (function, arguments...). An argument is an integer, the index of an input;
+another expression; or, after these, a float, a literal. Type rules, NumPy code, plans and generated
+code use the same expression. This module has the NumPy code of each function;
+`kernels/formulas.hpp` has the C++ code. The formulas follow the ONNX operator specification. An
+output has the dtype of its input, unless the operator says otherwise.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Expression = int | float | tuple[Any, ...]
 
 
 class Formula(NamedTuple):
-    """A function of elements. ``kinds``: the types that C++ supports: "f"loats, "i"ntegers,
-    "b"ooleans.
+    """A function of elements. ``kinds``: the types that its C++ code supports: "f"loats,
+    "i"ntegers, "b"ooleans.
     """
 
     kinds: str
@@ -41,7 +41,9 @@ class Formula(NamedTuple):
 
 
 def compare(by: Any, a: Array, b: Array) -> Any:
-    """Compares arrays. Raises `ShapeError` for sizes whose order only a run knows."""
+    """Returns ``by(a, b)`` of numbers or sizes. Raises `ShapeError` if only a run knows the order
+    of two sizes.
+    """
     if object not in (a.dtype, b.dtype):
         return by(a, b)
     apart = np.asarray(a - b, object)
@@ -53,8 +55,8 @@ def compare(by: Any, a: Array, b: Array) -> Any:
 
 
 def _divide(a: Array, b: Array) -> Array:
-    """Divides; quotients of integers are rounded towards zero, the same as in C."""
-    if a.dtype == object:  # sizes: whole quotients only
+    """Returns a / b; quotients of integers are rounded towards zero, the same as in C."""
+    if a.dtype == object:  # symbolic sizes: only exact quotients
         return a // b
     if a.dtype.kind not in "iu":
         return a / b
@@ -100,9 +102,10 @@ def _hard_swish(x: Array) -> Any:
 
 
 def _quotient(bound: float, above: list[float], below: list[float]) -> Callable[[Array], Array]:
-    """Returns Eigen's quotient of polynomials for an odd function: ONNX Runtime's on x86-64.
+    """Returns Eigen's approximation of an odd function, a quotient of polynomials; ONNX Runtime
+    uses it on x86-64.
 
-    The highest power comes first. Eigen fuses products and sums of float32; here they are computed
+    The highest power comes first. Eigen fuses products and sums of float32; this code computes them
     in float64.
     """
 
@@ -208,7 +211,7 @@ TRUE_OR_FALSE = ("is_nan", "equal", "less", "less_or_equal", "both", "either", "
 """Functions whose results are true or false."""
 
 BETWEEN_HALVES = {"widened": "float32", "halved": "float16"}
-"""Functions from float16 and to it, with the types of their results."""
+"""The conversions from and to float16, with the dtypes of their results."""
 
 
 def evaluate(expression: Expression, values: Sequence[Array]) -> Array:
@@ -244,7 +247,7 @@ def functions_of(expression: Expression) -> set[str]:
 
 
 def substitute(expression: Any, places: Any) -> Any:
-    """Returns the expression with its inputs replaced by expressions or places."""
+    """Returns the expression with ``places[i]`` in place of input i."""
     if isinstance(expression, tuple):
         function, *arguments = expression
         return (function, *(substitute(each, places) for each in arguments))
@@ -252,7 +255,7 @@ def substitute(expression: Any, places: Any) -> Any:
 
 
 def again(function: str, first: Expression, *rest: Expression) -> Expression:
-    """Extends a function of two arguments to any number, from left to right."""
+    """Returns the expression that applies a function of two arguments from left to right."""
     result = first
     for each in rest:
         result = (function, result, each)
@@ -265,9 +268,10 @@ Place = int
 
 
 def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:
-    """Adds an operator whose function returns an expression of its inputs; absent ones are None.
+    """Returns a decorator that adds an operator; the decorated function returns its expression.
 
-    Types, the NumPy formula and plans follow from the expression; ``more``: as `op` takes it.
+    The function gets the indices of the inputs, None for an absent one. ``more``: arguments of
+    `op`.
     """
 
     def register(meaning: Meaning) -> Meaning:
@@ -297,7 +301,7 @@ def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:
 
 
 def _functions(names: str, **more: Any) -> Callable[[Callable[[str], Meaning]], None]:
-    """Adds operators that are one function each: "Operator=function ..."."""
+    """Returns a decorator that adds one operator for each "Operator=function" in ``names``."""
 
     def register(meaning: Callable[[str], Meaning]) -> None:
         for name, function in (each.split("=") for each in names.split()):
@@ -317,7 +321,7 @@ def _of_one(function: str) -> Meaning:
 
 @_functions("Tanh=tanh Sigmoid=sigmoid")
 def _squash(function: str) -> Meaning:
-    """Returns an operator whose attribute ``rational=1`` asks for the same bits as in ONNX
+    """Returns an operator whose attribute ``rational=1`` selects the same bits as in ONNX
     Runtime.
     """
 
@@ -428,7 +432,7 @@ def cast(x: Array, *, to: str) -> Array:
 
 
 def _batch_cast(m: Any, node: Node) -> None:
-    """Adds the node of all rows: only the dtype of the second input counts."""
+    """Adds the node for all rows; the node uses only the dtype of its second input."""
     if node.inputs[0] in m.mapped:
         m.add_mapped(node, node.inputs)
     else:
@@ -471,4 +475,4 @@ def gate_layout(gates: Array, *, layout: Any) -> Array:
 FLOATING = {"ArgMax": "ReduceMax", "ArgMin": "ReduceMin", "Cast": "Identity"} | dict.fromkeys(
     ("Greater", "GreaterOrEqual", "Less", "LessOrEqual"), "Add"
 )
-"""Operators of the same shapes through which NaN goes, in place of those that decide."""
+"""For operators whose results hide NaN: operators with the same shapes that pass NaN on."""

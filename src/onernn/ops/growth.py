@@ -1,6 +1,6 @@
-"""The bytes that an operator's results may take, computed from their types before it runs.
+"""Bounds for the bytes of an operator's results, computed before the operator runs.
 
-If the size depends on data, the operator's own module has the bound.
+If the size depends on data, the operator's own module computes the bound.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _MANY = 32
 
 
 def results(node: Node, *values: Any) -> int:
-    """Returns the bytes of the results, by the operator's type rule, and its ``scratch``.
+    """Returns the bytes of the results, by the operator's type rule, plus its ``scratch``.
 
-    For types that only a run knows: the bytes of the largest input.
+    A result whose shape only a run knows counts as the bytes of the largest input.
     """
     operator, most = OPERATORS[node.op], largest_input(node, *values)
     try:
         given = (None if value is None else type_of(value) for value in values)
         result = operator.type(Context(node, Sizes()), *given)
-    except FAILURES:  # so will the run
+    except FAILURES:  # the run fails as well
         result = ()
     total = 0
     for each in result if isinstance(result, tuple) else (result,):
@@ -48,32 +48,36 @@ def largest_input(_: Node, *values: Any) -> int:
 
 
 def wide(_: Node, *values: Any) -> int:
-    """Returns the elements of the largest input in eight bytes each, and their positions."""
+    """Returns 16 bytes for each element of the largest input: eight for a copy, eight for an
+    index.
+    """
     return 16 * max(elements(data_of(value).shape) for value in values if value is not None)
 
 
 def no_new_bytes(*_: Any) -> int:
-    """Returns 0, for operators that return views or few numbers, or ask the budget themselves."""
+    """Returns 0: for operators that return views or few numbers, or that ask the budget
+    themselves.
+    """
     return 0
 
 
 def elements(sizes: Iterable[Any]) -> int:
-    """Returns the number of elements; an empty axis counts as 1, because a sum over it keeps the
-    others.
+    """Returns the number of elements; an empty axis counts as 1, because a sum over it is not
+    empty.
     """
     return math.prod(max(int(size), 1) for size in sizes)
 
 
 def word_bytes(x: Any) -> int:
-    """Returns the bytes of one step."""
+    """Returns the bytes of one step of x."""
     data = data_of(x)
     return elements(data.shape[1:]) * data.dtype.itemsize
 
 
 def product_of_sizes(values: Iterable[Any]) -> int:
-    """Returns a bound of the bytes of results whose size no number among the values decides.
+    """Returns a bound for the bytes of results whose shapes do not depend on the values' content.
 
-    It is 0 if an input is empty: then the other sizes decide.
+    Returns 0 if an input is empty: then the product does not bound the result.
     """
     product = 16
     for value in values:
@@ -83,7 +87,10 @@ def product_of_sizes(values: Iterable[Any]) -> int:
 
 
 def product_with_numbers(values: Sequence[Any]) -> int:
-    """Returns the bound of `product_of_sizes` times integers among the values; 0 if many are."""
+    """Returns a bound for results whose shapes depend on integers in the values.
+
+    Returns 0 if an input has more than `_MANY` integers.
+    """
     product = product_of_sizes(values)
     for value in values:
         if value is not None and (array := data_of(value)).dtype.kind in "iu":

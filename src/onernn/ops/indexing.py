@@ -75,7 +75,7 @@ def _gather_paths(attrs: Any, table: Type, indices: Type) -> list[Path]:
     batched=_batch_gather,
 )
 def gather(table: Any, indices: Any, *, axis: Axis = 0, non_negative: bool = False) -> Any:
-    """Takes entries; along the steps of a ragged table the result is ragged like the indices."""
+    """Returns entries of the table; along axis 0, the result has the offsets of ragged indices."""
     data, chosen = data_of(table), data_of(indices)
     _check_indices(non_negative, chosen, data.shape[axis])
     out = np.take(data, chosen, axis=axis)
@@ -149,7 +149,7 @@ def _pad(
 
 
 def _around(_: Any, x: Type, pads: Type, value: Any = None, axes: Type | None = None) -> Any:
-    """Returns (axis, before, after) of each axis with pads; None if only a run knows the pads."""
+    """Returns (axis, before, after) for each padded axis; None if only a run knows the pads."""
     chosen = range(rank_of(x)) if axes is None else integers(axes)
     if pads.numbers is None or chosen is None:
         return None
@@ -185,7 +185,7 @@ def pad(
     *,
     mode: str = "constant",
 ) -> Array:
-    """Adds elements around the axes; negative pads cut."""
+    """Adds elements at both ends of the axes; negative pads cut elements off."""
     chosen = [axis % x.ndim for axis in (range(x.ndim) if axes is None else axes.tolist())]
     if len(pads) != 2 * len(chosen):
         raise ShapeError(f"pads {pads.tolist()}: expected two for each of {len(chosen)} axes")
@@ -214,7 +214,7 @@ def pad(
     paths=lambda attrs, x, _: [*over(x, (attrs.time_axis,)), [attrs.batch_axis]],
 )
 def reverse_sequence(x: Array, lengths: Array, *, time_axis: int = 0, batch_axis: int = 1) -> Array:
-    """Reverses the first steps of each sequence; steps after its length stay."""
+    """Reverses the first ``lengths[n]`` steps of each sequence n; its later steps stay."""
     time, batch = time_axis, batch_axis
     if {time, batch} != {0, 1}:
         raise ShapeError(f"expected time and batch as the first axes, got {time} and {batch}")
@@ -253,7 +253,7 @@ def _one_hot_paths(attrs: Any, indices: Type, *_: Type) -> list[Path]:
     paths=_one_hot_paths,
 )
 def one_hot(indices: Any, depth: Array, values: Array, *, axis: Axis = -1) -> Any:
-    """Returns rows of ``values`` (off, on): all off for an index outside [-depth, depth)."""
+    """Returns ``values`` (off, on) for each class: all off for an index outside [-depth, depth)."""
     chosen, count = data_of(indices), int(depth.reshape(-1)[0])
     if count < 0:
         raise ShapeError(f"depth={count}: expected 0 or more")
@@ -298,8 +298,8 @@ _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.m
 
 
 def _inside(indices: Array, sizes: Array | int) -> Array:
-    """Returns the indices, counted from the front. Raises `ShapeError` for indices outside of
-    [-size, size).
+    """Returns the indices as numbers from 0 on; negative ones count from the end. Raises
+    `ShapeError` for indices outside of [-size, size).
     """
     if indices.dtype.kind not in "iu":
         raise ShapeError(f"indices: expected integers, got {indices.dtype}")
@@ -311,8 +311,8 @@ def _inside(indices: Array, sizes: Array | int) -> Array:
 
 
 def _update(reduction: str, out: Array, places: Any, updates: Array) -> None:
-    """Writes updates to their places. If several updates have the same place, the last one stays,
-    the same as in ONNX Runtime.
+    """Writes updates to ``out[places]``. If ``reduction`` is "none", the last update of an element
+    stays, the same as in ONNX Runtime.
     """
     if updates.dtype != out.dtype:
         raise ShapeError(f"updates: expected {out.dtype}, the dtype of data, got {updates.dtype}")

@@ -1,4 +1,4 @@
-"""ONNX operators that multiply matrices, by name and meaning."""
+"""ONNX operators that multiply matrices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from onernn.ops.rules import Sizes, broadcast, common
 
 
 def product_shape(context: Context, a: Type, b: Type) -> Sizes | None:
-    """Returns the shape of a product; a vector is a row as the first factor, else a column."""
+    """Returns the shape of a product, in which a vector ``a`` is a row and a vector ``b`` is a
+    column.
+    """
     if a.shape is None or b.shape is None:
         return None
     is_matrix = len(b.shape) > 1
@@ -32,13 +34,13 @@ def batch_product(m: Any, node: Node) -> None:
     if vectors or not m.mapped.isdisjoint(others):
         reason = "multiplies by a vector that differs between the rows of a batch"
         raise m.make_error(node, f"{reason}: expected matrices of 2 axes or more")
-    wide = 1 if ranks[0] == 1 else max(ranks)  # (F, K) @ (K, M)
+    wide = 1 if ranks[0] == 1 else max(ranks)  # the vectors of all rows become a matrix
     m.add_mapped(node, (m.widen(node, a, wide), m.widen(node, b, wide), *others))
 
 
 def product_paths(_: Any, a: Type, b: Type, *zeros: Type | None) -> list[Path]:
-    """Returns the paths of stacks of matrices, and of zero points: one per row of a, or one per
-    column of b.
+    """Returns the paths of two stacks of matrices, and of their zero points: one per row of a, one
+    per column of b.
     """
     first, second = rank_of(a), rank_of(b)
     stacks = max(first, second, 2) - 2
@@ -55,7 +57,7 @@ def product_paths(_: Any, a: Type, b: Type, *zeros: Type | None) -> list[Path]:
     batched=batch_product,
 )
 def matmul(a: Array, b: Array) -> Array:
-    if a.ndim > 2 and b.ndim == 2 and a.size:  # one product, where NumPy makes one a matrix
+    if a.ndim > 2 and b.ndim == 2 and a.size:  # one product; NumPy would make one per matrix
         return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
     return a @ b
 
@@ -110,7 +112,6 @@ def gemm(
 
 
 def _terms(equation: str) -> tuple[list[str], str]:
-    """Returns the letters of each factor, and of the result."""
     given, arrow, result = equation.replace(" ", "").partition("->")
     if not arrow:
         single = sorted(letter for letter in set(given) - set(",.") if given.count(letter) == 1)
@@ -144,7 +145,6 @@ def _einsum_type(context: Context, *factors: Type) -> Type:
 
 
 def _batch_einsum(m: Any, node: Node) -> None:
-    """Adds the Einsum of all rows: in it one more letter comes first."""
     terms, result = _terms(node.attrs.equation)
     from string import ascii_letters  # compiles a pattern
 
@@ -158,7 +158,6 @@ def _batch_einsum(m: Any, node: Node) -> None:
 
 
 def _einsum_paths(attrs: Any, *_: Type) -> list[Path] | None:
-    """Returns the paths by letters; None if axes have no letters."""
     if "." in attrs.equation:
         return None
     terms, result = _terms(attrs.equation)

@@ -1,4 +1,4 @@
-"""Operators on quantized values: q stands for (q - zero point) * scale.
+"""Operators on quantized values: an integer q stands for (q - zero point) * scale.
 
 The formulas follow the ONNX operator specification. Sums of products are exact 32-bit integers.
 """
@@ -27,11 +27,10 @@ from onernn.ops.reducing import as_column
 from onernn.ops.windows import conv
 
 _EXACT = 256
-"""The number of products of two nine-bit numbers whose sum float32 holds exactly."""
+"""float32 holds the sum of so many products of two nine-bit integers exactly."""
 
 
 def _is_single(values: Array) -> bool:
-    """Returns whether scales or zero points are one value for all elements, () or (1,)."""
     return values.size == 1 and values.ndim < 2
 
 
@@ -39,7 +38,8 @@ def _check_parameters(x: Array, scale: Array, zero: Array | None, of: Array | No
     """Raises `ShapeError` for wrong scales, and for zero points whose dtype differs from the dtype
     of ``of``.
 
-    ONNX Runtime takes one number as () or (1,), and its quantizer writes both side by side.
+    A single scale or zero point is () or (1,): ONNX Runtime takes both, and its quantizer mixes
+    them.
     """
     if scale.dtype.kind != "f" or not (np.isfinite(scale) & (scale != 0)).all():
         raise ShapeError(f"scale {scale.tolist()!s:.60}: expected finite floats other than 0")
@@ -52,7 +52,9 @@ def _check_parameters(x: Array, scale: Array, zero: Array | None, of: Array | No
 
 
 def _along(axis: int, x: Array, values: Array) -> Array:
-    """Returns scales or zero points stretched over x: one for all, or one per slice of ``axis``."""
+    """Returns scales or zero points in a shape that broadcasts with x: one for all elements, or one
+    per slice of ``axis``.
+    """
     if _is_single(values):
         return values.reshape(())
     if values.ndim != 1:
@@ -67,7 +69,9 @@ def _along(axis: int, x: Array, values: Array) -> Array:
 
 
 def round_scaled(x: Array, scale: Array, zero: Array) -> Array:
-    """Returns x / scale, rounded half to even, plus the zero point, in the range of its dtype."""
+    """Returns x / scale, rounded half to even, plus the zero point, clipped to the zero point's
+    dtype.
+    """
     if np.isnan(x).any():
         raise ShapeError("x: expected values without NaN, which has no quantized value")
     bounds = np.iinfo(zero.dtype)
@@ -77,7 +81,6 @@ def round_scaled(x: Array, scale: Array, zero: Array) -> Array:
 
 
 def _scale_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
-    """Returns the paths of x, and of scales and zero points: one for all, or along one axis."""
     single = [[at_axis(attrs.axis, rank_of(x))] * (rank_of(each) == 1) for each in others]
     return [*over(x, ()), *single]
 
@@ -119,11 +122,11 @@ def dequantize_linear(
 
 
 def parameters(low: Array, high: Array) -> tuple[Array, Array]:
-    """Returns (scales, zero points) with which unsigned bytes hold ranges: both are float32, zero
-    points are whole.
+    """Returns the (scales, zero points) by which uint8 holds the ranges from ``low`` to ``high``.
 
-    0 is in each range. A range that is not finite has the scale NaN. A range without width, or with
-    a width too small for a float32 scale, has the scale 1.
+    Both are float32; zero points have integer values. Each range must contain 0. A range that is
+    not finite has the scale NaN. A range without width, or with a width too small for a float32
+    scale, has the scale 1.
     """
     steps = (high - low) / np.float32(255)
     scale = np.where(steps > 0, steps, np.float32(1))
@@ -151,8 +154,8 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
 
 
 def _shift(role: str, x: Array, zero: Array | None, column: bool) -> Array:
-    """Returns x minus its zero point: one for all elements, one per row of ``a``, or one per column
-    of ``b``.
+    """Returns x minus its zero points: one for all elements, one per row of ``a``, or one per
+    column of ``b``.
     """
     if x.dtype not in (np.uint8, np.int8):
         raise ShapeError(f"{role}: expected uint8 or int8, got {x.dtype}")
@@ -183,7 +186,7 @@ def exact_product(a: Array, b: Array) -> Array:
 
 
 def _product_growth(node: Node, a: Array, b: Array, *_: Any) -> int:
-    """Returns bytes: three times the sums of 32 bits, and factors in two and in four bytes."""
+    """Returns the bytes of three int32 results, and of the factors as int16 and as float32."""
     return 3 * results(node, a, b) + 6 * (bytes_of(data_of(a)) + bytes_of(b))
 
 
@@ -216,12 +219,14 @@ _CONV = OPERATORS["Conv"]
 def conv_integer(
     attrs: Any, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None
 ) -> Array:
-    """Convolves integers in float64, exact below 2**53. Padding counts as x's zero point."""
+    """Convolves integers in float64, which is exact below 2**53. Padding has the value of x's zero
+    point.
+    """
     if x_zero is not None and x_zero.size != 1:
         raise ShapeError(f"zero point of x {x_zero.shape}: expected one value for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
         w_zero = as_column(w_zero, w.ndim)
-    running().ask(10 * (x.size + w.size))  # without their zero points
+    running().ask(10 * (x.size + w.size))  # as int16 and as float64
     factors = _shift("x", x, x_zero, True), _shift("w", w, w_zero, True)
     sums = conv(attrs, *(each.astype(np.float64) for each in factors))
     return sums.astype(np.int64).astype(np.int32)
@@ -231,13 +236,13 @@ _FUNCTIONS: tuple[tuple[Callable[..., Array], ...], ...] = (
     tuple(function(Activation(name)) for name in ("sigmoid", "tanh")),
     tuple(FORMULAS[f"rational_{name}"].compute for name in ("sigmoid", "tanh")),
 )
-"""Functions of gates: accurate ones, and those with the same bits as in ONNX Runtime."""
+"""(sigmoid, tanh) of gates: first accurate functions, then functions with ONNX Runtime's bits."""
 
 
 class Quantized(NamedTuple):
-    """8-bit values without their zero point, and their step sizes.
+    """Integers of 8 bits minus their zero point, ``whole``, and their scales, ``steps``.
 
-    A matrix of each direction: (D, K, 4*O) in steps of (D, 4*O).
+    For weights, ``whole`` is (D, K, 4*O) and ``steps`` is (D, 4*O).
     """
 
     whole: Array
@@ -245,8 +250,8 @@ class Quantized(NamedTuple):
 
 
 def shift_bytes(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
-    """Returns a matrix minus its zero point. Raises `ShapeError` if the operator does not take this
-    matrix.
+    """Returns a matrix minus its zero point. Raises `ShapeError` for a dtype, shape or scale that
+    the operator does not take.
     """
     if q.dtype not in (np.uint8, np.int8) or zero.dtype != q.dtype:
         raise ShapeError(
@@ -266,9 +271,10 @@ def shift_bytes(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
 
 
 def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Quantized:
-    """Returns x as whole floats with one range along ``axes``; zeros outside of ``inside``.
+    """Returns x quantized to uint8, minus the zero points, as whole floats.
 
-    If a range contains NaN, its step size is NaN.
+    Elements along ``axes`` share a range. Elements outside of the mask ``inside`` count as 0. If a
+    range contains NaN, its scale is NaN.
     """
     x = np.where(inside, x, np.float32(0))
     low, high = x.min(axes, keepdims=True, initial=0), x.max(axes, keepdims=True, initial=0)
@@ -277,7 +283,7 @@ def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Quantized:
 
 
 def lstm_shapes(attrs: Any, x: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
-    """Returns the shapes of the inputs after x (T, N, I), in their order.
+    """Returns the shapes of the LSTM's inputs after x (T, N, I), in their order.
 
     Sizes are numbers or `Size`. Raises `ShapeError` for an unknown direction.
     """
@@ -317,7 +323,6 @@ def _types(context: Context, x: Type, w: Type, r: Type, *_: Type | None) -> tupl
 
 
 def _lstm_paths(attrs: Any, *_: Type | None) -> list[Path]:
-    """Returns the paths of x (T, N, I), lengths and states to Y (T, D, N, O)."""
     rows = None if attrs.together else 2
     return [[None, rows, None], (), (), (), [rows], *[[None, rows, None]] * 2]
 
@@ -355,7 +360,8 @@ def lstm(
     ``together`` does not exist in ONNX: it means one scale for all sequences, the same as in ONNX
     Runtime on one thread. The scale also covers the padding up to the longest sequence, and the
     states of a sequence until the step after its last one, because ONNX Runtime then writes zeros
-    into Y. With ``together=2`` the scale also covers later states, because there is no Y.
+    into Y. With ``together=2`` the scale also covers later states, because the node has no output
+    Y.
     """
     _check(attrs, x, w, r, b, lengths, h, c, p)
     words = max(x.shape[0], 1) * max(x.shape[1], 1)
@@ -399,12 +405,12 @@ def lstm(
 
 
 def recurrence(w: Array, r: Array) -> Recurrence:
-    """Returns the cost of the recurrence's steps."""
+    """Returns the size of the recurrent layer, from which its cost follows."""
     return Recurrence(len(w), w.size + r.size)
 
 
 class _Cell:
-    """One direction's equations; gates in ONNX's order i, o, f, c."""
+    """The LSTM's equations in one direction, with gates in ONNX's order i, o, f, c."""
 
     def __init__(self, attrs: Any, r: Array, steps: Array, b: Array, p: Array | None) -> None:
         self.r, self.steps = r, steps
@@ -418,7 +424,7 @@ class _Cell:
     def step(self, fed: Array, h: Array, c: Array, counts: Array) -> tuple[Array, Array]:
         """Returns the states (h, c) after a step.
 
-        ``counts``: the rows of h that determine the range of the bytes of h.
+        ``counts``: a mask of the rows of h that determine the scale of h.
         """
         row = in_bytes(h, counts, self.axes)
         product = exact_product(row.whole, self.r).astype(np.float32)

@@ -1,6 +1,6 @@
-"""ONNX operators that mix the elements of axes, by name and meaning: reductions and norms.
+"""ONNX operators that combine elements along axes: reductions and norms.
 
-Where opsets differ these are the newest forms: axes come as an input.
+If opsets differ, an operator has its newest form: axes are an input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _highest(dtype: np.dtype[Any]) -> Any:
 
 
 def as_column(values: Array, axes: int) -> Array:
-    """Returns values along the first of so many axes, of size 1 along the others."""
+    """Returns a vector along the first of so many axes; the other axes have size 1."""
     return values.reshape(-1, *[1] * (axes - 1))
 
 
@@ -88,7 +88,6 @@ def _reduce(context: Context, shape: Sizes, axes: Type | None = None) -> Sizes:
 
 
 def _reduce_sizes(shape: Sizes, over: Container[int], keepdims: int) -> Sizes:
-    """Returns the sizes that a reduction leaves."""
     kept = ((axis, size) for axis, size in enumerate(shape) if keepdims or axis not in over)
     return tuple(ONE if axis in over else size for axis, size in kept)
 
@@ -156,7 +155,7 @@ def cum_sum(x: Array, axis: Axes, *, exclusive: int = 0, reverse: int = 0) -> Ar
     along = int(axis.reshape(()))
     ordered = np.flip(x, along) if reverse else x
     out = np.cumsum(ordered, axis=along, dtype=x.dtype)
-    if exclusive:  # the sum before; subtracting it again would lose small values
+    if exclusive:  # shifts the sums; subtracting x would lose small values
         lines = np.moveaxis(out, along, 0)
         lines[1:] = lines[:-1].copy()
         lines[:1] = 0
@@ -173,7 +172,9 @@ def _top_k_type(context: Context, x: Type, k: Type) -> tuple[Type, Type]:
 
 @op("TopK", kind="mixes", outputs=2, type=_top_k_type, growth=wide)
 def top_k(x: Array, k: Array, *, axis: Axis = -1, largest: int = 1) -> tuple[Array, Array]:
-    """Returns (values, indices) in order; of equal ones the lower index comes first."""
+    """Returns (values, indices) in order; of equal values the one with the lower index comes
+    first.
+    """
     count = int(k.reshape(-1)[0])
     size = x.shape[axis]
     if not 0 <= count <= size:
@@ -187,7 +188,6 @@ def top_k(x: Array, k: Array, *, axis: Axis = -1, largest: int = 1) -> tuple[Arr
 
 
 def _normalize_paths(attrs: Any, x: Type, *others: Type | None) -> list[Path]:
-    """Returns the paths of x along all axes but the last ones, and of stretched scale and bias."""
     (path,) = over(x, range(at_axis(attrs.axis, rank_of(x)), rank_of(x)))
     return [path, *(path[len(path) - rank_of(each) :] for each in others)]
 
@@ -225,7 +225,7 @@ def layer_normalization(
 
 
 def _per_channel(x: Array, scale: Array, bias: Array, **more: Array) -> list[Array]:
-    """Returns the arrays with one value per channel (axis 1). Raises `ShapeError`."""
+    """Returns the arrays (C,) in a shape that broadcasts along axis 1 of x. Raises `ShapeError`."""
     channels = x.shape[1] if x.ndim > 1 else 1
     given = {"scale": scale, "B": bias, **more}
     for name, each in given.items():
@@ -262,7 +262,6 @@ def batch_normalization(
 
 
 def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    """Returns x minus its mean along axes, divided by the root of its variance."""
     centred = x - x.mean(axis=axes, keepdims=True)
     variance = np.square(centred).mean(axis=axes, keepdims=True)
     return centred / np.sqrt(variance + x.dtype.type(epsilon))
@@ -279,7 +278,7 @@ def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: floa
 def group_normalization(
     x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, num_groups: int
 ) -> Array:
-    """Normalizes over neighbouring channels and the axes after them."""
+    """Normalizes over each group of consecutive channels and the axes after them."""
     factor, added = _per_channel(x, scale, bias)
     groups = num_groups
     if groups < 1 or x.ndim < 2 or x.shape[1] % groups:

@@ -1,8 +1,8 @@
-"""Where operators leave the rows of a batch: rules for `fuse_passes.row_independence`.
+"""Rules that find the rows of a batch in an operator's results, for `fuse_passes.row_independence`.
 
-`follow` follows an operator's paths. A rule ``rule(flow, node)`` returns a `State` for all outputs
-of a node, or a tuple with one for each output. It raises `UnknownRows` if a row of the result may
-depend on other rows. Each rule checks that constants do not distinguish places in the batch.
+`follow` derives the rows from an operator's paths. A rule ``rule(flow, node)`` returns a `State`
+for all outputs of a node, or a tuple with one for each output. It raises `UnknownRows` if a row of
+the result may depend on other rows. Each rule checks that constants are the same for every row.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from onernn.ops.rules import ONE, quotient
 
 @dataclass(frozen=True)
 class Rows:
-    """The place of rows in a value: along ``axis``, entries [inner * n, inner * (n + 1)) belong to
-    row n, and after the last row the first one may follow again.
+    """A value with rows along ``axis``: entries [inner * n, inner * (n + 1)) belong to row n.
 
-    ``lod``: the value has one entry per step on axis 0, and these offsets divide the steps into
-    rows; the outermost level has one entry per row.
+    After the last row the first one may follow again. ``lod``: if not (), axis 0 has one entry per
+    step, and these offsets divide the steps into rows; the outermost level has one entry per row.
     """
 
     axis: int
@@ -36,8 +35,8 @@ class Rows:
 class Alike:
     """A value that is the same for every row and for any number of rows.
 
-    ``uniform``: all elements are equal. ``sized``: only then, the shape depends on the number of
-    rows.
+    ``uniform``: all elements are equal. ``sized``: the shape depends on the number of rows, which
+    requires ``uniform``.
     """
 
     uniform: bool = False
@@ -45,7 +44,7 @@ class Alike:
 
 
 class UnknownRows(Exception):
-    """No rule shows that rows are independent. ``certain``: the operator combines rows."""
+    """No rule shows that rows are independent. ``certain``: whether the operator combines rows."""
 
     def __init__(self, where: Node | str, why: str, certain: bool = False) -> None:
         super().__init__(f"{where.label if isinstance(where, Node) else where} {why}")
@@ -58,7 +57,7 @@ SIZED = Alike(uniform=True, sized=True)
 
 
 def follow(flow: Any, node: Node) -> tuple[State, ...]:
-    """Returns the rows of an operator whose paths are known."""
+    """Returns the state of each output of an operator whose paths are known."""
     operator, (x, *_) = OPERATORS[node.op], node.inputs
     types = [flow.types[name] if name else None for name in node.inputs]
     known = operator.paths and operator.paths(node.attrs, *types)
@@ -108,7 +107,7 @@ def _computes(flow: Any, name: str) -> bool:
 
 
 def spread(flow: Any, node: Node, paths: Sequence[tuple[str, Path]]) -> State:
-    """Returns the rows of a result whose inputs have no rows, for example of Expand."""
+    """Returns the state of a result whose inputs have no rows, for example of Expand."""
     shape = flow.shape(node, node.outputs[0])
     axes = [axis for axis, size in enumerate(shape) if not flow.is_own(size)]
     if not axes:
@@ -122,7 +121,7 @@ def spread(flow: Any, node: Node, paths: Sequence[tuple[str, Path]]) -> State:
 
 
 def view(flow: Any, node: Node) -> State:
-    """Returns the rows of a result that has the same elements in the same order under another
+    """Returns the state of a result that has the input's elements in the same order, in another
     shape.
     """
     x, out = node.inputs[0], node.outputs[0]
@@ -161,7 +160,9 @@ def _words(flow: Any, node: Node, name: str) -> Rows:
 
 
 def each_sequence(flow: Any, node: Node) -> State:
-    """Returns the rows of an operator that works within the sequences of its first input."""
+    """Returns the state of the result of an operator that works within each sequence of its first
+    input.
+    """
     x, *others = node.inputs
     flow.expect_alike(node, others)
     return _words(flow, node, x)
@@ -187,7 +188,9 @@ def unpad(flow: Any, node: Node) -> State:
 
 
 def pad(flow: Any, node: Node) -> State:
-    """Returns the rows of padded steps; refuses padding to the longest row of a batch."""
+    """Returns the state of a padded array. Raises `UnknownRows` for padding to the batch's longest
+    row.
+    """
     x, like = (*node.inputs, "")[:2]
     lod, major = _words(flow, node, x).lod, 1 if node.attrs.__dict__.get("time_major") else 0
     shape = flow.shape(node, node.outputs[0])
@@ -236,7 +239,7 @@ def layer(flow: Any, node: Node) -> tuple[State, ...]:
 
 
 def turns(flow: Any, node: Node) -> tuple[State, ...]:
-    """Returns the rows of the outputs of a Loop or a Scan."""
+    """Returns the state of each output of a Loop or a Scan."""
     from onernn.ops.control import Turns  # its operators use this rule
 
     own = Turns.of(node.attrs)
@@ -271,10 +274,10 @@ def branches(flow: Any, node: Node) -> tuple[State, ...]:
 def _turns(
     flow: Any, node: Node, skip: int, front: list[State], begin: Sequence[str], rest: list[State]
 ) -> tuple[list[State], list[State]]:
-    """Returns the axes of rows of the states in every turn, and of the gathered values.
+    """Returns the `State` of each value that iterations pass on, and of each gathered value.
 
-    Every turn passes a value on with its rows on the same axis; the first value may be equal for
-    all rows. The first ``skip`` outputs of the body say whether a further turn follows.
+    An iteration must pass a value on with rows on the same axis; the initial value may be the same
+    for all rows. The first ``skip`` outputs of the body tell whether another iteration follows.
     """
     states = [flow[name] for name in begin]
     for _ in range(len(states) + 2):

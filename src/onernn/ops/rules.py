@@ -1,8 +1,8 @@
 """Type rules that several operators share. A rule takes a `Context` and the inputs' types.
 
-A rule infers the dtype and shape of the data; the LoD follows from the operator's record, except
-for operators that see offsets. A rule leaves unknown what it cannot infer. It may raise if a run
-would raise; then nothing is known of the outputs.
+A rule infers the dtype and shape of the data. The LoD follows from the operator's record, unless
+the operator has ``offsets``. A rule returns None for parts that it cannot infer. A rule may raise
+if a run would raise; then the types of the outputs are unknown.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ONE = Size.of(1)
 
 
 def same(_: Context, x: Type, *others: Type | None) -> Type:
-    """Returns the type of the first input."""
+    """Returns the dtype and shape of the first input."""
     return Type(x.dtype, x.shape)
 
 
 def sizes_rule(rule: Callable[..., Sizes | None]) -> Callable[..., Type]:
     """Returns the type rule of a result that has the dtype of the first input.
 
-    ``rule(context, shape, *others)`` returns the sizes of the result. It is asked only if the
+    ``rule(context, shape, *others)`` returns the sizes of the result. It is called only if the
     shape of the first input is known.
     """
 
@@ -41,7 +41,7 @@ def sizes_rule(rule: Callable[..., Sizes | None]) -> Callable[..., Type]:
 
 
 def elementwise(_: Context, *given: Type | None) -> Type:
-    """Returns the type of inputs with one dtype, broadcast to one shape."""
+    """Returns the type with the inputs' common dtype and their broadcast shape."""
     there = [each for each in given if each is not None]
     return Type(common(*there), broadcast(*(each.shape for each in there)))
 
@@ -51,13 +51,15 @@ def truths(_: Context, *given: Type) -> Type:
 
 
 def common(*given: Type) -> str | None:
-    """Returns the dtype that all inputs have."""
+    """Returns the dtype that all inputs have, None if they differ."""
     dtypes = {each.dtype for each in given}
     return dtypes.pop() if len(dtypes) == 1 else None
 
 
 def broadcast(*shapes: Sizes | None) -> Sizes | None:
-    """Broadcasts as NumPy does: sizes of 1 stretch. A size with a name may turn out to be 1."""
+    """Returns the shape to which NumPy broadcasts shapes. If two named sizes differ, the result's
+    size is unknown, since each of them may be 1.
+    """
     if any(shape is None for shape in shapes):
         return None
     rank = max(len(shape or ()) for shape in shapes)
@@ -74,7 +76,7 @@ def _stretch(sizes: Sequence[Size | None]) -> Size | None:
 
 
 def volume(sizes: Sequence[Size | None]) -> Size | None:
-    """Returns the number of elements."""
+    """Returns the number of elements, None if a size is unknown."""
     known = [size for size in sizes if size is not None]
     return None if len(known) < len(sizes) else reduce(mul, known, ONE)
 
@@ -90,7 +92,7 @@ def quotient(size: Size | None, by: Size | None) -> Size | None:
 
 
 def word_behind(x: Type, front: Sizes) -> Sizes | None:
-    """Returns the axes of one step of a value, after others."""
+    """Returns the sizes of ``front``, followed by the sizes of one step of x."""
     return None if x.shape is None else (*front, *x.shape[1:])
 
 

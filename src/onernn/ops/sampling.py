@@ -1,4 +1,4 @@
-"""Random samples from a seed that is an input, so that a graph with samples is a function."""
+"""Random samples: the seed is an input, so that equal inputs lead to equal outputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _sample_type(context: Context, seed: Type, *parameters: Type) -> Type:
 
 
 def _sample_growth(node: Node, *values: Any) -> int:
-    """Returns bytes: NumPy draws in float64, and broadcasts the parameters."""
+    """Returns the bytes of a run, in which NumPy draws in float64 and broadcasts the parameters."""
     return 8 * results(node, *values)
 
 

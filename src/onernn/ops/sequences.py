@@ -37,7 +37,9 @@ def sequence_data(x: Array) -> Array:
 
 
 def _with_words(x: Type, words: Size | None) -> tuple[Size | None, ...] | None:
-    """Returns the shape of rows that become steps: ``words`` rows if their number is unknown."""
+    """Returns the shape of x whose rows become steps; ``words`` is their number if x's is
+    unknown.
+    """
     known = x.shape[0] if x.shape else None
     return x.shape and (words if known is None else known, *x.shape[1:])
 
@@ -102,7 +104,6 @@ def _unpad(context: Context, padded: Type, lengths: Type) -> Type:
 
 
 def _batch_unpad(m: Any, node: Node) -> None:
-    """Adds the sequences of all rows, row after row."""
     x, lengths = node.inputs
     padded = m.merge_batch(node, x, node.attrs.time_major)
     m.add_mapped(node, (padded, m.reshape(m.rows(node, lengths), [-1])))
@@ -133,14 +134,15 @@ def _pad(context: Context, x: Type, like: Type | None = None) -> Type:
 
 
 def _to_padded(x: Ragged, time: int | None, time_major: bool = False) -> Array:
-    """Returns the padded array. Asks the run's budget for it and for a copy in the other order."""
+    """Returns the padded array. Asks the run's budget for it and for a copy in the other axis
+    order.
+    """
     longest = max(time or 0, int(x.lengths.max(initial=0)), 1)
     running().ask(len(x) * longest * (word_bytes(x) + 2))
     return x.to_padded(time=time, time_major=time_major)
 
 
 def _batch_pad(m: Any, node: Node) -> None:
-    """Adds the padded sequences of all rows, with the length of ``like``."""
     x, like = node.inputs[0], node.input(1)
     if not like:
         why = "it pads to the longest sequence of all rows: expected an input that sets the length"
@@ -168,7 +170,8 @@ def _batch_pad(m: Any, node: Node) -> None:
 def sequence_pad(x: Ragged, like: Any | None = None, *, time_major: int = 0) -> Array:
     """Returns (N, T, ...), or (T, N, ...) if ``time_major``, with zeros after each sequence.
 
-    T is the T of ``like``, a padded array of the same layout, or the longest sequence's length.
+    T is the number of steps of ``like``, a padded array of the same layout, or the length of the
+    longest sequence.
     """
     time = None if like is None else data_of(like).shape[0 if time_major else 1]
     return _to_padded(x, time, bool(time_major))
@@ -183,7 +186,7 @@ def _fill(context: Context, x: Type, value: Type) -> Type:
 def sequence_fill(x: Ragged, value: Any, *, time: int | None = None) -> Array:
     """Returns (N, T, ...) with ``value``, one number or one step, after each sequence.
 
-    T is ``time``, or the longest sequence.
+    T is ``time``, or the length of the longest sequence.
     """
     value = data_of(value)
     time = int(x.lengths.max(initial=0)) if time is None else time
@@ -205,7 +208,7 @@ def sequence_lengths(x: Ragged) -> Array:
 
 
 def _reduce(x: Ragged, by: np.ufunc) -> Array:
-    """Returns one row for each sequence that has steps, in order."""
+    """Returns one row, the reduced steps, for each sequence that is not empty, in order."""
     starts = x.offsets[:-1][x.lengths > 0]
     return by.reduceat(x.data, starts, axis=0) if len(starts) else x.data[:0]
 
@@ -234,8 +237,8 @@ def sequence_pool(x: Ragged, *, kind: str, empty: float = 0.0) -> Ragged | Array
     """Returns one row per sequence, reduced by ``kind``; ``empty`` is the row of a sequence of
     length zero.
 
-    "sqrt" is the sum divided by the square root of the length. Upper LoD levels stay: (N, ...)
-    under them.
+    "sqrt" is the sum divided by the square root of the length. Upper LoD levels remain: they divide
+    the N rows of the result.
     """
     filled = x.lengths > 0
     running().ask(len(x) * word_bytes(x))
@@ -281,7 +284,8 @@ def _widen(context: Context, x: Type) -> Type:
     rows=row_rules.each_sequence,
 )
 def sequence_context(x: Ragged, *, length: int, start: int) -> Ragged:
-    """Converts (W, I) to (W, length*I): steps t+start ... t+start+length-1 side by side.
+    """Converts (W, I) to (W, length*I): concatenates steps t+start ... t+start+length-1 for each
+    step t.
 
     Steps outside of the sequence are zeros.
     """
@@ -312,7 +316,9 @@ def _expand(context: Context, x: Type, like: Type) -> Type:
     rows=row_rules.expand,
 )
 def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
-    """Repeats sequence (row) n of x as often as element n of a level of ``like`` has parts."""
+    """Repeats sequence n of x, or row n of an array: the length of element n in a level of ``like``
+    is the number of copies.
+    """
     times = np.diff((*like.outer, like.offsets)[level])
     count = len(x)
     if count != len(times):
@@ -341,14 +347,14 @@ def _join(context: Context, *parts: Type) -> Type:
     rows=row_rules.join,
 )
 def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
-    """Joins the sequences n of all inputs, one after the other, to sequence n."""
+    """Returns a batch whose sequence n concatenates the sequences n of all inputs."""
     parts = (first, *rest)
     running().ask(sum(bytes_of(part.data) for part in parts))
     counts = {len(part) for part in parts}
     if len(counts) != 1:
         raise ShapeError(f"inputs: expected equal numbers of sequences, got {sorted(counts)}")
     lengths = np.stack([part.lengths for part in parts])
-    # The row of each step: the start of its sequence, then the steps of the inputs before.
+    # The row of a step is after the start of its sequence and the steps of earlier inputs.
     starts = offsets_of(lengths.sum(0))[:-1] + np.cumsum(lengths, 0) - lengths
     words = np.concatenate([part.data for part in parts])
     out = np.empty_like(words)
@@ -369,8 +375,9 @@ def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
 def crf_decode(emission: Ragged, transition: Array) -> Ragged:
     """Decodes by Viterbi: emission ragged (W, K), transition (K+2, K) -> tags (W, 1), int64.
 
-    Rows of transition: score of starting with a tag, of ending with it, then from tag i to tag j.
-    Ties go to the lower tag. The formula is from the documentation of Paddle's ``crf_decoding``.
+    transition[0] holds the score of starting with each tag, transition[1] of ending with it, and
+    transition[2 + i] of going from tag i to each tag. Ties go to the lower tag. The formula is from
+    the documentation of Paddle's ``crf_decoding``.
     """
     scores = emission.data
     tags = scores.shape[-1]
@@ -379,14 +386,15 @@ def crf_decode(emission: Ragged, transition: Array) -> Ragged:
             f"expected emission (W, K) and transition (K+2, K),"
             f" got {scores.shape} and {transition.shape}"
         )
-    # One step from every tag to every other, for all sequences; then the best paths to each step.
+    # The first term: scores between all tags in one step of all sequences. The second: ``best`` and
+    # ``path``.
     running().ask((len(emission) * transition.size + 2 * scores.size) * 8)
     start, stop, between = transition[0], transition[1], transition[2:]
     into = between.T.copy()
     order = np.argsort(-emission.lengths, kind="stable")  # the longest sequence first
     starts, lengths = emission.offsets[order], emission.lengths[order]
     steps = [starts[lengths > step] + step for step in range(lengths.max(initial=0))]
-    best = scores.copy()  # of all paths to each tag of a step, from step to step
+    best = scores.copy()  # becomes the best score of all paths to each tag of a step
     best[starts[lengths > 0]] += start
     for before, here in pairwise(steps):
         best[here] += (best[before[: len(here)]].T[:, :, None] + between[:, None]).max(0)

@@ -65,7 +65,7 @@ def _shape_type(context: Context, x: Type) -> Type:
 
 
 def _batch_shape(m: Any, node: Node) -> None:
-    """Adds a Shape of all rows: their shapes are equal, so the result has no axis of rows."""
+    """Adds a Shape without the axis of rows: the shapes of all rows are equal."""
     rank = m.rank(node, node.inputs[0])
 
     def place(index: int) -> int:
@@ -99,8 +99,9 @@ def size(x: Array) -> Array:
 
 
 def _ask(shape: Type) -> Sizes | None:
-    """Returns the shape that an input of integers asks for; only its rank if the values are
-    unknown.
+    """Returns the shape that an integer input holds.
+
+    Sizes are None if the values are unknown. The result is None if their number is unknown.
     """
     if shape.sizes is not None:
         return tuple(map(Size.of, shape.sizes))
@@ -132,7 +133,7 @@ def _expand_paths(_: Any, x: Type, shape: Type) -> list[Path] | None:
     batched=_batch_expand,
 )
 def expand(x: Array, shape: Shape) -> Array:
-    """Broadcasts both ways: the shape need not be the larger one."""
+    """Returns x broadcast with ``shape``; sizes of 1 may be in either of them."""
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, check_sizes(shape)))
 
 
@@ -260,7 +261,6 @@ def transpose(x: Array, *, perm: Ints | None = None) -> Array:
 
 
 def _begins(axes: Array, rank: int) -> bool:
-    """Returns whether axis 0 is among these axes."""
     return any(axis in (0, -rank) for axis in axes)
 
 
@@ -393,7 +393,7 @@ def _batch_reshape(m: Any, node: Node) -> None:
 
 @op("Reshape", kind="view", type=_reshape, sized=True, batched=_batch_reshape)
 def reshape(x: Array, shape: Shape, *, allowzero: int = 0) -> Array:
-    """Gives a size of 0 the size that the input has there, unless ``allowzero``."""
+    """Returns x in another shape; a size of 0 means x's size of that axis, unless ``allowzero``."""
     sizes = [
         x.shape[place] if size == 0 and not allowzero else size
         for place, size in enumerate(shape.tolist())
@@ -402,10 +402,10 @@ def reshape(x: Array, shape: Shape, *, allowzero: int = 0) -> Array:
 
 
 def _check_backwards(size: int, start: int, end: int, step: int) -> None:
-    """Refuses slices for which ONNX's text, its reference and ONNX Runtime 1.32 disagree.
+    """Raises `ShapeError` for slices with a negative step on which implementations disagree.
 
-    If the end is the largest integer, ONNX Runtime takes all elements. If the start is before the
-    axis, the reference takes none.
+    If the end is the largest integer, ONNX Runtime 1.32 takes all elements, in contrast to ONNX's
+    specification. If the start is before the first element, ONNX's reference takes none.
     """
     if step < 0 and (end in (FAR, 2**63 - 1) or start < -max(size, 1)):
         raise ShapeError(
@@ -417,7 +417,8 @@ def _check_backwards(size: int, start: int, end: int, step: int) -> None:
 def _cuts(
     rank: int, starts: Type, ends: Type, axes: Type | None = None, steps: Type | None = None
 ) -> list[tuple[int, list[Size | None]]] | None:
-    """Returns (axis, [start, end, step]) of each cut; None if only a run knows a value.
+    """Returns (axis, [start, end, step]) for each cut axis; None if only a run knows the number of
+    axes.
 
     Raises `ShapeError` if the axes are computed at run time.
     """
@@ -451,9 +452,10 @@ def _slice(context: Context, shape: Sizes, *cuts: Any) -> Sizes:
 def cut(
     size: Size, start: Size, end: Size, step: int, holds: Callable[..., bool]
 ) -> tuple[Size, Size] | None:
-    """Returns (first, count) of the part [start:end:step] of an axis; None if only a run knows.
+    """Returns (first index, count) of the slice [start:end:step] of an axis; None if only a run
+    knows.
 
-    ``holds(*sizes)``: whether these sizes are at least 0; a plan checks this in each call.
+    ``holds(*sizes)`` returns whether these sizes are at least 0; a plan checks this in each call.
     """
     if size.number is not None and start.number is not None and end.number is not None:
         _check_backwards(size.number, start.number, end.number, step)
@@ -484,7 +486,9 @@ def _cut_paths(
 
 
 def _reach(_: Any, axis: int, x: Type, *cuts: Any) -> Window | None:
-    """Returns a window of one element with the elements that are cut off at both ends."""
+    """Returns a window of one element; its negative padding is what the slice cuts off at both
+    ends.
+    """
     first, last, step = dict(_cuts(rank_of(x), *cuts) or ()).get(axis, (None,) * 3)
     if first is None or last is None:
         return None

@@ -1,8 +1,8 @@
-"""ONNX's Resize and Fourier transforms, by name and meaning.
+"""ONNX's Resize and Fourier transforms.
 
 Resize computes axis by axis: each result is a weighted sum of elements. Coordinates are computed in
-float32, the same as in ONNX Runtime: some lie halfway between two elements. Values of transforms
-are (..., 1) if real and (..., 2) if complex.
+float32, the same as in ONNX Runtime, because some lie halfway between two elements. Inputs and
+results of transforms are (..., 1) if real and (..., 2) if complex.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _F32 = np.float32
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
-    """An axis of ``size`` elements that becomes an axis of ``target`` elements, and the begin and
-    end of its region.
+    """An axis that Resize changes from ``size`` to ``target`` elements.
 
-    ``exact``: it was not rounded down to them.
+    ``exact``: whether ``target`` was an integer before rounding. ``begin``, ``end``: the region of
+    interest.
     """
 
     at: int
@@ -56,9 +56,7 @@ def _find_resized(
     scales: Array | None,
     sizes: Array | None,
 ) -> list[_Axis]:
-    """Returns the axes that change. Raises `ShapeError` for sizes that are impossible or not
-    defined.
-    """
+    """Returns the axes that change. Raises `ShapeError` for invalid scales, sizes or regions."""
     axes = _axes(attrs, len(shape))
     scales = (attrs.scales or None) if scales is None or not scales.size else scales
     sizes = None if sizes is None or not sizes.size else sizes
@@ -90,8 +88,7 @@ def _find_resized(
 
 
 def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
-    """Returns the scales that lead to these sizes."""
-    factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # no elements: no result
+    factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # no division by 0
     policy = attrs.keep_aspect_ratio_policy
     if policy == "stretch":
         return factors
@@ -102,7 +99,7 @@ def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
 
 
 def _coordinates(mode: str, axis: _Axis) -> Array:
-    """Returns the coordinate on the axis of each element of the result."""
+    """Returns for each element of the result its coordinate on the input's axis."""
     at = np.arange(axis.target, dtype=_F32)
     size, target, scale, half = _F32(axis.size), _F32(axis.target), axis.scale, _F32(0.5)
     if mode == "half_pixel":
@@ -138,7 +135,9 @@ _ROUNDED: dict[str, Callable[[Array], Array]] = {
     "floor": lambda rest: rest < 0,
     "ceil": lambda rest: rest > 0,
 }
-"""Whether the next element is the nearest one, for what is behind the point."""
+"""Functions of a coordinate's fraction, which return whether the next element is the nearest
+one.
+"""
 
 
 def _nearest(attrs: Any, where: Array) -> Array:
@@ -184,7 +183,6 @@ def _scale(size: Size | None, scale: float) -> Size | None:
 def _resize_paths(
     attrs: Any, x: Type, roi: Any = None, scales: Type | None = None, sizes: Any = None
 ) -> list[Path] | None:
-    """Returns the axes that change; sizes may be the old ones: all of their axes."""
     if scales is not None:
         return None
     axes = _axes(attrs, rank_of(x))
@@ -235,8 +233,11 @@ def resize(
 
 
 class Resampled(NamedTuple):
-    """An axis of which each result reads the element ``before``, or both with the weight ``rest``
-    of ``after``. ``outside``: the results that are not on the axis.
+    """The elements that each result reads along axis ``at``: ``before`` and, with the weight
+    ``rest``, ``after``.
+
+    ``after`` is None if results read one element. ``outside``: a mask of the results whose
+    coordinates are not on the axis.
     """
 
     at: int
@@ -293,14 +294,13 @@ _TWO = Size.of(2)
 
 
 def _number(name: str, array: Array) -> int:
-    """Returns a scalar input of at least 1."""
     if array.size != 1 or array.dtype.kind not in "iu" or array.reshape(()) < 1:
         raise ShapeError(f"{name}: expected one integer of at least 1, got {array.tolist()}")
     return int(array.reshape(()))
 
 
 def _numbers_of(x: Array, *, real: bool = False) -> Array:
-    """Returns real or complex numbers without their last axis."""
+    """Returns x (..., 1) as real numbers or x (..., 2) as complex numbers (...)."""
     if x.ndim < 2 or x.shape[-1] not in (1, 2) or x.dtype.kind != "f":
         raise ShapeError(f"x: expected floats (..., 1) or (..., 2), got {x.dtype} {x.shape}")
     if real and x.shape[-1] != 1:
@@ -309,12 +309,13 @@ def _numbers_of(x: Array, *, real: bool = False) -> Array:
 
 
 def _parts(x: Array, dtype: Any) -> Array:
-    """Returns complex numbers as (..., 2)."""
     return np.stack([x.real, x.imag], -1).astype(dtype, copy=False)
 
 
 def signal_axis(rank: int, axis: Array | None) -> int:
-    """Returns the axis of the signal. The last one holds the parts of a number."""
+    """Returns the axis of the signal. Raises `ShapeError` for the last axis, which holds complex
+    parts.
+    """
     at = -2 if axis is None else int(axis.reshape(()))
     if at_axis(at, rank) == rank - 1:
         raise ShapeError(f"axis {at}: expected an axis before the last, which holds complex parts")
@@ -360,7 +361,9 @@ def dft(
     inverse: int = 0,
     onesided: int = 0,
 ) -> Array:
-    """Returns the signal cut to ``length``, or filled up with zeros."""
+    """Returns the Fourier transform of the signal, which is cut to ``length`` or filled up with
+    zeros.
+    """
     along = signal_axis(x.ndim, axis)
     halved = onesided and inverse
     if halved and x.shape[-1] != 2:
@@ -380,7 +383,7 @@ def dft(
 
 
 def _framing(x: Array, step: Array, window: Array | None, length: Array | None) -> tuple[int, int]:
-    """Returns (the length of a frame, the distance from its start to the next frame's start)."""
+    """Returns (the length of a frame, the distance between the starts of two frames)."""
     if x.ndim != 3:
         raise ShapeError(f"signal: expected (N, T, 1) or (N, T, 2), got {x.shape}")
     sizes = [] if length is None else [_number("frame_length", length)]

@@ -1,7 +1,8 @@
-"""ONNX's convolutions and pooling, by name and meaning: windows over the axes of (N, C, ...).
+"""ONNX's convolutions and pooling: windows that move along the axes of (N, C, ...).
 
 Along an axis a window has ``size`` elements at distances of ``dilation``, and moves by ``stride``.
-It also sees the padding ``before`` and ``after`` the axis (ONNX: pads, auto_pad).
+It also covers the padding ``before`` and ``after`` the axis (ONNX: pads, auto_pad). A place is one
+position of a window.
 """
 
 from __future__ import annotations
@@ -28,17 +29,16 @@ from onernn.ops.rules import ONE, common
 ATTRIBUTES: Mapping[str, Any] = MappingProxyType(
     {"auto_pad": "NOTSET", "dilations": None, "pads": None, "strides": None}
 )
-"""By default, a window consists of neighbours, nothing is added, and the window moves by one
-element.
-"""
+"""The defaults mean dilation 1, no padding and stride 1."""
 
 _FAR = 2**31
-"""All windows are smaller than this: larger sizes would overflow in C."""
+"""The upper bound of a window's extent: larger sizes would overflow in C."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window along one axis; ``same``: SAME_UPPER or SAME_LOWER, the size decides the padding.
+    """A window along one axis; ``same``: SAME_UPPER or SAME_LOWER if the axis's size determines the
+    padding.
 
     Sizes are integers or `Size`, unless a method asks for integers.
     """
@@ -52,22 +52,24 @@ class Window:
 
     @property
     def extent(self) -> int:
-        """The length from its first element to its last one."""
+        """The distance from the window's first element to its last one, plus 1."""
         return self.dilation * (self.size - 1) + 1
 
     def reach(self, count: int) -> int:
-        """Returns how many elements there are from the first one of the first place to the last one
-        of the last place.
+        """Returns the number of elements from the first element of the first place to the last
+        element of place ``count``.
         """
         return (count - 1) * self.stride + self.extent
 
     def tap(self, index: int, count: int) -> slice:
-        """Returns the positions of the window's element ``index`` in each of ``count`` places."""
+        """Returns the slice of the axis that holds the window's element ``index`` in each of
+        ``count`` places.
+        """
         first = index * self.dilation
         return slice(first, first + (count - 1) * self.stride + 1, self.stride)
 
     def around(self, size: int) -> Window:
-        """Returns the window with the padding of an axis of this size, a number."""
+        """Returns the window with its padding on an axis of this size, an integer."""
         if not self.same:
             return self
         added = max(self.reach(self.places(size)) - size, 0)
@@ -78,8 +80,8 @@ class Window:
     def places(self, size: Any, ceil: bool = False) -> Any:
         """Returns the number of places of the window along an axis.
 
-        ``ceil``: the last ones may reach over the end, if they begin before it; windows over
-        padding alone do not count.
+        ``ceil``: the last place may extend over the end of the padded axis; places on padding alone
+        do not count.
         """
         if self.same:
             return _quotient(size + (self.stride - 1), self.stride)
@@ -94,8 +96,8 @@ def _quotient(size: Any, by: int) -> Any:
 
 
 def windows_of(attrs: Any, kernel: Sequence[int]) -> list[Window]:
-    """Returns the windows that a node's attributes describe. Raises `ShapeError` for wrong
-    integers.
+    """Returns the windows that a node's attributes describe. Raises `ShapeError` for invalid
+    attributes.
     """
     rank = len(kernel)
     sizes = numbers("kernel_shape", kernel, rank, 1)
@@ -119,7 +121,9 @@ def windows_of(attrs: Any, kernel: Sequence[int]) -> list[Window]:
 
 
 def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
-    """Returns an attribute's integers, ``least`` if it is absent."""
+    """Returns the ``count`` integers of an attribute; each is ``least`` if the attribute is
+    absent.
+    """
     if given is None:
         return [least] * count
     if not isinstance(given, tuple | list) or len(given) != count:
@@ -130,9 +134,9 @@ def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
 
 
 def count_places(windows: Sequence[Window], x: Array, ceil: bool = False) -> list[Window]:
-    """Returns the windows over an array (N, C, ...), with integers as padding.
+    """Returns the windows with their padding on the axes of x (N, C, ...).
 
-    Raises `ShapeError` if a window does not fit in.
+    Raises `ShapeError` if a window is larger than its padded axis.
     """
     if not windows or x.ndim != len(windows) + 2:
         axes = f"{len(windows)} further axes"
@@ -151,13 +155,17 @@ def count_places(windows: Sequence[Window], x: Array, ceil: bool = False) -> lis
 
 
 def places(windows: Sequence[Window], sizes: Sequence[Any], ceil: bool = False) -> Any:
-    """Returns the number of places along each axis after (N, C), as integers or `Size`."""
+    """Returns the number of a window's places along each axis after (N, C), as integers or
+    `Size`.
+    """
     both = zip(windows, sizes, strict=True)
     return tuple(None if size is None else window.places(size, ceil) for window, size in both)
 
 
 def pad(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
-    """Returns the array with the padding that windows at ``counts`` places see around it."""
+    """Returns the array with the padding that windows cover in ``counts`` places along each
+    axis.
+    """
     around = [(0, 0), (0, 0)]
     for window, size, count in zip(windows, x.shape[2:], counts, strict=True):
         around.append((window.before, max(window.reach(count) - window.before - size, 0)))
@@ -165,7 +173,9 @@ def pad(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -
 
 
 def view_windows(x: Array, windows: Sequence[Window], fill: Any, counts: Sequence[int]) -> Array:
-    """Returns the elements in each window, a view of the padded array: (N, C, *places, *window)."""
+    """Returns a view of the padded array that has each window's elements: (N, C, *places,
+    *window).
+    """
     x = pad(x, windows, fill, counts)
     axes = tuple(range(2, x.ndim))
     every = np.lib.stride_tricks.sliding_window_view(x, [w.extent for w in windows], axes)
@@ -176,7 +186,7 @@ def view_windows(x: Array, windows: Sequence[Window], fill: Any, counts: Sequenc
 
 
 def bytes_padded(x: Array, windows: Sequence[Window], counts: Sequence[int]) -> int:
-    """Returns the bytes of an array padded for windows at this many places."""
+    """Returns the bytes of the array that `pad` returns."""
     sizes = (
         max(window.before + size, window.reach(count))
         for window, size, count in zip(windows, x.shape[2:], counts, strict=True)
@@ -185,13 +195,12 @@ def bytes_padded(x: Array, windows: Sequence[Window], counts: Sequence[int]) -> 
 
 
 _AT_ONCE = 2**22
-"""The number of elements of windows that are copied for one matrix product: if there are more,
-images go one by one.
+"""The maximum number of window elements copied for one matrix product; a product has at least one
+image.
 """
 
 
 def _check(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = False) -> None:
-    """Raises `ShapeError` for wrong inputs. ``back``: for weights of a transposed convolution."""
     if x.ndim < 3 or w.ndim != x.ndim:
         got = f"got {x.shape} and {w.shape}"
         raise ShapeError(f"x and weights: expected (N, C, ...), as many axes in both, {got}")
@@ -212,7 +221,6 @@ def _check(attrs: Any, x: Array, w: Array, bias: Array | None, *, back: bool = F
 
 
 def _at_once(count: int, image: int) -> list[slice]:
-    """Returns slices of the images: one slice per product."""
     step = max(_AT_ONCE // max(image, 1), 1)
     return [slice(first, first + step) for first in range(0, count, step)]
 
@@ -222,7 +230,6 @@ def _with_bias(y: Array, bias: Array | None) -> Array:
 
 
 def _type(context: Context, x: Type, w: Type, channels: Size | None, sizes: Any) -> Type:
-    """Returns the type of a convolution; ``sizes(windows, sizes)``: of the axes after channels."""
     dtype = common(x, w)
     if x.shape is None or w.shape is None:
         return Type(dtype)
@@ -266,16 +273,17 @@ def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
 def find_transposed_sizes(
     attrs: Any, windows: Sequence[Window], sizes: Sequence[Any]
 ) -> list[tuple[Any, int]]:
-    """Returns (the result's size, the length cut off before it) per axis, of integers or `Size`.
+    """Returns for each axis (the result's size, the number of elements cut off at the begin).
 
-    Raises `ShapeError` if the result is larger than windows reach: ONNX leaves these elements open.
+    Sizes are integers or `Size`. Raises `ShapeError` if the result is larger than windows reach:
+    ONNX does not define the other elements.
     """
     more = numbers("output_padding", attrs.output_padding, len(windows), 0)
     wanted = attrs.output_shape and numbers("output_shape", attrs.output_shape, len(windows), 1)
     result: list[tuple[Any, int]] = []
     for axis, (window, size) in enumerate(zip(windows, sizes, strict=True)):
         asked = wanted[axis] if wanted else size * window.stride if window.same else None
-        if size is None or isinstance(size, Size) and wanted:  # a run knows what is cut off
+        if size is None or isinstance(size, Size) and wanted:  # only a run knows the cut
             result.append((asked, 0))
             continue
         reach = size * window.stride + (window.extent - window.stride + more[axis])
@@ -295,7 +303,7 @@ def find_transposed_sizes(
 def _whole(
     windows: Sequence[Window], sizes: Sequence[int], reached: Sequence[tuple[int, int]]
 ) -> list[int]:
-    """Returns the sizes before anything is cut off."""
+    """Returns the sizes of a transposed convolution's result before elements are cut off."""
     rows = zip(windows, sizes, reached, strict=True)
     return [max(window.reach(size), before + kept) for window, size, (kept, before) in rows]
 
@@ -328,7 +336,9 @@ def _conv_transpose_reach(attrs: Any, axis: int, x: Type, w: Type, *_: Any) -> W
     batched="batch",
 )
 def conv_transpose(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
-    """Adds the weights, multiplied by each element, around the place of this element."""
+    """Multiplies the weights by each element of x, and adds the products up in the element's
+    window.
+    """
     _check(attrs, x, w, bias, back=True)
     windows, sizes, groups = windows_of(attrs, w.shape[2:]), x.shape[2:], attrs.group
     reached = find_transposed_sizes(attrs, windows, sizes)
@@ -368,7 +378,6 @@ def _windows(attrs: Any) -> list[Window]:
 
 
 def _reduce(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.ufunc) -> Array:
-    """Returns each window reduced to one number, axis by axis."""
     x = pad(x, windows, fill, counts)
     for axis, (window, count) in enumerate(zip(windows, counts, strict=True), 2):
         lines = x.swapaxes(0, axis)
@@ -378,7 +387,7 @@ def _reduce(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.uf
 
 
 def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array:
-    """Returns the first position of the largest element, also if some are NaN."""
+    """Returns the index in the flat x of each window's first largest element, also for NaN."""
     axes, counts = len(windows), top.shape[2:]
     parts = view_windows(x, windows, 0, counts)
     inside = view_windows(np.ones((1, 1, *x.shape[2:]), bool), windows, False, counts)
@@ -400,7 +409,7 @@ def _check_floats(x: Array) -> None:
 
 
 def _inside(window: Window, count: int, low: int, high: int) -> Array:
-    """Returns how many elements of each place are in [low, high)."""
+    """Returns for each place how many of the window's elements are in [low, high)."""
     starts = np.arange(count) * window.stride - window.before
     at = starts[:, None] + np.arange(window.size) * window.dilation
     return ((at >= low) & (at < high)).sum(1)
@@ -415,8 +424,6 @@ def _pool_reach(attrs: Any, axis: int, x: Type) -> Window | None:
 
 
 def _pool(*more: str) -> Callable[..., Any]:
-    """Returns the type of the result; further results have its shape."""
-
     def rule(context: Context, x: Type) -> tuple[Type, ...]:
         if x.shape is None:
             return Type(x.dtype), *map(Type, more)
@@ -433,7 +440,7 @@ def _pool(*more: str) -> Callable[..., Any]:
 def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[int, ...]]:
     """Returns the windows of a pool and their numbers of places; asks the run's budget.
 
-    Positions, a second output, take all windows' elements in integers.
+    The second output, indices, takes additional memory for the elements of all windows.
     """
     ceil = bool(attrs.ceil_mode)
     windows = count_places(_windows(attrs), x, ceil)
