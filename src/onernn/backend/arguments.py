@@ -185,7 +185,8 @@ class Tape:
 
 
 def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
-    """Raises `ShapeError` unless gradients with the shapes of ``zeros`` can be added to the arrays.
+    """Raises `ShapeError` unless gradients with the shapes of ``zeros`` can be added to the
+    arrays.
     """
     if len(into) != len(zeros):
         raise ShapeError(

@@ -156,7 +156,8 @@ class AutoBackend(LayerBackend):
         return not with_tiles and self._has_amx()
 
     def _has_amx(self) -> bool:
-        """Returns whether oneDNN uses AMX: the CPU has it, and no environment variable forbids it.
+        """Returns whether oneDNN uses AMX: the CPU has it, and no environment variable forbids
+        it.
         """
         if read_isa_cap() or not _cpu_has_amx():
             return False
@@ -178,7 +179,7 @@ class AutoBackend(LayerBackend):
     def _open(self, name: str) -> OneDnnBackend | KernelsBackend:
         if name == "kernels":
             return KernelsBackend(self.threads)
-        from onernn.backend.onednn.backend import OneDnnBackend  # most models run without it
+        from onernn.backend.onednn.backend import OneDnnBackend  # most models do not need it
 
         return OneDnnBackend(*self._given)
 

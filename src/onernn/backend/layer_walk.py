@@ -74,7 +74,8 @@ def shares(x: Batch, count: int) -> list[Share]:
 
 
 class Segment(NamedTuple):
-    """``time`` steps of the first ``batch`` sequences: packed rows from row to row + time * batch.
+    """``time`` steps of the first ``batch`` sequences: packed rows from row to row + time *
+    batch.
     """
 
     row: int
@@ -118,7 +119,8 @@ def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
 
 
 class PackedBatch(NamedTuple):
-    """The arguments of a kernel: sorted and packed steps (`Packing`), and states in the same order.
+    """The arguments of a kernel: sorted and packed steps (`Packing`), and states in the same
+    order.
     """
 
     words: Array
@@ -133,7 +135,8 @@ class PackedBatch(NamedTuple):
 
 
 class PackedGradient(NamedTuple):
-    """The arguments of a backward pass: the data that `run` kept, and the gradients of its results.
+    """The arguments of a backward pass: the data that `run` kept, and the gradients of its
+    results.
     """
 
     kept: Any
@@ -272,7 +275,8 @@ class LayerWalk:
     def _run(
         self, x: Batch, initial: State, attention: Batch | None, keeps: bool
     ) -> tuple[Array, State, list[Any]]:
-        """Runs a batch. With ``keeps``, the outputs are new arrays, which `backward` reads later.
+        """Runs a batch. With ``keeps``, the outputs are new arrays, which `backward` reads
+        later.
         """
         jobs, inside, words, scale = self._dealt(x, attention)
         kernels = self._kernels(inside)
@@ -469,7 +473,8 @@ class LayerWalk:
         return dsides[0], dbegin, dscale
 
     def _split(self, dy: Array) -> list[Array]:
-        """Returns the gradient of each direction's output, from the gradient of the joined output.
+        """Returns the gradient of each direction's output, from the gradient of the joined
+        output.
         """
         if self._spec.direction == "bidirectional_sum":
             return [dy, dy]
@@ -487,7 +492,8 @@ class LayerWalk:
 
 
 def magnitude(array: Array) -> float:
-    """Returns the largest magnitude in an array: 0 if the array is empty, NaN if it contains NaN.
+    """Returns the largest magnitude in an array: 0 if the array is empty, NaN if it contains
+    NaN.
     """
     # Two passes need no array of magnitudes; both return NaN if the array contains NaN.
     return float(np.maximum(array.max(initial=0), -array.min(initial=0)))

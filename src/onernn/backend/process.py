@@ -46,7 +46,8 @@ use.
 DNNL_LIBRARY = "ONERNN_DNNL_LIBRARY"
 ONEDNN_MAX_ISA = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 WISHES = (DNNL_LIBRARY, *ONEDNN_MAX_ISA)
-"""Environment variables about oneDNN. onernn follows a variable, or raises an error that names it.
+"""Environment variables about oneDNN. onernn follows a variable, or raises an error that names
+it.
 """
 ONEDNN = {
     "v2": "sse41",
@@ -69,7 +70,8 @@ small one.
 
 
 def check_count(what: str, number: int | None) -> None:
-    """Raises `ValueError` if a count, such as a number of threads, is not an integer of at least 1.
+    """Raises `ValueError` if a count, such as a number of threads, is not an integer of at least
+    1.
     """
     if number is not None and (not isinstance(number, int) or number < 1):
         raise ValueError(f"{what}: expected at least 1, got {number!r}")
@@ -82,7 +84,8 @@ def usable_threads() -> int:
 
 
 def usable_cpus() -> int:
-    """Returns the number of CPUs that the process may use, by its affinity and its cgroups' quotas.
+    """Returns the number of CPUs that the process may use, by its affinity and its cgroups'
+    quotas.
     """
     return min(len(os.sched_getaffinity(0)), _quota())
 
@@ -241,7 +244,8 @@ class Buffers:
         self._held: dict[str, Array] = {}
 
     def array(self, name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-        """Returns an uninitialised array, which may share memory with the last array of this name.
+        """Returns an uninitialised array, which may share memory with the last array of this
+        name.
         """
         nbytes = shape[0] * shape[1] * dtype.itemsize
         if nbytes > LARGEST_KEPT:

@@ -236,7 +236,8 @@ class _Arrays:
 
 
 class _Value:
-    """An array on a tape, and the functions that map its gradient to the gradients of its operands.
+    """An array on a tape, and the functions that map its gradient to the gradients of its
+    operands.
     """
 
     __array_ufunc__ = None
@@ -298,7 +299,8 @@ class _Tape(_Arrays):
         self.after = step(self.spec, self, *self.before)
 
     def backward(self, gradients: Sequence[Array]) -> list[Array]:
-        """Returns the gradients of the states before the step, from those of the states after it.
+        """Returns the gradients of the states before the step, from those of the states after
+        it.
         """
         for state, gradient in zip(self.after, gradients, strict=True):
             state.grad = state.grad + gradient

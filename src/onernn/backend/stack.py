@@ -69,7 +69,8 @@ class StackKernel(Protocol):
         """Returns whether the kernel's results are right for this batch."""
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
-        """Returns the result for a dense batch that needs no conversion, None for any other batch.
+        """Returns the result for a dense batch that needs no conversion, None for any other
+        batch.
         """
 
     def run(self, x: Batch, initial: State, attention: Batch | None) -> tuple[Array, State]:
@@ -168,7 +169,7 @@ class LayerBackend:
         try:
             return self.stack(spec, layers, dtype, options, strict)
         except UnsupportedError as error:
-            from onernn.backend.reference import reference_instead  # most layers are supported
+            from onernn.backend.reference import reference_instead  # most layers do not need it
 
             return reference_instead(spec, layers, error, strict)
 
@@ -227,7 +228,8 @@ class Stack:
         self._trainer: Trainer | None = None
 
     def __reduce__(self) -> Any:
-        """Pickles the stack's arguments; unpickling prepares the layer again for the current CPU.
+        """Pickles the stack's arguments; unpickling prepares the layer again for the current
+        CPU.
         """
         if self.origin is None:
             raise UnsupportedError(
@@ -391,7 +393,8 @@ class Stack:
 
 
 def _frame(like: Batch, words: Array, layout: Layout = "tnc") -> Batch:
-    """Reshapes steps (W, C) or (T, N, C) to a batch like ``like``: ragged, or dense in ``layout``.
+    """Reshapes steps (W, C) or (T, N, C) to a batch like ``like``: ragged, or dense in
+    ``layout``.
     """
     if isinstance(like, Ragged):
         return like.with_data(words)

@@ -115,7 +115,8 @@ def onednn_trainer(
 
 
 class _Pair(NamedTuple):
-    """The forward and backward primitives of one shape, which layers with different weights share.
+    """The forward and backward primitives of one shape, which layers with different weights
+    share.
     """
 
     forward: Executable
