@@ -411,7 +411,7 @@ def _compile(
 
     def compile_one(part: tuple[str, Path]) -> None:
         _run([*commands[part], *prefix, "-o", str(objects[part])], HERE)
-        if _object_key(origin, commands[part], part[1], {}) == keys[part]:  # else a file changed
+        if _object_key(origin, commands[part], part[1], {}) == keys[part]:  # no input changed
             cache.keep(keys[part], objects[part])
 
     with ThreadPoolExecutor(cores) as pool:
