@@ -52,9 +52,8 @@ class Columns(NamedTuple):
 class Affine:
     """A sum of projections ``source @ columns`` and of biases, which ``nodes`` compute.
 
-    ``terms``: the columns by source. ``width``: the number of columns of the sum. ``scaled``: the
-    peepholes of the sum: values of which each column is multiplied by a constant, with these
-    constants.
+    ``terms``: the columns by source. ``scaled``: peepholes, values of which each column is
+    multiplied by a constant.
     """
 
     terms: Mapping[str, Columns]
@@ -144,7 +143,6 @@ class _Table:
                     self.sums[name] = result
 
     def _sum(self, node: Node, index: int) -> Affine | None:
-        """Returns the sum that a node computes as its output ``index``, or None."""
         if node.op == "Identity":
             return self.sums.get(node.input(0))
         if node.op in ("Gemm", "MatMul"):
@@ -207,7 +205,6 @@ class _Table:
         return self._with_bias(other, node.inputs[0], node) if other else None
 
     def cut(self, node: Node, whole: Affine | None, index: int) -> Affine | None:
-        """Returns output ``index`` of a Split of a sum, or the result of a Slice of a sum."""
         return self._split(node, whole, index) if node.op == "Split" else self._slice(node, whole)
 
     def _split(self, node: Node, whole: Affine | None, index: int) -> Affine | None:

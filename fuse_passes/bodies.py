@@ -13,7 +13,7 @@ from onernn.ops.control import types_inside
 
 
 def bodies(node: Node) -> dict[str, Graph]:
-    """Returns the graphs among a node's attributes, by the names of the attributes."""
+    """Returns the graphs among a node's attributes."""
     return {name: each for name, each in node.attributes.items() if isinstance(each, Graph)}
 
 

@@ -112,10 +112,7 @@ def _elman(graph: Graph, node: Node, gate: Gate) -> Step | None:
 
 
 def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
-    """Yields the readings of gates that are sums of projections of the same two values.
-
-    There are two readings, because either value may be the state.
-    """
+    """Yields two readings of gates that project the same two values: either may be the state."""
     sources = list(gates[0].terms)
     if len(sources) != 2 or any(set(gate.terms) != set(sources) for gate in gates):
         return
@@ -126,10 +123,10 @@ def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
 
 
 class _Letters:
-    """Implements the operations of `cells.step` on polynomials of letters.
+    """Implements the operations of `cells.step` on polynomials of letters: gates, h, c, and
+    attention a.
 
-    The letters are the names of the gates, h, c, and a for the attention. ``turned``: whether the
-    update gate is 1 - u.
+    ``turned``: whether the update gate is 1 - u.
     """
 
     def __init__(self, cell: Cell, turned: bool, attention: Polynomial | None) -> None:
@@ -289,9 +286,8 @@ def _gru(graph: Graph, node: Node) -> Step | None:
 
 
 def _states(graph: Graph, node: Node) -> Iterable[str]:
-    """Returns the values that may be the previous state, from which a node computes a new state.
-
-    Both the gates and the formula of the new state read the previous state.
+    """Returns the values that may be the previous state: both the gates and the new state read
+    them.
     """
     waiting, read, has_function = [*node.inputs], set[str](), False
     for name in waiting:  # the list grows, with the nearest values first
@@ -307,7 +303,6 @@ def _states(graph: Graph, node: Node) -> Iterable[str]:
 
 
 def _is_narrow(graph: Graph, name: str) -> bool:
-    """Returns whether a value is (N, 1)."""
     return graph.types[name].counts[1:] == (1,)
 
 

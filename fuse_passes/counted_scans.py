@@ -15,8 +15,8 @@ from onernn.ir.graph import Graph, Node, Value
 
 _SIDES = {"Less": (0, True), "Greater": (1, True), "GreaterOrEqual": (0, False)}
 _SIDES["LessOrEqual"] = (1, False)
-"""For each comparison of an iteration t with a length: the index of the operand that is t, and
-whether the comparison is true for t less than the length.
+"""For each comparison of an iteration t with a length: the index of t among the operands, and
+whether the result is true before the length.
 """
 
 
@@ -98,7 +98,6 @@ def _cast_from(body: Graph, name: str) -> str:
 
 
 def _are_lengths(body: Graph, name: str) -> bool:
-    """Returns whether a value is a vector (N,) of integers."""
     return body.types[name].rank == 1 and body.types[name].dtype in WIDE[:2]
 
 

@@ -82,7 +82,6 @@ class ExpandLayers:
         return graph.splice((node,), nodes)
 
     def _splits(self, rnn: Recurrent) -> bool:
-        """Returns whether the directions of a layer become separate nodes."""
         return rnn.spec.directions == 2 and (self.directions(rnn) or not rnn.spec.joins(0))
 
     def _layers(self, rnn: Recurrent) -> Iterator[list[Recurrent]]:
@@ -108,7 +107,6 @@ class ExpandLayers:
 
 
 def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list[str]:
-    """Returns the parts of a value along an axis, or the value itself if there is one part."""
     if not name or count == 1:
         return [name] * count
     result = [f"{stem}@{index}" for index in range(count)]
@@ -117,7 +115,6 @@ def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list
 
 
 def _join(nodes: list[Node], names: list[str], axis: int, into: str) -> str:
-    """Returns the concatenation ``into`` of values, or the value itself if there is one."""
     if len(names) == 1:
         return names[0]
     nodes.append(Node("Concat", tuple(names), (into,), {"axis": axis}))

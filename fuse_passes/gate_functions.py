@@ -118,9 +118,7 @@ def _hard_sigmoid(graph: Graph, node: Node) -> Function | None:
 
 
 def _bounds(graph: Graph, node: Node) -> tuple[str, tuple[float, float] | None]:
-    """Returns the value that a node clips, and the lower and upper bound, None if they are
-    unknown.
-    """
+    """Returns the value that a node clips, and the lower and upper bound."""
     ends = (float("-inf"), float("inf"))
     if node.op == "Clip":
         given = ((node.input(1), ends[0]), (node.input(2), ends[1]))

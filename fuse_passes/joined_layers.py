@@ -16,8 +16,8 @@ from onernn.ir.weights import OWN, RnnWeights, join
 def pair_directions(graph: Graph, node: Node) -> Graph | str | None:
     """Turns ``Concat(Rnn(x), Rnn reversed(x))`` into one bidirectional_concat rnn.
 
-    The directions still run separately, but read one packed copy of x. If other nodes read final
-    states of one direction, a Split makes them from the final states of both.
+    The directions still run separately, but read one packed copy of x. A Split of the new final
+    states replaces the final states that other nodes read.
     """
     if len(node.inputs) != 2:
         return None
@@ -85,7 +85,6 @@ def _difference(one: Recurrent, other: Recurrent, kind: str) -> str:
 
 
 def _join_sides(*sides: RnnWeights) -> RnnWeights:
-    """Joins the weights of both directions; if only one has a bias, the other bias is zero."""
     bias = next((weights.bias for weights in sides if weights.bias is not None), None)
     zeros = None if bias is None else np.zeros_like(bias)
     whole = [replace(w, bias=zeros if w.bias is None else w.bias) for w in sides]

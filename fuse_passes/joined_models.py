@@ -72,7 +72,6 @@ def _refuse(why: str, where: str) -> UnsupportedError:
 
 
 def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
-    """Returns the models, each after all models that feed it."""
     waiting, done = [*models], list[Graph]()
     while waiting:
         ready = [m for m in waiting if not any(makers.get(v.name) in waiting for v in m.inputs)]
@@ -86,7 +85,6 @@ def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
 
 
 def _output(model: Graph, name: str) -> Value:
-    """Returns an output with its inferred dtype and shape."""
     known = model.types[name]
     shape = None if known.shape is None else known.counts
     return Value(name, known.dtype, shape, len(known.lod or ()))

@@ -22,9 +22,7 @@ Part = int | str
 
 
 def shift(axis: Any) -> Any:
-    """Converts axes of one row to axes of a value with an axis 0 of rows; negative axes do not
-    change.
-    """
+    """Converts axes of one row to axes of all rows; negative axes do not change."""
     return axis + (np.asarray(axis) >= 0)
 
 
@@ -46,7 +44,7 @@ class Mapper(Tape):
     def of(cls, graph: Graph, inputs: Iterable[Value]) -> Mapper:
         """Returns the mapper of a graph whose ``inputs`` have rows.
 
-        Raises `UnsupportedError` for a ragged input or one with an unknown number of axes.
+        Raises `UnsupportedError` for a ragged input or an unknown number of axes.
         """
         names = set[str]()
         for value in inputs:
@@ -123,9 +121,8 @@ class Mapper(Tape):
         return rank
 
     def find_integers(self, node: Node, name: str) -> Array | None:
-        """Returns the integers of a value that is the same for all rows, or None for "".
-
-        Raises `UnsupportedError` if they are not known before a run.
+        """Returns the integers of a value that is the same for all rows; None for an absent
+        value.
         """
         numbers = self.graph.types[name].numbers if name else None
         if name in self.mapped or (name and numbers is None):
@@ -145,9 +142,7 @@ class Mapper(Tape):
         self.mapped.add(node.outputs[0])
 
     def widen(self, node: Node, name: str, rank: int) -> str:
-        """Returns a value with new axes of size 1 after the axis of rows, so that one row has
-        ``rank`` axes.
-        """
+        """Returns a value with axes of size 1 after the rows, so that one row has ``rank`` axes."""
         missing = rank - self.rank(node, name)
         if name not in self.mapped or missing <= 0:
             return name

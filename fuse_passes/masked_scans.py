@@ -22,9 +22,8 @@ from onernn.ops.control import scan_attributes
 class Row(NamedTuple):
     """An output of the scan that contains h of some steps.
 
-    If the mask of a step is false, the output ``repeats`` the previous step's h, ``begin`` for the
-    first step. If it does not repeat, it is ``begin``. ``last``: the output is only the state after
-    the last step.
+    If the mask is false, the output is the previous row (``repeats``), which is ``begin`` at first,
+    or always ``begin``. ``last``: the output is only the state after the last step.
     """
 
     name: str
@@ -60,7 +59,6 @@ def find_mask(node: Node, body: Graph) -> int | None:
 
 
 def _fuse(graph: Graph, node: Node, body: Graph, index: int) -> Graph | str:
-    """Rewrites a scan whose scanned input ``index`` is the mask of all outputs."""
     count = node.attributes["states"]
     flags = body.inputs[count + index].name
     chosen = [each for v in body.outputs if (each := find_chosen(body, v.name, flags))]
@@ -223,7 +221,6 @@ def _find_lengths(graph: Graph, mask: str) -> str:
 
 
 def _pads_with_zeros(to: Stacker, row: Row) -> bool:
-    """Returns whether an output of the scan is zero after the end of each sequence."""
     own = to.constants.get(row.begin)
     zeros = is_zeros(to.graph, row.begin) if own is None else not own.any()
     return not row.repeats and not row.last and zeros
@@ -244,10 +241,9 @@ def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def find_chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
-    """Returns the values that a mask selects: for a true and for a false element.
+    """Returns the values that a mask selects, for true and for false; None if it selects none.
 
-    The selection is a Where, or mask * a + (not mask) * b, as some exporters write it. Returns None
-    for other values.
+    Exporters write the selection as Where, or as mask * a + (not mask) * b.
     """
     name = source_of(body, name)
     if node := body.producer(name, "Where"):
@@ -291,7 +287,6 @@ def _takes_all(body: Graph, node: Node) -> bool:
 
 
 def _cell_nodes(body: Graph, new: list[str]) -> list[Node]:
-    """Returns the nodes of the body that compute the new states."""
     wanted, result = set(new), list[Node]()
     for node in reversed(body.nodes):
         if not wanted.isdisjoint(node.outputs):
@@ -303,7 +298,6 @@ def _cell_nodes(body: Graph, new: list[str]) -> list[Node]:
 def _without_mask(
     node: Node, body: Graph, new: list[str], slots: tuple[int, ...], index: int
 ) -> Node:
-    """Returns a scan of the cell without its mask."""
     count = node.attributes["states"]
     kept = [*slots, *(k for k in range(count, len(body.inputs)) if k != count + index)]
     outputs = tuple(replace(body.outputs[k], name=new[k]) for k in slots)

@@ -115,7 +115,7 @@ def _read_unit(graph: Graph, factor: str, atoms: list[str]) -> tuple[Polynomial,
 
 
 def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
-    """Returns (x, epsilon) if a value is 1 / sqrt(variance of x + epsilon), else None."""
+    """Returns (x, epsilon) of 1 / sqrt(variance of x + epsilon), or None."""
     if node := graph.producer(name, "Reciprocal"):
         return _deviation(graph, node.inputs[0])
     node = graph.producer(name, "Div")
@@ -123,7 +123,7 @@ def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
 
 
 def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
-    """Returns (x, epsilon) if a value is sqrt(variance of x + epsilon), else None."""
+    """Returns (x, epsilon) of sqrt(variance of x + epsilon), or None."""
     root = graph.producer(name, "Sqrt", "Pow")
     if root is None or (root.op == "Pow" and graph.number(root.inputs[1]) != 0.5):
         return None
@@ -144,7 +144,6 @@ def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
 
 
 def _find_centred(graph: Graph, name: str) -> str | None:
-    """Returns x if a value is x - mean, else None."""
     node = graph.producer(name, "Sub")
     return node.inputs[0] if node and _mean(graph, node.inputs[1]) == node.inputs[0] else None
 

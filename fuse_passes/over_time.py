@@ -104,16 +104,16 @@ def fuse_step(model: Graph, states: Mapping[str, str]) -> Graph:
 def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
     """Returns the model of whole sequences (T, ...) for a ``model`` of one frame.
 
-    ``states``: for each input that is a state, the output that is the state of the next frame. All
-    other inputs and outputs get an axis T of frames, except inputs without axes, which are the same
-    for all frames. State inputs are the states before the first frame, state outputs those after
-    the last frame. A recurrent layer processes all frames in one call, and other operators process
-    the frames as a batch. The results equal those of single frames in turn, up to rounding. The
-    model may have no outputs except states.
+    ``states``: for each input that is a state, the output that is the next frame's state. All other
+    inputs and outputs get an axis T, except inputs without axes, which are the same for all frames.
+    State inputs are the states before the first frame, state outputs those after the last frame. A
+    recurrent layer processes all frames in one call, and other operators process the frames as a
+    batch. The results equal those of single frames in turn, up to rounding. The model may have no
+    outputs except states.
 
     If an operator outside of a recurrent layer reads or makes a state (a reset, for example), a
-    Scan runs the operators from each state to the next state frame after frame. A note of the graph
-    says why.
+    Scan runs the operators from each state to the next, frame after frame. A note of the graph says
+    why.
 
     Raises `UnsupportedError` that names an operator without a rule, an undecided branch, or a name
     that is not an input or output.
@@ -214,7 +214,6 @@ def _by_scans(graph: Graph, states: Mapping[str, str], frames: Sequence[Value]) 
 
 
 def _group(graph: Graph, states: Mapping[str, str]) -> list[list[str]]:
-    """Returns groups of states that depend on each other."""
     needs = {name: {name, *_ancestors(graph, [end])} & {*states} for name, end in states.items()}
     for via in states:
         for name in states:
@@ -321,11 +320,11 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
     """Returns the layers and the buffers that continue from frame to frame, by the ids of their
     nodes.
 
-    Gives each element of the states a number, and follows the numbers through operators that only
-    move elements. A layer's final states get the numbers of its initial states. The values that a
-    buffer passes to the next frame get the numbers of the values that they replace. Then each next
-    state must have the numbers of the state itself: each layer reads the elements that it produced
-    in the previous frame. Raises `UnsupportedError` if not.
+    Numbers the elements of the states, and follows the numbers through operators that only move
+    elements. A layer's final states get the numbers of its initial states. A value that a buffer
+    passes to the next frame gets the numbers of the value that it replaces. Each next state must
+    have the numbers of the state itself: so each layer reads the elements that it produced in the
+    previous frame.
     """
     values: dict[str, Array] = dict(graph.constants)
     begin = 1
@@ -387,7 +386,6 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
 
 
 def _compute(node: Node, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the outputs of a node for known inputs; {} if an input is missing or does not fit."""
     if not all(name in values for name in node.inputs if name):
         return {}
     try:
@@ -398,10 +396,10 @@ def _compute(node: Node, values: Mapping[str, Array]) -> dict[str, Array]:
 
 
 class OpenBranchError(UnsupportedError):
-    """Raised for a branch that reads a state, if its condition is not known before a run.
+    """Raised for an undecided branch that reads a state.
 
-    ``asked``: the inputs that decide the branch, each with the integers with which the model
-    compares it (none for an input with axes).
+    ``asked``: the inputs that decide it, each with the integers with which the model compares it
+    (none for an input with axes).
     """
 
     def __init__(
@@ -490,7 +488,6 @@ def find_missing(
 
 
 def _list_compared(graph: Graph, deps: set[str]) -> list[int]:
-    """Returns the integers with which any of these values are compared."""
     nodes = [
         n for n in graph.nodes if n.outputs[0] in deps and graph.types[n.outputs[0]].dtype == "bool"
     ]
@@ -523,10 +520,9 @@ def _number_outputs(
 
 
 def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
-    """Adds a layer over the steps of all frames.
+    """Adds a layer over the steps of all frames; returns its values after the last frame.
 
-    Returns the names of its values after the last frame, by the names of these values in a frame.
-    ``names``: the values that each frame needs.
+    They are names, by the names in a frame. ``names``: the values that each frame needs.
     """
     rnn = Recurrent.of(node)
     count = len(rnn.finals)
@@ -544,7 +540,6 @@ def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
     mapper.nodes.append(layer.with_states(rnn.states, tuple(ends)).node())
 
     def by_frame(source: str) -> str:
-        """Reshapes (F * T, N, O) to (F, T, N, O)."""
         return mapper.reshape(source, [mapper.count, steps, mapper.sizes(source, 1, None)])
 
     for name, source in ((rnn.y, y), (rnn.cells, cells)):
@@ -568,11 +563,11 @@ def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A Concat of steps from previous frames and of ``new`` steps of this frame, ``added``.
+    """A Concat of old steps and of ``new`` steps of this frame, ``added``: ``size`` steps on
+    ``axis``.
 
-    The Concat has ``size`` steps on ``axis``. The old steps are those of ``source`` from step
-    ``begin`` on. ``kept``: for each value of this frame that replaces another value in the next
-    frame, the other value.
+    The old steps are those of ``source`` from step ``begin`` on. ``kept``: for each value of this
+    frame that replaces another value in the next frame, the other value.
     """
 
     axis: int
@@ -616,10 +611,10 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
 
 
 def windows(mapper: Mapper, node: Node, buffer: Buffer, *, wanted: bool) -> dict[str, str]:
-    """Adds the windows of a buffer for all frames if they are ``wanted``, and its steps after the
-    last frame.
+    """Adds the windows of a buffer for all frames if ``wanted``, and its steps after the last
+    frame.
 
-    Returns the names of these steps, by the names of the values in a frame.
+    Returns the names of these steps, by their names in a frame.
     """
     axis, rank = buffer.axis, mapper.rank(node, buffer.added)
     mapper.stem = stem = node.outputs[0]

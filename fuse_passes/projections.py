@@ -58,9 +58,8 @@ def fuse_linear_rnn(graph: Graph, node: Node) -> Graph | str | None:
 
 
 def _add_bias(bias: Array | None, folded: Array, spec: RnnSpec, dtype: Any) -> Array:
-    """Returns a layer's bias plus ``folded`` for the gates.
-
-    The row u' of LBR cells, which is inside r*(...), does not change.
+    """Returns the bias plus ``folded`` for the gates, without the row u' of LBR cells inside
+    r*(...).
     """
     rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
     out = np.zeros(rows, dtype) if bias is None else bias.astype(dtype)
@@ -69,7 +68,6 @@ def _add_bias(bias: Array | None, folded: Array, spec: RnnSpec, dtype: Any) -> A
 
 
 def _why_input_stays(rnn: Recurrent) -> str:
-    """Returns why a layer with quantization scales keeps its input and weights."""
     return f"its precision, {rnn.precision.dtype}, belongs to the input that it has"
 
 
@@ -92,9 +90,8 @@ def _fold(
 
 
 def _projection_before(graph: Graph, user: Node, rnn: Recurrent, width: int) -> Linear | str:
-    """Returns the projection to ``width`` columns before a layer, or why it cannot be merged.
-
-    ``user``: the node that reads the projection.
+    """Returns the projection to ``width`` columns that ``user`` reads, or why it cannot be
+    merged.
     """
     if rnn.precision.is_narrow:
         return _why_input_stays(rnn)
@@ -157,11 +154,10 @@ def find_linear(graph: Graph, user: Node) -> Linear | str:
 
 @rewrite("linear_input", "Rnn")
 def fuse_linear_input(graph: Graph, node: Node) -> Graph | str | None:
-    """Turns ``Rnn(x @ W + b)`` into ``Rnn(x)``, whose input weights are W times the old ones.
+    """Turns ``Rnn(x @ W + b)`` into ``Rnn(x)``, with W multiplied into the input weights.
 
-    An example is MXNet's FullyConnected before RNN. The product of the weights is computed in
-    float64 and rounded once. The pass refuses if the new product costs as much as the two products,
-    or more.
+    An example is MXNet's FullyConnected before RNN. The weights' product is computed in float64 and
+    rounded once. The pass refuses if the layer's product would cost as much as the two products.
     """
     if not _is_linear(graph, node.inputs[0]):
         return None
@@ -202,7 +198,7 @@ NARROWEST = 512
 """The minimum number of channels of a table for which this is faster.
 
 Measured with one thread and 1000 words: 512 -> 512 gains a third. 128 -> 256 loses 2 to 10 %,
-because the rows of the projected table are several times as wide.
+because the projected rows are several times as wide.
 """
 
 

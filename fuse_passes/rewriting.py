@@ -36,11 +36,9 @@ Rewrite = Callable[[Graph, Node], Graph | Refusal | str | None]
 
 
 def rewrite(name: str, *ops: str) -> Callable[[Rewrite], Pass]:
-    """Decorates a function, which becomes a `Pass` of this name, for nodes of these operators or
-    all nodes.
+    """Makes a function a `Pass` of this name, for nodes of these operators, or for all nodes.
 
-    The function may return the reason why there is no rewrite as text; the pass returns it as a
-    `Refusal`.
+    The function may return the reason why there is no rewrite as text.
     """
 
     def make_pass(function: Rewrite) -> Pass:
@@ -57,9 +55,8 @@ def rewrite(name: str, *ops: str) -> Callable[[Rewrite], Pass]:
 
 
 def order(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Sorts nodes so that each follows the nodes whose outputs it reads.
-
-    It does not detect a cycle; `Graph` does.
+    """Sorts nodes after those whose outputs they read. `Graph` detects cycles, not this
+    function.
     """
     whole = list(nodes)
     makers = {name: node for node in whole for name in node.outputs if name}
@@ -125,7 +122,7 @@ class Tape:
     def emit(self, op: str, *inputs: Any, output: str = "", **attributes: Any) -> str:
         """Adds a node; returns the name of its output: ``output``, or a new name.
 
-        ``inputs`` are names of values. Integers and lists of integers become constants.
+        ``inputs`` are names of values; integers become constants.
         """
         names = tuple(x if isinstance(x, str) else self.constant(x) for x in inputs)
         name = output or self.name(op)

@@ -48,9 +48,8 @@ class Independence(NamedTuple):
 def independence(graph: Graph, axes: Mapping[str, int], outputs: Iterable[str]) -> Independence:
     """Returns whether each row of ``outputs`` depends only on the same row of the inputs.
 
-    ``axes``: for each dense input, the axis of its rows. In one batch, all rows of a dense input
-    have the same shape; rows of a ragged input may differ in length. Constants and sizes are the
-    same for all rows.
+    ``axes``: the axis of the rows of each dense input. In a batch, all rows of a dense input have
+    the same shape; ragged rows may differ in length. Constants and sizes are the same for all rows.
     """
     flow, where = _follow(graph, axes), dict[str, int]()
     for name in outputs:
@@ -66,10 +65,9 @@ def independence(graph: Graph, axes: Mapping[str, int], outputs: Iterable[str]) 
 def describe_rows(
     graph: Graph, axes: Mapping[str, int], alike: Collection[str]
 ) -> dict[str, str | int]:
-    """Returns for each output the axis of its rows, -1 if it is the same for all rows, or a reason.
+    """Returns for each output the axis of its rows, or -1 if it is the same for all rows.
 
-    The reason is a text that says why the axis is not known. The inputs ``alike`` are the same for
-    all rows.
+    If neither is known, returns the reason as text. The inputs ``alike`` are the same for all rows.
     """
     flow, result = _follow(graph, axes, alike), dict[str, str | int]()
     for value in graph.outputs:
@@ -117,11 +115,10 @@ def _follow(graph: Graph, axes: Mapping[str, int], alike: Collection[str] = ()) 
 
 @dataclass(eq=False)
 class RowFlow:
-    """Determines where each value of a graph has its rows.
+    """Determines where each value of a graph has its rows, for rules of `onernn.ops.row_rules`.
 
-    The rules of `onernn.ops.row_rules` call its methods. ``states``: the results, by value.
-    ``own``: the names of sizes that do not depend on the batch that contains a row. ``lods``: the
-    ragged inputs, by their offsets.
+    ``states``: the results. ``own``: the names of sizes that are the same in every batch that
+    contains a row. ``lods``: the ragged inputs by their offsets.
     """
 
     graph: Graph
@@ -144,9 +141,7 @@ class RowFlow:
             self.states.update(zip(node.outputs, states, strict=True))
 
     def _results(self, node: Node) -> Iterator[State | UnknownRows]:
-        """Yields the state of each output of a node: where its rows are, or why that is not
-        known.
-        """
+        """Yields where each output of a node has its rows, or why that is not known."""
         values = [self._value(name) for name in node.outputs if name]
         given = [self.states[name] for name in node.inputs if name]
         operator = OPERATORS.get(node.op)
@@ -305,7 +300,6 @@ def _rule_of(operator: Operator | None) -> Callable[[Any, Node], Any] | None:
 
 
 def _keeps_uniform(node: Node, given: Sequence[Any]) -> bool:
-    """Returns whether the result has equal elements if each input has equal elements."""
     kind = OPERATORS[node.op].kind
     read = given[:1] if kind == "view" else given
     return node.op == "ConstantOfShape" or (

@@ -72,7 +72,6 @@ def fuse_scanned_cells(graph: Graph, node: Node) -> Graph | str | None:
     stacker = Stacker(graph, node.outputs[0], layer.origin)
 
     def scan(index: int) -> str:
-        """Returns a scanned input, with the steps along axis 0."""
         name = node.inputs[node.attributes["states"] + index]
         return stacker.move(name, node.attributes["input_axes"][index], 0)
 
@@ -194,11 +193,9 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
 
 
 def _source(body: Graph, name: str, before: int, after: int, width: int) -> str:
-    """Returns the value from which views make ``name``, or "" if the views change the order of
-    elements.
+    """Returns the value that views turn into ``name`` without a change of order, else "".
 
-    Both are (..., N, width); ``before`` and ``after`` are their numbers of axes. All axes before N
-    have size 1.
+    Both are (..., N, width), with ones before N; ``before`` and ``after`` are their ranks.
     """
     source, chain = views_of(body, name)
     return source if _makes(body, chain, before, after, width) else ""

@@ -113,7 +113,6 @@ class _Loop:
         return self.body.infer_types(dict(zip(self._names, given, strict=True)))
 
     def _counts(self, index: int) -> bool:
-        """Returns whether each iteration adds 1 to a carried integer."""
         result = self.types[self.body.outputs[1 + index].name]
         return result.dtype in WIDE[:2] and result.value == _TURN + 1
 

@@ -17,14 +17,12 @@ from onernn.ops import OPERATORS
 
 @rewrite("identities", "Identity", "Dropout", "Mul")
 def drop_identities(graph: Graph, node: Node) -> Graph | str | None:
-    """Turns ``f(Identity(x))`` into ``f(x)``. Also drops an ONNX Dropout and a product with ones.
+    """Turns ``f(Identity(x))`` into ``f(x)``. In inference, an ONNX Dropout is an Identity.
 
-    In inference, a Dropout is an Identity. Keras writes a product with ``ones_like(x)`` for a
-    recurrent dropout.
+    So is a product with ``ones_like(x)``, which Keras writes for a recurrent dropout.
 
-    Adapters write a framework's dropout as Identity only if it has no effect in that framework,
-    otherwise as a product. The last Identity before an output stays, because it gives the output
-    its name.
+    Adapters write a framework's dropout as Identity only if it is one in that framework, otherwise
+    as a product. The last Identity before an output stays, because it gives the output its name.
     """
     if graph.is_output(node.outputs[0]):
         return None
@@ -84,9 +82,8 @@ def take_constants(graph: Graph, node: Node) -> Graph | None:
 def take_known_numbers(graph: Graph, node: Node) -> Graph | None:
     """Turns ``Slice(x, 0, Shape(x)[1] / 4)`` into ``Slice(x, 0, 5)`` if x has 20 columns.
 
-    One call replaces all integers of the graph that are known before a run, because exporters
-    compute the bounds of slices. It does not replace integers that depend on a named size, nor
-    outputs of the graph.
+    Replaces all integers that are known before a run at once, because exporters compute the bounds
+    of slices. Integers that depend on a named size stay, and so do outputs of the graph.
     """
     if _find_integers(graph, node) is None:
         return None
@@ -98,7 +95,6 @@ def take_known_numbers(graph: Graph, node: Node) -> Graph | None:
 
 
 def _find_integers(graph: Graph, node: Node) -> Array | None:
-    """Returns the integers that a node computes if they are known before a run, else None."""
     if graph.is_output(node.outputs[0]) or len(node.outputs) > 1 or not node.inputs:
         return None
     return numbers(graph, node.outputs[0])
@@ -129,14 +125,12 @@ def share_values(graph: Graph, node: Node) -> Graph | None:
 
 
 def _key(graph: Graph, node: Node) -> Hashable:
-    """Returns a key that is equal for two nodes of an operator if their results are equal."""
     attributes = sorted((name, str(value)) for name, value in node.attributes.items())
     inputs = tuple(_content(graph, name) for name in node.inputs)
     return inputs, tuple(attributes), len(node.outputs)
 
 
 def _content(graph: Graph, name: str) -> Hashable:
-    """Returns the elements of a small constant, or the name of any other value."""
     array = graph.constants.get(name)
     if array is None or array.size > _SMALL:
         return name

@@ -104,7 +104,6 @@ def _read(body: Graph, names: list[str], made: set[str]) -> list[str]:
 
 
 def _any_rows(counts: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
-    """Returns a shape with a dynamic first size; None if the number of axes is unknown."""
     return (None, *counts[1:]) if counts else None
 
 
@@ -118,8 +117,8 @@ def _part(
 ) -> Node:
     """Returns a scan of some states and outputs of a scan.
 
-    ``collected``: values of the body that it also outputs, by their names outside. ``steps``: for
-    each value of the body that it reads from outside instead, the name of all steps outside.
+    ``collected``: values of the body that it also outputs, by their names outside. ``steps``: names
+    of values outside, by the values of the body that they replace.
     """
     count, old = node.attributes["states"], node.attributes
     names = {name: fresh(body, f"{name}/step") for name in steps}

@@ -40,9 +40,8 @@ class Stacker(Tape):
         """Returns the steps as one value; None if they would have to be copied and ``strict`` is
         true.
 
-        ``depth``: the number of operators between these values and the steps. If it is not 0, the
-        values are not copied either, because the operators broadcast: their inputs may have
-        different sizes.
+        Values that are ``depth`` operators before the steps are never copied: operators broadcast,
+        so their inputs may have different sizes.
         """
         if names not in self._known:
             result = self._pieces(names)
@@ -67,9 +66,7 @@ class Stacker(Tape):
         return self.emit("Einsum", name, equation=moving(source, target))
 
     def _pieces(self, names: tuple[str, ...]) -> Stacked | None:
-        """Returns the value from which these steps were cut, if they are all of its parts in order
-        or backwards.
-        """
+        """Returns the value whose parts these steps are: all of them, in order or backwards."""
         result = [piece_of(self.graph, name) for name in names]
         first = result[0]
         if first is None or any(p is None or p[:2] != first[:2] for p in result):
@@ -132,10 +129,10 @@ class Stacker(Tape):
         return column[0] if alike else None
 
     def _is_aligned(self, columns: list[tuple[str, ...]], inputs: list[Any]) -> bool:
-        """Returns whether an operator broadcasts joined inputs as it broadcasts the inputs of one
-        step.
+        """Returns whether broadcasting joined inputs equals broadcasting each step: all ranks are
+        equal.
 
-        All steps must have the same rank, and the constants that all steps have no higher rank.
+        Shared constants may have a lower rank.
         """
         graph = self.graph
         ranks = {

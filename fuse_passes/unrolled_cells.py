@@ -31,9 +31,8 @@ from onernn.reorders.gates import GateLayout
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Consecutive steps of a cell, each of which reads the state of the previous step.
-
-    The readings, one for each step, have equal constants.
+    """Consecutive steps, each of which reads the previous step's state, with readings of equal
+    constants.
     """
 
     steps: tuple[Step, ...]
@@ -51,7 +50,7 @@ def fuse_unrolled_cells(graph: Graph, node: Node) -> Graph | Refusal | None:
 
 
 def unrolled_cells(states: Mapping[str, str]) -> Pass:
-    """Returns the same pass for a model of one step whose states are known.
+    """Returns the same pass for a model of one step.
 
     ``states``: for each input that is a state, the output that is the next state.
     """
@@ -152,7 +151,6 @@ def chains(graph: Graph, states: Mapping[str, str] = MappingProxyType({})) -> It
 
 
 def _continues(before: Step, step: Step, reading: Reading) -> bool:
-    """Returns whether a step continues from the state of another step, with the same constants."""
     return (
         (before.cell, before.update, before.activations, before.cell_clip)
         == (step.cell, step.update, step.activations, step.cell_clip)
@@ -169,9 +167,9 @@ def _keeps(step: Step) -> bool | None:
 def _first_reading(
     graph: Graph, step: Step, readings: list[Reading], states: Collection[str]
 ) -> Reading | None:
-    """Returns the reading of the first step: that of the later steps, or one that fits its sizes.
+    """Returns a reading of the first step that fits its sizes: that of the later steps, if any.
 
-    ``states``: the inputs that are known to be states. Returns None if no reading fits.
+    ``states``: the inputs that are known to be states.
     """
     fitting = [r for r in step.readings if fits(graph, r) and r.x not in graph.constants]
     known = [r for r in fitting if _source(graph, r.h) in states]
@@ -231,7 +229,6 @@ def find_projected_layout(graph: Graph, reading: Reading) -> GateLayout | None:
 
 
 def _read(chain: Chain) -> list[str]:
-    """Returns the inputs of all steps, and the initial states."""
     xs = [reading.x for reading in chain.readings]
     xs += [step.attention.name for step in chain.steps if step.attention]
     return [*xs, chain.readings[0].h, chain.steps[0].c_before]
@@ -272,8 +269,7 @@ def obstacle(graph: Graph, chain: Chain) -> str:
 def no_state(graph: Graph, names: Iterable[str], batch: int | None, what: str = "state") -> str:
     """Returns why a value cannot be a state (N, O) of ``batch`` sequences, or "" if all values can.
 
-    An operator broadcasts one row, but a layer needs a row for each sequence. Zeros are no
-    obstacle, because a layer's initial state may be omitted.
+    An operator broadcasts one row, but a layer needs a row for each sequence. Zeros can be omitted.
     """
     for name in filter(None, names):
         array, known = graph.constants.get(name), graph.types[name].counts
@@ -342,11 +338,10 @@ def add_layer(
     layout: GateLayout | None,
     **values: str,
 ) -> Recurrent:
-    """Adds a layer over x; returns it.
+    """Adds a layer over x.
 
-    ``states``: the names of the initial states (N, O); zeros are omitted. ``ends``: the names of
-    the final states, "" if they are not needed. ``layout``: the layout of the gates if x is
-    projected already.
+    ``states``: the initial states (N, O); zeros are omitted. ``ends``: names for the final states.
+    ``layout``: the gates' layout of an x that is projected already.
     """
 
     def initial(name: str) -> str:

@@ -75,9 +75,7 @@ def _size(axis: Axis) -> Size:
 
 
 def _deal(factors: list[Factor], shape: Shape) -> list[Axis] | None:
-    """Returns axes of these sizes that consist of the factors, in their order; None if there are
-    none.
-    """
+    """Returns axes of these sizes that consist of the factors in their order, or None."""
     axes: list[Axis] = []
     for size in shape:
         count = 0

@@ -58,9 +58,7 @@ def input_layer_back(layer: Array, layout: GateLayout) -> Array:
 
 
 def split_bias(bias: Array | None, layout: GateLayout) -> Array | None:
-    """Converts a bias (G*O,) or (1, G*O) to ldgo (1, 1, G, O), as a new array; returns None for
-    None.
-    """
+    """Converts a bias (G*O,) or (1, G*O) to ldgo (1, 1, G, O), as a new array."""
     if bias is None:
         return None
     if bias.shape[-1:] != (bias.size,):

@@ -42,13 +42,13 @@ def read(
 ) -> PivotLayer:
     """Returns a layer from kernel (I, G*O), recurrent_kernel (O, G*O) and bias.
 
-    The names in stacks begin with 0/, 1/, ..., those in a Bidirectional with forward/ and
-    backward/. `from_cudnn` reads arrays of CuDNNLSTM and CuDNNGRU.
+    Names in stacks begin with 0/, 1/, ..., in a Bidirectional with forward/ and backward/.
+    `from_cudnn` reads arrays of CuDNNLSTM and CuDNNGRU.
 
     ``reset_after``: the option of a GRU. If it is None, the shape of the bias decides; without a
     bias it is true, Keras's default. ``function``: the activation of a SimpleRNN. ``activations``:
-    the functions of the cell, None for the usual ones. ``merge``: how Bidirectional merges the
-    directions. Raises `ShapeError` that names the array.
+    the cell's functions, None for the usual ones. ``merge``: how Bidirectional merges. Raises
+    `ShapeError` that names the array.
     """
     arrays = from_cudnn(arrays)
     layers, sides, _ = NAMES.sizes(arrays)

@@ -164,10 +164,7 @@ def layer_of(
     direction: Direction | None = None,
     activations: tuple[Activation, ...] | None = None,
 ) -> PivotLayer:
-    """Returns a `PivotLayer` with these weights, one `RnnWeights` for each layer.
-
-    The sizes of the spec come from the weights.
-    """
+    """Returns a layer or stack of these weights, whose spec has their sizes."""
     if not layers:
         raise ShapeError("arrays: expected recurrent weights, got none")
     first = layers[0]
@@ -217,10 +214,9 @@ class NamedArrays:
     derived.
 
     ``place(name, layer, direction, layers, directions)`` returns the name of an array in a stack.
-    ``matrices``: the names of the matrices of x (G*O, I) and of h (G*O, R); unless ``turned``,
-    their shapes are (I, G*O) and (R, G*O). ``biases``: the names of the biases of x and of h,
-    (G*O,) each; or one name of a summed bias (G*O,), which is (2, G*O) for LBR cells.
-    ``projection``: the name of a matrix (R, O).
+    ``matrices``: the names for x (G*O, I) and h (G*O, R); unless ``turned``, the shapes are
+    transposed. ``biases``: the names for x and h, (G*O,) each; or one name of a summed bias (G*O,),
+    which is (2, G*O) for LBR cells. ``projection``: the name of (R, O).
     """
 
     gates: Mapping[Cell, str]
@@ -282,8 +278,8 @@ class NamedArrays:
         ]
 
     def _parts(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> Iterator[Any]:
-        """Yields for each layer and direction (I, G*O), (R, G*O), the biases of x and h or (), and
-        (O, R) or None.
+        """Yields (I, G*O), (R, G*O), the biases of x and h or (), (O, R) or None of each part of a
+        stack.
         """
         kinds, seen = [*filter(None, (*self.matrices, *self.biases, self.projection))], set[str]()
         for at in np.ndindex(layers, sides):

@@ -1,7 +1,7 @@
 """Converts the weights of MXNet's recurrent operators to the pivot layout, and back.
 
-Layout and formulas: documentation of MXNet's operator ``RNN`` (src/operator/rnn.cc). The names of
-gluon's layers and of the legacy cells: python/mxnet/gluon/rnn and python/mxnet/rnn of 1.9.1.
+Layout and formulas: documentation of MXNet's operator ``RNN`` (src/operator/rnn.cc). Names in gluon
+and the legacy cells: python/mxnet/gluon/rnn and python/mxnet/rnn of 1.9.1.
 """
 
 from __future__ import annotations

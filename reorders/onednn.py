@@ -77,7 +77,6 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., PivotLayer]:
 
 def _writer(form: Callable[[Array], Array]) -> Callable[[PivotLayer], dict[str, Array]]:
     def write(layer: PivotLayer) -> dict[str, Array]:
-        """Returns the arrays of a layer by oneDNN's names of arguments."""
         groups = [list(layer.weights)]
         if len({w.layer.shape for w in layer.weights if w.layer is not None}) > 1:
             groups = [[weights] for weights in layer.weights]

@@ -35,8 +35,8 @@ def gru_layout(*, origin_mode: bool, gate_activation: str) -> tuple[GateLayout, 
 def weight_h(flat: Array, layout: GateLayout) -> Array:
     """Converts Paddle's ``WeightH`` (O, 3*O) to weights of h, ldigo (L=1, D=1, O, G=3, O).
 
-    Its memory has two consecutive blocks, (O, 2*O) for update and reset gate, and (O, O) for the
-    candidate. The shape (O, 3*O) is only the declared one.
+    Its memory has two consecutive blocks: (O, 2*O) for update and reset gate, (O, O) for the
+    candidate.
     """
     hidden = flat.shape[0]
     if flat.ndim != 2 or flat.shape[1] != 3 * hidden:
@@ -101,9 +101,9 @@ RNN_CELLS = {
 def rnn_weights(arrays: Sequence[Array], mode: str, layers: int, directions: int) -> Layers:
     """Converts ``WeightList`` of the operator ``rnn`` to one `RnnWeights` for each layer.
 
-    The list has w_ih (G*O, I) and w_hh (G*O, O) of each layer and direction, forward first. Then it
-    has b_ih and b_hh, (G*O,) each, in the same order. The arrays are PyTorch's. The two biases are
-    added, except a GRU's b_hh of the candidate, which is inside r*(...): it is oneDNN's fourth row.
+    The list has PyTorch's arrays: w_ih (G*O, I) and w_hh (G*O, O) of each layer and direction,
+    forward first, then b_ih and b_hh (G*O,) in the same order. The two biases are added, except a
+    GRU candidate's b_hh, which is inside r*(...): it is oneDNN's fourth row.
     """
     parts = layers * directions
     if len(arrays) not in (2 * parts, 4 * parts):

@@ -28,11 +28,11 @@ NAMES = NamedArrays(
 
 
 def read(state: Arrays, *, nonlinearity: str = "tanh") -> PivotLayer:
-    """Returns a layer from weight_ih_l0 (G*O, I), weight_hh_l0 (G*O, R), bias_ih_l0 (G*O,),
-    bias_hh_l0 (G*O,) and weight_hr_l0 (R, O).
+    """Returns a layer from weight_ih_l0 (G*O, I), weight_hh_l0 (G*O, R), bias_ih_l0 and bias_hh_l0
+    (G*O,), weight_hr_l0 (R, O), then _l0_reverse, _l1, ....
 
-    The names of other directions and layers end in _l0_reverse, _l1, ...; those of a Cell have no
-    suffix. ``nonlinearity``: the option of torch.nn.RNN. Raises `ShapeError` that names the array.
+    The names of a Cell have no suffix. ``nonlinearity``: the option of torch.nn.RNN. Raises
+    `ShapeError` that names the array.
     """
     if "weight_ih" in state:  # torch.nn.LSTMCell and other cells
         state = {f"{name}_l0": array for name, array in state.items()}

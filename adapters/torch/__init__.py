@@ -41,7 +41,6 @@ def _suffix_of(path: StrPath) -> str:
 
 
 _HEAD = 4096
-"""The number of bytes at the start of a file that `_suffix_of` reads."""
 _BEGINS = (b"PK\x03\x04", b"\x80\x02\x8a\x0a")
 """The first bytes of zip archives, and of pickles that start with a long integer."""
 

@@ -92,11 +92,6 @@ def _live(layer: str, x: Tensor, weights: Sequence[Tensor]) -> LiveModule:
 def _check(
     x: Any, sizes: Any, states: Any, weights: Sequence[Tensor], layer: str
 ) -> tuple[LiveModule, Arguments]:
-    """Returns an operator's layer and its checked arguments.
-
-    They are checked because a graph may call the operator with other arguments than the traced
-    ones.
-    """
     live = _live(layer, x, weights)
     hx = states[0] if len(states) == 1 else tuple(states) or None
     try:
@@ -121,7 +116,7 @@ def recurrent(
     weights: Sequence[Tensor],
     layer: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns y, h_n and c_n of a stack without gradients; the first axis of x and y is time."""
+    """Returns y, h_n and c_n of a stack without gradients; time comes first in x and y."""
     live, (batch, begins, shapes, _) = _check(x, batch_sizes, states, weights, layer)
     y, ends = live.run(live.dtype, weights, batch, begins, shapes)
     return (y, *ends) if len(ends) > 1 else (y, *ends, x.new_empty(0))
@@ -247,7 +242,6 @@ def may_trace(module: Any) -> bool:
 
 
 def _is_float32(tensor: Any) -> bool:
-    """Returns whether kernels can read the tensor, according to its traced type."""
     kind = type(tensor)
     is_strided = kind in (Tensor, nn.Parameter) and tensor.layout == torch.strided
     return is_strided and tensor.device.type == "cpu" and tensor.dtype == torch.float32

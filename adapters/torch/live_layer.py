@@ -55,10 +55,9 @@ _KEYS.append(_keys_of_new())
 
 
 def is_plain(tensor: Any) -> bool:
-    """Returns whether onernn may read the tensor's memory: it is a dense CPU tensor of PyTorch's
-    own class.
+    """Returns whether onernn may read the tensor's memory.
 
-    No subclass, transform or lazy conjugation may define its values.
+    It must be a dense CPU tensor whose values no subclass, transform or lazy conjugation defines.
     """
     kind = type(tensor)
     return (kind is Tensor or kind is Parameter) and _dispatch_keys(tensor).raw_repr() in _KEYS
@@ -116,16 +115,13 @@ class Batch(NamedTuple):
         return x.reshape(self.steps, self.sequences, x.shape[-1])
 
     def write(self, y: Ragged | Array) -> Tensor:
-        """Returns the result of `Stack.run` as a tensor in the batch's layout, the inverse of
-        `read`.
-        """
+        """Returns the result of `Stack.run` as a tensor in the batch's layout."""
         if isinstance(y, Ragged):
             y = self._packing().pack(y.data) if self.layout == "packed" else y.data
         y = np.ascontiguousarray(y)
         return torch.from_numpy(y.reshape(*self.x.shape[:-1], y.shape[-1]))
 
     def _packing(self) -> Packing:
-        """Returns the `Packing` of packed sequences."""
         assert self.begin is not None
         sizes = np.diff(self.begin)
         lengths = np.searchsorted(-sizes, -np.arange(self.sequences), side="left")
@@ -496,7 +492,6 @@ class LiveModule:
         states: Sequence[Tensor],
         shapes: Sequence[Sequence[int]],
     ) -> tuple[Tensor, list[Tensor]]:
-        """Runs layer k, or the whole stack if k is None."""
         x, rows = batch.x, batch.sequences
         where: Any = None
         if not self.frozen:
@@ -543,7 +538,6 @@ def state_shapes(spec: RnnSpec, sequences: Any) -> list[tuple[int, Any, int]]:
 
 
 def _spread(spec: RnnSpec, states: Sequence[Tensor], sequences: int) -> tuple[Array, ...] | None:
-    """Returns the states as arrays (L, D, N, O), or None if there are none."""
     shape = spec.layers, spec.directions, sequences, -1
     return tuple(state.detach().numpy().reshape(shape) for state in states) or None
 
@@ -566,8 +560,7 @@ def run_recorded(
     """Runs a module's call for autograd, with dropout between layers; returns y and the final
     states.
 
-    Each call packs the parameters again. Raises `UnsupportedError` for parameters that onernn
-    cannot read.
+    Each call packs the parameters again. Raises `UnsupportedError`.
     """
     live.check(weights)
 
@@ -587,11 +580,10 @@ def by_layers(
     weights: Sequence[Any],
     run: Callable[[int, Any, Any, Any], Any],
 ) -> tuple[Any, list[Any]]:
-    """Runs a stack as a whole, or layer by layer if there is dropout; returns y and the final
+    """Runs a stack as a whole, or layer by layer with PyTorch's dropout; returns y and the final
     states.
 
-    PyTorch computes the dropout. ``run(k, y, states, weights)`` runs layer k; without dropout, it
-    runs the whole stack.
+    ``run(k, y, states, weights)`` runs layer k; without dropout, it runs the whole stack.
     """
     pieces, ends = layers if dropout else 1, []
     every = len(weights) // pieces
@@ -647,7 +639,6 @@ class Call:
         return [*found, *map(torch.from_numpy, dweights)]
 
     def _split(self, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Any], list[Any]]:
-        """Returns x, the initial states and the parameters."""
         x, *others = tensors
         return x, others[: self._states], others[self._states :]
 
@@ -678,7 +669,6 @@ class Call:
         return [next(found) if is_needed else None for is_needed in needed]
 
     def _by_torch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the results of `forward`, computed by PyTorch's own operators."""
         spec, batch, (x, states, flat) = self.spec, self._batch, self._split(tensors)
         mode = next(name for name, cell in CELLS.items() if cell is spec.cell)
         has_bias = len(flat) >= 4 * spec.layers * spec.directions
@@ -735,9 +725,8 @@ class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]
 
 
 def is_followed(grads: Sequence[Tensor | None]) -> bool:
-    """Returns whether backward must use PyTorch's operators.
-
-    It must if gradients are differentiated again (create_graph), or are not plain tensors (vmap).
+    """Returns whether gradients are differentiated again (create_graph) or are no plain tensors
+    (vmap).
     """
     return (
         torch.is_grad_enabled()

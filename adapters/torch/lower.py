@@ -127,7 +127,6 @@ def _lower(
 
 
 def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[str, str]) -> None:
-    """Adds an input to the graph: a tensor from the file or from the user, or a fixed number."""
     if entry.target is not None:
         array = program.arrays.get(entry.target)
         if array is None:
@@ -220,7 +219,6 @@ def _step(builder: TorchBuilder, node: Node, at: int, changed: list[str]) -> Low
 
 
 def _check_real(builder: TorchBuilder, node: Node) -> None:
-    """Raises `UnsupportedError` if the node has a complex input or output."""
     for name in (*(each.name for each in _read(node)), *node.outputs):
         meta = builder.metas.get(name)
         if meta is not None and meta.is_complex:
@@ -228,13 +226,11 @@ def _check_real(builder: TorchBuilder, node: Node) -> None:
 
 
 def _names(node: Node) -> tuple[str, ...]:
-    """Returns an operator's names in a caller's rules, such as "mine::scale" and "mine.scale"."""
     whole = node.target.removeprefix("torch.ops.").removesuffix(".default")
     return whole.replace(".", "::", 1), whole, node.name
 
 
 def _read(node: Node) -> list[Ref | Open]:
-    """Returns the values of the graph that a node reads, including those in lists."""
     values = node.inputs.values()
     flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
     return [each for each in flat if isinstance(each, Ref | Open)]

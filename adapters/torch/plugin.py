@@ -184,7 +184,6 @@ _EXPORTED = (
 
 
 def _is_quantized(module: nn.Module) -> bool:
-    """Returns whether the module is a recurrent module of torch.ao.nn."""
     return any(
         kind.__module__.startswith("torch.ao.nn.") and kind.__name__ in _NAMES
         for kind in type(module).__mro__
@@ -240,7 +239,6 @@ def why_theirs() -> str:
 
 
 def _weights(module: Any, names: Sequence[str]) -> Sequence[Tensor]:
-    """Returns the current parameters in the order of ``names``."""
     own = module._parameters
     try:
         weights = [own[name] for name in names]
@@ -295,8 +293,7 @@ def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
 def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
     """Returns the result of PyTorch's module, or raises its error.
 
-    Lists of sequences and nested tensors are packed first, because PyTorch's modules do not accept
-    them.
+    Packs lists of sequences and nested tensors, which PyTorch's modules do not accept.
     """
     is_nested = isinstance(input, Tensor) and input.layout is torch.jagged
     if isinstance(module, CELLS) or not (is_nested or isinstance(input, list)):

@@ -63,9 +63,7 @@ COMPLEX = pairs("complex64=float32 complex128=float64")
 
 
 class Meta(NamedTuple):
-    """The declared dtype and sizes of a tensor; the text of an expression stands for a dynamic
-    size.
-    """
+    """The declared dtype and sizes of a tensor; a dynamic size is the text of an expression."""
 
     dtype: str
     sizes: Sizes
@@ -115,8 +113,8 @@ class Input(NamedTuple):
 class Program:
     """An exported program.
 
-    ``metas``: the declared types of tensors, by name. ``ranges``: the bounds of dynamic sizes, by
-    name. ``arrays``: the stored tensors, by name.
+    ``metas``: the declared types of tensors by name. ``ranges``: the bounds of dynamic sizes by
+    name.
     """
 
     file: Path
@@ -347,7 +345,6 @@ _NONE: Any = object()
 
 
 def _get(entry: Any, name: str, kind: Any, default: Any = _NONE) -> Any:
-    """Returns a field of an object. Raises an error if its type is not ``kind``."""
     if not isinstance(entry, dict):
         raise Malformed(f"{name}: expected in an object, got {type(entry).__name__}")
     if name not in entry and default is not _NONE:

@@ -46,7 +46,6 @@ from onernn.reorders.layers import PivotLayer
 # Formulas: documentation of torch.NAME. Results have the dtype that the program states.
 
 _KINDS = {kind.lower(): kind for kind in OPERATORS} | {"sgn": "Sign"}
-"""The canonical operators by PyTorch's names."""
 
 
 @torch("""
@@ -232,9 +231,8 @@ def glu(self, *, dim=Axis(-1)):
 
 
 def _usual(x: TorchTensor, *numbers: float) -> tuple[float, ...]:
-    """Returns ``numbers`` for a float result, () for other results.
-
-    In float formulas, such as 1 - z or a square, these numbers do not come from a size.
+    """Returns ``numbers``, which in float formulas such as 1 - z do not come from sizes; () for
+    integers.
     """
     return numbers if x.op.result_dtype().kind == "f" else ()
 
@@ -381,7 +379,7 @@ _OF_SIZES = pairs(
 def compute_size(*, a=None, b=None, op):
     """Returns the result of Python's arithmetic with sizes, which are not negative.
 
-    An operator that reads the result fixes the input sizes from which its integers may come.
+    Operators that read the result fix the input sizes from which its integers may come.
     """
     builder, values, numbers = op.builder, [], []
     for each in (a, b):
@@ -432,9 +430,7 @@ def addmm(
     beta=Scalar(1, (0, 1)),
     alpha=Scalar(1, (0, 1)),
 ):
-    """Returns beta * self + alpha * product; ignores self if beta is 0, even NaN, as PyTorch
-    does.
-    """
+    """Ignores ``self`` if beta is 0, because PyTorch then does not propagate its NaN."""
     product = ((mat1 or batch1 or mat) @ (mat2 or batch2 or vec)) * alpha
     return product + self * beta if beta else product
 
@@ -630,7 +626,7 @@ _MOST_WINDOWS = 256
 def _pool_axis(x: TorchTensor, axis: int, count: int | Open, kind: str) -> Any:
     """Returns x reduced to ``count`` windows along an axis.
 
-    Window k covers the positions from floor(k * size / count) to ceil((k + 1) * size / count).
+    Window k is from floor(k * size / count) to ceil((k + 1) * size / count).
     """
     builder, size = x.op.builder, x.dims[axis]
     reduce = f"Reduce{kind}"
@@ -719,7 +715,7 @@ def index_of_extreme(self, *, dim=None, keepdim=False, op):
     """
 )
 def variance(self, *, dim=Axes(), keepdim=False, correction=Scalar(1, (0, 1)), unbiased=True, op):
-    """Returns the variance or standard deviation, and for var_mean and std_mean also the mean.
+    """Returns the variance or standard deviation, for var_mean and std_mean also the mean.
 
     The divisor is the number of elements minus ``correction``, at least 0.
     """

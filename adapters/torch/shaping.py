@@ -76,9 +76,7 @@ def _choose_size(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Op
 
 
 def _stand_for(op: TorchOperator, wanted: int | Open) -> int | None:
-    """Returns the number for a size, with a prime in place of each dynamic size; None if
-    unknown.
-    """
+    """Returns the number of a size, with primes for dynamic sizes; None if it is not known."""
     if isinstance(wanted, int):
         return wanted
     known = op.builder.type_of(op.builder.value(wanted.name)).value
@@ -119,7 +117,7 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[_Group]:
 
 
 class _Axis(NamedTuple):
-    """A size after a view that is the size of this axis before the view."""
+    """The size, before the view, of this axis."""
 
     axis: int
 
@@ -159,9 +157,9 @@ def _group_sizes(
 def _assign(
     factors: Sequence[Factor], numbers: Sequence[int], after: Sequence[int]
 ) -> list[list[Size]]:
-    """Returns all ways to write each size in ``after`` as a product of factors and a number.
+    """Returns all ways to write the sizes in ``after`` as products of numbers and all ``factors``.
 
-    Each factor is in exactly one product. ``numbers``: the exported numbers of the factors.
+    ``numbers``: the exported numbers of the factors.
     """
     result = []
     if len(after) ** len(factors) > _MOST_WAYS:
@@ -180,7 +178,6 @@ def _assign(
 
 
 def _product(op: TorchOperator, size: Size) -> TorchTensor:
-    """Returns a tensor (1,) with a size that is a product of the sizes of axes."""
     ((factors, by),) = size.terms
     out = TorchTensor(op, op.ints(by))
     for factor in factors:
@@ -393,7 +390,6 @@ def slice_scatter(self, src, *, dim=Axis(0), start=Place(), end=Place(LAST), ste
 
 
 def _replace_part(x: Any, part: Any, axis: int, start: int, end: int) -> Any:
-    """Returns x with the elements from start to end of an axis replaced by ``part``."""
     parts = [x.Slice([0], [start], [axis])] if start else []
     parts += [part, x.Slice([end], [END], [axis])] if end < END else [part]
     return parts[0].Concat(*parts[1:], axis=axis) if len(parts) > 1 else part
@@ -414,7 +410,7 @@ def fill_whole(self, value):
 def index(self, *indices, op):
     """Returns elements at the positions of a mask over the first axes, or of index lists.
 
-    There is one index list for any axis, or one for each of the first axes.
+    There is one list for any axis, or one for each of the first axes.
     """
     if op.inputs["indices"][0] and len(indices) == 1 and indices[0].dtype.kind == "b":
         return self.GatherND(indices[0].NonZero().transpose(1, 0))
@@ -429,10 +425,6 @@ def index(self, *indices, op):
 
 
 def _check_lists(axes: Sequence[int], indices: Sequence[Any]) -> None:
-    """Raises `UnsupportedError` unless the indices are lists of equal length.
-
-    There must be one list for any axis, or one for each of the first axes.
-    """
     ranks = [each.rank for each in indices]
     if {*ranks} != {1} or (len(axes) > 1 and axes != [*range(len(axes))]):
         expected = "expected one list (1-D tensor) for each of the first axes"

@@ -36,12 +36,10 @@ def same_parts(self):
 
 
 def _part(x: TorchTensor, part: int) -> TorchTensor:
-    """Returns the real part (0) or the imaginary part (1)."""
     return x.Gather(part, axis=-1)
 
 
 def _join(real: Any, imaginary: Any) -> Any:
-    """Returns a complex value from its real and imaginary parts."""
     return real.unsqueeze(real.rank).Concat(imaginary.unsqueeze(real.rank), axis=-1)
 
 
@@ -106,7 +104,6 @@ def window(*, window_length=Scalar(), periodic=True, op):
 
 
 def _lengths(op: TorchOperator, n_fft: Any, hop: Any, win: Any) -> tuple[int, int, int]:
-    """Returns the length of a frame, the distance between frames, and the length of the window."""
     frame, hop = int(n_fft), int(n_fft // 4 if hop is None else hop)
     window = frame if win is None else int(win)
     if not (hop > 0 and 0 < window <= frame):
@@ -118,7 +115,6 @@ def _lengths(op: TorchOperator, n_fft: Any, hop: Any, win: Any) -> tuple[int, in
 
 
 def _center(window: Any, x: TorchTensor, length: int, frame: int) -> TorchTensor:
-    """Returns the window in the middle of a frame; ones if there is no window."""
     if window is None:
         window = x.fill([length], 1)
     before = (frame - length) // 2

@@ -42,10 +42,10 @@ class TorchBuilder(GraphBuilder):
 
     ``metas``: the declared types of tensors. ``free``: the input sizes that the program has as
     numbers, by onernn's names. ``tied``: why some of these sizes must keep their numbers.
-    ``literal``: the constants whose shapes are numbers in the program, and these numbers. They tie
+    ``literal``: constants whose shapes are numbers in the program, and these numbers. They tie
     sizes only when a node reads the constant, because an initial state of zeros may be left out.
-    ``computed``: for each result of Python's arithmetic with dynamic sizes, its integer operands.
-    ``axes``: for each size, a variable and an axis from which a run reads the size.
+    ``computed``: for each result of Python's arithmetic with sizes, its integer operands. ``axes``:
+    for each size, a variable and an axis that have it.
     """
 
     def __init__(self, name: str, budget: FoldingBudget, metas: Mapping[str, Meta]) -> None:
@@ -116,7 +116,6 @@ class TorchBuilder(GraphBuilder):
 
 
 def _came_of(number: float, size: int) -> bool:
-    """Returns whether a number may have been computed from a size."""
     whole = [size, size - 1, size + 1, 2 * size, size**2]
     if float(number).is_integer():
         return abs(number) in whole and (number != 0 or size == 0)
@@ -349,8 +348,7 @@ class Sizes(NamedTuple):
 class Place(NamedTuple):
     """A position along the axis ``dim``; it may fix the size of this axis at its exported number.
 
-    0, 1 and negative positions do not depend on the size unless the size is small. Other positions
-    may have been computed from it.
+    0, 1 and negative positions do not depend on the size unless it is small. All others may.
     """
 
     default: int = 0
@@ -412,10 +410,10 @@ def is_view(name: str) -> bool:
 
 
 def torch(names: str = "", *, views: str = "", complex: bool = False, **only: Any) -> Any:
-    """Decorates a rule, which it adds to `RULES`; see `Signature` for the rule's parameters.
+    """Adds a rule to `RULES`; `Signature` describes its parameters.
 
-    ``names`` and ``views``: the operators; results of ``views`` may share the memory of an input.
-    ``complex``: see `COMPLEX`. ``only``: arguments that must have the given value.
+    ``views``: operators whose result may share the memory of an input. ``complex``: see `COMPLEX`.
+    ``only``: arguments that must have the given value.
     """
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:

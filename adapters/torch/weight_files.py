@@ -76,9 +76,7 @@ entries.
 
 _LARGER = {"EMPTY_SET": 256, "EMPTY_DICT": 256, "ADDITEMS": 256}
 _LONG, _WIDE = 4096, 10
-"""The size in bytes from which a text is long, and the memory that it may take per byte: it is
-decoded, encoded and decoded again.
-"""
+"""The size in bytes of a long text, and the memory that each byte of it may take."""
 
 
 class Storage(NamedTuple):
@@ -99,9 +97,7 @@ class Tensor(NamedTuple):
 
 
 class Record:
-    """An object of a class in a TorchScript archive: the class name, and the attributes in
-    ``state``.
-    """
+    """An object of a TorchScript module: its class name and its attributes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -142,7 +138,6 @@ def _tensor(
 
 
 def _first(value: Any, *_: Any) -> Any:
-    """Returns the first argument, and ignores the data of a parameter or of a type annotation."""
     return value
 
 
@@ -171,9 +166,8 @@ _NAMES: dict[str, Any] = {
 
 
 def _key(key: Any) -> Any:
-    """Returns a key of a dict. Raises `TypeError` unless it is a text, a number or None.
-
-    Tuples are not allowed, because hashing a deeply nested one could overflow Python's stack.
+    """Returns a key of a dict. Raises `TypeError` for a tuple: hashing nested tuples has no
+    limit.
     """
     if not isinstance(key, str | int | float | bytes | None):
         raise TypeError(f"key: expected a text or a number, got {type(key).__name__}")
@@ -190,9 +184,9 @@ def unpickle(
 ) -> Unpickled:
     """Returns the value of a pickle in ``data``, and the position of its end.
 
-    ``what``: the pickle's name in errors. ``scripted``: whether objects of TorchScript's classes
-    are allowed. Raises `ModelFormatError` with the position of an error, and `UnsupportedError` for
-    a name that is not in `_NAMES`.
+    ``what``: the pickle's name in errors. ``scripted``: allows objects of TorchScript's classes.
+    Raises `ModelFormatError` with the position of an error, and `UnsupportedError` for an unknown
+    name.
     """
     from pickletools import genops  # only decodes opcodes
 
@@ -230,15 +224,9 @@ def unpickle(
 
 
 _QUANTIZED = re.compile(r"torch\.(ScriptObject|q\w+|Q\w+|per_\w+|_utils\._rebuild_qtensor)")
-"""Matches the names in state dicts of quantized layers."""
 
 
 def _advise(name: str, file: str, *, is_part: bool) -> str:
-    """Returns advice on saving only tensors.
-
-    ``name``: the class or function that the pickle contains. ``is_part``: whether its object is an
-    entry of a dict.
-    """
     if _QUANTIZED.fullmatch(name):
         return (
             "it belongs to quantized layers: run torch.save(model.state_dict(), ...) before the"
@@ -284,7 +272,6 @@ class _Machine:
         self.memo[at] = self.stack[-1]
 
     def items(self) -> list[Any]:
-        """Removes the last mark and the items after it from the stack, and returns the items."""
         at = len(self.stack) - 1
         while self.stack[at] is not _MARK:
             at -= 1
@@ -530,7 +517,6 @@ ZIP = b"PK\x03\x04"
 _OLD = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 """The first bytes of files of torch.save before 1.6: a pickle of its magic number."""
 _HEAD = 4096
-"""The number of bytes at the start of a file that show its kind."""
 _PROTOCOL = 1001
 _MOST = 10**6
 """The maximum number of values of a pickle among which tensors are searched."""
@@ -631,7 +617,6 @@ def read_arrays(path: str | Path, *, alone: bool = False) -> dict[str, Array]:
 
 
 def _read_parts(data: bytes, file: Path) -> dict[str, Array]:
-    """Returns the tensors of all files that an index names, in the order of the index."""
     index = _dict(parse_json(data, file, "the index"), "the index", file)
     places = _dict(index.get("weight_map"), "weight_map", file)
     if not all(isinstance(place, str) for place in places.values()):
@@ -709,10 +694,7 @@ def _read_old(data: bytes, file: Path) -> tuple[list[Any], int]:
 
 
 def _old(data: bytes, file: Path) -> dict[str, Array]:
-    """Returns the tensors of a file of torch.save before 1.6.
-
-    After the pickles, each storage follows the number of its elements.
-    """
+    """Returns the tensors of a file of torch.save before 1.6."""
     (protocol, machine, tree, keys), at = _read_old(data, file)
     if protocol != _PROTOCOL or not (isinstance(machine, dict) and machine.get("little_endian")):
         raise UnsupportedError(
@@ -760,7 +742,6 @@ def _safetensors(data: bytes, file: Path) -> dict[str, Array]:
 
 
 def _read_entry(entry: Any, body: memoryview, name: str, file: Path) -> Array:
-    """Returns a tensor, whose entry in the header has two offsets into ``body``."""
     entry = _dict(entry, name, file)
     dtype, shape, places = map(entry.get, ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in SAFETENSORS:
@@ -804,11 +785,10 @@ _NAME = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse
 
 
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
-    """Returns the recurrent stacks by the names of their modules, such as "encoder.lstm".
+    """Returns the recurrent stacks by the names of their modules, such as "encoder.lstm" or "".
 
-    The name is "" for tensors without a module's name. A plain RNN is assumed to use tanh, because
-    weights do not show the activation. Raises `ShapeError` that names a module whose arrays do not
-    fit.
+    A plain RNN is assumed to use tanh, because weights do not show the activation. Raises
+    `ShapeError` that names a module whose arrays do not fit.
     """
     modules: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():

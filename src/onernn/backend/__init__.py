@@ -60,9 +60,7 @@ _REGISTERED: dict[str, Callable[[int | None], Backend]] = {}
 
 
 def register_backend(name: str, opener: Callable[[int | None], Backend]) -> None:
-    """Registers a backend that another package implements.
-
-    ``opener`` takes ``threads``, the number of threads or None, and returns the backend.
+    """Registers another package's backend; ``opener`` takes ``threads`` and returns the backend.
 
     >>> from onernn.backend import open_backend, register_backend
     >>> register_backend("mine", lambda threads: open_backend("reference"))
@@ -79,20 +77,17 @@ def open_backend(
     cache_capacity: int | None = None,
     device: str = "cpu",
 ) -> Backend:
-    """Returns the backend with this name: "auto", "kernels", "onednn", "reference", or a registered
-    name.
+    """Returns the backend "auto", "kernels", "onednn", "reference", or a registered one.
 
     "auto" runs a layer on the kernels, or on oneDNN if the kernels do not support it. It also runs
     bf16 and u8 on oneDNN if the CPU has AMX and the kernels were built without it. Without the
     kernels, oneDNN runs every layer, and the ``why`` of the layers says so. The other backends do
     not use each other.
 
-    ``threads``: the number of threads. None means OMP_NUM_THREADS if it is set, otherwise every CPU
-    that the process may use. ``cache_capacity``: the maximum number of oneDNN primitives that each
-    direction of a layer keeps, 512 by default. The kernels and the reference have no primitives.
-    Raises `LibraryError` if the requested library is missing: no other backend replaces it
-    silently. Raises `UnsupportedError` for an unknown name, and for a ``device`` other than the
-    CPU.
+    ``threads``: None means OMP_NUM_THREADS, or every CPU that the process may use.
+    ``cache_capacity``: the maximum number of oneDNN primitives that each direction of a layer
+    keeps, 512 by default. Raises `LibraryError` if the requested library is missing: no other
+    backend replaces it silently. Raises `UnsupportedError` for a ``device`` other than the CPU.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)

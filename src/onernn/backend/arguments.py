@@ -37,10 +37,10 @@ def check_input(
     dtype: np.dtype[Any],
     layout: Layout = "tnc",
 ) -> tuple[Batch, State, Batch | None]:
-    """Returns (x, state, attention) in ``dtype`` and in layout tnc, with zeros for a missing state.
+    """Returns (x, state, attention) in ``dtype`` and tnc, with zeros for a missing state.
 
     x: `Ragged` (W, I); or dense, (T, N, I) in layout "tnc" and (N, T, I) in "ntc". state: (h,) or
-    (h, c), each (L, D, N, O). attention, for AUGRU cells: a batch like x with one channel. Raises
+    (h, c), each (L, D, N, O). attention, for AUGRU cells: like x, with one channel. Raises
     `ShapeError` that names the argument.
     """
     if layout not in get_args(Layout):
@@ -78,7 +78,7 @@ def _check_like(name: str, batch: Batch, of: str, like: Batch, channels: int) ->
 
 
 def lay_out(dense: Array, layout: Layout) -> Array:
-    """Returns a view of a tnc array in ``layout``, or of an array in ``layout`` as tnc."""
+    """Returns a view of a dense array with tnc converted to ``layout``, or back."""
     return dense if layout == "tnc" else dense.swapaxes(0, 1)
 
 

@@ -124,10 +124,8 @@ class AutoBackend(LayerBackend):
     def _trainer(
         self, onednns: Callable[[], Trainer], spec: RnnSpec, layers: Layers, dtype: str
     ) -> Trainer:
-        """Returns the trainer of a layer that runs on oneDNN.
-
-        ``onednns`` makes oneDNN's trainer. If that is a reference loop or does not exist, returns
-        the kernels' trainer.
+        """Returns oneDNN's trainer, or the kernels' if oneDNN's is a reference loop or does not
+        exist.
         """
         kernels: Any = self._open_backend("kernels")
         try:
@@ -141,7 +139,6 @@ class AutoBackend(LayerBackend):
         return kernels.trainer(spec, layers, dtype)
 
     def _order(self, dtype: str, scales: Any) -> tuple[str, ...]:
-        """Returns the names of the backends that may run a layer, the preferred one first."""
         if dtype in KERNELS_ONLY:
             return ("kernels",)
         if scales:  # the form of the scales decides: the backends round states differently

@@ -25,9 +25,9 @@ from onernn.ir.weights import RnnWeights
 from onernn.reorders.lod import Packing
 
 LONGEST = 8
-"""The maximum number of steps in one segment of a ragged batch.
+"""The maximum number of steps in a segment of a ragged batch.
 
-Lengths are powers of two, which limits the number of shapes that need a primitive.
+Lengths are powers of two, which limits the number of shapes.
 """
 
 
@@ -41,10 +41,9 @@ LEAST_SHARE = 8
 
 
 class Share(NamedTuple):
-    """The sequences of a batch that one thread runs: ``rows`` are the indices of their steps in the
-    batch.
+    """The sequences of a batch that one thread runs.
 
-    ``sentences``: the indices of the sequences. ``packing``: the packing of the share.
+    ``rows``: the indices of their steps. ``sentences``: their indices.
     """
 
     rows: Array | slice
@@ -144,10 +143,7 @@ class PackedGradient(NamedTuple):
     dy: Array
     dend: Sequence[Array]
     weights: Mapping[str, Array]
-    """Arrays to which `backward` adds the gradients of the weights, by the names of `RnnWeights`.
-
-    They have the shapes of `RnnWeights` without L and D.
-    """
+    """Arrays to which the gradients of weights are added, as in `RnnWeights` without L and D."""
 
 
 DirectionGradients = tuple[Array, Sequence[Array], Array | None]
@@ -165,24 +161,19 @@ class DirectionKernel:
     dtype: np.dtype[Any]
     """The dtype of the output of `run`."""
     exact_below: float | None = None
-    """The bound that the magnitude of every input must stay below; None: there is no bound.
-
-    A larger input, or NaN, may give wrong results.
-    """
+    """Inputs whose magnitude reaches this bound, or NaN, may give wrong results; None: no bound."""
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
-        """Returns the final states, at least of the sequences that have steps, and the data for
+        """Returns the final states, at least of sequences that have steps, and the data for
         `backward`.
 
         The data is None if the kernel does not train. A kernel that trains may keep references to
-        the steps and to y, which do not change later.
+        steps and y, which do not change later.
         """
         raise NotImplementedError
 
     def backward(self, batch: PackedGradient) -> DirectionGradients:
-        """Returns the gradients (dx, dbegin, dattention) of x, the initial states and the
-        attention.
-        """
+        """Returns the gradients of x, of the initial states and of the attention."""
         raise NotImplementedError
 
     def widen(self, y: Array) -> Array:
@@ -203,11 +194,10 @@ Kernels = list[list[DirectionKernel]]
 class LayerWalk:
     """A `StackKernel` that consists of `DirectionKernel`s; threads may share it.
 
-    ``prepare`` makes a kernel from the spec and weights of one layer and direction; if ``options``
-    has elements, also from the element of this layer and direction. ``threads``: the number of
-    threads, which run directions in parallel, or shares of a batch unless ``whole``, or run inside
-    the kernels of large layers. ``within(n)`` returns a context in which kernels are made and run
-    with n threads inside. If ``within`` is None, they use one thread.
+    ``prepare`` makes a kernel from the spec and weights of one layer and direction, and from their
+    element of ``options``, if any. ``threads``: the number of threads for directions, for shares of
+    a batch unless ``whole``, and inside kernels of large layers. ``within(n)`` returns a context in
+    which kernels are made and run with n threads inside; without it, they use one.
     """
 
     def __init__(
@@ -367,15 +357,11 @@ class LayerWalk:
     def _dealt(
         self, x: Batch, attention: Batch | None
     ) -> tuple[list[Share], int, Array, Array | None]:
-        """Returns the shares of a batch, the threads inside each kernel, and the steps of x and
-        attention as (W, C).
-        """
         jobs = shares(x, self._shares)
         scale = None if attention is None else _rows(attention)
         return jobs, self._inside if len(jobs) == 1 else 1, _rows(x), scale
 
     def _run_all(self, tasks: Sequence[Callable[[], _T]], inside: int) -> list[_T]:
-        """Returns the result of each task; the tasks run in parallel if each can have a thread."""
         if not 1 < len(tasks) <= self._threads:
             return [task() for task in tasks]
 
@@ -388,9 +374,6 @@ class LayerWalk:
     def _run_row(
         self, way: str, row: Sequence[DirectionKernel], batches: Sequence[Any], inside: int
     ) -> list[Any]:
-        """Returns the results of the method ``way``, "run" or "backward", of each kernel of a
-        layer.
-        """
         pairs = zip(row, batches, strict=True)
         tasks = [partial(getattr(kernel, way), batch) for kernel, batch in pairs]
         return self._run_all(tasks, inside)
@@ -506,7 +489,6 @@ def _rows(x: Batch) -> Array:
 
 
 def _copy(words: Array, rows: Array | slice) -> Array:
-    """Returns a row-major copy of some rows."""
     return (
         np.array(words[rows], order="C")
         if isinstance(rows, slice)

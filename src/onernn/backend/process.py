@@ -158,11 +158,10 @@ _pool: ThreadPoolExecutor | None = None
 
 
 def run_all(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Returns the results of tasks that run in parallel; the first task runs in this thread.
+    """Returns the results of tasks that run in parallel, the first in this thread.
 
-    Raises the error of any task. A task may call `run_all` only with a single task: a worker thread
-    that waits for other workers could wait for itself. Tasks run in parallel because cffi releases
-    the GIL while kernels run.
+    Raises the error of any task. A task may call `run_all` only with a single task: a worker that
+    waits for workers could wait for itself. cffi releases the GIL while kernels run.
     """
     first, *others = tasks
     if not others:
@@ -195,7 +194,6 @@ def _workers() -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    """Resets the worker threads, which the child process does not have."""
     global _lock, _pool
     _lock, _pool = Lock(), None
 
@@ -226,9 +224,8 @@ def align(array: Array) -> Array:
 
 
 LARGEST_KEPT = 1 << 24
-"""The size in bytes of the largest array that runs reuse.
-
-Larger arrays use much memory, and the system gives them huge pages.
+"""The size in bytes of the largest array that is reused: larger ones use much memory, and huge
+pages.
 """
 
 
@@ -284,9 +281,8 @@ class UsualNeed:
 
 
 BUFFERS: deque[Buffers] = deque(maxlen=8)
-"""The `Buffers` that no thread uses at present, for any layer.
-
-The last element was used most recently: its memory is probably still in the CPU's cache.
+"""The `Buffers` that no thread uses at present; the last one is probably still in the CPU's
+cache.
 """
 
 

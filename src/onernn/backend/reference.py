@@ -1,11 +1,11 @@
 """The reference: every cell in plain NumPy, forward and backward, in float32 or float64.
 
 `onernn.ir.cells` has the formulas. The backward pass reads a tape, which records the result of each
-operation of a formula (design/0085). The reference computes step by step, including the products of
-inputs and weights. In the backward pass, each step computes the gradients of the states that the
-previous step produced. The gradients of x and of the weights come from one product over all steps.
-As for the other backends, `LayerWalk` packs the batch and runs the layers and directions. The tests
-compare this code with separate formulas that do not import the package (design/0026).
+operation (design/0085). The reference computes step by step, including the products with x. In the
+backward pass, each step computes the gradients of the previous step's states. The gradients of x
+and of the weights come from one product over all steps. `LayerWalk` runs layers and directions, as
+for other backends. The tests have their own formulas, which share no code with the package
+(design/0026).
 """
 
 from __future__ import annotations
@@ -129,9 +129,8 @@ class ReferenceKernel(DirectionKernel):
     def _steps(
         self, packing: Packing, states: Sequence[Array], *, reverse: bool = False
     ) -> Iterator[tuple[slice, list[Array]]]:
-        """Yields the packed rows of each step, and the states of the sequences that have this step.
-
-        A batch without steps yields one empty slice.
+        """Yields the packed rows of each step, and the states of the sequences that have this
+        step.
         """
         at, sizes = packing.step_offsets.tolist(), packing.batch_sizes.tolist()
         steps = [(slice(at[t], at[t + 1]), size) for t, size in enumerate(sizes)]
@@ -273,15 +272,15 @@ def _same(gradient: Array) -> Array:
 
 
 def _product(gradient: Array, factor: Array) -> Array:
-    """Returns their product; 0 stays 0: the bound that replaced a NaN has no slope."""
+    """Returns the product, or 0 for a gradient of 0, even if the factor is NaN."""
     return np.where(gradient == 0, gradient, gradient * factor)
 
 
 class _Tape(_Arrays):
     """Records the operations of one step in their order, for the backward pass.
 
-    ``named``: the arrays whose gradients determine the gradients of weights and inputs.
-    ``factors``: the arrays that the step multiplies by weights, by the same names.
+    ``named``: the results whose gradients determine those of weights and inputs. ``factors``: the
+    arrays that are multiplied by weights, by the same names.
     """
 
     def __init__(
@@ -353,7 +352,6 @@ class _Tape(_Arrays):
 
 
 def _collect(arrays: dict[str, Array], step: Mapping[str, Array], rows: slice, count: int) -> None:
-    """Copies the arrays of one step to its rows in the arrays of all steps."""
     for name, array in step.items():
         if name not in arrays:
             arrays[name] = np.empty((count, *array.shape[1:]), array.dtype)
@@ -361,7 +359,6 @@ def _collect(arrays: dict[str, Array], step: Mapping[str, Array], rows: slice, c
 
 
 def _flat(gates: Array) -> Array:
-    """Reshapes (N, G, O) to (N, G*O)."""
     return gates.reshape(len(gates), gates.shape[1] * gates.shape[2])
 
 
@@ -372,7 +369,7 @@ def cell_sequence(spec: RnnSpec, weights: RnnWeights, x: Batch, state: State | N
     """Returns the cell state c of every step of an LSTM of one layer and direction: (W, O) or (T,
     N, O).
 
-    ``state``: the initial (h, c), each (L, D, N, O).
+    ``state``: the initial (h, c), each ldnc.
     """
     dtype = weights.iter.dtype
     walk = LayerWalk(spec, [weights], partial(ReferenceKernel, dtype=dtype, trains=True))

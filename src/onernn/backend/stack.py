@@ -74,13 +74,12 @@ class StackKernel(Protocol):
         """
 
     def run(self, x: Batch, initial: State, attention: Batch | None) -> tuple[Array, State]:
-        """Returns (y, final states) for a ragged or dense (T, N, I) batch x.
-
-        y is (W, D*O) for ragged x and (T, N, D*O) for dense x.
+        """Returns (y, final states) for ragged or dense (T, N, I) x; y is (W, D*O) or (T, N,
+        D*O).
         """
 
     def cache_info(self) -> dict[str, int]:
-        """Returns how many primitives were found in the cache, and how many were created."""
+        """Returns how many primitives were found and created so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +94,7 @@ class Trainer:
 class Origin(NamedTuple):
     """The arguments that made a stack, for pickling.
 
-    ``packed``: the packed weights, see `Layers`. Only kernels built from the same sources can use
-    them.
+    ``packed``: see `Layers`; only the same kernels can use it.
     """
 
     backend: Backend
@@ -276,7 +274,7 @@ class Stack:
     def mixes_rows(self) -> bool:
         """Whether a sequence's results depend on the other sequences of its batch.
 
-        They do for oneDNN's u8 unless a scale is passed: the scale comes from the whole batch.
+        oneDNN's u8 takes its scale from the whole batch unless a scale is passed.
         """
         options = self.origin.options if self.origin else {}
         parts = options.get("scales") or ()
@@ -346,11 +344,11 @@ class Stack:
 
         dy: like y; dstate: like the state; None means zeros. Gradients are float32, also for bf16.
 
-        ``into``: arrays to which the gradients of weights are added, over any number of calls.
-        oneDNN's primitives add to diff_weights in the same way (RNN developer guide, considerations
-        for training). The arrays have the shapes and dtypes of the result of `zero_gradients`, and
-        any strides. `Gradients.layers` is then (). If ``into`` is None, each call returns new
-        gradients. A call that raises an error adds nothing.
+        ``into``: arrays, like the result of `zero_gradients`, to which the gradients of weights are
+        added, over any number of calls. oneDNN's primitives add to diff_weights in the same way
+        (RNN developer guide, considerations for training). They may have any strides.
+        `Gradients.layers` is then (). If ``into`` is None, each call returns new gradients. A call
+        that raises an error adds nothing.
 
         Raises `ShapeError` that names the argument, and `TapeError` for a tape that was used
         already or that another layer recorded.

@@ -1,14 +1,14 @@
 """Compiles the kernels: ``python kernels/build.py``.
 
-Writes one shared library for each instruction set to ``kernels/built``. By default, these are the
-least demanding set of the architecture and the best set of this CPU. The environment variable ISAS
-names other sets. ``ISAS=all`` names every set. ``ISAS=native`` names only the best set of this CPU,
-and takes two thirds of the time. A library is not built again if its sources, flags and compiler
-are the same. All editable installations of a source tree share one build, and all trees of a user
-share objects (see `cache_folder`).
+Writes one shared library for each instruction set to ``kernels/built``: the least demanding set of
+the architecture and the best one of this CPU, or the sets that the variable ISAS names.
+``ISAS=all`` names every set. ``ISAS=native`` names only the best set of this CPU, which takes two
+thirds of the time. A library is not built again if its sources, flags and compiler are the same.
+All editable installations of a source tree share one build, and all trees of a user share objects
+(see `cache_folder`).
 
-This file needs only the standard library, so that setup.py can run it. Functions import the modules
-that only compiling needs, because every process that runs a model imports this file.
+This file needs only the standard library, so that setup.py can run it. Functions import what only
+compiling needs, because every process that runs a model imports this file.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def isas(machine: str = platform.machine()) -> Flags:
 def choose_sets(machine: str = platform.machine()) -> list[str]:
     """Returns the instruction sets to compile for: the names in ISAS, or the best set of this CPU.
 
-    They include the least demanding set unless ISAS is ``native``: every CPU can run its library,
-    which reports the sets that the CPU supports. Raises `BuildError` for an unknown name.
+    Unless ISAS is ``native``, the least demanding set is one of them: every CPU runs it, and it
+    reports which sets a CPU supports. Raises `BuildError`.
     """
     known = isas(machine)
     names = os.environ.get("ISAS", "").replace(",", " ").split()
@@ -151,7 +151,6 @@ def choose_sets(machine: str = platform.machine()) -> list[str]:
 
 
 def _libraries(machine: str) -> list[str]:
-    """Returns the chosen instruction sets, and "" for the library that loads the best of them."""
     return [*choose_sets(machine), *([""] if LOADER.exists() else [])]
 
 
@@ -229,8 +228,8 @@ def sources_key(machine: str = platform.machine()) -> str:
 def built_from(content: bytes | mmap) -> tuple[str, str] | None:
     """Returns the key of the sources and the compiler of a library; None if the library is damaged.
 
-    The last line of the file has both, and the checksum of the content before it. The loader does
-    not read this line.
+    The last line of the file, which the loader ignores, has both, and a checksum of the content
+    before.
     """
     match = _LAST_LINE.search(content[-4096:])
     if match is None:
@@ -293,10 +292,8 @@ def is_built(folder: Path = BUILT, machine: str = platform.machine()) -> bool:
 
 
 def _list_outdated(folder: Path, machine: str) -> list[str]:
-    """Returns the sets whose libraries come from other sources or another compiler than the present
-    ones.
-
-    If there are no sources or no compiler, there is nothing to compare with.
+    """Returns the sets whose libraries do not come from the present sources and compiler, if there
+    are any.
     """
     key, command = sources_key(machine) if sources() else None, _command() if sources() else None
     identity = _identity(command) if command else None
@@ -353,17 +350,13 @@ def _probe(command: list[str], machine: str, *static: str) -> None:
 
 
 def _linker(command: list[str], targets: Flags) -> list[str]:
-    """Returns the link command, with the flags of the least demanding set.
-
-    Zig builds a separate C++ library for each set of flags.
+    """Returns the link command for the least demanding set: Zig builds a C++ library for each set
+    of flags.
     """
     return [*command, *LINK, *next(iter(targets.values()))]
 
 
 def _identity(command: list[str]) -> str:
-    """Returns one line that identifies a compiler: its command without the folder, and its
-    version.
-    """
     try:
         version = _run([*command, "--version"], HERE).splitlines()[:1]
     except BuildError:
@@ -375,9 +368,6 @@ def _identity(command: list[str]) -> str:
 def _compile(
     command: list[str], static: tuple[str, ...], machine: str, wanted: list[str], inside: Path
 ) -> list[Path]:
-    """Compiles and links a library for each wanted instruction set in a folder; returns the
-    paths.
-    """
     from concurrent.futures import ThreadPoolExecutor
 
     targets, cores = isas(machine), len(os.sched_getaffinity(0))
@@ -434,9 +424,6 @@ def _compile(
 
 
 def _to_compile(command: list[str], targets: Flags, isa: str, file: Path) -> list[str]:
-    """Returns the command that compiles a source for an instruction set, without the output's
-    path.
-    """
     names = ["-DONERNN_SHARED"] if file.stem in _SHARED else []
     if file.stem in (
         "cpu",
@@ -450,9 +437,6 @@ def _to_compile(command: list[str], targets: Flags, isa: str, file: Path) -> lis
 
 
 def _level(isa: str, file: Path) -> list[str]:
-    """Returns the flag for the optimization level of a source's object, if it differs from
-    `COMPILE`.
-    """
     return [_LEVELS[isa]] if isa in _LEVELS and file.stem not in _SHARED else []
 
 
@@ -466,11 +450,9 @@ def _choose_isa(isa: str, file: Path, targets: Flags) -> str:
 
 
 def cache_folder() -> Path:
-    """Returns the folder ``onernn`` in XDG_CACHE_HOME or ~/.cache. Raises `OSError` if others can
-    change it.
+    """Returns ``onernn`` in XDG_CACHE_HOME or ~/.cache. Raises `OSError` if others can change it.
 
-    Others can change it if they can write to it, or rename one of its parents. A parent's sticky
-    bit prevents the latter.
+    They can if they may write to it, or rename one of its parents, which a sticky bit prevents.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")
@@ -586,7 +568,6 @@ def _origin(command: list[str]) -> str:
 
 
 def _run(command: list[str], folder: Path) -> str:
-    """Returns the output of a command. Raises `BuildError` with its error output."""
     import shlex
     import subprocess
 

@@ -83,10 +83,10 @@ class Account(NamedTuple):
 class CompiledStack:
     """A `StackKernel` that calls the kernels; threads may share it.
 
-    Each thread that runs it uses its own C stack, which holds its memory. All of them read the same
-    weights. Only one at a time may use the process's worker threads. ``holds_finite``: whether
-    infinity becomes NaN in the layer, because its weights are int8. If so, a caller of `run_at`
-    that finds NaN in the final h must check x for infinity.
+    Each thread that runs it uses its own C stack and memory, and all read the same weights. Only
+    one at a time uses the process's worker threads. ``holds_finite``: whether infinity becomes NaN,
+    because weights are int8. A caller of `run_at` that finds NaN in the final h must then check x
+    for infinity.
     """
 
     def __init__(
@@ -180,7 +180,6 @@ class CompiledStack:
         return (y.swapaxes(0, 1) if layout == "ntc" else y), final
 
     def _reads(self, array: Any, axes: int) -> bool:
-        """Returns whether C can read the array in place."""
         return (
             type(array) is np.ndarray
             and array.dtype == self._real
@@ -198,9 +197,6 @@ class CompiledStack:
         attention: Array | None,
         initial: State | None,
     ) -> tuple[Array, State]:
-        """Returns y in the shape of x, and the final states; ``extent``: the numbers of steps and
-        sequences.
-        """
         y = np.empty((*x.shape[:-1], self._channels), self._real)
         states = (*self._parts_of_state, extent[1])
         final = tuple([np.empty((*states, width), self._real) for width in self._widths])
@@ -318,7 +314,6 @@ class CompiledStack:
         return b"".join(bytes(self._ffi.buffer(each)) for each in (spec, parts)), numbers
 
     def _new(self) -> tuple[Any, Any, Any]:
-        """Returns a C stack for one thread at a time, and the C structs for its arguments."""
         ffi = self._ffi
         pointer, (spec, parts, numbers) = ffi.new("onernn_stack **"), self._packed
         memory = ffi.NULL if numbers is None else ffi.from_buffer(numbers)
@@ -334,7 +329,6 @@ class CompiledStack:
 
 
 def _unpack(part: PartViews) -> dict[str, Any]:
-    """Returns the fields of an `onernn_unpacked`."""
     return {
         "input": _matrix(part.input),
         "recurrent": _matrix(part.recurrent),
@@ -348,7 +342,6 @@ def _projection(part: PartViews) -> list[Array]:
 
 
 def _matrix(gates: Sequence[Array]) -> dict[str, Any]:
-    """Returns the fields of an `onernn_matrix`."""
     if not gates:
         return {}
     row, column = (stride // gates[0].itemsize for stride in gates[0].strides)
@@ -385,7 +378,7 @@ def pack(
 ) -> Packed:
     """Returns a layer in the form that the library reads; ``options``: for u8 and int8-dynamic.
 
-    Raises `UnsupportedError` if the kernels cannot run the layer in this dtype.
+    Raises `UnsupportedError`.
     """
     real = layers[0].iter.dtype
     if options or dtype == CODES:
@@ -414,9 +407,6 @@ def pack(
 def _pack(
     spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None
 ) -> tuple[list[dict[str, int]], Array]:
-    """Returns the offsets of the arrays of each layer and direction, and the memory of all
-    arrays.
-    """
     if options:
         numbers = Numbers(BYTES, options.per_channel)
     else:
@@ -483,9 +473,7 @@ def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
 
 
 def check(lib: Any, status: int, of: str) -> None:
-    """Raises `LibraryError` if the status of a C call is a failure; ``of``: the object in the
-    message.
-    """
+    """Raises `LibraryError` if the status of a C call is a failure."""
     if status == lib.ONERNN_NO_MEMORY:
         raise LibraryError(
             f"kernels: the system has no memory, or no thread, for {of}; use fewer threads"
@@ -495,7 +483,6 @@ def check(lib: Any, status: int, of: str) -> None:
 
 
 def _lay_out(array: Array) -> Array:
-    """Returns the array, or a copy, in a layout that C can read."""
     return np.require(array, requirements=("C", "A"))
 
 
@@ -609,9 +596,7 @@ def store_layer(
 
 
 class OperatorLayers:
-    """Layers for the custom operators, which find a layer by its number. A session keeps the layers
-    that it found.
-    """
+    """The layers that custom operators find by number. A session keeps the layers that it found."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels

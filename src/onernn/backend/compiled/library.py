@@ -27,10 +27,10 @@ ffi: Any = _bindings.ffi
 class Kernels:
     """A loaded library of kernels.
 
-    ``isa``: the instruction set that it is compiled for. ``runs``: all instruction sets that this
-    machine supports, the best one last. ``isa`` is not the best one if ONERNN_MAX_ISA limits it, or
-    if onernn was not built for the better set ``missing``. ``compiler``: the compiler that built
-    the library. ``sources``: the key of the sources that it was built from.
+    ``isa``: the instruction set that it is compiled for. ``runs``: all sets that this machine
+    supports, the best one last. ``isa`` is not the best one if ONERNN_MAX_ISA limits it, or if
+    onernn was not built for the better set ``missing``. ``sources``: the key of the sources that
+    ``compiler`` compiled.
     """
 
     ffi: Any

@@ -43,8 +43,8 @@ def panels(matrix: Array) -> Array:
     """Rearranges (K, G, O) as (groups of panels, K, panels of a group, G, 16), with zeros for
     missing units.
 
-    `side_by_side` in kernels/products.hpp determines the number of panels in a group. Returns a
-    view of the matrix if O is a multiple of 16.
+    `side_by_side` in kernels/products.hpp determines the group size. Returns a view if no unit is
+    missing.
     """
     k, gates, units = matrix.shape
     wide = matrix
@@ -176,8 +176,7 @@ class Numbers:
     The arrays must not change. ``stored``: the type of matrices, see `STORED`, `BYTES` and `CODES`.
     Arrays that keep their type remain views of the weights until `write` packs them, one at a time.
 
-    ``size``: the number of bytes so far, including those before the first array. ``per_channel``:
-    see `quads`.
+    ``size``: the number of bytes so far. ``per_channel``: see `quads`.
     """
 
     stored: str
@@ -205,8 +204,7 @@ class Numbers:
     ) -> int:
         """Adds the panels of a matrix; returns their offset in bytes.
 
-        For int8, ``factors``: the scales (G, O) of the columns; ``of_rows``: the scale of the x or
-        h by which the matrix is multiplied.
+        For int8, ``factors``: the scales (G, O) of the columns; ``of_rows``: the scale of x or h.
         """
         if narrow and self.stored == BYTES:
             steps = None

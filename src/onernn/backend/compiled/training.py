@@ -149,9 +149,7 @@ class TrainingDirection(DirectionKernel):
         }
 
     def _all_at(self, weights: Sequence[Array | None]) -> list[Any]:
-        """Returns the fields of an `onernn_weights`."""
         return [self._at(array) for array in weights]
 
     def _at(self, array: Array | None) -> Any:
-        """Returns the address of a row-major float32 array, or a null pointer for None."""
         return self._ffi.cast("float *", 0 if array is None else array.ctypes.data)

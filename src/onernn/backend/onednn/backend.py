@@ -53,7 +53,7 @@ def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype
 
 
 class OneDnnBackend(LayerBackend):
-    """A backend that runs layers on libdnnl; the first instance in a process loads the library."""
+    """A backend that runs layers on libdnnl, which the first instance loads."""
 
     dtypes = tuple(PRECISIONS)
 
@@ -91,7 +91,6 @@ class OneDnnBackend(LayerBackend):
     def _kernels_instead(
         self, spec: RnnSpec, layers: Layers, options: U8Options, why: str
     ) -> Stack:
-        """Returns the layer in u8 on the kernels. Raises `LibraryError` or `UnsupportedError`."""
         from onernn.backend.compiled.backend import KernelsBackend
 
         stack = KernelsBackend(self.threads).stack(spec, layers, "u8", options, False)

@@ -58,9 +58,9 @@ def set_scales(
 ) -> None:
     """Sets the scales of data, weights and projection in a primitive's attributes.
 
-    The weights of x and h share one scale for each output channel of each gate, or one for all
-    channels, because their products are summed as integers. ``columns``: scales that replace 127
-    divided by the largest weight of a column.
+    The weights of x and h share one scale per output channel of each gate, or one for all, because
+    their products are summed as integers. ``columns``: scales that replace 127 / the largest
+    weight.
     """
     lib, ffi = library.lib, library.ffi
     status = lib.dnnl_primitive_attr_set_rnn_data_qparams(attributes, *scale)
@@ -92,11 +92,11 @@ def _factors(matrix: Array, per_channel: bool, given: Array | None) -> Array:
 # The inference primitives of one layer and direction, and the weights packed for them.
 
 PACKED_BYTES = 64 << 20
-"""The maximum number of bytes for additional packed copies of bf16, f16 or int8 weights of a
+"""The maximum number of bytes for further packed copies of bf16, f16 or int8 weights of a
 direction.
 
-float32 kernels are as fast with unpacked weights, of which one copy stays in the cache. Measured on
-3.2: ragged 512->512 GRUs take 36.2 ms unpacked, and 37.6 ms with 12 packed copies of 6 MB.
+float32 kernels are as fast with unpacked weights, of which one copy stays in the cache (measured on
+3.2: ragged 512->512 GRUs 36.2 ms unpacked, 37.6 ms with 12 copies of 6 MB).
 """
 
 
@@ -143,9 +143,9 @@ class PackedWeights:
     def affords(self, layouts: Mapping[str, Descriptor], budget: int) -> bool:
         """Returns whether packed copies in these layouts fit into a budget of bytes.
 
-        The first copy of a weight is free. Existing layouts need no new copy. The gemm-based
-        kernels of LBR cells choose another layout for every T and N (measured on 3.2): all copies
-        together would take the memory of hundreds of layers.
+        The first copy of a weight is free. The gemm-based kernels of LBR cells choose another
+        layout for every T and N (measured on 3.2): all copies would take the memory of hundreds of
+        layers.
         """
         with CREATION:
             missing = [
@@ -168,8 +168,8 @@ def descriptors(
 ) -> dict[str, Descriptor]:
     """Returns the memory descriptors of the forward arguments.
 
-    x and y have strides, and states are contiguous. The primitive chooses the layouts of the weight
-    matrices, unless ``plain_layouts`` requires the canonical ones.
+    x and y have strides. The primitive chooses the layouts of the weight matrices, unless
+    ``plain_layouts`` requires the canonical ones.
     """
     time, batch = shape.time, shape.batch
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
@@ -236,7 +236,6 @@ class _Workspace(threading.local):
         self._scratchpad, self._address = allocate_aligned(0), 0
 
     def scratchpad(self, nbytes: int) -> int:
-        """Returns the address of at least ``nbytes`` bytes."""
         if nbytes > len(self._scratchpad):
             self._scratchpad = allocate_aligned(nbytes)
             self._address = self._scratchpad.ctypes.data
@@ -332,7 +331,7 @@ def state_addresses(
     """Returns the addresses of the initial and final states of each segment.
 
     Segment k reads buffer turns[k] of the states (K, N, O) and writes buffer turns[k + 1]. ``of``:
-    a prefix of the argument names, "diff_" for gradients.
+    "diff_" for gradients.
     """
     table = dict[str, list[int]]()
     for name, state in zip(spec.cell.states, states, strict=True):
@@ -357,8 +356,7 @@ def carry(
 ) -> list[Array]:
     """Runs consecutive segments. Returns the state of each sequence after its last segment.
 
-    ``states``: a ring of buffers (K, N, O): segment k reads buffer k % K and writes buffer (k + 1)
-    % K.
+    ``states``: a ring of buffers (K, N, O); segment k reads buffer k and writes buffer k + 1.
     """
     ends = [s.copy() for s in begin]
     for ring, first in zip(states, begin, strict=True):
@@ -378,10 +376,10 @@ def carry(
 
 
 class PrimitiveDirection:
-    """The primitives of one layer and direction: one for each shape.
+    """The primitives of one layer and direction, one for each shape; threads share them.
 
-    Weights are packed once for each layout. The number of primitives is limited. Threads share the
-    primitives, all of which are made for the same number of threads inside.
+    Weights are packed once for each layout. The number of primitives is limited. All of them are
+    made for the same number of threads inside.
     """
 
     def __init__(
@@ -540,7 +538,6 @@ class FloatKernel(OneDnnKernel):
 
 
 def _check_magnitude(name: str, array: Array, most: float) -> float:
-    """Returns the largest magnitude. Raises `UnsupportedError` if it exceeds ``most`` or is NaN."""
     result = magnitude(array)
     if not result <= most:
         raise UnsupportedError(
@@ -552,11 +549,10 @@ def _check_magnitude(name: str, array: Array, most: float) -> float:
 class U8Kernel(OneDnnKernel):
     """A kernel for LSTM and GRU in u8, which checks x and states before it converts them.
 
-    States have an error of up to bound/127. The bound of h is 1, because |o * tanh(c)| <= 1. With a
-    projection, h can reach the largest sum of magnitudes in a column of its matrix, but rarely
-    does. An output that reaches the bound may have been cut off, so the kernel repeats the run with
-    twice the bound. Inputs larger than the bound are divided by a power of two. Each bound and each
-    power of two has its own primitives.
+    States have an error of up to bound/127. The bound of h is 1, because |o * tanh(c)| <= 1. A
+    projection may increase it up to its columns' sums of magnitudes, but rarely does. An output
+    that reaches the bound may have been cut off, so the run is repeated with twice the bound.
+    Larger inputs are divided by a power of two. Each bound and each power has its own primitives.
     """
 
     def __init__(
@@ -574,7 +570,6 @@ class U8Kernel(OneDnnKernel):
         self.name = self._direction(BOUND, 0).kernel
 
     def _scale(self, bound: float) -> Scale:
-        """Returns the scale of states up to a bound."""
         return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
 
     def _direction(self, bound: float, exponent: int) -> PrimitiveDirection:

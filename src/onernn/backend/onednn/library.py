@@ -48,8 +48,8 @@ def keep(target: Path, content: Iterable[bytes]) -> None:
 def memory_file(name: str, content: Iterable[bytes]) -> Path:
     """Returns the path of a file in memory, for folders that are read-only, full or mounted noexec.
 
-    The file is never closed. The loader identifies a library by its path, so it would mistake a
-    later file with the same descriptor number for this one. Raises `OSError`.
+    The file is never closed: the loader identifies a library by its path, and would mistake a later
+    file with the same number for this one. Raises `OSError`.
     """
     handle = os.memfd_create(name)
     with open(handle, "wb", closefd=False) as file:

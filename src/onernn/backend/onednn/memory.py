@@ -28,10 +28,9 @@ _STORED = {
 def new_handle(
     library: Library, kind: str, *arguments: Any, create: str = "create", what: str = ""
 ) -> Any:
-    """Returns a new C object of a kind, such as "stream"; Python's garbage collector frees it.
+    """Returns a new C object, such as a "stream", which Python's garbage collector frees.
 
-    ``create``: the last part of the name of the C function. ``what``: the name of the object in
-    errors. Raises `LibraryError`.
+    ``create``: the end of the C function's name. Raises `LibraryError` that names ``what``.
     """
     lib, handle = library.lib, library.ffi.new(f"dnnl_{kind}_t *")
     status = getattr(lib, f"dnnl_{kind}_{create}")(handle, *arguments)
@@ -269,7 +268,6 @@ def create(
 
 
 def _read_chosen_layout(library: Library, described: Any, name: str) -> Descriptor:
-    """Returns the layout that a primitive requires for an argument."""
     lib = library.lib
     result = lib.dnnl_primitive_desc_query_md(
         described, lib.dnnl_query_exec_arg_md, argument(library, name)

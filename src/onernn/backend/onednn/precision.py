@@ -23,10 +23,10 @@ from onernn.ir.weights import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
 
 
 class Row(NamedTuple):
-    """A row of a table of data types: the type of each argument, and the guide's notes as fields.
+    """A row of a table of data types, by argument; fields replace the guide's notes.
 
-    ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: the type of h.
-    ``cell_state``: the type of c.
+    ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: h. ``cell_state``:
+    c.
     """
 
     propagation: Literal["forward and backward", "forward", "forward inference"]
@@ -343,7 +343,7 @@ CREATORS = {
     Cell.AUGRU: "augru",
     Cell.LBR_AUGRU: "lbr_augru",
 }
-"""The cells that oneDNN has, and the part of a C function's name for each cell."""
+"""oneDNN's name of each cell that it has."""
 
 FLOAT = Limits(
     who="oneDNN",

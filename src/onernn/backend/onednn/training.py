@@ -1,10 +1,8 @@
-"""Training on oneDNN's primitives: the forward primitive writes a workspace, the backward one reads
-it.
+"""Training on oneDNN's primitives: forward writes a workspace, backward reads it.
 
-The segments of a packed batch (design/0026) run as in inference, but each has its own workspace and
-keeps its initial states. The backward pass runs the segments in reverse order, and passes the
-gradients of the states from one segment to the next. The primitives add up the gradients of the
-weights.
+The segments of a packed batch (design/0026) run as in inference, but each keeps its workspace and
+initial states. The backward pass runs them in reverse, and passes the gradients of the states from
+segment to segment. The primitives add up the gradients of the weights.
 """
 
 from __future__ import annotations
@@ -229,6 +227,5 @@ class TrainingKernel(OneDnnKernel):
         return dx, carry(order[::-1], dend, dstates, execute), None
 
     def _weights_for(self, kernel: Executable) -> dict[str, int]:
-        """Returns the address of each weight in the layout that a primitive requires."""
         layouts = kernel.layouts
         return {name: self._packed.get(name, layouts[name]).address for name in self._weights}
