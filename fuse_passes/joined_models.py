@@ -1,4 +1,4 @@
-"""Joins models, one of which reads the outputs of another, into one model."""
+"""Joins models that read each other's outputs into one model."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def _pads_with_zeros(to: Stacker, row: Row) -> bool:
 
 
 def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the x of x @ W, or of x @ W + b, and the operators with their constants."""
+    """Returns the input x of a projection x @ W or x @ W + b, and its operators and constants."""
     result: list[tuple[str, str]] = []
     source = name
     for product, bias in orders(graph.producer(name, "Add")):

@@ -520,9 +520,10 @@ def _number_outputs(
 
 
 def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
-    """Adds a layer over the steps of all frames; returns its values after the last frame.
+    """Adds a layer over the steps of all frames.
 
-    They are names, by the names in a frame. ``names``: the values that each frame needs.
+    Returns the names of its values after the last frame, by their names in a frame. ``names``: the
+    values that each frame needs.
     """
     rnn = Recurrent.of(node)
     count = len(rnn.finals)

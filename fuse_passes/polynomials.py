@@ -20,10 +20,10 @@ def is_arithmetic(op: str) -> bool:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A sum of products. ``terms``: the number in each product, by the product's sorted values;
-    never 0.
+    """A sum of products of a number and values, which ``nodes`` compute.
 
-    ``nodes`` compute it. ``likes``: values whose shapes its constants have (ConstantOfShape).
+    ``terms``: the number in each product, by the product's values in sorted order; never 0.
+    ``likes``: values whose shapes its constants have (ConstantOfShape).
     """
 
     terms: Mapping[tuple[str, ...], float]

@@ -117,8 +117,8 @@ def _follow(graph: Graph, axes: Mapping[str, int], alike: Collection[str] = ()) 
 class RowFlow:
     """Determines where each value of a graph has its rows, for rules of `onernn.ops.row_rules`.
 
-    ``states``: the results. ``own``: the names of sizes that are the same in every batch that
-    contains a row. ``lods``: the ragged inputs by their offsets.
+    ``states``: for each value, where its rows are. ``own``: the names of sizes that are the same in
+    every batch that contains a row. ``lods``: the ragged inputs by their offsets.
     """
 
     graph: Graph

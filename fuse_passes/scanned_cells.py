@@ -195,7 +195,7 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
 def _source(body: Graph, name: str, before: int, after: int, width: int) -> str:
     """Returns the value that views turn into ``name`` without a change of order, else "".
 
-    Both are (..., N, width), with ones before N; ``before`` and ``after`` are their ranks.
+    Both have the shape (1, ..., N, width); ``before`` and ``after`` are their ranks.
     """
     source, chain = views_of(body, name)
     return source if _makes(body, chain, before, after, width) else ""

@@ -81,9 +81,9 @@ def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
 class _Loop:
     """The integers of a loop that are known before a run.
 
-    ``taken``: values outside, by their names in the body. ``counters``: the indices of carried
-    values that equal t in iteration t. ``numbers``: the names of t, of the condition and of the
-    counters in the body.
+    ``taken``: the names of values outside, by their names in the body. ``counters``: the indices of
+    carried values that equal t in iteration t. ``numbers``: the names of t, of the condition and of
+    the counters in the body.
     """
 
     def __init__(self, graph: Graph, node: Node) -> None:
@@ -130,8 +130,8 @@ class _Loop:
         if length is None:
             return False
         begin, again = self.node.inputs[1], self.body.outputs[0].name
-        # The number of iterations that each condition allows. t is 0 before the first iteration,
-        # and t after iteration t.
+        # The number of iterations that each condition allows. ``begin`` is tested before the first
+        # iteration, ``again`` after each iteration t.
         before = _limits(self.graph, begin, self._outside)
         after = _limits(self.body, again, self._inside, self._names[1])
         most = self._most()

@@ -100,7 +100,7 @@ def weights(w: Array, r: Array, b: Array | None, p: Array | None, cell: Cell) ->
 
 
 def couple(weights: RnnWeights) -> RnnWeights:
-    """Returns the weights of an LSTM whose forget gate is 1 - i: its sums are the negated sums of
+    """Returns the weights with the negated weights of i for the forget gate, which is then 1 -
     i.
     """
     turned: Any = {

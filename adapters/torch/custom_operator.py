@@ -38,7 +38,7 @@ _FIRST = "weight_ih_l0"
 
 
 class _Token(np.ndarray[Any, Any]):
-    """An array whose lifetime is that of a forward run's record: a compiled graph keeps it for
+    """An array that holds the record of a forward run, which a compiled graph keeps for
     backward.
     """
 
@@ -62,9 +62,7 @@ def ran_compiled(module: nn.Module) -> str:
 
 @cache
 def _spec(layer: str, inputs: int, rows: int, width: int) -> RnnSpec:
-    """Returns the spec of the text ``layer``, which `run_traced` makes, for the sizes of the
-    weights.
-    """
+    """Returns the spec that the text ``layer`` describes; `run_traced` makes this text."""
     mode, layers, parts, _, *more = layer.split()
     return RnnSpec(
         CELLS[mode],

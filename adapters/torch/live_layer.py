@@ -81,9 +81,7 @@ def follower() -> str:
 
 
 class Left(Exception):
-    """Raised for a call that PyTorch must run, or for which it raises an error; the text is the
-    reason.
-    """
+    """Raised for a call that onernn leaves to PyTorch; the text is the reason."""
 
 
 class Batch(NamedTuple):

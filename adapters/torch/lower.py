@@ -190,7 +190,7 @@ _COMPUTED = frozenset("bool uint8 int8 int16 int32 int64 float16 float32 float64
 
 
 def _step(builder: TorchBuilder, node: Node, at: int, changed: list[str]) -> LoweringStep:
-    """Returns the conversion step of a node.
+    """Returns the step that converts a node.
 
     ``changed``: other names of the tensor that the node changes in place.
     """

@@ -143,7 +143,7 @@ def types_of_results(
     return live.types[key]
 
 
-# PyTorch's recurrent modules whose calls onernn runs, with the same class interface.
+# PyTorch's recurrent modules, whose calls onernn runs and whose class interface stays the same.
 
 STACKS = (nn.RNN, nn.LSTM, nn.GRU)
 CELLS = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
@@ -553,8 +553,8 @@ def optimize(
 
     The recurrent modules remain instances of the same classes, with the same parameters and hooks.
     Parameters may change at any time and in any way (fused optimizers, ``.data``, NumPy views,
-    other processes), because each call reads them. PyTorch runs each call whose result onernn
-    cannot compute as PyTorch does; `explain` lists these calls.
+    other processes), because each call reads them. If onernn would not return PyTorch's result for
+    a call, PyTorch runs it; `explain` lists these calls.
 
     ``frozen``: whether calls without gradients reuse the packed copy of the parameters that the
     first call makes. Each call is then some microseconds faster, and the packed copy takes as much

@@ -231,7 +231,7 @@ def glu(self, *, dim=Axis(-1)):
 
 
 def _usual(x: TorchTensor, *numbers: float) -> tuple[float, ...]:
-    """Returns ``numbers``, which in float formulas such as 1 - z do not come from sizes; () for
+    """Returns the numbers that cannot come from a size: all for a float result, none for
     integers.
     """
     return numbers if x.op.result_dtype().kind == "f" else ()
@@ -860,5 +860,5 @@ def _run(
         state.tie(-1, WEIGHTS)
         if state.rank == 3:
             state.tie(0, WEIGHTS)
-        given.append(state if state.rank == 3 else state.unsqueeze(0))  # of a layer, of a cell
+        given.append(state if state.rank == 3 else state.unsqueeze(0))  # of a layer, or of a cell
     return recurrent_stack(x, given, spec, layer.weights, batch_major=batch_major)

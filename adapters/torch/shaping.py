@@ -318,7 +318,7 @@ def split(self, *, dim=Axis(0), split_size=None, split_sizes=None, chunks=None, 
 @torch("cat")
 def cat(*tensors, dim=0, op):
     values = [each.cast(op.result_dtype()) for each in tensors]
-    first, *others = (each for each in values if each.type.counts != (0,))  # old code has empties
+    first, *others = (each for each in values if each.type.counts != (0,))  # old code joins (0,)
     return first.Concat(*others, axis=op.axis(dim, first.name))
 
 
@@ -410,7 +410,7 @@ def fill_whole(self, value):
 def index(self, *indices, op):
     """Returns elements at the positions of a mask over the first axes, or of index lists.
 
-    There is one list for any axis, or one for each of the first axes.
+    There may be one list, for any axis, or a list for each of the first axes.
     """
     if op.inputs["indices"][0] and len(indices) == 1 and indices[0].dtype.kind == "b":
         return self.GatherND(indices[0].NonZero().transpose(1, 0))
@@ -438,7 +438,7 @@ def _check_lists(axes: Sequence[int], indices: Sequence[Any]) -> None:
 def index_put(self, values, *indices, accumulate=False, op):
     """Returns self with values at the positions of a mask or of index lists.
 
-    There is one index list for any axis, or one for each of the first axes. ``accumulate``: adds
+    There may be one list, for any axis, or a list for each of the first axes. ``accumulate``: adds
     the values to the elements.
     """
     axes = [axis for axis, name in enumerate(op.inputs["indices"]) if name]

@@ -214,8 +214,8 @@ def istft(
 
 
 def _check_sums(squares: Array, hop: int, count: int | None, begin: int, end: int) -> None:
-    """Raises `UnsupportedError`, as PyTorch raises an error, if a sum of squared windows is too
-    small.
+    """Raises `UnsupportedError` if a sum of squared windows is too small, for which PyTorch fails,
+    too.
 
     ``count``: the number of frames, None for a dynamic number. With more than ``most`` frames, the
     sums in the middle repeat.

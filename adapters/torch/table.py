@@ -40,8 +40,8 @@ _PRIMES = (100_003, 100_019, 100_043, 100_049, 100_057, 100_069, 100_103, 100_10
 class TorchBuilder(GraphBuilder):
     """The graph under construction.
 
-    ``metas``: the declared types of tensors. ``free``: the input sizes that the program has as
-    numbers, by onernn's names. ``tied``: why some of these sizes must keep their numbers.
+    ``metas``: the declared types of tensors. ``free``: the program's numbers for input sizes, by
+    onernn's names of the sizes. ``tied``: why some of these sizes must keep their numbers.
     ``literal``: constants whose shapes are numbers in the program, and these numbers. They tie
     sizes only when a node reads the constant, because an initial state of zeros may be left out.
     ``computed``: for each result of Python's arithmetic with sizes, its integer operands. ``axes``:
@@ -78,7 +78,7 @@ class TorchBuilder(GraphBuilder):
         return any(_came_of(number, width) for width in widths)
 
     def remember_axes(self, variable: str, shape: Sequence[Size | None]) -> None:
-        """Records the variable and axis of each size that is a single factor, for ``axes``."""
+        """Records in ``axes`` the variable and axis of each size that is not a sum or product."""
         for axis, size in enumerate(shape):
             if size is not None and len(size.terms) == 1 and size.terms[0][1] == 1:
                 factors = size.terms[0][0]

@@ -486,7 +486,7 @@ class Storages:
         steps = [by * flat.itemsize for by in strides]
         view = np.lib.stride_tricks.as_strided(flat[offset:], sizes, steps, writeable=False)
         if not view.flags.c_contiguous:
-            loading().take(math.prod(sizes) * flat.itemsize, what)  # a stride of 0 costs no bytes
+            loading().take(math.prod(sizes) * flat.itemsize, what)  # strides may be 0
             view = np.ascontiguousarray(view)
         return view
 
@@ -511,7 +511,7 @@ class Storages:
         return ModelFormatError(f"{what}: {reason}", self.file)
 
 
-# Arrays by name, from files of torch.save and torch.jit.save and from safetensors.
+# Reads arrays by name from files of torch.save and torch.jit.save and from safetensors.
 
 ZIP = b"PK\x03\x04"
 _OLD = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."

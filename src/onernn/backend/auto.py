@@ -1,8 +1,8 @@
 """The default backend: the kernels, and oneDNN for layers that the kernels do not support.
 
-The layer, its dtype and the CPU determine which implementation runs all batches of a layer. It does
-not depend on timings or on the number of threads, so equal batches give equal bits. oneDNN's
-reference loops run a layer only if the kernels cannot.
+The layer, its dtype and the CPU determine which implementation runs all batches of a layer. Timings
+and the number of threads do not matter, so equal batches give equal bits. oneDNN's reference loops
+run a layer only if the kernels cannot.
 """
 
 from __future__ import annotations

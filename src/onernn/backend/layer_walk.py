@@ -32,8 +32,9 @@ Lengths are powers of two, which limits the number of shapes.
 
 
 LARGE = 512
-"""The hidden size from which on kernels use OpenMP inside: each core keeps its part of the weights
-in cache.
+"""The smallest hidden size for which kernels use OpenMP inside.
+
+Each core then keeps its part of the weights in cache.
 """
 
 LEAST_SHARE = 8
@@ -73,9 +74,7 @@ def shares(x: Batch, count: int) -> list[Share]:
 
 
 class Segment(NamedTuple):
-    """``time`` steps of the first ``batch`` sequences: packed rows from row to row + time *
-    batch.
-    """
+    """``time`` steps of the first ``batch`` sequences, from packed row ``row`` on."""
 
     row: int
     time: int

@@ -41,5 +41,5 @@ def _functions() -> dict[str, str]:
 
 
 def header_of(function: str) -> str:
-    """Returns the name, without suffix, of the header that defines a function of a plan's step."""
+    """Returns the header, without its suffix, that defines a C++ function."""
     return _functions()[function]

@@ -91,9 +91,9 @@ _ADDED = {
     "neon_dotprod": ("cells_s8", "cpu", "quantized"),
     "neon_i8mm_bf16": ("cells_bf16", "cells_s8", "cpu", "quantized", "training"),
 }
-# No contraction: the kernels choose where a product and a sum are rounded once. Without the
-# --param, GCC stops inlining functions in a large source; Clang ignores it. All objects have the
-# same namespace, because a library links objects of several instruction sets.
+# No contraction: the kernels choose which products and sums are fused. Without the --param, GCC
+# stops inlining functions in a large source; Clang ignores it. All objects have the same namespace,
+# because a library links objects of several instruction sets.
 COMPILE = (
     *("-std=c++17", "-O3", "-ffp-contract=off", "--param=large-unit-insns=100000"),
     *("-fPIC", "-fvisibility=hidden", "-pthread", "-I.", "-DONERNN_ISA=library"),
@@ -292,9 +292,7 @@ def is_built(folder: Path = BUILT, machine: str = platform.machine()) -> bool:
 
 
 def _list_outdated(folder: Path, machine: str) -> list[str]:
-    """Returns the sets whose libraries do not come from the present sources and compiler, if there
-    are any.
-    """
+    """Returns the sets whose libraries come from other sources, or from another compiler."""
     key, command = sources_key(machine) if sources() else None, _command() if sources() else None
     identity = _identity(command) if command else None
     outdated = []
@@ -428,7 +426,7 @@ def _to_compile(command: list[str], targets: Flags, isa: str, file: Path) -> lis
     if file.stem in (
         "cpu",
         LOADER.stem,
-    ):  # so that the other objects depend on nothing that they do not include
+    ):  # only these objects depend on the set and the C interface
         names += [f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u"]
     if file == LOADER:
         names.append(f'-DONERNN_LEAST="{next(iter(targets))}"')

@@ -574,11 +574,11 @@ packing.
 def store_layer(
     kernels: Kernels, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
 ) -> tuple[Array, str, str]:
-    """Returns a layer as bytes that ort_layer.hpp reads, one line of text about it, and its kernel
-    here.
+    """Returns a layer as bytes that ort_layer.hpp reads, a line of text about it, and its kernel's
+    name.
 
-    The bytes are valid on every machine. Raises `UnsupportedError` for layers that the kernels
-    cannot run.
+    The bytes are valid on every machine, the kernel's name on this one. Raises `UnsupportedError`
+    for layers that the kernels cannot run.
     """
     layers, buffer = layers_of(spec, weights), kernels.ffi.buffer
     options = U8Options(None, UNIT.shift, True) if dtype in ("u8", "int8-dynamic") else None

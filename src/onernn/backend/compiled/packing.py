@@ -31,7 +31,7 @@ MOST_ROWS = (2**31 - 1) // (255 * 127)
 """The maximum number of rows of an int8 matrix: its sums must fit into 32 bits."""
 
 WIDE = ("bias", "peephole")
-"""Arrays that keep their type: no row of x or h is multiplied by them."""
+"""Arrays that keep their type, because they are not factors of matrix products."""
 
 
 def round_up(size: int) -> int:

@@ -331,7 +331,7 @@ def state_addresses(
     """Returns the addresses of the initial and final states of each segment.
 
     Segment k reads buffer turns[k] of the states (K, N, O) and writes buffer turns[k + 1]. ``of``:
-    "diff_" for gradients.
+    the prefix "diff_" for gradients.
     """
     table = dict[str, list[int]]()
     for name, state in zip(spec.cell.states, states, strict=True):

@@ -117,8 +117,8 @@ class ElfLibrary:
     neighbours: tuple[Path, ...]
 
     def read_renamed(self) -> Iterator[bytes]:
-        """Yields the content in chunks, with the SONAME libdnnl.so.3 changed to libdnnP.so.3, of
-        equal length.
+        """Yields the content in chunks, with one byte of the SONAME changed: libdnnP.so.3 for
+        libdnnl.so.3.
         """
         start, edit = 0, -1 if self.edit is None else self.edit
         with open(self.path, "rb", buffering=0) as file:

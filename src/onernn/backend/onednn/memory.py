@@ -106,7 +106,9 @@ class Descriptor:
 
 
 class Memory:
-    """oneDNN's memory object for an array, which it keeps alive; its address may be set later."""
+    """oneDNN's memory object. It keeps its array alive; without an array, its address is set
+    later.
+    """
 
     def __init__(self, descriptor: Descriptor, data: Array | None = None) -> None:
         library = descriptor.library
@@ -175,7 +177,7 @@ def new_stream(library: Library) -> Any:
     return new_handle(library, "stream", library.engine, library.lib.dnnl_stream_default_flags)
 
 
-# RNN primitives: one function for all C functions, with the guide's argument names.
+# RNN primitives: `create` calls the C function of any cell, with the guide's argument names.
 
 _ELTWISE = {
     Cell.RNN_TANH: "dnnl_eltwise_tanh",

@@ -397,7 +397,7 @@ GRADIENTS = (
         "has wrong gradients unless attention is 0", lambda spec, _: spec.cell.has_attention
     ),
     # oneDNN stores the gradient of the projected state in the rows for the gradients of the four
-    # gates, whose length is rounded up to 16. A longer gradient overwrites the next row.
+    # gates. The length of a row is rounded up to 16. A longer gradient overwrites the next row.
     Wrong(
         "has wrong gradients where the projection is wider than the gates",
         lambda spec, _: spec.recurrent_size > 4 * spec.hidden_size,
