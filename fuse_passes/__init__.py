@@ -1,4 +1,4 @@
-"""Rewrites of a graph: cells and loops become layers, layers become larger layers."""
+"""Rewrites of a graph: cells and loops become layers, and layers become larger layers."""
 
 from onernn.fuse_passes.pipeline import PASSES, Applied, FuseResult, fuse, passes_for
 from onernn.fuse_passes.rewriting import Pass

@@ -1,4 +1,4 @@
-"""Reads a value as sums of constant projections: columns of constants, and their sources."""
+"""Reads a value as a sum of constant projections of other values."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from onernn.ir.arrays import Array
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import NamedTuple, dataclass
 
-_MOST = 64  # nodes of a sum; the sum of a gate has ten
+_MOST = 64  # maximum number of nodes of a sum; the sum of a gate has ten
 
 
 class Columns(NamedTuple):
-    """The columns from start to stop of a constant: a matrix, transposed or not, a vector, or a
-    scalar. A scalar has any number of columns.
+    """The columns from start to stop of a constant: of a matrix, transposed or not, a vector, or a
+    scalar.
 
-    ``constant``: "" for the identity matrix, if a source is the sum itself or a part of it. A
-    constant of one element has this element in all columns. ``sign``: -1 if the columns are
-    subtracted. ``rows``: the rows of a matrix that multiply a part of its input; None for all.
+    ``constant``: the name of the constant, "" for the identity matrix. A constant with one element
+    has this element in each of any number of columns. ``sign``: -1 if the columns are subtracted.
+    ``rows``: the first row and the end of the rows to use; None for all rows.
     """
 
     constant: str
@@ -50,10 +50,10 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class Affine:
-    """The sum over sources of source @ matrix, and of the biases; ``nodes`` compute it.
+    """A sum of projections ``source @ columns`` and of biases, which ``nodes`` compute.
 
-    ``scaled``: values that are added after each of their columns was multiplied by a constant:
-    peepholes.
+    ``terms``: the columns by source. ``scaled``: peepholes, values of which each column is
+    multiplied by a constant.
     """
 
     terms: Mapping[str, Columns]
@@ -84,11 +84,11 @@ class Affine:
 
 
 def affine(graph: Graph, name: str, *, peepholes: bool = False) -> Affine | None:
-    """Returns the value as a sum of projections; None if it is not such a sum, or if a run computes
-    a matrix.
+    """Returns a value as a sum of projections; None if it is not one, or if a matrix is not
+    constant.
 
-    A sum may be cut along the last of its two axes: the rows of a projection are the batch.
-    ``peepholes``: whether values that are only scaled may be among the terms.
+    The sum may be split along its last axis. ``peepholes``: whether the sum may include values
+    whose columns are only scaled.
     """
     result = _table(graph).sums.get(name)
     return result if result and result.terms and (peepholes or not result.scaled) else None
@@ -100,7 +100,7 @@ def cut_affine(graph: Graph, cut: Node, whole: Affine, index: int) -> Affine | N
 
 
 def take_apart(graph: Graph, whole: Affine) -> Affine:
-    """Returns Concat(x, h) @ W as x @ W' + h @ W''; all other sums unchanged."""
+    """Returns the sum Concat(x, h) @ W as x @ W' + h @ W''; returns any other sum unchanged."""
     (name, columns), *more = whole.terms.items()
     node = graph.producer(name, "Concat")
     if more or node is None or node.attributes["axis"] not in (1, -1) or not columns.constant:
@@ -126,14 +126,12 @@ def _table(graph: Graph) -> _Table:
 
 
 class _Table:
-    """The sums of a graph. The sums are made node by node, so that each value is read once for all
-    its users.
-    """
+    """All sums of a graph by name; the sum of each value is computed once for all its readers."""
 
     def __init__(self, graph: Graph) -> None:
         self.constants, self.types = graph.constants, graph.types
         self.sums: dict[str, Affine] = {}
-        for value in graph.inputs:  # the input of a step may be projected already
+        for value in graph.inputs:  # x may be projected already
             width = self.types[value.name].counts[1:]
             if len(width) == 1 and width[0] is not None:
                 identity = Columns("", False, 0, width[0])
@@ -145,7 +143,6 @@ class _Table:
                     self.sums[name] = result
 
     def _sum(self, node: Node, index: int) -> Affine | None:
-        """Returns the sum that a node computes as its output ``index``."""
         if node.op == "Identity":
             return self.sums.get(node.input(0))
         if node.op in ("Gemm", "MatMul"):
@@ -177,7 +174,7 @@ class _Table:
         return result if not node.input(2) else self._with_bias(result, node.inputs[2], None)
 
     def _scale(self, node: Node) -> Affine | None:
-        """Returns a value (N, O) whose columns are multiplied by a vector's elements."""
+        """Returns the sum of one peephole: a value (N, O) times a constant vector."""
         for value, vector in orders(node):
             numbers, counts = self.constants.get(vector), self.types[value].counts
             if numbers is None or len(counts) != 2 or not counts[1]:
@@ -208,7 +205,6 @@ class _Table:
         return self._with_bias(other, node.inputs[0], node) if other else None
 
     def cut(self, node: Node, whole: Affine | None, index: int) -> Affine | None:
-        """Returns output ``index`` of a Split of a sum, or the result of a Slice of a sum."""
         return self._split(node, whole, index) if node.op == "Split" else self._slice(node, whole)
 
     def _split(self, node: Node, whole: Affine | None, index: int) -> Affine | None:

@@ -1,4 +1,4 @@
-"""Graphs inside of loops and branches, with facts about their values from outside."""
+"""Graphs inside loops and branches (bodies), and what is known about their inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bodies(node: Node) -> dict[str, Graph]:
 
 
 def every_node(graph: Graph) -> Iterator[Node]:
-    """Yields the nodes of a graph. Nodes in loops and branches come after their operators."""
+    """Yields the nodes of a graph, and after each loop or branch the nodes inside it."""
     for node in graph.nodes:
         yield node
         for body in bodies(node).values():
@@ -26,8 +26,8 @@ def every_node(graph: Graph) -> Iterator[Node]:
 
 
 def numbers(graph: Graph, name: str) -> Array | None:
-    """Returns the array of a value that is known before a run: a constant, or a value computed from
-    known sizes.
+    """Returns the array of a value that is known before a run: a constant, or integers computed
+    from sizes.
     """
     if name in graph.constants:
         return graph.constants[name]
@@ -37,7 +37,7 @@ def numbers(graph: Graph, name: str) -> Array | None:
 
 
 def source_of(body: Graph, name: str) -> str:
-    """Returns the value that one or more Identities pass on under this name."""
+    """Returns the value that Identities pass on under this name."""
     while node := body.producer(name, "Identity"):
         name = node.inputs[0]
     return name
@@ -51,7 +51,7 @@ def inside(graph: Graph, node: Node, name: str) -> list[Type]:
 def declare_sizes(graph: Graph, node: Node, name: str) -> Graph:
     """Returns a node's body, whose inputs declare the sizes that are known outside.
 
-    A state may begin with one row and have more rows in later iterations. It is declared with one
+    A state may have one row at first and more rows in later iterations. It is declared with one
     row, because a layer would not repeat this row.
     """
     body: Graph = node.attributes[name]

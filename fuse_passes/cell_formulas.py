@@ -1,7 +1,7 @@
-"""Recognizes one step of a recurrent cell among element-wise operators.
+"""Recognizes one step of a recurrent cell among elementwise operators.
 
-A cell is recognized by its formula (RNN developer guide of oneDNN), not by the names of its
-operators or the layout of its gates (design/0011).
+A cell is recognized by its formula (RNN developer guide of oneDNN). The names of its operators and
+the layout of its gates do not matter (design/0011).
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from onernn.ir.spec import Activation, Cell, RnnSpec, Update
 
 
 class Reading(NamedTuple):
-    """One interpretation of a step: its input, its state, and the constants that multiply them or
-    are added.
+    """One interpretation of a step's operators: which value is x, which is h, and the constants.
 
-    ``layer`` and ``iter``: the columns of each gate in oneDNN's order; ``biases``: the sum of the
-    biases of each gate in the same order. ``signs``: -1 if the gate is computed with the opposite
-    sign. ``projection``: the matrix that makes the state of a projected LSTM. ``peephole``: the
-    weights of its gates i, f, o.
+    ``layer`` and ``iter``: the columns that multiply x and h, for each gate in oneDNN's order.
+    ``biases``: for each gate, the columns that are added. ``signs``: -1 for a gate whose sum has
+    the opposite sign. ``projection``: the matrix with which a projected LSTM makes its state.
+    ``peephole``: the peephole weights of gates i, f, o.
     """
 
     x: str
@@ -53,8 +52,10 @@ class Reading(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """The values (N, 1) of an attention, one for each sequence. ``keeps``: the attention a scales
-    the update gate u itself; in oneDNN's guide, 1 - a scales u.
+    """The attention (N, 1) of an AUGRU cell.
+
+    ``keeps``: whether the update gate u is multiplied by a. In oneDNN's guide, it is multiplied by
+    1 - a.
     """
 
     name: str
@@ -63,10 +64,10 @@ class Attention(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of a cell: the state that the step computes, the possible readings of the step, and
-    its nodes. The last node computes h. In a projected LSTM it comes after a node that looks like
-    the last node of a plain LSTM. ``activations``: the cell's functions, in the order of
-    `Cell.activations`.
+    """One step of a cell: the states before and after it, its possible readings, and its nodes.
+
+    The last node computes h. In a projected LSTM, the node before it is the last node of a plain
+    LSTM. ``activations``: the cell's functions, in the order of `Cell.activations`.
     """
 
     cell: Cell
@@ -82,12 +83,12 @@ class Step:
 
 
 _PLAIN = {each.activations[0]: each for each in Cell if len(each.gates) == 1}
-"""The cells whose state is a function of one sum, by the name of the function."""
-_NEAR = 64  # values from which a new state is computed, back to its gates
+"""The cells with one gate, by the name of their function."""
+_NEAR = 64  # maximum number of values from the new state back to its gates
 
 
 def step_of(graph: Graph, node: Node) -> Step | None:
-    """Returns the step whose new state a node computes, None for other nodes."""
+    """Returns the step whose new state a node computes, or None."""
     if node.op == "Mul":
         return _lstm(graph, node)
     if node.op in ("Gemm", "MatMul"):
@@ -111,9 +112,7 @@ def _elman(graph: Graph, node: Node, gate: Gate) -> Step | None:
 
 
 def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
-    """Yields both readings of gates that are sums of projections of the same two values: either may
-    be the state.
-    """
+    """Yields two readings of gates that project the same two values: either may be the state."""
     sources = list(gates[0].terms)
     if len(sources) != 2 or any(set(gate.terms) != set(sources) for gate in gates):
         return
@@ -124,9 +123,10 @@ def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
 
 
 class _Letters:
-    """Makes the values of `cells.step` out of letters: of the gates, h, c, and a for attention.
+    """Implements the operations of `cells.step` on polynomials of letters: gates, h, c, and
+    attention a.
 
-    ``turned``: the update gate is 1 - u.
+    ``turned``: whether the update gate is 1 - u.
     """
 
     def __init__(self, cell: Cell, turned: bool, attention: Polynomial | None) -> None:
@@ -136,7 +136,7 @@ class _Letters:
         return _letter(self.cell.gates[gate])
 
     def h(self, gate: int, state: Polynomial) -> Polynomial:
-        return Polynomial({})  # the node is part of its gate
+        return Polynomial({})  # a gate's letter includes this product
 
     def inner(self, product: Polynomial) -> Polynomial:
         return product
@@ -153,9 +153,9 @@ def _letter(name: str) -> Polynomial:
 
 
 class _Form(NamedTuple):
-    """One form of a GRU's step: ``state`` is the new state as a formula of h, o, u and a.
+    """One form of a GRU's formula: ``state`` is the new state as a polynomial of h, o, u and a.
 
-    ``sign``: -1 if u has the opposite sign; ``keeps``: see `Attention`, None without one.
+    ``sign``: -1 if u is 1 minus oneDNN's u. ``keeps``: see `Attention`; None without attention.
     """
 
     state: Polynomial
@@ -183,7 +183,7 @@ _, _CELL_STATE = cells.step(
 def _match_letters(
     formula: Polynomial, value: Polynomial, **known: str
 ) -> Iterator[dict[str, str]]:
-    """Yields assignments of values to the letters with which the formula equals the value."""
+    """Yields the assignments of values to letters for which the formula equals the value."""
     free = sorted(formula.atoms - known.keys())
     others = sorted(value.atoms - set(known.values()))
     for names in permutations(others, len(free)):
@@ -193,7 +193,7 @@ def _match_letters(
 
 
 def _lstm(graph: Graph, node: Node) -> Step | None:
-    """Matches h = o * f(c); c is an LSTM's formula of the cell state, clipped or not."""
+    """Matches h = o * f(c), where c is the cell state of an LSTM, which may be clipped."""
     for out, squashed in orders(node):
         o, function = gate_of(graph, out, peepholes=True), function_of(graph, squashed)
         activation, c = (function.activation, function.source) if function else (LINEAR, squashed)
@@ -227,7 +227,9 @@ def _lstm(graph: Graph, node: Node) -> Step | None:
 
 
 def _peepholes(sums: list[Affine], before: str, c: str) -> tuple[Columns, ...] | None:
-    """Returns the columns by which i, f and o see the cell state: () if none of them does."""
+    """Returns the peephole weights of i, f and o: () if there are none, None if they do not match
+    an LSTM.
+    """
     seen = [dict(each.scaled) for each in sums]
     if not any(seen):
         return ()
@@ -253,7 +255,7 @@ def _nodes(gates: Iterable[Affine]) -> list[Node]:
 
 
 def _gru(graph: Graph, node: Node) -> Step | None:
-    """Matches h = u * h' + (1 - u) * o, in any form of this sum; an attention may scale u."""
+    """Matches all forms of h = u * h' + (1 - u) * o; an attention may scale u."""
     one_unit = _is_narrow(graph, node.outputs[0])
     for h in _states(graph, node):
 
@@ -284,12 +286,11 @@ def _gru(graph: Graph, node: Node) -> Step | None:
 
 
 def _states(graph: Graph, node: Node) -> Iterable[str]:
-    """Returns values that may be the previous state of a state that a node computes.
-
-    The gates and the new state read the previous state.
+    """Returns the values that may be the previous state: both the gates and the new state read
+    them.
     """
     waiting, read, has_function = [*node.inputs], set[str](), False
-    for name in waiting:  # the list grows: the nearest values come first
+    for name in waiting:  # the list grows, with the nearest values first
         result = graph.producer(name)
         if result is None:
             continue
@@ -302,7 +303,6 @@ def _states(graph: Graph, node: Node) -> Iterable[str]:
 
 
 def _is_narrow(graph: Graph, name: str) -> bool:
-    """Returns whether a value is (N, 1)."""
     return graph.types[name].counts[1:] == (1,)
 
 
@@ -318,9 +318,9 @@ def _is_one_channel(graph: Graph, name: str) -> bool:
 def _candidate(
     graph: Graph, node: Node, update: Gate, name: str, h: str, sign: int, outer: tuple[Node, ...]
 ) -> Step | None:
-    """Matches n = f(x W + r * (h U + b')), or, with an early reset, n = f(x W + (r * h) U).
+    """Matches n = f(x W + r * (h U + b')), or n = f(x W + (r * h) U).
 
-    ``sign`` is -1 if the update gate multiplies the candidate: 1 - z is z of the negated sum.
+    ``sign``: -1 if the update gate multiplies the candidate, because 1 - z is z of the negated sum.
     """
     function, z = function_of(graph, name), take_apart(graph, update.sum)
     if function is None or len(z.terms) != 2 or h not in z.terms:
@@ -328,7 +328,9 @@ def _candidate(
     (x,) = set(z.terms) - {h}
 
     def reset_of(value: str) -> Affine | None:
-        """Returns the sum inside a reset gate that has the same function as the update gate."""
+        """Returns the sum in a reset gate, whose function must be that of the update gate; else
+        None.
+        """
         gate = gate_of(graph, value)
         r = gate and take_apart(graph, gate.sum)
         alike = gate is not None and gate.activation == update.activation

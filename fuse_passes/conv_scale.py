@@ -1,4 +1,4 @@
-"""Includes the scales and shifts of a convolution's channels in the convolution's weights."""
+"""Merges scales and shifts of a convolution's channels into the convolution's weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fuse_conv_scale(graph: Graph, node: Node) -> Graph | str | None:
     if weight.dtype == np.float16:
         return "weights in float16 would lose bits"
     if weight.ndim < 3:
-        return None  # a run raises the error
+        return None  # a run of the model raises the error
     scaling = _affine(node, [graph.constants[name] for name in others], weight)
     if isinstance(scaling, str):
         return scaling
@@ -51,9 +51,7 @@ def fuse_conv_scale(graph: Graph, node: Node) -> Graph | str | None:
 
 
 def _affine(node: Node, arrays: list[Array], weight: Array) -> tuple[Array, Array] | str:
-    """Returns the scale and the shift of each channel in float64, or the reason why a node has
-    none.
-    """
+    """Returns the scale and the shift of each channel in float64, or why a node has none."""
     channels, zeros = len(weight), np.zeros(len(weight))
     wide = [array.astype(np.float64) for array in arrays]
     if node.op == "BatchNormalization":

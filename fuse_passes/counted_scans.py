@@ -1,6 +1,7 @@
-"""Moves the count of iterations, and masks computed from it, out of scans. Exported files of
-TensorFlow's dynamic_rnn contain such scans: iteration t changes a state only if t is below the
-length of the sequence.
+"""Moves iteration counters, and masks computed from them, out of scans.
+
+Models that TensorFlow's dynamic_rnn exports contain such scans: iteration t changes a state only if
+t is less than the length of the sequence.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from onernn.ir.graph import Graph, Node, Value
 
 _SIDES = {"Less": (0, True), "Greater": (1, True), "GreaterOrEqual": (0, False)}
 _SIDES["LessOrEqual"] = (1, False)
-"""The side of a comparison on which the iteration t is, and whether the comparison is true before
-the length.
+"""For each comparison of an iteration t with a length: the index of t among the operands, and
+whether the result is true before the length.
 """
 
 
@@ -51,7 +52,7 @@ def count_outside(graph: Graph, node: Node) -> Graph | None:
         if each.op in _SIDES and turn in turns and length in taken and _are_lengths(body, length):
             column = to.emit("Unsqueeze", every, [1])
             known = to.emit("Min", to.emit("Cast", taken[length], to="int64"), sizes)
-            known = to.emit("Max", known, [0])  # the same steps are below this length
+            known = to.emit("Max", known, [0])  # clipped to 0 to T, which does not change the mask
             value = Value(
                 fresh(body, f"{each.outputs[0]}/before"), "bool", body.types[length].counts
             )
@@ -88,7 +89,7 @@ def count_outside(graph: Graph, node: Node) -> Graph | None:
 
 
 def _cast_from(body: Graph, name: str) -> str:
-    """Returns the value before casts to types that can hold a number of steps."""
+    """Returns the value before casts to types that represent numbers of steps exactly."""
     while node := body.producer(name, "Cast", "Identity"):
         if node.op == "Cast" and node.attrs.to not in WIDE:
             break
@@ -97,12 +98,11 @@ def _cast_from(body: Graph, name: str) -> str:
 
 
 def _are_lengths(body: Graph, name: str) -> bool:
-    """Returns whether a value is integers (N,)."""
     return body.types[name].rank == 1 and body.types[name].dtype in WIDE[:2]
 
 
 def _counts(graph: Graph, node: Node, body: Graph, index: int) -> bool:
-    """Returns whether a state of a scan is t in turn t."""
+    """Returns whether a state of a scan equals t in iteration t."""
     state, first = body.inputs[index].name, numbers(graph, node.inputs[index])
     if first is None or first.dtype.kind != "i" or first.shape or first != 0:
         return False

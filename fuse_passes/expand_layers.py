@@ -1,4 +1,4 @@
-"""Splits recurrent stacks into one rnn per layer, or one per layer and direction."""
+"""Splits recurrent stacks into one layer node per layer, or one per layer and direction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIDES = {"left2right": "forward", "right2left": "backward"}
 
 
 def part_name(rnn: Recurrent, part: Part) -> str:
-    """Returns the name of the output of one part of a stack that `ExpandLayers` took apart."""
+    """Returns the name of the output of one layer and direction after `ExpandLayers`."""
     if rnn.spec.directions == 2:
         return f"{rnn.y}@{part.layer}.{_SIDES[part.side]}"
     return _name(rnn, part.layer)
@@ -25,11 +25,12 @@ def _name(rnn: Recurrent, layer: int) -> str:
 
 
 class ExpandLayers:
-    """Turns ``Rnn`` of several layers into one per layer, or per direction; not in `PASSES`.
+    """A pass that turns an ``Rnn`` of several layers into one per layer, or per direction.
 
-    Writers and comparisons take one layer at a time. Directions are joined by Concat or Add, states
-    cut by Split and joined by Concat. ``directions``: for which nodes the directions of a layer are
-    separated. If the directions are not joined between two layers, they are always separated.
+    It is not in `PASSES`. Writers and comparisons of models read single layers. Concat or Add joins
+    the directions; Split and Concat divide and join the states. ``directions``: returns for a node
+    whether its directions become separate nodes. If a stack does not join the directions between
+    layers, they always do.
     """
 
     name, ops = "expand_layers", frozenset({"Rnn"})
@@ -81,11 +82,12 @@ class ExpandLayers:
         return graph.splice((node,), nodes)
 
     def _splits(self, rnn: Recurrent) -> bool:
-        """Returns whether the directions of a layer become separate nodes."""
         return rnn.spec.directions == 2 and (self.directions(rnn) or not rnn.spec.joins(0))
 
     def _layers(self, rnn: Recurrent) -> Iterator[list[Recurrent]]:
-        """Yields the nodes of each layer; they still read the stack's input and states."""
+        """Yields the nodes of each layer, which still have the input and the states of the
+        stack.
+        """
         spec, layers = rnn.spec, rnn.layers
         apart = self._splits(rnn) or spec.directions == 1
         for layer, sides in groupby(parts(spec), key=lambda part: part.layer):
@@ -105,7 +107,6 @@ class ExpandLayers:
 
 
 def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list[str]:
-    """Returns the parts of a value along an axis; the value itself if there is one part."""
     if not name or count == 1:
         return [name] * count
     result = [f"{stem}@{index}" for index in range(count)]
@@ -114,7 +115,6 @@ def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list
 
 
 def _join(nodes: list[Node], names: list[str], axis: int, into: str) -> str:
-    """Returns the values joined as ``into``; the value itself if there is only one."""
     if len(names) == 1:
         return names[0]
     nodes.append(Node("Concat", tuple(names), (into,), {"axis": axis}))

@@ -1,5 +1,5 @@
-"""Recognizes the functions of gates: activation operators of ONNX, and clips that compute a hard
-sigmoid.
+"""Recognizes the functions of gates: ONNX's activation operators, and hard sigmoids made of
+clips.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_OPERATOR: Mapping[str, str] = {
 
 
 class Function(NamedTuple):
-    """A value is ``activation`` of ``source``; ``nodes`` compute it."""
+    """A value that is ``activation`` of ``source``, and the ``nodes`` that compute it."""
 
     activation: Activation
     source: str
@@ -30,8 +30,9 @@ class Function(NamedTuple):
 
 
 class Gate(NamedTuple):
-    """A value is ``activation`` of a sum of projections; the nodes of the sum include the
-    activation's nodes.
+    """A value that is ``activation`` of a sum of projections.
+
+    The nodes of the sum include those of the activation.
     """
 
     activation: Activation
@@ -39,7 +40,7 @@ class Gate(NamedTuple):
 
 
 def function_of(graph: Graph, name: str) -> Function | None:
-    """Returns the function that makes a value; None if no activation of a layer makes it."""
+    """Returns the function that computes a value; None if it is no activation that layers have."""
     node = graph.producer(name)
     if node is None:
         return None
@@ -53,8 +54,9 @@ def function_of(graph: Graph, name: str) -> Function | None:
 
 
 def gate_of(graph: Graph, name: str, *, peepholes: bool = False) -> Gate | None:
-    """Returns the gate of which a value is the result, or a part of the result. ``peepholes``: see
-    `affine`.
+    """Returns the gate that a value is, or is a part of; None if there is none.
+
+    ``peepholes``: see `affine`.
     """
     cut = graph.producer(name, "Split", "Slice")
     function = function_of(graph, cut.inputs[0] if cut else name)
@@ -75,7 +77,7 @@ def is_symmetric(activation: Activation) -> bool:
 
 
 class Clipped(NamedTuple):
-    """A value is max(low, min(source, high)); ``nodes`` compute it."""
+    """A value that is max(low, min(source, high)), and the ``nodes`` that compute it."""
 
     source: str
     low: float
@@ -84,22 +86,20 @@ class Clipped(NamedTuple):
 
 
 def clipped(graph: Graph, name: str) -> Clipped:
-    """Returns the value before it is clipped, and the bounds. A value that is not clipped is
-    returned without bounds.
-    """
+    """Returns the value before all clips, and the bounds, which are infinite without a clip."""
     result = Clipped(name, float("-inf"), float("inf"), ())
     while (clip := graph.producer(result.source, "Clip", "Min", "Max")) is not None:
         source, bounds = _bounds(graph, clip)
         if bounds is None:
             break
-        # The outer bounds apply to the inner ones.
+        # The bounds of the outer clips apply to those of the inner clip.
         low, high = (max(result.low, min(each, result.high)) for each in bounds)
         result = Clipped(source, low, high, (clip, *result.nodes))
     return result
 
 
 def _hard_sigmoid(graph: Graph, node: Node) -> Function | None:
-    """Matches max(0, min(1, alpha * x + beta)), in any spelling."""
+    """Matches max(0, min(1, alpha * x + beta)), in any equivalent form."""
     clip = clipped(graph, node.outputs[0])
     if (clip.low, clip.high) != (0.0, 1.0):
         return None
@@ -118,7 +118,7 @@ def _hard_sigmoid(graph: Graph, node: Node) -> Function | None:
 
 
 def _bounds(graph: Graph, node: Node) -> tuple[str, tuple[float, float] | None]:
-    """Returns the value that a node clips, and its lower and upper bound."""
+    """Returns the value that a node clips, and the lower and upper bound."""
     ends = (float("-inf"), float("inf"))
     if node.op == "Clip":
         given = ((node.input(1), ends[0]), (node.input(2), ends[1]))
@@ -132,7 +132,7 @@ def _bounds(graph: Graph, node: Node) -> tuple[str, tuple[float, float] | None]:
 
 
 def _number(graph: Graph, name: str) -> float | None:
-    """Returns the value of a scalar float constant that adds no axis to (N, O)."""
+    """Returns the number in a float constant of one element, None for other values."""
     array = graph.constants.get(name)
     if array is None or array.size != 1 or array.ndim > 2 or array.dtype.kind != "f":
         return None

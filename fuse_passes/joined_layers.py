@@ -1,4 +1,4 @@
-"""Joins layers: opposite directions into a bidirectional layer, consecutive layers into a stack."""
+"""Joins opposite directions into a bidirectional layer, and consecutive layers into a stack."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from onernn.ir.weights import OWN, RnnWeights, join
 def pair_directions(graph: Graph, node: Node) -> Graph | str | None:
     """Turns ``Concat(Rnn(x), Rnn reversed(x))`` into one bidirectional_concat rnn.
 
-    Each direction still runs separately, over one packed copy of x. Final states that other nodes
-    read are split from the final states of the pair.
+    The directions still run separately, but read one packed copy of x. A Split of the new final
+    states replaces the final states that other nodes read.
     """
     if len(node.inputs) != 2:
         return None
@@ -64,7 +64,7 @@ def pair_directions(graph: Graph, node: Node) -> Graph | str | None:
         origin=(*forward.origin, *backward.origin, *node.origin),
         precision=join(forward.precision, backward.precision) or OWN,
     ).with_states(states, tuple(finals))
-    # A reader of a final state may come before the concat.
+    # Sorted, because a node that reads a final state may precede the Concat.
     return exchange(graph, (one, other, node), (*joins, new.node(), *parted))
 
 
@@ -85,7 +85,6 @@ def _difference(one: Recurrent, other: Recurrent, kind: str) -> str:
 
 
 def _join_sides(*sides: RnnWeights) -> RnnWeights:
-    """Joins the weights of both directions; if only one has a bias, the other bias is zero."""
     bias = next((weights.bias for weights in sides if weights.bias is not None), None)
     zeros = None if bias is None else np.zeros_like(bias)
     whole = [replace(w, bias=zeros if w.bias is None else w.bias) for w in sides]
@@ -94,7 +93,7 @@ def _join_sides(*sides: RnnWeights) -> RnnWeights:
 
 @rewrite("stack_layers", "Rnn")
 def stack_layers(graph: Graph, node: Node) -> Graph | str | None:
-    """Turns ``Rnn(Rnn(x))`` into one rnn, which sorts the steps and restores their order only
+    """Turns ``Rnn(Rnn(x))`` into one rnn, which sorts and restores the order of sequences only
     once.
     """
     below = graph.producer(node.inputs[0], "Rnn")

@@ -1,4 +1,4 @@
-"""Joins models that feed each other into one model."""
+"""Joins models that read each other's outputs into one model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from onernn.ir.graph import Graph, Node, Value
 
 
 def join(*models: Graph) -> Graph:
-    """Joins models: an output feeds the input that has the same name in a different model.
+    """Joins models: an output feeds the input of the same name in another model.
 
-    Inputs of one name are one input. Outputs that no other model reads stay outputs, in the order
-    of the models. Raises `UnsupportedError` if two outputs have the same name, or if models feed
-    each other in a circle. Raises `ShapeError` if an output does not fit the input that it feeds.
+    Inputs of the same name become one input. Outputs that no other model reads stay outputs, in the
+    order of the models. Raises `UnsupportedError` if two outputs have the same name, or if models
+    feed each other in a cycle. Raises `ShapeError` if an output does not fit the input that it
+    feeds.
 
     >>> x, y, z = (onernn.Value(name, "float32", (None, 2)) for name in "xyz")
     >>> first = onernn.Graph("first", (x,), (y,), (onernn.Node("Relu", ("x",), ("y",)),), {})
@@ -71,7 +72,6 @@ def _refuse(why: str, where: str) -> UnsupportedError:
 
 
 def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
-    """Returns the models in an order in which each comes after all models that feed it."""
     waiting, done = [*models], list[Graph]()
     while waiting:
         ready = [m for m in waiting if not any(makers.get(v.name) in waiting for v in m.inputs)]
@@ -85,14 +85,15 @@ def _in_order(models: Sequence[Graph], makers: dict[str, Graph]) -> list[Graph]:
 
 
 def _output(model: Graph, name: str) -> Value:
-    """Returns an output with its known dtype and shape."""
     known = model.types[name]
     shape = None if known.shape is None else known.counts
     return Value(name, known.dtype, shape, len(known.lod or ()))
 
 
 def _fitting(given: Value, taken: Value, model: Graph) -> Value:
-    """Merges the known facts of both sides about a value. Raises `ShapeError` if they differ."""
+    """Merges the declarations of an output and of the input that it feeds. Raises `ShapeError` if
+    they differ.
+    """
     dtypes = {each.dtype for each in (given, taken)} - {None}
     shapes = [each.shape for each in (given, taken) if each.shape is not None]
     fits = len(dtypes) < 2 and given.lod_depth == taken.lod_depth

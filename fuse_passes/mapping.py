@@ -1,4 +1,4 @@
-"""Adds an axis of rows to a graph, so that one run computes the results of all rows together."""
+"""Adds an axis of rows to a graph, so that one run computes the results of all rows."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ Part = int | str
 
 
 def shift(axis: Any) -> Any:
-    """Converts axes of a row to axes of all rows; axes counted from the end stay."""
+    """Converts axes of one row to axes of all rows; negative axes do not change."""
     return axis + (np.asarray(axis) >= 0)
 
 
 @dataclass
 class Mapper(Tape):
-    """Builds the nodes of a graph whose values in ``mapped`` have a new axis 0 for the rows.
+    """Builds the graph for all rows: each value in ``mapped`` has a new axis 0, whose entries are
+    rows.
 
-    A value keeps its name. Values that do not depend on the rows are computed once. A ragged value
-    gets no new axis: it has the sequences of all rows, row after row. An operator's definition says
-    how to map it (`Operator.batched`). ``add`` raises `UnsupportedError` naming an operator without
-    such a definition, or a value of unknown rank.
+    Values keep their names. Values that do not depend on the rows are computed once. A ragged value
+    gets no new axis: it has the sequences of all rows, row after row. The definition of an operator
+    says how to map it (`Operator.batched`). ``add`` raises `UnsupportedError` that names an
+    operator without such a definition, or a value of unknown rank.
     """
 
     mapped: set[str] = field(default_factory=set)
@@ -43,7 +44,7 @@ class Mapper(Tape):
     def of(cls, graph: Graph, inputs: Iterable[Value]) -> Mapper:
         """Returns the mapper of a graph whose ``inputs`` have rows.
 
-        Raises `UnsupportedError` for an input of unknown axes.
+        Raises `UnsupportedError` for a ragged input or an unknown number of axes.
         """
         names = set[str]()
         for value in inputs:
@@ -54,14 +55,14 @@ class Mapper(Tape):
         return cls(graph, mapped=names)
 
     def model(self) -> Graph:
-        """Returns the graph for all rows, after all nodes were added."""
+        """Returns the fused graph for all rows, after all nodes were added."""
         return fuse(self.whole().prune()).model
 
     def whole(self) -> Graph:
-        """Returns the graph for all rows without fusing it; every node must come from `add`.
+        """Returns the graph for all rows without fusing it; `add` must have added all nodes.
 
         All inputs must have the same number of rows. Raises `UnsupportedError` for ragged outputs,
-        whose rows would not be separated.
+        in which the rows could not be told apart.
         """
         for value in self.graph.outputs:
             maker = self.graph.producer(value.name)
@@ -107,12 +108,12 @@ class Mapper(Tape):
         return UnsupportedError(f"{self.graph.name}:", (Refusal(why, node.label),))
 
     def alike(self, node: Node, names: Iterable[str]) -> None:
-        """Raises `UnsupportedError` for inputs that differ from row to row."""
+        """Raises `UnsupportedError` for inputs that may differ from row to row."""
         if not self.mapped.isdisjoint(names):
             raise self.make_error(node, "its parameters differ from row to row: expected constants")
 
     def rank(self, node: Node, name: str) -> int:
-        """Returns the number of axes of one row."""
+        """Returns the number of axes of a value in one row."""
         rank = self.graph.types[name].rank
         if rank is None:
             why = f"the number of axes of {name!r} is not known: declare inputs with --input"
@@ -120,26 +121,28 @@ class Mapper(Tape):
         return rank
 
     def find_integers(self, node: Node, name: str) -> Array | None:
-        """Returns the integers of a value that is the same for every row, None if it is absent."""
+        """Returns the integers of a value that is the same for all rows; None for an absent
+        value.
+        """
         numbers = self.graph.types[name].numbers if name else None
         if name in self.mapped or (name and numbers is None):
             raise self.make_error(node, f"{name!r} is not known before a run: expected a constant")
         return numbers
 
     def add_mapped(self, node: Node, inputs: Iterable[str], **attributes: Any) -> None:
-        """Adds the node with new inputs and attributes; all of its outputs are mapped."""
+        """Adds the node with new inputs and attributes; all of its outputs have rows."""
         self.nodes.append(
             replace(node, inputs=tuple(inputs), attributes={**node.attributes, **attributes})
         )
         self.mapped.update(filter(None, node.outputs))
 
     def end(self, node: Node, op: str, inputs: Sequence[str], **attributes: Any) -> None:
-        """Adds a different operator that makes the node's first output, which is mapped."""
+        """Adds another operator that makes the node's first output, which has rows."""
         self.nodes.append(Node(op, tuple(inputs), node.outputs[:1], attributes, node.origin))
         self.mapped.add(node.outputs[0])
 
     def widen(self, node: Node, name: str, rank: int) -> str:
-        """Returns a mapped value whose rows have leading axes of size 1, up to ``rank`` axes."""
+        """Returns a value with axes of size 1 after the rows, so that one row has ``rank`` axes."""
         missing = rank - self.rank(node, name)
         if name not in self.mapped or missing <= 0:
             return name
@@ -165,14 +168,14 @@ class Mapper(Tape):
         return self.reshape(name, [*front, -1, self.sizes(name, axis + 2, None)])
 
     def merge_batch(self, node: Node, name: str, axis: int) -> str:
-        """Returns a value of all rows, with the rows as a part of ``axis`` of one row."""
+        """Returns a value of all rows, with the axis of rows merged into ``axis`` of one row."""
         rank = self.rank(node, name) + 1
         perm = (*range(1, 1 + axis), 0, *range(1 + axis, rank))
         return self.merge(self.emit("Transpose", self.rows(node, name), perm=perm), axis)
 
     def rows(self, node: Node, name: str) -> str:
-        """Returns a value with an axis of rows; if the value is not mapped, all its rows are
-        equal.
+        """Returns a value with an axis of rows; a value that does not depend on the rows is
+        repeated.
         """
         if name in self.mapped:
             return name
@@ -181,8 +184,9 @@ class Mapper(Tape):
         return self.emit("Expand", wide, self.shape([self.count, *ones]))
 
     def over_axes(self, node: Node, default: Iterable[int] | None = None) -> None:
-        """Adds an operator with an input that lists axes; ``default`` are the axes if that input is
-        absent.
+        """Adds an operator with an input that lists axes.
+
+        ``default``: the axes if this input is absent.
         """
         operator, (x, *others) = OPERATORS[node.op], node.inputs
         place = [slot.axes for slot in operator.slots].index(True)
@@ -197,14 +201,14 @@ class Mapper(Tape):
                 raise self.make_error(
                     node, "its axes are not known before a run: expected constants"
                 )
-            if not (axes or node.attributes.get("noop_with_empty_axes")):  # none means all axes
+            if not (axes or node.attributes.get("noop_with_empty_axes")):  # [] means all axes
                 raise self.make_error(node, "it reduces a value without axes: expected one axis")
         moved = self.constant(shift(np.array(axes)))
         inputs = (*others, "", "", "")[: max(len(others), place)]
         self.add_mapped(node, (x, *inputs[: place - 1], moved, *inputs[place:]))
 
     def over_batch(self, node: Node) -> None:
-        """Adds an operator whose axis 0 is a batch: the rows become part of the batch."""
+        """Adds an operator whose axis 0 is a batch: the rows are merged into this axis."""
         x, *others = node.inputs
         self.alike(node, others)
         whole = self.emit(node.op, self.merge(x), *others, **node.attributes)
@@ -213,7 +217,7 @@ class Mapper(Tape):
 
     @property
     def count(self) -> str:
-        """The number of rows, a vector of one element."""
+        """The name of a vector with one element, the number of rows."""
         if not self._count:
             first = next(v.name for v in self.graph.inputs if v.name in self.mapped)
             self._count = self.sizes(first, 0, 1)
@@ -221,10 +225,11 @@ class Mapper(Tape):
 
 
 def find_unmappable(graph: Graph, decisive: Iterable[str]) -> Refusal | None:
-    """Returns the first operator that can never be computed for many rows, for any sizes and any
-    integers in the ``decisive`` inputs; None if sizes may exist for which all operators can.
+    """Returns the first operator that cannot be computed for many rows, whatever the sizes are.
 
-    The operator reads rows, and an output needs it without a branch or loop between them.
+    Returns None if there may be sizes, and integers in the ``decisive`` inputs, for which all
+    operators can be. The operator must read rows, and an output must depend on it without a branch
+    or loop between.
     """
     needed = {value.name for value in graph.outputs}
     for node in reversed(graph.nodes):

@@ -1,7 +1,7 @@
-"""Turns a scan over a cell that keeps its state while a mask is false into a layer over the steps
-whose mask is true.
+"""Turns a scan over a masked cell into a layer over the steps whose mask is true.
 
-Keras writes these scans: a masked step repeats the state and the output of the step before.
+Keras writes these scans: if the mask is false, a step repeats the state and the output of the
+previous step.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from onernn.ops.control import scan_attributes
 
 
 class Row(NamedTuple):
-    """An output of the scan that consists of rows of h.
+    """An output of the scan that contains h of some steps.
 
-    While the mask is false, the output ``repeats`` the last row, which is ``begin`` at first;
-    otherwise it is ``begin`` itself. ``last``: the output is only the state after the last step.
+    If the mask is false, the output is the previous row (``repeats``), which is ``begin`` at first,
+    or always ``begin``. ``last``: the output is only the state after the last step.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Row(NamedTuple):
 def fuse_masked_scans(graph: Graph, node: Node) -> Graph | str | None:
     """Turns ``Scan(h0, mask, x; body: h = Where(mask, cell(x, h), h))`` into an Rnn of fewer steps.
 
-    The steps for which the mask is true form a ragged batch. After the layer, each step takes the
-    row of the latest of these steps, or the initial value if none has come yet.
+    The steps with a true mask form a ragged batch, which the layer reads. Then each step takes h of
+    the last step with a true mask, or the initial value if there is none.
     """
     if node.attributes["scanned"] not in (2, 3):
         return None
@@ -47,7 +47,9 @@ def fuse_masked_scans(graph: Graph, node: Node) -> Graph | str | None:
 
 
 def find_mask(node: Node, body: Graph) -> int | None:
-    """Returns the index of the scanned value that is a mask and chooses all outputs."""
+    """Returns the index of the scanned input that is the mask of all outputs; None if there is
+    none.
+    """
     count = node.attributes["states"]
     for index in range(node.attributes["scanned"]):
         mask = body.inputs[count + index].name
@@ -57,7 +59,6 @@ def find_mask(node: Node, body: Graph) -> int | None:
 
 
 def _fuse(graph: Graph, node: Node, body: Graph, index: int) -> Graph | str:
-    """Rewrites a scan whose scanned value ``index`` is a mask that chooses all outputs."""
     count = node.attributes["states"]
     flags = body.inputs[count + index].name
     chosen = [each for v in body.outputs if (each := find_chosen(body, v.name, flags))]
@@ -91,7 +92,7 @@ def _fuse(graph: Graph, node: Node, body: Graph, index: int) -> Graph | str:
     for k, (name, (one, other)) in enumerate(zip(node.outputs, chosen, strict=True)):
         if k in slots or not graph.is_read(name):
             continue
-        # A state that repeats this one has the same rows.
+        # A state repeats only itself; a scanned output may repeat any state.
         alike = range(count) if k >= count else (k,)
         repeats = any((one, other) == (new[j], carried[j]) == chosen[j] for j in alike)
         fixed = k >= count and other not in moving and (other in outside or other in body.constants)
@@ -113,10 +114,10 @@ def _add_masked(
     scanned: list[str],
     mask: str,
 ) -> None:
-    """Adds the layer over the steps that a mask leaves, and the rows of each output.
+    """Adds a layer over the steps with a true mask, and nodes for each output of the scan.
 
-    ``slots``: the states of the scan that the layer carries; ``scanned``: all scanned values except
-    the mask.
+    ``slots``: the states of the scan that the layer has. ``scanned``: all scanned inputs except the
+    mask.
     """
     lengths = _find_lengths(to.graph, mask)
     if lengths and not layer.attention and all(_pads_with_zeros(to, row) for row in rows):
@@ -125,7 +126,8 @@ def _add_masked(
     flags = emit("Squeeze", mask, [2]) if to.graph.types[mask].rank == 3 else mask
     flags = emit("Transpose", flags, perm=(1, 0))
     chosen = emit("Reshape", flags, [-1])
-    # The number of steps of a sequence so far, and its offset among all steps.
+    # The number of true steps of a sequence so far, and the offset of the sequence among all of
+    # them.
     some = emit("Cast", flags, to="int64")
     backwards = layer.spec.direction == "right2left"
     far = emit("CumSum", some, one, reverse=int(backwards))
@@ -135,10 +137,10 @@ def _add_masked(
 
     x, width = scanned[layer.x], layer.spec.input_size
     projection: list[tuple[str, str]] = []
-    if layer.layout:  # only the steps that are left are projected
+    if layer.layout:  # projects only the steps with a true mask
         x, projection = _projection(to.graph, x)
         width = len(to.graph.constants[projection[0][1]]) if projection else width
-    if layer.attention:  # joined to x, so that the value has x's offsets
+    if layer.attention:  # concatenated with x, to get x's offsets
         x = emit("Concat", x, attention_of(to, scanned[layer.attention.at], layer), axis=2)
     steps = emit("Transpose", x, perm=(1, 0, 2))
     steps = emit("Reshape", steps, [-1, width + bool(layer.attention)])
@@ -153,7 +155,7 @@ def _add_masked(
     states, finals = ([names[slot] for slot in slots] for names in (node.inputs, node.outputs))
     cell = layer.spec, layer.weights
     rnn = add_layer(to, *cell, x, states, finals, layer.layout, attention=attention)
-    # Row n of a table is the initial state of sequence n; the steps come after these rows.
+    # Row n of ``table`` is the initial value of sequence n; the steps follow these rows.
     data, size = emit("SequenceData", rnn.y), emit("Shape", counts)
     if backwards:
         first = emit("Add", ends, size)
@@ -185,7 +187,7 @@ def _add_ragged(
     scanned: str,
     lengths: str,
 ) -> None:
-    """Adds the layer over the first steps of each sequence; zeros follow them."""
+    """Adds a layer over the first steps of each sequence, whose output is padded with zeros."""
     emit = to.emit
     x, projection = _projection(to.graph, scanned) if layer.layout else (scanned, [])
     words = emit("SequenceUnpad", x, lengths, time_major=1)
@@ -199,10 +201,9 @@ def _add_ragged(
 
 
 def _find_lengths(graph: Graph, mask: str) -> str:
-    """Returns the lengths (N,) if a mask (T, N) is true exactly for the steps before them, "" for
-    other masks.
+    """Returns the lengths (N,) if a mask (T, N) is true exactly for the steps before them, else "".
 
-    The pass `counted_scans` writes these masks, of lengths from 0 to T.
+    `counted_scans` writes these masks, for lengths from 0 to T.
     """
     less = graph.producer(mask, "Less")
     column = less and graph.producer(less.inputs[0], "Unsqueeze")
@@ -220,14 +221,13 @@ def _find_lengths(graph: Graph, mask: str) -> str:
 
 
 def _pads_with_zeros(to: Stacker, row: Row) -> bool:
-    """Returns whether the steps after the end of a sequence are zeros."""
     own = to.constants.get(row.begin)
     zeros = is_zeros(to.graph, row.begin) if own is None else not own.any()
     return not row.repeats and not row.last and zeros
 
 
 def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the x of x @ W, or x @ W + b, and the operators with their constants."""
+    """Returns the input x of a projection x @ W or x @ W + b, and its operators and constants."""
     result: list[tuple[str, str]] = []
     source = name
     for product, bias in orders(graph.producer(name, "Add")):
@@ -241,9 +241,9 @@ def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def find_chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
-    """Returns the two values of a choice: for a true and for a false mask.
+    """Returns the values that a mask selects, for true and for false; None if it selects none.
 
-    It is a Where, or, as exporters write it, mask * a + (not mask) * b.
+    Exporters write the selection as Where, or as mask * a + (not mask) * b.
     """
     name = source_of(body, name)
     if node := body.producer(name, "Where"):
@@ -260,25 +260,25 @@ def find_chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
 
 
 def _sign(body: Graph, name: str, mask: str) -> int:
-    """Returns 1 for the mask, -1 for the negated mask, 0 for all else."""
+    """Returns 1 if a value is the mask, -1 if it is the negated mask, else 0."""
     sign = 1
     while (name := source_of(body, name)) != mask:
         node = body.producer(name, "Cast", "Not", "Unsqueeze", "Reshape", "Slice")
         if node is None or node.op == "Slice" and not _takes_all(body, node):
             return 0
         if is_view(node.op) and body.types[node.outputs[0]].counts[1:] != (1,):
-            return 0  # a row, not one value per sequence
+            return 0  # not one element per sequence
         sign = -sign if node.op == "Not" else sign
         name = node.inputs[0]
     return sign
 
 
 _TO_THE_END = 10**9
-"""Ends of slices from this number on mean the end of the axis; exporters write them."""
+"""The smallest end of a slice that means the end of the axis; exporters write such numbers."""
 
 
 def _takes_all(body: Graph, node: Node) -> bool:
-    """Returns whether a Slice returns its whole input: TensorFlow writes mask[:, None] with one."""
+    """Returns whether a Slice returns its whole input, as in TensorFlow's mask[:, None]."""
     starts, ends, steps = (body.constants.get(node.input(k)) for k in (1, 2, 4))
     if starts is None or ends is None or (steps is None and node.input(4)):
         return False
@@ -287,7 +287,6 @@ def _takes_all(body: Graph, node: Node) -> bool:
 
 
 def _cell_nodes(body: Graph, new: list[str]) -> list[Node]:
-    """Returns the nodes that compute the new states."""
     wanted, result = set(new), list[Node]()
     for node in reversed(body.nodes):
         if not wanted.isdisjoint(node.outputs):
@@ -299,7 +298,6 @@ def _cell_nodes(body: Graph, new: list[str]) -> list[Node]:
 def _without_mask(
     node: Node, body: Graph, new: list[str], slots: tuple[int, ...], index: int
 ) -> Node:
-    """Returns the scan of the cell without its mask."""
     count = node.attributes["states"]
     kept = [*slots, *(k for k in range(count, len(body.inputs)) if k != count + index)]
     outputs = tuple(replace(body.outputs[k], name=new[k]) for k in slots)

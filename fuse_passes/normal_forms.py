@@ -1,5 +1,6 @@
-"""One normal form for operators that exporters write in several ways, to compare graphs; not in
-`PASSES`.
+"""Rewrites operators that exporters write in several ways to one form, to compare graphs.
+
+These passes are not in `PASSES`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from onernn.ir.operator import OPERATORS
 
 @rewrite("split_gemm", "Gemm")
 def split_gemm(graph: Graph, node: Node) -> Graph | None:
-    """Turns ``Gemm(x, W, b)`` into ``x @ W + b``; W gets a new constant if it is transposed."""
+    """Turns ``Gemm(x, W, b)`` into ``x @ W + b``; a transposed W becomes a new constant."""
     if node.attrs.transA or (node.attrs.alpha, node.attrs.beta) != (1, 1):
         return None
     weight, end = graph.constants.get(node.inputs[1]), node.outputs[0]
@@ -33,9 +34,9 @@ def split_gemm(graph: Graph, node: Node) -> Graph | None:
 
 @rewrite("unflatten_rows")
 def unflatten_rows(graph: Graph, node: Node) -> Graph | None:
-    """Turns ``f(Reshape(x, (-1, C)))`` into ``Reshape(f(x), (-1, O))`` if f works row by row.
+    """Turns ``f(Reshape(x, (-1, C)))`` into ``Reshape(f(x), (-1, O))`` if f computes row by row.
 
-    Exporters flatten steps and sequences to one axis before a Gemm, and separate them later.
+    Exporters merge the axes of steps and sequences before a Gemm, and split them later.
     """
     view = next((m for name in node.inputs if (m := graph.producer(name, "Reshape"))), None)
     if view is None or not graph.is_dense(view.inputs[0]) or len(node.outputs) != 1:
@@ -67,9 +68,8 @@ def unflatten_rows(graph: Graph, node: Node) -> Graph | None:
 def fuse_layer_norm(graph: Graph, node: Node) -> Graph | None:
     """Turns ``(x - mean) / sqrt(variance + epsilon) * scale + shift`` into one node.
 
-    The mean is taken over the last axis. Exporters write the sum in several ways, but as a
-    polynomial of x, the mean, ``1 / sqrt(variance + epsilon)``, scale and shift it is always the
-    same.
+    The mean is over the last axis. Exporters write this formula in several ways. All of them are
+    the same polynomial of x, the mean, ``1 / sqrt(variance + epsilon)``, scale and shift.
     """
 
     def is_atom(name: str) -> bool:
@@ -96,10 +96,10 @@ def fuse_layer_norm(graph: Graph, node: Node) -> Graph | None:
 
 
 def _read_unit(graph: Graph, factor: str, atoms: list[str]) -> tuple[Polynomial, str, float] | None:
-    """Returns a centred value over its deviation as a polynomial, with x and epsilon. ``factor`` is
-    this quotient, or the inverse of the deviation.
+    """Returns the polynomial (x - mean) / deviation, x and epsilon; None if ``factor`` is not part
+    of it.
 
-    ``atoms``: the values of which the centred value may be a sum.
+    ``factor``: this quotient, or 1 / deviation. ``atoms``: the values that may be the mean.
     """
     quotient = graph.producer(factor, "Div")
     if quotient and (x := _find_centred(graph, quotient.inputs[0])):
@@ -115,7 +115,7 @@ def _read_unit(graph: Graph, factor: str, atoms: list[str]) -> tuple[Polynomial,
 
 
 def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
-    """Returns (x, epsilon) of 1 / sqrt(variance of x + epsilon)."""
+    """Returns (x, epsilon) of 1 / sqrt(variance of x + epsilon), or None."""
     if node := graph.producer(name, "Reciprocal"):
         return _deviation(graph, node.inputs[0])
     node = graph.producer(name, "Div")
@@ -123,7 +123,7 @@ def _inverse(graph: Graph, name: str) -> tuple[str, float] | None:
 
 
 def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
-    """Returns (x, epsilon) of sqrt(variance of x + epsilon)."""
+    """Returns (x, epsilon) of sqrt(variance of x + epsilon), or None."""
     root = graph.producer(name, "Sqrt", "Pow")
     if root is None or (root.op == "Pow" and graph.number(root.inputs[1]) != 0.5):
         return None
@@ -144,13 +144,12 @@ def _deviation(graph: Graph, name: str) -> tuple[str, float] | None:
 
 
 def _find_centred(graph: Graph, name: str) -> str | None:
-    """Returns the x of x - mean."""
     node = graph.producer(name, "Sub")
     return node.inputs[0] if node and _mean(graph, node.inputs[1]) == node.inputs[0] else None
 
 
 def _mean(graph: Graph, name: str) -> str | None:
-    """Returns the value of which this one is the mean along the last axis, with that axis kept."""
+    """Returns x if a value is the mean of x over its last axis, which is kept; else None."""
     node = graph.producer(name, "ReduceMean")
     if node is None or not node.attrs.keepdims:
         return None
@@ -169,7 +168,7 @@ NORMAL_FORMS = (split_gemm, unflatten_rows, fuse_layer_norm)
 
 
 def constants_last(graph: Graph) -> Graph:
-    """Returns the graph in which a constant is the last input of sums and products."""
+    """Returns the graph with constants as the second operands of sums and products."""
     nodes = tuple(
         replace(node, inputs=node.inputs[::-1])
         if node.op in ("Add", "Mul")

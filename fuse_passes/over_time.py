@@ -25,12 +25,12 @@ from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ops.control import scan_attributes
 
-_OPEN = 3  # is used in place of a size that is not declared
-_MOST = 1 << 24  # elements of a state that float32 can number exactly
+_OPEN = 3  # the size that replaces an undeclared one
+_MOST = 1 << 24  # elements of states that float32 can number exactly
 _FAR = 2**62
-_FEW = 1 << 16  # elements of a constant that may be computed here
+_FEW = 1 << 16  # maximum size of a constant that is computed before a run
 _FOLDED = ("elementwise", "moves", "view")
-"""Kinds of operators that exporters write between a reset and a state."""
+"""Kinds of operators that exporters write between a reset flag and a state."""
 
 
 def bind(
@@ -38,8 +38,8 @@ def bind(
     given: Mapping[str, Array] = MappingProxyType({}),
     declared: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
-    """Returns the model with arrays in place of inputs, and the other inputs with ``declared``
-    types.
+    """Returns the model with the arrays ``given`` in place of inputs, and with ``declared`` types
+    of others.
 
     See `onernn.ir.graph.declare_inputs`.
     """
@@ -49,8 +49,9 @@ def bind(
 
 
 def find_sizes(fits: Callable[[int], bool]) -> tuple[int, int] | None:
-    """Returns the smallest and the largest size of a range of sizes that fit the model, None if no
-    size fits. Usual sizes of frames are tried first.
+    """Returns the smallest and the largest size of a range of sizes that fit a model.
+
+    Returns None if no size fits. Common sizes of frames are tried first.
     """
     tried = sorted({base << k for base in (1, 3, 5) for k in range(13)} | {129, 257, 513, 161, 201})
     at = next((at for at, size in enumerate(tried) if fits(size)), None)
@@ -69,7 +70,9 @@ def find_sizes(fits: Callable[[int], bool]) -> tuple[int, int] | None:
 
 @rewrite("known_choices")
 def take_known_choices(graph: Graph, node: Node) -> Graph | None:
-    """Turns ``x * (1 - reset)`` and ``Where(reset, 0, x)`` into x if the reset is known to be 0."""
+    """Turns ``x * (1 - reset)`` and ``Where(reset, 0, x)`` into x if the reset is the constant
+    0.
+    """
     result = node.outputs[0]
     operator = OPERATORS.get(node.op)
     if operator and operator.kind in _FOLDED and graph.constants.keys() >= {*node.inputs}:
@@ -89,28 +92,31 @@ def take_known_choices(graph: Graph, node: Node) -> Graph | None:
 
 
 def fuse_step(model: Graph, states: Mapping[str, str]) -> Graph:
-    """Returns the fused model of one frame. The passes know which values are states. So a cell that
-    adds two projections becomes a layer. ``states``: see `unrolled_cells`.
+    """Returns the fused model of one frame.
+
+    Because the passes know the states, a cell that adds two projections becomes a layer.
+    ``states``: see `unrolled_cells`.
     """
     known = {fuse_unrolled_cells: unrolled_cells(states)}
     return fuse(model, (take_known_choices, *(known.get(each, each) for each in PASSES))).model
 
 
 def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
-    """Returns the model of (T, ...) for every input and output of ``model`` except its states.
+    """Returns the model of whole sequences (T, ...) for a ``model`` of one frame.
 
-    ``states``: the state of the next frame, an output, by the input that takes it. Inputs without
-    axes belong to all frames. The inputs of states hold the states before the first frame, the
-    outputs hold the states after the last frame. Recurrent layers process all frames in one call,
-    and the other operators process frames as a batch. The results equal the results of frame after
-    frame, up to rounding. A model may have no other outputs.
+    ``states``: for each input that is a state, the output that is the next frame's state. All other
+    inputs and outputs get an axis T, except inputs without axes, which are the same for all frames.
+    State inputs are the states before the first frame, state outputs those after the last frame. A
+    recurrent layer processes all frames in one call, and other operators process the frames as a
+    batch. The results equal those of single frames in turn, up to rounding. The model may have no
+    outputs except states.
 
-    If an operator outside of a recurrent layer reads or makes a state (a reset, for example), the
-    operators from each state to the next one run frame after frame, in a Scan. A note of the
-    graph says why.
+    If an operator outside of a recurrent layer reads or makes a state (a reset, for example), a
+    Scan runs the operators from each state to the next, frame after frame. A note of the graph says
+    why.
 
-    Raises `UnsupportedError` naming an operator without a rule, an undecided branch, or a name that
-    is not an input or output.
+    Raises `UnsupportedError` that names an operator without a rule, an undecided branch, or a name
+    that is not an input or output.
     """
     check_states(model, states)
     graph = _apart(fuse_step(model, states), states)
@@ -136,12 +142,13 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
 
 
 def _by_layers(graph: Graph, states: Mapping[str, str], mapper: Mapper) -> Mapper:
-    """Adds the nodes for all frames. Raises `UnsupportedError` if an operator other than a layer
-    reads or makes a state.
+    """Adds the nodes for all frames.
+
+    Raises `UnsupportedError` if an operator other than a layer or a buffer reads or makes a state.
     """
     layers, buffers = _going_on(graph, states)
     results = [value.name for value in graph.outputs if value.name not in states.values()]
-    read = [buffer.added for buffer in buffers.values()]  # by the continuing layers, in each frame
+    read = [buffer.added for buffer in buffers.values()]  # and the inputs of layers, in each frame
     for rnn in (Recurrent.of(node) for node in graph.nodes if id(node) in layers):
         read += filter(None, (rnn.x, rnn.attention))
     per_frame = _ancestors(graph, [*results, *read])
@@ -173,8 +180,8 @@ def _by_layers(graph: Graph, states: Mapping[str, str], mapper: Mapper) -> Mappe
 
 
 def _by_scans(graph: Graph, states: Mapping[str, str], frames: Sequence[Value]) -> Mapper:
-    """Returns the graph of all frames, with a Scan of the operators between a state and the next
-    state.
+    """Returns the graph of all frames, in which a Scan runs the operators from a state to the next
+    one.
     """
     begins = {name: fresh(graph, f"{name}/before") for name in states}
     ends = {name: fresh(graph, f"{after}/after") for name, after in states.items()}
@@ -207,7 +214,6 @@ def _by_scans(graph: Graph, states: Mapping[str, str], frames: Sequence[Value]) 
 
 
 def _group(graph: Graph, states: Mapping[str, str]) -> list[list[str]]:
-    """Returns groups of states that depend on each other."""
     needs = {name: {name, *_ancestors(graph, [end])} & {*states} for name, end in states.items()}
     for via in states:
         for name in states:
@@ -222,8 +228,9 @@ def _group(graph: Graph, states: Mapping[str, str]) -> list[list[str]]:
 def _add_scan(
     mapper: Mapper, states: Mapping[str, str], ends: Mapping[str, str], nodes: Sequence[Node]
 ) -> None:
-    """Adds a Scan of ``nodes`` over all frames; in each frame they compute the next states,
-    ``ends``, from ``states``.
+    """Adds a Scan of ``nodes`` over all frames.
+
+    In each frame, the nodes compute the next states, ``ends``, from ``states``.
     """
     graph, inside = mapper.graph, set(map(id, nodes))
     made = [name for node in nodes for name in node.outputs if name]
@@ -231,7 +238,7 @@ def _add_scan(
     read = [name for name in (*read, *(ends[n] for n in states)) if name not in made]
     outer = [name for name in dict.fromkeys(read) if name not in states]
     frames = [value.name for value in graph.inputs if value.name in mapper.mapped]
-    scanned = [name for name in outer if name in mapper.mapped] or frames[:1]  # it has the count
+    scanned = [name for name in outer if name in mapper.mapped] or frames[:1]  # gives the count
     rest = [name for name in outer if name not in mapper.mapped and name not in graph.constants]
     wanted = {value.name for value in graph.outputs}
     for node in graph.nodes:
@@ -263,8 +270,9 @@ def _add_scan(
 
 
 def _apart(graph: Graph, states: Mapping[str, str]) -> Graph:
-    """Returns the graph in which no node reads a next state: the value that nodes of the frame read
-    has its own name.
+    """Returns the graph in which no node reads a next state.
+
+    Instead, nodes read a value of another name that equals it.
     """
     read = {name for node in graph.nodes for name in node.inputs}
     read -= {value.name for value in graph.inputs}
@@ -275,7 +283,9 @@ def _apart(graph: Graph, states: Mapping[str, str]) -> Graph:
 
 
 def check_states(graph: Graph, states: Mapping[str, str]) -> None:
-    """Raises `UnsupportedError` for a name that is not an input or output, or names two states."""
+    """Raises `UnsupportedError` for a name that is not an input or output, or that is used
+    twice.
+    """
     _check_names(graph, "input", states)
     _check_names(graph, "output", states.values())
 
@@ -307,12 +317,14 @@ def _ancestors(graph: Graph, goals: Iterable[str], *without: str) -> set[str]:
 
 
 def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[int, Buffer]]:
-    """Returns, by identity, the layers and step buffers that continue from frame to frame.
+    """Returns the layers and the buffers that continue from frame to frame, by the ids of their
+    nodes.
 
-    Numbers the elements of the states and follows these numbers through operators that only move
-    elements. Assumes that a layer passes on its initial states unchanged, and a buffer its steps.
-    Then each next state must be the state itself, element by element: so the layer reads the
-    element that it made one frame before.
+    Numbers the elements of the states, and follows the numbers through operators that only move
+    elements. A layer's final states get the numbers of its initial states. A value that a buffer
+    passes to the next frame gets the numbers of the value that it replaces. Each next state must
+    have the numbers of the state itself: so each layer reads the elements that it produced in the
+    previous frame.
     """
     values: dict[str, Array] = dict(graph.constants)
     begin = 1
@@ -343,13 +355,13 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
                 continue
         operator = OPERATORS.get(node.op)
         moves = operator is not None and (operator.keeps or operator.kind == "sizes")
-        if operator is not None and operator.kind == "elementwise":  # others change elements
+        if operator is not None and operator.kind == "elementwise":  # others change them
             moves = node.op in ("Cast", "CastLike")
         constants = [values[name] for name in node.inputs if name in fixed and name in values]
         zeros = any(not np.any(array) for array in constants)
         if node.op == "Add":
             moves = zeros
-        elif node.op == "Mul" and not reads:  # a file of silero's adds 0 times the rate
+        elif node.op == "Mul" and not reads:  # a model of silero adds 0 times the sampling rate
             moves = zeros and (graph.types[node.outputs[0]].dtype or "").startswith("int")
         if fixed.issuperset(node.inputs) or (node.op == "Mul" and moves):
             fixed.update(node.outputs)
@@ -374,7 +386,6 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
 
 
 def _compute(node: Node, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns the outputs of a node for known values; nothing if one is missing or does not fit."""
     if not all(name in values for name in node.inputs if name):
         return {}
     try:
@@ -385,8 +396,10 @@ def _compute(node: Node, values: Mapping[str, Array]) -> dict[str, Array]:
 
 
 class OpenBranchError(UnsupportedError):
-    """A branch that reads a state is undecided. ``asked``: the inputs that decide it, each with the
-    integers with which the model compares it (none for an input with axes).
+    """Raised for an undecided branch that reads a state.
+
+    ``asked``: the inputs that decide it, each with the integers with which the model compares it
+    (none for an input with axes).
     """
 
     def __init__(
@@ -399,8 +412,8 @@ class OpenBranchError(UnsupportedError):
 
 
 def _ask(graph: Graph, node: Node) -> list[tuple[Value, list[int]]]:
-    """Returns the inputs that decide a branch, see `OpenBranchError`; none if values of the frame
-    decide the branch.
+    """Returns ``asked`` of `OpenBranchError`; [] if the node is no branch, or if values of a frame
+    decide it.
     """
     if node.op != "If":
         return []
@@ -416,10 +429,11 @@ def _ask(graph: Graph, node: Node) -> list[tuple[Value, list[int]]]:
 def find_missing(
     step: Graph, states: Mapping[str, str], error: OpenBranchError
 ) -> tuple[list[tuple[str, str]], list[str]]:
-    """Returns command-line options with which no branch of a model of one frame stays undecided,
-    and notes on the integers in them; nothing if no such options are found.
+    """Returns command-line options that decide all branches of a model of one frame, and notes on
+    them.
 
-    ``error``: what `over_time` raised for this model. A size that may stay open is called N.
+    ``error``: the error that `over_time` raised for the model. The options write N for a size that
+    may stay dynamic. Both lists are empty if no such options are found.
     """
     given, shapes = dict[str, Array](), dict[str, list[int | None]]()
     options, notes = list[tuple[str, str]](), list[str]()
@@ -474,7 +488,6 @@ def find_missing(
 
 
 def _list_compared(graph: Graph, deps: set[str]) -> list[int]:
-    """Returns the integers with which any of these values are compared."""
     nodes = [
         n for n in graph.nodes if n.outputs[0] in deps and graph.types[n.outputs[0]].dtype == "bool"
     ]
@@ -487,7 +500,7 @@ def _list_compared(graph: Graph, deps: set[str]) -> list[int]:
 def _number_outputs(
     graph: Graph, node: Node, before: set[str], values: dict[str, Array]
 ) -> dict[str, Array]:
-    """Returns the outputs of a layer, numbered in the same way as its initial states."""
+    """Returns numbers for the outputs of a layer: those of its initial states; see `_going_on`."""
     rnn = Recurrent.of(node)
     if {rnn.x, rnn.attention} & before:
         raise _refuse(graph, "its input is a state: expected values of the frame", node.label)
@@ -507,10 +520,10 @@ def _number_outputs(
 
 
 def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
-    """Adds the layer over the steps of all frames; returns its last values by the names that they
-    have in a frame.
+    """Adds a layer over the steps of all frames.
 
-    ``names``: the values that each frame needs.
+    Returns the names of its values after the last frame, by their names in a frame. ``names``: the
+    values that each frame needs.
     """
     rnn = Recurrent.of(node)
     count = len(rnn.finals)
@@ -528,7 +541,6 @@ def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
     mapper.nodes.append(layer.with_states(rnn.states, tuple(ends)).node())
 
     def by_frame(source: str) -> str:
-        """Returns (F * T, N, O) as (F, T, N, O)."""
         return mapper.reshape(source, [mapper.count, steps, mapper.sizes(source, 1, None)])
 
     for name, source in ((rnn.y, y), (rnn.cells, cells)):
@@ -547,15 +559,16 @@ def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
     return result
 
 
-# States that are the last steps of the frames before: windows of one long value, over time.
+# Buffers: states that contain the last steps of the previous frames.
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A Concat of steps of the frames before, from step ``begin`` of ``source`` on, and ``added``,
-    ``new`` steps of this frame: ``size`` of them.
+    """A Concat of old steps and of ``new`` steps of this frame, ``added``: ``size`` steps on
+    ``axis``.
 
-    ``kept``: values that the next frame takes in the place of others, by their names: these others.
+    The old steps are those of ``source`` from step ``begin`` on. ``kept``: for each value of this
+    frame that replaces another value in the next frame, the other value.
     """
 
     axis: int
@@ -568,9 +581,9 @@ class Buffer:
 
 
 def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer | None:
-    """Returns the buffer of a Concat of a state and new steps, if it is one.
+    """Returns the buffer of a Concat of a state and new steps; None if it is not one.
 
-    ``values``: the numbers of the states' elements, 0 for elements that are not of a state.
+    ``values``: the numbers of the elements of the states, see `_going_on`; 0 for other elements.
     """
     before, new, *others = node.inputs
     steps, rank = values.get(before), graph.types[new].rank
@@ -583,7 +596,7 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
     source, begin, kept, moved = before, 0, dict[str, str](), range(count, old + count)
     maker = graph.producer(before, "Slice")
     if maker and maker.inputs[0] in values:
-        whole = values[maker.inputs[0]]  # without the first steps, the Concat is the next state
+        whole = values[maker.inputs[0]]  # the Concat itself is the next state
         if whole.ndim == rank and whole.shape[axis] == old + count:
             if np.array_equal(whole.take(moved, axis), steps):
                 source, begin = maker.inputs[0], count
@@ -599,8 +612,10 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
 
 
 def windows(mapper: Mapper, node: Node, buffer: Buffer, *, wanted: bool) -> dict[str, str]:
-    """Adds the windows of all frames, if ``wanted``, and the steps kept after the last frame.
-    Returns the new names of values by their names in a frame.
+    """Adds the windows of a buffer for all frames if ``wanted``, and its steps after the last
+    frame.
+
+    Returns the names of these steps, by their names in a frame.
     """
     axis, rank = buffer.axis, mapper.rank(node, buffer.added)
     mapper.stem = stem = node.outputs[0]

@@ -1,4 +1,4 @@
-"""Applies the passes in one explicit order."""
+"""Applies the passes in a fixed order."""
 
 from __future__ import annotations
 
@@ -35,28 +35,27 @@ from onernn.ir.records import dataclass
 
 
 def _imported(name: str, op: str, function: str) -> Pass:
-    """Returns a module's pass. The module is imported when a graph has a node that the pass starts
-    from.
+    """Returns a pass of a module, which is imported when a graph has a node of the operator
+    ``op``.
     """
 
     def run(graph: Graph, node: Node) -> Any:
         return getattr(import_module(f"onernn.fuse_passes.{name}"), function)(graph, node)
 
-    run.__qualname__ = function  # a pickle uses this name
+    run.__qualname__ = function  # pickles use this name
     return rewrite(name, op)(run)
 
 
-# Few models have loops.
+# Passes for loops, which few models have.
 scan_loops = _imported("scanned_loops", "Loop", "scan_loops")
 count_outside = _imported("counted_scans", "Scan", "count_outside")
 fuse_scanned_cells = _imported("scanned_cells", "Scan", "fuse_scanned_cells")
 fuse_masked_scans = _imported("masked_scans", "Scan", "fuse_masked_scans")
 split_scan = _imported("split_scans", "Scan", "split_scan")
 
-# Identities are dropped first, because they hide all patterns. Then loops become scans, and cells
-# become layers, so that the other passes see one rnn. Views are moved before the patterns that they
-# hide. Directions are paired after both are fused in the same way. Layers are stacked after the
-# directions are paired.
+# Identities are dropped first, because they hide patterns. Then loops become scans, and cells
+# become layers, which the other passes read. Views move before the passes whose patterns they hide.
+# Directions are paired when both are layers of the same form. Layers are stacked after that.
 PASSES: tuple[Pass, ...] = (
     drop_identities,
     take_branches,
@@ -83,10 +82,10 @@ PASSES: tuple[Pass, ...] = (
 
 
 def passes_for(dtype: str) -> tuple[Pass, ...]:
-    """Returns the passes of a session, including exact passes that only serve running.
+    """Returns the passes of a session, including those that are only useful for running.
 
-    Only f32 gets all passes: a narrow dtype would round a projected table, and a u8 layer needs
-    input weights and the input of its projection.
+    Only f32 gets all passes. Another dtype would round a projected table, and a u8 layer must keep
+    its input and its input weights.
     """
     rounded = (fuse_linear_input, fuse_embedding_rnn) if dtype == "f32" else ()
     return (*PASSES, drop_zero_states, *rounded)
@@ -94,7 +93,7 @@ def passes_for(dtype: str) -> tuple[Pass, ...]:
 
 @dataclass(frozen=True)
 class Applied:
-    """One application of a pass: the value that the pass made, and the native operators that it
+    """One application of a pass, with the value that it made and the native operators that it
     replaced.
     """
 
@@ -105,7 +104,7 @@ class Applied:
 
 @dataclass(frozen=True, eq=False)
 class FuseResult:
-    """The fused model, the applied passes in order, and the reasons why others were not applied.
+    """The fused model, the applied passes in order, and the reasons why other passes did not apply.
 
     `fuse` returns it, with an example.
     """
@@ -116,13 +115,11 @@ class FuseResult:
 
 
 def fuse(model: Graph | str | Path, passes: tuple[Pass, ...] = PASSES) -> FuseResult:
-    """Runs the passes in turn until none of them changes the graph: another call of `fuse` changes
-    nothing.
+    """Runs the passes in turn until none of them changes the graph.
 
-    ``model``: the result of `onernn.load`, or a path. The graphs of loops and branches are fused
-    after the graphs around them.
-
-    Raises the errors of `onernn.load` for a path.
+    ``model``: the result of `onernn.load`, or a path. The bodies of loops and branches are fused
+    after the graph that contains them. A second call of `fuse` changes nothing. Raises the errors
+    of `onernn.load` for a path.
 
     >>> x, y, z = onernn.Value("x", "float32", (None, 2)), onernn.Value("y"), onernn.Value("z")
     >>> nodes = (onernn.Node("Identity", ("x",), ("y",)), onernn.Node("Relu", ("y",), ("z",)))
@@ -145,7 +142,7 @@ def _fuse(graph: Graph, passes: tuple[Pass, ...]) -> FuseResult:
                 done[current] = graph, refused
                 applied += fired
         if graph is not begin:
-            continue  # a pass may make work for the passes before it
+            continue  # passes earlier in the order may apply now
         graph, fired, within = _fuse_bodies(graph, passes)
         applied += fired
         if graph is begin:
@@ -156,8 +153,8 @@ def _fuse(graph: Graph, passes: tuple[Pass, ...]) -> FuseResult:
 def _fuse_bodies(
     graph: Graph, passes: tuple[Pass, ...]
 ) -> tuple[Graph, list[Applied], list[Refusal]]:
-    """Returns the graph in which the graphs of loops and branches are fused; the same object if
-    nothing changes.
+    """Returns the graph with fused bodies of loops and branches; the same object if nothing
+    changed.
     """
     applied: list[Applied] = []
     refusals: list[Refusal] = []
@@ -195,7 +192,7 @@ def _exhaust(model: Graph, current: Pass) -> tuple[Graph, list[Applied], list[Re
                 if starts and node.op not in starts:
                     continue
                 if model is not begin and not model.has(node):
-                    continue  # the next round visits its replacement
+                    continue  # replaced: the next round visits the new nodes
                 result = current(model, node)
                 if isinstance(result, Refusal):
                     refusals.append(Refusal(f"{current.name}: {result.reason}", result.where))

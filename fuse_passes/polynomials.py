@@ -1,4 +1,4 @@
-"""Reads a value as a polynomial: a sum of products of values."""
+"""Reads a value as a polynomial of other values: a sum of products."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from itertools import product
 from onernn.ir.graph import Graph, Node
 from onernn.ir.records import dataclass
 
-_MOST = 24  # limit of nodes, and of products; a cell with attention has ten
+_MOST = 24  # maximum number of nodes, and of products; a cell with attention has ten
 _SUMS = {"Add": 1.0, "Sub": -1.0, "Neg": -1.0, "Identity": 1.0}
 
 
 def is_arithmetic(op: str) -> bool:
-    """Returns whether an operator is part of polynomials."""
+    """Returns whether an operator computes a polynomial of its inputs."""
     return op in _SUMS or op in ("Mul", "Div")
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A sum of products. ``terms``: the factor of each product, by its sorted values; none is 0.
+    """A sum of products of a number and values, which ``nodes`` compute.
 
-    ``nodes`` compute it. ``likes``: values whose shapes constants were filled to.
+    ``terms``: the number in each product, by the product's values in sorted order; never 0.
+    ``likes``: values whose shapes its constants have (ConstantOfShape).
     """
 
     terms: Mapping[tuple[str, ...], float]
@@ -63,8 +64,10 @@ class Polynomial:
 
 
 def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polynomial | None:
-    """Returns the value as a polynomial of atoms, None if it is too long. Values that are not made
-    by a sum or product are also atoms.
+    """Returns the value as a polynomial of atoms; None if it is too long.
+
+    Atoms are the values for which ``is_atom`` returns true, and values that no sum or product
+    computes.
     """
     left = [_MOST]
 
@@ -83,7 +86,7 @@ def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polyn
         if len(parts) < len(node.inputs):
             return None
         first, last = (Polynomial({}), *parts)[-2:]
-        if node.op == "Div":  # by a number
+        if node.op == "Div":  # division by a number
             if last.terms.keys() != {()} or last.likes:
                 return atom
             last = Polynomial({(): 1 / last.terms[()]})
@@ -97,12 +100,12 @@ def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polyn
 
 
 def is_number(graph: Graph, name: str) -> bool:
-    """Returns whether all elements of a value are one known constant."""
+    """Returns whether all elements of a value equal the same known constant."""
     return _number(graph, name) is not None
 
 
 def is_ones_like(graph: Graph, name: str, like: str) -> bool:
-    """Returns whether a value is 1 in the shape of another value, or the scalar 1."""
+    """Returns whether a value is ones in the shape of another value, or the scalar 1."""
     number, array = _number(graph, name), graph.constants.get(name)
     if number is None or number.terms != {(): 1.0}:
         return False
@@ -110,7 +113,7 @@ def is_ones_like(graph: Graph, name: str, like: str) -> bool:
 
 
 def _number(graph: Graph, name: str) -> Polynomial | None:
-    """Returns a constant of equal elements as a polynomial, also if filled to a value's shape."""
+    """Returns a constant of equal elements as a polynomial, also one that ConstantOfShape makes."""
     array = graph.constants.get(name)
     if array is not None:
         if array.dtype.kind != "f" or not array.size or array.ndim > 2:

@@ -1,6 +1,4 @@
-"""Includes a projection before a layer in the layer, and projects the rows of embedding tables
-once.
-"""
+"""Merges a projection before a layer into the layer, and projects embedding tables once."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import Weights
 from onernn.reorders.gates import input_layer, split_bias
 
-# A projection before a layer without input weights becomes its input weights.
+# A projection before a layer without input weights becomes the layer's input weights.
 
 
 PROJECTIONS = ("MatMul", "Gemm")
@@ -26,7 +24,7 @@ PROJECTIONS = ("MatMul", "Gemm")
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """``x @ weight + bias`` and the nodes that compute it, the last one first."""
+    """A projection ``x @ weight + bias``, and the nodes that compute it, the last one first."""
 
     nodes: tuple[Node, ...]
     x: str
@@ -38,7 +36,7 @@ class Linear:
 def fuse_linear_rnn(graph: Graph, node: Node) -> Graph | str | None:
     """Turns ``Rnn(GateLayout(x @ W + b))`` into ``Rnn(x)``: Paddle's fc_gru and mul_gru fusion.
 
-    Input weights and bias are new arrays, because other nodes may share the old ones.
+    Input weights and bias become new arrays, because other nodes may read the old ones.
     """
     layout = graph.producer(node.inputs[0], "GateLayout")
     if layout is None:
@@ -60,7 +58,9 @@ def fuse_linear_rnn(graph: Graph, node: Node) -> Graph | str | None:
 
 
 def _add_bias(bias: Array | None, folded: Array, spec: RnnSpec, dtype: Any) -> Array:
-    """Adds ``folded`` to a layer's bias of the gates. The row u' of LBR cells is inside r*(...)."""
+    """Returns the bias plus ``folded`` for the gates, without the row u' of LBR cells inside
+    r*(...).
+    """
     rows = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
     out = np.zeros(rows, dtype) if bias is None else bias.astype(dtype)
     out[:, :, : spec.gates] += folded
@@ -68,16 +68,15 @@ def _add_bias(bias: Array | None, folded: Array, spec: RnnSpec, dtype: Any) -> A
 
 
 def _why_input_stays(rnn: Recurrent) -> str:
-    """Returns why a layer with its own precision keeps its input and weights."""
     return f"its precision, {rnn.precision.dtype}, belongs to the input that it has"
 
 
 def _fold(
     graph: Graph, rnn: Recurrent, weights: Weights, linear: Linear, behind: tuple[Node, ...]
 ) -> Graph:
-    """Replaces a projection and its layer by one layer that reads the projection's input.
+    """Returns the graph with one layer in place of a projection and its layer.
 
-    ``behind``: the nodes that follow the projection, the layer first.
+    ``behind``: the nodes after the projection, the layer first.
     """
     gone = (*behind, *linear.nodes)
     new = replace(
@@ -91,7 +90,9 @@ def _fold(
 
 
 def _projection_before(graph: Graph, user: Node, rnn: Recurrent, width: int) -> Linear | str:
-    """Returns the projection to this number of columns that a layer reads through ``user``."""
+    """Returns the projection to ``width`` columns that ``user`` reads, or why it cannot be
+    merged.
+    """
     if rnn.precision.is_narrow:
         return _why_input_stays(rnn)
     linear = find_linear(graph, user)
@@ -105,7 +106,7 @@ def _projection_before(graph: Graph, user: Node, rnn: Recurrent, width: int) -> 
 
 
 def find_linear(graph: Graph, user: Node) -> Linear | str:
-    """Returns the projection that makes ``user``'s first input and that no other node reads."""
+    """Returns the projection that only ``user`` reads as its first input, or why there is none."""
     name = user.inputs[0]
     nodes, bias = [], None
     if node := graph.producer(name, "Add"):
@@ -148,22 +149,22 @@ def find_linear(graph: Graph, user: Node) -> Linear | str:
     return Linear((*nodes, node), node.inputs[0], weight, bias)
 
 
-# A projection before a layer with input weights is multiplied into them.
+# A projection before a layer with input weights is multiplied by them.
 
 
 @rewrite("linear_input", "Rnn")
 def fuse_linear_input(graph: Graph, node: Node) -> Graph | str | None:
-    """Turns ``Rnn(x @ W + b)`` into ``Rnn(x)`` with W multiplied into its input weights.
+    """Turns ``Rnn(x @ W + b)`` into ``Rnn(x)``, with W multiplied into the input weights.
 
-    An example is MXNet's FullyConnected before RNN. The product of the weights is computed in
-    float64 and rounded once. Refused if it would cost more than the two products.
+    An example is MXNet's FullyConnected before RNN. The weights' product is computed in float64 and
+    rounded once. The pass refuses if the layer's product would cost as much as the two products.
     """
     if not _is_linear(graph, node.inputs[0]):
         return None
     rnn = Recurrent.of(node)
     first, *others = rnn.layers
     if first.layer is None:
-        return None  # the pass linear_rnn does this
+        return None  # the pass linear_rnn handles this case
     linear = _projection_before(graph, node, rnn, first.layer.shape[2])
     if isinstance(linear, str):
         return linear
@@ -188,16 +189,16 @@ def _is_linear(graph: Graph, name: str) -> bool:
     return any(graph.producer(each, *PROJECTIONS) for each in (added.inputs if added else (name,)))
 
 
-# A constant embedding table is projected once, not again for each step.
+# Projects a constant embedding table once, instead of its rows in each step.
 
 
 LIMIT = 64 * 2**20
-"""Bytes that a projected table may have."""
+"""The maximum number of bytes of a projected table."""
 NARROWEST = 512
-"""Channels of the narrowest table for which this is faster.
+"""The minimum number of channels of a table for which this is faster.
 
-Measured, one thread, 1000 words: 512 -> 512 gains a third; 128 -> 256 loses 2 to 10 %, as rows
-three or four times as wide are read.
+Measured with one thread and 1000 words: 512 -> 512 gains a third. 128 -> 256 loses 2 to 10 %,
+because the projected rows are several times as wide.
 """
 
 
@@ -205,9 +206,9 @@ three or four times as wide are read.
 def fuse_embedding_rnn(graph: Graph, node: Node) -> Graph | str | None:
     """Turns ``Rnn(Gather(table, ids))`` into ``Rnn(Gather(table @ weights, ids))``.
 
-    It is Paddle's embedding_fc_lstm_fuse_pass. The bias stays in the rnn, so that a row of zeros
-    stays a row of zeros. Refused if the new table would take more than `LIMIT`,
-    or the old one is narrower than `NARROWEST`.
+    It is Paddle's embedding_fc_lstm_fuse_pass. The bias stays in the layer, so that a row of zeros
+    stays a row of zeros. The pass refuses if the new table would exceed `LIMIT`, or if the old one
+    has fewer channels than `NARROWEST`.
     """
     gather = graph.producer(node.inputs[0], "Gather")
     if gather is None or gather.attrs.axis:

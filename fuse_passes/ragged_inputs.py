@@ -8,12 +8,14 @@ from dataclasses import replace
 from onernn.ir.graph import Graph, Node, Value
 
 LENGTHS = "_lengths"
-"""Suffix of the input of lengths that `onernn convert` adds to a padded input."""
+"""The suffix of the input of lengths that `onernn convert` adds for a padded input."""
 
 
 def padded_inputs(graph: Graph) -> list[str]:
-    """Returns each input NAME (N, T, ...) with open N and T for which the model also has an input
+    """Returns the padded inputs: each NAME (N, T, ...) for which the model has an input
     NAME_lengths (N,).
+
+    N and T must be dynamic.
     """
     inputs = {value.name: value for value in graph.inputs}
     result = []
@@ -26,9 +28,9 @@ def padded_inputs(graph: Graph) -> list[str]:
 
 
 def with_ragged_inputs(graph: Graph, names: Container[str]) -> Graph:
-    """Returns the model with these `padded_inputs` ragged and without their lengths.
+    """Returns the model in which these `padded_inputs` are ragged, without the inputs of lengths.
 
-    An output (N, T, ...) with the time axis of a ragged input also becomes ragged.
+    An output (N, T, ...) that has the time axis of such an input also becomes ragged.
     """
     inputs, front, back = [], list[Node](), list[Node]()
     inner, times = dict[str, str](), dict[object, str]()

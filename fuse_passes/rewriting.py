@@ -1,4 +1,4 @@
-"""Helpers of passes that rewrite a graph."""
+"""Helpers for passes, which rewrite a graph."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ from onernn.ir.records import dataclass
 
 
 class Pass(Protocol):
-    """A rewrite of a graph at one of its nodes."""
+    """A rewrite of a graph, tried at each node of certain operators."""
 
     name: str
     ops: frozenset[str]
-    """The operators that the pass starts from. It is called only with their nodes, or with all
-    nodes if this is empty.
-    """
+    """The operators at whose nodes the pass is called; all nodes if this is empty."""
 
     def __call__(self, graph: Graph, node: Node, /) -> Graph | Refusal | None:
-        """Returns a new graph, the reason against a rewrite, or None if the pass does not concern
-        the node.
+        """Returns a new graph, the reason why there is no rewrite, or None if the pass does not
+        apply.
 
-        The old graph and its constants stay as they are.
+        The old graph and its constants do not change.
         """
 
 
@@ -40,7 +38,7 @@ Rewrite = Callable[[Graph, Node], Graph | Refusal | str | None]
 def rewrite(name: str, *ops: str) -> Callable[[Rewrite], Pass]:
     """Makes a function a `Pass` of this name, for nodes of these operators, or for all nodes.
 
-    The function may return the reason against a rewrite as text: a refusal at the node.
+    The function may return the reason why there is no rewrite as text.
     """
 
     def make_pass(function: Rewrite) -> Pass:
@@ -57,7 +55,7 @@ def rewrite(name: str, *ops: str) -> Callable[[Rewrite], Pass]:
 
 
 def order(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Sorts nodes after those whose values they read. `Graph` reports a cycle, not this
+    """Sorts nodes after those whose outputs they read. `Graph` detects cycles, not this
     function.
     """
     whole = list(nodes)
@@ -83,7 +81,7 @@ def exchange(
     new: Iterable[Node],
     constants: Mapping[str, Array] = MappingProxyType({}),
 ) -> Graph:
-    """Returns the graph with old nodes replaced by new ones, in an order that can run."""
+    """Returns the graph with old nodes replaced by new ones, sorted so that it can run."""
     gone = set(map(id, old))
     kept = [node for node in graph.nodes if id(node) not in gone]
     constants = {**graph.constants, **constants}
@@ -91,7 +89,7 @@ def exchange(
 
 
 def hand_on(graph: Graph, node: Node, source: str) -> Graph:
-    """Returns the graph in which the users of a node read another value instead."""
+    """Returns the graph in which the readers of a node's output read ``source`` instead."""
     same = Node("Identity", (source,), node.outputs, {}, node.origin)
     return graph.splice((node,), (same,)).bypass((same,))
 
@@ -106,9 +104,9 @@ def fresh(graph: Graph, name: str) -> str:
 
 @dataclass
 class Tape:
-    """New nodes and constants for a graph; their values are named after ``stem``.
+    """Collects new nodes and constants for a graph; the names of their values begin with ``stem``.
 
-    ``origin``: the native operators that the nodes stand for.
+    ``origin``: the native operators that the nodes replace.
     """
 
     graph: Graph
@@ -118,11 +116,11 @@ class Tape:
     constants: dict[str, Array] = field(default_factory=dict)
 
     def name(self, what: str) -> str:
-        """Returns the name of a new value."""
+        """Returns the name for a new value."""
         return fresh(self.graph, f"{self.stem}/{what}{len(self.nodes) + len(self.constants)}")
 
     def emit(self, op: str, *inputs: Any, output: str = "", **attributes: Any) -> str:
-        """Adds a node, and returns its output: ``output``, or a new name.
+        """Adds a node; returns the name of its output: ``output``, or a new name.
 
         ``inputs`` are names of values; integers become constants.
         """
@@ -132,22 +130,22 @@ class Tape:
         return name
 
     def constant(self, numbers: Any, dtype: Any = np.int64) -> str:
-        """Adds a constant, of integers unless ``dtype`` says otherwise, and returns its name."""
+        """Adds a constant of ``dtype``; returns its name."""
         name = self.name("constant")
         self.constants[name] = np.array(numbers, dtype)
         return name
 
     def splice(self, old: Node) -> Graph:
-        """Returns the graph with the new nodes in the place of an old one."""
+        """Returns the graph with the new nodes at the position of an old node."""
         return self.graph.splice((old,), self.nodes, self.constants)
 
     def replace(self, *old: Node) -> Graph:
-        """Returns the graph with old nodes replaced by the new nodes, in an order that can run."""
+        """Returns the graph with old nodes replaced by the new nodes, sorted so that it can run."""
         return exchange(self.graph, old, self.nodes, self.constants)
 
 
 def orders(node: Node | None) -> Iterator[tuple[str, str]]:
-    """Yields the two inputs of a product or a sum, in both orders."""
+    """Yields both orders of the two inputs of a product or a sum."""
     if node is not None and len(node.inputs) == 2:
         one, other = node.inputs
         yield one, other
@@ -173,7 +171,7 @@ def depends_on(graph: Graph, names: Iterable[str], goals: Container[str]) -> boo
 def concatenate(
     graph: Graph, stem: str, pairs: Iterable[tuple[str, str]], axis: int
 ) -> tuple[tuple[str, ...], list[Node]]:
-    """Joins pairs of values; returns their names, "" for absent ones, and the nodes."""
+    """Returns the names and the nodes of concatenations of pairs; "" for pairs of absent values."""
     names, nodes = [], []
     for index, pair in enumerate(pairs):
         names.append(fresh(graph, f"{stem}{index}") if pair[0] else "")

@@ -1,4 +1,6 @@
-"""Derives from the operators whether a row's result is independent of the other rows."""
+"""Determines from the operators whether each row of a batch has a result independent of other
+rows.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,16 @@ from onernn.ops.row_rules import (
 from onernn.ops.rules import ONE, volume
 
 _COUNT = "rows of the batch"
-"""The name that types use for the number of rows. No other size has spaces in its name."""
+"""The name of the number of rows in types. No other size has spaces in its name."""
 
 
 class Independence(NamedTuple):
     """Facts about the rows of a batch.
 
-    ``axes``: the axis of rows of each output; 0 for a ragged output. ``same_lengths``: pairs of
-    ragged inputs whose lengths must be equal in each row. ``doubt``: why rows may depend on each
-    other, "" if they cannot; ``certain``: an operator combines the values of different rows.
+    ``axes``: for each output, the axis whose entries are rows; 0 for a ragged output.
+    ``same_lengths``: pairs of ragged inputs whose lengths must be equal in each row. ``doubt``: why
+    rows may depend on each other, "" if they cannot. ``certain``: whether an operator is known to
+    combine different rows.
     """
 
     axes: Mapping[str, int]
@@ -43,10 +46,10 @@ class Independence(NamedTuple):
 
 
 def independence(graph: Graph, axes: Mapping[str, int], outputs: Iterable[str]) -> Independence:
-    """Returns whether rows of these ``outputs`` depend only on the same rows of the inputs.
+    """Returns whether each row of ``outputs`` depends only on the same row of the inputs.
 
-    ``axes``: where each dense input has its rows. Rows of one batch have dense inputs of the same
-    shape; ragged ones may differ in length. Constants and sizes are the same for all rows.
+    ``axes``: the axis of the rows of each dense input. In a batch, all rows of a dense input have
+    the same shape; ragged rows may differ in length. Constants and sizes are the same for all rows.
     """
     flow, where = _follow(graph, axes), dict[str, int]()
     for name in outputs:
@@ -62,8 +65,9 @@ def independence(graph: Graph, axes: Mapping[str, int], outputs: Iterable[str]) 
 def describe_rows(
     graph: Graph, axes: Mapping[str, int], alike: Collection[str]
 ) -> dict[str, str | int]:
-    """Returns for each output the axis on which it has its rows, -1 if it is the same for all rows,
-    or the reason why this is not known. The inputs ``alike`` are the same for all rows.
+    """Returns for each output the axis of its rows, or -1 if it is the same for all rows.
+
+    If neither is known, returns the reason as text. The inputs ``alike`` are the same for all rows.
     """
     flow, result = _follow(graph, axes, alike), dict[str, str | int]()
     for value in graph.outputs:
@@ -111,10 +115,10 @@ def _follow(graph: Graph, axes: Mapping[str, int], alike: Collection[str] = ()) 
 
 @dataclass(eq=False)
 class RowFlow:
-    """Follows the rows through a graph; rules of `onernn.ops.row_rules` call its methods.
+    """Determines where each value of a graph has its rows, for rules of `onernn.ops.row_rules`.
 
-    ``own``: names of sizes that belong to a row, and so are the same in every batch that it is in.
-    ``lods``: the ragged inputs by their offsets.
+    ``states``: for each value, where its rows are. ``own``: the names of sizes that are the same in
+    every batch that contains a row. ``lods``: the ragged inputs by their offsets.
     """
 
     graph: Graph
@@ -137,7 +141,7 @@ class RowFlow:
             self.states.update(zip(node.outputs, states, strict=True))
 
     def _results(self, node: Node) -> Iterator[State | UnknownRows]:
-        """Yields where each output has rows, or why that is not known."""
+        """Yields where each output of a node has its rows, or why that is not known."""
         values = [self._value(name) for name in node.outputs if name]
         given = [self.states[name] for name in node.inputs if name]
         operator = OPERATORS.get(node.op)
@@ -162,14 +166,16 @@ class RowFlow:
                 yield self._check(node, name, result[index]) if name else ALIKE
 
     def _value(self, name: str) -> tuple[Size, ...] | None:
-        """Returns the integers of a value if all of them follow from sizes, else None."""
+        """Returns the integers of a value if all of them are computed from sizes, else None."""
         value = self.types[name].value
         values = (value,) if isinstance(value, Size) else value
         return None if value is None else tuple(map(self._name, values or ()))
 
     def _check(self, node: Node, name: str, state: State) -> State:
-        """Returns the state, if no other axis depends on the number of rows. Sizes that the node
-        finds depend only on the row itself, and on constants.
+        """Returns the state. Raises `UnknownRows` if an axis other than the rows' depends on their
+        number.
+
+        A size that the node itself determines depends only on the row and on constants.
         """
         if state == SIZED:
             return state
@@ -183,7 +189,9 @@ class RowFlow:
         return state
 
     def inside(self, node: Node, name: str, states: Sequence[State]) -> list[State]:
-        """Returns the states of the outputs of a node's body, whose inputs have these states."""
+        """Returns the states of the outputs of a node's body; ``states``: those of the body's
+        inputs.
+        """
         body: Graph = node.attributes[name]
         known = types_inside(
             node, name, [self.types[each] if each else None for each in node.inputs]
@@ -198,14 +206,16 @@ class RowFlow:
     # The methods that rules call.
 
     def __getitem__(self, name: str) -> State:
-        """Returns the state of a value. Raises `UnknownRows` if its rows are not known."""
+        """Returns the state of a value. Raises `UnknownRows` if it is not known where its rows
+        are.
+        """
         state = self.states[name]
         if isinstance(state, UnknownRows):
             raise state
         return state
 
     def shape(self, node: Node, name: str) -> tuple[Size | None, ...]:
-        """Returns the sizes of a value. Raises `UnknownRows` if their number is not known."""
+        """Returns the sizes of a value. Raises `UnknownRows` if the number of axes is not known."""
         shape = self.types[name].shape
         if shape is None:
             raise UnknownRows(node, f"reads or makes {name!r} of an unknown number of axes")
@@ -230,7 +240,7 @@ class RowFlow:
         return size is not None and size.names <= self.own
 
     def is_alike(self, name: str) -> bool:
-        """Returns whether a value is the same for all rows and for any number of them."""
+        """Returns whether a value is the same for all rows, and for any number of rows."""
         return self.states[name] in (ALIKE, UNIFORM)
 
     def expect_alike(self, node: Node, names: Iterable[str]) -> None:
@@ -241,7 +251,9 @@ class RowFlow:
                 raise UnknownRows(node, "has parameters that differ from row to row")
 
     def check_alike(self, node: Node, name: str, axis: int) -> None:
-        """Raises `UnknownRows` if a value without rows differs along an axis; below 0: none."""
+        """Raises `UnknownRows` if a value without rows differs along an axis; a negative axis
+        passes.
+        """
         state = self[name]
         if axis < 0 or isinstance(state, Alike) and state.uniform:
             return
@@ -252,7 +264,9 @@ class RowFlow:
             raise UnknownRows(node, f"reads {name!r}, which differs along the axis of the rows")
 
     def expect_batch(self, node: Node, name: str, axis: int, like: Rows) -> None:
-        """Raises `UnknownRows` if a value differs along ``axis`` and has no rows there."""
+        """Raises `UnknownRows` unless the rows of a value are on ``axis``, or it is constant along
+        it.
+        """
         state = self[name]
         if isinstance(state, Alike):
             self.check_alike(node, name, axis)
@@ -263,7 +277,7 @@ class RowFlow:
         self.meet(node, lod, state.lod)
 
     def meet(self, node: Node, one: tuple[LodName, ...], other: tuple[LodName, ...]) -> None:
-        """Notes that two values have as many steps in each row."""
+        """Records that two values must have the same number of steps in each row."""
         if one == other:
             return
         if one not in self.lods or other not in self.lods:
@@ -286,7 +300,6 @@ def _rule_of(operator: Operator | None) -> Callable[[Any, Node], Any] | None:
 
 
 def _keeps_uniform(node: Node, given: Sequence[Any]) -> bool:
-    """Returns whether equal elements in each input make all elements of the result equal."""
     kind = OPERATORS[node.op].kind
     read = given[:1] if kind == "view" else given
     return node.op == "ConstantOfShape" or (

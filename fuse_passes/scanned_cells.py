@@ -1,4 +1,4 @@
-"""A scan whose body is one recurrent cell, or one step of a layer, becomes a layer."""
+"""Turns a scan whose body is one recurrent cell, or one step of a layer, into a layer."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from onernn.reorders.gates import GateLayout
 
 
 class Attended(NamedTuple):
-    """The scanned value ``at`` that is the attention.
+    """The attention of a scanned cell: the scanned input with index ``at``.
 
-    A step of it has ``rank`` axes, all of 1 except the axis ``batch``. ``keeps``: see `Attention`.
+    A step of this input has ``rank`` axes, all of size 1 except the axis ``batch``. ``keeps``: see
+    `Attention`.
     """
 
     at: int
@@ -38,11 +39,12 @@ class Attended(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """The layer that a scan runs.
+    """The layer that a scan computes.
 
-    ``states``: the scan's inputs that are h and c. ``cells``: for each result of the scan, whether
-    it collects c. ``x``: the scanned value that the layer reads. ``flat``: whether its rows have
-    more axes. ``layout``: the layout of its gates, if they are already projected.
+    ``states``: the indices of the scan's inputs h and c. ``cells``: for each scanned output,
+    whether it is c instead of h. ``x``: the index of the scanned input that the layer reads.
+    ``flat``: whether the body flattens the steps of x to rows (N, I). ``layout``: the layout of the
+    gates if x is projected already, else None.
     """
 
     spec: RnnSpec
@@ -58,10 +60,10 @@ class Scanned(NamedTuple):
 
 @rewrite("scanned_cells", "Scan")
 def fuse_scanned_cells(graph: Graph, node: Node) -> Graph | str | None:
-    """Turns ``Scan(h0, x; body: h = cell(x, h))``, as MXNet's foreach, into ``Rnn(x, h0)``.
+    """Turns ``Scan(h0, x; body: h = cell(x, h))``, such as MXNet's foreach, into ``Rnn(x, h0)``.
 
-    The cell may be written out, or be a layer of one step: PyTorch exports an LSTMCell in this
-    form.
+    The body may compute the cell with elementwise operators, or be a layer with one step, as
+    PyTorch exports an LSTMCell.
     """
     layer = find_layer(graph, node)
     if not isinstance(layer, Scanned):
@@ -70,7 +72,6 @@ def fuse_scanned_cells(graph: Graph, node: Node) -> Graph | str | None:
     stacker = Stacker(graph, node.outputs[0], layer.origin)
 
     def scan(index: int) -> str:
-        """Returns a scanned value, with the steps along axis 0."""
         name = node.inputs[node.attributes["states"] + index]
         return stacker.move(name, node.attributes["input_axes"][index], 0)
 
@@ -95,7 +96,9 @@ def fuse_scanned_cells(graph: Graph, node: Node) -> Graph | str | None:
 
 
 def find_layer(graph: Graph, node: Node) -> Scanned | str | None:
-    """Returns the layer that a scan runs, why there is none, or None for other nodes."""
+    """Returns the layer that a scan computes, or why there is none; None for scans of more than two
+    inputs.
+    """
     if node.attributes["scanned"] > 2:
         return None
     ways = {*node.attributes["input_directions"], *node.attributes["output_directions"]}
@@ -111,8 +114,9 @@ def find_layer(graph: Graph, node: Node) -> Scanned | str | None:
 
 
 def _with_layer(graph: Graph, node: Node, body: Graph) -> tuple[Graph, tuple[NativeOp, ...]]:
-    """Returns the body with one step of a layer in place of a cell that is written out, and the
-    native operators that the layer replaces.
+    """Returns the body with a layer of one step in place of a cell of elementwise operators.
+
+    Also returns the native operators that the layer replaces.
     """
     count = node.attributes["states"]
     carried = [value.name for value in body.inputs[:count]]
@@ -136,7 +140,9 @@ def _with_layer(graph: Graph, node: Node, body: Graph) -> tuple[Graph, tuple[Nat
 
 
 def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...]) -> Scanned | str:
-    """Returns the layer of which a body runs one step, or why there is none; "" without a cell."""
+    """Returns the layer of which a body computes one step, or why there is none; "" without a
+    cell.
+    """
     count = node.attributes["states"]
     rnns = [Recurrent.of(each) for each in body.nodes if each.op == "Rnn"]
     if len(rnns) != 1:
@@ -155,14 +161,14 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
         return ""
     flat = bool(chain) and chain[0].op == "Flatten"
     rank = graph.types[node.inputs[count + scanned.index(x)]].rank
-    if not flat and rank != 3 and (rank or origin == node.origin):  # a Gemm's rows have two axes
+    if not flat and rank != 3 and (rank or origin == node.origin):  # the x of a Gemm has two axes
         return "it may scan a value of other axes than (T, N, I)"
     if not _makes(body, chain[flat:], 2, 3, spec.input_size) or count != len(spec.cell.states):
         return ""
     states_at = tuple(map(inputs.index, states))
     cells: tuple[bool, ...] = ()
     for at, value in enumerate(body.outputs):
-        # A state of the next step is the layer's new state of the same kind.
+        # Each state of the next step must be the layer's new state of the same kind.
         source = views_of(body, value.name)[0]
         is_c = states_at.index(at) == 1 if at < count else source == rnn.c_final != ""
         cells += (is_c,) if at >= count else ()
@@ -187,7 +193,10 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
 
 
 def _source(body: Graph, name: str, before: int, after: int, width: int) -> str:
-    """Returns the value that views make ``name`` of: (1, ..., N, width) with more or fewer ones."""
+    """Returns the value that views turn into ``name`` without a change of order, else "".
+
+    Both have the shape (1, ..., N, width); ``before`` and ``after`` are their ranks.
+    """
     source, chain = views_of(body, name)
     return source if _makes(body, chain, before, after, width) else ""
 
@@ -199,7 +208,10 @@ def _makes(body: Graph, chain: list[Node], before: int, after: int, width: int) 
 
 
 def _find_attention(body: Graph, name: str, scanned: list[str]) -> Attended | str:
-    """Returns the scanned value whose steps, after views, are the attention (1, N, 1)."""
+    """Returns the scanned input that is the attention, or why there is none.
+
+    Views of its steps must be the attention (1, N, 1).
+    """
     turned = body.producer(name, "Sub")
     keeps = turned is not None and is_one(body, turned.inputs[0])
     source, chain = views_of(body, turned.inputs[1] if turned and keeps else name)
@@ -218,7 +230,9 @@ def _find_attention(body: Graph, name: str, scanned: list[str]) -> Attended | st
 
 
 def attention_of(stacker: Stacker, name: str, layer: Scanned) -> str:
-    """Returns the attention values (T, N, 1), scanned along axis 0, as in oneDNN's equations."""
+    """Returns the attention (T, N, 1) as in oneDNN's equations, from a scanned input with T on axis
+    0.
+    """
     assert layer.attention is not None
     _, rank, batch, keeps = layer.attention
     if batch:

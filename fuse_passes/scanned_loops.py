@@ -1,7 +1,7 @@
-"""Turns a loop into a scan if iteration t reads step t of a value, for all steps of the value.
+"""Turns a loop whose iteration t reads step t of a value, for all steps, into a scan.
 
 PyTorch and TensorFlow export loops over time in this form. TensorFlow's loops have their own
-counter, and continue while it is below the number of steps.
+counter, and run while it is less than the number of steps.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from onernn.ir.types import Size, Type
 from onernn.ops.control import scan_attributes
 
 _TURN = Size.of("this turn")
-_ENDLESS = 2**31 - 1  # turns; exporters write it if there is no limit
+_ENDLESS = 2**31 - 1  # iterations; exporters write it if there is no limit
 WIDE = ("int32", "int64", "float32", "float64")
-"""Types that numbers may be cast to. float32 has 24 bits: TensorFlow's numbers of steps fit."""
+"""The dtypes to which integers may be cast. float32 has 24 bits, enough for TensorFlow's step
+counts.
+"""
 
 
 @rewrite("scanned_loops", "Loop")
 def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
-    """Turns ``Loop(body: x[turn], ...)`` of as many turns as x has steps into ``Scan(x)``."""
+    """Turns ``Loop(body: x[t], ...)`` with one iteration t for each step of x into ``Scan(x)``."""
     if not graph.is_dense(*node.inputs):
         return None
     loop = _Loop(graph, node)
     ends = zip(node.outputs[loop.count :], loop.body.outputs[1 + loop.count :], strict=True)
     read = {name: value for name, value in ends if graph.is_read(name)}
-    counted: set[str] = set()  # counters that steps read: states, for the pass `counted_scans`
+    counted: set[str] = set()  # counters that steps read stay states: see `counted_scans`
     while True:
         names = [value.name for value in loop.body.inputs[2 : 2 + loop.count]]
         dropped = {index for index in loop.counters if names[index] not in counted}
@@ -61,7 +63,7 @@ def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
     to = Tape(graph, f"{next(filter(None, node.outputs))}/turns", node.origin)
     turns, first = to.emit("Shape", whole, start=0, end=1), to.constant([0])
     length = graph.types[whole].shape[:1]  # type: ignore[index]
-    for place, name in enumerate(scanned):  # some may have more steps than turns
+    for place, name in enumerate(scanned):  # some may have more steps than the loop has iterations
         if (graph.types[name].shape or ())[:1] != length:
             scanned[place] = to.emit("Slice", name, first, turns, first)
     others = (loop.taken[value.name] for value in rest)
@@ -71,16 +73,17 @@ def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
     to.nodes.append(Node("Scan", inputs, outputs, attributes, node.origin))
     number = to.emit("Squeeze", turns, first)
     for at, name in enumerate(node.outputs[: loop.count]):
-        if name and at not in states:  # a counter of the turns
+        if name and at not in states:  # a counter of the iterations
             to.emit("CastLike", number, node.inputs[2 + at], output=name)
     return to.splice(node)
 
 
 class _Loop:
-    """The known integers of a loop.
+    """The integers of a loop that are known before a run.
 
-    ``taken``: values of outside by their names in the body. ``counters``: which carried values are
-    t in turn t. ``numbers``: names in the body of the turn, the condition and the counters.
+    ``taken``: the names of values outside, by their names in the body. ``counters``: the indices of
+    carried values that equal t in iteration t. ``numbers``: the names of t, of the condition and of
+    the counters in the body.
     """
 
     def __init__(self, graph: Graph, node: Node) -> None:
@@ -101,33 +104,34 @@ class _Loop:
         self.numbers = {*self._names[:2], *(self._names[2 + index] for index in counters)}
 
     def _infer_types(self, counters: set[int]) -> Mapping[str, Type]:
-        """Returns the types in the body if these carried values are t in turn t."""
+        """Returns the types in the body if the carried values ``counters`` equal t in iteration
+        t.
+        """
         given = list(self._given)
         for at in counters:
             given[2 + at] = replace(given[2 + at], value=_TURN)
         return self.body.infer_types(dict(zip(self._names, given, strict=True)))
 
     def _counts(self, index: int) -> bool:
-        """Returns whether every turn adds 1 to a carried integer."""
         result = self.types[self.body.outputs[1 + index].name]
         return result.dtype in WIDE[:2] and result.value == _TURN + 1
 
     def reads(self, node: Node) -> bool:
-        """Returns whether a node reads step t in turn t."""
+        """Returns whether a node reads step t in iteration t."""
         if node.op != "Gather" or node.attrs.axis or node.inputs[0] not in self.taken:
             return False
         return self.types[node.inputs[1]].value == _TURN
 
     def goes_through(self, source: str) -> bool:
-        """Returns whether the loop has as many turns as a value has steps, for any number of
+        """Returns whether the loop has one iteration for each step of a value, for any number of
         steps.
         """
         length = next(iter(self.graph.types[source].shape or ()), None)
         if length is None:
             return False
         begin, again = self.node.inputs[1], self.body.outputs[0].name
-        # The number of turns that each condition allows. Before the first turn t is 0, after turn t
-        # it is t.
+        # The number of iterations that each condition allows. ``begin`` is tested before the first
+        # iteration, ``again`` after each iteration t.
         before = _limits(self.graph, begin, self._outside)
         after = _limits(self.body, again, self._inside, self._names[1])
         most = self._most()
@@ -140,7 +144,9 @@ class _Loop:
         return 0 in more[0] or 0 in more[1] and 0 in more[2]
 
     def _most(self) -> list[Size] | None:
-        """Returns the stated maximum number of turns, an empty list if it is not a limit."""
+        """Returns the maximum number of iterations in a list, [] if there is no limit, None if not
+        known.
+        """
         name = self.node.inputs[0]
         result = self._outside(name) if name else Size.of(_ENDLESS)
         if result is None:
@@ -157,7 +163,7 @@ class _Loop:
 
 
 def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
-    """Returns a scalar if it is known: an integer, or an integer that was cast to a float."""
+    """Returns an integer scalar if it is known before a run, also if it was cast to a float."""
     while node := graph.producer(name, "Cast", "Identity"):
         if node.op == "Cast" and node.attrs.to not in WIDE:
             return None
@@ -174,8 +180,9 @@ def _number(graph: Graph, types: Mapping[str, Type], name: str) -> Size | None:
 def _limits(
     graph: Graph, name: str, number: Callable[[str], Size | None], granted: str = ""
 ) -> list[Size] | None:
-    """Returns sizes for which a condition means that each is above 0. ``granted``: a condition
-    that is true.
+    """Returns sizes that are all greater than 0 exactly if a condition is true; None if not known.
+
+    ``granted``: the name of a condition that is true.
     """
     waiting, seen, result = [name], {"", granted}, list[Size]()
     while waiting:

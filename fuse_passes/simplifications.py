@@ -1,5 +1,5 @@
-"""Removes nodes that need not run: identities, known numbers, decided branches, values computed
-twice.
+"""Removes nodes that need not run: identities, integers and branches known before a run, repeated
+computations.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from onernn.ops import OPERATORS
 
 @rewrite("identities", "Identity", "Dropout", "Mul")
 def drop_identities(graph: Graph, node: Node) -> Graph | str | None:
-    """Turns ``f(Identity(x))`` into ``f(x)``; an ONNX Dropout is an Identity in inference.
+    """Turns ``f(Identity(x))`` into ``f(x)``. In inference, an ONNX Dropout is an Identity.
 
     So is a product with ``ones_like(x)``, which Keras writes for a recurrent dropout.
 
-    Adapters lower a framework's dropout to Identity only if it is one in that framework, else to a
-    product. The last Identity before an output stays, because the output's name depends on it.
+    Adapters write a framework's dropout as Identity only if it is one in that framework, otherwise
+    as a product. The last Identity before an output stays, because it gives the output its name.
     """
     if graph.is_output(node.outputs[0]):
         return None
@@ -41,9 +41,9 @@ def drop_identities(graph: Graph, node: Node) -> Graph | str | None:
 
 @rewrite("taken_branches", "If")
 def take_branches(graph: Graph, node: Node) -> Graph | None:
-    """Turns ``If(condition, then, else)`` into the operators of the branch that is taken.
+    """Turns ``If(condition, then, else)`` into the operators of one branch.
 
-    The condition is constant, or follows from known sizes and integers.
+    The condition must be constant, or computed from known sizes and integers.
     """
     condition = numbers(graph, node.inputs[0])
     if condition is None:
@@ -58,8 +58,8 @@ def take_branches(graph: Graph, node: Node) -> Graph | None:
 def take_constants(graph: Graph, node: Node) -> Graph | None:
     """Turns ``If(condition, constant...)`` into ``If(condition)``, with the constant in the branch.
 
-    Other passes then see the constant in the branch. Integers that are known before a run count as
-    constants.
+    Other passes can then use the constant in the branch. Integers that are known before a run count
+    as constants.
     """
     if all(numbers(graph, name) is None for name in node.inputs[1:]):
         return None
@@ -82,8 +82,8 @@ def take_constants(graph: Graph, node: Node) -> Graph | None:
 def take_known_numbers(graph: Graph, node: Node) -> Graph | None:
     """Turns ``Slice(x, 0, Shape(x)[1] / 4)`` into ``Slice(x, 0, 5)`` if x has 20 columns.
 
-    Replaces all known integers of the graph in one pass, because exporters compute the bounds of
-    slices. Integers that depend on a named size stay, and so do outputs of the graph.
+    Replaces all integers that are known before a run at once, because exporters compute the bounds
+    of slices. Integers that depend on a named size stay, and so do outputs of the graph.
     """
     if _find_integers(graph, node) is None:
         return None
@@ -95,13 +95,12 @@ def take_known_numbers(graph: Graph, node: Node) -> Graph | None:
 
 
 def _find_integers(graph: Graph, node: Node) -> Array | None:
-    """Returns the integers that a node computes, if they are known and are its only output."""
     if graph.is_output(node.outputs[0]) or len(node.outputs) > 1 or not node.inputs:
         return None
     return numbers(graph, node.outputs[0])
 
 
-_SMALL = 16  # elements of constants that are compared by their numbers: axes and shapes
+_SMALL = 16  # maximum size of constants that are compared by their elements
 
 
 _MOVING = {
@@ -109,12 +108,14 @@ _MOVING = {
     for name, each in OPERATORS.items()
     if each.since and each.kind in ("view", "moves") and name != "Identity"
 }
-# A remaining Identity only names an output; merging would give it to the next reader.
+# An Identity that remains gives an output its name: merging would rename other values.
 
 
 @rewrite("common_values", "Einsum", *_MOVING)
 def share_values(graph: Graph, node: Node) -> Graph | None:
-    """Merges nodes that move the same elements in the same way, so that layers read one value."""
+    """Merges nodes that move the same elements in the same way, so that layers read the same
+    value.
+    """
     for other in graph.users(node.inputs[0]) if len(node.outputs) == 1 else ():
         if other is node:
             return None
@@ -124,14 +125,12 @@ def share_values(graph: Graph, node: Node) -> Graph | None:
 
 
 def _key(graph: Graph, node: Node) -> Hashable:
-    """Returns a key that is equal for nodes of one operator that compute the same."""
     attributes = sorted((name, str(value)) for name, value in node.attributes.items())
     inputs = tuple(_content(graph, name) for name in node.inputs)
     return inputs, tuple(attributes), len(node.outputs)
 
 
 def _content(graph: Graph, name: str) -> Hashable:
-    """Returns a value's name, or for a small constant its elements."""
     array = graph.constants.get(name)
     if array is None or array.size > _SMALL:
         return name

@@ -1,7 +1,7 @@
-"""Splits a scan over several cells into a layer of the first cell and a scan over the rest.
+"""Splits a scan over several cells into a layer of the first cell and a scan over the others.
 
-Exporters write stacked cells as such a scan: in each step the second cell reads the new state of
-the first cell.
+Exporters write stacked cells as such a scan: in each step, the second cell reads the first cell's
+new state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _States = frozenset[int]
 def split_scan(graph: Graph, node: Node) -> Graph | None:
     """Turns ``Scan(h0, g0, x; h = cell(x, h), g = cell(h, g))`` into a layer and a Scan over g.
 
-    The layer collects the steps of h that the second scan reads.
+    The layer outputs h of all steps, which the second scan reads.
     """
     if not graph.is_dense(*node.inputs):
         return None
@@ -43,7 +43,7 @@ def split_scan(graph: Graph, node: Node) -> Graph | None:
     flags = "" if mask is None else body.inputs[count + mask].name
     chosen = [find_chosen(body, value.name, flags) if flags else None for value in body.outputs]
     if any(seen[each[1]] & first for k in rest if (each := chosen[k])):
-        return None  # a masked step of the rest reads the first cell's value of that step
+        return None  # the other cells read the first cell's value in a masked step
     made = {source_of(body, body.outputs[k].name) for k in own}
     made |= {each[0] for k in own if (each := chosen[k])} | {body.inputs[k].name for k in first}
     made = {name for name in made if seen[name] and seen[name] <= first}
@@ -53,7 +53,7 @@ def split_scan(graph: Graph, node: Node) -> Graph | None:
     collected: dict[str, Value] = {}
     for name in read:
         value = Value(fresh(body, f"{name}/collected"), body.types[name].dtype)
-        if flags:  # nothing reads a masked step
+        if flags:  # nothing reads values of masked steps: they become 0
             column = flags
             if body.types[flags].rank == 1:
                 column, axis = (fresh(body, f"{name}/{end}") for end in ("mask", "axis"))
@@ -77,7 +77,7 @@ def split_scan(graph: Graph, node: Node) -> Graph | None:
 
 
 def _states_behind(body: Graph, count: int) -> dict[str, _States]:
-    """Returns, for each value of a body, the states from which it is computed."""
+    """Returns, for each value of a body, the states on which it depends."""
     seen = dict.fromkeys((*body.constants, *(v.name for v in body.inputs)), _States())
     seen |= {value.name: frozenset((k,)) for k, value in enumerate(body.inputs[:count])}
     for node in body.nodes:
@@ -87,7 +87,7 @@ def _states_behind(body: Graph, count: int) -> dict[str, _States]:
 
 
 def _closure(ends: list[_States], state: int) -> _States:
-    """Returns the states that a state's next values depend on, in any number of steps."""
+    """Returns the states on which a state depends after any number of steps."""
     result = _States((state,))
     while (more := result.union(*(ends[k] for k in result))) != result:
         result = more
@@ -95,7 +95,7 @@ def _closure(ends: list[_States], state: int) -> _States:
 
 
 def _read(body: Graph, names: list[str], made: set[str]) -> list[str]:
-    """Returns the values of the first cell, ``made``, from which ``names`` are computed."""
+    """Returns those of the first cell's values ``made`` that the computation of ``names`` reads."""
     waiting = list(dict.fromkeys(names))
     for name in waiting:  # the list grows
         node = None if name in made else body.producer(name)
@@ -104,7 +104,6 @@ def _read(body: Graph, names: list[str], made: set[str]) -> list[str]:
 
 
 def _any_rows(counts: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
-    """Returns the shape of a value (N, ...) of any N, None if its axes are not known."""
     return (None, *counts[1:]) if counts else None
 
 
@@ -118,8 +117,8 @@ def _part(
 ) -> Node:
     """Returns a scan of some states and outputs of a scan.
 
-    ``collected``: the values that it also collects, by their names outside. ``steps``: values
-    outside by the names of their steps in the body.
+    ``collected``: values of the body that it also outputs, by their names outside. ``steps``: names
+    of values outside, by the values of the body that they replace.
     """
     count, old = node.attributes["states"], node.attributes
     names = {name: fresh(body, f"{name}/step") for name in steps}

@@ -1,4 +1,4 @@
-"""Joins the values of single steps to one value whose rows are the steps."""
+"""Joins the values of single steps to one value (T, ...)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onernn.ir.operator import OPERATORS
 from onernn.ir.records import NamedTuple, dataclass
 
 _END = -(2**62)
-_DEEPEST = 16  # consecutive operators; an unfused recurrence would never end
+_DEEPEST = 16  # maximum number of consecutive operators: an unfused recurrence would never end
 
 
 class Stacked(NamedTuple):
-    """The name of a value (T, ...) whose rows are the steps, in their order or backwards."""
+    """The name of a value (T, ...) with the steps in their order, or backwards."""
 
     name: str
     backwards: bool = False
@@ -26,19 +26,22 @@ class Stacked(NamedTuple):
 
 @dataclass
 class Stacker(Tape):
-    """Builds the nodes that join steps. Row t of the result of `stack` is the value with the t-th
-    name. Steps that were cut from one value become that value again. Operators that are applied to
-    all steps are then applied to this value. ``strict`` refuses to copy.
+    """Builds the nodes that join steps.
+
+    Row t of the result of `stack` is the t-th value. Steps that were cut from one value become this
+    value again. Operators that are applied to all steps are applied to the joined value instead.
+    ``strict``: whether steps must not be copied.
     """
 
     strict: bool = False
     _known: dict[tuple[str, ...], Stacked | None] = field(default_factory=dict)
 
     def stack(self, names: tuple[str, ...], depth: int = 0) -> Stacked | None:
-        """Returns the steps as one value; None if ``strict`` and there is nothing to move.
+        """Returns the steps as one value; None if they would have to be copied and ``strict`` is
+        true.
 
-        Values that are ``depth`` operators before the steps are never copied: an operator
-        broadcasts, so its inputs may have different sizes.
+        Values that are ``depth`` operators before the steps are never copied: operators broadcast,
+        so their inputs may have different sizes.
         """
         if names not in self._known:
             result = self._pieces(names)
@@ -48,22 +51,22 @@ class Stacker(Tape):
         return self._known[names] or (None if depth else self._join(names))
 
     def forward(self, stacked: Stacked) -> str:
-        """Returns the value whose rows are the steps in their order."""
+        """Returns the value with the steps in their order."""
         return self.reverse(stacked.name, 0) if stacked.backwards else stacked.name
 
     def reverse(self, name: str, axis: int) -> str:
-        """Returns the value with the elements along an axis in the opposite order."""
+        """Returns the value with the elements along an axis in reverse order."""
         return self.emit("Slice", name, [-1], [_END], [axis], [-1])
 
     def move(self, name: str, source: int, target: int) -> str:
-        """Moves an axis from 0 to ``target``, or from ``source`` to 0, of a value of any rank."""
+        """Moves an axis of a value of any rank: from 0 to ``target``, or from ``source`` to 0."""
         axis = source or target
         if axis == 0:
             return name
         return self.emit("Einsum", name, equation=moving(source, target))
 
     def _pieces(self, names: tuple[str, ...]) -> Stacked | None:
-        """Returns all the pieces of one value, in order or backwards."""
+        """Returns the value whose parts these steps are: all of them, in order or backwards."""
         result = [piece_of(self.graph, name) for name in names]
         first = result[0]
         if first is None or any(p is None or p[:2] != first[:2] for p in result):
@@ -79,7 +82,7 @@ class Stacker(Tape):
         return Stacked(self.move(source, axis, 0), order[0] > order[-1])
 
     def _lift(self, names: tuple[str, ...], depth: int) -> Stacked | None:
-        """Returns the operator of which each step is a result, applied to all steps together."""
+        """Returns the operator that makes each of these steps, applied to all steps at once."""
         nodes = [node for name in names if (node := self.graph.producer(name))]
         if len(nodes) < len(names) or len(set(map(id, nodes))) < len(nodes):
             return None
@@ -95,7 +98,7 @@ class Stacker(Tape):
             inner = self.stack(columns[0], depth)
             if ranks == {2}:
                 return inner
-            if 0 in ranks:  # a number becomes (1, 1), because it has no axis to keep
+            if 0 in ranks:  # Flatten makes (1, 1) of a scalar
                 return None
             return inner and Stacked(self.emit("Reshape", inner.name, [0, 0, -1]), inner.backwards)
         if op == "Concat" and attributes["axis"]:
@@ -115,7 +118,9 @@ class Stacker(Tape):
         return Stacked(self.emit(op, *names, **attributes), stacked[0].backwards and not mixed)
 
     def _find_shared(self, column: tuple[str, ...]) -> str | None:
-        """Returns a vector or scalar that all steps share: it broadcasts to any number of rows."""
+        """Returns a constant vector or scalar that all steps have, and that broadcasts over the
+        rows.
+        """
         result = [self.graph.constants.get(name) for name in dict.fromkeys(column)]
         first = result[0]
         if first is None or first.ndim > 1:
@@ -124,8 +129,10 @@ class Stacker(Tape):
         return column[0] if alike else None
 
     def _is_aligned(self, columns: list[tuple[str, ...]], inputs: list[Any]) -> bool:
-        """Returns whether axes meet as step by step: all steps have as many, shared ones no
-        more.
+        """Returns whether broadcasting joined inputs equals broadcasting each step: all ranks are
+        equal.
+
+        Shared constants may have a lower rank.
         """
         graph = self.graph
         ranks = {
@@ -158,7 +165,9 @@ def _alike(node: Node, other: Node) -> bool:
 
 
 def moving(source: int, target: int) -> str:
-    """Returns the einsum that moves an axis from ``source`` to ``target``, one of which is 0."""
+    """Returns the einsum equation that moves an axis from ``source`` to ``target``, one of which is
+    0.
+    """
     axis = source or target
     letters = "abcdefghijklmnopqrstuvwxyz"[: axis + 1 if axis > 0 else -axis]
     if axis < 0:
@@ -169,7 +178,9 @@ def moving(source: int, target: int) -> str:
 
 
 def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
-    """Returns (value, axis, index, pieces) of a step that was cut from a value and squeezed."""
+    """Returns (value, axis, index, number of parts) of a step that was split from a value and
+    squeezed.
+    """
     squeeze = graph.producer(name, "Squeeze")
     if squeeze is None or not squeeze.input(1):
         return None
@@ -186,7 +197,7 @@ def piece_of(graph: Graph, name: str) -> tuple[str, int, int, int] | None:
 def restack_steps(graph: Graph, node: Node) -> Graph | None:
     """Turns ``Concat(Unsqueeze(y[0]), Unsqueeze(y[1]), ...)`` into y with its time axis moved.
 
-    Element-wise operators in between, if they are the same for all steps, run once over all steps.
+    Elementwise operators that are applied to each step are applied once to all steps.
     """
     axis, steps = node.attributes["axis"], []
     for name in node.inputs:
@@ -210,7 +221,7 @@ def restack_steps(graph: Graph, node: Node) -> Graph | None:
 def ask_inputs(graph: Graph, node: Node) -> Graph | None:
     """Computes ``Shape(Rnn(x))`` from Shape(x) and the layer's width, without running the layer.
 
-    Keras makes zeros like a first output before a masked loop; exporters write that step out.
+    Keras computes the first output before a masked loop only for the shape of its zeros.
     """
     if node.attrs.start or node.attrs.end is not None:
         return None

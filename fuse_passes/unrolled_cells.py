@@ -1,6 +1,6 @@
-"""Turns recurrent cells that are written out step by step into one rnn.
+"""Turns recurrent cells that a model contains once per step into one layer.
 
-The cells are recognized by structure, not by names (design/0011).
+The cells are recognized by their structure, not by names (design/0011).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from onernn.reorders.gates import GateLayout
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Consecutive steps, each of which reads the state of the step before, with readings of the
-    same form.
+    """Consecutive steps, each of which reads the previous step's state, with readings of equal
+    constants.
     """
 
     steps: tuple[Step, ...]
@@ -50,8 +50,9 @@ def fuse_unrolled_cells(graph: Graph, node: Node) -> Graph | Refusal | None:
 
 
 def unrolled_cells(states: Mapping[str, str]) -> Pass:
-    """Returns the same pass for a step; ``states``: the output that is known to be the next state,
-    by the input that takes it.
+    """Returns the same pass for a model of one step.
+
+    ``states``: for each input that is a state, the output that is the next state.
     """
     known: _Chains = WeakKeyDictionary()
     return rewrite("unrolled_cells")(partial(_fuse_cells, known=known, states=states))
@@ -77,7 +78,7 @@ def fuse_chain(graph: Graph, chain: Chain) -> Graph:
     origin = {op for step in chain.steps for node in step.nodes for op in node.origin}
     stacker = Stacker(graph, last.h, tuple(sorted(origin)))
     x = stacker.stack(tuple(each.x for each in chain.readings))
-    assert x is not None  # copying is always possible
+    assert x is not None  # because `strict` is False
     spec, weights = layer(graph, first, reading)
     spec = replace(spec, direction="right2left" if x.backwards else "left2right")
     names, attention = (reading.h, *((first.c_before,) if first.c else ())), ""
@@ -104,10 +105,10 @@ def fuse_chain(graph: Graph, chain: Chain) -> Graph:
 
 
 def attend(stacker: Stacker, name: str, keeps: bool, dtype: np.dtype[Any]) -> str:
-    """Returns the attention a as oneDNN's guide defines it: 1 - a scales u."""
+    """Returns the attention a as oneDNN's guide defines it, where 1 - a scales u."""
     if not keeps:
         return name
-    for user in stacker.graph.users(name):  # of the other direction, for pair_directions
+    for user in stacker.graph.users(name):  # if the other direction made it
         if user.op == "Sub" and user.inputs[1] == name and is_one(stacker.graph, user.inputs[0]):
             return user.outputs[0]
     return stacker.emit("Sub", stacker.constant(1, dtype), name)
@@ -120,7 +121,7 @@ def is_one(graph: Graph, name: str) -> bool:
 
 
 def chains(graph: Graph, states: Mapping[str, str] = MappingProxyType({})) -> Iterator[Chain]:
-    """Yields the chains of a graph, each in its full length. ``states``: see `unrolled_cells`."""
+    """Yields the chains of a graph, each as long as possible; ``states``: see `unrolled_cells`."""
     steps = {step.h: step for node in graph.nodes if (step := step_of(graph, node))}
     after: dict[str, tuple[Step, Reading]] = {}
     for step in steps.values():
@@ -130,7 +131,7 @@ def chains(graph: Graph, states: Mapping[str, str] = MappingProxyType({})) -> It
                 after[before.h] = (step, reading)
                 break
     ends = [*states.values()]
-    for name in ends:  # it grows by the values that the next states consist of
+    for name in ends:  # the list grows by the values that the next states consist of
         if (node := graph.producer(name)) and node.op in OPERATORS and OPERATORS[node.op].keeps:
             ends += (each for each in node.inputs if each not in ends)
     followers = {step.h for step, _ in after.values()}
@@ -150,7 +151,6 @@ def chains(graph: Graph, states: Mapping[str, str] = MappingProxyType({})) -> It
 
 
 def _continues(before: Step, step: Step, reading: Reading) -> bool:
-    """Returns whether a step continues from the state of another one, with the same constants."""
     return (
         (before.cell, before.update, before.activations, before.cell_clip)
         == (step.cell, step.update, step.activations, step.cell_clip)
@@ -167,8 +167,9 @@ def _keeps(step: Step) -> bool | None:
 def _first_reading(
     graph: Graph, step: Step, readings: list[Reading], states: Collection[str]
 ) -> Reading | None:
-    """Returns the reading that the later steps also have; for a single step, a reading that its
-    sizes allow.
+    """Returns a reading of the first step that fits its sizes: that of the later steps, if any.
+
+    ``states``: the inputs that are known to be states.
     """
     fitting = [r for r in step.readings if fits(graph, r) and r.x not in graph.constants]
     known = [r for r in fitting if _source(graph, r.h) in states]
@@ -177,10 +178,10 @@ def _first_reading(
     elif len(known) == 1:
         fitting = known
     elif len(step.cell.gates) == 1 or step.readings[0].projection:
-        # Two projections, added: nothing shows that one of them is of a state. Nor does anything
-        # show that a projection of an LSTM's output makes its state.
+        # The cell adds two projections, and nothing shows which one reads the state. Nor does
+        # anything show that a projection of an LSTM's output is its state.
         return None
-    else:  # a source shared with c, or an input, is more likely a state
+    else:  # h more likely comes from the same value as c, or from an input
         c = _source(graph, step.c_before) if step.c else ""
         sources = {reading.h: _source(graph, reading.h) for reading in fitting}
         fitting.sort(key=lambda r: (sources[r.h] == c) + (graph.producer(sources[r.h]) is None))
@@ -188,7 +189,7 @@ def _first_reading(
 
 
 def _source(graph: Graph, name: str) -> str:
-    """Returns the value from which this value's elements were only moved."""
+    """Returns the value whose elements operators only moved to make this value."""
     while (node := graph.producer(name)) is not None and node.op in OPERATORS:
         if not OPERATORS[node.op].keeps:
             break
@@ -197,7 +198,7 @@ def _source(graph: Graph, name: str) -> str:
 
 
 def fits(graph: Graph, reading: Reading) -> bool:
-    """Returns whether the state is as wide as each gate, or as the projection of a gate."""
+    """Returns whether the state is as wide as each gate, or as the projection of h."""
     if not all(columns.constant for columns in reading.iter):
         return False
     widths = {columns.stop - columns.start for columns in (*reading.layer, *reading.iter)}
@@ -213,7 +214,7 @@ def fits(graph: Graph, reading: Reading) -> bool:
 
 
 def find_projected_layout(graph: Graph, reading: Reading) -> GateLayout | None:
-    """Returns the gates' layout in an input that is projected already; None for other inputs."""
+    """Returns the layout of the gates if the input is projected already, else None."""
     if any(columns.constant for columns in reading.layer):
         return None
     first, gates = reading.layer[0], len(reading.layer)
@@ -228,14 +229,13 @@ def find_projected_layout(graph: Graph, reading: Reading) -> GateLayout | None:
 
 
 def _read(chain: Chain) -> list[str]:
-    """Returns the inputs of a chain, and its initial states."""
     xs = [reading.x for reading in chain.readings]
     xs += [step.attention.name for step in chain.steps if step.attention]
     return [*xs, chain.readings[0].h, chain.steps[0].c_before]
 
 
 def obstacle(graph: Graph, chain: Chain) -> str:
-    """Returns the reason why a chain of dense values cannot become one rnn, "" if it can."""
+    """Returns why a chain of dense values cannot become one layer, or "" if it can."""
     arrays = [columns.of(graph) for columns in _columns(chain.readings[0])]
     if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind != "f":
         return "its constants have different dtypes"
@@ -253,7 +253,7 @@ def obstacle(graph: Graph, chain: Chain) -> str:
         return "its input depends on its own output"
     fed = {value.name for value in graph.inputs}
     if not all(depends_on(graph, [reading.x], fed) for reading in chain.readings):
-        return "its input depends on constants only"  # it may be one row for all sequences
+        return "its input depends on constants only"  # because it may be one row for all sequences
     first = chain.readings[0]
     piece = piece_of(graph, first.x)
     shape = [*graph.types[piece[0] if piece else first.x].counts]
@@ -267,10 +267,9 @@ def obstacle(graph: Graph, chain: Chain) -> str:
 
 
 def no_state(graph: Graph, names: Iterable[str], batch: int | None, what: str = "state") -> str:
-    """Returns the reason why a value cannot be a state (N, O) of ``batch`` sequences, "" if all
-    values can.
+    """Returns why a value cannot be a state (N, O) of ``batch`` sequences, or "" if all values can.
 
-    An operator broadcasts one row, a layer needs a row for each sequence; a layer omits zeros.
+    An operator broadcasts one row, but a layer needs a row for each sequence. Zeros can be omitted.
     """
     for name in filter(None, names):
         array, known = graph.constants.get(name), graph.types[name].counts
@@ -293,7 +292,9 @@ def _columns(reading: Reading) -> list[Columns]:
 
 
 def layer(graph: Graph, step: Step, reading: Reading) -> tuple[RnnSpec, RnnWeights]:
-    """Returns the layer, from the first step to the last, that repeats this step."""
+    """Returns the spec and the weights of the layer that repeats this step, in the direction
+    left2right.
+    """
 
     def matrix(columns: Iterable[Columns]) -> Array:
         gates = [s * c.of(graph) for s, c in zip(reading.signs, columns, strict=True)]
@@ -337,7 +338,11 @@ def add_layer(
     layout: GateLayout | None,
     **values: str,
 ) -> Recurrent:
-    """Adds a layer over ``layout`` of x from states (N, O), zeros omitted, to ``ends``."""
+    """Adds a layer over x.
+
+    ``states``: the initial states (N, O); zeros are omitted. ``ends``: names for the final states.
+    ``layout``: the gates' layout of an x that is projected already.
+    """
 
     def initial(name: str) -> str:
         array = to.graph.constants.get(name)

@@ -1,4 +1,4 @@
-"""Finds how a chain of views moves axes; passes here cancel or move views."""
+"""Determines how a chain of views moves axes, and cancels or moves views."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from onernn.ir.types import Shape, Size, dense, sequences_of, volume
 from onernn.ops import OPERATORS
 from onernn.ops.shaping import perm_of
 
-_LONGEST = 8  # consecutive views
+_LONGEST = 8  # maximum number of consecutive views
 
 
 class Factor(NamedTuple):
-    """A part of an axis, identified by a name, because two factors may have the same size."""
+    """A part of an axis, which has a name because two parts may have the same size."""
 
     name: str
     size: Size
 
 
 Axis = tuple[Factor, ...]
-"""The factors of an axis; () is an axis of size 1."""
+"""The factors of an axis; () for an axis of size 1."""
 
 
 def is_view(op: str) -> bool:
-    """Returns whether an operator of ONNX only changes the order or shape of its elements."""
+    """Returns whether an ONNX operator only changes the order or shape of its input's elements."""
     operator = OPERATORS.get(op)
     return op == "Transpose" or bool(operator and operator.kind == "view" and operator.since)
 
@@ -46,7 +46,7 @@ def views_of(graph: Graph, name: str) -> tuple[str, list[Node]]:
 
 
 def move_axes(graph: Graph, chain: Sequence[Node], axes: Sequence[Axis]) -> list[Axis] | None:
-    """Returns the axes of a value after the views of a chain; None if they are not known.
+    """Returns the axes of a value after a chain of views; None if they are not known.
 
     The result is correct for any sizes of the factors.
     """
@@ -75,7 +75,7 @@ def _size(axis: Axis) -> Size:
 
 
 def _deal(factors: list[Factor], shape: Shape) -> list[Axis] | None:
-    """Groups the factors, in their order, into axes of these sizes."""
+    """Returns axes of these sizes that consist of the factors in their order, or None."""
     axes: list[Axis] = []
     for size in shape:
         count = 0
@@ -89,14 +89,14 @@ def _deal(factors: list[Factor], shape: Shape) -> list[Axis] | None:
 
 
 SWAP = "ab...->ba..."
-"""The einsum that exchanges time and batch."""
+"""The einsum equation that exchanges time and batch."""
 
 
 @rewrite("moved_views", "Concat", "Einsum", "Transpose", "Slice")
 def move_views(graph: Graph, node: Node) -> Graph | None:
     """Turns ``view(view(x))`` into x, and ``Concat(view(x), view(y))`` into ``view(Concat(x, y))``.
 
-    Views are the exchange of the first two axes and the reversal of one.
+    The views are the exchange of the first two axes, and the reversal of an axis.
     """
     if node.op == "Concat":
         return _sink_views(graph, node)
@@ -113,7 +113,7 @@ def _sink_views(graph: Graph, node: Node) -> Graph | None:
         return None
     axis, rank = node.attributes["axis"], graph.types[node.outputs[0]].rank
     if axis < 0:
-        axis = 0 if rank is None else axis + rank  # unknown: treated as exchanged
+        axis = 0 if rank is None else axis + rank  # unknown rank: no rewrite
     if axis < 2 or any(not graph.is_used_only_by(view.outputs[0], node) for view in views):
         return None
     to = Tape(graph, node.outputs[0], node.origin)
@@ -125,7 +125,7 @@ def _sink_views(graph: Graph, node: Node) -> Graph | None:
 
 
 def _view(graph: Graph, node: Node) -> str | tuple[int, ...] | None:
-    """Returns the view of its first input that a node is: `SWAP`, the reversed axis, or None."""
+    """Returns which view a node is: `SWAP`, the reversed axis as a tuple, or None."""
     if node.op == "Einsum" and node.attributes["equation"] == SWAP:
         return SWAP
     perm = tuple(node.attributes.get("perm", ()))
@@ -142,7 +142,7 @@ def _view(graph: Graph, node: Node) -> str | tuple[int, ...] | None:
 
 @rewrite("collected_views", "Scan")
 def move_collected_axes(graph: Graph, node: Node) -> Graph | None:
-    """Turns ``Scan(...; body collects Unsqueeze(h, 1))`` into ``Unsqueeze(Scan(...), 2)``.
+    """Turns ``Scan(...; body outputs Unsqueeze(h, 1))`` into ``Unsqueeze(Scan(...), 2)``.
 
     Other passes then see a body that is only a cell.
     """
@@ -168,8 +168,8 @@ def move_collected_axes(graph: Graph, node: Node) -> Graph | None:
     return None
 
 
-# ONNX's layers return (T, D, N, O), the next layer reads (T, N, D*O): exporters transpose and
-# reshape in between, and the views that a reader puts around a layer do the opposite.
+# ONNX's layers return (T, D, N, O), and the next layer reads (T, N, D*O). Exporters write a
+# transpose and a reshape in between, and adapters add the inverse views to a layer.
 
 
 _VIEWS = {name for name in OPERATORS if is_view(name) and name != "Identity"}
@@ -177,8 +177,8 @@ _VIEWS = {name for name in OPERATORS if is_view(name) and name != "Identity"}
 
 @rewrite("rnn_views", "SequencePad", "SequenceUnpad", *_VIEWS)
 def drop_rnn_views(graph: Graph, node: Node) -> Graph | None:
-    """Drops views after layers if they cancel: ``views(Rnn(x))`` or ``Unpad(Pad(Rnn(x)))``."""
-    if node.op == "SequencePad":  # padded like a padded value: use that value's `like`
+    """Drops views after a layer that cancel: ``views(Rnn(x))`` or ``Unpad(Pad(Rnn(x)))``."""
+    if node.op == "SequencePad":  # if `like` is itself padded like another value, uses that value
         like = graph.producer(node.input(1), "SequencePad")
         if like is None or not like.input(1) or not _agree_on_axes(node, like):
             return None
@@ -200,7 +200,9 @@ def _agree_on_axes(*nodes: Node) -> bool:
 
 
 def _repack(graph: Graph, node: Node) -> str:
-    """Returns the steps from before a padding, if a node unpads them by the same lengths."""
+    """Returns the ragged output of a layer if a node unpads its padded form by the same lengths,
+    else "".
+    """
     pad = graph.producer(node.input(0), "SequencePad")
     rnn = pad and graph.producer(pad.inputs[0], "Rnn")
     unpad = rnn and graph.producer(rnn.inputs[0], "SequenceUnpad")
@@ -210,7 +212,7 @@ def _repack(graph: Graph, node: Node) -> str:
 
 
 def _axes(graph: Graph, name: str) -> list[Axis] | None:
-    """Returns the axes of a value if it is a layer's output, padded or dense; otherwise None."""
+    """Returns the axes of a value that is a layer's dense or padded output, else None."""
     counts = graph.types[name].counts or (None, None)
     padded = graph.producer(name, "SequencePad")
     name = padded.inputs[0] if padded else name
@@ -228,8 +230,8 @@ def _axes(graph: Graph, name: str) -> list[Axis] | None:
 def drop_sequence_views(graph: Graph, node: Node) -> Graph | str | None:
     """Turns ``SequenceLike(f(SequenceData(g(x))), x)`` into ``f(g(x))`` for row-wise f and g.
 
-    Paddle's matmul_v2 loses the LoD and lod_reset restores it. Operators are row-wise if the types
-    show that the result has x's offsets without these nodes.
+    Paddle's matmul_v2 loses the LoD, and lod_reset restores it. Operators are row-wise if type
+    inference shows that their result has x's offsets without these two nodes.
     """
     way, user = list[Node](), node
     name, source = node.inputs
@@ -245,7 +247,7 @@ def drop_sequence_views(graph: Graph, node: Node) -> Graph | str | None:
             return f"{maker.label} is not row-wise"
         way.append(maker)
         name, user = maker.inputs[0], maker
-    types = Inference(graph.types)  # of these operators only: the types of others do not change
+    types = Inference(graph.types)  # only of these operators: other types do not change
     for maker in reversed(way):
         if maker.op == "SequenceData":
             types[maker.outputs[0]] = types[maker.inputs[0]]
@@ -257,14 +259,12 @@ def drop_sequence_views(graph: Graph, node: Node) -> Graph | str | None:
     return graph.bypass((node, *(each for each in way if each.op == "SequenceData")))
 
 
-# A state of zeros is dropped: a layer without a state multiplies less in its first step.
+# Drops an initial state of zeros: a layer without it multiplies less in its first step.
 
 
 @rewrite("zero_states", "Rnn")
 def drop_zero_states(graph: Graph, node: Node) -> Graph | str | None:
-    """Turns ``Rnn(x, zeros)`` into ``Rnn(x)`` if the zeros are known to have one row for each
-    sequence.
-    """
+    """Turns ``Rnn(x, zeros)`` into ``Rnn(x)`` if the zeros have one row for each sequence."""
     rnn = Recurrent.of(node)
     zeros = [name for name in rnn.states if name and is_zeros(graph, name)]
     if not zeros:
@@ -281,7 +281,7 @@ def drop_zero_states(graph: Graph, node: Node) -> Graph | str | None:
 
 
 def is_zeros(graph: Graph, name: str, depth: int = _LONGEST) -> bool:
-    """Returns whether all elements of a value are known to be 0, whatever its size."""
+    """Returns whether all elements of a value are known to be 0, whatever its size is."""
     if name in graph.constants:
         return not graph.constants[name].any()
     node = graph.producer(name)

@@ -1,1 +1,1 @@
-"""Gate orders, signs and LoD: every framework's weight layouts to oneDNN's, and back."""
+"""Converts weights between frameworks' layouts and oneDNN's: gate orders, signs and LoD."""

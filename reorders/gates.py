@@ -1,4 +1,4 @@
-"""Gate orders and signs: the only description of the layouts of gates in frameworks."""
+"""Gate orders and signs, which describe the layouts of gates in all frameworks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onernn.ir.records import dataclass
 
 @dataclass(frozen=True)
 class GateLayout:
-    """Gate g of oneDNN is ``signs[g]`` times gate ``permutation[g]`` of the framework."""
+    """A framework's layout: oneDNN's gate g is ``signs[g]`` times its gate ``permutation[g]``."""
 
     permutation: tuple[int, ...]
     signs: tuple[int, ...]
@@ -30,35 +30,35 @@ class GateLayout:
         return GateLayout(back, tuple(self.signs[g] for g in back))
 
     def split(self, array: Array) -> Array:
-        """Converts (..., G*O) in the framework's gates to (..., G, O) in oneDNN's, a copy."""
+        """Converts (..., G*O) in the framework's layout to (..., G, O) in oneDNN's, as a copy."""
         gates = len(self.permutation)
         if array.shape[-1] % gates:
             raise ShapeError(f"gates: expected a multiple of {gates} columns, got {array.shape}")
         blocks = array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)
-        out = np.empty(blocks.shape, array.dtype)  # np.take would copy a transposed array before
+        out = np.empty(blocks.shape, array.dtype)  # np.take would first copy a transposed array
         for gate, place in enumerate(self.permutation):
             out[..., gate, :] = blocks[..., place, :]
-        if -1 in self.signs:  # not np.negative in place: wrong in NumPy 2.4 for 16 bytes apart
+        if -1 in self.signs:  # np.negative in place is wrong in NumPy 2.4 for strides of 16 bytes
             out *= np.array(self.signs, out.dtype)[:, None]
         return out
 
     def __call__(self, array: Array) -> Array:
-        """Converts (..., G*O) in the framework's gates to (..., G*O) in oneDNN's, a copy."""
+        """Converts (..., G*O) in the framework's layout to (..., G*O) in oneDNN's, as a copy."""
         return self.split(array).reshape(array.shape)
 
 
 def input_layer(weight: Array, layout: GateLayout) -> Array:
-    """Converts a projection (I, G*O) to weights layer, ldigo (L=1, D=1, I, G, O)."""
+    """Converts a projection (I, G*O) to input weights ldigo (L=1, D=1, I, G, O)."""
     return seal(layout.split(weight)[None, None])
 
 
 def input_layer_back(layer: Array, layout: GateLayout) -> Array:
-    """Converts weights layer (1, 1, I, G, O) to the framework's (I, G*O)."""
+    """Converts input weights (1, 1, I, G, O) to the framework's (I, G*O)."""
     return layout.inverse(layer[0, 0].reshape(layer.shape[2], -1))
 
 
 def split_bias(bias: Array | None, layout: GateLayout) -> Array | None:
-    """Converts a bias (G*O) or (1, G*O) to ldgo (1, 1, G, O), a new array."""
+    """Converts a bias (G*O,) or (1, G*O) to ldgo (1, 1, G, O), as a new array."""
     if bias is None:
         return None
     if bias.shape[-1:] != (bias.size,):

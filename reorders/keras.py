@@ -1,8 +1,8 @@
-"""Weights of Keras 2 and 3's SimpleRNN, LSTM and GRU <-> the pivot.
+"""Converts weights of Keras 2 and 3's SimpleRNN, LSTM and GRU to the pivot layout, and back.
 
 Names, layouts and formulas: documentation and source of keras.layers.SimpleRNN, LSTM, GRU and
-Bidirectional. GRU: h = z h' + (1-z) h~; reset_after: the reset gate comes after the
-product, and the bias has two rows.
+Bidirectional. A GRU computes h = z h' + (1-z) h~. With reset_after, the reset gate is applied after
+the product, and the bias has two rows.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ def read(
     activations: tuple[Activation, ...] | None = None,
     merge: Direction = "bidirectional_concat",
 ) -> PivotLayer:
-    """Reads kernel (I, G*O), recurrent_kernel (O, G*O) and bias; stacks have them under 0/, 1/,
-    ..., Bidirectional under forward/ and backward/. `from_cudnn` reads arrays of CuDNNLSTM and
-    CuDNNGRU.
+    """Returns a layer from kernel (I, G*O), recurrent_kernel (O, G*O) and bias.
 
-    ``reset_after``: the option of a GRU; None: the shape of the bias decides, and without a bias it
-    is true, Keras's default. ``function``: the activation of a SimpleRNN. ``activations``: the
-    functions of the cell, unless they are the usual ones. ``merge``: how Bidirectional merges.
-    Raises `ShapeError` naming the array.
+    Names in stacks begin with 0/, 1/, ..., in a Bidirectional with forward/ and backward/.
+    `from_cudnn` reads arrays of CuDNNLSTM and CuDNNGRU.
+
+    ``reset_after``: the option of a GRU. If it is None, the shape of the bias decides; without a
+    bias it is true, Keras's default. ``function``: the activation of a SimpleRNN. ``activations``:
+    the cell's functions, None for the usual ones. ``merge``: how Bidirectional merges. Raises
+    `ShapeError` that names the array.
     """
     arrays = from_cudnn(arrays)
     layers, sides, _ = NAMES.sizes(arrays)
@@ -64,7 +65,7 @@ def read(
 
 
 def is_cudnn(arrays: Arrays, prefix: str = "") -> bool:
-    """Returns whether arrays belong to a CuDNN layer: its bias has a row for each product."""
+    """Returns whether arrays belong to a CuDNN layer, whose bias has a row for each product."""
     recurrent, bias = arrays.get(f"{prefix}recurrent_kernel"), arrays.get(f"{prefix}bias")
     if recurrent is None or bias is None:
         return False
@@ -74,11 +75,12 @@ def is_cudnn(arrays: Arrays, prefix: str = "") -> bool:
 
 
 def from_cudnn(arrays: Arrays) -> Arrays:
-    """Returns arrays of CuDNNLSTM and CuDNNGRU in the layout of LSTM and GRU, others unchanged.
+    """Converts arrays of CuDNNLSTM and CuDNNGRU to the layout of LSTM and GRU; returns others
+    unchanged.
 
-    In a gate's block of kernel (I, O) the memory has the order (O, I), recurrent_kernel's are
-    transposed, and the bias (2*G*O,) has the input's row and then the state's: an LSTM adds them, a
-    GRU has reset_after. Source: _convert_rnn_weights in Keras 2's hdf5_format.py.
+    Each gate's block of kernel (I, O) has the memory order (O, I). The blocks of recurrent_kernel
+    are transposed. The bias (2*G*O,) has the biases of x, then of h: an LSTM adds them, a GRU has
+    reset_after. Source: _convert_rnn_weights in Keras 2's hdf5_format.py.
     """
     result = dict(arrays)
     for name in arrays:

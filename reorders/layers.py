@@ -1,5 +1,5 @@
-"""Converts recurrent layers between frameworks: the features that each framework can express, and
-its names.
+"""Conversion of recurrent layers between frameworks: array names, and the features of each
+layout.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ Arrays = Mapping[str, Array]
 
 
 class PivotLayer(NamedTuple):
-    """A recurrent layer or stack in the pivot layout, with one-layer weights for each layer."""
+    """A recurrent layer or stack in the pivot layout, oneDNN's, with one `RnnWeights` for each
+    layer.
+    """
 
     spec: RnnSpec
     weights: tuple[RnnWeights, ...]
 
     @classmethod
     def of(cls, spec: RnnSpec, weights: RnnWeights | Sequence[RnnWeights]) -> PivotLayer:
-        """Checks the weights. Raises `ShapeError` for weights that do not fit the spec."""
+        """Returns a layer. Raises `ShapeError` for weights that do not fit the spec."""
         return cls(spec, layers_of(spec, weights))
 
 
@@ -46,15 +48,16 @@ SIMPLE = Limits(
     projected=False,
     apart=False,
 )
-"""Stacks that every layout can hold; a framework adds to it."""
+"""The features that every layout supports."""
 
 
 @dataclass(frozen=True)
 class Framework:
-    """The layout of a framework's recurrent layers. ``gates``: for each supported cell, its gates
-    in the framework's order, with oneDNN's letters. ``read(arrays, **options)`` returns a
-    `PivotLayer`, ``arrays_of(layer, **options)`` the arrays by the framework's names. ``limits``:
-    the other features that it supports.
+    """The layout of a framework's recurrent layers.
+
+    ``gates``: for each supported cell, the framework's gate order, in oneDNN's letters.
+    ``read(arrays, **options)`` returns a `PivotLayer`. ``arrays_of(layer, **options)`` returns the
+    arrays by the framework's names. ``limits``: the other features that the layout supports.
     """
 
     name: str
@@ -68,29 +71,27 @@ class Framework:
     limits: Limits = SIMPLE
 
     def check(self, layer: PivotLayer) -> None:
-        """Raises `UnsupportedError` naming the first feature that the framework lacks."""
+        """Raises `UnsupportedError` that names the first feature that the layout lacks."""
         limits = replace(self.limits, who=self.title, cells=tuple(self.gates))
         if reason := why_not(layer.spec, layer.weights, limits):
             raise UnsupportedError(reason)
 
     def write(self, layer: PivotLayer, **options: Any) -> dict[str, Array]:
-        """Returns the arrays of a layer by the framework's names. Raises the same errors as
-        `check`.
-        """
+        """Returns the arrays of a layer by the framework's names. Raises the errors of `check`."""
         self.check(layer)
         return self.arrays_of(layer, **options)
 
 
 def gates_of(*, lstm: str, gru: str) -> dict[Cell, str]:
-    """Returns the gates of a framework with plain RNNs of three functions, LSTM and both kinds of
-    GRU.
-    """
+    """Returns the gate orders of a framework that has plain RNNs, LSTM and both kinds of GRU."""
     plain = dict.fromkeys((Cell.RNN_TANH, Cell.RNN_RELU, Cell.RNN_SIGMOID), "h")
     return {**plain, Cell.LSTM: lstm, Cell.GRU: gru, Cell.LBR_GRU: gru}
 
 
 def gate_layout(cell: Cell, gates: str) -> GateLayout:
-    """Returns the layout of a framework's gates: oneDNN's letters in the framework's order."""
+    """Returns the layout of a framework's gates; ``gates``: oneDNN's letters in the framework's
+    order.
+    """
     order = gates.split()
     return GateLayout(tuple(order.index(g) for g in cell.gates), (1,) * len(order))
 
@@ -115,10 +116,9 @@ def part_views(
     biases: Sequence[Array] = (),
     w_hr: Array | None = None,
 ) -> PartViews:
-    """Returns the weights (G*O, I), (G*O, R), (R, O) and biases (G*O,), none or two, without a
-    copy.
+    """Returns views of the weights (G*O, I), (G*O, R), (R, O) and of no or two biases (G*O,).
 
-    ``order`` lists the framework's position of each gate, in oneDNN's order. Raises `ShapeError`.
+    ``order``: for each of oneDNN's gates, the index of the framework's gate. Raises `ShapeError`.
     """
     units = len(w_hh) // len(order)
     for array in (w_ih, w_hh, *biases):
@@ -136,9 +136,9 @@ def part_views(
 
 
 def rows(layout: GateLayout, of_x: Array, of_h: Array | None, cell: Cell) -> Array:
-    """Converts the biases (G*O,) of the input and of the state to (G', O).
+    """Converts the biases (G*O,) of x and of h to (G', O).
 
-    The two biases are summed, except in an LBR cell's candidate: its state bias is inside r*(...).
+    They are summed, except those of an LBR cell's candidate, whose bias of h is inside r*(...).
     """
     if of_h is not None and of_x.shape != of_h.shape:
         shapes = f"{of_x.shape} and {of_h.shape}"
@@ -151,9 +151,7 @@ def rows(layout: GateLayout, of_x: Array, of_h: Array | None, cell: Cell) -> Arr
 
 
 def rows_back(bias: Array, layout: GateLayout, gates: int) -> tuple[Array, Array]:
-    """Returns (G', O) -> biases (G*O,) of the input and of the state; a sum becomes the input's
-    bias.
-    """
+    """Converts (G', O) to the biases (G*O,) of x and of h; a summed bias becomes the bias of x."""
     of_h = np.zeros_like(bias[:gates])
     if len(bias) > gates:
         of_h[-1] = bias[-1]
@@ -166,7 +164,7 @@ def layer_of(
     direction: Direction | None = None,
     activations: tuple[Activation, ...] | None = None,
 ) -> PivotLayer:
-    """Returns a `PivotLayer` with these one-layer weights and their sizes."""
+    """Returns a layer or stack of these weights, whose spec has their sizes."""
     if not layers:
         raise ShapeError("arrays: expected recurrent weights, got none")
     first = layers[0]
@@ -186,14 +184,14 @@ def layer_of(
 
 
 def prefixes_of(arrays: Arrays) -> list[str]:
-    """Returns the prefix of the names of each layer: 0/, 1/, ... of a stack, else ""."""
+    """Returns the prefixes of array names: 0/, 1/, ... for the layers of a stack, or only ""."""
     count = len({name.split("/")[0] for name in arrays if "/" in name})
     return [f"{layer}/" for layer in range(count)] or [""]
 
 
 def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
-    """Returns the array of a name, which must have this number of axes. Raises `ShapeError` that
-    lists the names of all arrays.
+    """Returns the array of this name. Raises `ShapeError` if it is missing or does not have
+    ``axes`` axes.
     """
     if name not in arrays:
         got = ", ".join(sorted(arrays)) or "none"
@@ -205,19 +203,20 @@ def need(arrays: Arrays, name: str, axes: int | None = None) -> Array:
 
 
 def check_all_read(arrays: Arrays, read: Sequence[str] | set[str]) -> None:
-    """Raises `ShapeError` for arrays that were not read."""
+    """Raises `ShapeError` if there are arrays whose names are not in ``read``."""
     if unknown := sorted(set(arrays) - set(read)):
         raise ShapeError(f"arrays: expected only arrays of this layout, got {', '.join(unknown)}")
 
 
 @dataclass(frozen=True)
 class NamedArrays:
-    """The names of the arrays of each layer and direction: `read` and `write` follow from them.
+    """The names of the arrays of each layer and direction, from which `read` and `write` are
+    derived.
 
-    ``place(name, layer, direction, layers, directions)``: the name of an array in a stack.
-    ``matrices``: of the input (G*O, I) and of the state (G*O, R), or (I, G*O) and (R, G*O) unless
-    ``turned``. ``biases``: of the input and of the state, (G*O,) each; or one of both, (G*O,), and
-    (2, G*O) for LBR cells. ``projection``: (R, O).
+    ``place(name, layer, direction, layers, directions)`` returns the name of an array in a stack.
+    ``matrices``: the names for x (G*O, I) and h (G*O, R); unless ``turned``, the shapes are
+    transposed. ``biases``: the names for x and h, (G*O,) each; or one name of a summed bias (G*O,),
+    which is (2, G*O) for LBR cells. ``projection``: the name of (R, O).
     """
 
     gates: Mapping[Cell, str]
@@ -228,7 +227,7 @@ class NamedArrays:
     turned: bool = True
 
     def sizes(self, arrays: Arrays) -> tuple[int, int, int]:
-        """Returns the layers, directions and gates of a stack. Raises `ShapeError`."""
+        """Returns the numbers of layers, directions and gates of a stack. Raises `ShapeError`."""
         state = self.matrices[1]
         deep = any(self.place(state, 1, 0, 2, sides) in arrays for sides in (1, 2))
         sides = 1 + any(self.place(state, 0, 1, layers, 2) in arrays for layers in (1, 2))
@@ -245,9 +244,9 @@ class NamedArrays:
     def read_stack(
         self, arrays: Arrays, *, linear_before_reset: bool, function: str, **of_layer: Any
     ) -> PivotLayer:
-        """Returns a stack by the sizes of its arrays. Raises `ShapeError` or `UnsupportedError`.
+        """Returns a stack with the sizes of its arrays. Raises `ShapeError` or `UnsupportedError`.
 
-        ``linear_before_reset``: the option of a GRU; ``function``: the activation of a plain cell;
+        ``linear_before_reset``: the option of a GRU. ``function``: the activation of a plain RNN.
         ``of_layer``: see `layer_of`.
         """
         layers, sides, gates = self.sizes(arrays)
@@ -271,7 +270,7 @@ class NamedArrays:
         ]
 
     def views(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> list[PartViews]:
-        """Returns the weights of each layer as views of the arrays, without a copy."""
+        """Returns the weights of each layer and direction as views of the arrays."""
         order = gate_layout(cell, self.gates[cell]).permutation
         return [
             part_views(cell, order, w.T, u.T, biases, None if hr is None else hr.T)
@@ -279,7 +278,9 @@ class NamedArrays:
         ]
 
     def _parts(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> Iterator[Any]:
-        """Yields (I, G*O), (R, G*O), biases of input and state or (), (O, R) or None."""
+        """Yields (I, G*O), (R, G*O), the biases of x and h or (), (O, R) or None of each part of a
+        stack.
+        """
         kinds, seen = [*filter(None, (*self.matrices, *self.biases, self.projection))], set[str]()
         for at in np.ndindex(layers, sides):
             names = {name: self.place(name, *at, layers, sides) for name in kinds}
@@ -301,7 +302,7 @@ class NamedArrays:
         check_all_read(arrays, seen)
 
     def write(self, layer: PivotLayer) -> dict[str, Array]:
-        """Returns the arrays of a layer; sums of biases become biases of the input."""
+        """Returns the arrays of a layer; a summed bias becomes the bias of x."""
         spec, out = layer.spec, dict[str, Array]()
         layout = gate_layout(spec.cell, self.gates[spec.cell])
         for k, d in np.ndindex(spec.layers, spec.directions):

@@ -1,6 +1,4 @@
-"""The layout of recurrent layers of each framework, by name, and the table of layouts in the
-documentation.
-"""
+"""The layouts of recurrent layers by name, and a table of them for the documentation."""
 
 from __future__ import annotations
 
@@ -27,7 +25,9 @@ from onernn.reorders.layers import (
 
 
 def _read_paddle_gru(arrays: Arrays, *, origin_mode: bool = False) -> PivotLayer:
-    """Reads ``fusion_gru``: WeightX (I, 3*O), WeightH in two blocks, Bias (1, 3*O) or none."""
+    """Returns a layer from ``fusion_gru``'s WeightX (I, 3*O), WeightH in two blocks, and Bias (1,
+    3*O) or none.
+    """
     layout, _ = paddle.gru_layout(origin_mode=origin_mode, gate_activation="sigmoid")
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
     x, h = (need(arrays, name, 2) for name in ("WeightX", "WeightH"))
@@ -47,7 +47,9 @@ def _write_paddle_gru(layer: PivotLayer, *, origin_mode: bool = False) -> dict[s
 
 
 def _read_paddle_lstm(arrays: Arrays) -> PivotLayer:
-    """Reads ``fusion_lstm``: WeightX (I, 4*O), WeightH (O, 4*O), Bias (1, 4*O) or (1, 7*O)."""
+    """Returns a layer from ``fusion_lstm``'s WeightX (I, 4*O), WeightH (O, 4*O), Bias (1, 4*O) or
+    (1, 7*O).
+    """
     check_all_read(arrays, {"WeightX", "WeightH", "Bias"})
     state, bias = need(arrays, "WeightH", 2), need(arrays, "Bias", 2)
     x, h = (input_layer(each, paddle.LSTM) for each in (need(arrays, "WeightX", 2), state))
@@ -69,7 +71,9 @@ def _write_paddle_lstm(layer: PivotLayer) -> dict[str, Array]:
 
 
 def _read_mxnet_gluon(named: Arrays, *, function: str = "tanh") -> PivotLayer:
-    """Reads gluon's l0_i2h_weight, l0_h2h_weight, l0_i2h_bias, ..., r0_... and l1_...."""
+    """Returns a stack from gluon's l0_i2h_weight, l0_h2h_weight, l0_i2h_bias, ..., r0_... and
+    l1_....
+    """
     return mxnet.NAMES.read_stack(named, linear_before_reset=True, function=function)
 
 
@@ -82,7 +86,9 @@ def _read_mxnet(
     directions: int = 1,
     projection: int | None = None,
 ) -> PivotLayer:
-    """Reads the vector ``parameters`` of the operator RNN; the others are its attributes."""
+    """Returns a stack from the vector ``parameters`` of the operator RNN, and the operator's
+    attributes.
+    """
     if mode not in mxnet.CELLS:
         raise UnsupportedError(f"mode {mode!r}: expected one of {', '.join(mxnet.CELLS)}")
     check_all_read(arrays, {"parameters"})
@@ -99,7 +105,7 @@ def _write_mxnet(layer: PivotLayer) -> dict[str, Array]:
 
 
 def _read_mxnet_gates(gates: Arrays, *, function: str = "tanh") -> PivotLayer:
-    """Reads the legacy cells' arrays l0_i2h_i_weight, ..., one for each gate."""
+    """Returns a stack from the legacy cells' arrays l0_i2h_i_weight, ..., one for each gate."""
     letters = {name.split("_")[2] for name in gates if name.count("_") == 3}
     mode = {"f": "lstm", "z": "gru"}.get(min(letters & {"f", "z"}, default=""), f"rnn_{function}")
     return _read_mxnet_gluon(mxnet.join_gates(gates, mode), function=function)
@@ -177,11 +183,11 @@ _ALL: Sequence[Framework] = (
     ),
 )
 FRAMEWORKS: Mapping[str, Framework] = {each.name: each for each in _ALL}
-"""Every layout by the name that `convert_weights` takes."""
+"""All layouts, by the names that `convert_weights` accepts."""
 
 
 def framework(name: str) -> Framework:
-    """Returns the framework of this name. Raises `UnsupportedError` that lists all names."""
+    """Returns the layout of this name. Raises `UnsupportedError` that lists all names."""
     if name not in FRAMEWORKS:
         hint = did_you_mean(name, FRAMEWORKS)
         raise UnsupportedError(f"layout {name!r}: expected one of {', '.join(FRAMEWORKS)}{hint}")
@@ -189,7 +195,7 @@ def framework(name: str) -> Framework:
 
 
 def table() -> str:
-    """Returns the layouts as a table in Markdown, made from the records that the functions use."""
+    """Returns all layouts as a table in Markdown."""
     lines = [
         "| layout | matrices | biases | LSTM | GRU, reset before | GRU, reset behind | signs |"
     ]

@@ -1,4 +1,4 @@
-"""LoD tensors <-> the sorted packed layout."""
+"""Converts LoD tensors to the sorted packed layout, and back."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from onernn.ir.records import cached_property, dataclass
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """The position of each step in the sorted packed layout: no padding, time-major.
+    """The position of each step in the sorted packed layout, which has no padding.
 
-    Sequences are sorted by length, longest first (``order``, (N,)). All first steps come first,
-    then all second steps, and so on. At step t the first ``batch_sizes[t]`` sequences are still
-    running, so that steps of equal batch size are a dense (T, N, C) tensor.
+    Sequences are sorted by length, longest first; ``order`` (N,) has their original indices. The
+    layout has the first steps of all sequences, then all second steps, and so on. Step t exists in
+    the first ``batch_sizes[t]`` sequences, so steps of equal batch size form a dense (T, N, C)
+    tensor.
     """
 
-    lengths: Int64  # (N,), sorted
+    lengths: Int64  # (N,), in sorted order
     order: Int64  # (N,)
     batch_sizes: Int64  # (T,)
-    rows: Int64  # (W,), the step at each packed row
+    rows: Int64  # (W,), the caller's row of each packed row
 
     @classmethod
     def of(cls, offsets: Int64) -> Packing:
-        """Returns the packing of the last level of a LoD; kept for the batch shapes seen last."""
+        """Returns the packing of the last level of a LoD; the last 64 packings are cached."""
         return _packing(offsets.tobytes())
 
     @classmethod
     def of_sorted(cls, order: Int64, lengths: Int64, starts: Int64) -> Packing:
-        """Returns the packing of sorted sequences of these lengths and starts."""
+        """Returns the packing of sorted sequences with these lengths and first rows."""
         steps = np.arange(lengths[0] if len(lengths) else 0)
         batch_sizes = np.searchsorted(-lengths, -steps, side="left")
         time = np.repeat(steps, batch_sizes)
@@ -40,9 +41,9 @@ class Packing:
         return cls(*map(frozen, (lengths, order, batch_sizes, starts[sentence] + time)))
 
     def parts(self, count: int) -> tuple[Packing, ...]:
-        """Divides the batch, sequence by sequence, into batches of nearly equal work.
+        """Divides the sequences of the batch into batches of nearly equal work.
 
-        ``rows`` and ``order`` of each part still refer to the whole batch.
+        ``rows`` and ``order`` of each part refer to the whole batch.
         """
         if count not in self._parts:
             starts = np.zeros_like(self.order)
@@ -59,36 +60,38 @@ class Packing:
 
     @classmethod
     def rectangle(cls, time: int, batch: int) -> Packing:
-        """Returns the packing of N sequences of T steps, with rows in the order of (T, N, ...)."""
+        """Returns the packing of N sequences of T steps, whose packed rows are those of a (T, N, C)
+        array.
+        """
         return cls.of(np.arange(batch + 1, dtype=np.int64) * time)
 
     @cached_property
     def step_offsets(self) -> Int64:
-        """(T+1,): the packed row at which each step starts."""
+        """(T+1,): the first packed row of each step, and the number of rows."""
         return frozen(offsets_of(self.batch_sizes))
 
     @cached_property
     def words(self) -> Int64:
-        """The packed row of each step (W,): the inverse of ``rows``."""
+        """(W,): the packed row of each row, the inverse of ``rows``."""
         return frozen(_inverse(self.rows))
 
     @cached_property
     def unsort(self) -> Int64:
-        """The sorted position of each of the caller's sequences (N,): the inverse of ``order``."""
+        """(N,): the sorted position of each of the caller's sequences, the inverse of ``order``."""
         return frozen(_inverse(self.order))
 
     @cached_property
     def last(self) -> Int64:
-        """The packed row of the last step of each sorted sequence that has steps."""
+        """The packed row of the last step of each sequence that has steps, in sorted order."""
         running = self.lengths[self.lengths > 0]
         return frozen(self.step_offsets[running - 1] + np.arange(len(running)))
 
     def pack(self, words: Array) -> Array:
-        """Converts (W, ...) from the caller's order to sorted packed."""
+        """Converts (W, ...) from the caller's order to the sorted packed layout."""
         return np.take(words, self.rows, axis=0)
 
     def unpack(self, packed: Array) -> Array:
-        """Converts (W, ...) from sorted packed to the caller's order."""
+        """Converts (W, ...) from the sorted packed layout to the caller's order."""
         return np.take(packed, self.words, axis=0)
 
 

@@ -1,7 +1,7 @@
-"""MXNet's recurrent parameters <-> the pivot.
+"""Converts the weights of MXNet's recurrent operators to the pivot layout, and back.
 
-Layout and formulas: documentation of MXNet's operator ``RNN`` (src/operator/rnn.cc); gluon's and
-the legacy cells' names: python/mxnet/gluon/rnn and python/mxnet/rnn of 1.9.1.
+Layout and formulas: documentation of MXNet's operator ``RNN`` (src/operator/rnn.cc). Names in gluon
+and the legacy cells: python/mxnet/gluon/rnn and python/mxnet/rnn of 1.9.1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODES = {cell: mode for mode, cell in CELLS.items()}
 GATES = {
     **dict.fromkeys((Cell.RNN_RELU, Cell.RNN_TANH), "h"),
     Cell.LSTM: "i f c o",
-    Cell.LBR_GRU: "r u o",  # z keeps the old state, as oneDNN's u does
+    Cell.LBR_GRU: "r u o",  # z multiplies the old state, as oneDNN's u does
 }
 NAMES = NamedArrays(
     GATES,
@@ -41,12 +41,12 @@ NAMES = NamedArrays(
 )
 
 LEGACY_GATES = {"lstm": ("i", "f", "c", "o"), "gru": ("r", "z", "o")}
-"""The legacy cells' names of gates, in the order of the joined arrays."""
+"""The legacy cells' letters of gates, in the order of gluon's arrays."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The attributes of an RNN operator that describe its parameters."""
+    """The attributes of an RNN operator that determine its parameters."""
 
     mode: str
     hidden: int
@@ -63,11 +63,11 @@ class Stack:
         return self.hidden if self.projection is None else self.projection
 
     def elements(self, input_size: int) -> int:
-        """Returns the number of elements of the parameter vector."""
+        """Returns the length of the parameter vector."""
         return sum(prod(shape) for _, shape in parts(self, input_size))
 
     def input_size(self, elements: int) -> int:
-        """Returns I by the length of the parameter vector. Raises `ShapeError` if no I fits."""
+        """Returns I for the length of a parameter vector. Raises `ShapeError` if no I fits."""
         column = self.directions * self.gates * self.hidden
         rest = elements - self.elements(0)
         if rest < column or rest % column:
@@ -95,7 +95,7 @@ def _places(stack: Stack) -> Iterator[tuple[int, str]]:
 
 
 def parts(stack: Stack, input_size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields the name and the shape of each part of the vector, in order: all weights, then all
+    """Yields the name and the shape of each part of the parameter vector: all weights, then all
     biases.
     """
     rows, width = stack.gates * stack.hidden, stack.recurrent
@@ -124,26 +124,29 @@ def split(flat: Array, stack: Stack) -> dict[str, Array]:
 
 
 def join(named: Mapping[str, Array], stack: Stack) -> Array:
-    """Returns the parameter vector of parts that have gluon's names."""
+    """Returns the parameter vector that consists of parts with gluon's names."""
     return np.concatenate([named[name].reshape(-1) for name in part_names(stack)])
 
 
 def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
-    """Converts parts by gluon's names to one-layer weights of the pivot.
+    """Converts arrays with gluon's names to one `RnnWeights` for each layer.
 
-    i2h_weight (G*O, I) and h2h_weight (G*O, R) -> ldigo; h2r_weight (R, O) -> ldio; the biases
-    (G*O,) are summed, but a GRU's h2h_bias of n is inside r*(...): it is the row u'.
+    i2h_weight (G*O, I) and h2h_weight (G*O, R) become ldigo, h2r_weight (R, O) becomes ldio. The
+    biases (G*O,) are summed, except a GRU's h2h_bias of the candidate n, which is inside r*(...):
+    it is the row u'.
     """
     return tuple(NAMES.read(named, CELLS[stack.mode], stack.layers, stack.directions))
 
 
 def views(named: Mapping[str, Array], stack: Stack) -> list[PartViews]:
-    """Returns views of parts by gluon's names, see `weights`, without a copy."""
+    """Returns the arrays that `weights` reads as views, without a copy."""
     return NAMES.views(named, CELLS[stack.mode], stack.layers, stack.directions)
 
 
 def weights_back(spec: RnnSpec, layers: Sequence[RnnWeights]) -> dict[str, Array]:
-    """Converts one-layer weights to parts by gluon's names; summed biases are i2h's."""
+    """Converts one `RnnWeights` for each layer to arrays with gluon's names; summed biases become
+    i2h's.
+    """
     return NAMES.write(PivotLayer(spec, tuple(_with_bias(spec, one) for one in layers)))
 
 
@@ -153,13 +156,15 @@ def _with_bias(spec: RnnSpec, one: RnnWeights) -> RnnWeights:
 
 
 def stack_of(spec: RnnSpec) -> Stack:
-    """Returns the attributes of the RNN operator that runs this specification."""
+    """Returns the attributes of the RNN operator for this spec."""
     mode = MODES[spec.cell]
     return Stack(mode, spec.hidden_size, spec.layers, spec.directions, spec.projection_size)
 
 
 def split_gates(named: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
-    """Splits parts by gluon's names to the legacy cells' array per gate, ``l0_i2h_i_weight``."""
+    """Splits arrays with gluon's names into the legacy cells' arrays per gate,
+    ``l0_i2h_i_weight``.
+    """
     letters = LEGACY_GATES.get(stack.mode)
     if letters is None:
         return dict(named)
@@ -174,7 +179,10 @@ def split_gates(named: Mapping[str, Array], stack: Stack) -> dict[str, Array]:
 
 
 def join_gates(gates: Mapping[str, Array], mode: str) -> dict[str, Array]:
-    """Returns the inverse of `split_gates`. Raises `ShapeError` naming an array."""
+    """Joins the legacy cells' arrays per gate, the inverse of `split_gates`.
+
+    Raises `ShapeError` that names an array.
+    """
     if mode not in LEGACY_GATES:
         return dict(gates)
     axes, read, joined = {"weight": 2, "bias": 1}, set[str](), dict[str, Array]()

@@ -1,6 +1,6 @@
-"""oneDNN's own layouts of weights <-> the pivot, which is oneDNN's first layout.
+"""Converts oneDNN's own layouts of weights to the pivot layout, and back.
 
-``ldigo`` (L, D, I, G, O) is the canonical one, ``ldgoi`` (L, D, G, O, I) its transposition; see
+``ldigo`` (L, D, I, G, O) is the pivot layout. ``ldgoi`` (L, D, G, O, I) is its transposition. See
 oneDNN's documentation of memory format tags.
 """
 
@@ -37,12 +37,12 @@ _NAMES = {
 
 
 def ldgoi(ldigo: Array) -> Array:
-    """Returns (L, D, I, G, O) -> (L, D, G, O, I)."""
+    """Converts (L, D, I, G, O) to (L, D, G, O, I)."""
     return np.ascontiguousarray(ldigo.transpose(0, 1, 3, 4, 2))
 
 
 def ldgoi_back(transposed: Array) -> Array:
-    """Returns (L, D, G, O, I) -> (L, D, I, G, O)."""
+    """Converts (L, D, G, O, I) to (L, D, I, G, O)."""
     return np.ascontiguousarray(transposed.transpose(0, 1, 4, 2, 3))
 
 
@@ -54,12 +54,12 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., PivotLayer]:
         direction: Direction | None = None,
         activations: tuple[Activation, ...] | None = None,
     ) -> PivotLayer:
-        """Returns a layer from weights_layer, weights_iter, bias ldgo, weights_peephole ldgo and
-        weights_projection ldio; if the layers of a stack differ in their inputs, their arrays are
-        under 0/, 1/, ... with L = 1.
+        """Returns a layer from weights_layer, weights_iter, bias (ldgo), weights_peephole (ldgo)
+        and weights_projection (ldio).
 
-        ``cell`` is a `Cell` or its value, "lbr_gru": it does not follow from shapes. Raises
-        `ShapeError`.
+        If the layers of a stack have different input sizes, the names of their arrays begin with
+        0/, 1/, ..., and L is 1. ``cell``: a `Cell` or its value, such as "lbr_gru", because shapes
+        do not determine it. Raises `ShapeError`.
         """
         prefixes = prefixes_of(arrays)
         check_all_read(arrays, {prefix + name for prefix in prefixes for name in _NAMES.values()})
@@ -77,7 +77,6 @@ def _reader(back: Callable[[Array], Array]) -> Callable[..., PivotLayer]:
 
 def _writer(form: Callable[[Array], Array]) -> Callable[[PivotLayer], dict[str, Array]]:
     def write(layer: PivotLayer) -> dict[str, Array]:
-        """Returns the arrays by oneDNN's names of arguments."""
         groups = [list(layer.weights)]
         if len({w.layer.shape for w in layer.weights if w.layer is not None}) > 1:
             groups = [[weights] for weights in layer.weights]

@@ -1,6 +1,6 @@
-"""ONNX's recurrent parameters <-> the pivot.
+"""Converts the weights of ONNX's recurrent operators to the pivot layout, and back.
 
-Layouts: ONNX operator specification, RNN, GRU, LSTM. W (D, G*O, I) is ldgoi, R (D, G*O, O) too.
+Layouts: ONNX operator specification, RNN, GRU, LSTM. W (D, G*O, I) and R (D, G*O, O) are ldgoi.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ from onernn.reorders.layers import (
 
 PEEPHOLES = GateLayout((0, 2, 1), (1, 1, 1))  # i, o, f
 GATES = gates_of(lstm="i o f c", gru="u r o")
-"""GRU's z, r, h by oneDNN's letters: h = (1-z) h~ + z h', as oneDNN has it."""
+"""ONNX's gate orders; its z, r, h are oneDNN's u, r, o, with the same formula h = (1-z) h~ + z
+h'.
+"""
 
 
 def gate_layout(cell: Cell) -> GateLayout:
-    """Returns the layout that leads from ONNX's gates to oneDNN's."""
+    """Returns the layout of ONNX's gates."""
     return layers.gate_layout(cell, GATES[cell])
 
 
 def matrix(name: str, array: Array, cell: Cell) -> Array:
-    """Converts W (D, G*O, I) or R (D, G*O, O) to weights layer or iter, ldigo (1, D, I, G, O)."""
+    """Converts W (D, G*O, I) or R (D, G*O, O) to weights of x or h, ldigo (1, D, I, G, O)."""
     if array.ndim != 3:
         raise ShapeError(f"{name}: expected (D, G*O, I), got {array.shape}")
     return seal(gate_layout(cell).split(array.swapaxes(1, 2))[None])
@@ -54,9 +56,9 @@ def matrix_back(ldigo: Array, cell: Cell) -> Array:
 
 
 def bias(b: Array, cell: Cell) -> Array:
-    """Converts B (D, 2*G*O), W's biases then R's, to ldgo (1, D, G', O).
+    """Converts B (D, 2*G*O), the biases of W and then of R, to ldgo (1, D, G', O).
 
-    The two biases are summed, except the candidate bias of R in LBR cells, which is inside r*(...).
+    They are summed, except R's bias of an LBR cell's candidate, which is inside r*(...).
     """
     if b.ndim != 2 or b.shape[1] % (2 * len(cell.gates)):
         raise ShapeError(f"B: expected (D, {2 * len(cell.gates)}*O), got {b.shape}")
@@ -65,13 +67,15 @@ def bias(b: Array, cell: Cell) -> Array:
 
 
 def bias_back(ldgo: Array, cell: Cell) -> Array:
-    """Converts ldgo (1, D, G', O) to B (D, 2*G*O); R's biases are zero, except in LBR cells."""
+    """Converts ldgo (1, D, G', O) to B (D, 2*G*O); R's biases are zero, except an LBR cell's
+    candidate.
+    """
     gates, layout = len(cell.gates), gate_layout(cell)
     return np.stack([np.concatenate(layers.rows_back(each, layout, gates)) for each in ldgo[0]])
 
 
 def peephole(p: Array) -> Array:
-    """Converts P (D, 3*O), gates i, o, f, to ldgo (1, D, 3, O), gates i, f, o."""
+    """Converts P (D, 3*O) of gates i, o, f to ldgo (1, D, 3, O) of gates i, f, o."""
     if p.ndim != 2:
         raise ShapeError(f"P: expected (D, 3*O), got {p.shape}")
     return PEEPHOLES.split(p)[None]
@@ -96,7 +100,7 @@ def weights(w: Array, r: Array, b: Array | None, p: Array | None, cell: Cell) ->
 
 
 def couple(weights: RnnWeights) -> RnnWeights:
-    """Returns the weights of an LSTM whose forget gate is 1 - i, the sigmoid of the negated sums of
+    """Returns the weights with the negated weights of i for the forget gate, which is then 1 -
     i.
     """
     turned: Any = {
@@ -115,9 +119,10 @@ def read(
     function: str = "tanh",
     activations: tuple[Activation, ...] | None = None,
 ) -> PivotLayer:
-    """Returns a layer from an operator's W, R, B and P; stacks have them under 0/, 1/, ....
+    """Returns a layer from an operator's W, R, B and P; in stacks, their names begin with 0/, 1/,
+    ....
 
-    The other arguments are the operator's attributes; ``function``: the activation of an RNN.
+    The other arguments are the operator's attributes. ``function``: the activation of an RNN.
     Raises `ShapeError`.
     """
     prefixes = prefixes_of(arrays)
@@ -133,7 +138,7 @@ def read(
 
 
 def write(layer: PivotLayer) -> dict[str, Array]:
-    """Returns W, R, B and P of an operator, or of several under 0/, 1/, ...."""
+    """Returns W, R, B and P of an operator, or of several operators with names 0/W, 1/W, ...."""
     cell, out = layer.spec.cell, {}
     for k, weights in enumerate(layer.weights):
         prefix = f"{k}/" if layer.spec.layers > 1 else ""

@@ -1,7 +1,7 @@
-"""Paddle's recurrent parameters <-> the pivot.
+"""Converts the weights of Paddle's recurrent operators to the pivot layout, and back.
 
-Layouts and formulas follow the documentation of Paddle's operators ``gru``, ``fusion_gru``,
-``lstm`` and ``rnn``.
+Layouts and formulas: documentation of Paddle's operators ``gru``, ``fusion_gru``, ``lstm`` and
+``rnn``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ Layers = tuple[RnnWeights, ...]
 
 
 def gru_layout(*, origin_mode: bool, gate_activation: str) -> tuple[GateLayout, Update]:
-    """Returns the layout of Paddle's gates u, r, c, and the meaning of the update gate in oneDNN.
+    """Returns the layout of Paddle's gates u, r, c, and the `Update` for oneDNN's formula.
 
-    With origin_mode False Paddle computes h = (1-u) h' + u c. Under a sigmoid, negating the gate's
-    argument turns u into 1-u, so the layout negates it; under any other function the update is
-    "replace".
+    With origin_mode False, Paddle computes h = (1-u) h' + u c. For a sigmoid, the layout negates
+    u's sum, which turns u into 1-u. For any other function the update is "replace".
     """
     flip = not origin_mode and gate_activation == "sigmoid"
     layout = GateLayout((0, 1, 2), (-1 if flip else 1, 1, 1))
@@ -34,10 +33,10 @@ def gru_layout(*, origin_mode: bool, gate_activation: str) -> tuple[GateLayout, 
 
 
 def weight_h(flat: Array, layout: GateLayout) -> Array:
-    """Converts Paddle ``WeightH`` (O, 3*O) to weights iter, ldigo (L=1, D=1, O, G=3, O).
+    """Converts Paddle's ``WeightH`` (O, 3*O) to weights of h, ldigo (L=1, D=1, O, G=3, O).
 
-    Memory holds two blocks back to back, (O, 2*O) for update|reset and (O, O) for the candidate;
-    the shape (O, 3*O) is only declared.
+    Its memory has two consecutive blocks: (O, 2*O) for update and reset gate, (O, O) for the
+    candidate.
     """
     hidden = flat.shape[0]
     if flat.ndim != 2 or flat.shape[1] != 3 * hidden:
@@ -52,14 +51,14 @@ def gru_weights(
 ) -> RnnWeights:
     """Converts ``WeightH`` (O, 3*O), ``Bias`` (1, 3*O) and ``WeightX`` (I, 3*O) to weights.
 
-    Without ``projection`` the input is already projected.
+    Without ``projection``, x is projected already.
     """
     layer = None if projection is None else input_layer(projection, layout)
     return RnnWeights(layer, weight_h(flat, layout), split_bias(bias, layout))
 
 
 def weight_h_back(weights_iter: Array, layout: GateLayout) -> Array:
-    """Converts weights iter (1, 1, O, 3, O) to ``WeightH`` (O, 3*O), two blocks in memory."""
+    """Converts weights of h (1, 1, O, 3, O) to ``WeightH`` (O, 3*O), with two blocks in memory."""
     hidden = weights_iter.shape[2]
     rows = layout.inverse(weights_iter.reshape(hidden, 3 * hidden))
     gates, candidate = np.split(rows, [2 * hidden], axis=1)
@@ -68,13 +67,13 @@ def weight_h_back(weights_iter: Array, layout: GateLayout) -> Array:
 
 LSTM_GATES = "c i f o"
 LSTM = gate_layout(Cell.LSTM, LSTM_GATES)
-"""The gates of ``lstm`` and ``fusion_lstm``."""
+"""The layout of the gates of ``lstm`` and ``fusion_lstm``."""
 
 
 def lstm_bias(bias: Array, *, peephole: bool) -> tuple[Array, Array | None]:
     """Converts ``Bias`` (1, 4*O) or (1, 7*O) to bias (1, 1, 4, O) and peephole (1, 1, 3, O).
 
-    After the biases come w_ic, w_fc, w_oc: gates i, f, o, the same order as in oneDNN.
+    After the biases come w_ic, w_fc, w_oc, the peephole weights of gates i, f, o in oneDNN's order.
     """
     flat, gates = bias.reshape(-1), 7 if peephole else 4
     hidden = flat.size // gates
@@ -96,15 +95,15 @@ RNN_CELLS = {
     "RNN_TANH": (Cell.RNN_TANH, GateLayout((0,), (1,))),
     "RNN_RELU": (Cell.RNN_RELU, GateLayout((0,), (1,))),
 }
-"""Modes of the operator ``rnn``: the cell, and its gates in oneDNN's order."""
+"""The cell and the gate layout of each mode of the operator ``rnn``."""
 
 
 def rnn_weights(arrays: Sequence[Array], mode: str, layers: int, directions: int) -> Layers:
-    """Converts ``WeightList`` of the operator ``rnn`` to one-layer weights for each layer.
+    """Converts ``WeightList`` of the operator ``rnn`` to one `RnnWeights` for each layer.
 
-    The list holds (w_ih (G*O, I), w_hh (G*O, O)) of each layer and direction, forward first, then
-    (b_ih, b_hh), (G*O,) each, of each in the same order: PyTorch's arrays. Both biases are added;
-    in a GRU's candidate b_hh is inside r*(...) and stays apart, as oneDNN's fourth row.
+    The list has PyTorch's arrays: w_ih (G*O, I) and w_hh (G*O, O) of each layer and direction,
+    forward first, then b_ih and b_hh (G*O,) in the same order. The two biases are added, except a
+    GRU candidate's b_hh, which is inside r*(...): it is oneDNN's fourth row.
     """
     parts = layers * directions
     if len(arrays) not in (2 * parts, 4 * parts):
@@ -117,9 +116,9 @@ def rnn_weights(arrays: Sequence[Array], mode: str, layers: int, directions: int
 
 
 def rnn_weights_back(weights: Sequence[RnnWeights], mode: str) -> list[Array]:
-    """Converts one-layer weights for each layer to ``WeightList``.
+    """Converts one `RnnWeights` for each layer to ``WeightList``.
 
-    Sums of biases go into b_ih; b_hh is zero except for a GRU's candidate.
+    Summed biases become b_ih; b_hh is zero except for a GRU's candidate.
     """
     if any(each.layer is None for each in weights):
         raise ShapeError("WeightList: expected input weights w_ih, got an already projected input")

@@ -1,7 +1,7 @@
-"""PyTorch's state dicts of RNN, LSTM and GRU <-> the pivot.
+"""Converts state dicts of PyTorch's RNN, LSTM and GRU to the pivot layout, and back.
 
-Names, layouts and formulas follow the documentation of torch.nn.RNN, LSTM and GRU. PyTorch's GRU
-multiplies with the reset gate after the matrix product, which is oneDNN's LBR_GRU.
+Names, layouts and formulas: documentation of torch.nn.RNN, LSTM and GRU. PyTorch's GRU applies the
+reset gate after the matrix product, as oneDNN's LBR_GRU does.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ NAMES = NamedArrays(
 
 
 def read(state: Arrays, *, nonlinearity: str = "tanh") -> PivotLayer:
-    """Reads weight_ih_l0 (G*O, I), weight_hh_l0 (G*O, R), bias_ih_l0, bias_hh_l0 (G*O,),
-    weight_hr_l0 (R, O), then _l0_reverse, _l1, ...; the names of a Cell have no suffix.
+    """Returns a layer from weight_ih_l0 (G*O, I), weight_hh_l0 (G*O, R), bias_ih_l0 and bias_hh_l0
+    (G*O,), weight_hr_l0 (R, O), then _l0_reverse, _l1, ....
 
-    ``nonlinearity``: the option of torch.nn.RNN. Raises `ShapeError` naming the array.
+    The names of a Cell have no suffix. ``nonlinearity``: the option of torch.nn.RNN. Raises
+    `ShapeError` that names the array.
     """
     if "weight_ih" in state:  # torch.nn.LSTMCell and other cells
         state = {f"{name}_l0": array for name, array in state.items()}

@@ -1,4 +1,4 @@
-"""OpenVINO: it runs its own models as a reference; onernn does not read them."""
+"""OpenVINO runs its own models as a reference; onernn reads only their inputs and outputs."""
 
 from __future__ import annotations
 

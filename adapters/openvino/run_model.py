@@ -1,6 +1,4 @@
-"""Runs a model in OpenVINO itself, on the CPU: its .xml, an .onnx, or any other file that OpenVINO
-reads.
-"""
+"""Runs a model in OpenVINO on the CPU: an .xml, an .onnx, or any other file that OpenVINO reads."""
 
 from __future__ import annotations
 
@@ -22,11 +20,10 @@ _ADVICE = (
 
 
 def read_signature(path: StrPath, *, rules: object = None) -> Graph:
-    """Returns a graph with a model's inputs and outputs, and one refused node for each output.
+    """Returns a graph with a model's inputs and outputs, and one unsupported node for each output.
 
-    OpenVINO runs all operators: no ``rules`` are needed.
-
-    Raises `ModelFormatError` for a file that OpenVINO cannot read.
+    ``rules`` are ignored, because OpenVINO runs all operators itself. Raises `ModelFormatError` for
+    a file that OpenVINO cannot read.
     """
     openvino = require("openvino", "openvino")
     try:
@@ -50,7 +47,7 @@ def _value(port: Any) -> Value:
 
 
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """Returns the outputs, in order, computed in float32. Raises OpenVINO's errors.
+    """Returns the outputs in the model's order, computed in float32. Raises OpenVINO's errors.
 
     float32 is requested because OpenVINO uses bfloat16 by default on CPUs that support it.
     """

@@ -1,4 +1,4 @@
-"""PyTorch: runs recurrent modules of a live PyTorch; reads its files without PyTorch."""
+"""PyTorch: onernn runs recurrent modules inside PyTorch, and reads PyTorch's files without it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onernn.adapters.common.adapter import Adapter, Runtime, StrPath, defer, require
 
-if TYPE_CHECKING:  # so that type checkers see the signatures
+if TYPE_CHECKING:  # for type checkers, which need the signatures
     from onernn.adapters.torch.plugin import explain as explain
     from onernn.adapters.torch.plugin import optimize as optimize
     from onernn.adapters.torch.plugin import refresh as refresh
@@ -16,7 +16,9 @@ if TYPE_CHECKING:  # so that type checkers see the signatures
 else:
 
     def __getattr__(name: str) -> Any:
-        """Returns an attribute that needs PyTorch; imports it on first use."""
+        """Returns a function of `plugin`, which the first use imports, because `plugin` needs
+        PyTorch.
+        """
         if name in ("explain", "optimize", "refresh", "restore"):
             require("torch", "torch")
             from onernn.adapters.torch import plugin
@@ -29,7 +31,7 @@ _WEIGHTS = (".pt", ".pth", ".ckpt", ".torchscript", ".safetensors", ".index.json
 
 
 def _suffix_of(path: StrPath) -> str:
-    """Returns the usual suffix of PyTorch's files with this content, "" for other content."""
+    """Returns the usual suffix of a file of PyTorch with this content, or "" for other content."""
     if not os.path.isfile(path):
         return ""
     with open(path, "rb") as file:
@@ -39,9 +41,8 @@ def _suffix_of(path: StrPath) -> str:
 
 
 _HEAD = 4096
-"""The number of bytes of a file that show its possible kind."""
 _BEGINS = (b"PK\x03\x04", b"\x80\x02\x8a\x0a")
-"""The first bytes of archives, and of pickles of a long integer."""
+"""The first bytes of zip archives, and of pickles that start with a long integer."""
 
 ADAPTER = Adapter(
     name="PyTorch",

@@ -1,6 +1,7 @@
-"""Recurrent layers as operators of torch.library, for torch.compile, which traces models.
+"""Recurrent layers as operators of torch.library, which torch.compile can trace.
 
-Eager calls do not use these operators: an operator costs 14 us per call, 42 us with gradients.
+Eager calls do not use these operators, because an operator takes 14 us per call, 42 us with
+gradients.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from onernn.adapters.torch.live_layer import (
 from onernn.ir.spec import RnnSpec
 
 _LIVE: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""The packed layers, by the first parameter of a layer."""
+"""The live layers of compiled graphs, by the first parameter of each."""
 _FIRST = "weight_ih_l0"
 
 
 class _Token(np.ndarray[Any, Any]):
-    """A number whose memory a compiled graph keeps from the forward run to the backward run."""
+    """An array that holds the record of a forward run, which a compiled graph keeps for
+    backward.
+    """
 
     call: Call
 
@@ -52,14 +55,14 @@ def forget_compiled(module: nn.Module) -> None:
 
 
 def ran_compiled(module: nn.Module) -> str:
-    """Returns the kernel that a compiled graph last ran for the module, "" if none did."""
+    """Returns the kernel that a compiled graph last ran for the module, or "" if it ran none."""
     weight = module._parameters.get(_FIRST)
     return "" if weight is None or weight not in _LIVE else _LIVE[weight].explain()
 
 
 @cache
 def _spec(layer: str, inputs: int, rows: int, width: int) -> RnnSpec:
-    """Returns the spec that a text of `run_traced` names, for the sizes of the weights."""
+    """Returns the spec that the text ``layer`` describes; `run_traced` makes this text."""
     mode, layers, parts, _, *more = layer.split()
     return RnnSpec(
         CELLS[mode],
@@ -87,10 +90,6 @@ def _live(layer: str, x: Tensor, weights: Sequence[Tensor]) -> LiveModule:
 def _check(
     x: Any, sizes: Any, states: Any, weights: Sequence[Tensor], layer: str
 ) -> tuple[LiveModule, Arguments]:
-    """Returns an operator's layer and its checked arguments.
-
-    A graph may call the operator with arguments that differ from the traced ones.
-    """
     live = _live(layer, x, weights)
     hx = states[0] if len(states) == 1 else tuple(states) or None
     try:
@@ -100,7 +99,7 @@ def _check(
 
 
 def _results(x: Any, sizes: Any, states: Any, weights: Any, layer: str) -> list[Tensor]:
-    """Returns empty tensors like y and the final states, h first; (0,) for c if there is none."""
+    """Returns empty tensors like y, h and c; c is (0,) for cells without it."""
     spec = _spec_of(layer, x, weights)
     sequences = x.shape[1] if sizes is None else states[0].shape[1]
     shapes = [(*x.shape[:-1], spec.output_size), *state_shapes(spec, sequences), (0,)][:3]
@@ -115,7 +114,7 @@ def recurrent(
     weights: Sequence[Tensor],
     layer: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns y, h_n and c_n of a stack without gradients; time comes first."""
+    """Returns y, h_n and c_n of a stack without gradients; time comes first in x and y."""
     live, (batch, begins, shapes, _) = _check(x, batch_sizes, states, weights, layer)
     y, ends = live.run(live.dtype, weights, batch, begins, shapes)
     return (y, *ends) if len(ends) > 1 else (y, *ends, x.new_empty(0))
@@ -168,8 +167,9 @@ def recurrent_backward(
     weights: Sequence[Tensor],
     layer: str,
 ) -> list[Tensor]:
-    """Returns the gradients of x, the states and the weights; without the token it first repeats
-    the forward run.
+    """Returns the gradients of x, the states and the weights.
+
+    If the token's record no longer exists, runs forward again first.
     """
     call, tensors = _call(x, batch_sizes, states, weights, layer)
     kept = _TOKENS.get(token.data_ptr())
@@ -191,8 +191,8 @@ def _backward(ctx: Any, dy: Any, dh: Any, dc: Any, _: Any) -> Any:
     token, x, *others = ctx.saved_tensors
     states, weights = others[: ctx.states], others[ctx.states :]
     grads = [dy, dh, dc] if ctx.layer.startswith("LSTM") else [dy, dh]
-    # The gradient is differentiated again, batched or in forward mode. A tracer's tensors have
-    # their own classes.
+    # PyTorch's operators compute gradients that are differentiated again, batched, or in forward
+    # mode. Tensors of a tracer have their own classes.
     is_batched = any([type(grad) is Tensor and not is_plain(grad) for grad in grads])
     if torch.is_grad_enabled() or is_batched or forward_ad._current_level >= 0:
         call, tensors = _call(x, ctx.sizes, states, weights, ctx.layer)
@@ -209,7 +209,7 @@ recurrent_recorded.register_autograd(_backward, setup_context=_keep)
 
 
 class Tracing:
-    """The graph that torch.compile is tracing."""
+    """The state of the graph that torch.compile traces at present."""
 
     is_whole = False
     """Whether the graph must not break (fullgraph=True)."""
@@ -219,17 +219,18 @@ def _is_whole() -> bool:
     return Tracing.is_whole
 
 
-# torch.compiler.assume_constant_result, set by hand because its import takes seconds; the tracer
-# calls the function.
+# Has the effect of torch.compiler.assume_constant_result, whose import takes seconds: the tracer
+# calls the function and uses its result as a constant.
 _is_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def may_trace(module: Any) -> bool:
-    """Returns whether a graph may hold a module's calls, judged by the facts that all calls share.
+    """Returns whether a graph may contain calls of a module, as far as it does not depend on
+    arguments.
 
-    The graph checks again if a value that this function reads has changed. A compiled graph cannot
-    be differentiated twice. So calls with gradients run outside of the graph, the same as without
-    torch.compile, unless the graph must be whole.
+    torch.compile traces again if a value that this function reads changes. A compiled graph cannot
+    be differentiated twice, so calls with gradients run outside of the graph, unless it must not
+    break.
     """
     if not still_enabled() or forward_ad._current_level >= 0 or torch.is_autocast_enabled("cpu"):
         return False
@@ -239,15 +240,15 @@ def may_trace(module: Any) -> bool:
 
 
 def _is_float32(tensor: Any) -> bool:
-    """Returns whether kernels can read the tensor, as far as a tracer knows."""
     kind = type(tensor)
     is_strided = kind in (Tensor, nn.Parameter) and tensor.layout == torch.strided
     return is_strided and tensor.device.type == "cpu" and tensor.dtype == torch.float32
 
 
 def run_traced(module: Any, input: Any, hx: Any) -> Any:
-    """Traces a call as operators and returns its result; None if only PyTorch or an eager call can
-    run it.
+    """Traces a call as operators and returns its result.
+
+    Returns None if only PyTorch or an eager call can run it.
     """
     sizes: Any = None
     order = back = None
@@ -276,7 +277,7 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
     shapes = [(D * module.num_layers, *rows, width) for width in widths]
     if states and [tuple(state.shape) for state in states] != shapes:
         return None
-    if is_packed and not states:  # the states need the number of sequences
+    if is_packed and not states:  # the operator needs states for the number of sequences
         states = [x.new_zeros(shape) for shape in shapes]
     elif order is not None:
         states = [state.index_select(1, order) for state in states]
@@ -286,7 +287,7 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
     records = torch.is_grad_enabled() and any(
         [each.requires_grad for each in (x, *states, *weights)]
     )
-    if (records or is_packed) and not _is_whole():  # later batch sizes are unknown
+    if (records or is_packed) and not _is_whole():  # later calls may have other batch sizes
         return None
     layers = 1 if drawn else module.num_layers
     layer = f"{module.mode} {layers} {D * layers} {module.onernn_options}"

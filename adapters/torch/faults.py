@@ -1,4 +1,4 @@
-"""Known faults of exported programs: sizes that torch.export could not leave open."""
+"""Finds known faults of exported programs: sizes that torch.export could not leave dynamic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATHS = {"pytorch": "the module of torch.export.load, which checks the sizes of 
 def find_faults(
     path: str | Path, *, rules: Mapping[str, Any] | None = None
 ) -> FaultyModel[Program]:
-    """Returns the program in a file with the known faults that affect it."""
+    """Returns the program in a file, with the known faults that it has."""
     program, read = read_program(path), partial(lower, rules=read_caller_rules(rules))
     faults = tuple(_find_fixed_times(program, read))
     return FaultyModel("PyTorch's exported programs", program, read, PATHS, faults)
@@ -27,10 +27,10 @@ def find_faults(
 def _find_fixed_times(
     program: Program, read: Callable[..., Graph]
 ) -> Iterator[FrameworkFault[Program]]:
-    """Yields the layers whose number of steps the export fixed.
+    """Yields a fault for each layer whose number of steps the export fixed.
 
-    torch.export unrolls a recurrent layer to read its number of steps, and cannot leave it open:
-    "You marked T as dynamic but your code specialized it to be a constant".
+    torch.export unrolls a recurrent layer to find its number of steps, so this number cannot be
+    dynamic: "You marked T as dynamic but your code specialized it to be a constant".
     """
     graph = read(program)
     free = {node.origin: node for node in graph.nodes if node.op == "Rnn"}
@@ -56,5 +56,5 @@ def _find_fixed_times(
 
 
 def _why(notes: tuple[str, ...]) -> str:
-    """Returns the reader's note on sizes that an operator or constant also fixes."""
+    """Returns the graph's notes on sizes that other operators or constants fix, too."""
     return "; ".join(note for note in notes if "nothing else" in note)

@@ -41,7 +41,7 @@ from onernn.reorders.torch import GATES
 
 _log = logging.getLogger("onernn")
 
-# The kernels read a batch of PyTorch in place, without copies.
+# Batches of PyTorch, which the kernels read without copies.
 
 
 def _keys_of_new() -> int:
@@ -55,16 +55,19 @@ _KEYS.append(_keys_of_new())
 
 
 def is_plain(tensor: Any) -> bool:
-    """Returns whether the tensor is a CPU tensor that no mode or subclass watches, wraps or changes
-    lazily.
+    """Returns whether onernn may read the tensor's memory.
+
+    It must be a dense CPU tensor whose values no subclass, transform or lazy conjugation defines.
     """
     kind = type(tensor)
     return (kind is Tensor or kind is Parameter) and _dispatch_keys(tensor).raw_repr() in _KEYS
 
 
 def follower() -> str:
-    """Returns a description of the tool that must see each operator of a call, because onernn would
-    hide the operators from it; "" if there is none.
+    """Returns a description of the tool that must see each of PyTorch's operators, or "" if there
+    is none.
+
+    onernn would hide the operators from this tool.
     """
     if peek_interpreter_stack() is not None:
         return "a transform of torch.func is at work"
@@ -78,15 +81,15 @@ def follower() -> str:
 
 
 class Left(Exception):
-    """Raised, in a microsecond, for a call that PyTorch runs or refuses; its text is the reason."""
+    """Raised for a call that onernn leaves to PyTorch; the text is the reason."""
 
 
 class Batch(NamedTuple):
-    """The steps of a batch in a layout of `kernels.h`: "lod", "tnc" or "packed".
+    """A batch in one of the layouts of `kernels.h`: "lod", "tnc" or "packed".
 
-    ``begin``: the starts of sequences (lod) or of time steps (packed). ``order``, ``back``: the
-    permutations of the initial and of the final states of packed sequences, None if they keep their
-    order. ``whole(y)`` returns y as the caller's type of batch.
+    ``begin``: the first rows of the sequences (lod) or of the time steps (packed). ``order`` and
+    ``back``: the permutations of the initial and of the final states of packed sequences; None if
+    the order is the same. ``whole(y)`` returns y as the caller's type of batch.
     """
 
     x: Tensor
@@ -99,7 +102,9 @@ class Batch(NamedTuple):
     whole: Callable[[Tensor], Any] = lambda y: y
 
     def read(self, x: Array) -> Ragged | Array:
-        """Returns an array in the batch's layout in the form that onernn's array functions read."""
+        """Returns an array that has the batch's layout as `Ragged` or dense (T, N, C), for
+        `Stack.run`.
+        """
         if self.layout == "lod":
             return Ragged(x, self.begin)  # type: ignore[arg-type]
         if self.layout == "packed":
@@ -108,14 +113,13 @@ class Batch(NamedTuple):
         return x.reshape(self.steps, self.sequences, x.shape[-1])
 
     def write(self, y: Ragged | Array) -> Tensor:
-        """Returns the inverse of `read`."""
+        """Returns the result of `Stack.run` as a tensor in the batch's layout."""
         if isinstance(y, Ragged):
             y = self._packing().pack(y.data) if self.layout == "packed" else y.data
         y = np.ascontiguousarray(y)
         return torch.from_numpy(y.reshape(*self.x.shape[:-1], y.shape[-1]))
 
     def _packing(self) -> Packing:
-        """Returns the positions of the steps of packed sequences."""
         assert self.begin is not None
         sizes = np.diff(self.begin)
         lengths = np.searchsorted(-sizes, -np.arange(self.sequences), side="left")
@@ -124,7 +128,9 @@ class Batch(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _begin(batch_sizes: bytes) -> Int64:
-    """Returns the offset of each time step, then the end; empty for invalid batch sizes."""
+    """Returns the first row of each time step, and the number of rows; empty for invalid batch
+    sizes.
+    """
     sizes = np.frombuffer(batch_sizes, np.int64)
     begin = np.concatenate([[0], np.cumsum(sizes)])  # decreases if the sum overflows
     if not sizes.size or sizes[-1] < 1 or (sizes[1:] > sizes[:-1]).any() or falls(begin).size:
@@ -133,11 +139,11 @@ def _begin(batch_sizes: bytes) -> Int64:
 
 
 class Arguments(NamedTuple):
-    """The arguments of a call for the kernels: plain contiguous float32 tensors on the CPU whose
-    shapes fit the layer.
+    """The arguments of a call for the kernels: contiguous float32 CPU tensors in shapes of the
+    layer.
 
-    ``shapes``: the shapes of the final states. ``types``: the caller's types of x and the initial
-    states.
+    ``shapes``: the shapes of the final states. ``types``: the caller's dtypes of x and of the
+    initial states.
     """
 
     batch: Batch
@@ -147,9 +153,9 @@ class Arguments(NamedTuple):
 
 
 def arguments_of(live: LiveModule, inputs: Any, hx: Any, batch_first: bool = False) -> Arguments:
-    """Returns the checked arguments of a module; all calls of the kernels go through this function.
+    """Returns the arguments of a call, checked for the kernels.
 
-    Raises `Left` for all other calls: PyTorch's own code runs them or raises its own error.
+    Raises `Left` for a call that onernn does not run: PyTorch runs it or raises its own error.
     """
     spec, x = live.spec, inputs
     if live.is_cell:
@@ -167,7 +173,7 @@ def arguments_of(live: LiveModule, inputs: Any, hx: Any, batch_first: bool = Fal
         expected = f"expected steps of width {spec.input_size}"
         raise Left(f"x: {expected}, got the shape {(*x.shape,)}")
     shapes = live.state_shapes(rows)
-    if batch.layout == "tnc" and inputs.dim() == (1 if live.is_cell else 2):  # no batch axis
+    if batch.layout == "tnc" and inputs.dim() == (1 if live.is_cell else 2):  # x has no batch axis
         shapes = [(*parts, width) for *parts, _, width in shapes]
     if hx is None:
         states = []
@@ -191,8 +197,9 @@ def arguments_of(live: LiveModule, inputs: Any, hx: Any, batch_first: bool = Fal
 
 
 def _float32(name: str, tensor: Tensor) -> Tensor:
-    """Returns the tensor as float32: unchanged, or converted from float16 or bfloat16 under
-    autocast.
+    """Returns the tensor as float32; under autocast, converts float16 and bfloat16.
+
+    Raises `Left` for other dtypes.
     """
     if tensor.dtype is torch.float32:
         return tensor
@@ -202,7 +209,7 @@ def _float32(name: str, tensor: Tensor) -> Tensor:
 
 
 def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
-    """Returns the batch of a module's call; None if only PyTorch can read it."""
+    """Returns the batch of a module's call, or None if only PyTorch can read it."""
     if isinstance(inputs, PackedSequence):
         return _batch_of_packed(inputs)
     if isinstance(inputs, list):
@@ -215,7 +222,7 @@ def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
         return Batch(inputs.contiguous(), "tnc", len(inputs), 1)
     if inputs.dim() != 3:
         return None
-    if batch_first:  # y is transposed in place, not a view, the same as in PyTorch
+    if batch_first:  # transposed in place, so that y is not a view, as in PyTorch
         steps_first = inputs.transpose(0, 1).contiguous()
         steps, rows, _ = steps_first.shape
         return Batch(steps_first, "tnc", steps, rows, whole=lambda y: y.transpose_(0, 1))
@@ -245,7 +252,9 @@ def _batch_of_packed(sequences: PackedSequence) -> Batch | None:
 
 
 def _batch_of_list(sequences: list[Any]) -> Batch | None:
-    """Returns the batch of a list of sequences (T_n, I), which PyTorch's own modules refuse."""
+    """Returns the batch of a list of sequences (T_n, I), which PyTorch's own modules do not
+    accept.
+    """
     if not sequences or not all(is_plain(tensor) and tensor.dim() == 2 for tensor in sequences):
         return None
     if len({(tensor.shape[1], tensor.dtype) for tensor in sequences}) > 1:
@@ -253,7 +262,7 @@ def _batch_of_list(sequences: list[Any]) -> Batch | None:
     lengths = [len(tensor) for tensor in sequences]
     begin = frozen(np.concatenate([[0], np.cumsum(lengths)]))
     x = torch.cat(sequences)
-    # Autograd forbids in-place writes to the parts that `split` returns.
+    # Autograd forbids in-place changes of tensors that `split` returns.
     return Batch(
         x,
         "lod",
@@ -265,7 +274,7 @@ def _batch_of_list(sequences: list[Any]) -> Batch | None:
 
 
 def _batch_of_nested(nested: Any) -> Batch | None:
-    """Returns the batch of a jagged nested tensor (N, j, I), which PyTorch's own modules refuse."""
+    """Returns the batch of a jagged tensor (N, j, I), which PyTorch's own modules do not accept."""
     if nested.layout is not torch.jagged or nested.dim() != 3 or nested.lengths() is not None:
         return None
     x, offsets = nested.values(), nested.offsets()
@@ -281,11 +290,10 @@ def _batch_of_nested(nested: Any) -> Batch | None:
 def as_packed(
     x: Tensor, begin: Int64, states: Sequence[Tensor], run: Callable[..., Any]
 ) -> list[Tensor]:
-    """Returns y and the final states of sequences (W, I), computed by a function for packed
-    sequences.
+    """Returns y and the final states of sequences (W, I), from a function for packed sequences.
 
     ``run(x, batch_sizes, states)`` returns y and the final states. PyTorch cannot pack sequences
-    without steps: these keep their initial states.
+    without steps, so their initial states become their final states.
     """
     packing = Packing.of(begin)
     rows, words, order, unsort, sizes = (
@@ -308,7 +316,7 @@ def as_packed(
     return [y.index_select(0, words), *ends]
 
 
-# The positions of a layer's weights in a module's parameters.
+# The weights of a layer among a module's parameters.
 
 CELLS = {
     "LSTM": Cell.LSTM,
@@ -336,7 +344,7 @@ def spec_of(module: Any) -> RnnSpec:
 
 
 def views_of(spec: RnnSpec, parameters: Sequence[Array]) -> list[PartViews]:
-    """Returns views of flat weights in PyTorch's order. Raises `ShapeError`."""
+    """Returns views of a module's parameters for each layer and direction. Raises `ShapeError`."""
     order = gate_layout(spec.cell, GATES[spec.cell]).permutation
     every = len(parameters) // (spec.layers * spec.directions)
     parts = []
@@ -348,13 +356,11 @@ def views_of(spec: RnnSpec, parameters: Sequence[Array]) -> list[PartViews]:
 
 
 def _new(shape: Sequence[int], _: object) -> Array:
-    """Returns memory from PyTorch's allocator, in which transposed copies take two thirds of the
-    time.
-    """
+    """Returns memory from PyTorch's allocator, which makes transposed copies a third faster."""
     return torch.empty(shape).numpy()
 
 
-# The packed parameters of a module, and calls without gradients.
+# The packed parameters of a module, and its calls without gradients.
 
 DTYPES = {
     None: "f32",
@@ -368,7 +374,9 @@ DTYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options(LiveOptions):
-    """The options of recurrent layers; layers that onernn's backends lack stay with PyTorch."""
+    """The options of a live layer; onernn raises an error for layers that its backends cannot
+    run.
+    """
 
     strict = True
 
@@ -377,7 +385,7 @@ options_of = cache(Options)
 
 
 class LiveModule:
-    """A module's packed parameters, and the reasons why calls stayed with PyTorch."""
+    """The packed parameters of a module, and the reasons why PyTorch ran some of its calls."""
 
     def __init__(
         self,
@@ -393,19 +401,19 @@ class LiveModule:
         self.forget()
         self._channels = spec.output_size
         kind = "LSTM" if spec.cell is Cell.LSTM else "GRU" if spec.gates > 1 else "RNN"
-        # PyTorch runs a padded LSTM as one call of oneDNN, and other layers step by step.
+        # PyTorch runs a padded LSTM as one oneDNN primitive, and all other layers step by step.
         by_steps = f"torch {'GRU' if kind == 'LSTM' else kind} trained"
         self.trained = by_steps if spec.projection_size else f"torch {kind} trained", by_steps
-        """The keys of `gain` for training with padded and with packed batches."""
+        """The keys of `gain` for training: with padded and with packed batches."""
         self.predicted = f"torch {kind}"
         self.is_large = not (frozen or gain.is_faster(self.predicted, 1, 1, spec.hidden_size))
-        """Whether a call with a single step is faster in PyTorch."""
+        """Whether PyTorch runs a single step faster."""
         self._like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
         self.types: dict[Any, list[torch.dtype]] = {}
         """The results of `types_of_results`."""
         self.ran: str | Stack = ""
-        """The last call's stack, or the text of its `explain`."""
+        """The stack of the last call, or the text for `explain`."""
 
     def state_shapes(self, sequences: int) -> list[tuple[int, ...]]:
         """Returns the shapes of the states of a batch."""
@@ -419,12 +427,12 @@ class LiveModule:
         self._checked: Sequence[ref[Tensor]] = ()
 
     def part(self, k: int | None) -> RnnSpec:
-        """Returns the specification of layer k, or of the whole stack for None."""
+        """Returns the spec of layer k, or of the whole stack if k is None."""
         spec = self.spec
         return spec if k is None else spec.one_layer(spec.reads(k), spec.direction)
 
     def layer(self, dtype: str, k: int | None = None) -> LiveLayer:
-        """Returns the live layer of layer k, or of the whole stack for None, in this dtype."""
+        """Returns the live layer of layer k, or of the whole stack if k is None, in this dtype."""
         key = dtype, k, torch.get_num_threads()
         if (layer := self._layers.get(key)) is None:
             own = self.part(k)
@@ -434,11 +442,11 @@ class LiveModule:
         return layer
 
     def explain(self) -> str:
-        """Returns the kernel of the last call, "" if there was none."""
+        """Returns the kernel of the last call, or "" if there was none."""
         return self.ran if isinstance(self.ran, str) else self.ran.explain()
 
     def check(self, weights: Sequence[Tensor]) -> None:
-        """Raises `UnsupportedError` for parameters that cannot be read."""
+        """Raises `UnsupportedError` for parameters that onernn cannot read."""
         for name, weight in zip(self.names, weights, strict=True):
             if not is_plain(weight):
                 raise UnsupportedError(f"{name}: expected a plain tensor on the CPU")
@@ -454,8 +462,10 @@ class LiveModule:
         shapes: Sequence[Sequence[int]],
         dropout: float = 0.0,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Runs the result of `arguments_of`, with dropout between layers. Returns y, a cell's final
-        h, and the final states.
+        """Runs the result of `arguments_of`, with dropout between layers; returns y and the final
+        states.
+
+        For a cell, y is the final h.
         """
         known = self._checked
         if not (known and all([old() is w for old, w in zip(known, weights, strict=True)])):
@@ -480,7 +490,6 @@ class LiveModule:
         states: Sequence[Tensor],
         shapes: Sequence[Sequence[int]],
     ) -> tuple[Tensor, list[Tensor]]:
-        """Runs layer k, or the whole stack for None."""
         x, rows = batch.x, batch.sequences
         where: Any = None
         if not self.frozen:
@@ -505,8 +514,9 @@ class LiveModule:
 
 
 def reshape_batch(states: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Returns the states in these shapes. It avoids views if possible, because autograd restricts
-    writes to views.
+    """Returns the states in these shapes.
+
+    A state that already has its shape is not viewed, because autograd restricts changes of views.
     """
     return [
         state if state.shape == shape else state.view(shape)
@@ -515,18 +525,17 @@ def reshape_batch(states: Sequence[Tensor], shapes: Sequence[Sequence[int]]) -> 
 
 
 def arrays_of(tensors: Sequence[Tensor]) -> list[Array]:
-    """Returns the memory of tensors."""
+    """Returns arrays that share the memory of tensors."""
     return [tensor.detach().numpy() for tensor in tensors]
 
 
 def state_shapes(spec: RnnSpec, sequences: Any) -> list[tuple[int, Any, int]]:
-    """Returns the shapes of the final states in PyTorch."""
+    """Returns PyTorch's shapes of the initial and final states."""
     widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
     return [(spec.layers * spec.directions, sequences, width) for width in widths]
 
 
 def _spread(spec: RnnSpec, states: Sequence[Tensor], sequences: int) -> tuple[Array, ...] | None:
-    """Returns the states as arrays (L, D, N, O); None if there are none."""
     shape = spec.layers, spec.directions, sequences, -1
     return tuple(state.detach().numpy().reshape(shape) for state in states) or None
 
@@ -546,8 +555,8 @@ def run_recorded(
     states: Sequence[Tensor],
     dropout: float,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Runs a module for autograd, with dropout between layers; `LiveModule.run` runs without
-    autograd.
+    """Runs a module's call for autograd, with dropout between layers; returns y and the final
+    states.
 
     Each call packs the parameters again. Raises `UnsupportedError`.
     """
@@ -569,9 +578,10 @@ def by_layers(
     weights: Sequence[Any],
     run: Callable[[int, Any, Any, Any], Any],
 ) -> tuple[Any, list[Any]]:
-    """Runs a stack whole, or layer by layer with dropout. Returns y and the final states.
+    """Runs a stack as a whole, or layer by layer with PyTorch's dropout; returns y and the final
+    states.
 
-    Dropout is PyTorch's own. ``run(k, y, states, weights)`` runs layer k, or the whole stack.
+    ``run(k, y, states, weights)`` runs layer k; without dropout, it runs the whole stack.
     """
     pieces, ends = layers if dropout else 1, []
     every = len(weights) // pieces
@@ -586,8 +596,7 @@ def by_layers(
 
 
 class Call:
-    """A forward run of layer k, or of the whole stack for None, and the record for its backward
-    run.
+    """A forward run of layer k, or of the whole stack if k is None, and its record for `backward`.
 
     ``states``: the number of initial states that the caller passed.
     """
@@ -611,8 +620,8 @@ class Call:
         return _tensors(self._batch, y, ends)
 
     def backward(self, tensors: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor]:
-        """Returns gradients of ``tensors``, in their order."""
-        if self._recorded is None:  # a second time (retain_graph=True): a record serves one run
+        """Returns the gradients of ``tensors``, in their order."""
+        if self._recorded is None:  # with retain_graph=True; a record serves one backward
             self.forward(tensors)
         recorded, self._recorded = self._recorded, None
         assert recorded is not None
@@ -628,7 +637,6 @@ class Call:
         return [*found, *map(torch.from_numpy, dweights)]
 
     def _split(self, tensors: Sequence[Tensor]) -> tuple[Tensor, list[Any], list[Any]]:
-        """Returns x, the initial states, and the parameters."""
         x, *others = tensors
         return x, others[: self._states], others[self._states :]
 
@@ -638,14 +646,14 @@ class Call:
         grads: Sequence[Tensor | None],
         needed: Sequence[bool],
     ) -> list[Tensor | None]:
-        """Returns the gradients of the ``needed`` tensors, by operators that can be differentiated
-        again.
+        """Returns the gradients of the ``needed`` tensors; they can be differentiated again.
 
-        PyTorch's own layer runs again, because its backward is differentiable, also in batches.
+        PyTorch's own layer runs forward again, because its backward can be differentiated and
+        batched.
         """
         is_recorded = torch.is_grad_enabled()
         with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-            # Views: a parameter may depend on x, which is not this layer's derivative.
+            # Views, because a parameter may depend on x: only this layer is differentiated.
             inputs = [tensor.view_as(tensor) for tensor in tensors]
             results = zip(self._by_torch(inputs), grads, strict=True)
             pairs = [(result, grad) for result, grad in results if grad is not None]
@@ -659,7 +667,6 @@ class Call:
         return [next(found) if is_needed else None for is_needed in needed]
 
     def _by_torch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the same as `forward`, computed with PyTorch's own operators."""
         spec, batch, (x, states, flat) = self.spec, self._batch, self._split(tensors)
         mode = next(name for name, cell in CELLS.items() if cell is spec.cell)
         has_bias = len(flat) >= 4 * spec.layers * spec.directions
@@ -684,7 +691,9 @@ class Call:
 
 @cache
 def choose_training_dtype(dtype: str) -> str:
-    """Returns the dtype in which a layer of this dtype trains; the first change is logged."""
+    """Returns the dtype in which a layer of this dtype trains; logs a warning if it is another
+    dtype.
+    """
     why = "has no gradients" if dtype in KERNELS_ONLY else ""
     with suppress(LibraryError):
         if dtype == "bf16" and not load_kernels().multiplies_bf16:
@@ -714,7 +723,7 @@ class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]
 
 
 def is_followed(grads: Sequence[Tensor | None]) -> bool:
-    """Returns whether gradients are differentiated again (create_graph) or are not plain tensors
+    """Returns whether gradients are differentiated again (create_graph) or are no plain tensors
     (vmap).
     """
     return (

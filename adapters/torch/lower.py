@@ -1,4 +1,4 @@
-"""Lowers an exported program to a graph of canonical operators."""
+"""Converts an exported program to a graph of canonical operators."""
 
 from __future__ import annotations
 
@@ -48,29 +48,31 @@ from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.graph import Graph, NativeOp, Value
 
 __all__ = ["load_torch", "lower", "rules", "shaping", "spectra"]
-"""Includes the modules whose rules fill the table."""
+"""Includes the modules with rules, because their import fills the table `RULES`."""
 
 _FEW = 64
-"""The largest number of elements of a tensor in the code that may each be a size."""
+"""The maximum size of a tensor in the code whose elements may be sizes."""
 _CHANGES = re.compile(r"[a-z0-9]_(\.|$)|\bout$")
-"""The names of operators that change a tensor in place."""
+"""Matches the names of operators that change a tensor in place."""
 _PASSES = 5
-"""The number of times that a program is lowered with fewer free sizes before all sizes are tied."""
+"""The maximum number of conversions of a program. Each one fixes more sizes, the last one all
+sizes.
+"""
 
 
 def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
-    """Returns a caller's rules, with the signatures of PyTorch's operators."""
+    """Returns a caller's rules, with the schemas of PyTorch's operators as signatures."""
     return read_callers(rules, Signature, TorchTensor)
 
 
 def load_torch(
     path: str | Path, *, fixed: bool = False, rules: Mapping[str, Any] | None = None
 ) -> Graph:
-    """Returns the graph of an exported program; an operator that cannot be lowered becomes a node
-    with the reason. If no operator depends on a size that the program writes as a number, the size
-    is free. ``fixed`` keeps all such sizes, the same as in PyTorch.
+    """Returns the graph of an exported program.
 
-    Raises the errors of `read_program`.
+    An operator that onernn does not support becomes a node with the reason. A size that the program
+    has as a number becomes dynamic if no operator depends on its value; ``fixed`` keeps all sizes
+    as in PyTorch. Raises the errors of `read_program`.
     """
     return lower(read_program(path), fixed=fixed, rules=read_caller_rules(rules))
 
@@ -111,9 +113,7 @@ def _lower(
     changed: Mapping[int, list[str]],
     rules: Mapping[str, CallerRule],
 ) -> tuple[TorchBuilder, list[Value]]:
-    """Returns the graph under construction, with the known ``tied`` sizes fixed, and its
-    outputs.
-    """
+    """Returns the builder of the graph, with the ``tied`` sizes fixed, and the outputs."""
     arrays = program.arrays
     builder = TorchBuilder(str(program.file), FoldingBudget(arrays.values()), program.metas)
     builder.rules = rules
@@ -127,7 +127,6 @@ def _lower(
 
 
 def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[str, str]) -> None:
-    """Adds an input of the graph: a tensor from the file or from the user, or a fixed number."""
     if entry.target is not None:
         array = program.arrays.get(entry.target)
         if array is None:
@@ -143,9 +142,9 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
             array = np.stack([array.real, array.imag], -1)
         held = builder.constant(array, entry.target)
         builder.give(entry.name, held)
-        if entry.lifted:  # its shape and its values may be sizes
+        if entry.lifted:  # its shape and its elements may be sizes
             numbers = list[float]()
-            if array.size <= _FEW:  # for floats the decimal 0.3, not its float32 value
+            if array.size <= _FEW:  # reads a float's decimal, 0.3, not its float32 value
                 texts = map(str, array.reshape(-1)) if array.dtype.kind == "f" else array.flat
                 numbers = [*map(float, texts)]
             builder.literal[held] = [*(size for size in array.shape if size > 1), *numbers]
@@ -182,9 +181,7 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
 
 
 def _symbol(size: int | str) -> str:
-    """Returns the name of an open size, "" if the size is a number or is computed from other
-    sizes.
-    """
+    """Returns the name of a dynamic size, or "" for a number and for a formula of sizes."""
     match = re.fullmatch(r"(?:Symbol\('(\w+)'.*\)|(\w+))", f"{size}")
     return (match[1] or match[2]) if match else ""
 
@@ -193,8 +190,9 @@ _COMPUTED = frozenset("bool uint8 int8 int16 int32 int64 float16 float32 float64
 
 
 def _step(builder: TorchBuilder, node: Node, at: int, changed: list[str]) -> LoweringStep:
-    """Returns the step of a node; ``changed``: variables that hold the tensor that the node changes
-    in place.
+    """Returns the step that converts a node.
+
+    ``changed``: other names of the tensor that the node changes in place.
     """
     origin = NativeOp(at, node.name, value=node.result)
 
@@ -221,7 +219,6 @@ def _step(builder: TorchBuilder, node: Node, at: int, changed: list[str]) -> Low
 
 
 def _check_real(builder: TorchBuilder, node: Node) -> None:
-    """Raises `UnsupportedError` for complex values if the operator's rule does not support them."""
     for name in (*(each.name for each in _read(node)), *node.outputs):
         meta = builder.metas.get(name)
         if meta is not None and meta.is_complex:
@@ -229,22 +226,18 @@ def _check_real(builder: TorchBuilder, node: Node) -> None:
 
 
 def _names(node: Node) -> tuple[str, ...]:
-    """Returns the names of an operator for callers: PyTorch's registered name "mine::scale",
-    "mine.scale", and the program's name.
-    """
     whole = node.target.removeprefix("torch.ops.").removesuffix(".default")
     return whole.replace(".", "::", 1), whole, node.name
 
 
 def _read(node: Node) -> list[Ref | Open]:
-    """Returns the values of the graph among a node's arguments, including values in lists."""
     values = node.inputs.values()
     flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
     return [each for each in flat if isinstance(each, Ref | Open)]
 
 
 def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
-    """Checks that dtypes and shapes equal the program's declarations at its example sizes."""
+    """Raises `UnsupportedError` if a result's dtype or exported shape is not the declared one."""
     values = (results,) if isinstance(results, str) else tuple(results)
     for name, value in zip(node.outputs, values, strict=False):
         meta = builder.metas.get(name)
@@ -267,11 +260,11 @@ def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
 
 
 def _find_changed(program: Program) -> dict[int, list[str]]:
-    """Returns, by a node's position, the variables that hold the tensor that the node changes in
-    place.
+    """Returns, for the position of each node that changes a tensor in place, all names of this
+    tensor.
 
-    Raises `UnsupportedError` if other code may read the tensor's memory: if it is an input or has a
-    view.
+    Raises `UnsupportedError` if the tensor is an input, or if other nodes may read its memory
+    through a view.
     """
     producers = {name: node for node in program.nodes for name in node.outputs}
     entries = {entry.name: entry for entry in program.inputs}
@@ -315,7 +308,7 @@ _WHOLE = {"start": 0, "end": LAST, "step": 1}
 
 
 def _may_alias(node: Node) -> bool:
-    """Returns whether a node may return memory that other nodes read."""
+    """Returns whether a node's result may share memory with other tensors."""
     return resolve(node.name) not in RULES or is_view(node.name)
 
 

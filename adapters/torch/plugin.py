@@ -1,4 +1,4 @@
-"""`optimize`: makes onernn run the recurrent layers in PyTorch's modules."""
+"""Makes onernn run the recurrent layers in PyTorch's modules, by `optimize`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _BUILDER = "torch._dynamo.variables.builder"
 
 
 class _Awaited(MetaPathFinder):
-    """An import hook that calls a function after a module is imported."""
+    """An import hook that calls a function after a certain module is imported."""
 
     def __init__(self, name: str, then: Callable[[Any], None]) -> None:
         self._name, self._then = name, then
@@ -71,7 +71,7 @@ class _Awaited(MetaPathFinder):
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = find_spec(fullname)  # by the other finders; several of this class may wait
+        spec = find_spec(fullname)  # by the other import hooks
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -84,11 +84,11 @@ class _Awaited(MetaPathFinder):
 
 
 def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
-    """Lets torch.compile trace recurrent modules if ``may_trace(module, tracer)`` is true.
+    """Makes torch.compile trace recurrent modules for which ``may_trace(module, tracer)`` is true.
 
-    By default torch.compile breaks graphs at nn.RNN, LSTM and GRU, because it would unroll their
-    steps (torch._dynamo.config.allow_rnn); onernn's modules are one operator each. Importing its
-    tracer takes seconds, so the patch waits for the first torch.compile.
+    By default, torch.compile breaks graphs at nn.RNN, LSTM and GRU, because it would unroll their
+    steps (torch._dynamo.config.allow_rnn). onernn's modules are one operator each. Importing the
+    tracer takes seconds, so the patch is applied at the first torch.compile.
     """
 
     def patch(builder: Any) -> None:
@@ -109,16 +109,17 @@ def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
         sys.meta_path.insert(0, _Awaited(_BUILDER, patch))
 
 
-# Under torch.autocast, results have the types that PyTorch's own modules return.
+# The dtypes of results under torch.autocast, which are those of PyTorch's own modules.
 
 
 def types_of_results(
     module: Any, live: LiveModule, batch: Batch, given: Sequence[torch.dtype], records: bool
 ) -> list[torch.dtype]:
-    """Returns the types of y and of the final states under autocast, [] if PyTorch refuses them.
+    """Returns the dtypes of y and of the final states under autocast; [] if PyTorch raises an
+    error.
 
-    PyTorch's own module runs a step to find the types, because the rules differ by kernel and are
-    not documented. ``given``: the types of x and of the initial states.
+    PyTorch's own module runs on zeros to find the dtypes, because they depend on the kernel and are
+    not documented. ``given``: the dtypes of x and of the initial states.
     """
     sizes: tuple[int, ...] = (1,)
     if batch.begin is not None:
@@ -142,7 +143,7 @@ def types_of_results(
     return live.types[key]
 
 
-# PyTorch's recurrent modules whose calls onernn runs, with the same class interface.
+# PyTorch's recurrent modules, whose calls onernn runs and whose class interface stays the same.
 
 STACKS = (nn.RNN, nn.LSTM, nn.GRU)
 CELLS = (nn.RNNCell, nn.LSTMCell, nn.GRUCell)
@@ -156,14 +157,14 @@ _CALLED = (
     *("forward", "__call__", "check_forward_args", "check_input", "check_hidden_size"),
     *("get_expected_hidden_size", "permute_hidden", "_update_flat_weights"),
 )
-"""The methods that a replaced module must inherit from PyTorch unchanged."""
+"""Methods that onernn replaces or relies on: a module that overrides one stays with PyTorch."""
 
 _LIVE: dict[int, LiveModule] = {}
-"""The live layers by the module's id, as long as the module exists."""
+"""The live layers, by the ids of modules, as long as the modules exist."""
 
 
 def theirs(module: nn.Module) -> Any:
-    """Returns the class of a module before it was replaced."""
+    """Returns PyTorch's class of a module, also if onernn replaced the class."""
     return original(type(module))
 
 
@@ -183,7 +184,6 @@ _EXPORTED = (
 
 
 def _is_quantized(module: nn.Module) -> bool:
-    """Returns whether the module is a recurrent module of torch.ao.nn."""
     return any(
         kind.__module__.startswith("torch.ao.nn.") and kind.__name__ in _NAMES
         for kind in type(module).__mro__
@@ -191,7 +191,7 @@ def _is_quantized(module: nn.Module) -> bool:
 
 
 def obstacle(module: nn.Module) -> str:
-    """Returns the reason why a recurrent module is left to PyTorch, or "" if it can be replaced."""
+    """Returns why a recurrent module stays with PyTorch, or "" if onernn can replace its class."""
     if isinstance(module, torch.jit.ScriptModule):
         return (
             "TorchScript has compiled it: optimize the module before torch.jit, or run the file of"
@@ -210,7 +210,7 @@ def obstacle(module: nn.Module) -> str:
 
 
 def live_of(module: nn.Module) -> LiveModule:
-    """Returns a module's live layer; copies of the module get their own."""
+    """Returns the live layer of a module; a copy of the module has another one."""
     result = _LIVE.get(id(module))
     if result is None:
         kind: Any = type(module)
@@ -227,7 +227,7 @@ def live_of(module: nn.Module) -> LiveModule:
 
 
 def why_theirs() -> str:
-    """Returns the reason why all calls currently stay with PyTorch, "" if onernn may run them."""
+    """Returns why PyTorch runs all calls at present, or "" if onernn may run them."""
     if not still_enabled():
         return DISABLED
     if reason := follower():
@@ -239,14 +239,13 @@ def why_theirs() -> str:
 
 
 def _weights(module: Any, names: Sequence[str]) -> Sequence[Tensor]:
-    """Returns the current parameters, in the order of ``names``."""
     own = module._parameters
     try:
         weights = [own[name] for name in names]
-    except KeyError:  # computed from other parameters: weight_norm, parametrizations
+    except KeyError:  # weight_norm and parametrizations compute weights
         weights = [getattr(module, name, None) for name in names]
     for weight in weights:
-        if weight is None:  # PyTorch runs with the previous weight
+        if weight is None:  # PyTorch uses the weight that was deleted
             raise Left("a weight was deleted, expected all weights")
     return weights
 
@@ -255,7 +254,7 @@ _UNSEEN: AbstractContextManager[Any] = nullcontext()
 
 
 def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
-    """Returns the module's result. Raises `Left` and `UnsupportedError` for calls that PyTorch must
+    """Returns the module's result. Raises `Left` or `UnsupportedError` for calls that PyTorch must
     run.
     """
     first = getattr(module, "batch_first", False)
@@ -292,8 +291,9 @@ def _run(module: Any, live: LiveModule, inputs: Any, hx: Any) -> Any:
 
 
 def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
-    """Returns the result of PyTorch's module, or raises its error. Ragged batches are packed,
-    because PyTorch refuses them.
+    """Returns the result of PyTorch's module, or raises its error.
+
+    Packs lists of sequences and nested tensors, which PyTorch's modules do not accept.
     """
     is_nested = isinstance(input, Tensor) and input.layout is torch.jagged
     if isinstance(module, CELLS) or not (is_nested or isinstance(input, list)):
@@ -326,9 +326,9 @@ LARGE = "PyTorch is faster at so few steps of a layer this large, unless optimiz
 
 
 def _why_left(module: Any, live: LiveModule, input: Any, trains: bool) -> str:
-    """Returns why a call is known to be faster in PyTorch, "" if it is not.
+    """Returns why a call is faster in PyTorch, or "" if onernn may run it.
 
-    A call that stays with PyTorch costs only this check: about a microsecond.
+    For a call that stays with PyTorch, this check is the only overhead: about a microsecond.
     """
     is_packed = type(input) is PackedSequence
     x = input.data if is_packed else input
@@ -367,25 +367,25 @@ def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
             reason = str(error)
     result = _run_theirs(kind, module, input, hx)  # raises PyTorch's own errors
     if reason not in live.reasons:
-        if not why_theirs():  # otherwise the reason is temporary
+        if not why_theirs():  # otherwise the reason may end
             warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
         live.reasons[reason] = None
     return result
 
 
 _outside = call
-"""The function `call`, which torch.compile does not trace after its first use."""
+"""The function `call`; after the first use of torch.compile, a wrapper that it does not trace."""
 
 
 def call_any(kind: Any, module: Any, input: Any, hx: Any) -> Any:
-    """Runs a module's call, also in a graph that torch.compile traces or torch.export writes.
+    """Runs a module's call, also while torch.compile or torch.export traces it.
 
-    The graph breaks at a call that it cannot hold, the same as at each call of PyTorch's own
+    If the traced graph cannot contain the call, the graph breaks, as at each call of PyTorch's own
     modules.
     """
     if not is_compiling():
         return _outside(kind, module, input, hx)
-    if is_exporting() or isinstance(module, CELLS):  # so that files load without onernn
+    if is_exporting() or isinstance(module, CELLS):  # exported files must load without onernn
         return kind.forward(module, input, hx)
     result = run_traced(module, input, hx)
     return _outside(kind, module, input, hx) if result is None else result
@@ -393,19 +393,19 @@ def call_any(kind: Any, module: Any, input: Any, hx: Any) -> Any:
 
 @cache
 def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
-    """Returns a class like ``kind`` whose calls onernn runs."""
+    """Returns a subclass of ``kind`` whose calls onernn runs."""
     run = call_any
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
         return run(kind, self, input, hx)
 
-    # torch.jit.script compiles the function that a method wraps, with its global names.
+    # torch.jit.script compiles a method's wrapped function, with that function's globals.
     forward = FunctionType(
         forward.__code__, kind.forward.__globals__, "forward", (None,), forward.__closure__
     )
 
     def __deepcopy__(self: Any, memo: dict[int, Any]) -> Any:
-        if hasattr(kind, "__deepcopy__"):  # of a parametrization or a user's class
+        if hasattr(kind, "__deepcopy__"):  # defined by a parametrization or a user's class
             module = kind.__deepcopy__(self, memo)
             _CLASS.__set__(module, own)
         else:
@@ -418,10 +418,10 @@ def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
         _CLASS.__set__(module, own)
         return module
 
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # so that saved files open without onernn
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # saved files must load without onernn
         return as_theirs(self).__reduce_ex__(protocol)
 
-    def set_class(self: Any, new: type) -> None:  # parametrizations insert a class
+    def set_class(self: Any, new: type) -> None:  # parametrizations change the class
         _CLASS.__set__(self, ours(new, dtype, frozen) if original(new) is new else new)
 
     own: Any = derive(
@@ -446,8 +446,9 @@ _CLASS = vars(object)["__class__"]
 
 
 class _Alike(type):
-    """A metaclass that makes a class equal to its original in mappings and sets; quantize_dynamic
-    needs it.
+    """A metaclass that makes a class equal to its original, as a key of dicts and sets.
+
+    quantize_dynamic needs it.
     """
 
     def __eq__(cls, other: object) -> bool:
@@ -458,7 +459,7 @@ class _Alike(type):
 
 
 def as_theirs(module: Any) -> Any:
-    """Returns PyTorch's own module of the same parameters."""
+    """Returns a module of PyTorch's own class that has the same parameters."""
     kind = theirs(module)
     result = kind.__new__(kind)
     result.__dict__.update(module.__dict__)
@@ -466,23 +467,23 @@ def as_theirs(module: Any) -> Any:
 
 
 def forget(module: nn.Module) -> None:
-    """Makes the next call of the module pack its parameters again, also in compiled graphs."""
+    """Makes the module's next call pack its parameters again, also in compiled graphs."""
     forget_compiled(module)
     if (live := _LIVE.get(id(module))) is not None:
         live.forget()
 
 
-# torch.compile(backend="onernn"): onernn runs the recurrent modules, and a different backend runs
-# the rest.
+# torch.compile(backend="onernn"): onernn runs the recurrent modules, and another backend runs all
+# other operators.
 
 
 def onernn(
     graph: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """Returns the function that runs a traced graph. ``options={"rest": "inductor"}`` names the
-    torch.compile backend for all other operators; the default is "eager".
+    """Returns the function that runs a traced graph.
 
-    The recurrent modules of the model are replaced in place while it is traced.
+    ``options={"rest": "inductor"}`` names the torch.compile backend for all other operators; the
+    default is "eager". The model's recurrent modules are replaced in place while it is traced.
     """
     from torch._dynamo.backends.registry import lookup_backend
 
@@ -494,8 +495,9 @@ def onernn(
 
 
 def _may_trace(module: Any, tracer: Any) -> bool:
-    """Returns whether a module's calls may be traced; for the onernn backend, replaces the
-    module.
+    """Returns whether torch.compile may trace the module's calls.
+
+    For the onernn backend, first replaces the module's class.
     """
     global _outside
     compiler = tracer.output.compiler_fn
@@ -514,15 +516,14 @@ def _may_trace(module: Any, tracer: Any) -> bool:
 trace_through(_may_trace)
 
 
-# `optimize` and `restore`, `explain` and `refresh`: a module tree in which onernn's modules replace
-# recurrent modules.
+# `optimize`, `restore`, `explain` and `refresh`: replace the recurrent modules in a module tree.
 
 HOST = "PyTorch"
 _log = logging.getLogger("onernn")
 
 
 class IpexOptions(TypedDict, total=False):
-    """The arguments of intel_extension_for_pytorch.optimize without effect in onernn."""
+    """The arguments of intel_extension_for_pytorch.optimize that have no effect in onernn."""
 
     level: Any
     conv_bn_folding: Any
@@ -550,26 +551,26 @@ def optimize(
 ) -> Any:
     """Returns the module, or a copy of it, in which onernn runs nn.RNN, LSTM, GRU and their Cells.
 
-    The recurrent modules stay instances of the same classes, with the same parameters and hooks.
+    The recurrent modules remain instances of the same classes, with the same parameters and hooks.
     Parameters may change at any time and in any way (fused optimizers, ``.data``, NumPy views,
-    other processes), because each call reads them. PyTorch runs each call that onernn does not
-    compute exactly as PyTorch does; `explain` lists these calls.
+    other processes), because each call reads them. If onernn would not return PyTorch's result for
+    a call, PyTorch runs it; `explain` lists these calls.
 
-    ``frozen``: calls without gradients keep the parameters that the first call packs. Each call is
-    then some microseconds faster, and the packed copy takes as much memory as the parameters. Later
-    writes to parameters have an effect only after `refresh`.
+    ``frozen``: whether calls without gradients reuse the packed copy of the parameters that the
+    first call makes. Each call is then some microseconds faster, and the packed copy takes as much
+    memory as the parameters. Later changes of parameters have an effect only after `refresh`.
 
     ``dtype``: the dtype to which matrices are rounded before they are multiplied: a dtype of
-    PyTorch, "int8-dynamic" or "int8-weights"; None: no rounding. Parameters, inputs and results
-    keep their types. ``inplace``: changes the module itself, not a copy; `restore` undoes it.
-    ``example_inputs``: a tuple of arguments; the module is called with it once, so that later calls
-    need no preparation. ``optimizer``: an optimizer of the module's parameters. Then the result is
-    a pair, the module and an optimizer of its parameters, the same as for
+    PyTorch, "int8-dynamic" or "int8-weights"; None means no rounding. Parameters, inputs and
+    results keep their dtypes. ``inplace``: changes the module itself instead of a copy; `restore`
+    undoes it. ``example_inputs``: a tuple of arguments; the module is called with it once, so that
+    later calls need no preparation. ``optimizer``: an optimizer of the module's parameters. The
+    result is then a pair, the module and an optimizer of its parameters, as for
     intel_extension_for_pytorch.optimize. The other arguments of that function are accepted:
-    ``sample_input``, a tensor or a tuple, is the same as ``example_inputs``; all others have no
+    ``sample_input``, a tensor or a tuple, has the effect of ``example_inputs``. All others have no
     effect, which is logged once.
 
-    Raises `UnsupportedError` for a module or dtype that it does not take, and `TypeError` for an
+    Raises `UnsupportedError` for a module or dtype that it does not support, and `TypeError` for an
     unknown argument.
 
     >>> import torch
@@ -585,16 +586,16 @@ def optimize(
     for name in without_effect:
         _log_without_effect(name)
     if not plugins_enabled():
-        _log.info("%s", DISABLED)  # calls check again
+        _log.info("%s", DISABLED)  # every call checks it again
     if not isinstance(module, nn.Module):
         why = f": {_EXPORTED}" * isinstance(module, torch.export.ExportedProgram)
         raise UnsupportedError(f"expected a torch.nn.Module, got {type(module).__name__}{why}")
     if dtype not in DTYPES:
         dtypes = ", ".join(map(str, DTYPES))
         raise UnsupportedError(f"dtype {dtype}: expected one of {dtypes}")
-    try:  # copied together, so that the optimizer refers to the copy's parameters
+    try:  # one deepcopy: the optimizer must refer to the copied parameters
         whole, trainer = (module, optimizer) if inplace else copy.deepcopy((module, optimizer))
-    except RuntimeError as error:  # pruned, exported
+    except RuntimeError as error:  # for example a pruned or exported module
         error.add_note("optimize(..., inplace=True) makes no copy")
         raise
     result, refusals = [*_recurrent(whole)], []
@@ -620,7 +621,7 @@ def _log_without_effect(name: str) -> None:
 
 
 def restore(module: nn.Module) -> nn.Module:
-    """Returns the module; from now on PyTorch runs its recurrent modules again.
+    """Returns the module; from now on, PyTorch runs its recurrent modules again.
 
     >>> import torch
     >>> from onernn.adapters.torch import explain, optimize, restore
@@ -636,7 +637,8 @@ def restore(module: nn.Module) -> nn.Module:
 
 
 def explain(module: nn.Module) -> str:
-    """Returns a line for each recurrent module: what runs it, or why it is left to PyTorch.
+    """Returns a line for each recurrent module: the kernel that runs it, or why it stays with
+    PyTorch.
 
     >>> import torch
     >>> from onernn.adapters.torch import explain, optimize
@@ -657,10 +659,11 @@ def explain(module: nn.Module) -> str:
 
 
 def _recurrent(whole: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the names and recurrent modules of a tree, including compiled and quantized modules.
+    """Yields the recurrent modules of a tree and their names, including compiled and quantized
+    ones.
 
-    After torch.jit.freeze or torch.export, which leave only operators, it yields the module that
-    holds the operators.
+    torch.jit.freeze and torch.export replace modules by operators; then the module that contains a
+    recurrent operator is yielded.
     """
     parts = set[nn.Module]()
     for name, child in whole.named_modules():
@@ -683,7 +686,7 @@ def _recurrent(whole: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def refresh(module: nn.Module) -> None:
     """Makes frozen modules pack their parameters again at the next call; see `optimize`.
 
-    Modules that are not frozen do not need it, because each call reads their parameters.
+    Other modules do not need it, because each of their calls reads the parameters.
 
     >>> import torch
     >>> from onernn.adapters.torch import optimize, refresh

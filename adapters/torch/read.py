@@ -1,10 +1,11 @@
-"""Reads exported programs: the graph in a .pt2 file, and the tensors stored with it.
+"""Reads exported programs: the graph in a .pt2 file, and its tensors.
 
-Fields: torch/_export/serde/schema.py of PyTorch 2.13; a .pt2 has had three layouts since 2.5:
+torch/_export/serde/schema.py of PyTorch 2.13 defines the fields. A .pt2 has had three layouts since
+2.5:
 
-- one JSON text and pickles of tensors, named serialized_...: torch.export.save up to 2.7;
-- models/NAME.json, and data/weights/NAME.pt, a pickle of tensors: 2.8;
-- models/NAME.json, and data/weights/NAME_weights_config.json with a file for each tensor: 2.9.
+- up to 2.7: serialized_exported_program.json, and pickles of tensors, serialized_NAME.pt;
+- 2.8: models/NAME.json, and data/weights/NAME.pt, a pickle of tensors;
+- 2.9: models/NAME.json, and data/weights/NAME_weights_config.json with a file for each tensor.
 """
 
 from __future__ import annotations
@@ -35,34 +36,34 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.records import dataclass
 
 MAJOR = 8
-"""The version of the schema that PyTorch has written since 2.5; minor versions only add to it."""
+"""The major version of the schema since PyTorch 2.5; minor versions only add fields."""
 
 
 class Ref(NamedTuple):
-    """A value of the graph, given by its name."""
+    """The name of a tensor in the graph."""
 
     name: str
 
 
 class Open(NamedTuple):
-    """A number that only a run knows, for example a size, given by its name."""
+    """The name of a number in the graph, for example a size, which is computed at run time."""
 
     name: str
 
 
 class Unread(NamedTuple):
-    """An argument of a node that onernn does not read, for example a graph."""
+    """An argument of a kind that onernn does not read, for example a graph."""
 
     kind: str
 
 
 Sizes = tuple[int | str, ...]
 COMPLEX = pairs("complex64=float32 complex128=float64")
-"""The dtypes of complex numbers, with the dtypes of their parts."""
+"""The complex dtypes, and the dtype of the real and imaginary parts of each."""
 
 
 class Meta(NamedTuple):
-    """The program's declaration of a tensor; an open size is an expression."""
+    """The declared dtype and sizes of a tensor; a dynamic size is the text of an expression."""
 
     dtype: str
     sizes: Sizes
@@ -73,13 +74,13 @@ class Meta(NamedTuple):
 
     @property
     def parts(self) -> Meta:
-        """The type in which the real and imaginary parts of complex numbers form the last axis."""
+        """The type as real numbers: the real and imaginary parts are the last axis, of size 2."""
         return Meta(COMPLEX[self.dtype], (*self.sizes, 2))
 
 
 @dataclass(frozen=True)
 class Node:
-    """A call that runs an operator. Outputs are names, "" if an output is absent."""
+    """A call of an operator. ``outputs`` are names, "" for an absent output."""
 
     target: str
     inputs: Mapping[str, Any]
@@ -87,19 +88,19 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The operator's name; operators of aten have their name in aten."""
+        """The operator's name, without the prefix torch.ops.aten and the overload "default"."""
         return self.target.removeprefix("torch.ops.aten.").removesuffix(".default")
 
     @property
     def result(self) -> str:
-        """The name of the first output that has one, or ""."""
+        """The name of the first output that is present, or ""."""
         return next(filter(None, self.outputs), "")
 
 
 class Input(NamedTuple):
-    """An input of the graph: a user's input, or a tensor that the file stores under ``target``.
+    """An input of the graph: a user's input, or a tensor that the file stores as ``target``.
 
-    ``lifted``: a tensor that was written in the code, for example torch.tensor(x.shape[1]).
+    ``lifted``: whether the tensor was written in the code, for example torch.tensor(x.shape[1]).
     """
 
     name: str
@@ -110,7 +111,9 @@ class Input(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """An exported program. ``metas``: types of values by name; ``ranges``: bounds of open sizes by
+    """An exported program.
+
+    ``metas``: the declared types of tensors by name. ``ranges``: the bounds of dynamic sizes by
     name.
     """
 
@@ -125,8 +128,10 @@ class Program:
 
 
 def read_program(path: str | Path) -> Program:
-    """Returns the program in a .pt2. Raises `ModelFormatError` if the file is not a program,
-    `UnsupportedError` for a version of the schema that onernn does not read.
+    """Returns the program in a .pt2.
+
+    Raises `ModelFormatError` if the file has no program, and `UnsupportedError` for a version of
+    the schema that onernn does not read.
     """
     file = Path(path)
     with name_malformed("not an exported program", file), open_budgeted(file) as (raw, _):
@@ -181,7 +186,7 @@ def _arrays(archive: Archive, folder: str, model: str, kind: str) -> dict[str, A
     for name, each in _get(_json(archive, config), "config", dict).items():
         meta = each.get("tensor_meta") if isinstance(each, dict) else None
         if meta is None or _get(each, "use_pickle", bool):
-            continue  # not a tensor: nodes that read it are refused
+            continue  # not a tensor: nodes that read it raise errors
         dtype = _dtype(meta)
         path = _get(each, "path_name", str)
         size = DTYPES[dtype].itemsize if dtype in DTYPES else 1
@@ -288,12 +293,10 @@ def _node(entry: Any) -> Node:
 
 
 def _argument(entry: Any) -> Any:
-    """Returns the value of a union with one field: numbers and texts unchanged, values of the graph
-    as `Ref`.
-    """
+    """Returns the value of an argument: a number, a text, a list, a `Ref` or an `Open`."""
     kind, value = _only(entry, "an argument")
     kind = kind.removeprefix("as_")
-    if kind.startswith(("optional_", "sym_")):  # nested unions
+    if kind.startswith(("optional_", "sym_")):  # these fields contain another union
         each = check_kind(value, list, kind) if kind.endswith("s") else [value]
         result = [_argument(one) for one in each]
         return result if kind.endswith("s") else result[0]
@@ -342,7 +345,6 @@ _NONE: Any = object()
 
 
 def _get(entry: Any, name: str, kind: Any, default: Any = _NONE) -> Any:
-    """Returns a field after checking its kind."""
     if not isinstance(entry, dict):
         raise Malformed(f"{name}: expected in an object, got {type(entry).__name__}")
     if name not in entry and default is not _NONE:

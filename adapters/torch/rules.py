@@ -40,13 +40,12 @@ from onernn.ops.control import scan_attributes
 from onernn.reorders import torch as layout
 from onernn.reorders.layers import PivotLayer
 
-# The rules of elementwise operators, with a second tensor or a number, and of Python's arithmetic
-# with sizes.
+# The rules of elementwise operators with one or two operands, and of Python's arithmetic with
+# sizes.
 #
 # Formulas: documentation of torch.NAME. Results have the dtype that the program states.
 
 _KINDS = {kind.lower(): kind for kind in OPERATORS} | {"sgn": "Sign"}
-"""The canonical operators by PyTorch's names."""
 
 
 @torch("""
@@ -69,9 +68,9 @@ def square(self):
 
 @torch("log1p")
 def log1p(self):
-    """Returns log(1 + x), computed as log(u) + (x - (u - 1)) / u, with u = 1 + x rounded.
+    """Returns log(1 + x), computed as log(u) + (x - (u - 1)) / u with u = 1 + x, rounded.
 
-    If u - 1 equals x, for example at -1 and at infinity, nothing was rounded.
+    Where u - 1 equals x, for example at -1 and at infinity, the result is log(u).
     """
     x = self.promote()
     total = x + 1
@@ -102,15 +101,15 @@ def exp2(self):
 
 @torch("log_sigmoid log_sigmoid_forward")
 def log_sigmoid(self):
-    """Returns -log(1 + exp(-x)); a second output is for training only."""
+    """Returns -log(1 + exp(-x)). The second output is only for training."""
     return self.Neg().Softplus().Neg()
 
 
 @torch("logaddexp")
 def logaddexp(self, other):
-    """Returns log(exp(x) + exp(y)): the larger of x and y plus log(1 + exp(-|x - y|)).
+    """Returns log(exp(x) + exp(y)): the larger operand plus log(1 + exp(-|x - y|)).
 
-    If both are equal, even infinite, the result is larger by log(2).
+    If the operands are equal, even infinite, the result is the operand plus log(2).
     """
     x, y = self.promote(), other.promote()
     high, low = x.Max(y), x.Min(y)
@@ -173,7 +172,7 @@ def gelu(self, *, approximate="none"):
 
 @torch("softplus", beta=1.0)
 def softplus(self, *, threshold=20.0):
-    """Ignores the threshold: above 17 the difference is below the resolution of float32."""
+    """Ignores the threshold: above 17, x differs from softplus(x) by less than float32 resolves."""
     if threshold < 17:
         refuse(f"argument threshold={threshold}: expected 17 or more, or the results differ")
     return self.Softplus()
@@ -232,8 +231,8 @@ def glu(self, *, dim=Axis(-1)):
 
 
 def _usual(x: TorchTensor, *numbers: float) -> tuple[float, ...]:
-    """Returns the numbers that, in formulas of floats such as 1 - z or a square, do not come from a
-    size.
+    """Returns the numbers that cannot come from a size: all for a float result, none for
+    integers.
     """
     return numbers if x.op.result_dtype().kind == "f" else ()
 
@@ -303,7 +302,7 @@ def compare(self, other, *, op):
 
 
 def _common(x: Any, other: Any) -> Any:
-    """Returns the dtype of a comparison: a tensor's dtype takes precedence over a number's."""
+    """Returns the dtype of a comparison; a tensor's dtype has precedence over a number's."""
     mine = x.dtype
     if isinstance(other, Number) or not other.slot:
         whole = not isinstance(other, Number) or not isinstance(other.value, float)
@@ -378,8 +377,9 @@ _OF_SIZES = pairs(
 
 @torch(" ".join(_OF_SIZES))
 def compute_size(*, a=None, b=None, op):
-    """Returns the result of Python's arithmetic with sizes, which are not negative; operators that
-    read the result tie the sizes.
+    """Returns the result of Python's arithmetic with sizes, which are not negative.
+
+    Operators that read the result fix the input sizes from which its integers may come.
     """
     builder, values, numbers = op.builder, [], []
     for each in (a, b):
@@ -430,7 +430,7 @@ def addmm(
     beta=Scalar(1, (0, 1)),
     alpha=Scalar(1, (0, 1)),
 ):
-    """Ignores ``self`` if beta is 0, because PyTorch does not propagate its NaNs then."""
+    """Ignores ``self`` if beta is 0, because PyTorch then does not propagate its NaN."""
     product = ((mat1 or batch1 or mat) @ (mat2 or batch2 or vec)) * alpha
     return product + self * beta if beta else product
 
@@ -485,7 +485,7 @@ def batch_norm(
 
 
 def _per_channel(input: TorchTensor, weight: Any, bias: Any) -> tuple[Any, Any]:
-    """Returns weight and bias (C,), of ones and zeros if the layer has none."""
+    """Returns weight and bias (C,); ones and zeros if the layer lacks them."""
     input.tie(1, WEIGHTS)
     if weight and bias:
         return weight, bias
@@ -505,7 +505,7 @@ def group_norm(input, weight=None, bias=None, *, num_groups, eps=1e-5, cudnn_ena
 def native_group_norm(
     input, weight=None, bias=None, *, N=AnySize(), C=AnySize(), HxW=AnySize(), group, eps=1e-5
 ):
-    """Returns the result of `group_norm`; the other outputs, statistics, are for training only."""
+    """Returns the result of `group_norm`. The other outputs are statistics for training."""
     return group_norm(input, weight, bias, num_groups=group, eps=eps)
 
 
@@ -607,9 +607,10 @@ def avg_pool(
     """
 )
 def adaptive_pool(self, *, output_size=Sizes(), op):
-    """Returns the means or maxima of the requested number of windows along each of the last axes.
+    """Returns the means or maxima of windows; ``output_size`` has their number for each of the last
+    axes.
 
-    The positions of the maxima, a second output, are not computed.
+    The second output of maxima, their positions, is not computed.
     """
     kind = "Max" if "max" in op.name else "Mean"
     if {*output_size} == {1} and self.rank == len(output_size) + 2:
@@ -623,14 +624,15 @@ _MOST_WINDOWS = 256
 
 
 def _pool_axis(x: TorchTensor, axis: int, count: int | Open, kind: str) -> Any:
-    """Returns x with ``count`` windows along an axis: from floor(k * size / count) to
-    ceil((k + 1) * size / count).
+    """Returns x reduced to ``count`` windows along an axis.
+
+    Window k is from floor(k * size / count) to ceil((k + 1) * size / count).
     """
     builder, size = x.op.builder, x.dims[axis]
     reduce = f"Reduce{kind}"
     if count == 1:
         return getattr(x, reduce)([axis], keepdims=1)
-    if isinstance(count, Open):  # AdaptiveAvgPool2d((None, 1)) keeps the size
+    if isinstance(count, Open):  # for example AdaptiveAvgPool2d((None, 1))
         wanted = builder.type_of(builder.value(count.name)).value
         if size is None or wanted != size:
             refuse(f"argument output_size: expected a number, or the size of axis {axis}")
@@ -683,7 +685,9 @@ def norm(self, *, p=OneOf(2, _NORMS), dim=Axes(), keepdim=False):
 
 @torch("_weight_norm")
 def weight_norm(v, g, *, dim=0):
-    """Returns ``v * g / |v|``, with the norm over all axes except one, or over all if it is -1."""
+    """Returns ``v * g / |v|``, with the norm over all axes except ``dim``; over all axes if dim is
+    -1.
+    """
     others = [axis for axis in range(v.rank) if axis != dim]
     return v * (g / v.ReduceL2(others, keepdims=1))
 
@@ -711,8 +715,9 @@ def index_of_extreme(self, *, dim=None, keepdim=False, op):
     """
 )
 def variance(self, *, dim=Axes(), keepdim=False, correction=Scalar(1, (0, 1)), unbiased=True, op):
-    """Returns the variance: the divisor is the number of elements minus ``correction``, or 0 if
-    that is negative.
+    """Returns the variance or standard deviation, for var_mean and std_mean also the mean.
+
+    The divisor is the number of elements minus ``correction``, at least 0.
     """
     mean = self.ReduceMean(dim, keepdims=1)
     apart = self - mean
@@ -734,7 +739,7 @@ def cumsum(self, *, dim=Axis()):
 
 @torch("logcumsumexp _logcumsumexp")
 def logcumsumexp(self, *, dim=Axis()):
-    """Returns the logarithm of the sum of exponentials so far, step by step as in `logaddexp`."""
+    """Returns log(sum(exp(x))) over all positions up to each one, by a scan with `logaddexp`."""
     if self.rank == 0:
         return self
     dtype, others = self.dtype, [axis for axis in range(self.rank) if axis != dim]
@@ -797,7 +802,7 @@ def layer(
     batch_first=False,
     op,
 ):
-    """Returns y (T, N, D*R), h (L*D, N, R) and, of an LSTM, c (L*D, N, O)."""
+    """Returns y (T, N, D*R), h (L*D, N, R) and, for an LSTM, c (L*D, N, O)."""
     arrays = [op.builder.array(value, "params") for value in op.values("params")]
     stacked = _stack(op, arrays, num_layers, ["", "_reverse"][: 1 + bidirectional], has_biases)
     if train and dropout:
@@ -807,7 +812,7 @@ def layer(
 
 @torch("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell")
 def cell(input, w_ih, w_hh, b_ih=None, b_hh=None, *hx, op):
-    """Returns h (N, O) after a step and, of an LSTM, c (N, O)."""
+    """Returns h (N, O) after one step and, for an LSTM, c (N, O)."""
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     given = zip(names, (w_ih, w_hh, b_ih, b_hh), strict=True)
     arrays = {name: each.array for name, each in given if each is not None}
@@ -823,7 +828,9 @@ def _read_layer(op: Any, arrays: dict[str, Any]) -> PivotLayer:
 def _stack(
     op: Any, arrays: Sequence[Any], layers: int, sides: Sequence[str], biased: bool
 ) -> PivotLayer:
-    """Returns the layers of an operator; its parameters are ordered by layer, then by direction."""
+    """Returns the layers of an operator, whose parameters are ordered by layer, then by
+    direction.
+    """
     kinds = ["weight_ih", "weight_hh", *["bias_ih", "bias_hh"] * biased]
     if len(arrays) == layers * len(sides) * (len(kinds) + 1):
         kinds.append("weight_hr")
@@ -836,7 +843,9 @@ def _stack(
 def _run(
     layer: PivotLayer, x: Any, states: Sequence[Any], batch_major: bool = False
 ) -> tuple[Any, ...]:
-    """Returns y (T, N, D*R), (N, T, D*R) if batch_major, and the last states (L*D, N, R or O)."""
+    """Returns y (T, N, D*R), or (N, T, D*R) if batch_major, and the final states (L*D, N, R or
+    O).
+    """
     spec, dtype = layer.spec, layer.weights[0].iter.dtype
     x.tie(-1, WEIGHTS)
     if x.dtype != dtype:
@@ -846,10 +855,10 @@ def _run(
     given = list[Any]()
     for state in states:
         if x.op.builder.is_zeros(state.name):
-            given.append(None)  # of any batch; the program's size is ignored
+            given.append(None)  # zeros of any batch size
             continue
         state.tie(-1, WEIGHTS)
         if state.rank == 3:
             state.tie(0, WEIGHTS)
-        given.append(state if state.rank == 3 else state.unsqueeze(0))  # of a layer, of a cell
+        given.append(state if state.rank == 3 else state.unsqueeze(0))  # of a layer, or of a cell
     return recurrent_stack(x, given, spec, layer.weights, batch_major=batch_major)

@@ -1,4 +1,4 @@
-"""Runs models in PyTorch itself: an exported program or a live module."""
+"""Runs models in PyTorch itself: an exported program, or a module in memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _RECURRENT = ("aten.lstm.input", "aten.gru.input", "aten.rnn_tanh.input", "aten.
 def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
     """Returns the outputs of a .pt2, in order. Raises PyTorch's errors.
 
-    The operators run without the size checks that the export wrote. Zero initial states get the
-    size of the given batch, because an export holds the states of its example.
+    The size checks in the exported program are skipped. Zero initial states are resized to the
+    given batch, because an export stores the states for the batch size of its example.
     """
     torch = require("torch", "torch")
     program = torch.export.load(path)
@@ -37,8 +37,9 @@ def run_model(path: str, _: str, feed: Mapping[str, Batch]) -> list[Batch]:
 
 
 def run_module(module: Any, feed: Mapping[str, Batch]) -> list[Batch]:
-    """Returns the outputs of a module that takes the inputs by name or in order. If there are more
-    inputs than arguments, the rest becomes part of the last argument.
+    """Returns the outputs of a module that takes the inputs by name or in order.
+
+    If there are more inputs than arguments, the last argument is a tuple with the remaining inputs.
     """
     torch = require("torch", "torch")
     values = {name: _make_input(torch, feed, name) for name in feed}
@@ -53,7 +54,9 @@ def run_module(module: Any, feed: Mapping[str, Batch]) -> list[Batch]:
 
 
 def list_tensors(torch: Any, outputs: Any) -> list[Batch]:
-    """Returns the tensors and numbers of an output, including elements of containers."""
+    """Returns the tensors and numbers of an output, including those inside containers, as
+    arrays.
+    """
     flat, _ = torch.utils._pytree.tree_flatten(outputs)
     return [
         each.detach().cpu().numpy() if isinstance(each, torch.Tensor) else np.asarray(each)
@@ -86,9 +89,7 @@ def _interpreter(torch: Any) -> Any:
 
 
 def _with_states(target: Any, args: Any) -> Any:
-    """Returns the arguments of a layer; zero states for a different batch size become zeros for
-    this one.
-    """
+    """Returns the arguments of a layer, with zero initial states resized to the batch size of x."""
     x, states, *rest = args
     batch = x.shape[0 if rest[-1] else 1]
     single = not isinstance(states, list | tuple)

@@ -28,7 +28,8 @@ from onernn.adapters.torch.table import (
 )
 from onernn.ir.types import Factor, Size
 
-# The rules of views: sizes that a program writes as numbers are recognized by their original axes.
+# The rules of views. A size that a program has as a number is replaced by the size of the axis that
+# it comes from.
 #
 # A view of (3, 7, 10) as (21, 10) becomes a view as (N * T, 10) for any N and T; see `table`.
 
@@ -36,7 +37,7 @@ _MOST_WAYS = 100
 
 
 class _Group(NamedTuple):
-    """The positions of axes before and after a view whose sizes have the same product."""
+    """The axes before and after a view whose sizes have the same product."""
 
     before: range
     after: range
@@ -63,7 +64,7 @@ def view(self, *, size=Sizes(), shape=Sizes(), stride=(), op):
 
 
 def _choose_size(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Open | TorchTensor:
-    """Returns a size after a view of x; if ``is_inferred``, a product of sizes is -1."""
+    """Returns a size after a view of x; a product of sizes is -1 if ``is_inferred``."""
     match size:
         case _ if is_inferred:
             return -1
@@ -75,7 +76,7 @@ def _choose_size(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Op
 
 
 def _stand_for(op: TorchOperator, wanted: int | Open) -> int | None:
-    """Returns a number that represents a size that only a run knows."""
+    """Returns the number of a size, with primes for dynamic sizes; None if it is not known."""
     if isinstance(wanted, int):
         return wanted
     known = op.builder.type_of(op.builder.value(wanted.name)).value
@@ -83,7 +84,7 @@ def _stand_for(op: TorchOperator, wanted: int | Open) -> int | None:
 
 
 def _complete(wanted: Sequence[int | None], before: Sequence[int | None]) -> list[int] | None:
-    """Returns the shape with the number that -1 stands for; None if it is not known."""
+    """Returns the shape after a view, with -1 replaced by its number; None if it is not known."""
     known = [each for each in before if each is not None]
     target = [each for each in wanted if each is not None]
     if len(known) < len(before) or len(target) < len(wanted) or min(target, default=0) < -1:
@@ -97,9 +98,7 @@ def _complete(wanted: Sequence[int | None], before: Sequence[int | None]) -> lis
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[_Group]:
-    """Returns the smallest possible groups, in order; a size of 1 forms its own group if
-    possible.
-    """
+    """Returns the smallest possible groups, in order. A size of 1 is its own group if possible."""
     groups, one, other = [], 0, 0
     while one < len(before) or other < len(after):
         first, second = one, other
@@ -118,7 +117,7 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[_Group]:
 
 
 class _Axis(NamedTuple):
-    """An axis before the view whose size is used."""
+    """The size, before the view, of this axis."""
 
     axis: int
 
@@ -134,8 +133,9 @@ def _group_sizes(
     after: Sequence[int],
     wanted: Sequence[int | Open],
 ) -> list[_ViewSize]:
-    """Returns the sizes of a group after a view; if the group has no free sizes, they are the
-    program's sizes.
+    """Returns the sizes of a group after a view.
+
+    They are the program's numbers if no size of the group depends on ``op.builder.free``.
     """
     mine = reduce(mul, (shape[at] for at in group.before), Size.of(1))
     free = mine.names & op.builder.free.keys()
@@ -150,15 +150,16 @@ def _group_sizes(
             result = _assign(factors, numbers, [after[at] for at in group.after])
             if len(result) == 1:
                 return [*result[0]]
-    op.builder.tie(free, op.why)  # a size of 1 might come from no free size
+    op.builder.tie(free, op.why)  # a size of 1 need not come from a free size
     return [wanted[at] for at in group.after]
 
 
 def _assign(
     factors: Sequence[Factor], numbers: Sequence[int], after: Sequence[int]
 ) -> list[list[Size]]:
-    """Returns the ways to write the sizes in ``numbers`` as products of the factors, each used
-    once.
+    """Returns all ways to write the sizes in ``after`` as products of numbers and all ``factors``.
+
+    ``numbers``: the exported numbers of the factors.
     """
     result = []
     if len(after) ** len(factors) > _MOST_WAYS:
@@ -177,7 +178,6 @@ def _assign(
 
 
 def _product(op: TorchOperator, size: Size) -> TorchTensor:
-    """Returns a list with one size, the product of the sizes of axes."""
     ((factors, by),) = size.terms
     out = TorchTensor(op, op.ints(by))
     for factor in factors:
@@ -210,7 +210,7 @@ def unsqueeze(self, *, dim):
 
 @torch(views="squeeze squeeze.dim squeeze.dims")
 def squeeze(self, *, dim=Axes(), op):
-    """Removes the axes of size 1 that the program names."""
+    """Removes those of the given axes that have size 1."""
     gone = []
     for axis in dim:
         self.tie(axis)
@@ -224,7 +224,7 @@ def squeeze(self, *, dim=Axes(), op):
 
 @torch(views="expand", implicit=False)
 def expand(self, *, size=Sizes(), op):
-    """Expands axes; -1 or an axis's own size leaves the axis unchanged."""
+    """Expands axes; an axis whose size is -1 or its own size stays unchanged."""
     shape = (Size.of(1),) * (len(size) - self.rank) + tuple(self.dims)
     sizes: list[int | Open] = []
     for old, want in zip(shape, size, strict=True):
@@ -274,7 +274,7 @@ def movedim(self, *, source=Axes(), destination=Axes()):
     return bodies.move_axes(self, source, destination)
 
 
-# The rules that take parts of tensors, put tensors together, and make new ones.
+# Rules that slice and join tensors, and create new ones.
 
 
 @torch(views="slice.Tensor")
@@ -306,7 +306,7 @@ def unbind(self, *, dim=Axis(0), op):
 
 @torch(views="split.Tensor split_with_sizes chunk unsafe_chunk tensor_split.sections")
 def split(self, *, dim=Axis(0), split_size=None, split_sizes=None, chunks=None, sections=None, op):
-    """Splits into parts with the sizes of the program's outputs."""
+    """Splits a tensor into parts with the declared sizes of the outputs."""
     self.tie(dim)
     metas = [op.builder.metas.get(name) for name in op.node.outputs]
     sizes = [meta.sizes[dim] if meta and dim < len(meta.sizes) else None for meta in metas]
@@ -318,7 +318,7 @@ def split(self, *, dim=Axis(0), split_size=None, split_sizes=None, chunks=None, 
 @torch("cat")
 def cat(*tensors, dim=0, op):
     values = [each.cast(op.result_dtype()) for each in tensors]
-    first, *others = (each for each in values if each.type.counts != (0,))  # old code has empties
+    first, *others = (each for each in values if each.type.counts != (0,))  # old code joins (0,)
     return first.Concat(*others, axis=op.axis(dim, first.name))
 
 
@@ -367,7 +367,7 @@ def gather(self, index, *, dim=Axis(), sparse_grad=False):
 
 @torch("select_scatter")
 def select_scatter(self, src, *, dim=Axis(), index=Place()):
-    """Returns self with src, which lacks the axis, at one position along it."""
+    """Returns self with src at one position of an axis, which src lacks."""
     if not isinstance(index, int):
         refuse("argument index: expected a number, got a value that is computed at run time")
     return _replace_part(self, src.unsqueeze(dim), dim, index, index + 1 if index != -1 else END)
@@ -375,7 +375,7 @@ def select_scatter(self, src, *, dim=Axis(), index=Place()):
 
 @torch("slice_scatter")
 def slice_scatter(self, src, *, dim=Axis(0), start=Place(), end=Place(LAST), step=1, op):
-    """Returns self with src at the positions from start to end along an axis."""
+    """Returns self with src at the positions from start to end of an axis."""
     if step != 1 or not (isinstance(start, int) and isinstance(end, int)):
         refuse(f"arguments step={step}, start={start}, end={end}: expected numbers, and step=1")
     if start != 0 and end < END and (start < 0) != (end < 0):
@@ -390,7 +390,6 @@ def slice_scatter(self, src, *, dim=Axis(0), start=Place(), end=Place(LAST), ste
 
 
 def _replace_part(x: Any, part: Any, axis: int, start: int, end: int) -> Any:
-    """Returns x with the elements from start to end along an axis replaced by ``part``."""
     parts = [x.Slice([0], [start], [axis])] if start else []
     parts += [part, x.Slice([end], [END], [axis])] if end < END else [part]
     return parts[0].Concat(*parts[1:], axis=axis) if len(parts) > 1 else part
@@ -409,8 +408,9 @@ def fill_whole(self, value):
 
 @torch("index.Tensor _unsafe_index.Tensor")
 def index(self, *indices, op):
-    """Returns elements of a tensor. The indices are one index list for one axis, index lists for
-    the first axes, or a mask over the first axes.
+    """Returns elements at the positions of a mask over the first axes, or of index lists.
+
+    There may be one list, for any axis, or a list for each of the first axes.
     """
     if op.inputs["indices"][0] and len(indices) == 1 and indices[0].dtype.kind == "b":
         return self.GatherND(indices[0].NonZero().transpose(1, 0))
@@ -425,7 +425,6 @@ def index(self, *indices, op):
 
 
 def _check_lists(axes: Sequence[int], indices: Sequence[Any]) -> None:
-    """Refuses indices other than lists of one length, for one axis or for the first axes."""
     ranks = [each.rank for each in indices]
     if {*ranks} != {1} or (len(axes) > 1 and axes != [*range(len(axes))]):
         expected = "expected one list (1-D tensor) for each of the first axes"
@@ -437,8 +436,10 @@ def _check_lists(axes: Sequence[int], indices: Sequence[Any]) -> None:
 
 @torch("index_put _unsafe_index_put")
 def index_put(self, values, *indices, accumulate=False, op):
-    """Returns self with values at the positions of a mask, of an index list for one axis, or of
-    index lists for the first axes. ``accumulate``: the values are added to the elements.
+    """Returns self with values at the positions of a mask or of index lists.
+
+    There may be one list, for any axis, or a list for each of the first axes. ``accumulate``: adds
+    the values to the elements.
     """
     axes = [axis for axis, name in enumerate(op.inputs["indices"]) if name]
     if any(each.dtype.kind == "b" for each in indices):
@@ -458,9 +459,9 @@ def index_put(self, values, *indices, accumulate=False, op):
 
 
 def _put_masked(x: Any, values: Any, mask: Any, axis: int, accumulate: bool) -> Any:
-    """Returns x with values at the true elements of a mask over the axes from ``axis`` on.
+    """Returns x with values at the true elements of a mask, whose first axis is ``axis`` of x.
 
-    ``values`` is one value for all these elements, or one value per element in order.
+    ``values`` is one value for all these elements, or one value for each, in order.
     """
     after = x.rank - axis - mask.rank
     if after < 0:
@@ -485,7 +486,7 @@ def one_hot(self, *, num_classes=-1, op):
 
 
 def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
-    """Returns a tensor filled with one number; it is a constant if the program writes its shape as
+    """Returns a tensor with equal elements; it is a constant if the program has its shape as
     numbers.
     """
     dtype = op.result_dtype()
@@ -542,7 +543,7 @@ def triangle(self, *, diagonal=0, op):
 
 @torch("constant_pad_nd pad")
 def pad(self, *, pad=(), mode=OneOf("constant", bodies.PAD_MODES), value=Scalar(0.0), op):
-    """Pads axes; ``pad`` holds pairs, before and after each axis, starting with the last axis."""
+    """Pads axes. ``pad`` holds pairs, before and after each axis, starting with the last axis."""
     rank, pairs = self.rank, list(zip(pad[::2], pad[1::2], strict=True))
     for at, pair in enumerate(pairs):
         if op.builder.free_in(self.name, rank - 1 - at):

@@ -1,7 +1,7 @@
 """The rules of aten's operators on complex numbers: Fourier transforms of signals and their
 inverses.
 
-A complex value is stored as floats whose last axis holds the real and imaginary parts: (..., 2).
+A complex value is stored as floats (..., 2): the last axis has the real and the imaginary part.
 
 Formulas: documentation of torch.NAME, and aten/src/ATen/native/SpectralOps.cpp.
 """
@@ -25,9 +25,9 @@ from onernn.adapters.torch.table import (
 from onernn.ir.arrays import Array
 
 _SMALLEST_SUM = 1e-11
-"""PyTorch refuses to divide by a sum of squared windows below this number."""
+"""PyTorch's `istft` raises an error if a sum of squared windows is smaller."""
 _MOST_PARTS, _LONGEST = 32, 2**16
-"""The largest number of overlapping frames, and the largest length of a frame."""
+"""The maximum number of overlapping frames, and the maximum length of a frame."""
 
 
 @torch(views="view_as_real view_as_complex resolve_conj resolve_neg", complex=True)
@@ -36,12 +36,10 @@ def same_parts(self):
 
 
 def _part(x: TorchTensor, part: int) -> TorchTensor:
-    """Returns the real (0) or imaginary (1) part."""
     return x.Gather(part, axis=-1)
 
 
 def _join(real: Any, imaginary: Any) -> Any:
-    """Returns the complex value of a real and an imaginary part."""
     return real.unsqueeze(real.rank).Concat(imaginary.unsqueeze(real.rank), axis=-1)
 
 
@@ -90,7 +88,7 @@ _WINDOWS = {
     "hamming_window": (0.54, 0.46, 0.0),
     "blackman_window": (0.42, 0.5, 0.08),
 }
-"""The coefficients of windows, a - b * cos(x) + c * cos(2x)."""
+"""The coefficients (a, b, c) of windows a - b * cos(x) + c * cos(2x)."""
 
 
 @torch(" ".join(f"{name} {name}.periodic" for name in _WINDOWS))
@@ -99,16 +97,13 @@ def window(*, window_length=Scalar(), periodic=True, op):
     count = int(window_length)
     if count < 1:
         refuse(f"argument window_length={count}: expected 1 or more")
-    op.fill([count], 1, op.result_dtype(), "window")  # checks the load's budget
+    op.fill([count], 1, op.result_dtype(), "window")  # only checks the memory budget
     angle = np.arange(count) * (2 * math.pi / max(count if periodic else count - 1, 1))
     array = a - b * np.cos(angle) + c * np.cos(2 * angle) if count > 1 else np.ones(1)
     return TorchTensor(op, op.constant(array.astype(op.result_dtype())))
 
 
 def _lengths(op: TorchOperator, n_fft: Any, hop: Any, win: Any) -> tuple[int, int, int]:
-    """Returns the length of a frame, the distance to the next frame, and the length of the
-    window.
-    """
     frame, hop = int(n_fft), int(n_fft // 4 if hop is None else hop)
     window = frame if win is None else int(win)
     if not (hop > 0 and 0 < window <= frame):
@@ -120,7 +115,6 @@ def _lengths(op: TorchOperator, n_fft: Any, hop: Any, win: Any) -> tuple[int, in
 
 
 def _center(window: Any, x: TorchTensor, length: int, frame: int) -> TorchTensor:
-    """Returns the window, ones if there is none, in the middle of a frame."""
     if window is None:
         window = x.fill([length], 1)
     before = (frame - length) // 2
@@ -141,10 +135,10 @@ def stft(
     return_complex=True,
     op,
 ):
-    """Returns spectra (N, frequencies, frames), or (frequencies, frames) of one signal.
+    """Returns spectra (N, frequencies, frames), or (frequencies, frames) for one signal.
 
-    The caller has padded the signal. The real and imaginary parts as real numbers have the same
-    form as a complex value.
+    The signal is padded already. ``return_complex`` has no effect, because complex values are
+    stored as floats (..., 2).
     """
     if op.is_complex("self") or op.is_complex("window"):
         refuse("expected a real signal and a real window, got complex values")
@@ -178,8 +172,8 @@ def istft(
 ):
     """Returns signals (N, T), or (T,), from spectra (N, frequencies, frames).
 
-    Each frame is transformed, multiplied with the window, and added at its original position. The
-    sum of the frames is divided by the sum of the squared windows at the same positions.
+    Each frame is transformed, multiplied by the window, and added at its original position. The sum
+    is divided by the sum of the squared windows at the same positions.
     """
     frame, hop, wide = _lengths(op, n_fft, hop_length, win_length)
     if hop > wide or -(-frame // hop) > _MOST_PARTS or frame > _LONGEST:
@@ -220,11 +214,11 @@ def istft(
 
 
 def _check_sums(squares: Array, hop: int, count: int | None, begin: int, end: int) -> None:
-    """Raises `UnsupportedError` if a divisor, a sum of squared windows, is too small; PyTorch also
-    refuses it.
+    """Raises `UnsupportedError` if a sum of squared windows is too small, for which PyTorch fails,
+    too.
 
-    ``count``: the number of frames, None if only a run knows it. With more frames than ``most``,
-    the sums repeat the sums in the middle.
+    ``count``: the number of frames, None for a dynamic number. With more than ``most`` frames, the
+    sums in the middle repeat.
     """
     most = 2 * -(-len(squares) // hop) + 1
     counts = range(1, most + 1) if count is None else [min(count, most)]
@@ -242,10 +236,10 @@ def _check_sums(squares: Array, hop: int, count: int | None, begin: int, end: in
 
 
 def _overlap(frames: Any, frame: int, hop: int) -> Any:
-    """Returns the sum (N, T) of frames (N, frames, frame), each ``hop`` after the one before.
+    """Returns the sum (N, T) of overlapping frames (N, frames, frame), ``hop`` samples apart.
 
-    The frames are cut into parts of ``hop``. The first parts of all frames follow each other; the
-    second parts do so too, shifted by ``hop``.
+    Each frame is cut into parts of ``hop`` samples. The k-th parts of all frames make one signal,
+    which is shifted by k * hop and added.
     """
     parts = -(-frame // hop)
     more = parts * hop - frame

@@ -1,5 +1,5 @@
-"""The graph under construction, and one operator of an exported program in the form that a rule
-reads.
+"""The graph under construction, and the form in which rules read an operator of an exported
+program.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ from onernn.ir.types import Factor, Size
 
 # The graph under construction, and the free sizes of an export.
 #
-# torch.export writes the sizes of its example unless they are declared open, and it cannot leave
-# the time of a recurrent layer open at all: it unrolls the layer to find the number of steps.
-# aten.lstm itself holds no size, so a size that no operator holds is free. If a number may come
-# from a size, such as x.shape[1] or half of it, the number ties the size to its example value.
+# torch.export writes the sizes of its example as numbers, unless they are declared dynamic. The
+# number of steps of a recurrent layer cannot be dynamic, because torch.export unrolls the layer to
+# find it. But aten.lstm itself has no size among its arguments. So a size that is a number in the
+# program is free: it may have another value, as long as no operator depends on it. If an argument
+# may have been computed from the size, such as x.shape[1] or half of it, the size is tied: it must
+# keep its number.
 
 WEIGHTS = "weights"
-"""The reason for a size that is tied by weights."""
+"""The reason for a size that must match the shape of weights."""
 _PRIMES = (100_003, 100_019, 100_043, 100_049, 100_057, 100_069, 100_103, 100_109)
 
 
 class TorchBuilder(GraphBuilder):
-    """A graph under construction. ``metas``: types of variables. ``free``: sizes of inputs that the
-    program writes as numbers, by onernn's names; ``tied``: the reasons why some of them are fixed.
-    ``literal``: constants whose shape the program writes as numbers, with these numbers; they tie
-    sizes only when a node reads them, because an initial state of zeros may be left out.
-    ``computed``: by variable, the operands of Python's arithmetic with open sizes. ``axes``: the
-    variable and axis from which a run reads each size.
+    """The graph under construction.
+
+    ``metas``: the declared types of tensors. ``free``: the program's numbers for input sizes, by
+    onernn's names of the sizes. ``tied``: why some of these sizes must keep their numbers.
+    ``literal``: constants whose shapes are numbers in the program, and these numbers. They tie
+    sizes only when a node reads the constant, because an initial state of zeros may be left out.
+    ``computed``: for each result of Python's arithmetic with sizes, its integer operands. ``axes``:
+    for each size, a variable and an axis that have it.
     """
 
     def __init__(self, name: str, budget: FoldingBudget, metas: Mapping[str, Meta]) -> None:
@@ -60,21 +64,21 @@ class TorchBuilder(GraphBuilder):
                 self.tied.setdefault(size, why)
 
     def tie_numbers(self, numbers: Iterable[float], why: str) -> None:
-        """Ties the sizes from which numbers in arithmetic, or counts, may have been computed to
-        their example values.
+        """Fixes input sizes at their exported numbers if one of ``numbers`` may be computed from
+        them.
         """
         for number in filter(math.isfinite, numbers):
             self.tie([name for name, size in self.free.items() if _came_of(number, size)], why)
             if number != round(number, 4) and not self._came_of_weights(number):
-                self.tie(self.free, why)  # 1.4142, or 0.0714, may come from any size
+                self.tie(self.free, why)  # 1.4142 or 0.0714 may come from any size
 
     def _came_of_weights(self, number: float) -> bool:
-        """Returns whether the number may come from a width of weights, such as 1 / sqrt(64)."""
+        """Returns whether a number may come from a size of weights, such as 1 / sqrt(64)."""
         widths = {size for array in self.constants.values() for size in array.shape}
         return any(_came_of(number, width) for width in widths)
 
     def remember_axes(self, variable: str, shape: Sequence[Size | None]) -> None:
-        """Records an axis for each size that is a factor of other sizes."""
+        """Records in ``axes`` the variable and axis of each size that is not a sum or product."""
         for axis, size in enumerate(shape):
             if size is not None and len(size.terms) == 1 and size.terms[0][1] == 1:
                 factors = size.terms[0][0]
@@ -82,18 +86,20 @@ class TorchBuilder(GraphBuilder):
                     self.axes.setdefault(factors[0], (variable, axis))
 
     def is_zeros(self, value: str) -> bool:
-        """Returns whether a value is zeros, of a declared shape or a shape that a run computes."""
+        """Returns whether a value has only zeros and a shape that is in the program or computed in
+        a run.
+        """
         if value in self.constants:
             return value in self.literal and not self.constants[value].any()
         maker = self.maker(value)
         return maker is not None and maker.op == "ConstantOfShape" and not maker.attrs.value.any()
 
     def find_exported_size(self, size: Size | None) -> int | None:
-        """Returns the number that the program has for a size; None if the size is open."""
+        """Returns the number that the program has for a size; None for a dynamic size."""
         return None if size is None else size.substitute(self.free).number
 
     def standing_for(self, size: Size | None) -> int | None:
-        """Returns a number that represents a size: the program's number, with a prime for each open
+        """Returns the number for a size in the program, with a prime in place of each dynamic
         size.
         """
         if size is None:
@@ -103,14 +109,13 @@ class TorchBuilder(GraphBuilder):
         return size.substitute({**self.hints, **self.free}).number
 
     def free_in(self, value: str, axis: int) -> frozenset[str]:
-        """Returns the free sizes from which the size of an axis is computed."""
+        """Returns the names in ``free`` from which the size of an axis is computed."""
         shape = self.type_of(value).shape
         size = None if shape is None else shape[axis]
         return frozenset() if size is None else size.names & self.free.keys()
 
 
 def _came_of(number: float, size: int) -> bool:
-    """Returns whether a number may have been computed from a size."""
     whole = [size, size - 1, size + 1, 2 * size, size**2]
     if float(number).is_integer():
         return abs(number) in whole and (number != 0 or size == 0)
@@ -120,24 +125,22 @@ def _came_of(number: float, size: int) -> bool:
     return any(math.isclose(abs(number), value, rel_tol=1e-6) for value in numbers)
 
 
-# One operator of an exported program in the form that a rule of the table reads.
+# The form in which rules read an operator of an exported program.
 
 INERT = frozenset("device layout dtype pin_memory non_blocking memory_format generator".split())
-"""The arguments that cannot change a result on CPU, or that follow from the types of the
-results.
-"""
+"""The arguments that do not change results on CPU, or that the results' declared types replace."""
 LAST, END = 2**63 - 1, 2**31 - 1
 
 FIX_SIZE = "; export the model with a fixed size, not in dynamic_shapes"
-"""What to do about a size that is not known; it follows the reason."""
+"""Advice that follows an error about a dynamic size."""
 
 DType = np.dtype[Any]
 
 
 class TorchOperator(NativeOperator):
-    """One operator.
+    """An operator of an exported program.
 
-    Arguments that are tensors are inputs, all other arguments are attributes; sizes may be either.
+    Arguments that are tensors are inputs, all others are attributes. Sizes may be either.
     """
 
     builder: TorchBuilder
@@ -163,7 +166,7 @@ class TorchOperator(NativeOperator):
 
     @property
     def name(self) -> str:
-        """The name of its rule, without the overload."""
+        """The operator's name in `RULES`, without the overload."""
         return resolve(self.at.type).partition(".")[0]
 
     @property
@@ -171,8 +174,9 @@ class TorchOperator(NativeOperator):
         return f"{self.label!r} ({self.at.type}) may hold that number"
 
     def number(self, name: str, plain: Sequence[float] = ()) -> float:
-        """Returns a number used in arithmetic; unless it is in ``plain``, it may come from a
-        size.
+        """Returns a number in arithmetic.
+
+        Unless it is in ``plain``, fixes the input sizes from which it may be computed.
         """
         result = self.attribute(name, None)
         if not isinstance(result, int | float):
@@ -182,7 +186,7 @@ class TorchOperator(NativeOperator):
         return result
 
     def tie_all(self) -> None:
-        """Ties the sizes from which any number among the arguments may come."""
+        """Fixes the input sizes from which any number among the arguments may be computed."""
         for value in self.attributes.values():
             numbers = value if isinstance(value, list) else [value]
             kinds = (int, float)
@@ -190,28 +194,26 @@ class TorchOperator(NativeOperator):
 
     @property
     def first(self) -> str:
-        """The value that is the operator's first input."""
+        """The value of the operator's first input."""
         names = (name for names in self.inputs.values() for name in names if name)
         return self.builder.value(next(names))
 
     def axis(self, axis: Any, value: str = "") -> int:
-        """Returns the number of an axis of a value or of the first input, counted from the first
-        axis.
-        """
+        """Returns an axis of a value, or of the first input, as a number of 0 or more."""
         rank = max(len(self.shape_of(value or self.first)), 1)
         if type(axis) is not int or not -rank <= axis < rank:
             raise UnsupportedError(f"argument dim={axis}: expected -{rank} to {rank - 1}")
         return axis % rank
 
     def is_complex(self, slot: str) -> bool:
-        """Returns whether the program declares the input in a slot as complex; onernn's value is
+        """Returns whether the program declares an input as complex. onernn stores it as floats
         (..., 2).
         """
         metas = self.builder.metas
         return any(name in metas and metas[name].is_complex for name in self.inputs.get(slot, ()))
 
     def result_dtype(self) -> DType:
-        """Returns the program's dtype of the first output."""
+        """Returns the declared dtype of the first output."""
         meta = self.builder.metas.get(self.node.outputs[0])
         if meta is None:
             return np.dtype(np.int64)  # a size
@@ -222,12 +224,12 @@ class TorchOperator(NativeOperator):
         return np.dtype(meta.dtype)
 
     def open_number(self, number: Open) -> TorchTensor:
-        """Returns a scalar for a number that only a run knows."""
+        """Returns the tensor of a number that is computed at run time."""
         self.builder.tie_numbers(self.builder.computed.get(number.name, ()), self.why)
         return TorchTensor(self, self.builder.value(number.name))
 
     def list_values(self, sizes: Sequence[int | Open | TorchTensor]) -> Any:
-        """Returns a list of sizes, some of which may be values of the graph."""
+        """Returns a list of sizes; if some are computed at run time, the list is a tensor."""
         if all(isinstance(size, int) for size in sizes):
             return sizes
         parts = [
@@ -240,9 +242,10 @@ class TorchOperator(NativeOperator):
 
 
 class TorchTensor(Tensor):
-    """A value with which PyTorch's rules compute.
+    """A value on which PyTorch's rules compute.
 
-    A constant whose shape the program writes as numbers ties sizes as soon as a node reads it.
+    A node that reads a constant in `TorchBuilder.literal` fixes the input sizes from which the
+    constant's numbers may come.
     """
 
     @classmethod
@@ -258,20 +261,26 @@ class TorchTensor(Tensor):
 
     @property
     def dims(self) -> tuple[Size | None, ...]:
-        """The sizes as formulas of the inputs' sizes; raises `UnsupportedError` without a rank."""
+        """The sizes, as formulas of the inputs' sizes. Raises `UnsupportedError` if the rank is
+        unknown.
+        """
         return self.type.shape or () if self.rank else ()
 
     def tie(self, axis: int, why: str = "") -> None:
-        """Ties the free sizes from which the size of an axis is computed."""
+        """Fixes the input sizes from which the size of an axis is computed, at their exported
+        numbers.
+        """
         self.op.builder.tie(self.op.builder.free_in(self.name, axis), why or self.op.why)
 
     def promote(self, *plain: float) -> Any:
-        """Returns the operand in the dtype of the result; ``plain``: see `TorchOperator.number`."""
+        """Returns the operand in the declared dtype of the result; ``plain``: see
+        `TorchOperator.number`.
+        """
         return self.cast(self.op.result_dtype())
 
 
 class Number(TorchTensor):
-    """A number in a slot that also takes a tensor."""
+    """A number as the argument of a slot that also accepts a tensor."""
 
     @property
     def value(self) -> Any:
@@ -285,11 +294,13 @@ class Number(TorchTensor):
         return self.cast(self.op.result_dtype(), *plain)
 
 
-# Kinds of arguments. As the default of a keyword, such an object reads the argument itself.
+# Kinds of arguments. As the default of a rule's keyword, such an object reads the argument.
 
 
 class Scalar(NamedTuple):
-    """A number in arithmetic, which ties sizes unless it is in ``plain``; see `number`."""
+    """A number in arithmetic; unless it is in ``plain``, it fixes sizes as in
+    `TorchOperator.number`.
+    """
 
     default: float | None = None
     plain: tuple[float, ...] = ()
@@ -299,14 +310,14 @@ class Scalar(NamedTuple):
 
 
 class AnySize(NamedTuple):
-    """A size that the inputs also have, so that the rule does not need it."""
+    """A size that the rule ignores, because the inputs have it, too."""
 
     def read(self, op: TorchOperator, name: str) -> None:
         op.ignore(name)
 
 
 class Axis(NamedTuple):
-    """An axis of the first input, counted from the first axis."""
+    """An axis of the first input, as a number of 0 or more."""
 
     default: int | None = None
 
@@ -315,7 +326,7 @@ class Axis(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """Axes of the first input, all if none are given."""
+    """Axes of the first input; all axes if none are given."""
 
     def read(self, op: TorchOperator, name: str) -> list[int]:
         axes = op.attribute(name, None)
@@ -325,7 +336,7 @@ class Axes(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """A list of sizes, which are numbers or known only in a run. They tie no sizes."""
+    """A list of sizes, which are numbers or computed at run time. They fix no input sizes."""
 
     def read(self, op: TorchOperator, name: str) -> list[int | Open]:
         sizes = op.attribute(name, None) or []
@@ -335,8 +346,9 @@ class Sizes(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A position along the axis ``dim``. 0, 1 and positions counted from the end do not depend on
-    the size of the axis unless it is small; all other positions may.
+    """A position along the axis ``dim``; it may fix the size of this axis at its exported number.
+
+    0, 1 and negative positions do not depend on the size unless it is small. All others may.
     """
 
     default: int = 0
@@ -359,13 +371,11 @@ class Place(NamedTuple):
 
 
 RULES = Rules[Signature]()
-"""The rules by the names of aten's operators, "add.Tensor", and by the full names of other
-operators.
-"""
+"""The rules by the names of aten's operators, such as "add.Tensor", and by other full names."""
 VIEWS: set[str] = set()
 """Operators whose result may share the memory of an input."""
 COMPLEX: set[Signature] = set()
-"""Rules that support complex numbers, which are values (..., 2) of real and imaginary parts."""
+"""Rules that support complex numbers, stored as floats (..., 2) with real and imaginary parts."""
 
 ALIASES = pairs(
     """
@@ -378,12 +388,14 @@ ALIASES = pairs(
     transpose=transpose.int
     """
 )
-"""Other names of operators with the same arguments, with or without an overload."""
+"""Other names of operators that take the same arguments, with or without an overload."""
 
 
 def resolve(name: str) -> str:
-    """Returns an operator's name in `RULES`. Resolves aliases, in-place names such as
-    "add_.Tensor", and copies of views such as "slice_copy.Tensor".
+    """Returns an operator's name in `RULES`.
+
+    It resolves aliases, in-place names such as "add_.Tensor", and copies of views such as
+    "slice_copy.Tensor".
     """
     base, dot, overload = name.partition(".")
     base = base.removesuffix("_copy").removesuffix("_")
@@ -398,9 +410,10 @@ def is_view(name: str) -> bool:
 
 
 def torch(names: str = "", *, views: str = "", complex: bool = False, **only: Any) -> Any:
-    """Adds a rule whose signature is the schema of operators; see `Signature`.
+    """Adds a rule to `RULES`; `Signature` describes its parameters.
 
     ``views``: operators whose result may share the memory of an input. ``complex``: see `COMPLEX`.
+    ``only``: arguments that must have the given value.
     """
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Reads arrays in PyTorch's files: archives, pickles (without running them), safetensors."""
+"""Reads tensors in PyTorch's files: archives, pickles (without running their code), safetensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from onernn.ir.files import ARRAY, inside, member_bytes, unzip
 from onernn.reorders import torch
 from onernn.reorders.layers import PivotLayer
 
-# The names of tensors' dtypes in PyTorch's files, and NumPy's names.
+# The dtypes in PyTorch's files, and NumPy's names for them.
 
 STORAGES = pairs(
     """
@@ -42,17 +42,17 @@ STORAGES = pairs(
     BoolStorage=bool ComplexFloatStorage=complex64 ComplexDoubleStorage=complex128
     """
 )
-"""The classes of storages that pickles name."""
+"""The storage classes in pickles, and the dtype of each."""
 
 SCALAR_TYPES = {
     **{1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32"},
     **{8: "float64", 10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16"},
     **{28: "uint16", 34: "uint32", 35: "uint64"},
 }
-"""The dtype numbers of an exported program: ScalarType of torch/_export/serde/schema.py."""
+"""The dtypes by their numbers in exported programs: ScalarType of torch/_export/serde/schema.py."""
 
 DTYPES = {name: find_stored_dtype(name) for name in SCALAR_TYPES.values()}
-"""The stored NumPy dtype for each torch.NAME; bfloat16 becomes float32 with the same values."""
+"""The NumPy dtype of the stored elements, by the name of PyTorch's dtype."""
 
 SAFETENSORS = pairs(
     """
@@ -62,21 +62,21 @@ SAFETENSORS = pairs(
 )
 
 
-# Pickles of PyTorch's tensors, read without pickle: no code in them is run.
+# Reads pickles of PyTorch's tensors without the pickle module, so that no code in them runs.
 #
 # A pickle is a program for a stack machine. This machine supports numbers, texts, containers, and
 # the few names that torch.save uses to write tensors; every other name is refused. The names are
 # defined in torch/_utils.py and torch/_weights_only_unpickler.py of PyTorch 2.13.
 
 _OBJECT = 128
-"""The bytes that each operation of a pickle takes: an object and its entries in containers."""
+"""The bytes of memory that each operation of a pickle may take: an object and its container
+entries.
+"""
 
 
 _LARGER = {"EMPTY_SET": 256, "EMPTY_DICT": 256, "ADDITEMS": 256}
 _LONG, _WIDE = 4096, 10
-"""The size in bytes from which a text is long, and the memory that it may take per byte: it is
-decoded, encoded and decoded again.
-"""
+"""The size in bytes of a long text, and the memory that each byte of it may take."""
 
 
 class Storage(NamedTuple):
@@ -105,15 +105,16 @@ class Record:
 
 
 class _Dtype(NamedTuple):
-    """A pickle's name of a dtype or storage class, such as torch.float32 or torch.FloatStorage; ""
-    for an UntypedStorage.
+    """The dtype of a name in a pickle, such as torch.float32 or torch.FloatStorage.
+
+    It is "" for an UntypedStorage.
     """
 
     name: str
 
 
 _MARK = object()
-"""The mark on the stack before the items of a container."""
+"""The mark on the stack that precedes the items of a container."""
 
 _Function = Callable[..., Any]
 
@@ -121,21 +122,22 @@ _Function = Callable[..., Any]
 def _tensor(
     storage: Any, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...], *rest: Any
 ) -> Tensor:
-    """Makes a tensor. ``rest``: requires_grad, hooks and, of version 3, the dtype and metadata."""
+    """Returns a tensor. ``rest``: requires_grad, hooks and, in version 3, the dtype and
+    metadata.
+    """
     typed = next((each for each in rest if isinstance(each, _Dtype)), None)
     if not isinstance(storage, Storage):
         raise TypeError(f"expected the storage of a tensor, got {type(storage).__name__}")
     if typed is not None and not storage.dtype:  # version 3 counts bytes
         size = DTYPES[typed.name].itemsize
         storage = Storage(storage.key, typed.name, storage.numbers // size)
-    numbers = (offset, *sizes, *strides)  # not for messages: the pickle chose the types
+    numbers = (offset, *sizes, *strides)  # never printed: in a pickle they can have any type
     if len(sizes) != len(strides) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
         raise ValueError("expected sizes, strides and an offset of 0 or more of a tensor")
     return Tensor(storage, offset, tuple(sizes), tuple(strides))
 
 
 def _first(value: Any, *_: Any) -> Any:
-    """Returns the value without the extra data that a parameter or a type adds."""
     return value
 
 
@@ -164,7 +166,7 @@ _NAMES: dict[str, Any] = {
 
 
 def _key(key: Any) -> Any:
-    """Returns a key of a dict. Refuses a tuple, because Python hashes nested tuples without a
+    """Returns a key of a dict. Raises `TypeError` for a tuple: hashing nested tuples has no
     limit.
     """
     if not isinstance(key, str | int | float | bytes | None):
@@ -180,13 +182,13 @@ class Unpickled(NamedTuple):
 def unpickle(
     data: bytes, file: str | Path, what: str, start: int = 0, *, scripted: bool = False
 ) -> Unpickled:
-    """Returns the value of a pickle in ``data``, and the position of its end. ``what``: its name in
-    errors.
+    """Returns the value of a pickle in ``data``, and the position of its end.
 
-    ``scripted``: it may also contain objects of TorchScript's classes. Raises `ModelFormatError`
-    with the place of an error, `UnsupportedError` for an unknown name.
+    ``what``: the pickle's name in errors. ``scripted``: allows objects of TorchScript's classes.
+    Raises `ModelFormatError` with the position of an error, and `UnsupportedError` for an unknown
+    name.
     """
-    from pickletools import genops  # decodes opcodes, but runs none
+    from pickletools import genops  # only decodes opcodes
 
     stream, machine, budget = _Texts(data), _Machine(scripted), loading(2 * len(data))
     stream.seek(start)
@@ -222,13 +224,9 @@ def unpickle(
 
 
 _QUANTIZED = re.compile(r"torch\.(ScriptObject|q\w+|Q\w+|per_\w+|_utils\._rebuild_qtensor)")
-"""The names in the state dict of quantized layers."""
 
 
 def _advise(name: str, file: str, *, is_part: bool) -> str:
-    """Returns advice on saving only tensors; ``is_part``: a dict holds the object that the name
-    makes.
-    """
     if _QUANTIZED.fullmatch(name):
         return (
             "it belongs to quantized layers: run torch.save(model.state_dict(), ...) before the"
@@ -244,9 +242,7 @@ def _advise(name: str, file: str, *, is_part: bool) -> str:
 
 
 class _Texts(io.BytesIO):
-    """The bytes of a pickle; long texts may need much memory, so the budget is checked before they
-    are read.
-    """
+    """The bytes of a pickle; checks the memory budget before it reads a long text."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size and size > _LONG:
@@ -255,7 +251,7 @@ class _Texts(io.BytesIO):
 
 
 class _Refused(Exception):
-    """The error that an unknown name raises."""
+    """Raised for a name that is not in `_NAMES`."""
 
 
 class _Machine:
@@ -269,16 +265,13 @@ class _Machine:
         self.stack.append(value)
 
     def text(self, text: str, encoding: str = "utf-8") -> None:
-        """Pushes a text in UTF-8: genops also accepts surrogates and other bytes."""
+        """Pushes a text; raises an error for surrogates and invalid bytes, which genops accepts."""
         self.push(text.encode(encoding).decode())
 
     def remember(self, at: int) -> None:
         self.memo[at] = self.stack[-1]
 
     def items(self) -> list[Any]:
-        """Removes the last mark and the items after this mark from the stack, and returns the
-        items.
-        """
         at = len(self.stack) - 1
         while self.stack[at] is not _MARK:
             at -= 1
@@ -316,7 +309,9 @@ class _Machine:
         self.push(function(*arguments))
 
     def build(self) -> None:
-        """Skips the attributes of an OrderedDict: they are only versions of modules."""
+        """Sets the attributes of a `Record`; ignores those of a dict, which are only versions of
+        modules.
+        """
         (state,) = self.last(1)
         owner = self.stack[-1]
         if isinstance(owner, Record) and isinstance(state, dict):
@@ -340,7 +335,10 @@ class _Machine:
         owner.update((_key(key), value) for key, value in zip(items[::2], items[1::2], strict=True))
 
     def persistent(self) -> None:
-        """Pushes ("storage", its type, key, location, count); old files add a view of it."""
+        """Pushes the storage of the tuple ("storage", dtype, key, location, count).
+
+        Old files append a view of the storage.
+        """
         (description,) = self.last(1)
         kind, dtype, key, _, count, *view = description
         if kind != "storage" or not isinstance(dtype, _Dtype) or not isinstance(key, str):
@@ -399,13 +397,13 @@ _OPERATIONS: dict[str, _Operation] = {
 }
 
 
-# The zip archives that PyTorch writes: members are stored uncompressed, below one folder.
+# The zip archives of PyTorch: members are not compressed, and all are in one folder.
 
 _MOST_AXES = 32
 
 
 class Archive:
-    """The members of an archive, by their names below the archive's folder."""
+    """The members of an archive, by their paths relative to the archive's top folder."""
 
     def __init__(self, file: str | Path, zipped: ZipFile) -> None:
         self.file, self._zip = file, zipped
@@ -423,7 +421,7 @@ class Archive:
     @classmethod
     @contextmanager
     def open(cls, file: str | Path, raw: IO[bytes]) -> Iterator[Self]:
-        """Yields an archive. Raises `ModelFormatError` if the file is not an archive or has damaged
+        """Yields the archive in a file. Raises `ModelFormatError` for other files and damaged
         members.
         """
         with unzip(raw, "cannot be read as an archive", file) as zipped:
@@ -434,7 +432,9 @@ class Archive:
         return [*self._members]
 
     def read(self, name: str) -> bytes:
-        """Returns a member's bytes. Raises `ModelFormatError` if there is no such member."""
+        """Returns the bytes of a member. Raises `ModelFormatError` if it is missing or
+        compressed.
+        """
         info = self._members.get(name)
         if info is None:
             raise ModelFormatError(f"{name!r}: expected in the archive, it is missing", self.file)
@@ -444,9 +444,7 @@ class Archive:
         return member_bytes(self._zip, info)
 
     def size(self, name: str) -> int:
-        """Returns the number of bytes of a member, 0 if it does not exist: reading such a member
-        fails.
-        """
+        """Returns the number of bytes of a member, or 0 if it is missing."""
         return self._members[name].file_size if name in self._members else 0
 
     def check_order(self) -> None:
@@ -458,7 +456,7 @@ class Archive:
 
 
 class Storages:
-    """The tensors in storages, which are read by key; each storage becomes an array once."""
+    """Reads storages by key, each only once, and returns tensors in them."""
 
     def __init__(self, file: str | Path, bytes_of: Callable[[str], bytes]) -> None:
         self.file, self.bytes_of = file, bytes_of
@@ -466,11 +464,11 @@ class Storages:
 
     @classmethod
     def of(cls, archive: Archive, folder: str = "data/") -> Self:
-        """Returns the storages of an archive: ``data/KEY``, or KEY below ``folder``."""
+        """Returns the storages in a folder of an archive."""
         return cls(archive.file, lambda key: archive.read(f"{folder}{key}"))
 
     def array(self, tensor: Tensor, what: str) -> Array:
-        """Returns a read-only array, which is a view if the tensor is dense. bfloat16 becomes
+        """Returns a tensor as a read-only array: a view if it is contiguous. bfloat16 becomes
         float32.
         """
         storage, offset, sizes, strides = tensor
@@ -488,7 +486,7 @@ class Storages:
         steps = [by * flat.itemsize for by in strides]
         view = np.lib.stride_tricks.as_strided(flat[offset:], sizes, steps, writeable=False)
         if not view.flags.c_contiguous:
-            loading().take(math.prod(sizes) * flat.itemsize, what)  # a stride of 0 costs no bytes
+            loading().take(math.prod(sizes) * flat.itemsize, what)  # strides may be 0
             view = np.ascontiguousarray(view)
         return view
 
@@ -513,18 +511,17 @@ class Storages:
         return ModelFormatError(f"{what}: {reason}", self.file)
 
 
-# Arrays by name, from files of torch.save and torch.jit.save and from safetensors.
+# Reads arrays by name from files of torch.save and torch.jit.save and from safetensors.
 
 ZIP = b"PK\x03\x04"
 _OLD = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-"""The first bytes of files that torch.save wrote before 1.6: a pickle of its magic number."""
+"""The first bytes of files of torch.save before 1.6: a pickle of its magic number."""
 _HEAD = 4096
-"""The number of bytes of a file that show its kind."""
 _PROTOCOL = 1001
 _MOST = 10**6
-"""The largest number of values of a pickle that are searched for tensors."""
+"""The maximum number of values of a pickle among which tensors are searched."""
 _STATES = ("state_dict", "model_state_dict", "model")
-"""The keys under which checkpoints hold a model's tensors."""
+"""The keys under which checkpoints store a model's state dict."""
 _ADVICE = (
     "weights, not a model: onernn weights writes the recurrent layers for other programs, and"
     " onernn.read_weights returns the arrays for a graph of your own; to run the model, write it"
@@ -533,8 +530,7 @@ _ADVICE = (
 
 
 def find_suffix(path: str | Path, head: bytes) -> str:
-    """Returns the suffix that files of this content usually have, "" if the content is not
-    PyTorch's.
+    """Returns the usual suffix of files with this content, or "" if it is not PyTorch's.
 
     ``head``: the first bytes of the file.
     """
@@ -545,7 +541,7 @@ def find_suffix(path: str | Path, head: bytes) -> str:
         try:
             with open_budgeted(file) as (raw, _), Archive.open(file, raw) as archive:
                 return _suffix_of_members(archive.names)
-        except OnernnError:  # the code that reads it raises the error
+        except OnernnError:  # the later read of the file raises the same error
             return ""
     if b'"weight_map"' in head and head.lstrip().startswith(b"{"):
         return ".index.json"
@@ -564,7 +560,7 @@ def _suffix_of_members(names: Collection[str]) -> str:
 def explain(path: str | Path) -> str:
     """Returns advice for a file that onernn cannot read as a model.
 
-    Raises `UnsupportedError`, the same as `read_arrays`, for a pickle of more than tensors.
+    Raises `UnsupportedError`, as `read_arrays` does, for a pickle that contains more than tensors.
     """
     file = Path(path)
     try:
@@ -576,7 +572,7 @@ def explain(path: str | Path) -> str:
                     if "constants.pkl" in archive.names:
                         return _advise_script(file)
                     unpickle(archive.read("data.pkl"), file, "data.pkl")
-    except ModelFormatError:  # `read_arrays` raises the error
+    except ModelFormatError:  # `read_arrays` raises it
         pass
     return _ADVICE
 
@@ -597,10 +593,10 @@ def _advise_script(file: Path) -> str:
 def read_arrays(path: str | Path, *, alone: bool = False) -> dict[str, Array]:
     """Returns the tensors of a file by their names; bfloat16 becomes float32 with the same values.
 
-    ``path``: a file of torch.save with a state dict, or with a checkpoint that holds a state dict;
-    a TorchScript archive (its code is not run); a .safetensors; or, unless ``alone``, the
-    .index.json of several files with parts of one state dict. Raises `ModelFormatError` if the file
-    is none of these, `UnsupportedError` for a pickle that names more than tensors and containers.
+    ``path``: a file of torch.save with a state dict or a checkpoint; a TorchScript archive, whose
+    code is not run; a .safetensors; or, unless ``alone``, the .index.json of several files with
+    parts of one state dict. Raises `ModelFormatError` for any other file, and `UnsupportedError`
+    for a pickle that contains more than tensors and containers.
     """
     file = Path(path)
     with open_budgeted(file) as (raw, budget):
@@ -621,7 +617,6 @@ def read_arrays(path: str | Path, *, alone: bool = False) -> dict[str, Array]:
 
 
 def _read_parts(data: bytes, file: Path) -> dict[str, Array]:
-    """Returns the tensors of all files that an index names, in its order."""
     index = _dict(parse_json(data, file, "the index"), "the index", file)
     places = _dict(index.get("weight_map"), "weight_map", file)
     if not all(isinstance(place, str) for place in places.values()):
@@ -661,8 +656,9 @@ def _arrays(tree: Any, storages: Storages) -> dict[str, Array]:
 
 
 def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors in a value with their paths, such as "layer.weight"; a container is
-    visited only once.
+    """Yields the tensors in a value and their paths, such as "layer.weight".
+
+    A container that occurs twice is visited once.
     """
     waiting: list[tuple[str, Any]] = [("", tree)]
     seen: set[int] = set()
@@ -676,7 +672,7 @@ def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
             continue
         seen.add(id(inside))
         items = [*inside.items()] if isinstance(inside, dict) else [*enumerate(inside)]
-        if isinstance(value, Record):  # _flat_weights repeat the weights
+        if isinstance(value, Record):  # skips _flat_weights, a copy of the weights
             items = [(key, each) for key, each in items if not f"{key}".startswith("_")]
         if len(waiting) + len(items) > _MOST:
             raise UnsupportedError(f"pickle: expected at most {_MOST} values, got more")
@@ -686,8 +682,9 @@ def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _read_old(data: bytes, file: Path) -> tuple[list[Any], int]:
-    """Returns the pickles after the magic number (the protocol, the machine, the value and the keys
-    of its storages), and the position of their end.
+    """Returns the pickles after the magic number, and the position of their end.
+
+    They are the protocol, the machine, the value, and the keys of the value's storages.
     """
     at, result = len(_OLD), []
     for what in ("the protocol", "the machine", "the value", "the keys of storages"):
@@ -697,9 +694,7 @@ def _read_old(data: bytes, file: Path) -> tuple[list[Any], int]:
 
 
 def _old(data: bytes, file: Path) -> dict[str, Array]:
-    """Returns the tensors of a file of pickles; each storage comes after the number of its
-    elements.
-    """
+    """Returns the tensors of a file of torch.save before 1.6."""
     (protocol, machine, tree, keys), at = _read_old(data, file)
     if protocol != _PROTOCOL or not (isinstance(machine, dict) and machine.get("little_endian")):
         raise UnsupportedError(
@@ -726,8 +721,8 @@ def _old(data: bytes, file: Path) -> dict[str, Array]:
 
 
 def _safetensors(data: bytes, file: Path) -> dict[str, Array]:
-    """Returns the tensors of a safetensors file: a length of 8 bytes, a header in JSON, and the
-    values.
+    """Returns the tensors of a safetensors file: 8 bytes with the header's length, a JSON header,
+    and the elements.
     """
     if len(data) < 8:
         raise ModelFormatError(
@@ -747,7 +742,6 @@ def _safetensors(data: bytes, file: Path) -> dict[str, Array]:
 
 
 def _read_entry(entry: Any, body: memoryview, name: str, file: Path) -> Array:
-    """Returns a tensor, whose values are between two offsets after the header."""
     entry = _dict(entry, name, file)
     dtype, shape, places = map(entry.get, ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in SAFETENSORS:
@@ -765,7 +759,7 @@ def _read_entry(entry: Any, body: memoryview, name: str, file: Path) -> Array:
     if elements is None or elements * DTYPES[stored].itemsize != end - first:
         reason = f"expected the bytes of {dtype} {tuple(shape)}, got {end - first}"
         raise ModelFormatError(f"{name}: {reason}", file)
-    # A copy, because offsets in the file are not aligned.
+    # A copy, because tensors in the file are not aligned.
     loading().take(ARRAY + end - first, name)
     flat = np.frombuffer(bytes(body[first:end]), DTYPES[stored])
     return numbers_of(flat, stored, loading(), name).reshape(shape)
@@ -778,23 +772,23 @@ def _dict(value: Any, what: str, file: Path) -> dict[str, Any]:
 
 
 def read_nested(data: bytes, file: str, what: str) -> dict[str, Array]:
-    """Returns the tensors of an archive inside of an archive; no tensors if it is empty."""
+    """Returns the tensors of an archive inside another archive; {} if it is empty."""
     if not data:
         return {}
     with Archive.open(f"{file}, {what}", io.BytesIO(data)) as archive:
         return read_archive(archive)
 
 
-# The recurrent layers among the tensors of a file, found by their names.
+# Finds the recurrent layers of a file by the names of its tensors.
 
 _NAME = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)")
 
 
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
-    """Returns the stacks by the names of their modules, "encoder.lstm"; "" is the file's own. A
-    plain RNN is assumed to use tanh, because weights do not show the activation.
+    """Returns the recurrent stacks by the names of their modules, such as "encoder.lstm" or "".
 
-    Raises `ShapeError` that names a module whose arrays do not fit.
+    A plain RNN is assumed to use tanh, because weights do not show the activation. Raises
+    `ShapeError` that names a module whose arrays do not fit.
     """
     modules: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():

@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker would accept any name
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker accepts any name
 
     def __getattr__(name):
-        """Imports `reference_stack` at its first use: few models run on it."""
+        """Imports `reference_stack` at its first use, because few models need it."""
         if name == "reference_stack":
             from onernn.backend.reference import reference_stack
 
@@ -48,7 +48,7 @@ class _ReferenceBackend:
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
     ) -> Stack:
         layers = layers_of(spec, weights)
-        if dtype == "f32" and layers[0].iter.dtype == np.float64:  # a float64 model stays float64
+        if dtype == "f32" and layers[0].iter.dtype == np.float64:  # keep float64 weights
             dtype = "f64"
         from onernn.backend.reference import reference_stack
 
@@ -60,7 +60,7 @@ _REGISTERED: dict[str, Callable[[int | None], Backend]] = {}
 
 
 def register_backend(name: str, opener: Callable[[int | None], Backend]) -> None:
-    """Registers a backend of a package that builds on this one; ``opener`` takes ``threads``.
+    """Registers another package's backend; ``opener`` takes ``threads`` and returns the backend.
 
     >>> from onernn.backend import open_backend, register_backend
     >>> register_backend("mine", lambda threads: open_backend("reference"))
@@ -77,17 +77,17 @@ def open_backend(
     cache_capacity: int | None = None,
     device: str = "cpu",
 ) -> Backend:
-    """Returns the backend "auto", "kernels", "onednn", "reference", or one that is registered.
+    """Returns the backend "auto", "kernels", "onednn", "reference", or a registered one.
 
     "auto" runs a layer on the kernels, or on oneDNN if the kernels do not support it. It also runs
     bf16 and u8 on oneDNN if the CPU has AMX and the kernels were built without it. Without the
-    kernels oneDNN runs every layer, and the ``why`` of the layers says so. The other backends do
+    kernels, oneDNN runs every layer, and the ``why`` of the layers says so. The other backends do
     not use each other.
 
-    ``threads``: None is OMP_NUM_THREADS, or every CPU that the process may use. ``cache_capacity``:
-    the maximum number of primitives that each direction of a layer keeps, 512 by default; the
-    reference has none. Raises `LibraryError` if the requested library is missing: nothing falls
-    back silently. Raises `UnsupportedError` for a ``device`` other than the CPU.
+    ``threads``: None means OMP_NUM_THREADS, or every CPU that the process may use.
+    ``cache_capacity``: the maximum number of oneDNN primitives that each direction of a layer
+    keeps, 512 by default. Raises `LibraryError` if the requested library is missing: no other
+    backend replaces it silently. Raises `UnsupportedError` for a ``device`` other than the CPU.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)

@@ -17,13 +17,13 @@ from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
 
 State = tuple[Array, ...]
-"""The state of a batch: (h,), or (h, c) of an LSTM, each (L, D, N, O)."""
+"""The state of a batch: (h,), or (h, c) for an LSTM, each (L, D, N, O)."""
 Layout = Literal["tnc", "ntc"]
 """The axes of a dense batch: "tnc" for (T, N, C), "ntc" for (N, T, C)."""
 
 
 def check_numbers(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
-    """Returns floats in ``dtype``. Raises `ShapeError` for other types of values."""
+    """Returns a float32 or float64 array in ``dtype``. Raises `ShapeError` for other dtypes."""
     if array.dtype not in (np.float32, np.float64):
         raise ShapeError(f"{name}: expected {dtype} values, got {array.dtype}")
     return convert(array, dtype, name)
@@ -39,9 +39,9 @@ def check_input(
 ) -> tuple[Batch, State, Batch | None]:
     """Returns (x, state, attention) in ``dtype`` and tnc, with zeros for a missing state.
 
-    x: `Ragged` (W, I), or dense: (T, N, I), in ``layout`` ntc (N, T, I). state: (h,) or (h, c),
-    each ldnc. attention, for AUGRU cells: one channel, otherwise like x. Raises `ShapeError` naming
-    the argument.
+    x: `Ragged` (W, I); or dense, (T, N, I) in layout "tnc" and (N, T, I) in "ntc". state: (h,) or
+    (h, c), each (L, D, N, O). attention, for AUGRU cells: like x, with one channel. Raises
+    `ShapeError` that names the argument.
     """
     if layout not in get_args(Layout):
         raise ShapeError(f"layout: expected one of {get_args(Layout)}, got {layout!r}")
@@ -64,7 +64,9 @@ def check_input(
 
 
 def _check_like(name: str, batch: Batch, of: str, like: Batch, channels: int) -> Array:
-    """Returns the array of a batch. Raises `ShapeError` unless it has the steps of ``like``."""
+    """Returns the array of a batch. Raises `ShapeError` unless it has ``channels`` and the lengths
+    of ``like``.
+    """
     data, expected = data_of(batch), (*data_of(like).shape[:-1], channels)
     if data.shape != expected or isinstance(batch, Ragged) != isinstance(like, Ragged):
         wanted, got = ("Ragged" * isinstance(each, Ragged) for each in (like, batch))
@@ -76,7 +78,7 @@ def _check_like(name: str, batch: Batch, of: str, like: Batch, channels: int) ->
 
 
 def lay_out(dense: Array, layout: Layout) -> Array:
-    """Returns a view that changes tnc to ``layout``, or back."""
+    """Returns a view of a dense array with tnc converted to ``layout``, or back."""
     return dense if layout == "tnc" else dense.swapaxes(0, 1)
 
 
@@ -87,9 +89,9 @@ def check_state(
     dtype: np.dtype[Any],
     name: str = "state",
 ) -> State:
-    """Returns a state in ``dtype``, with zeros if it or a part of it is missing.
+    """Returns a state in ``dtype``, with zeros for missing arrays.
 
-    Raises `ShapeError` naming the array.
+    Raises `ShapeError` that names the array.
     """
     stack = (spec.layers, spec.directions, sentences)
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
@@ -109,7 +111,7 @@ def check_state(
     return tuple(states)
 
 
-# Objects of training: gradients, and the tape between a run and its `backward`.
+# Objects of training: gradients, and the tape from a run to its `backward`.
 
 
 class TapeError(OnernnError, ValueError):
@@ -129,12 +131,12 @@ class TapeError(OnernnError, ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """The gradients of a loss by everything that a run read, each in the shape of its value.
+    """The gradients of a loss with respect to the inputs and weights of a run, each in its shape.
 
-    ``layers``: one `RnnWeights` (1, D, ...) for each layer of the stack, in the canonical layouts,
-    read-only, with None for arrays that the weights lack; () if `Stack.backward` added them to
-    arrays of the caller. ``attention``: None except for AUGRU cells. float32 (float64 on a
-    reference layer in f64).
+    ``layers``: one read-only `RnnWeights` (1, D, ...) for each layer of the stack, in the canonical
+    layouts, with None for arrays that the weights lack. It is () if `Stack.backward` added the
+    gradients to the caller's arrays. ``attention``: None except for AUGRU cells. The arrays are
+    float32 (float64 for a reference layer in f64).
 
     `Stack.backward` returns it, with an example.
     """
@@ -146,14 +148,17 @@ class Gradients:
 
 
 WeightGradients = Sequence[Mapping[str, Array]]
-"""For each layer of a stack: arrays by the names of `RnnWeights`, which `Stack.backward` fills."""
+"""For each layer of a stack: the arrays to which `Stack.backward` adds, by the names of
+`RnnWeights`.
+"""
 
 
 class Tape:
-    """The record of a training run for one `backward`, in copies: the caller's arrays may change.
+    """The record of a training run, for one `backward`; later changes of the caller's arrays have
+    no effect.
 
     ``kernel`` names the implementation that ran forward and runs backward. ``why`` says why it is
-    not oneDNN ("" if it is).
+    not oneDNN ("" if no reason is needed).
 
     `Stack.run_training` returns it; `Stack.backward` has an example.
     """
@@ -161,7 +166,7 @@ class Tape:
     def __init__(self, maker: object, kernel: str, why: str, frame: Ragged | Array, kept: Any):
         self.kernel, self.why = kernel, why
         self.frame = frame
-        """The batch without channels, which determines the shape of gradients by x and y."""
+        """The batch x with zero channels: it has the lengths of the gradients of x and y."""
         self._maker, self._kept = maker, deque([kept])
 
     def check_maker(self, maker: object) -> None:
@@ -170,7 +175,7 @@ class Tape:
             raise TapeError("tape: expected a tape that this layer recorded, got a different one")
 
     def take(self) -> Any:
-        """Returns the record; works only once. Raises `TapeError` from the second call on."""
+        """Returns the record. Raises `TapeError` from the second call on."""
         try:
             return self._kept.pop()
         except IndexError:
@@ -180,8 +185,8 @@ class Tape:
 
 
 def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
-    """Raises `ShapeError` for arrays to which gradients of the shapes of ``zeros`` cannot
-    be added.
+    """Raises `ShapeError` unless gradients with the shapes of ``zeros`` can be added to the
+    arrays.
     """
     if len(into) != len(zeros):
         raise ShapeError(
@@ -205,8 +210,8 @@ def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
 
 
 def check_gradient(dy: Batch | None, frame: Batch, channels: int, dtype: np.dtype[Any]) -> Array:
-    """Returns the steps (W, O) of dy, zeros for None. Raises `ShapeError` if dy does not
-    match y.
+    """Returns the steps (W, O) of dy, or zeros for None. Raises `ShapeError` if dy does not match
+    y.
     """
     if dy is None:
         return np.zeros((math.prod(data_of(frame).shape[:-1]), channels), dtype)

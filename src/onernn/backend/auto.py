@@ -1,8 +1,8 @@
-"""The default backend: the kernels, and oneDNN for layers that they do not support.
+"""The default backend: the kernels, and oneDNN for layers that the kernels do not support.
 
-One rule chooses for a layer and all its batches, from the layer, its dtype and the CPU. No timing
-and no number of threads changes which implementation runs, so a batch always has the same bits.
-oneDNN's reference loops run a layer only if the kernels cannot.
+The layer, its dtype and the CPU determine which implementation runs all batches of a layer. Timings
+and the number of threads do not matter, so equal batches give equal bits. oneDNN's reference loops
+run a layer only if the kernels cannot.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from onernn.backend.onednn.backend import OneDnnBackend
 
 AMX_DTYPES = ("bf16", "u8")
-"""Dtypes that AMX multiplies. oneDNN runs them if it has AMX and the kernels do not."""
+"""Dtypes for which AMX has instructions. oneDNN runs them if it uses AMX and the kernels do not."""
 UNCUT = "states are not cut to the range of their bytes, as on oneDNN, which needs VNNI for u8"
 MEASURED = {"avx2": "0.82 to 17", "avx512": "0.97 to 3.7"}
-"""The kernels' speed in f32 relative to oneDNN's, by instruction set: design/0036."""
+"""The kernels' speed in f32 divided by oneDNN's, by instruction set (design/0036)."""
 
 
 class AutoBackend(LayerBackend):
-    """The kernels together with oneDNN; if one of them is missing, the other one runs every layer.
+    """A backend that runs layers on the kernels or on oneDNN; if one is missing, on the other.
 
-    oneDNN is opened for the first layer that needs it: a model that runs only on kernels does not
-    spend the 20 ms and 16 MB of oneDNN's library. The reference runs the layers that neither the
-    kernels nor oneDNN can run. Raises `LibraryError` if both libraries are missing, or if the
-    environment requests something that is missing.
+    It opens oneDNN for the first layer that needs it, because oneDNN's library takes 20 ms and 16
+    MB. The reference runs the layers that neither the kernels nor oneDNN can run. Raises
+    `LibraryError` if both libraries are missing, or if the environment requests something that is
+    missing.
     """
 
     def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
@@ -46,7 +46,7 @@ class AutoBackend(LayerBackend):
         self.threads = threads or usable_threads()
         self._backends: dict[str, OneDnnBackend | KernelsBackend] = {}
         self._missing: dict[str, str] = {}
-        read_isa_cap()  # refuses an unknown name
+        read_isa_cap()  # raises an error for an unknown name
         if not self._open_backend("kernels") and not self._open_backend("oneDNN"):
             raise LibraryError("; ".join(self._missing.values()))
         if any(map(os.environ.get, WISHES)):
@@ -54,13 +54,13 @@ class AutoBackend(LayerBackend):
 
     @property
     def kernels(self) -> Kernels | None:
-        """The library of kernels, if it exists."""
+        """The library of kernels; None if it is missing."""
         backend = self._backends.get("kernels")
         return backend.kernels if isinstance(backend, KernelsBackend) else None
 
     @property
     def rule(self) -> str:
-        """The reason for the choice of backends, as text for `Session.explain`."""
+        """The text with which `Session.explain` gives the reason for the choice of backends."""
         if self.kernels is None:
             return f"oneDNN runs what it can, {self._missing['kernels']}"
         isa = self.kernels.isa
@@ -109,14 +109,14 @@ class AutoBackend(LayerBackend):
             uncut = UNCUT if scales and name == "kernels" and order[0] == "oneDNN" else ""
             stack.why = "; ".join(filter(None, (stack.why, *missing, uncut)))
             return stack
-        if slow is not None:  # nothing else runs it
+        if slow is not None:  # only oneDNN's slow loops run it
             slow.why = "; ".join(filter(None, (slow.why, *missing, *map(str, refusals))))
             return slow
         reasons = [each for refusal in refusals for each in refusal.refusals]
         raise UnsupportedError("no backend runs this layer:", (*reasons, *map(Refusal, missing)))
 
     def find_preferred(self, dtype: str) -> OneDnnBackend | KernelsBackend | None:
-        """Returns the backend that is asked first to run layers of a dtype; None if it is
+        """Returns the backend that `stack` tries first for layers of a dtype; None if it is
         missing.
         """
         return self._open_backend(self._order(dtype, ())[0])
@@ -124,9 +124,8 @@ class AutoBackend(LayerBackend):
     def _trainer(
         self, onednns: Callable[[], Trainer], spec: RnnSpec, layers: Layers, dtype: str
     ) -> Trainer:
-        """Returns the trainer of a layer that oneDNN runs.
-
-        Returns the kernels' trainer if oneDNN's is a loop or does not exist.
+        """Returns oneDNN's trainer, or the kernels' if oneDNN's is a reference loop or does not
+        exist.
         """
         kernels: Any = self._open_backend("kernels")
         try:
@@ -140,23 +139,22 @@ class AutoBackend(LayerBackend):
         return kernels.trainer(spec, layers, dtype)
 
     def _order(self, dtype: str, scales: Any) -> tuple[str, ...]:
-        """Returns the backends that may run a layer, the preferred one first."""
         if dtype in KERNELS_ONLY:
             return ("kernels",)
-        if scales:  # the scales decide, and the two backends round states differently
+        if scales:  # the form of the scales decides: the backends round states differently
             return ("oneDNN", "kernels") if all(map(is_onednns, scales)) else ("kernels", "oneDNN")
         if dtype in AMX_DTYPES and self._only_onednn_has_amx():
             return ("oneDNN", "kernels")
         return ("kernels", "oneDNN")
 
     def _only_onednn_has_amx(self) -> bool:
-        """Returns whether oneDNN uses AMX and the kernels do not: they were built without it."""
+        """Returns whether oneDNN uses AMX while the kernels were built without it."""
         with_tiles = self.kernels is not None and self.kernels.isa == "avx512_amx"
         return not with_tiles and self._has_amx()
 
     def _has_amx(self) -> bool:
-        """Returns whether oneDNN uses AMX: the CPU has it, and no environment variable
-        forbids it.
+        """Returns whether oneDNN uses AMX: the CPU has it, and no environment variable forbids
+        it.
         """
         if read_isa_cap() or not _cpu_has_amx():
             return False
@@ -164,29 +162,27 @@ class AutoBackend(LayerBackend):
         return onednn is not None and "amx" in onednn.library.effective_isa
 
     def _open_backend(self, name: str) -> OneDnnBackend | KernelsBackend | None:
-        """Returns the backend, opened at its first use; None if its library is missing."""
+        """Returns the backend, which the first call opens; None if its library is missing."""
         with CREATION:
             if name not in self._backends and name not in self._missing:
                 try:
                     self._backends[name] = self._open(name)
                 except LibraryError as error:
                     if name == "oneDNN" and any(map(os.environ.get, WISHES)):
-                        raise  # a variable asks for a library or its settings
+                        raise  # a variable requests a library or a setting of it
                     self._missing[name] = f"without {name}: {error}"
             return self._backends.get(name)
 
     def _open(self, name: str) -> OneDnnBackend | KernelsBackend:
         if name == "kernels":
             return KernelsBackend(self.threads)
-        from onernn.backend.onednn.backend import OneDnnBackend  # most models run without it
+        from onernn.backend.onednn.backend import OneDnnBackend  # most models do not need it
 
         return OneDnnBackend(*self._given)
 
 
 def is_loop(name: str) -> bool:
-    """Returns whether an implementation of oneDNN, or part of one, is its portable
-    reference code.
-    """
+    """Returns whether an implementation of oneDNN is, or contains, its slow reference loops."""
     return "ref" in name.replace(",", " ").split()
 
 

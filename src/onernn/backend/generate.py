@@ -1,7 +1,8 @@
 """Generates the `_bindings.py` of both libraries: ``python -m onernn.backend.generate``.
 
-Out-of-line ABI mode: this script parses the headers once, so that no import has to, and no compiler
-is needed. The results are committed; a test compares them with newly generated ones.
+It uses cffi's out-of-line ABI mode. The headers are parsed here, so an import does not parse them,
+and no compiler is needed. The generated files are committed. A test compares them with newly
+generated ones.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from onernn.kernels.build import HEADERS as KERNELS
 
 _HERE = Path(__file__).parent
 HEADERS = {"onednn": (_HERE / "onednn" / "dnnl.cdef.h",), "compiled": KERNELS}
-"""The headers, by the folder of `_bindings.py`."""
+"""The headers of each library, by the folder of its `_bindings.py`."""
 _FOR_COMPILERS = re.compile(
     r"^#ifdef __cplusplus$.*?^#endif$|^#(?!define \w+ \S)[^\n]*", re.MULTILINE | re.DOTALL
 )
-"""The parts of a header that only compilers read: cffi does not accept them."""
+"""Matches the parts of a header that cffi cannot parse."""
 
 
 def source(folder: str) -> str:
-    """Returns the text of a `_bindings.py` as this version of cffi writes it."""
+    """Returns the text of a folder's `_bindings.py`, as this version of cffi writes it."""
     from cffi import FFI  # type: ignore[import-untyped, unused-ignore]
 
     builder = FFI()

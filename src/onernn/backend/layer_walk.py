@@ -1,8 +1,9 @@
-"""Runs a stack by kernels of one layer and direction each: forward, with a tape, and backward.
+"""Runs a stack with one kernel for each layer and direction: inference, training and backward.
 
 Ragged batches run in the sorted packed layout from the first layer to the last, without padding
-(design/0026). Directions are joined only at the end of a layer, shares of a batch only at the very
-end. One thread for each of these is faster than OpenMP's barriers in every step (design/0013).
+(design/0026). The outputs of directions are joined after each layer, those of a batch's shares
+after the last layer. One thread for each direction or share is faster than OpenMP, which has a
+barrier in every step (design/0013).
 """
 
 from __future__ import annotations
@@ -24,21 +25,26 @@ from onernn.ir.weights import RnnWeights
 from onernn.reorders.lod import Packing
 
 LONGEST = 8
-"""Maximum number of steps in one segment: lengths are powers of two up to it, which limits the
-number of shapes.
+"""The maximum number of steps in a segment of a ragged batch.
+
+Lengths are powers of two, which limits the number of shapes.
 """
 
 
 LARGE = 512
-"""Use OpenMP inside kernels from this H on: each core keeps its part of the weights in cache."""
+"""The smallest hidden size for which kernels use OpenMP inside.
+
+Each core then keeps its part of the weights in cache.
+"""
 
 LEAST_SHARE = 8
-"""Minimum number of sequences in a share: with fewer, products over half of them cost as much."""
+"""The minimum number of sequences in a share: products over half as many sequences cost as much."""
 
 
 class Share(NamedTuple):
-    """Some of a batch's sequences: the indices of their rows, their own indices, and
-    their packing.
+    """The sequences of a batch that one thread runs.
+
+    ``rows``: the indices of their steps. ``sentences``: their indices.
     """
 
     rows: Array | slice
@@ -47,7 +53,7 @@ class Share(NamedTuple):
 
 
 def shares(x: Batch, count: int) -> list[Share]:
-    """Returns the batch, divided by sequences among ``count`` threads; undivided if it is small.
+    """Returns the shares of a batch for ``count`` threads; a small batch is one share.
 
     The rows of a dense batch (T, N, I) are numbered in the order of memory.
     """
@@ -68,7 +74,7 @@ def shares(x: Batch, count: int) -> list[Share]:
 
 
 class Segment(NamedTuple):
-    """``time`` steps of the first ``batch`` sequences: packed rows row ... row + time * batch."""
+    """``time`` steps of the first ``batch`` sequences, from packed row ``row`` on."""
 
     row: int
     time: int
@@ -76,8 +82,9 @@ class Segment(NamedTuple):
 
 
 def segments(packing: Packing) -> tuple[Segment, ...]:
-    """Returns the pieces of a packed batch in the order of time; sequences of one length stay in
-    one piece.
+    """Returns the segments of a packed batch in the order of time.
+
+    If all sequences have the same length, there is only one segment.
     """
     return _segments(packing.batch_sizes.tobytes())
 
@@ -100,48 +107,50 @@ def _segments(batch_sizes: bytes) -> tuple[Segment, ...]:
 
 
 def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Returns the same pieces step by step: a single step has no direction."""
+    """Returns the same segments, divided into single steps; a single step has no direction."""
     return tuple(
         Segment(row + t * batch, 1, batch) for row, time, batch in pieces for t in range(time)
     )
 
 
-# The interface of a backend: a kernel for one layer in one direction, or for a whole stack.
+# The interface of a backend: a kernel for one layer and direction, or for a whole stack.
 
 
 class PackedBatch(NamedTuple):
-    """The arguments of a kernel: steps sorted and packed (`Packing`), states in the order of
-    sequences.
+    """The arguments of a kernel: sorted and packed steps (`Packing`), and states in the same
+    order.
     """
 
     words: Array
-    """(W, I): the caller's values, or the output of the layer below."""
+    """The steps (W, I): the caller's x, or the output of the layer below."""
     y: Array
-    """(W, O), to be filled; rows of any stride."""
+    """The output (W, O) to fill; its rows may have any stride."""
     packing: Packing
     begin: Sequence[Array]
     """The initial states (N, O)."""
     attention: Array | None = None
-    """(W, 1) for AUGRU cells."""
+    """The attention (W, 1) of AUGRU cells."""
 
 
 class PackedGradient(NamedTuple):
-    """The arguments of a backward pass: a batch's tape, and gradients by the results."""
+    """The arguments of a backward pass: the data that `run` kept, and the gradients of its
+    results.
+    """
 
     kept: Any
     packing: Packing
     dy: Array
     dend: Sequence[Array]
     weights: Mapping[str, Array]
-    """Arrays to which the weights' gradients are added: as in `RnnWeights`, without L and D."""
+    """Arrays to which the gradients of weights are added, as in `RnnWeights` without L and D."""
 
 
 DirectionGradients = tuple[Array, Sequence[Array], Array | None]
-"""Gradients by x, the initial states and the attention."""
+"""The gradients of x, of the initial states and of the attention."""
 
 
 class DirectionKernel:
-    """One layer in one direction, ready for any batch; shared between threads.
+    """A kernel that runs one layer in one direction for any batch; threads share it.
 
     A backend overrides `run`, and the methods that differ for its data types.
     """
@@ -151,21 +160,19 @@ class DirectionKernel:
     dtype: np.dtype[Any]
     """The dtype of the output of `run`."""
     exact_below: float | None = None
-    """Inputs with a magnitude at or above it, or NaN, give wrong results; None: all results are
-    right.
-    """
+    """Inputs whose magnitude reaches this bound, or NaN, may give wrong results; None: no bound."""
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
-        """Returns the final states, of at least the sequences with steps, and the data for
+        """Returns the final states, at least of sequences that have steps, and the data for
         `backward`.
 
-        The data is None if the kernel does not train. A kernel that trains may keep steps and y:
-        they do not change later.
+        The data is None if the kernel does not train. A kernel that trains may keep references to
+        steps and y, which do not change later.
         """
         raise NotImplementedError
 
     def backward(self, batch: PackedGradient) -> DirectionGradients:
-        """Returns gradients (dx, dbegin, dattention)."""
+        """Returns the gradients of x, of the initial states and of the attention."""
         raise NotImplementedError
 
     def widen(self, y: Array) -> Array:
@@ -173,23 +180,23 @@ class DirectionKernel:
         return y
 
     def cache_info(self) -> tuple[int, int]:
-        """Returns how many primitives were found, and how many were made."""
+        """Returns how many primitives were found in the cache, and how many were created."""
         return 0, 0
 
 
 _T = TypeVar("_T")
 
 Kernels = list[list[DirectionKernel]]
-"""Kernels by layer and direction."""
+"""The kernels of each layer, one for each direction."""
 
 
 class LayerWalk:
-    """A `StackKernel` made of `DirectionKernel`s; safe to share between threads.
+    """A `StackKernel` that consists of `DirectionKernel`s; threads may share it.
 
     ``prepare`` makes a kernel from the spec and weights of one layer and direction, and from their
-    element of ``options``, if there are any. ``threads``: the number for directions, for shares of
-    a batch unless ``whole``, and inside kernels of large layers. ``within(n)`` is a context in
-    which a kernel that is made or run uses n threads inside; None: it uses one.
+    element of ``options``, if any. ``threads``: the number of threads for directions, for shares of
+    a batch unless ``whole``, and inside kernels of large layers. ``within(n)`` returns a context in
+    which kernels are made and run with n threads inside; without it, they use one.
     """
 
     def __init__(
@@ -207,7 +214,7 @@ class LayerWalk:
         self._spec, self._layers, self._prepare = spec, layers, prepare
         self._threads, self._within = threads, within or (lambda _: nullcontext())
         self._shares = 1 if spec.directions > 1 or whole else threads
-        # Inside a kernel, OpenMP saves time if each core can keep its part of large weights.
+        # In a kernel, OpenMP saves time if each core can keep its part of large weights in cache.
         together = spec.directions if threads >= spec.directions else 1
         self._inside = threads // together if within and spec.hidden_size >= LARGE else 1
         self._made: dict[int, Kernels] = {}
@@ -217,9 +224,7 @@ class LayerWalk:
         self._exact_below = min(bounds, default=None)
 
     def _kernels(self, inside: int) -> Kernels:
-        """Returns the kernels that use this number of threads inside; makes them at the first
-        call.
-        """
+        """Returns the kernels that use ``inside`` threads each; the first call makes them."""
         if inside not in self._made:
             with CREATION, self._within(inside):
                 if inside not in self._made:
@@ -233,7 +238,7 @@ class LayerWalk:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all results are right for all inputs."""
+        """Whether the results are right for all inputs."""
         return self._exact_below is None
 
     def takes(self, x: Batch, initial: State) -> bool:
@@ -242,7 +247,7 @@ class LayerWalk:
         return most is None or all(magnitude(a) < most for a in (data_of(x), *initial))
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
-        """Returns None: each batch is checked."""
+        """Returns None: every batch needs its checks."""
         return None
 
     def run(self, x: Batch, initial: State, attention: Batch | None) -> tuple[Array, State]:
@@ -259,7 +264,9 @@ class LayerWalk:
     def _run(
         self, x: Batch, initial: State, attention: Batch | None, keeps: bool
     ) -> tuple[Array, State, list[Any]]:
-        """Runs; ``keeps``: in new arrays, which `backward` reads, instead of reused ones."""
+        """Runs a batch. With ``keeps``, the outputs are new arrays, which `backward` reads
+        later.
+        """
         jobs, inside, words, scale = self._dealt(x, attention)
         kernels = self._kernels(inside)
         final = tuple(s.copy() for s in initial)
@@ -276,7 +283,7 @@ class LayerWalk:
                     return buffers.array(f"layer {layer % 2}", shape, dtype)
 
                 read = words
-                if keeps:  # a tape must not change with the caller's x
+                if keeps:  # the caller may change x before `backward`
                     read = _copy(words, share.rows)
                 elif not isinstance(share.rows, slice):
                     read = buffers.gather("words", words, share.rows)
@@ -292,7 +299,7 @@ class LayerWalk:
                 widen = kernels[-1][0].widen
                 if len(jobs) > 1:
                     out[share.rows] = widen(y)
-                elif not isinstance(share.rows, slice):  # reorders them before they are widened
+                elif not isinstance(share.rows, slice):  # y is smaller before `widen`
                     out = widen(share.packing.unpack(y))
                 else:
                     out = y.copy() if (wide := widen(y)) is y else wide
@@ -306,10 +313,10 @@ class LayerWalk:
     def backward(
         self, kept: list[Any], frame: Batch, dy: Array, dend: State
     ) -> tuple[Array, State, tuple[RnnWeights, ...], Array]:
-        """Returns (dx (W, I), dbegin, gradients by each layer's weights, dattention), from a run's
-        data.
+        """Returns (dx (W, I), dbegin, gradients of each layer's weights, dattention).
 
-        ``frame``: a batch like x, of any number of channels. ``dy``: (W, O).
+        ``kept``: the data that `run_training` returned. ``frame``: a batch with the lengths of x
+        and any number of channels. ``dy``: (W, O).
         """
         jobs, inside, *_ = self._dealt(frame, None)
         kernels = self._kernels(inside)
@@ -340,7 +347,7 @@ class LayerWalk:
         return dx, dbegin, gradients, dscale
 
     def zero_gradients(self, dtype: np.dtype[Any]) -> list[dict[str, Array]]:
-        """Returns zeros for each layer's weights, by the names of `RnnWeights`."""
+        """Returns zeros in the shapes of each layer's weights, by the names of `RnnWeights`."""
         return [
             {name: np.zeros(a.shape, dtype) for name, a in layer.arrays.items()}
             for layer in self._layers
@@ -349,15 +356,11 @@ class LayerWalk:
     def _dealt(
         self, x: Batch, attention: Batch | None
     ) -> tuple[list[Share], int, Array, Array | None]:
-        """Returns a batch's shares, the threads inside each kernel, and steps and
-        attention (W, C).
-        """
         jobs = shares(x, self._shares)
         scale = None if attention is None else _rows(attention)
         return jobs, self._inside if len(jobs) == 1 else 1, _rows(x), scale
 
     def _run_all(self, tasks: Sequence[Callable[[], _T]], inside: int) -> list[_T]:
-        """Returns the result of each task; tasks run in parallel if there are enough threads."""
         if not 1 < len(tasks) <= self._threads:
             return [task() for task in tasks]
 
@@ -370,7 +373,6 @@ class LayerWalk:
     def _run_row(
         self, way: str, row: Sequence[DirectionKernel], batches: Sequence[Any], inside: int
     ) -> list[Any]:
-        """Returns the results of `DirectionKernel.run` or ``backward`` of a layer's directions."""
         pairs = zip(row, batches, strict=True)
         tasks = [partial(getattr(kernel, way), batch) for kernel, batch in pairs]
         return self._run_all(tasks, inside)
@@ -385,9 +387,9 @@ class LayerWalk:
         inside: int,
         new_array: Callable[[int, tuple[int, int], np.dtype[Any]], Array],
     ) -> tuple[Array, list[Array], list[list[Any]]]:
-        """Returns (y, final states, data of each direction of each layer), packed and sorted.
+        """Returns (y, final states, data for `backward` by layer and direction), packed and sorted.
 
-        ``new_array(layer, shape, dtype)`` returns the memory of a layer's output.
+        ``new_array(layer, shape, dtype)`` returns the memory for a layer's output.
         """
         final, kept = [s.copy() for s in initial], []
         width = self._spec.recurrent_size
@@ -402,12 +404,12 @@ class LayerWalk:
             ran = self._run_row("run", row, batches, inside)
             for d, (ends, _) in enumerate(ran):
                 for state, end in zip(final, ends, strict=True):
-                    state[layer, d, : len(end)] = end  # the others keep their initial state
+                    state[layer, d, : len(end)] = end  # others keep their initial state
             kept.append([needed for _, needed in ran])
             if not self._spec.joins(layer):
                 sides = list(map(np.ascontiguousarray, ys))
             elif self._spec.direction == "bidirectional_sum":
-                # In the caller's dtype: the sum of two u8 states does not fit into u8.
+                # Sums in the caller's dtype: the sum of two u8 states does not fit into u8.
                 wide = row[0].widen(out)
                 sides = [wide[:, :width] + wide[:, width:]] * len(row)
             else:
@@ -424,7 +426,7 @@ class LayerWalk:
         weights: list[dict[str, Array]],
         inside: int,
     ) -> tuple[Array, list[Array], Array | None]:
-        """Returns (dx, dbegin, dattention), packed and sorted; adds the weights' gradients to
+        """Returns (dx, dbegin, dattention), packed and sorted; adds the gradients of the weights to
         ``weights``.
         """
         dbegin, dscale = [np.empty_like(s) for s in dend], None
@@ -453,15 +455,17 @@ class LayerWalk:
         return dsides[0], dbegin, dscale
 
     def _split(self, dy: Array) -> list[Array]:
-        """Returns the gradient by each direction's output, from the gradient by the
-        joined output.
+        """Returns the gradient of each direction's output, from the gradient of the joined
+        output.
         """
         if self._spec.direction == "bidirectional_sum":
             return [dy, dy]
         return [np.ascontiguousarray(a) for a in np.split(dy, self._spec.directions, axis=1)]
 
     def cache_info(self) -> dict[str, int]:
-        """Counts the primitives found and made so far, over all layers and directions."""
+        """Returns how many primitives were found and created so far, over all layers and
+        directions.
+        """
         made = [
             kernel for kernels in list(self._made.values()) for row in kernels for kernel in row
         ]
@@ -470,21 +474,20 @@ class LayerWalk:
 
 
 def magnitude(array: Array) -> float:
-    """Returns the largest magnitude in an array, 0 for an empty one, NaN if the array has a NaN."""
-    # Two passes avoid an array of magnitudes; both return NaN if there is one.
+    """Returns the largest magnitude in an array: 0 if the array is empty, NaN if it contains
+    NaN.
+    """
+    # Two passes need no array of magnitudes; both return NaN if the array contains NaN.
     return float(np.maximum(array.max(initial=0), -array.min(initial=0)))
 
 
 def _rows(x: Batch) -> Array:
-    """Returns the steps (W, C) of a batch; the steps of a dense batch (T, N, C) are
-    packed already.
-    """
+    """Returns the steps (W, C) of a batch; a dense batch (T, N, C) is only reshaped."""
     data = np.ascontiguousarray(data_of(x))
     return data if data.ndim == 2 else data.reshape(data.shape[0] * data.shape[1], data.shape[2])
 
 
 def _copy(words: Array, rows: Array | slice) -> Array:
-    """Returns a row-major copy."""
     return (
         np.array(words[rows], order="C")
         if isinstance(rows, slice)

@@ -1,6 +1,4 @@
-"""The shared state of all layers of a process: a lock, worker threads, memory, environment
-variables.
-"""
+"""Resources that all layers of a process share: a lock, worker threads, memory, settings."""
 
 from __future__ import annotations
 
@@ -25,12 +23,12 @@ if TYPE_CHECKING:
 
 
 CREATION = RLock()
-"""A lock that is held while objects are made that threads share afterwards: primitives, weights,
+"""The lock that a thread holds while it creates objects that threads share: primitives, weights,
 layers.
 
-A fork waits for it. Otherwise a child could inherit the lock held by a thread that the child does
-not have. The same applies to libdnnl's own lock, which is held while a primitive is made (measured:
-3 children of 10 hang).
+A fork waits until the lock is free. Otherwise the child could inherit a lock whose owner is a
+thread that the child lacks. The same applies to libdnnl's own lock, which a thread holds while it
+creates a primitive (measured: 3 of 10 children hang).
 """
 
 if hasattr(os, "register_at_fork"):
@@ -42,11 +40,15 @@ if hasattr(os, "register_at_fork"):
 # Settings from environment variables.
 
 MAX_ISA = "ONERNN_MAX_ISA"
-"""The best instruction set that kernels, and oneDNN's primitives, may use."""
+"""The environment variable for the best instruction set that kernels and oneDNN's primitives may
+use.
+"""
 DNNL_LIBRARY = "ONERNN_DNNL_LIBRARY"
 ONEDNN_MAX_ISA = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 WISHES = (DNNL_LIBRARY, *ONEDNN_MAX_ISA)
-"""Environment variables about oneDNN; onernn follows them, or refuses them by name."""
+"""Environment variables about oneDNN. onernn follows a variable, or raises an error that names
+it.
+"""
 ONEDNN = {
     "v2": "sse41",
     "avx2": "avx2",
@@ -56,19 +58,21 @@ ONEDNN = {
     "avx512_bf16": "avx512_core_bf16",
     "avx512_amx": "avx512_core_amx",
 }
-"""oneDNN's names of instruction sets; if ONEDNN_MAX_CPU_ISA is set, it limits oneDNN instead."""
+"""oneDNN's name of each instruction set, for `MAX_ISA`; ONEDNN_MAX_CPU_ISA overrides this limit."""
 
 
 MOST_THREADS = 64
-"""The maximum number of threads of the kernels' team."""
+"""The maximum number of threads that the kernels use."""
 TEAM = "ONERNN_TEAM"
-"""The variable that sets how many threads share every product, even a small one: for tests of the
-team.
+"""The environment variable with which tests make this many threads share every product, even a
+small one.
 """
 
 
 def check_count(what: str, number: int | None) -> None:
-    """Raises `ValueError` for a count, such as a number of threads, that is less than 1."""
+    """Raises `ValueError` if a count, such as a number of threads, is not an integer of at least
+    1.
+    """
     if number is not None and (not isinstance(number, int) or number < 1):
         raise ValueError(f"{what}: expected at least 1, got {number!r}")
 
@@ -80,26 +84,29 @@ def usable_threads() -> int:
 
 
 def usable_cpus() -> int:
-    """Counts the CPUs that this process may use, by its affinity and its cgroups' quotas."""
+    """Returns the number of CPUs that the process may use, by its affinity and its cgroups'
+    quotas.
+    """
     return min(len(os.sched_getaffinity(0)), _quota())
 
 
-@cache  # layers ask for it in each call, and files take 0.2 ms
+@cache  # each call of a layer needs it, and reading the files takes 0.2 ms
 def _quota() -> int:
     return min([sys.maxsize, *_quotas(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))])
 
 
 def _quotas(root: Path, groups: Path) -> Iterator[int]:
-    """Yields the CPUs that the process's cgroup and each of its parents may use.
+    """Yields the CPU quota of the process's cgroup and of each of its parents, rounded up.
 
-    1.5 CPUs count as 2: one thread would leave half a CPU unused. A quota stops threads only when
-    they have used up their time of a period, 0.1 s. Files that are missing or damaged set no limit.
+    1.5 CPUs count as 2, because one thread would leave half a CPU unused. Linux pauses a process
+    only when its threads have used up the quota of a 0.1 s period. A missing or damaged file sets
+    no limit.
     """
     try:
         lines = groups.read_text().splitlines()
     except (OSError, ValueError):
         lines = []
-    for line in ("0::/", "1:cpu:/", *lines):  # a container's own cgroup is its root
+    for line in ("0::/", "1:cpu:/", *lines):  # a container sees its own cgroup as the root
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers:  # version 2
             folder, files = root, ["cpu.max"]
@@ -119,10 +126,10 @@ def _quotas(root: Path, groups: Path) -> Iterator[int]:
 
 
 def team_of(threads: int) -> int:
-    """Returns the number of threads in the form that the kernels' library takes: at most
-    ``threads``, and at most one per CPU.
+    """Returns the thread count for the kernels' library: at most ``threads``, at most one per CPU.
 
-    A negative number means exactly this many, as requested by `TEAM`.
+    If the variable `TEAM` is set, returns its value with a negative sign: the library then uses
+    exactly this number.
     """
     wish = os.environ.get(TEAM, "")
     if wish and not (wish.isdecimal() and 1 <= int(wish) <= MOST_THREADS):
@@ -131,7 +138,9 @@ def team_of(threads: int) -> int:
 
 
 def read_isa_cap() -> str | None:
-    """Returns the cap that the environment sets; `LibraryError` for an unknown name."""
+    """Returns the instruction set that `MAX_ISA` sets, or None. Raises `LibraryError` for an
+    unknown name.
+    """
     wish = os.environ.get(MAX_ISA, "").lower()
     if wish in ("", *isas()):
         return wish or None
@@ -141,7 +150,7 @@ def read_isa_cap() -> str | None:
     )
 
 
-# Worker threads for executions that need no barrier between them.
+# Worker threads for tasks that do not wait for each other.
 
 _T = TypeVar("_T")
 _lock = Lock()
@@ -151,8 +160,8 @@ _pool: ThreadPoolExecutor | None = None
 def run_all(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
     """Returns the results of tasks that run in parallel, the first in this thread.
 
-    An error of any task reaches the caller. Tasks may call `run_all` only with a single task: a
-    worker that waited for workers could wait for itself. cffi releases the GIL while kernels run.
+    Raises the error of any task. A task may call `run_all` only with a single task: a worker that
+    waits for workers could wait for itself. cffi releases the GIL while kernels run.
     """
     first, *others = tasks
     if not others:
@@ -165,7 +174,7 @@ def run_all(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
         try:
             started.append(_workers().submit(task))
             ends.append(started[-1].result)
-        except RuntimeError:  # Python is ending and starts no threads; MXNet's engine still runs
+        except RuntimeError:  # Python is exiting and starts no threads
             ends.append(task)
     try:
         result = first()
@@ -175,7 +184,7 @@ def run_all(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
 
 
 def _workers() -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor  # 4 ms: most processes need no workers
+    from concurrent.futures import ThreadPoolExecutor  # takes 4 ms; most processes need no workers
 
     global _pool
     with _lock:
@@ -185,7 +194,6 @@ def _workers() -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    """Forgets the workers, which the child does not have."""
     global _lock, _pool
     _lock, _pool = Lock(), None
 
@@ -194,7 +202,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-# Memory that executions reuse: aligned bytes, and objects that one thread uses at a time.
+# Memory that runs reuse: aligned bytes, and objects that one thread uses at a time.
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 
@@ -207,7 +215,7 @@ def allocate_aligned(nbytes: int) -> Array:
 
 
 def align(array: Array) -> Array:
-    """Returns an array that starts on a cache line: this one, or a copy."""
+    """Returns the array if it starts on a cache line, otherwise a copy that does."""
     if array.ctypes.data % ALIGNMENT == 0:
         return array
     copy = allocate_aligned(array.nbytes).view(array.dtype).reshape(array.shape)
@@ -216,21 +224,26 @@ def align(array: Array) -> Array:
 
 
 LARGEST_KEPT = 1 << 24
-"""Bytes of the largest array that is reused: larger ones use much memory, and get huge pages."""
+"""The size in bytes of the largest array that is reused: larger ones use much memory, and huge
+pages.
+"""
 
 
 class Buffers:
-    """Arrays of one execution at a time, which the next one reuses.
+    """The arrays of one run, which the next run reuses.
 
-    Otherwise the allocator returns some MB to the system at the end of a call, and requests them
-    again, page by page, in the next call: 2 of 10 ms for 1028 steps and 256 units.
+    Otherwise the allocator returns some MB to the system at the end of a call, and requests the
+    same memory again, page by page, in the next call. That takes 2 of 10 ms for 1028 steps and 256
+    units.
     """
 
     def __init__(self) -> None:
         self._held: dict[str, Array] = {}
 
     def array(self, name: str, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-        """Returns an uninitialised array; it overwrites the array that had this name before."""
+        """Returns an uninitialised array, which may share memory with the last array of this
+        name.
+        """
         nbytes = shape[0] * shape[1] * dtype.itemsize
         if nbytes > LARGEST_KEPT:
             return np.empty(shape, dtype)
@@ -240,36 +253,36 @@ class Buffers:
         return held[:nbytes].view(dtype).reshape(shape)
 
     def gather(self, name: str, words: Array, rows: Array) -> Array:
-        """Returns the rows of an array (W, C); ``rows`` must be in range."""
+        """Returns a copy of some rows of an array (W, C); ``rows`` must be in range."""
         out = self.array(name, (len(rows), words.shape[1]), words.dtype)
         return np.take(words, rows, axis=0, out=out, mode="clip")
 
 
 class UsualNeed:
-    """Decides which memory is kept for further runs: as much as several of the last 16 runs needed.
+    """Decides whether memory stays allocated for later runs, from the needs of the last 16 runs.
 
     The need of a run is the number of elements of its largest array. The usual need is the second
-    largest of the last 16 runs: a single run does not change it. ``always``: memory for a run of
-    this need always stays.
+    largest of the last 16 runs, so a single run does not change it. Memory for a need of at most
+    ``always`` stays in any case.
     """
 
     def __init__(self, always: int = 1 << 16) -> None:
         self._always, self._needs = always, deque([0] * 16, maxlen=16)
 
     def note(self, need: int) -> None:
-        """Notes the need of a run that ended."""
+        """Records the need of a run that ended."""
         self._needs.append(need)
 
     def keeps(self, largest: int) -> bool:
-        """Returns whether memory for a run of this need stays: it is at most 4 times the usual
+        """Returns whether memory for this need stays: it is at most ``always`` or 4 times the usual
         need.
         """
         return largest <= self._always or largest <= 4 * sorted(self._needs)[-2]
 
 
 BUFFERS: deque[Buffers] = deque(maxlen=8)
-"""Buffers that no thread uses at present, for any layer: the last used ones are still in
-the cache.
+"""The `Buffers` that no thread uses at present; the last one is probably still in the CPU's
+cache.
 """
 
 
@@ -277,7 +290,7 @@ the cache.
 def borrow(
     idle: deque[_T], make: Callable[[], _T], keeps: Callable[[_T], bool] = lambda _: True
 ) -> Iterator[_T]:
-    """Takes an idle object, or a new one; it becomes idle again afterwards if ``keeps`` returns
+    """Takes an idle object, or makes one; at the end, makes it idle again if ``keeps`` returns
     true.
     """
     try:

@@ -1,10 +1,11 @@
 """The reference: every cell in plain NumPy, forward and backward, in float32 or float64.
 
-`onernn.ir.cells` has the formulas; the backward pass uses a tape of their values (design/0085). The
-reference computes step by step, including the input's products. In the backward pass, each step
-computes the gradients that the step before it needs; the products for input and weights cover all
-steps at once. Layers, directions and packing run in `LayerWalk`, as for other backends. The tests
-check this code with their own oracle, which shares nothing with the package (design/0026).
+`onernn.ir.cells` has the formulas. The backward pass reads a tape, which records the result of each
+operation (design/0085). The reference computes step by step, including the products with x. In the
+backward pass, each step computes the gradients of the previous step's states. The gradients of x
+and of the weights come from one product over all steps. `LayerWalk` runs layers and directions, as
+for other backends. The tests have their own formulas, which share no code with the package
+(design/0026).
 """
 
 from __future__ import annotations
@@ -43,20 +44,21 @@ _SLOPES: Mapping[str, Callable[[Array], Array]] = {
     "relu": lambda y: (y > 0).astype(y.dtype),
     "identity": np.ones_like,
 }
-"""Derivatives, in terms of the function's value."""
+"""The derivative of each activation, as a function of the activation's result."""
 TRAINED = Limits(
     who="training",
     functions=tuple(_SLOPES),
     gate_clip=False,
 )
-"""Layers that have a backward pass, in the reference and in the kernels."""
+"""The limits of the layers that the reference and the kernels can train."""
 
 
 def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: str = "") -> Stack:
-    """Returns a layer or stack on NumPy in f32 or f64; ``why``: why it is not on something faster.
+    """Returns a layer or stack that runs on NumPy in f32 or f64.
 
-    It follows the equations of oneDNN's RNN developer guide step by step. Raises `ShapeError` for
-    weights that do not fit the spec, and `UnsupportedError` for other dtypes.
+    ``why``: the reason for not using a faster backend. The layer follows the equations of oneDNN's
+    RNN developer guide step by step. Raises `ShapeError` for weights that do not fit the spec, and
+    `UnsupportedError` for other dtypes.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
@@ -84,10 +86,11 @@ def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: st
 def reference_instead(
     spec: RnnSpec, layers: tuple[RnnWeights, ...], error: UnsupportedError, strict: bool
 ) -> Stack:
-    """Returns the reference in place of a backend that cannot run, in the weights' own precision.
+    """Returns the reference in place of a backend that cannot run the layer, in the weights'
+    precision.
 
-    ``error``: why the other backend cannot run the layer. With ``strict`` this error is raised,
-    with advice.
+    ``error``: why the other backend cannot run the layer. With ``strict``, raises this error with
+    advice.
     """
     why = "; ".join(dict.fromkeys(each.reason for each in error.refusals))
     if strict:
@@ -109,7 +112,7 @@ def reference_trainer(
 
 
 class ReferenceKernel(DirectionKernel):
-    """One layer in one direction: `step` over arrays, and over a tape if the kernel trains."""
+    """A kernel that runs one layer in one direction; it records a tape if ``trains`` is true."""
 
     name = NAME
 
@@ -126,7 +129,9 @@ class ReferenceKernel(DirectionKernel):
     def _steps(
         self, packing: Packing, states: Sequence[Array], *, reverse: bool = False
     ) -> Iterator[tuple[slice, list[Array]]]:
-        """Yields rows of each step, and its running sequences' states; no rows without steps."""
+        """Yields the packed rows of each step, and the states of the sequences that have this
+        step.
+        """
         at, sizes = packing.step_offsets.tolist(), packing.batch_sizes.tolist()
         steps = [(slice(at[t], at[t + 1]), size) for t, size in enumerate(sizes)]
         for rows, size in steps[:: -1 if self._backwards != reverse else 1] or [(slice(0, 0), 0)]:
@@ -186,14 +191,14 @@ class ReferenceKernel(DirectionKernel):
 
 
 class _Arrays:
-    """Builds the values of `step` as arrays; ``of`` has the weights."""
+    """Implements, on NumPy arrays, the operations that `step` calls; ``of`` holds the weights."""
 
     def __init__(self, of: ReferenceKernel, x: Array, attention: Array | None) -> None:
         spec, w = of.spec, of.weights.get("layer")
         self.spec, self.weights, self.functions = spec, of.weights, of.functions
         self.attention: Any = attention
-        # One product per gate: BLAS runs small products in this thread; large ones wait for other
-        # threads.
+        # One product per gate, because BLAS computes small products in the calling thread. Large
+        # ones wait for other threads.
         whole = (
             x.reshape(len(x), spec.gates, spec.hidden_size)
             if w is None
@@ -230,7 +235,9 @@ class _Arrays:
 
 
 class _Value:
-    """A value on a tape, and the functions that turn its gradient into its parents' gradients."""
+    """An array on a tape, and the functions that map its gradient to the gradients of its
+    operands.
+    """
 
     __array_ufunc__ = None
 
@@ -240,7 +247,9 @@ class _Value:
         tape.append(self)
 
     def derive(self, value: Array, *parents: tuple[_Value, Callable[[Array], Array]]) -> _Value:
-        """Returns a value that is computed from this one and from others."""
+        """Returns the tape entry of an operation's result; ``parents``: its operands and their
+        functions.
+        """
         result = _Value(self.tape, value)
         result.parents += parents
         return result
@@ -263,15 +272,15 @@ def _same(gradient: Array) -> Array:
 
 
 def _product(gradient: Array, factor: Array) -> Array:
-    """Returns their product; 0 stays 0: the bound that replaced a NaN has no slope."""
+    """Returns the product, or 0 for a gradient of 0, even if the factor is NaN."""
     return np.where(gradient == 0, gradient, gradient * factor)
 
 
 class _Tape(_Arrays):
-    """A step that can run backward: the values of `step` in their order.
+    """Records the operations of one step in their order, for the backward pass.
 
-    ``named``: the values whose gradients determine the gradients of weights and inputs;
-    ``factors``: the factors of their weights.
+    ``named``: the results whose gradients determine those of weights and inputs. ``factors``: the
+    arrays that are multiplied by weights, by the same names.
     """
 
     def __init__(
@@ -289,8 +298,8 @@ class _Tape(_Arrays):
         self.after = step(self.spec, self, *self.before)
 
     def backward(self, gradients: Sequence[Array]) -> list[Array]:
-        """Returns the gradients by the states before the step, from the gradients by the states
-        after it.
+        """Returns the gradients of the states before the step, from those of the states after
+        it.
         """
         for state, gradient in zip(self.after, gradients, strict=True):
             state.grad = state.grad + gradient
@@ -343,7 +352,6 @@ class _Tape(_Arrays):
 
 
 def _collect(arrays: dict[str, Array], step: Mapping[str, Array], rows: slice, count: int) -> None:
-    """Copies the arrays of a step into their rows of the arrays of all steps."""
     for name, array in step.items():
         if name not in arrays:
             arrays[name] = np.empty((count, *array.shape[1:]), array.dtype)
@@ -351,15 +359,15 @@ def _collect(arrays: dict[str, Array], step: Mapping[str, Array], rows: slice, c
 
 
 def _flat(gates: Array) -> Array:
-    """Returns (N, G, O) -> (N, G*O)."""
     return gates.reshape(len(gates), gates.shape[1] * gates.shape[2])
 
 
-# The cell state of every step, which no primitive outputs.
+# The cell state of every step: no oneDNN primitive outputs it.
 
 
 def cell_sequence(spec: RnnSpec, weights: RnnWeights, x: Batch, state: State | None) -> Batch:
-    """Returns c of every step of an LSTM of one layer and direction: (W, O) or (T, N, O).
+    """Returns the cell state c of every step of an LSTM of one layer and direction: (W, O) or (T,
+    N, O).
 
     ``state``: the initial (h, c), each ldnc.
     """
@@ -368,7 +376,7 @@ def cell_sequence(spec: RnnSpec, weights: RnnWeights, x: Batch, state: State | N
     sentences = len(x) if isinstance(x, Ragged) else x.shape[1]
     initial = check_state(spec, state, sentences, dtype)
     _, _, shares = walk.run_training(x, initial, None)
-    _, tapes = shares[0][0][0]  # of one share, layer and direction
+    _, tapes = shares[0][0][0]  # the only share, layer and direction
     if spec.direction == "right2left":
         tapes.reverse()
     cells = np.concatenate([tape.after[1].value for tape in tapes])

@@ -1,4 +1,6 @@
-"""A layer or stack ready to run: it checks arguments, adds offsets to results, and trains."""
+"""A layer or stack that is ready to run and to train: checks arguments, and restores x's layout in
+results.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """Makes layers ready to run.
+    """A factory of layers that are ready to run.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
@@ -48,11 +50,12 @@ class Backend(Protocol):
     def prepare(
         self, spec: RnnSpec, weights: Weights, *, dtype: str = "f32", strict: bool = False
     ) -> Stack:
-        """Returns a layer from its weights: one `RnnWeights`, or a list of one-layer ones.
+        """Returns a layer from its weights: one `RnnWeights`, or a sequence of them with one layer
+        each.
 
         If the backend cannot run the layer, the NumPy reference runs it, and the layer's ``why``
-        says so; ``strict`` raises `UnsupportedError` instead. Raises `ShapeError` for weights that
-        do not fit the spec.
+        says so. With ``strict``, raises `UnsupportedError` instead. Raises `ShapeError` for weights
+        that do not fit the spec.
         """
 
 
@@ -60,28 +63,28 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class StackKernel(Protocol):
-    """All layers and directions of a stack, for arguments that are checked."""
+    """Runs all layers and directions of a stack, on arguments that were checked before."""
 
     def takes(self, x: Batch, initial: State) -> bool:
-        """Returns whether the kernel computes this batch right."""
+        """Returns whether the kernel's results are right for this batch."""
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
-        """Returns the result for a dense batch that needs no more checks; None: it has to be
-        checked.
+        """Returns the result for a dense batch that needs no conversion, None for any other
+        batch.
         """
 
     def run(self, x: Batch, initial: State, attention: Batch | None) -> tuple[Array, State]:
-        """Returns (y, final states) for ragged or dense (T, N, I) x; y, like x, is (W, D*O) or (T,
-        N, D*O).
+        """Returns (y, final states) for ragged or dense (T, N, I) x; y is (W, D*O) or (T, N,
+        D*O).
         """
 
     def cache_info(self) -> dict[str, int]:
-        """Counts the primitives found and made so far."""
+        """Returns how many primitives were found and created so far."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """The trainer of a stack; ``why``: why it is not oneDNN, "" if it is."""
+    """Trains a stack; ``why``: why oneDNN does not train it, "" if no reason is needed."""
 
     walk: LayerWalk
     name: str
@@ -89,8 +92,9 @@ class Trainer:
 
 
 class Origin(NamedTuple):
-    """The arguments that made a stack. ``packed``: see `Layers`, valid only for the same
-    kernels.
+    """The arguments that made a stack, for pickling.
+
+    ``packed``: see `Layers`; only the same kernels can use it.
     """
 
     backend: Backend
@@ -104,7 +108,7 @@ _Prepare = TypeVar("_Prepare", bound=Callable[..., "Stack"])
 
 
 def picklable(prepare: _Prepare) -> _Prepare:
-    """Returns a `Backend.prepare` whose stacks know their origin."""
+    """Decorates `Backend.prepare`: its stacks keep their arguments in ``origin``, for pickling."""
 
     @wraps(prepare)
     def remember(
@@ -132,9 +136,9 @@ def _prepare_again(origin: Origin) -> Stack:
 
 
 class LayerBackend:
-    """A backend that implements `stack`; this class checks data types and options for all backends.
+    """A backend whose subclasses implement `stack`; it checks data types and options for them.
 
-    ``dtypes``: the data types that it may run.
+    ``dtypes``: the data types that the backend knows.
     """
 
     dtypes: Sequence[str] = DTYPES
@@ -151,9 +155,10 @@ class LayerBackend:
     ) -> Stack:
         """Implements `Backend.prepare`.
 
-        bf16, f16: see design/0020 and 0013; u8, int8-dynamic and int8-weights: design/0034. A
-        ``data_scale`` belongs to x in the first layer. On oneDNN ``weights_scales`` and
-        ``projection_scales`` need a ``data_scale``, and ``scales`` must have one scale for x and h.
+        design/0020 and 0013 describe bf16 and f16; design/0034 describes u8, int8-dynamic and
+        int8-weights. ``data_scale`` applies to x in the first layer. On oneDNN, ``weights_scales``
+        and ``projection_scales`` need a ``data_scale``, and ``scales`` must have one scale for x
+        and h.
         """
         if dtype not in self.dtypes:
             raise UnsupportedError(unknown(dtype))
@@ -162,30 +167,31 @@ class LayerBackend:
         try:
             return self.stack(spec, layers, dtype, options, strict)
         except UnsupportedError as error:
-            from onernn.backend.reference import reference_instead  # most layers are supported
+            from onernn.backend.reference import reference_instead  # most layers do not need it
 
             return reference_instead(spec, layers, error, strict)
 
     def stack(
         self, spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None, strict: bool
     ) -> Stack:
-        """Returns the layer on this backend. Raises `UnsupportedError` if it does not run the
-        layer.
+        """Returns the layer on this backend. Raises `UnsupportedError` if the backend cannot run
+        it.
         """
         raise NotImplementedError
 
 
 class Stack:
-    """A layer or stack made ready to run; may be shared between threads.
+    """A layer or stack that is ready to run; threads may share it.
 
-    ``kernel`` names the implementation, ``why`` says why it is not a faster one ("" if it is the
-    fastest), ``backend`` is its name for `open_backend`.
+    ``kernel`` names the implementation. ``why`` says why it is not a faster one ("" if it is the
+    fastest). ``backend`` is the backend's name for `open_backend`.
 
-    A backend passes a `StackKernel` and its ``name``, how it ``reads`` x, for `explain`, and
-    ``real``: the dtype of its inputs and results. ``compiled``: the `CompiledStack` that a plan may
-    call instead of the kernel; None if there is none. ``other``: the stack for batches that the
-    kernel does not take. ``trainer`` makes the trainer at first use, because many layers never
-    train; it raises `UnsupportedError` if nothing can train the layer.
+    A backend passes the `StackKernel`, its ``name``, and for `explain` how it ``reads`` x.
+    ``real``: the dtype of inputs and results. ``compiled``: the `CompiledStack` that a compiled
+    plan may call instead of the kernel; None if there is none. ``other``: the stack for batches for
+    which the kernel's results are not right. ``trainer`` returns the trainer; it is called at the
+    first use, because many layers never train. It raises `UnsupportedError` if nothing can train
+    the layer.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
@@ -220,7 +226,9 @@ class Stack:
         self._trainer: Trainer | None = None
 
     def __reduce__(self) -> Any:
-        """Pickles the stack's arguments; unpickling makes it again for the CPU at hand."""
+        """Pickles the stack's arguments; unpickling prepares the layer again for the current
+        CPU.
+        """
         if self.origin is None:
             raise UnsupportedError(
                 "only layers that a backend has prepared can be pickled: use"
@@ -235,14 +243,14 @@ class Stack:
         attention: Ragged | Array | None = None,
         layout: Layout = "tnc",
     ) -> tuple[Ragged | Array, State]:
-        """Returns (y, state). x: `Ragged` (W, I) or (T, N, I) float32; state (h,) or (h, c), each
-        ldnc.
+        """Returns (y, state). x: `Ragged` (W, I) or (T, N, I) float32; state: (h,) or (h, c), each
+        (L, D, N, O).
 
-        y is like x with O (or D*O) channels. ``layout``: of dense x, attention and y, "tnc" or
-        "ntc". x may have any strides: `explain` says which arrays are read in place and which are
-        copied. The final state is the state at each sequence's own end, in the caller's order; a
-        sequence of length zero keeps its initial state. Raises `ShapeError` naming the argument;
-        writes nothing into the caller's arrays.
+        y is like x, with O (or D*O) channels. ``layout``: the layout of dense x, attention and y,
+        "tnc" or "ntc". x may have any strides: `explain` says which arrays are read in place and
+        which are copied. The final state is the state at each sequence's own end, in the caller's
+        order. A sequence of length zero keeps its initial state. Raises `ShapeError` that names the
+        argument. Writes nothing into the caller's arrays.
         """
         if attention is None and layout == "tnc":
             if (
@@ -250,7 +258,7 @@ class Stack:
                 and len(x) == 1
                 and x.data.shape[1:] == (self.spec.input_size,)
             ):
-                dense, state = self.run(x.data[:, None], state)  # nothing to sort or to gather
+                dense, state = self.run(x.data[:, None], state)  # one sequence needs no sorting
                 return x.with_data(data_of(dense)[:, 0]), state
             result = self._stack_kernel.run_again(x, state)
             if result is not None:
@@ -264,8 +272,9 @@ class Stack:
 
     @property
     def mixes_rows(self) -> bool:
-        """Whether a sequence's results depend on others in its batch: oneDNN's u8 takes its scale
-        from the whole batch unless a scale is passed.
+        """Whether a sequence's results depend on the other sequences of its batch.
+
+        oneDNN's u8 takes its scale from the whole batch unless a scale is passed.
         """
         options = self.origin.options if self.origin else {}
         parts = options.get("scales") or ()
@@ -273,8 +282,8 @@ class Stack:
         return self.dtype == "u8" and self.backend != "kernels" and not has_scale
 
     def explain(self) -> str:
-        """Returns one line: cell, direction, dtype, kernel, why no faster kernel, which inputs are
-        copied, and how many threads the kernels use.
+        """Returns one line: cell, direction, dtype, kernel, why no faster kernel runs, which inputs
+        are copied, and how many threads the kernels use.
         """
         reason = f" ({self.why})" if self.why else ""
         threads = f"; threads: {self.compiled.threads}" if self.compiled else ""
@@ -284,8 +293,8 @@ class Stack:
         )
 
     def trainer(self) -> Trainer:
-        """Returns the trainer, which is made only once. Raises `UnsupportedError` if nothing trains
-        it.
+        """Returns the trainer; the first call makes it. Raises `UnsupportedError` if nothing can
+        train the layer.
         """
         with CREATION:
             self._trainer = self._trainer or self.new_trainer()
@@ -297,15 +306,16 @@ class Stack:
         state: State | None = None,
         attention: Ragged | Array | None = None,
     ) -> tuple[Ragged | Array, State, Tape]:
-        """Runs like `run`; also returns a tape for one `backward`. The caller may change the
+        """Runs like `run`, and also returns a tape for one `backward`. The caller may change the
         arguments afterwards.
 
-        Kernels and oneDNN train in f32 and bf16. Two kinds of layers never train on oneDNN: AUGRU
-        cells (its gradients are wrong) and bf16 LSTM with projection (it has no backward pass).
-        Both kinds train on kernels, or on the NumPy reference in float32, and ``tape.why`` says so;
-        a strict layer raises `UnsupportedError` instead of using the reference. u8 and f16,
-        activations other than sigmoid, tanh, relu and identity, and clipped gates always raise it.
-        A clipped cell state has slope 1 from bound to bound, and 0 outside.
+        Kernels and oneDNN train in f32 and bf16. oneDNN never trains two kinds of layers: AUGRU
+        cells, whose gradients it computes wrong, and bf16 LSTM with projection, for which it has no
+        backward pass. The kernels train both kinds, or the NumPy reference does in float32, and
+        ``tape.why`` says so. A strict layer raises `UnsupportedError` instead of using the
+        reference. u8, f16, clipped gates, and activations other than sigmoid, tanh, relu and
+        identity always raise it. The clipping of a cell state has slope 1 from bound to bound, and
+        0 outside.
         """
         trainer = self.trainer()
         x, initial, attention = check_input(self.spec, x, state, attention, self._real)
@@ -317,8 +327,8 @@ class Stack:
         """Returns zeroed arrays for ``backward(into=)``: one dict for each layer of the stack.
 
         The keys are the names of `RnnWeights`. Each array has the shape (1, D, ...) of its weights,
-        and the dtype of the layer's results. Raises `UnsupportedError` for a layer that does not
-        train.
+        and the dtype of the layer's results. Raises `UnsupportedError` if the layer cannot be
+        trained.
         """
         return self.trainer().walk.zero_gradients(self._real)
 
@@ -329,18 +339,19 @@ class Stack:
         dstate: State | None = None,
         into: WeightGradients | None = None,
     ) -> Gradients:
-        """Returns the gradients of a loss from its gradients by the results of `run_training`.
+        """Returns the gradients of a loss, from its gradients with respect to the results of
+        `run_training`.
 
-        dy: like y; dstate: like the state; None: zeros. float32 in and out, including bf16.
+        dy: like y; dstate: like the state; None means zeros. Gradients are float32, also for bf16.
 
-        ``into``: arrays to which the gradients of weights are added, over any number of calls.
-        oneDNN's primitives add to diff_weights in the same way (RNN developer guide, considerations
-        for training). The arrays are like the result of `zero_gradients`, of any strides.
-        `Gradients.layers` is then (). None: each call returns new gradients. A call that raises an
-        error adds nothing.
+        ``into``: arrays, like the result of `zero_gradients`, to which the gradients of weights are
+        added, over any number of calls. oneDNN's primitives add to diff_weights in the same way
+        (RNN developer guide, considerations for training). They may have any strides.
+        `Gradients.layers` is then (). If ``into`` is None, each call returns new gradients. A call
+        that raises an error adds nothing.
 
-        Raises `ShapeError` naming the argument, `TapeError` for a tape that was used already or
-        that another layer recorded.
+        Raises `ShapeError` that names the argument, and `TapeError` for a tape that was used
+        already or that another layer recorded.
 
         >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
         >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
@@ -373,12 +384,16 @@ class Stack:
         )
 
     def cache_info(self) -> dict[str, int]:
-        """Counts the primitives found and made so far, over all layers and directions."""
+        """Returns how many primitives were found and created so far, over all layers and
+        directions.
+        """
         return self._stack_kernel.cache_info()
 
 
 def _frame(like: Batch, words: Array, layout: Layout = "tnc") -> Batch:
-    """Returns steps (W, C) or (T, N, C) as a batch like ``like``: ragged or (T, N, I)."""
+    """Reshapes steps (W, C) or (T, N, C) to a batch like ``like``: ragged, or dense in
+    ``layout``.
+    """
     if isinstance(like, Ragged):
         return like.with_data(words)
     return np.ascontiguousarray(lay_out(words.reshape(*like.shape[:2], words.shape[-1]), layout))

@@ -1,4 +1,4 @@
-"""The C++17 headers of cells, products and elementwise functions, and their order."""
+"""The C++17 headers of cells, products and elementwise functions, and which header needs which."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _INCLUDE = r'(?m)^#include "(?:onernn/)?(\w+\.hpp)"\n'
 
 
 def text_of(header: str) -> str:
-    """Returns the content of a header, such as ``gru.hpp``."""
+    """Returns the text of a header, such as ``gru.hpp``."""
     return (Path(__file__).parent / header).read_text(encoding="utf-8")
 
 
 def list_included(headers: Iterable[str]) -> list[str]:
-    """Returns the headers and all headers that they include, each after the headers that
-    it needs.
+    """Returns the headers and all headers that they include, each after the headers that it
+    includes.
     """
     result: dict[str, None] = {}
     for header in headers:
@@ -41,5 +41,5 @@ def _functions() -> dict[str, str]:
 
 
 def header_of(function: str) -> str:
-    """Returns the header, without its suffix, of the function that a step calls."""
+    """Returns the header, without its suffix, that defines a C++ function."""
     return _functions()[function]

@@ -1,13 +1,14 @@
 """Compiles the kernels: ``python kernels/build.py``.
 
-``kernels/built`` gets one shared library for each instruction set: the first one of the
-architecture and the best one of this CPU, or the sets that the variable ISAS names. ``ISAS=all``
-names every set. ``ISAS=native`` is the best one of this CPU alone, in two thirds of the time. This
-file needs only the standard library, so that setup.py can run it. It does not build again what
-comes from these sources, flags and compiler: all editable installations of a tree share one build,
-and all trees of a user share objects (see `cache_folder`).
+Writes one shared library for each instruction set to ``kernels/built``: the least demanding set of
+the architecture and the best one of this CPU, or the sets that the variable ISAS names.
+``ISAS=all`` names every set. ``ISAS=native`` names only the best set of this CPU, which takes two
+thirds of the time. A library is not built again if its sources, flags and compiler are the same.
+All editable installations of a source tree share one build, and all trees of a user share objects
+(see `cache_folder`).
 
-What only compiling needs is imported by it: every process that runs a model imports this file.
+This file needs only the standard library, so that setup.py can run it. Functions import what only
+compiling needs, because every process that runs a model imports this file.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ LOADER = HERE / "loader" / "libonernn.cpp"
 BUILT = HERE / "built"
 HEADERS = (HERE / "library" / "onernn.h", HERE / "library" / "kernels.h")
 Flags = dict[str, tuple[str, ...]]
-# Flags by instruction set, the least demanding one first: the names in ONERNN_MAX_ISA. Single
-# features and no -march=skylake-avx512, which allows a compiler what nobody asked the CPU for.
+# Flags by instruction set, the least demanding one first: the names in ONERNN_MAX_ISA. They name
+# single features: with -march=skylake-avx512, the compiler could use features that the CPU was not
+# tested for.
 _V2 = ("-march=x86-64", "-msse4.2", "-mpopcnt")
 _AVX2 = (*_V2, "-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
@@ -43,15 +45,16 @@ _X86 = {
     "avx512_bf16": _BF16,
     "avx512_amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8", "-DONERNN_TILES"),
 }
-# GCC, which would load early, runs out of registers for the sums of a product.
+# GCC schedules loads early, so it would run out of registers for the sums of a product.
 _NEON = ("-fno-schedule-insns",)
 _ARM64: Flags = {
     "neon": ("-march=armv8-a", *_NEON),
     "neon_dotprod": ("-march=armv8.2-a+dotprod", *_NEON),
     "neon_i8mm_bf16": ("-march=armv8.2-a+dotprod+i8mm+bf16", *_NEON),
 }
-# Sources that gain nothing by wider registers are compiled for the least demanding set alone, and
-# linked into all libraries. They may not include lanes.hpp, whose types differ.
+# Sources that do not profit from wider registers. They are compiled only for the least demanding
+# set, and linked into all libraries. They may not include lanes.hpp, whose types differ between
+# sets.
 _SHARED = frozenset(
     {
         "bounds",
@@ -64,9 +67,9 @@ _SHARED = frozenset(
         "streams",
     }
 )
-# About how many seconds of one core these sources take to compile (GCC 12, a rented Zen core; half
-# of that with a level of `_LEVELS`), in the order in which they are compiled: the slowest first, so
-# that no core waits for one of them in the end.
+# The approximate number of seconds that one core needs to compile these sources (GCC 12, a rented
+# Zen core), or half of it with a level of `_LEVELS`. The slowest source is compiled first, so that
+# no core waits for it at the end.
 _SECONDS = {
     **dict.fromkeys(("axes", "convolutions"), 13),
     **dict.fromkeys(("cells_s8", "cells_f64", "cells_bf16", "moves", "quantized"), 9),
@@ -75,11 +78,11 @@ _SECONDS = {
     **dict.fromkeys(("onnxruntime", "engine"), 4),
 }
 _CACHE_BYTES = 200 << 20
-# Few CPUs run this library, and every build waits for it. Its own objects, which no other library
-# takes, compile in half the time without the vectorizer (design/0033 says what that costs a run).
+# Few CPUs use the v2 library, but every build waits for it. The objects that only this library uses
+# compile in half the time without the vectorizer (design/0033 has its speed).
 _LEVELS = {"v2": "-O1"}
-# The sources that use the instructions which a set adds. A library takes the other objects from the
-# sets before its own.
+# The sources that use the instructions which a set adds. For all other sources, a library links the
+# objects of an earlier set.
 _ADDED = {
     "avx2_vnni": ("cells_s8", "cpu", "quantized"),
     "avx512_vnni": ("cells_s8", "cpu", "quantized"),
@@ -88,21 +91,21 @@ _ADDED = {
     "neon_dotprod": ("cells_s8", "cpu", "quantized"),
     "neon_i8mm_bf16": ("cells_bf16", "cells_s8", "cpu", "quantized", "training"),
 }
-# No contraction: the kernels say where a product and a sum are rounded as one. In a large source
-# GCC would stop to inline what the products call; Clang, which does not, ignores it. All objects
-# have one namespace, as a library has some of another instruction set.
+# No contraction: the kernels choose which products and sums are fused. Without the --param, GCC
+# stops inlining functions in a large source; Clang ignores it. All objects have the same namespace,
+# because a library links objects of several instruction sets.
 COMPILE = (
     *("-std=c++17", "-O3", "-ffp-contract=off", "--param=large-unit-insns=100000"),
     *("-fPIC", "-fvisibility=hidden", "-pthread", "-I.", "-DONERNN_ISA=library"),
 )
-# ONNX Runtime unloads a library with each session: the next one would find the compiler's runtime
-# anew, which frees none of its memory, 73 KB.
+# nodelete: ONNX Runtime unloads a library with each session. The next session would load the
+# compiler's runtime again, which never frees 73 KB of its memory.
 LINK = (
     *("-shared", "-pthread", "-s", "-Wl,-z,defs", "-Wl,-z,nodelete"),
     "-Wl,--version-script=exports.map",
 )
-# The compiler's own runtime inside: a Python that brings an older one (conda's) can load it, too.
-# Of it only what is called: the rest has instructions of newer CPUs (rdrand).
+# The compiler's runtime is linked statically, so that a Python with an older one (conda's) can load
+# the library. Only its used sections are linked: others use instructions of newer CPUs (rdrand).
 STATIC = ("-static-libstdc++", "-static-libgcc", "-Wl,--gc-sections")
 EXPORTS = "{ global: onernn_*; RegisterCustomOps; local: *; };\n"
 PROBE = """#include <thread>
@@ -114,27 +117,25 @@ _LAST_LINE = re.compile(rb"\nonernn kernels; sources (\w{16}); compiler (.*); cr
 
 
 class BuildError(Exception):
-    """The kernels do not compile."""
+    """Raised if the kernels do not compile."""
 
 
 class NoCompiler(BuildError):
-    """There is no C++17 compiler that knows all flags."""
+    """Raised if there is no C++17 compiler that supports all flags."""
 
 
 def isas(machine: str = platform.machine()) -> Flags:
-    """Returns the instruction sets of an architecture, the least demanding one first, and their
-    flags.
-    """
+    """Returns the flags of an architecture's instruction sets, the least demanding set first."""
     if machine in ("x86_64", "AMD64"):
         return _X86
     return _ARM64 if machine in ("aarch64", "arm64") else {"portable": ()}
 
 
 def choose_sets(machine: str = platform.machine()) -> list[str]:
-    """Returns the instruction sets to compile for: the names in ISAS, or this CPU's.
+    """Returns the instruction sets to compile for: the names in ISAS, or the best set of this CPU.
 
-    The first set is one of them unless ISAS is ``native``: other CPUs can run it, and it tells
-    which of the others a CPU can run. Raises `BuildError`.
+    Unless ISAS is ``native``, the least demanding set is one of them: every CPU runs it, and it
+    reports which sets a CPU supports. Raises `BuildError`.
     """
     known = isas(machine)
     names = os.environ.get("ISAS", "").replace(",", " ").split()
@@ -150,14 +151,14 @@ def choose_sets(machine: str = platform.machine()) -> list[str]:
 
 
 def _libraries(machine: str) -> list[str]:
-    """Returns what is built: for each wanted set, and what loads the best of them."""
     return [*choose_sets(machine), *([""] if LOADER.exists() else [])]
 
 
 def runnable(known: Flags, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """Returns the instruction sets that this CPU runs.
+    """Returns the instruction sets that this CPU can run.
 
-    Linux names the features of a CPU; it omits those that it does not support itself.
+    /proc/cpuinfo names the CPU's features, without those that the operating system does not
+    support.
     """
     try:
         text = cpuinfo.read_text()
@@ -165,8 +166,8 @@ def runnable(known: Flags, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
         text = ""
     line = re.search(r"^(?:flags|Features)\s*:(.*)", text, re.MULTILINE)
     features = set(line[1].replace("_", "").replace("asimddp", "dotprod").split() if line else ())
-    # GCC's -msse4.2, -mavx512bf16 and -mamx-tile are sse4_2, avx512_bf16 and amx_tile there, ARM's
-    # +i8mm is i8mm.
+    # For example, sse4_2, avx512_bf16 and amx_tile there are GCC's -msse4.2, -mavx512bf16 and
+    # -mamx-tile; i8mm is ARM's +i8mm.
     name = re.compile(r"(?:^-m(?!arch)|\+)([\w.-]+)")
     needs = {
         isa: {re.sub("[.-]", "", n) for flag in known[isa] for n in name.findall(flag)}
@@ -176,7 +177,7 @@ def runnable(known: Flags, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
 
 
 def _best(known: Flags) -> str:
-    """Returns the last instruction set that this CPU runs and the compiler, if any, knows."""
+    """Returns the last instruction set that this CPU can run and the compiler, if any, supports."""
     command = tuple(_command())
     usable = runnable(known)[::-1]
     return next((isa for isa in usable if _knows(command, known[isa])), next(iter(known)))
@@ -184,9 +185,7 @@ def _best(known: Flags) -> str:
 
 @lru_cache
 def _knows(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
-    """Returns whether a compiler takes flags; an old one does not know the newest instruction
-    sets.
-    """
+    """Returns whether a compiler supports flags; an old one lacks the newest instruction sets."""
     try:
         return not command or bool(_run([*command, *flags, "-E", "-x", "c++", os.devnull], HERE))
     except BuildError:
@@ -194,25 +193,27 @@ def _knows(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
 
 
 def library_of(isa: str, folder: Path = BUILT) -> Path:
-    """Returns the path of an instruction set's library; "": the one that C programs link with."""
+    """Returns the path of an instruction set's library; "" is the library that C programs link
+    with.
+    """
     return folder / (f"libonernn-{isa}.so" if isa else "libonernn.so")
 
 
 def sources() -> list[Path]:
-    """Returns what is compiled; nothing in an installed wheel, which has the libraries."""
+    """Returns the C++ sources; none in an installed wheel, which has only the libraries."""
     return sorted(HERE.glob("library/*.cpp"))
 
 
 def abi() -> int:
-    """Returns the number of the C interface: other headers, another number."""
+    """Returns the number of the C interface, a checksum of its headers."""
     return zlib.crc32(b"".join(header.read_bytes() for header in HEADERS))
 
 
 def sources_key(machine: str = platform.machine()) -> str:
     """Returns the key of the sources and flags: their checksum and their number of bytes.
 
-    CRC-32 finds damage and edits, which are what happens here; nobody who can change a library is
-    kept from writing its checksum. SHA-256 would load OpenSSL into every process: 3 ms, 4 MB.
+    CRC-32 finds damage and edits. It need not resist attacks, because who can change a library can
+    also change its checksum. SHA-256 would load OpenSSL into every process: 3 ms, 4 MB.
     """
     shared = sorted(_SHARED), _ADDED, _LEVELS
     text = repr((COMPILE, LINK, STATIC, EXPORTS, isas(machine), shared)).encode()
@@ -225,10 +226,10 @@ def sources_key(machine: str = platform.machine()) -> str:
 
 
 def built_from(content: bytes | mmap) -> tuple[str, str] | None:
-    """Returns the key of the sources and the compiler that a library tells; None if it is not
-    whole.
+    """Returns the key of the sources and the compiler of a library; None if the library is damaged.
 
-    Its last line, behind what the loader reads, tells both and the checksum of all before.
+    The last line of the file, which the loader ignores, has both, and a checksum of the content
+    before.
     """
     match = _LAST_LINE.search(content[-4096:])
     if match is None:
@@ -239,13 +240,13 @@ def built_from(content: bytes | mmap) -> tuple[str, str] | None:
 
 
 def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]:
-    """Returns the libraries of the `wanted` instruction sets, compiled now or before.
+    """Returns the paths of the chosen instruction sets' libraries, compiled now or before.
 
-    Each file gets its name when it is whole, so a build that was stopped leaves old ones or new
-    ones; libraries of other sets that come from other sources are removed. Two builds wait for
-    each other. Raises `BuildError`, or its `NoCompiler`.
+    A file gets its final name when it is complete, so a build that was stopped leaves complete
+    libraries, old or new. Libraries of other sets are removed if they come from other sources.
+    Concurrent builds wait for each other. Raises `BuildError`, and its subclass `NoCompiler`.
     """
-    import fcntl  # systems without it get no further than to `NoCompiler`
+    import fcntl  # systems without it have raised `NoCompiler` before
     import shutil
     import tempfile
 
@@ -261,7 +262,7 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_built(folder, machine):
             return paths
-        for rest in folder.glob("part-*"):  # of a build that was killed
+        for rest in folder.glob("part-*"):  # left by a build that was killed
             shutil.rmtree(rest, ignore_errors=True)
         key = sources_key(machine)
         last_line = f"\nonernn kernels; sources {key}; compiler {_identity(command)}"
@@ -283,17 +284,15 @@ def build(folder: Path = BUILT, machine: str = platform.machine()) -> list[Path]
 
 
 def is_built(folder: Path = BUILT, machine: str = platform.machine()) -> bool:
-    """Returns whether the wanted libraries are there and none comes from other sources or
-    compilers.
+    """Returns whether all chosen libraries exist, and all libraries come from these sources and
+    this compiler.
     """
     there = all(library_of(isa, folder).is_file() for isa in _libraries(machine))
     return there and not _list_outdated(folder, machine)
 
 
 def _list_outdated(folder: Path, machine: str) -> list[str]:
-    """Returns the libraries of other sources or another compiler than those here, if any are
-    here.
-    """
+    """Returns the sets whose libraries come from other sources, or from another compiler."""
     key, command = sources_key(machine) if sources() else None, _command() if sources() else None
     identity = _identity(command) if command else None
     outdated = []
@@ -306,7 +305,7 @@ def _list_outdated(folder: Path, machine: str) -> list[str]:
 
 
 def _command() -> list[str]:
-    """Returns CXX, or c++, g++ or clang++; [] if there is none."""
+    """Returns the compiler's command: CXX, or c++, g++ or clang++; [] if there is none."""
     import shlex
     import shutil
 
@@ -316,7 +315,7 @@ def _command() -> list[str]:
 
 @lru_cache
 def compiler(machine: str = platform.machine()) -> list[str]:
-    """Returns the command of a C++17 compiler that knows all flags. Raises `NoCompiler`."""
+    """Returns the command of a C++17 compiler that supports all flags. Raises `NoCompiler`."""
     command = _command()
     if not command:
         raise NoCompiler("expected c++, g++ or clang++, got none; install one, or set CXX")
@@ -331,7 +330,7 @@ def compiler(machine: str = platform.machine()) -> list[str]:
 def _links_statically(machine: str) -> bool:
     try:
         _probe(compiler(machine), machine, *STATIC)
-    except BuildError:  # some systems have its static library in a package of its own
+    except BuildError:  # the static library of the runtime may not be installed
         return False
     return True
 
@@ -341,7 +340,7 @@ def _probe(command: list[str], machine: str, *static: str) -> None:
 
     with tempfile.TemporaryDirectory() as inside:
         place, targets = Path(inside), isas(machine)
-        most = targets[choose_sets(machine)[-1]]  # has all that the others have
+        most = targets[choose_sets(machine)[-1]]  # has the flags of all other sets
         (place / "probe.cpp").write_text(PROBE)
         (place / "exports.map").write_text(EXPORTS)
         _run([*command, *COMPILE, *most, "-c", "probe.cpp", "-o", "probe.o"], place)
@@ -349,14 +348,13 @@ def _probe(command: list[str], machine: str, *static: str) -> None:
 
 
 def _linker(command: list[str], targets: Flags) -> list[str]:
-    """Links for the least demanding set: Zig makes a C++ library for each set of flags it sees."""
+    """Returns the link command for the least demanding set: Zig builds a C++ library for each set
+    of flags.
+    """
     return [*command, *LINK, *next(iter(targets.values()))]
 
 
 def _identity(command: list[str]) -> str:
-    """Returns one line that tells apart compilers: the command without its folder, and its
-    version.
-    """
     try:
         version = _run([*command, "--version"], HERE).splitlines()[:1]
     except BuildError:
@@ -368,7 +366,6 @@ def _identity(command: list[str]) -> str:
 def _compile(
     command: list[str], static: tuple[str, ...], machine: str, wanted: list[str], inside: Path
 ) -> list[Path]:
-    """Returns a library for each wanted instruction set, in a folder."""
     from concurrent.futures import ThreadPoolExecutor
 
     targets, cores = isas(machine), len(os.sched_getaffinity(0))
@@ -397,12 +394,12 @@ def _compile(
     started = time.monotonic()
 
     prefix = []
-    if "SOURCE_DATE_EPOCH" in os.environ:  # a release has the same bytes wherever it is built
+    if "SOURCE_DATE_EPOCH" in os.environ:  # a release has the same bytes in every folder
         prefix = [f"-ffile-prefix-map={HERE}=kernels"]
 
     def compile_one(part: tuple[str, Path]) -> None:
         _run([*commands[part], *prefix, "-o", str(objects[part])], HERE)
-        if _object_key(origin, commands[part], part[1], {}) == keys[part]:  # else a file changed
+        if _object_key(origin, commands[part], part[1], {}) == keys[part]:  # no input changed
             cache.keep(keys[part], objects[part])
 
     with ThreadPoolExecutor(cores) as pool:
@@ -425,14 +422,11 @@ def _compile(
 
 
 def _to_compile(command: list[str], targets: Flags, isa: str, file: Path) -> list[str]:
-    """Returns the command that compiles a source for an instruction set, but for where the object
-    goes.
-    """
     names = ["-DONERNN_SHARED"] if file.stem in _SHARED else []
     if file.stem in (
         "cpu",
         LOADER.stem,
-    ):  # so that the other objects depend on nothing that they do not include
+    ):  # only these objects depend on the set and the C interface
         names += [f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u"]
     if file == LOADER:
         names.append(f'-DONERNN_LEAST="{next(iter(targets))}"')
@@ -441,12 +435,11 @@ def _to_compile(command: list[str], targets: Flags, isa: str, file: Path) -> lis
 
 
 def _level(isa: str, file: Path) -> list[str]:
-    """Returns the level at which the source's object for an instruction set is optimized."""
     return [_LEVELS[isa]] if isa in _LEVELS and file.stem not in _SHARED else []
 
 
 def _choose_isa(isa: str, file: Path, targets: Flags) -> str:
-    """Returns the instruction set of a source's object in a library."""
+    """Returns the instruction set whose object of a source a library links."""
     if file.stem in (*_SHARED, LOADER.stem):
         return next(iter(targets))
     known = [*targets]
@@ -455,9 +448,9 @@ def _choose_isa(isa: str, file: Path, targets: Flags) -> str:
 
 
 def cache_folder() -> Path:
-    """Returns ``onernn`` in XDG_CACHE_HOME, or in ~/.cache. Raises `OSError` if others can write.
+    """Returns ``onernn`` in XDG_CACHE_HOME or ~/.cache. Raises `OSError` if others can change it.
 
-    They also can if they may rename one of its parents, which a sticky bit forbids.
+    They can if they may write to it, or rename one of its parents, which a sticky bit prevents.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")
@@ -470,7 +463,7 @@ def cache_folder() -> Path:
         raise OSError(f"{folder} can be written by others: expected only you")
     for parent in folder.parents:
         result = parent.stat()
-        # Of one's own group, which bears one's number, nobody else is a member.
+        # A group with the user's own number has no other members.
         group = stat.S_IWGRP if result.st_gid != result.st_uid else 0
         shared = result.st_mode & (group | stat.S_IWOTH) and not result.st_mode & stat.S_ISVTX
         if shared or result.st_uid not in (0, os.geteuid()):
@@ -479,10 +472,10 @@ def cache_folder() -> Path:
 
 
 class _Cache:
-    """Objects that this user compiled before, in any tree, by what they were compiled from.
+    """Objects that this user compiled before, in any source tree, by the key of their inputs.
 
-    ``folder``: None where there is none; nothing is kept then. The digest before each object finds
-    one that was cut short or damaged.
+    ``folder``: None if no folder is usable; then nothing is cached. A digest before each object's
+    bytes detects a truncated or damaged file.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -491,7 +484,7 @@ class _Cache:
     @classmethod
     def of_user(cls) -> _Cache:
         if "SOURCE_DATE_EPOCH" in os.environ:
-            return cls(None)  # a release comes from its sources alone
+            return cls(None)  # a release uses no cached objects
         try:
             folder = cache_folder() / "objects"
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -501,14 +494,14 @@ class _Cache:
         return cls(folder)
 
     def take(self, key: str, target: Path) -> bool:
-        """Copies an object to its target; False where there is none."""
+        """Copies an object to ``target``; returns False if it is not in the cache."""
         from hashlib import sha256
 
         if self.folder is None:
             return False
         try:
             content = (self.folder / key).read_bytes()
-            os.utime(self.folder / key)  # `trim` removes those that were not used for long
+            os.utime(self.folder / key)  # the time of its last use, for `trim`
         except OSError:
             return False
         if sha256(content[32:]).digest() != content[:32]:
@@ -523,15 +516,15 @@ class _Cache:
         if self.folder is None:
             return
         content, part = file.read_bytes(), self.folder / f"{key}.{os.getpid()}"
-        with suppress(OSError):  # a full disk fails no build
+        with suppress(OSError):  # a build goes on if the disk is full
             part.write_bytes(sha256(content).digest() + content)
             part.replace(self.folder / key)
 
     def trim(self) -> None:
-        """Removes the objects that were used least recently, down to `_CACHE_BYTES`."""
+        """Removes the least recently used objects, until at most `_CACHE_BYTES` remain."""
         from contextlib import suppress
 
-        with suppress(OSError):  # another build removes them, too
+        with suppress(OSError):  # another build may remove the same files
             files = [(f.stat(), f) for f in self.folder.iterdir()] if self.folder else []
             files.sort(key=lambda each: each[0].st_mtime)
             size = sum(each.st_size for each, _ in files)
@@ -543,7 +536,7 @@ class _Cache:
 
 
 def _object_key(origin: str, command: list[str], file: Path, texts: dict[Path, bytes]) -> str:
-    """Returns another key for another compiler, command, source, or file that it includes."""
+    """Returns a key of all inputs of an object: compiler, command, source and included files."""
     from hashlib import sha256
 
     seen: dict[Path, None] = {}
@@ -561,7 +554,7 @@ def _object_key(origin: str, command: list[str], file: Path, texts: dict[Path, b
 
 
 def _origin(command: list[str]) -> str:
-    """Returns what else objects depend on: the file of the compiler, and variables that it
+    """Returns the compiler's identity, the state of its file, and environment variables that it
     reads.
     """
     import shutil
@@ -573,11 +566,10 @@ def _origin(command: list[str]) -> str:
 
 
 def _run(command: list[str], folder: Path) -> str:
-    """Returns what a command prints. Raises `BuildError` with its complaint."""
     import shlex
     import subprocess
 
-    if "ziglang" in command:  # it reads x86-64 as "x86 without 64", and names ARM's by features
+    if "ziglang" in command:  # Zig misreads -march=x86-64, and has other names for ARM's features
         words = [word.replace("-march=armv8.2-a", "-mcpu=generic+v8_2a") for word in command]
         command = [word for word in words if not word.startswith("-march=")]
     try:
@@ -590,7 +582,7 @@ def _run(command: list[str], folder: Path) -> str:
 
 
 def main() -> int:
-    """Builds. Exit 0, too, where no compiler is: onernn then runs on oneDNN."""
+    """Builds the libraries. Returns 0 also if there is no compiler: onernn then runs on oneDNN."""
     import argparse
 
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

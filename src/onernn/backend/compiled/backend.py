@@ -1,4 +1,4 @@
-"""Layers and stacks on onernn's kernels: one call of C for all layers and directions."""
+"""Layers and stacks on onernn's kernels: one C call runs all layers and directions."""
 
 from __future__ import annotations
 
@@ -44,12 +44,16 @@ from onernn.ir.spec import Activation, RnnSpec
 from onernn.ir.weights import NO_SCALES, UNIT, Layers, PartViews, Weights, layers_of
 
 READ_IN_PLACE = ("f32", "bf16")
-"""Dtypes whose matrices a call may read in a framework's memory: see kernels/unpacked.hpp."""
+"""Dtypes in which kernels can read a framework's weights without a copy: see
+kernels/unpacked.hpp.
+"""
 
 
 class Share(NamedTuple):
-    """One thread's work: multiplications, bytes of matrices that it reads, and how many of these
-    bytes are distinct.
+    """The work of one thread.
+
+    ``products``: its multiplications. ``read``: the bytes of matrices that it reads. ``held``: how
+    many of these bytes are distinct.
     """
 
     products: int
@@ -58,8 +62,8 @@ class Share(NamedTuple):
 
 
 class Account(NamedTuple):
-    """How threads share one layer of a batch: the result of `onernn_account`, without
-    empty shares.
+    """How threads share one layer of a batch: the result of `onernn_account`, without empty
+    shares.
     """
 
     groups: int
@@ -77,12 +81,12 @@ class Account(NamedTuple):
 
 
 class CompiledStack:
-    """A `StackKernel` of kernels; safe to share between threads.
+    """A `StackKernel` that calls the kernels; threads may share it.
 
-    Each thread that runs it has a separate C stack with memory. All of them read the same weights,
-    and one at a time leads the process's team. ``holds_finite``: infinity becomes NaN in it,
-    because u8 has no infinity. So a caller that finds NaN in the last states h must check whether
-    the input is refused.
+    Each thread that runs it uses its own C stack and memory, and all read the same weights. Only
+    one at a time uses the process's worker threads. ``holds_finite``: whether infinity becomes NaN,
+    because weights are int8. A caller of `run_at` that finds NaN in the final h must then check x
+    for infinity.
     """
 
     def __init__(
@@ -95,7 +99,7 @@ class CompiledStack:
         packed: Packed | None = None,
         holds_finite: bool = False,
     ) -> None:
-        """Takes ``packed`` weights; without them the layer runs only after `reading`."""
+        """Stores ``packed`` weights; without them, only the result of `reading` can run."""
         self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
         self._spec, self._team = spec, team_of(threads)
         self._real, self._dtype, self.holds_finite = real, dtype, holds_finite
@@ -103,21 +107,21 @@ class CompiledStack:
         self._unpacked: Any = None
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         self._usual, self._largest = UsualNeed(), 0
-        # A spec computes its properties again at each use, which would slow down a short step.
+        # A spec computes its properties at each use, which would slow down a short step.
         self._channels = spec.output_size
         names = ("lod", "tnc", "ntc", "packed")
         self.layouts = {name: getattr(self._lib, f"ONERNN_{name.upper()}") for name in names}
         self._parts_of_state = (spec.layers, spec.directions)
         self._widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
         self._is_simple = not spec.cell.has_attention
-        self._idle.append(self._new())  # raises now if it cannot be made
+        self._idle.append(self._new())  # raises an error now if the layer cannot be made
 
     def reading(self, parts: Sequence[PartViews]) -> CompiledStack:
-        """Returns the same layer on these weights, layer by layer, with the directions of each in
+        """Returns the same layer with these weights: one part for each direction of each layer, in
         order.
 
-        The layer keeps only addresses: the caller must keep the memory. Raises `ShapeError`, and
-        `UnsupportedError` for arrays that C cannot read.
+        The layer keeps only addresses: the caller must keep the arrays alive. Raises `ShapeError`,
+        and `UnsupportedError` for arrays that C cannot read.
         """
         spec, units = self._spec, self._spec.hidden_size
         if len(parts) != spec.layers * spec.directions:
@@ -150,7 +154,7 @@ class CompiledStack:
         return True
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
-        """Implements `StackKernel.run_again`: checks arrays that C reads in place."""
+        """Implements `StackKernel.run_again`, for arrays that C reads in place."""
         if not (self._is_simple and self._reads(x, 3) and x.shape[2] == self._spec.input_size):
             return None
         T, N, _ = x.shape
@@ -176,7 +180,6 @@ class CompiledStack:
         return (y.swapaxes(0, 1) if layout == "ntc" else y), final
 
     def _reads(self, array: Any, axes: int) -> bool:
-        """Returns whether C reads the array in place."""
         return (
             type(array) is np.ndarray
             and array.dtype == self._real
@@ -194,7 +197,6 @@ class CompiledStack:
         attention: Array | None,
         initial: State | None,
     ) -> tuple[Array, State]:
-        """Returns y like x, and the final states; ``extent``: steps and sequences."""
         y = np.empty((*x.shape[:-1], self._channels), self._real)
         states = (*self._parts_of_state, extent[1])
         final = tuple([np.empty((*states, width), self._real) for width in self._widths])
@@ -223,9 +225,9 @@ class CompiledStack:
         final: Sequence[Any],
         attention: Any = None,
     ) -> None:
-        """Runs a batch of steps and sequences between pointers of C, without any checks.
+        """Runs a batch of steps and sequences on C pointers, without any checks.
 
-        ``state``: empty for zeros. Infinity in u8 layers is not reported.
+        ``state``: empty for zeros. Does not report infinity in u8 layers.
         """
         try:
             idle = self._idle.pop()
@@ -247,11 +249,11 @@ class CompiledStack:
             check(self._lib, status, f"a batch of {extent} steps and sentences")
 
     def at(self, address: int, to: str = "void *") -> Any:
-        """Returns a pointer of C."""
+        """Returns an address as a C pointer."""
         return self._ffi.cast(to, address)
 
     def _refuse_infinity(self, arrays: dict[str, Array | None]) -> None:
-        """Refuses infinity, which u8 would turn into NaN; NaN that comes from NaN in x is right."""
+        """Raises `UnsupportedError` for infinity, which u8 turns into NaN; NaN in x is allowed."""
         for name, array in arrays.items():
             if array is not None and np.isinf(array).any():
                 raise UnsupportedError(
@@ -260,23 +262,22 @@ class CompiledStack:
 
     @property
     def threads(self) -> str:
-        """How many threads may run the layer, and how they share batches of a usual size."""
+        """How many threads may run the layer, and how they share two typical batches, as text."""
         if abs(self._team) == 1:
             return "1"
         single, many = (max(self.account([20] * n), key=attrgetter("threads")) for n in (1, 64))
         return f"up to {abs(self._team)}; a sequence of 20 steps runs {single}, 64 of them {many}"
 
     def with_threads(self, threads: int) -> CompiledStack:
-        """Returns the same layer on at most ``threads`` threads, whatever this machine has."""
+        """Returns the same layer for ``threads`` threads, even if this machine has fewer CPUs."""
         result = copy(self)
         result._team, result._idle = threads, deque()
         return result
 
     def account(self, lengths: Sequence[int]) -> list[Account]:
-        """Returns how the threads of the layer would share each layer of a batch of sequences of
-        these lengths.
+        """Returns how the threads would share each layer of a batch of sequences of these lengths.
 
-        The result depends only on sizes; nothing is multiplied, and no thread is started.
+        The result depends only on sizes; nothing is computed, and no thread is started.
         """
         ffi, words = self._ffi, sum(lengths)
         handle, batch, arrays = self._new()
@@ -302,18 +303,17 @@ class CompiledStack:
         ]
 
     def handle(self) -> Any:
-        """Returns a C stack, valid as long as this object exists; only one thread at a time may use
-        it.
+        """Returns a new C stack for one thread at a time; it is valid as long as this object
+        exists.
         """
         return self._new()[0]
 
     def export(self) -> tuple[bytes, Array]:
-        """Returns the bytes of its `onernn_spec` and `onernn_part`s, and its weights."""
+        """Returns the bytes of the layer's `onernn_spec` and `onernn_part`s, and its weights."""
         spec, parts, numbers = self._packed
         return b"".join(bytes(self._ffi.buffer(each)) for each in (spec, parts)), numbers
 
     def _new(self) -> tuple[Any, Any, Any]:
-        """Returns a stack for one thread at a time, and the structs that describe its runs."""
         ffi = self._ffi
         pointer, (spec, parts, numbers) = ffi.new("onernn_stack **"), self._packed
         memory = ffi.NULL if numbers is None else ffi.from_buffer(numbers)
@@ -324,12 +324,11 @@ class CompiledStack:
         return handle, ffi.new("onernn_batch *"), ffi.new("onernn_arrays *")
 
     def cache_info(self) -> dict[str, int]:
-        """Returns 0 for both numbers: the kernels have no primitives."""
+        """Returns 0 for both counts: the kernels have no primitives."""
         return {"hits": 0, "misses": 0}
 
 
 def _unpack(part: PartViews) -> dict[str, Any]:
-    """Returns the fields of an `onernn_unpacked`."""
     return {
         "input": _matrix(part.input),
         "recurrent": _matrix(part.recurrent),
@@ -343,7 +342,6 @@ def _projection(part: PartViews) -> list[Array]:
 
 
 def _matrix(gates: Sequence[Array]) -> dict[str, Any]:
-    """Returns the fields of an `onernn_matrix`."""
     if not gates:
         return {}
     row, column = (stride // gates[0].itemsize for stride in gates[0].strides)
@@ -361,9 +359,9 @@ def _no_trainer() -> Trainer:
 
 
 class Packed(NamedTuple):
-    """The arguments for a C stack: its `onernn_spec`, its `onernn_part`s, and its arrays.
+    """The arguments for a C stack: its `onernn_spec`, its `onernn_part`s, and the packed weights.
 
-    A layer that reads the weights of a framework has only the spec.
+    A layer that reads a framework's weights in place has only the spec.
     """
 
     spec: Any
@@ -378,7 +376,7 @@ def pack(
     dtype: str,
     options: U8Options | None = None,
 ) -> Packed:
-    """Returns a layer in the form that the library reads; ``options``: of u8, and of int8-dynamic.
+    """Returns a layer in the form that the library reads; ``options``: for u8 and int8-dynamic.
 
     Raises `UnsupportedError`.
     """
@@ -393,7 +391,7 @@ def pack(
         layers.packed[key] = _pack(spec, layers, dtype, options)
     places, packed = layers.packed[key]
     memory = align(packed)
-    if memory is not packed:  # it came in a pickle
+    if memory is not packed:  # unpickled arrays may not start on a cache line
         layers.packed[key] = places, seal(memory)
     stored = "w8" if dtype == CODES else "s8" if options else dtype
     c_spec = _describe_stored(kernels, spec, real, stored)
@@ -409,7 +407,6 @@ def pack(
 def _pack(
     spec: RnnSpec, layers: Layers, dtype: str, options: U8Options | None
 ) -> tuple[list[dict[str, int]], Array]:
-    """Returns the offset of each part's arrays, and the arrays."""
     if options:
         numbers = Numbers(BYTES, options.per_channel)
     else:
@@ -427,7 +424,7 @@ def _pack(
 
 
 def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:
-    """Returns the dtype and the kernel of a layer with these weights."""
+    """Returns the dtype and the kernel's name of a layer whose weights have the dtype ``real``."""
     if real == np.float64:
         return "f64", f"kernels {kernels.isa}"
     widens = dtype == "bf16" and not kernels.multiplies_bf16
@@ -438,9 +435,9 @@ def _describe_stored(kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], store
     return describe(kernels, spec, "f64" if real == np.float64 else stored)
 
 
-@lru_cache(256)  # for layers that are made again with every step of training
+@lru_cache(256)  # training makes layers again in every step
 def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
-    """Returns the spec as the struct of kernels.h; C only reads it."""
+    """Returns the spec as the struct in kernels.h, which C only reads."""
     lib = kernels.lib
     low, high = spec.cell_clip or (-inf, inf)
 
@@ -476,7 +473,7 @@ def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
 
 
 def check(lib: Any, status: int, of: str) -> None:
-    """Raises `LibraryError` if a call of the library did not succeed."""
+    """Raises `LibraryError` if the status of a C call is a failure."""
     if status == lib.ONERNN_NO_MEMORY:
         raise LibraryError(
             f"kernels: the system has no memory, or no thread, for {of}; use fewer threads"
@@ -486,12 +483,11 @@ def check(lib: Any, status: int, of: str) -> None:
 
 
 def _lay_out(array: Array) -> Array:
-    """Returns the array in a layout that C reads."""
     return np.require(array, requirements=("C", "A"))
 
 
 class KernelsBackend(LayerBackend):
-    """Prepares layers on the kernels, which the first backend loads, for 1 to 64 threads."""
+    """A backend that runs layers on the kernels, with 1 to 64 threads."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.kernels = load_kernels()
@@ -513,11 +509,12 @@ class KernelsBackend(LayerBackend):
     def live_stack(
         self, spec: RnnSpec, parts: Sequence[PartViews], dtype: str, like: Stack | None = None
     ) -> Stack:
-        """Returns a layer whose runs read these weights in a framework's memory; it does not train.
+        """Returns a layer that reads these weights in a framework's memory; it cannot be trained.
 
-        ``dtype``: one of `READ_IN_PLACE`. ``like``: another such layer of the same spec, whose
-        memory for runs it shares. The results have the same bits as with a layer that `prepare`
-        packs. `CompiledStack.reading` says what its caller must keep, and which errors it raises.
+        ``dtype``: one of `READ_IN_PLACE`. ``like``: another such layer of the same spec, with which
+        it shares memory for runs. The results have the same bits as those of a layer that `prepare`
+        packs. `CompiledStack.reading` says what the caller must keep alive, and which errors it
+        raises.
         """
         real = parts[0].recurrent[0].dtype
         kernel: Any = like.compiled if like else None
@@ -525,7 +522,7 @@ class KernelsBackend(LayerBackend):
         return self._stack(spec, dtype, real, kernel.reading(parts), _no_trainer)
 
     def training_stack(self, spec: RnnSpec, weights: Weights, dtype: str) -> Stack:
-        """Returns a layer that only trains: nothing is packed for other runs."""
+        """Returns a layer that can only be trained: its weights are not packed for other runs."""
         layers = layers_of(spec, weights)
         trainer = partial(self.trainer, spec, layers, dtype)
         return self._stack(spec, dtype, layers[0].iter.dtype, None, trainer)
@@ -547,7 +544,7 @@ class KernelsBackend(LayerBackend):
         )
 
     def trainer(self, spec: RnnSpec, weights: Weights, dtype: str) -> Trainer:
-        """Returns a trainer for a layer that need not run otherwise: nothing is packed.
+        """Returns a trainer, without packing the weights for other runs.
 
         Kernels train float32 weights; the reference trains float64 weights.
         """
@@ -557,28 +554,31 @@ class KernelsBackend(LayerBackend):
 
             why = "kernels train in float32, these weights are in float64"
             return reference_trainer(spec, layers, np.dtype(np.float64), why)
-        from onernn.backend.compiled.training import kernels_trainer  # most models only run
+        from onernn.backend.compiled.training import kernels_trainer  # most models are not trained
 
         return kernels_trainer(self.kernels, spec, layers, dtype, self.threads)
 
 
-# Layers inside ONNX Runtime: the kernels' library is also a library of custom operators.
+# Layers in ONNX Runtime: the kernels' library is also a library of custom operators.
 
 DOMAIN = "onernn"
-"""The domain of the library's operators; kernels.h describes their inputs and outputs."""
+"""The domain of the custom operators; kernels.h describes their inputs and outputs."""
 
 
 _FORMAT = 1
-"""The version of layers in models: it changes with `onernn_spec`, `onernn_part` and packing."""
+"""The version of `store_layer`'s format, which depends on `onernn_spec`, `onernn_part` and
+packing.
+"""
 
 
 def store_layer(
     kernels: Kernels, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
 ) -> tuple[Array, str, str]:
-    """Returns a layer in the form that ort_layer.hpp reads, as bytes of a model on any machine; a
-    line about it; and its kernel on this machine.
+    """Returns a layer as bytes that ort_layer.hpp reads, a line of text about it, and its kernel's
+    name.
 
-    Raises `UnsupportedError` for layers that the kernels do not run.
+    The bytes are valid on every machine, the kernel's name on this one. Raises `UnsupportedError`
+    for layers that the kernels cannot run.
     """
     layers, buffer = layers_of(spec, weights), kernels.ffi.buffer
     options = U8Options(None, UNIT.shift, True) if dtype in ("u8", "int8-dynamic") else None
@@ -596,22 +596,22 @@ def store_layer(
 
 
 class OperatorLayers:
-    """Maps the ids in nodes to layers. A session keeps the layers that it found."""
+    """The layers that custom operators find by number. A session keeps the layers that it found."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._open = ExitStack()
 
     def close(self) -> None:
-        """Removes all layers: no session finds them from now on."""
+        """Removes all layers: later sessions cannot find them."""
         self._open.close()
 
     def add(
         self, spec: RnnSpec, weights: Weights, *, dtype: str, batch_major: bool
     ) -> tuple[int, str]:
-        """Adds a layer. Returns its number, and a line about it.
+        """Adds a layer. Returns its number, and one line of text about it.
 
-        Raises `UnsupportedError` for layers that the kernels do not run.
+        Raises `UnsupportedError` for layers that the kernels cannot run.
         """
         kernels = self._kernels
         layer = store_layer(kernels, spec, weights, dtype=dtype, batch_major=batch_major)

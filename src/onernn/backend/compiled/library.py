@@ -1,8 +1,8 @@
-"""The kernels' library for this CPU: found, checked and loaded at its first use, once per process.
+"""Finds, checks and loads the kernels' library for this CPU at its first use, once per process.
 
-onernn has a library for each instruction set that it was built for (`kernels/build.py`). The least
-demanding library reports what the CPU and the operating system run. Then the best available library
-is loaded.
+onernn has one library for each instruction set that it was built for (`kernels/build.py`). The
+library for the least demanding set reports which sets the CPU and the operating system support.
+Then the best available library is loaded.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ffi: Any = _bindings.ffi
 class Kernels:
     """A loaded library of kernels.
 
-    ``isa``: the instruction set that it is compiled for. ``runs``: all instruction sets that this
-    machine runs, the best one last. ``isa`` is not the best one if ONERNN_MAX_ISA requests that, or
-    if onernn was not built for the better set ``missing``. ``compiler`` made the library from
-    ``sources``, which a key identifies.
+    ``isa``: the instruction set that it is compiled for. ``runs``: all sets that this machine
+    supports, the best one last. ``isa`` is not the best one if ONERNN_MAX_ISA limits it, or if
+    onernn was not built for the better set ``missing``. ``sources``: the key of the sources that
+    ``compiler`` compiled.
     """
 
     ffi: Any
@@ -44,14 +44,14 @@ class Kernels:
 
     @property
     def multiplies_bf16(self) -> bool:
-        """Whether the instructions of the library multiply bf16; otherwise the library widens
-        matrices to f32.
-        """
+        """Whether the library uses bf16 instructions; otherwise it widens bf16 matrices to f32."""
         return self.isa.endswith(("_bf16", "_amx"))
 
     @property
     def shortfall(self) -> str:
-        """Why this library is not the best one for this CPU, and what to do; "" if it is."""
+        """Why this library is not the best one for this CPU, and what to do; "" if it is the
+        best.
+        """
         if self.missing:
             return f"slower than {self.missing}, which was not built; {how_to_get(self.missing)}"
         best = self.runs[-1]
@@ -62,7 +62,9 @@ _kernels: Kernels | None = None
 
 
 def load_kernels() -> Kernels:
-    """Returns the library of this process; `LibraryError` says what is missing and what to do."""
+    """Returns the library of this process. Raises `LibraryError` that says what is missing and what
+    to do.
+    """
     global _kernels
     with CREATION:
         if _kernels is None:
@@ -71,7 +73,7 @@ def load_kernels() -> Kernels:
 
 
 def kernels_here() -> str:
-    """Describes which kernels this process has, or why it has none and how to get them."""
+    """Returns a text: which kernels this process has, or why it has none and how to get them."""
     try:
         result = load_kernels()
     except LibraryError as error:
@@ -84,7 +86,7 @@ def _load(folder: Path) -> Kernels:
     key = build.sources_key() if build.sources() else None
     there = [isa for isa in known if build.library_of(isa, folder).exists()] or known[:1]
     asked = known[0]
-    if asked not in there:  # ISAS=native: asks the only library if the system runs it
+    if asked not in there:  # only ISAS=native was built: loads it if the system can run it
         asked = next((isa for isa in build.runnable(build.isas())[::-1] if isa in there), asked)
     first = _open(asked, folder, key)
     runs = tuple(ffi.string(first.lib.onernn_cpu()).decode().split())
@@ -97,15 +99,14 @@ def _load(folder: Path) -> Kernels:
 
 
 def _open(isa: str, folder: Path, key: str | None) -> Kernels:
-    """Returns one of the libraries, loaded. No byte of it runs before its checksum has been
-    compared.
+    """Loads one of the libraries, after its checksum was compared.
 
-    ``key``: the key of the sources, if they are installed.
+    ``key``: the key of the sources, None if they are not installed.
     """
     path = build.library_of(isa, folder)
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-            built = build.built_from(content)  # of a mapping: the loader maps the same pages
+            built = build.built_from(content)  # a mapping, because the loader maps the same pages
     except ValueError:  # an empty file
         built = None
     except FileNotFoundError:
@@ -120,7 +121,7 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
     if key not in (None, built[0]):
         raise LibraryError(f"{path}: built from different sources; {how_to_get()}")
     try:
-        # NODELETE: otherwise the interpreter's exit would unmap it while its threads wait.
+        # NODELETE: otherwise Python's exit would unmap the library while its threads wait.
         lib: Any = ffi.dlopen(str(path), os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_NODELETE)
         of_this_package = lib.onernn_abi() == _bindings.CHECKSUM
     except (OSError, AttributeError) as error:
@@ -131,8 +132,8 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
 
 
 def how_to_get(isa: str | None = None) -> str:
-    """Returns how to get the kernels, or the kernels of one set, for the way in which onernn was
-    installed.
+    """Returns instructions to get the kernels, or those of one instruction set, for this
+    installation.
     """
     names = f"ISAS={isa} " if isa else ""
     if build.sources():
@@ -143,9 +144,9 @@ def how_to_get(isa: str | None = None) -> str:
     source = "onernn"
     with suppress(metadata.PackageNotFoundError, ValueError, KeyError):
         built = metadata.distribution("onernn").read_text("direct_url.json")
-        # The package does not come from an index: it comes from a folder, a file or a repository.
+        # The package was installed from a folder, a file or a repository, not from an index.
         source = json.loads(built or "")["url"]
-    if source.endswith(".whl"):  # it would install the same libraries again
+    if source.endswith(".whl"):  # installing this wheel again would not help
         return (
             "build a wheel that has them and install it; in onernn's sources, with a C++17"
             f" compiler, run: {names}pip wheel --no-deps ."

@@ -1,4 +1,6 @@
-"""Packs weights in the form that the kernels read: consecutive panels, each on a cache line."""
+"""Packs weight matrices as panels, the form that the kernels read; each matrix starts on a cache
+line.
+"""
 
 from __future__ import annotations
 
@@ -16,32 +18,33 @@ from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import NO_SCALES, UNIT, PartScales, RnnWeights, Scale, own_factors
 
 STORED = {"f32": "float", "f16": "Half", "bf16": "BrainPair"}
-"""C++ types in which float32 matrices are stored, by the names of data types."""
+"""The C++ types in which float matrices are stored, by data type."""
 BYTES = "ByteQuad"
-"""The C++ type for matrices of u8 layers."""
+"""The C++ type of matrices in u8 layers."""
 CODES = "int8-weights"
-"""The data type whose matrices are 8-bit codes: see kernels/codes.hpp."""
+"""The data type whose matrices are stored as 8-bit codes: see kernels/codes.hpp."""
 GROUP = 1 << 16
-"""The number of rows of a column that share one step size."""
+"""The number of consecutive rows of a column that share one step size, in `CODES`."""
 LANES = 16
-"""Units per panel: one register of AVX-512, two of AVX2."""
+"""The number of units in a panel: one register of AVX-512, or two of AVX2."""
 MOST_ROWS = (2**31 - 1) // (255 * 127)
-"""Maximum number of rows of an int8 matrix: sums have 32 bits."""
+"""The maximum number of rows of an int8 matrix: its sums must fit into 32 bits."""
 
 WIDE = ("bias", "peephole")
-"""Arrays that are stored unchanged: no row is multiplied by them."""
+"""Arrays that keep their type, because they are not factors of matrix products."""
 
 
 def round_up(size: int) -> int:
-    """Returns the next multiple of a panel's width."""
+    """Returns the next multiple of the width of a panel."""
     return -(-size // LANES) * LANES
 
 
 def panels(matrix: Array) -> Array:
-    """Returns (K, G, O) -> (panels, K, adjacent panels, G, 16), with zeros for missing units.
+    """Rearranges (K, G, O) as (groups of panels, K, panels of a group, G, 16), with zeros for
+    missing units.
 
-    `side_by_side` in kernels/products.hpp determines the number of adjacent panels. Returns a view
-    of the matrix if no unit is missing.
+    `side_by_side` in kernels/products.hpp determines the group size. Returns a view if no unit is
+    missing.
     """
     k, gates, units = matrix.shape
     wide = matrix
@@ -55,12 +58,12 @@ def panels(matrix: Array) -> Array:
 
 
 def narrows(array: Array, stored: str) -> bool:
-    """Returns whether the values of an array become shorter."""
+    """Returns whether storing the array as ``stored`` makes it smaller."""
     return stored != "float" and array.dtype == np.float32
 
 
 def narrow_numbers(array: Array, stored: str) -> Array:
-    """Returns float32 as the bits of ``stored``, rounded to nearest even.
+    """Converts float32 to the bits of ``stored``, rounded to nearest even.
 
     Raises `UnsupportedError` for a value that is too large for float16.
     """
@@ -78,8 +81,9 @@ def narrow_numbers(array: Array, stored: str) -> Array:
 
 
 def pair(panels: Array) -> Array:
-    """Returns (panels, K, ...) -> (panels, (K + 1) // 2, ..., 2): interleaves two rows, with a zero
-    after an odd last row.
+    """Rearranges (panels, K, ...) as (panels, (K + 1) // 2, ..., 2): interleaves pairs of rows.
+
+    If K is odd, the last row is paired with zeros.
     """
     count, k = panels.shape[:2]
     even = np.zeros((count, k + k % 2, *panels.shape[2:]), panels.dtype)
@@ -88,13 +92,13 @@ def pair(panels: Array) -> Array:
 
 
 def quads(panels: Array, per_channel: bool, steps: Array | None, shift: int) -> Array:
-    """Returns (panels, K, ...) -> (panels, 2 + (K + 3) // 4, ..., 4) bytes: see kernels/quads.hpp.
+    """Converts (panels, K, ...) to bytes (panels, 2 + (K + 3) // 4, ..., 4): see kernels/quads.hpp.
 
-    Four rows are interleaved, and laid out as a row of the panels. The values of the four rows are
-    integers in the ``steps`` of the columns. By default, a step is the largest magnitude of the
-    column, or of the matrix, divided by 127. Two rows come first: the sums of the columns times
-    minus the ``shift`` of the other factor, and the steps. Raises `UnsupportedError` if there are
-    more rows than sums of 32 bits hold.
+    Four rows are interleaved. Values are stored as multiples of the ``steps`` of their columns, as
+    integers. By default, a step is the largest magnitude of the column, or of the matrix, divided
+    by 127. Two rows come first: the sums of the columns times -``shift``, and the steps. ``shift``
+    is the shift of the x or h by which the matrix is multiplied. Raises `UnsupportedError` if 32
+    bits cannot hold the sums of K products.
     """
     k = panels.shape[1]
     if k > MOST_ROWS:
@@ -111,7 +115,9 @@ def quads(panels: Array, per_channel: bool, steps: Array | None, shift: int) -> 
 
 
 def quad_rows(numbers: Array, step: Array, shift: int = 128) -> Array:
-    """Returns integers (panels, K, ...) and their columns' steps in the layout of `quads`."""
+    """Converts integers (panels, K, ...) and the steps of their columns to the layout of
+    `quads`.
+    """
     count, k, *rest = numbers.shape
     whole = np.zeros((count, -(-k // 4) * 4, *rest), np.int8)
     whole[:, :k] = numbers
@@ -122,10 +128,10 @@ def quad_rows(numbers: Array, step: Array, shift: int = 128) -> Array:
 
 
 def _encode_groups(matrix: Array) -> Iterator[tuple[Array, Array]]:
-    """Yields (steps (...), codes (rows, ...)) of each `GROUP` rows of (K, ...): see
-    kernels/codes.hpp.
+    """Yields (steps (...), codes (rows, ...)) for each `GROUP` rows of a matrix (K, ...).
 
-    The largest magnitude of a column is 127 steps; codes are integers in float32.
+    The largest magnitude of a column is 127 steps. Codes are integers, stored as float32: see
+    kernels/codes.hpp.
     """
     for first in range(0, len(matrix), GROUP):
         rows = matrix[first : first + GROUP]
@@ -134,7 +140,9 @@ def _encode_groups(matrix: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def round_weights(weights: RnnWeights) -> RnnWeights:
-    """Returns weights with the values that the codes of their matrices represent."""
+    """Returns the weights, with each value of a matrix replaced by the value that its code
+    represents.
+    """
     arrays = {name: getattr(weights, name) for name in ("layer", "iter", "projection")}
     rounded = {
         name: np.concatenate([c * steps for steps, c in _encode_groups(np.moveaxis(array, 2, 0))])
@@ -145,9 +153,9 @@ def round_weights(weights: RnnWeights) -> RnnWeights:
 
 
 def encode(panels: Array) -> Array:
-    """Returns (panels, K, ..., 16) -> (panels, rows, ..., 16, 4) bytes: see kernels/codes.hpp.
+    """Converts (panels, K, ..., 16) to bytes (panels, rows, ..., 16, 4): see kernels/codes.hpp.
 
-    Raises `UnsupportedError` for values that are not finite.
+    Raises `UnsupportedError` for infinity and NaN.
     """
     if not np.isfinite(panels).all():
         raise UnsupportedError(f"{CODES}: expected finite weights, got infinity or NaN")
@@ -163,25 +171,24 @@ def encode(panels: Array) -> Array:
 
 @dataclass
 class Numbers:
-    """Collects arrays, which must not change; equal arrays are stored once.
+    """Collects arrays for one block of memory, in which equal arrays are stored once.
 
-    ``stored``: the type of matrices, see `STORED`, `BYTES` and `CODES`. Arrays that are stored
-    unchanged remain views of the weights until `write` packs them, one at a time.
+    The arrays must not change. ``stored``: the type of matrices, see `STORED`, `BYTES` and `CODES`.
+    Arrays that keep their type remain views of the weights until `write` packs them, one at a time.
 
-    ``size``: the number of bytes so far, including the bytes before the first array.
-    ``per_channel``: see `quads`.
+    ``size``: the number of bytes so far. ``per_channel``: see `quads`.
     """
 
     stored: str
     per_channel: bool = True
     size: int = 0
     arrays: list[tuple[int, int, Array, Callable[[Array], Array]]] = field(default_factory=list)
-    """For each array: its first byte, its bytes, the array, and the function that packs it."""
+    """For each array: its offset, its size in bytes, the array, and the function that packs it."""
     _alike: dict[Any, list[tuple[int, Array]]] = field(default_factory=dict)
-    """Stored arrays by packing function, dtype, shape and first values."""
+    """The offsets and arrays, by packing function, dtype, shape and first values."""
 
     def add(self, array: Array, *, narrow: bool = False) -> int:
-        """Adds an array; returns the index of its first byte."""
+        """Adds an array; returns its offset in bytes."""
         if narrow:
             array = narrow_numbers(array, self.stored)
             array = pair(array) if array.dtype == np.uint16 else array
@@ -195,15 +202,15 @@ class Numbers:
         factors: Array | None = None,
         of_rows: Scale | None = None,
     ) -> int:
-        """Adds the panels of a matrix; returns the index of their first byte.
+        """Adds the panels of a matrix; returns their offset in bytes.
 
-        For int8: ``factors`` (G, O) of its columns; ``of_rows``: the scale of the other factor.
+        For int8, ``factors``: the scales (G, O) of the columns; ``of_rows``: the scale of x or h.
         """
         if narrow and self.stored == BYTES:
             steps = None
             if factors is not None:
                 steps = panels(np.reciprocal(factors, dtype=np.float32)[None])[:, 0]
-                steps = np.where(steps > 0, steps, np.float32(1))  # of missing units
+                steps = np.where(steps > 0, steps, np.float32(1))  # units that fill up a panel
             array = quads(panels(matrix), self.per_channel, steps, int((of_rows or UNIT).shift))
             return self._place(array)
         if narrow and self.stored == CODES:
@@ -229,14 +236,14 @@ class Numbers:
         return at
 
     def write(self, target: Array) -> None:
-        """Writes all arrays into ``size`` bytes."""
+        """Writes all arrays into ``target``, which has ``size`` bytes."""
         for at, nbytes, array, pack in self.arrays:
             packed = pack(array)
             target[at : at + nbytes].view(packed.dtype).reshape(packed.shape)[...] = packed
 
 
 def check_bytes(spec: RnnSpec, real: np.dtype[Any], dtype: str = "u8") -> None:
-    """Raises `UnsupportedError` for layers that int8 would compute wrong."""
+    """Raises `UnsupportedError` for layers whose results in int8 would be wrong."""
     if real == np.float64:
         raise UnsupportedError(f"{dtype}: expected float32 weights, got float64")
     if any(complete(function)[0] == "thresholdedrelu" for function in spec.functions):
@@ -246,14 +253,16 @@ def check_bytes(spec: RnnSpec, real: np.dtype[Any], dtype: str = "u8") -> None:
 
 
 def kernel_of(cell: Cell) -> str:
-    """Returns the kernel of a cell: the header that contains it."""
+    """Returns the name of a cell's kernel, which is the name of its header."""
     if cell.is_gru:
         return "lbr_gru" if cell.linear_before_reset else "gru"
     return "lstm" if len(cell.states) == 2 else "rnn"
 
 
 class CellMatrices(NamedTuple):
-    """The matrices of the kernels' CellWeights, in that order, as (K, G, O); None if absent."""
+    """The matrices (K, G, O) of CellWeights in the kernels, in its order; None for missing
+    matrices.
+    """
 
     bias: Array
     input: Array | None
@@ -267,7 +276,7 @@ class CellMatrices(NamedTuple):
         """Returns the matrices of one layer and direction."""
         arrays = {name: array[0, 0] for name, array in weights.arrays.items()}
         recurrent, candidate = arrays["iter"], None
-        if kernel_of(cell) == "gru":  # the candidate waits for the reset gate
+        if kernel_of(cell) == "gru":  # the candidate's product needs the reset gate's result
             recurrent, candidate = recurrent[:, :2], recurrent[:, 2:]
         bias = np.zeros((cell.bias_rows, recurrent.shape[2]), recurrent.dtype)
         rows = {"bias": bias, **arrays}
@@ -282,8 +291,9 @@ class CellMatrices(NamedTuple):
         )
 
     def pack(self, numbers: Numbers, scales: PartScales = NO_SCALES) -> dict[str, int | None]:
-        """Returns the first byte of each matrix, by the matrix's name; ``scales``: the scales of
-        int8 matrices.
+        """Adds the matrices to ``numbers``; returns the offset of each, None for a missing matrix.
+
+        ``scales``: the scales of int8 matrices.
         """
         of_h, columns, split = scales.iter, scales.projection, self.candidate is not None
         of_gates, of_candidate = (of_h, None) if of_h is None or not split else (of_h[:2], of_h[2:])

@@ -1,4 +1,4 @@
-"""Training on the kernels: one C call forward and one backward for each layer."""
+"""Training on the kernels: for each layer, one C call forward and one C call backward."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from onernn.ir.weights import RnnWeights
 from onernn.reorders.lod import Packing
 
 TRAINED_IN = ("f32", "bf16")
-"""Dtypes to which matrices are rounded before they are multiplied; all else is float32."""
+"""Dtypes to which matrices are rounded before multiplications; all other arrays are float32."""
 
 _WEIGHTS = ("layer", "iter", "bias", "peephole", "projection")
 _F32 = np.dtype(np.float32)
@@ -38,8 +38,8 @@ _F32 = np.dtype(np.float32)
 def kernels_trainer(
     kernels: Kernels, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str, threads: int
 ) -> Trainer:
-    """Returns the trainer of a layer on kernels. Raises `UnsupportedError` for layers that they do
-    not train.
+    """Returns the kernels' trainer of a layer. Raises `UnsupportedError` if they cannot train
+    it.
     """
     if dtype not in TRAINED_IN:
         raise UnsupportedError(
@@ -54,23 +54,23 @@ def kernels_trainer(
 
 
 _TAPES: deque[Buffers] = deque(maxlen=8)
-"""Memory of used tapes, for any layer; layers change with every step of training."""
+"""Memory of used tapes, which any layer can reuse: training makes new layers in every step."""
 
 
 class _Kept(NamedTuple):
-    """The data that the backward pass reads: the arrays of `onernn_tape`, and the memory that
-    contains them.
-    """
+    """The data that the backward pass reads: the arrays of `onernn_tape`, and their memory."""
 
     tape: dict[str, Array | None]
     memory: Buffers
 
 
 class TrainingWalk(LayerWalk):
-    """Runs batches undivided, and a layer's directions in one call: the C team divides all work."""
+    """Runs each batch undivided, and all directions of a layer in one C call, which divides the
+    work.
+    """
 
     def _run_row(self, way: str, row: Any, batches: Sequence[Any], inside: int) -> list[Any]:
-        """Returns the results of a layer's directions, which C fills in one call."""
+        """Returns the results of a layer's directions; one C call fills all of them."""
         pairs = [kernel.prepare(way, batch) for kernel, batch in zip(row, batches, strict=True)]
         row[0].call(way, batches[0].packing, [fields for fields, _ in pairs])
         if way == "backward":
@@ -79,7 +79,7 @@ class TrainingWalk(LayerWalk):
 
 
 class TrainingDirection(DirectionKernel):
-    """One layer in one direction."""
+    """A kernel that trains one layer in one direction."""
 
     dtype = _F32
 
@@ -98,7 +98,9 @@ class TrainingDirection(DirectionKernel):
         self._training = self._ffi.gc(made[0], self._lib.onernn_training_free)
 
     def call(self, way: str, packing: Packing, directions: Sequence[dict[str, Any]]) -> None:
-        """Calls C to "run" a layer or go "backward", by an `onernn_trained` per direction."""
+        """Calls the C function for "run" or "backward", with one `onernn_trained` for each
+        direction.
+        """
         begin, ways = packing.step_offsets, {"run": "forward", "backward": "backward"}
         function = getattr(self._lib, f"onernn_training_{ways[way]}")
         described = self._ffi.new("onernn_trained[]", directions)
@@ -107,7 +109,7 @@ class TrainingDirection(DirectionKernel):
         check(self._lib, status, f"a batch of {begin[-1]} words")
 
     def prepare(self, way: str, batch: Any) -> tuple[dict[str, Any], Any]:
-        """Returns fields for `call`, and the results that it fills."""
+        """Returns the fields of an `onernn_trained`, and the results that `call` fills."""
         return self._run(batch) if way == "run" else self._backward(batch)
 
     def _run(self, batch: PackedBatch) -> tuple[dict[str, Any], tuple[Sequence[Array], _Kept]]:
@@ -147,9 +149,7 @@ class TrainingDirection(DirectionKernel):
         }
 
     def _all_at(self, weights: Sequence[Array | None]) -> list[Any]:
-        """Returns the fields of an `onernn_weights`."""
         return [self._at(array) for array in weights]
 
     def _at(self, array: Array | None) -> Any:
-        """Returns the address of float32 values in row-major order."""
         return self._ffi.cast("float *", 0 if array is None else array.ctypes.data)

@@ -1,4 +1,4 @@
-"""Layers and stacks on libdnnl: which layers it runs, and how many threads they get."""
+"""Layers and stacks on libdnnl: which layers oneDNN can run, and how many threads they get."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from onernn.ir.weights import Layers, RnnWeights
 
 
 def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype: str) -> str:
-    """Returns why oneDNN cannot run this layer, "" if it can."""
+    """Returns why oneDNN cannot run this layer, or "" if it can."""
     row = OURS[dtype]
     if not row.is_in(library.version):
         return (
@@ -53,7 +53,7 @@ def refusal(library: Library, spec: RnnSpec, layers: Sequence[RnnWeights], dtype
 
 
 class OneDnnBackend(LayerBackend):
-    """Prepares layers on libdnnl, which is loaded with the first backend."""
+    """A backend that runs layers on libdnnl, which the first instance loads."""
 
     dtypes = tuple(PRECISIONS)
 
@@ -72,7 +72,8 @@ class OneDnnBackend(LayerBackend):
     ) -> Stack:
         """Implements `LayerBackend.stack`.
 
-        oneDNN has no LBR_GRU in u8: the kernels run it, and ``why`` says so, unless ``strict``.
+        oneDNN has no LBR_GRU in u8. Unless ``strict``, the kernels run such a layer, and ``why``
+        says so.
         """
         why = refusal(self.library, spec, layers, dtype)
         if not why and options is not None and not all(map(has_one_scale, options.scales)):
@@ -90,7 +91,6 @@ class OneDnnBackend(LayerBackend):
     def _kernels_instead(
         self, spec: RnnSpec, layers: Layers, options: U8Options, why: str
     ) -> Stack:
-        """Returns the layer in u8 on the kernels. Raises `LibraryError`, `UnsupportedError`."""
         from onernn.backend.compiled.backend import KernelsBackend
 
         stack = KernelsBackend(self.threads).stack(spec, layers, "u8", options, False)

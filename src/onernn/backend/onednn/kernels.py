@@ -1,4 +1,4 @@
-"""Inference on oneDNN's RNN primitives: one layer in one direction, in floats or in u8."""
+"""Inference on oneDNN's RNN primitives: one layer in one direction, in floating point or u8."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def set_scales(
 ) -> None:
     """Sets the scales of data, weights and projection in a primitive's attributes.
 
-    Weights layer and iter share one scale per output channel of each gate (or one for all): their
-    products are summed as integers. ``columns``: factors that replace 127 / the largest weight.
+    The weights of x and h share one scale per output channel of each gate, or one for all, because
+    their products are summed as integers. ``columns``: scales that replace 127 / the largest
+    weight.
     """
     lib, ffi = library.lib, library.ffi
     status = lib.dnnl_primitive_attr_set_rnn_data_qparams(attributes, *scale)
@@ -79,8 +80,8 @@ def set_scales(
 
 
 def _factors(matrix: Array, per_channel: bool, given: Array | None) -> Array:
-    """Returns the factors of a matrix's columns, or one for all: the ``given`` factors,
-    or its own.
+    """Returns the scales of a matrix's columns, or one scale for all: ``given``, or the matrix's
+    own.
     """
     if given is not None:
         return given.reshape(-1)
@@ -91,15 +92,18 @@ def _factors(matrix: Array, per_channel: bool, given: Array | None) -> Array:
 # The inference primitives of one layer and direction, and the weights packed for them.
 
 PACKED_BYTES = 64 << 20
-"""Maximum bytes of narrow weights that a direction keeps packed more than once.
+"""The maximum number of bytes for further packed copies of bf16, f16 or int8 weights of a
+direction.
 
-float32 kernels are as fast over plain weights, of which one copy stays in the cache (measured: 3.2,
-ragged 512->512 GRUs 36.2 ms plain, 37.6 over 12 packs of 6 MB).
+float32 kernels are as fast with unpacked weights, of which one copy stays in the cache (measured on
+3.2: ragged 512->512 GRUs 36.2 ms unpacked, 37.6 ms with 12 copies of 6 MB).
 """
 
 
 class Shape(NamedTuple):
-    """The shape of a primitive: T, N, and the strides of rows of x and y in elements."""
+    """The shape of a primitive: T, N, and the strides between the rows of x and of y, in
+    elements.
+    """
 
     time: int
     batch: int
@@ -114,18 +118,18 @@ WEIGHTS = {
     "weights_peephole": "ldgo",
     "weights_projection": "ldio",
 }
-"""Weight arguments and their canonical layouts, in the order of `RnnWeights`."""
+"""The weight arguments and their canonical layouts, in the order of `RnnWeights`."""
 
 
 class PackedWeights:
-    """Weights in every layout that was requested; packed once, then shared between threads."""
+    """Packed copies of weights, one for each requested layout; threads share them."""
 
     def __init__(self, plain: Mapping[str, Memory], attributes: Any = None) -> None:
         self._plain, self._attributes = plain, attributes
         self._packed: dict[str, list[Memory]] = {name: [] for name in plain}
 
     def get(self, name: str, layout: Descriptor) -> Memory:
-        """Returns a weight in a layout; ``attributes`` hold the scales of narrower types."""
+        """Returns a weight in a layout, which the first call packs."""
         with CREATION:
             for memory in self._packed[name]:
                 if memory.descriptor == layout:
@@ -137,11 +141,11 @@ class PackedWeights:
             return memory
 
     def affords(self, layouts: Mapping[str, Descriptor], budget: int) -> bool:
-        """Returns whether these layouts exist, are the first, or fit into the budget with the
-        existing ones.
+        """Returns whether packed copies in these layouts fit into a budget of bytes.
 
-        The gemm-based kernels of LBR cells in particular pack again for every T and N (measured:
-        3.2), which would take the memory of hundreds of layers.
+        The first copy of a weight is free. The gemm-based kernels of LBR cells choose another
+        layout for every T and N (measured on 3.2): all copies would take the memory of hundreds of
+        layers.
         """
         with CREATION:
             missing = [
@@ -162,10 +166,10 @@ def descriptors(
     *,
     plain_layouts: bool = False,
 ) -> dict[str, Descriptor]:
-    """Returns the forward arguments' descriptors: data strided, states plain, weights in any layout
-    that the primitive chooses.
+    """Returns the memory descriptors of the forward arguments.
 
-    ``plain_layouts``: weights in their canonical layouts instead.
+    x and y have strides. The primitive chooses the layouts of the weight matrices, unless
+    ``plain_layouts`` requires the canonical ones.
     """
     time, batch = shape.time, shape.batch
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
@@ -185,7 +189,7 @@ def descriptors(
             out[f"{side}_{name}"] = Descriptor.from_tag(library, dims, dtype, "ldnc")
     if spec.cell.has_attention:
         out["augru_attention"] = rows(1, precision.data, 1)
-    # Plain layouts would select a slow kernel: "any" lets the primitive choose.
+    # Plain layouts select a slow kernel: "any" lets the primitive choose.
     for name, memory in plain.items():
         layout = WEIGHTS[name] if plain_layouts else "any"
         if name in ("bias", "weights_peephole"):
@@ -200,12 +204,14 @@ def descriptors(
 def plain_weights(
     library: Library, spec: RnnSpec, weights: RnnWeights, precision: Precision
 ) -> dict[str, Memory]:
-    """Returns the weights in their canonical layouts, as float32, and the bias in its own type."""
+    """Returns the weights in their canonical layouts: float32, and the bias in the precision's
+    type.
+    """
     layer, bias = weights.layer, weights.bias
-    if layer is None:  # the input is projected already: times one, exactly
+    if layer is None:  # x is projected already: multiply it by the identity
         eye = np.eye(spec.input_size, dtype=np.float32)
         layer = eye.reshape(1, 1, spec.input_size, spec.gates, spec.hidden_size)
-    if bias is None:  # oneDNN asks for one
+    if bias is None:  # oneDNN requires a bias
         bias = np.zeros((1, 1, spec.cell.bias_rows, spec.hidden_size), np.float32)
     arrays: tuple[Array | None, ...]
     arrays = (layer, weights.iter, bias, weights.peephole, weights.projection)
@@ -219,25 +225,24 @@ def plain_weights(
     return out
 
 
-# One layer in one direction, running sorted packed batches piece by piece.
+# One layer in one direction: runs the segments of a packed batch in order.
 
 
 class _Workspace(threading.local):
-    """Memory that each thread reuses: states between pieces, and the scratchpad."""
+    """Memory that each thread reuses: the states between segments, and the scratchpad."""
 
     def __init__(self) -> None:
         self.buffers, self._usual = Buffers(), UsualNeed(LARGEST_KEPT)
         self._scratchpad, self._address = allocate_aligned(0), 0
 
     def scratchpad(self, nbytes: int) -> int:
-        """Returns the address of ``nbytes`` bytes."""
         if nbytes > len(self._scratchpad):
             self._scratchpad = allocate_aligned(nbytes)
             self._address = self._scratchpad.ctypes.data
         return self._address
 
     def end_run(self, nbytes: int) -> None:
-        """Releases a scratchpad that is much larger than runs usually need."""
+        """Frees the scratchpad if it is much larger than runs usually need."""
         self._usual.note(nbytes)
         if not self._usual.keeps(len(self._scratchpad)):
             self._scratchpad = allocate_aligned(0)
@@ -247,9 +252,10 @@ _WORKSPACE = _Workspace()
 
 
 class Bound(NamedTuple):
-    """A stream, memories and the argument array of one execution at a time.
+    """A stream, memories and the argument array, which one execution at a time uses.
 
-    ``handles``: of the arguments that move; ``places``: their current addresses.
+    ``handles``: the memories whose addresses change between executions. ``places``: their current
+    addresses.
     """
 
     stream: Any
@@ -260,9 +266,10 @@ class Bound(NamedTuple):
 
 
 class Executable:
-    """A primitive for any number of threads: each execution has its own arguments.
+    """A primitive that several threads may execute at once: each execution has its own arguments.
 
-    ``fixed``: memories that do not move; the other arguments get an address at each execution.
+    ``fixed``: memories whose addresses never change. The other arguments get an address for each
+    execution.
     """
 
     def __init__(
@@ -289,7 +296,9 @@ class Executable:
         return Bound(new_stream(library), memories, arguments, handles, [0] * len(handles))
 
     def execute(self, addresses: Mapping[str, int]) -> None:
-        """Runs the primitive with the arguments that move at ``addresses``."""
+        """Runs the primitive; ``addresses`` has the addresses of all arguments that are not
+        fixed.
+        """
         lib, cast = self._library.lib, self._library.ffi.cast
         try:
             bound = self._idle.pop()
@@ -298,7 +307,7 @@ class Executable:
         wanted = [addresses[name] for name in self._moving]
         wanted.append(_WORKSPACE.scratchpad(self._scratchpad))
         for k, address in enumerate(wanted):
-            if bound.places[k] != address:  # a call of C takes longer than a comparison
+            if bound.places[k] != address:  # a call of C takes longer than this comparison
                 lib.dnnl_memory_set_data_handle(bound.handles[k], cast("void *", address))
                 bound.places[k] = address
         status = lib.dnnl_primitive_execute(
@@ -311,7 +320,7 @@ class Executable:
 
 
 def addresses(array: Array, rows: Iterable[int]) -> list[int]:
-    """Returns the addresses of rows of an array."""
+    """Returns the addresses of some rows of an array."""
     start, step = int(array.ctypes.data), array.strides[0]
     return [start + row * step for row in rows]
 
@@ -319,10 +328,10 @@ def addresses(array: Array, rows: Iterable[int]) -> list[int]:
 def state_addresses(
     spec: RnnSpec, states: Sequence[Array], turns: Sequence[int], of: str = ""
 ) -> dict[str, list[int]]:
-    """Returns the addresses of each piece's initial and final states.
+    """Returns the addresses of the initial and final states of each segment.
 
-    Piece k reads buffer turns[k] of the states (K, N, O) and writes buffer turns[k + 1]. ``of``:
-    "diff_" for gradients.
+    Segment k reads buffer turns[k] of the states (K, N, O) and writes buffer turns[k + 1]. ``of``:
+    the prefix "diff_" for gradients.
     """
     table = dict[str, list[int]]()
     for name, state in zip(spec.cell.states, states, strict=True):
@@ -335,7 +344,7 @@ def state_addresses(
 
 
 def by_piece(table: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-    """Returns the addresses of each piece by argument."""
+    """Returns, for each segment, the address of each argument."""
     return [dict(zip(table, column, strict=True)) for column in zip(*table.values(), strict=True)]
 
 
@@ -345,9 +354,9 @@ def carry(
     states: Sequence[Array],
     execute: Callable[[int], None],
 ) -> list[Array]:
-    """Runs consecutive pieces. Returns the state of each sequence after its last piece.
+    """Runs consecutive segments. Returns the state of each sequence after its last segment.
 
-    ``states``: buffers (K, N, O) in a ring; piece k reads k and writes k+1.
+    ``states``: a ring of buffers (K, N, O); segment k reads buffer k and writes buffer k + 1.
     """
     ends = [s.copy() for s in begin]
     for ring, first in zip(states, begin, strict=True):
@@ -357,7 +366,8 @@ def carry(
         batch, left = piece.batch, order[k + 1].batch if k + 1 < len(order) else 0
         for ring, end, first in zip(states, ends, begin, strict=True):
             after = ring[(k + 1) % len(ring)]
-            # Sequences that end store their final state; others begin with their initial state.
+            # Sequences that end store their final state; sequences that start get their initial
+            # state.
             if left < batch:
                 end[left:batch] = after[left:batch]
             elif left > batch:
@@ -366,11 +376,10 @@ def carry(
 
 
 class PrimitiveDirection:
-    """The primitives of one layer and direction: each made once per shape, weights packed once per
-    layout.
+    """The primitives of one layer and direction, one for each shape; threads share them.
 
-    The number of primitives is limited. Threads share the primitives; all primitives use one thread
-    count.
+    Weights are packed once for each layout. The number of primitives is limited. All of them are
+    made for the same number of threads inside.
     """
 
     def __init__(
@@ -385,7 +394,7 @@ class PrimitiveDirection:
     ) -> None:
         self._library, self._precision = library, precision
         self._backwards = spec.direction == "right2left"
-        # oneDNN's AUGRU cells run left to right only; one step at a time they run either way.
+        # oneDNN's AUGRU cells run left to right only. Single steps have no direction.
         self._stepwise = self._backwards and spec.cell.has_attention
         self._spec = replace(spec, direction="left2right") if self._stepwise else spec
         self.plain = plain_weights(library, spec, weights, precision)
@@ -400,7 +409,7 @@ class PrimitiveDirection:
         self.kernel = self.get(Shape(1, 1, spec.input_size, spec.recurrent_size)).name
 
     def get(self, shape: Shape) -> Executable:
-        """Returns the primitive for a shape. Raises `UnsupportedError` if the library has none."""
+        """Returns the primitive for a shape. Raises `UnsupportedError` if oneDNN has none."""
         if (result := self._made.get(shape)) is not None:
             self.hits += 1
             return result
@@ -410,7 +419,7 @@ class PrimitiveDirection:
                 primitive = self._create(shape)
                 budget = 0 if self._precision.weights == "f32" else PACKED_BYTES
                 if not self.packed.affords(primitive.layouts, budget):
-                    with suppress(UnsupportedError):  # u8 has packed layouts only, and one of them
+                    with suppress(UnsupportedError):  # u8 runs only with a packed layout
                         primitive = self._create(shape, plain=True)
                 layouts = primitive.layouts
                 weights = {name: self.packed.get(name, layouts[name]) for name in self.plain}
@@ -430,7 +439,7 @@ class PrimitiveDirection:
     def run(self, batch: PackedBatch) -> list[Array]:
         """Returns the final states (n, O) of the sequences that have steps.
 
-        All states are in the data types of the precision.
+        The states have the data types of the precision.
         """
         x, y, packing, initial, attention = batch
         pieces = segments(packing)
@@ -441,7 +450,8 @@ class PrimitiveDirection:
         table = {"src_layer": addresses(x, rows), "dst_layer": addresses(y, rows)}
         if attention is not None:
             table["augru_attention"] = addresses(attention, rows)
-        # Two buffers in turn, because oneDNN may not write the memory that it reads.
+        # The states alternate between two buffers, because oneDNN may not write the memory that it
+        # reads.
         states = [
             _WORKSPACE.buffers.array(name, (2 * len(s), s.shape[1]), s.dtype).reshape(2, *s.shape)
             for name, s in zip(self._spec.cell.states, initial, strict=True)
@@ -458,18 +468,18 @@ class PrimitiveDirection:
         return [end[: len(packing.last)] for end in ends]
 
 
-# u8 primitives of a layer and direction: one for each scale of its states and its inputs.
+# The u8 primitives of a layer and direction: one for each scale of its states and of its inputs.
 
 MOST = 2.0**15
-"""The largest magnitude that inputs may have."""
+"""The largest magnitude that inputs of u8 layers may have."""
 
 BOUND = 1.0
-"""Bound of the states of a layer without projection: |o * tanh(c)| <= 1."""
+"""The bound of h in a layer without projection: |o * tanh(c)| <= 1."""
 
 
 class OneDnnKernel(DirectionKernel):
-    """Takes data in the types of the precision, and returns data for the next layer in these types;
-    outside of the kernel, states are float32.
+    """A kernel whose inputs and outputs may have the precision's data types; callers pass states in
+    float32.
     """
 
     def __init__(self, library: Library, spec: RnnSpec, precision: Precision) -> None:
@@ -484,17 +494,17 @@ class OneDnnKernel(DirectionKernel):
         return sum(each.hits for each in made), sum(each.misses for each in made)
 
     def read(self, words: Array) -> Array:
-        """Returns steps in the type that the primitive reads; the output of a layer below already
+        """Returns steps in the type that the primitive reads; the output of another layer already
         has it.
         """
         return words if words.dtype != np.float32 else narrow(words, self.precision.data)
 
     def narrow_states(self, states: Sequence[Array]) -> list[Array]:
-        """Returns states in the types that the primitive reads."""
+        """Converts states to the types that the primitive reads."""
         return [narrow(s, kind) for s, kind in zip(states, self._kinds, strict=False)]
 
     def widen_states(self, states: Sequence[Array]) -> list[Array]:
-        """Returns states in float32."""
+        """Converts states to float32."""
         return [widen(s, kind) for s, kind in zip(states, self._kinds, strict=False)]
 
     def widen(self, y: Array) -> Array:
@@ -503,16 +513,16 @@ class OneDnnKernel(DirectionKernel):
 
 
 class FloatKernel(OneDnnKernel):
-    """f32, bf16 and f16."""
+    """A kernel for f32, bf16 and f16."""
 
     def __init__(self, library: Library, spec: RnnSpec, weights: RnnWeights, dtype: str) -> None:
         super().__init__(library, spec, PRECISIONS[dtype])
         self._direction = PrimitiveDirection(library, spec, weights, self.precision)
         self._made[dtype] = self._direction
         self.name = self._direction.kernel
-        # For a projected input, the weights are the identity, which turns infinity into NaN. A relu
-        # of the library turns NaN into 0 (3.2, 3.6). The portable kernel pairs the last of an odd
-        # number of channels with a zero.
+        # For a projected x, the weights are the identity, whose product with infinity has NaN.
+        # oneDNN's relu returns 0 for NaN (3.2, 3.6). Its reference kernel multiplies the last of an
+        # odd number of channels with a zero.
         identity = weights.layer is None
         pairs = self.name == "ref" and dtype == "bf16"
         if identity or pairs or spec.cell is Cell.RNN_RELU:
@@ -528,7 +538,6 @@ class FloatKernel(OneDnnKernel):
 
 
 def _check_magnitude(name: str, array: Array, most: float) -> float:
-    """Returns the largest magnitude. Raises `UnsupportedError` above ``most``, and for NaN."""
     result = magnitude(array)
     if not result <= most:
         raise UnsupportedError(
@@ -538,12 +547,12 @@ def _check_magnitude(name: str, array: Array, most: float) -> float:
 
 
 class U8Kernel(OneDnnKernel):
-    """u8: LSTM and GRU. `run` checks steps and states before it converts them.
+    """A kernel for LSTM and GRU in u8, which checks x and states before it converts them.
 
-    States are exact to a step of bound/127. The bound is |o * tanh(c)| <= 1. A projection may
-    increase it up to its columns' magnitudes, but rarely does. If an output reaches the bound it
-    may have been cut off, so the run is repeated under twice the bound. Each bound has separate
-    primitives, and so has each power of two by which inputs are divided.
+    States have an error of up to bound/127. The bound of h is 1, because |o * tanh(c)| <= 1. A
+    projection may increase it up to its columns' sums of magnitudes, but rarely does. An output
+    that reaches the bound may have been cut off, so the run is repeated with twice the bound.
+    Larger inputs are divided by a power of two. Each bound and each power has its own primitives.
     """
 
     def __init__(
@@ -561,11 +570,10 @@ class U8Kernel(OneDnnKernel):
         self.name = self._direction(BOUND, 0).kernel
 
     def _scale(self, bound: float) -> Scale:
-        """Returns the scale of states up to this bound."""
         return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
 
     def _direction(self, bound: float, exponent: int) -> PrimitiveDirection:
-        """Returns primitives for states up to a bound and inputs divided by ``2**exponent``."""
+        """Returns the primitives for states up to a bound and inputs divided by ``2**exponent``."""
         if (bound, exponent) not in self._made:
             with CREATION:
                 if (bound, exponent) not in self._made:
@@ -593,14 +601,14 @@ class U8Kernel(OneDnnKernel):
             if largest_h > bound:
                 continue
             scale, over = self._scale(bound), largest_x / bound
-            # Inputs are divided by the power of two that makes them fit under the bound.
+            # The smallest power of two that scales the inputs to at most the bound.
             exponent = math.ceil(math.log2(over)) if over > 1 and not self._options.fixed else 0
             x = narrow(words, "u8", Scale(scale.factor * 0.5**exponent, scale.shift))
             first = [narrow(h, "u8", scale), *map(np.ascontiguousarray, c)]
             ends = self._direction(bound, exponent).run(PackedBatch(x, y, packing, first))
             if bound is self._bounds[-1] or np.abs(y).max(initial=0) < bound * 126.5 / 127:
                 break
-        # The output is float32, and no coarser than the u8 state of the next step.
+        # The final h comes from the float32 output, which is at least as exact as the u8 state.
         backwards = self.spec.direction == "right2left"
         return [y[: len(packing.last)] if backwards else y[packing.last], *ends[1:]], None
 
@@ -613,9 +621,9 @@ def new_kernel(
     library: Library,
     dtype: str,
 ) -> OneDnnKernel:
-    """Returns the kernel for a data type; ``options``: of this layer and direction.
+    """Returns the kernel for a data type; ``options``: the u8 options of this layer and direction.
 
-    Raises `UnsupportedError` if the library has none.
+    Raises `UnsupportedError` if oneDNN has no such kernel.
     """
     if options is None:
         return FloatKernel(library, spec, weights, dtype)

@@ -1,9 +1,9 @@
-"""libdnnl: found, checked and loaded at its first use, once per process, under a private name.
+"""Finds, checks and loads libdnnl at its first use, once per process, under a private name.
 
-A process may contain a second copy of libdnnl (Paddle brings one, with the same SONAME). Then the
-loader would use one copy for both users, or bind the symbols of one copy to the other: Paddle fails
-to import, or the heap is corrupted. A private SONAME and RTLD_LOCAL | RTLD_DEEPBIND keep the copies
-apart in every order.
+A process may contain a second copy of libdnnl: Paddle has one with the same SONAME. Then the loader
+would use one copy for both users, or bind the symbols of one copy to the other. Paddle would fail
+to import, or the heap would be corrupted. A private SONAME and RTLD_LOCAL | RTLD_DEEPBIND separate
+the copies, whichever is loaded first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from onernn.kernels.build import cache_folder
 
 
 def keep(target: Path, content: Iterable[bytes]) -> None:
-    """Writes a file that only this user reads, completely or not at all. Raises `OSError`."""
+    """Writes a file that only this user can read; a failed write leaves no partial file. Raises
+    `OSError`.
+    """
     if target.exists() and not target.is_file():
         raise OSError(f"{target}: expected a file or nothing")
     with replacing(target) as stream:
@@ -44,10 +46,10 @@ def keep(target: Path, content: Iterable[bytes]) -> None:
 
 
 def memory_file(name: str, content: Iterable[bytes]) -> Path:
-    """Returns a file in memory, for folders that are read-only, full or mounted noexec.
+    """Returns the path of a file in memory, for folders that are read-only, full or mounted noexec.
 
-    The file stays open for good: the loader identifies a library by its path, and would mistake the
-    next file with this number for this one. Raises `OSError`.
+    The file is never closed: the loader identifies a library by its path, and would mistake a later
+    file with the same number for this one. Raises `OSError`.
     """
     handle = os.memfd_create(name)
     with open(handle, "wb", closefd=False) as file:
@@ -62,9 +64,7 @@ ADVICE = f"set {DNNL_LIBRARY} to a libdnnl.so of oneDNN 3.2 or newer, or use bac
 
 
 def find() -> Path:
-    """Returns the path of the library; raises the `LibraryError` of `load_library` if there is
-    none.
-    """
+    """Returns the path of the library. Raises `LibraryError` if there is none."""
     override = os.environ.get(DNNL_LIBRARY)
     if override:
         path = Path(override).absolute()
@@ -83,9 +83,9 @@ def find() -> Path:
 
 
 def _list_installed_files() -> Iterator[Path]:
-    """Yields the distribution's files, as pip recorded them.
+    """Yields the files of `DISTRIBUTION`, from pip's RECORD.
 
-    `importlib.metadata` reads the same list, but importing it takes longer than loading a small
+    `importlib.metadata` reads the same file, but its import takes longer than loading a small
     model.
     """
     start = f"{DISTRIBUTION.replace('-', '_')}-"
@@ -97,7 +97,7 @@ def _list_installed_files() -> Iterator[Path]:
                 yield from (Path(folder, line.partition(",")[0]) for line in lines)
 
 
-# Shared libraries under a private SONAME: the contents of an ELF file, and renamed copies.
+# Shared libraries under a private SONAME: parses ELF files, and makes renamed copies.
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
@@ -106,8 +106,10 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ElfLibrary:
-    """A shared library: the offset of the byte to rename, and the libraries that it finds through
-    $ORIGIN.
+    """A shared library.
+
+    ``edit``: the offset of the byte in its SONAME that a renamed copy changes, or None.
+    ``neighbours``: the libraries that it finds through $ORIGIN.
     """
 
     path: Path
@@ -115,8 +117,8 @@ class ElfLibrary:
     neighbours: tuple[Path, ...]
 
     def read_renamed(self) -> Iterator[bytes]:
-        """Yields the file in chunks, with the name libdnnl.so.3 changed to libdnnP.so.3: one byte
-        differs.
+        """Yields the content in chunks, with one byte of the SONAME changed: libdnnP.so.3 for
+        libdnnl.so.3.
         """
         start, edit = 0, -1 if self.edit is None else self.edit
         with open(self.path, "rb", buffering=0) as file:
@@ -128,7 +130,7 @@ class ElfLibrary:
 
 
 def read_elf(path: Path) -> ElfLibrary:
-    """Returns how ``path`` can be loaded; `LibraryError` if it is not a complete 64-bit ELF
+    """Returns the description of an ELF file. Raises `LibraryError` if it is not a complete 64-bit
     library.
     """
     try:
@@ -136,7 +138,7 @@ def read_elf(path: Path) -> ElfLibrary:
             return _parse(path, data)
     except OSError as error:
         raise LibraryError(f"{path}: {error.strerror}") from None
-    except (struct.error, ValueError, KeyError, OverflowError):  # mmap of an empty file: ValueError
+    except (struct.error, ValueError, KeyError, OverflowError):  # ValueError: an empty file
         raise LibraryError(f"{path}: expected a whole 64-bit ELF library") from None
 
 
@@ -148,7 +150,7 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
     segments = [struct.unpack_from("<I4xQQ8xQ", data, table + i * entry) for i in range(count)]
     loads = [(index, address, size) for kind, index, address, size in segments if kind == _PT_LOAD]
     if any(index + size > len(data) for index, _, size in loads):
-        raise ValueError  # the loader would map it, and SIGBUS would end the process later
+        raise ValueError  # otherwise a later access ends the process with SIGBUS
     (dynamic,) = (
         data[index : index + size] for kind, index, _, size in segments if kind == _PT_DYNAMIC
     )
@@ -178,14 +180,14 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
 
 
 def copy_to_cache(elf: ElfLibrary) -> Path:
-    """Returns a private copy in the user's cache directory, made now or equal to the original.
+    """Returns the path of a renamed copy in the user's cache folder, written now or before.
 
-    The whole copy is compared with the original at every load, which costs 10 ms for 54 MB (SHA-256
-    of the copy: 35 ms). The comparison trusts no name, date, size or hash that is stored elsewhere.
-    So the name only has to differ for different builds: the first megabyte holds all symbols'
-    addresses.
+    Every load compares the whole copy with the original, which takes 10 ms for 54 MB (SHA-256: 35
+    ms). So it does not depend on a stored name, date, size or hash. The copy's name must only
+    differ between builds: it comes from a hash of the first megabyte, which holds the addresses of
+    all symbols.
     """
-    import hashlib  # loads OpenSSL, which a run does not need otherwise
+    import hashlib  # imported late: it loads OpenSSL, which a run does not need
 
     name = hashlib.sha256(next(elf.read_renamed())).hexdigest()[:16]
     target = cache_folder() / f"libdnnP-{name}.so"
@@ -203,7 +205,7 @@ def _is_copy(target: Path, elf: ElfLibrary) -> bool:
 
 
 def copy_to_memory(elf: ElfLibrary) -> Path:
-    """Returns a private copy in memory."""
+    """Returns the path of a renamed copy in memory."""
     return memory_file("libdnnP", elf.read_renamed())
 
 
@@ -214,10 +216,10 @@ _NAMES = ("libdnnl.", "libdnnl-", "libonednn", "libmkldnn")
 class Library:
     """A loaded libdnnl with the one CPU engine of this process.
 
-    ``path``: the chosen file. ``mapped``: the file that the loader got, a private copy except if
-    the library needs its neighbours. ``max_threads``: the number that OpenMP reported to the thread
-    that loaded it; 0: not an OpenMP build, only the library knows. ``cache_capacity``: the maximum
-    number of primitives that each direction of a layer keeps, about 0.3 MB each.
+    ``path``: the file that was found. ``mapped``: the file that was loaded: a private copy, or
+    ``path`` if the library needs others in its folder. ``max_threads``: the number of OpenMP
+    threads of the thread that loaded it; 0 for a build without OpenMP. ``cache_capacity``: the
+    maximum number of primitives that each direction of a layer keeps, about 0.3 MB each.
     """
 
     ffi: Any
@@ -230,43 +232,43 @@ class Library:
     cache_capacity: int = 512
 
     def check(self, status: int, what: str) -> None:
-        """Raises `LibraryError` with ``what`` and the status if a status reports a failure."""
+        """Raises `LibraryError` with ``what`` and the status if the status is a failure."""
         if status:
             name = self.ffi.string(self.lib.dnnl_status2str(status)).decode()
             raise LibraryError(f"{what}: oneDNN {self.version} returned '{name}'")
 
     @cached_property
     def effective_isa(self) -> str:
-        """The instruction set of the kernels, such as avx512_core_amx."""
+        """The instruction set that oneDNN uses, such as avx512_core_amx."""
         name = self.lib.dnnl_cpu_isa2str(self.lib.dnnl_get_effective_cpu_isa())
         return str(self.ffi.string(name).decode()).removeprefix("cpu_isa_")
 
     @cached_property
     def sums_u8_exactly(self) -> bool:
-        """Whether sums of u8*s8 products have 32 bits: without VNNI, sums of pairs saturate at 16
-        bits.
+        """Whether u8*s8 products are summed in 32 bits: without VNNI, sums of two products saturate
+        at 16 bits.
         """
         vnni = int(self.lib.dnnl_cpu_isa_avx512_core_vnni)
         return int(self.lib.dnnl_get_effective_cpu_isa()) & vnni == vnni
 
     @property
     def current_threads(self) -> int:
-        """The number of threads of a kernel that this OS thread makes now; 0: only the library
-        knows the number.
+        """The number of threads inside a kernel that this OS thread creates now; 0 for a build
+        without OpenMP.
         """
         return int(self.lib.omp_get_max_threads()) if self.max_threads else 0
 
     def threads(self, count: int | None = None) -> Threads:
-        """Returns a context in which calls of this OS thread use ``count`` threads inside.
+        """Returns a context in which kernels of this OS thread use ``count`` threads inside.
 
-        Creation and execution must both be inside, under the same count: a kernel made for two
+        A kernel must be created and executed in contexts of the same count. A kernel made for two
         threads and run with one can corrupt the heap (measured: 3.2, bf16 LBR-GRU, packed weights).
         """
         return Threads(self, self.max_threads if count is None else count)
 
 
 class Threads:
-    """A context under a number of OpenMP threads; a class, because a generator costs 2 us more."""
+    """A context that sets the number of OpenMP threads; a generator would take 2 us more."""
 
     __slots__ = ("_before", "_count", "_library")
 
@@ -300,7 +302,9 @@ _forked: int | None = None
 
 
 def load_library() -> Library:
-    """Returns the library of this process; `LibraryError` says what is missing and what to do."""
+    """Returns the library of this process. Raises `LibraryError` that says what is missing and what
+    to do.
+    """
     global _library
     with CREATION:
         if _library is None:
@@ -309,7 +313,9 @@ def load_library() -> Library:
 
 
 def other_copies() -> list[Path]:
-    """Lists files of other libdnnl or libmkldnn copies that this process has mapped."""
+    """Returns the other files named libdnnl, libonednn or libmkldnn that this process has
+    mapped.
+    """
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:  # not Linux
@@ -320,10 +326,10 @@ def other_copies() -> list[Path]:
 
 
 def _after_fork() -> None:
-    """Remembers the forked child's thread, whose OpenMP team no longer exists.
+    """Records the main thread of a forked child, whose OpenMP threads no longer exist.
 
-    The thread would wait for its workers forever (measured: every kernel with two threads hangs,
-    every kernel with one thread is right). Threads that the child starts have their own teams.
+    That thread would wait for them forever. Measured: every kernel with two threads hangs, every
+    kernel with one thread is right. Threads that the child starts have their own OpenMP threads.
     """
     global _forked
     if _library is not None:
@@ -360,12 +366,14 @@ def _load(path: Path) -> Library:
 
 
 def _check_isa_cap(lib: Any, path: Path, version: str) -> None:
-    """Raises `LibraryError` for an unknown set: oneDNN would take the best one instead."""
+    """Raises `LibraryError` for an unknown instruction set, for which oneDNN would use the best
+    one.
+    """
     known = [n.removeprefix("dnnl_cpu_isa_") for n in dir(lib) if n.startswith("dnnl_cpu_isa_")]
     for variable in ONEDNN_MAX_ISA:
         wish = os.environ.get(variable, "").lower()
         if wish in ("", "all", *known) or f"cpu_isa_{wish}\0".encode() in path.read_bytes():
-            continue  # newer libraries know more names
+            continue  # a newer library may know a name that `lib` lacks
         raise LibraryError(
             f"{variable}={os.environ[variable]}: expected an instruction set of oneDNN {version};"
             f" unset it, or set it to one of {', '.join(known).upper()}"
@@ -373,8 +381,8 @@ def _check_isa_cap(lib: Any, path: Path, version: str) -> None:
 
 
 def _dlopen(file: str) -> Any:
-    # NODELETE: without it the interpreter's exit unmaps libgomp while its workers wait, and one
-    # process in twenty ends with a segmentation fault.
+    # NODELETE: without it, Python's exit unmaps libgomp while its threads wait, and one process in
+    # twenty ends with a segmentation fault.
     return ffi.dlopen(file, os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND | os.RTLD_NODELETE)
 
 
@@ -396,13 +404,13 @@ def _open_private(elf: ElfLibrary) -> tuple[Any, Path]:
         try:
             file = copy(elf)
             return _dlopen(str(file)), file
-        except OSError as error:  # a read-only, full or noexec home: a memory file may work
+        except OSError as error:  # the home folder is read-only, full or noexec: try memory
             failure = error
     raise _unloadable(elf.path, failure)
 
 
 def _unloadable(path: Path, error: OSError) -> LibraryError:
-    reason = str(error).rpartition("': ")[2]  # without the copy's name
+    reason = str(error).rpartition("': ")[2]  # without the path of the copy
     if reason.startswith("libgomp.so.1: cannot open"):
         return LibraryError(
             f"{path}: needs libgomp.so.1, GNU's OpenMP runtime, which this system lacks; run:"

@@ -1,4 +1,4 @@
-"""oneDNN's memories, primitives and conversions, freed with their Python objects."""
+"""Python objects for oneDNN's memories, primitives and conversions, which free the C objects."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _STORED = {
     "u8": np.uint8,
     "s8": np.int8,
 }
-"""NumPy's types for buffers of oneDNN's data types: the bits of a bfloat16 are an uint16."""
+"""NumPy's dtypes for buffers of oneDNN's data types; an uint16 holds the bits of a bfloat16."""
 
 
 def new_handle(
     library: Library, kind: str, *arguments: Any, create: str = "create", what: str = ""
 ) -> Any:
-    """Returns a C object, such as a "stream", which is freed with the Python object.
+    """Returns a new C object, such as a "stream", which Python's garbage collector frees.
 
-    ``create`` is the end of the creator's name. Raises `LibraryError` that names ``what``.
+    ``create``: the end of the C function's name. Raises `LibraryError` that names ``what``.
     """
     lib, handle = library.lib, library.ffi.new(f"dnnl_{kind}_t *")
     status = getattr(lib, f"dnnl_{kind}_{create}")(handle, *arguments)
@@ -39,7 +39,9 @@ def new_handle(
 
 
 class Descriptor:
-    """A memory descriptor: dims, data type, and strides, a tag's layout, or any."""
+    """A memory descriptor: shape, data type and layout. "any" lets a primitive choose the
+    layout.
+    """
 
     def __init__(self, library: Library, handle: Any) -> None:
         self.library, self.handle = library, handle
@@ -64,7 +66,9 @@ class Descriptor:
 
     @classmethod
     def from_tag(cls, library: Library, dims: Sequence[int], dtype: str, tag: str) -> Descriptor:
-        """Returns a descriptor by oneDNN's name of a layout: ldnc, ldigo, any, ..."""
+        """Returns a descriptor with a layout that oneDNN names, such as ldnc or ldigo, or with
+        "any".
+        """
         name = "dnnl_format_tag_any" if tag == "any" else f"dnnl_{tag}"
         return cls._create(library, dims, dtype, "tag", getattr(library.lib, name))
 
@@ -87,7 +91,7 @@ class Descriptor:
 
     @classmethod
     def copy(cls, library: Library, borrowed: Any) -> Descriptor:
-        """Returns an owned descriptor, copied from one that belongs to a primitive descriptor."""
+        """Returns a copy of a descriptor that belongs to a primitive descriptor."""
         return cls(library, new_handle(library, "memory_desc", borrowed, create="clone"))
 
     @property
@@ -102,7 +106,9 @@ class Descriptor:
 
 
 class Memory:
-    """A memory over an array's bytes, which it keeps alive; or without an array yet."""
+    """oneDNN's memory object. It keeps its array alive; without an array, its address is set
+    later.
+    """
 
     def __init__(self, descriptor: Descriptor, data: Array | None = None) -> None:
         library = descriptor.library
@@ -118,7 +124,7 @@ class Memory:
 
 
 def reorder(source: Memory, target: Descriptor, attributes: Any = None) -> Memory:
-    """Returns the same values in another layout or data type; ``attributes`` hold scales."""
+    """Returns a copy of a memory in another layout or data type; ``attributes`` hold its scales."""
     library, out = target.library, Memory.empty(target)
     lib, engine = library.lib, library.engine
     described = new_descriptor(
@@ -136,10 +142,10 @@ def reorder(source: Memory, target: Descriptor, attributes: Any = None) -> Memor
 
 
 def new_descriptor(library: Library, what: Callable[[], str], create: Any, *arguments: Any) -> Any:
-    """Returns the primitive descriptor that a C creator makes from its arguments; ``what`` names
-    it.
+    """Returns the primitive descriptor that the C function ``create`` makes; ``what`` returns its
+    name.
 
-    Raises `UnsupportedError` if the library has no such kernel.
+    Raises `UnsupportedError` if oneDNN has no such kernel.
     """
     lib, ffi = library.lib, library.ffi
     pd = ffi.new("dnnl_primitive_desc_t *")
@@ -154,13 +160,13 @@ def new_descriptor(library: Library, what: Callable[[], str], create: Any, *argu
 
 
 def new_primitive(library: Library, described: Any) -> Any:
-    """Returns the primitive of a primitive descriptor."""
+    """Returns a primitive, made from its primitive descriptor."""
     with CREATION:
         return new_handle(library, "primitive", described)
 
 
 def bind(library: Library, memories: dict[int, Memory]) -> Any:
-    """Returns the argument array of an execution; the caller must keep the memories alive."""
+    """Returns the C array of an execution's arguments; the caller must keep the memories alive."""
     arguments = library.ffi.new("dnnl_exec_arg_t[]", len(memories))
     for argument, (number, memory) in zip(arguments, memories.items(), strict=True):
         argument.arg, argument.memory = number, memory.handle
@@ -171,7 +177,7 @@ def new_stream(library: Library) -> Any:
     return new_handle(library, "stream", library.engine, library.lib.dnnl_stream_default_flags)
 
 
-# RNN primitive descriptors: the C creators in one call, arguments by the guide's names.
+# RNN primitives: `create` calls the C function of any cell, with the guide's argument names.
 
 _ELTWISE = {
     Cell.RNN_TANH: "dnnl_eltwise_tanh",
@@ -181,7 +187,9 @@ _ELTWISE = {
 
 
 class Primitive(NamedTuple):
-    """A created primitive: its C object and its descriptor, kernel name, layouts by argument."""
+    """A primitive: its C object and primitive descriptor, its kernel's name, and the layout of each
+    argument.
+    """
 
     handle: Any
     described: Any
@@ -190,12 +198,12 @@ class Primitive(NamedTuple):
 
 
 def argument(library: Library, name: str) -> int:
-    """Returns the number of an execution argument: dst_iter_c -> DNNL_ARG_DST_ITER_C."""
+    """Returns the number of an execution argument: DNNL_ARG_DST_ITER_C for "dst_iter_c"."""
     return int(getattr(library.lib, f"DNNL_ARG_{name.upper()}"))
 
 
 def argument_order(cell: Cell) -> list[str]:
-    """Returns the arguments of a cell in the order of its C creators."""
+    """Returns a cell's arguments in the order in which the C functions take them."""
     lstm = cell is Cell.LSTM
     return [
         "src_layer",
@@ -223,8 +231,8 @@ def create(
     """Returns a primitive of one layer and one direction.
 
     ``kind``: forward_inference, forward_training, or backward, which needs its forward primitive as
-    ``hint``. ``wanted``: the descriptor of each argument; the results of a backward are under
-    diff_NAME. Raises `UnsupportedError` if the library has no such kernel.
+    ``hint``. ``wanted``: the descriptor of each argument; those of gradients are named diff_NAME.
+    Raises `UnsupportedError` if oneDNN has no such kernel.
     """
     lib = library.lib
     way = "backward" if kind == "backward" else "forward"
@@ -262,7 +270,6 @@ def create(
 
 
 def _read_chosen_layout(library: Library, described: Any, name: str) -> Descriptor:
-    """Returns the layout that a primitive chose for an argument."""
     lib = library.lib
     result = lib.dnnl_primitive_desc_query_md(
         described, lib.dnnl_query_exec_arg_md, argument(library, name)
@@ -271,7 +278,7 @@ def _read_chosen_layout(library: Library, described: Any, name: str) -> Descript
 
 
 def kernel_name(library: Library, described: Any) -> str:
-    """Returns oneDNN's name of the implementation: brgemm:avx512_core, ref, ..."""
+    """Returns oneDNN's name of the implementation, such as brgemm:avx512_core or ref."""
     name = library.ffi.new("char **")
     status = library.lib.dnnl_primitive_desc_query(
         described, library.lib.dnnl_query_impl_info_str, 0, name
@@ -281,9 +288,9 @@ def kernel_name(library: Library, described: Any) -> str:
 
 
 def new_attributes(library: Library, *, own_scratchpad: bool) -> Any:
-    """Returns attributes, with an own scratchpad if any thread may execute the primitive.
+    """Returns attributes of a primitive, with a scratchpad from the caller if ``own_scratchpad``.
 
-    Only the thread that created a primitive may use it with the library's scratchpad.
+    With the library's scratchpad, only the thread that created a primitive may execute it.
     """
     attributes, lib = new_handle(library, "primitive_attr", what="attributes"), library.lib
     if own_scratchpad:
@@ -293,22 +300,22 @@ def new_attributes(library: Library, *, own_scratchpad: bool) -> Any:
     return attributes
 
 
-# Buffers for the arguments of a primitive, converted from and to float32.
+# Buffers for the arguments of a primitive: conversions from and to float32.
 
 
 def find_buffer_dtype(dtype: str) -> np.dtype[Any]:
-    """Returns NumPy's type for buffers of a oneDNN data type."""
+    """Returns NumPy's dtype for buffers of a oneDNN data type."""
     return np.dtype(_STORED[dtype])
 
 
 LARGEST = {"f32": 2.0**128, "bf16": 2.0**128 - 2.0**119, "f16": 65520.0, "u8": 2.0**128}
-"""Magnitudes below these are finite in the data types of the computation."""
+"""Smaller magnitudes remain finite in the data types with which oneDNN computes."""
 
 
 def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
-    """Returns float32 as a buffer of ``dtype``: a copy, unless it is contiguous float32.
+    """Converts float32 to a buffer of ``dtype``; contiguous float32 is not copied.
 
-    u8 is rounded to the nearest, ties to even, and saturates. u8 has no NaN: the caller has checked
+    u8 is rounded to nearest, ties to even, and saturates. u8 has no NaN, so the caller must check
     for NaN.
     """
     array = np.ascontiguousarray(array, np.float32)
@@ -318,13 +325,14 @@ def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
         return np.clip(np.rint(out, out=out), 0, 255, out=out).astype(np.uint8)
     if dtype == "bf16":
         return bfloat16_bits(array)
-    with np.errstate(over="ignore"):  # values beyond 65504 become infinity
+    with np.errstate(over="ignore"):  # larger values become infinity
         return array.astype(find_buffer_dtype(dtype), copy=False)
 
 
 def widen(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
-    """Returns a buffer of ``dtype`` -> float32; u8 is multiplied by the rounded 1/factor, the same
-    factor that products use.
+    """Converts a buffer of ``dtype`` to float32.
+
+    u8 is multiplied by 1/factor, rounded to float32, as oneDNN does in products.
     """
     if dtype == "u8":
         return (array.astype(np.float32) - np.float32(scale.shift)) * np.float32(1 / scale.factor)

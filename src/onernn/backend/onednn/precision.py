@@ -1,9 +1,9 @@
-"""Data types of a layer, and the scales of u8: known before any library is loaded.
+"""Data types of a layer, and the scales of u8; needs no library to be loaded.
 
-The tables, with one row per type of input data, follow oneDNN's guide and the oneAPI specification.
-Primitives, refusals, the checks of `onernn doctor --full` and a table of the README come from them.
-The tables are Python, because every process that runs a layer reads them: importing a parser of
-TOML takes longer.
+The tables have one row for each data type of x. They follow oneDNN's guide and the oneAPI
+specification. Primitives, error messages, the checks of `onernn doctor --full` and a table of the
+README use them. They are Python code, because every process that runs a layer reads them, and
+importing a TOML parser takes longer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from onernn.ir.weights import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
 
 
 class Row(NamedTuple):
-    """A row of a table of data types, by argument; its notes are written out.
+    """A row of a table of data types, by argument; fields replace the guide's notes.
 
-    ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: h; ``cell_state``:
+    ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: h. ``cell_state``:
     c.
     """
 
@@ -41,9 +41,7 @@ class Row(NamedTuple):
     output: list[str]
 
     def has(self, cell: Cell, *, peephole: bool, projection: bool, training: bool) -> bool:
-        """Returns whether the row is about this kind of layer; ``training``: forward and
-        backward.
-        """
+        """Returns whether the row covers this kind of layer; ``training``: with a backward pass."""
         return (
             (self.cells == "all" or cell.name in self.cells)
             and (self.peephole or not peephole)
@@ -91,23 +89,23 @@ GUIDE = {
     "u8": _U8,
     "s8": _U8._replace(cells=["LSTM"], data="s8", recurrent="s8", output=["s8", "f32"]),
 }
-"""oneDNN's RNN developer guide, "Data Type Support", with its notes (1) to (3) written out."""
+"""oneDNN's RNN developer guide, "Data Type Support"; the notes (1) to (3) are fields."""
 SPECIFICATION = {
     "f32": _F32,
     "bf16": _BF16,
     "f16": GUIDE["f16"]._replace(cell_state="f32"),
     "u8": _U8._replace(cells=["LSTM"], projection=False),
 }
-"""The oneAPI 1.3 specification, RNN, "Data Types Support", with its notes."""
+"""The oneAPI 1.3 specification, RNN, "Data Types Support", with its notes as fields."""
 
 
 class Ours(NamedTuple):
-    """onernn's version of the guide's row ``row``.
+    """onernn's support of the guide's row ``row``.
 
-    ``output``: the type that is requested from the primitive; arrays outside of it are always
-    float32. ``since``: the first libdnnl that has the row. ``ran``: the instruction sets on which
-    `onernn doctor` compared the row with the reference; none: it never ran on any machine.
-    ``refused``: why onernn does not have the row.
+    ``output``: the type of y that the primitive writes; callers always get float32. ``since``: the
+    first libdnnl version that has the row. ``ran``: the instruction sets on which `onernn doctor`
+    compared the row with the reference. If it is empty, no machine has run the row. ``refused``:
+    why onernn does not support the row.
     """
 
     row: str
@@ -117,7 +115,7 @@ class Ours(NamedTuple):
     refused: str = ""
 
     def is_in(self, version: str) -> bool:
-        """Returns whether a libdnnl of that version has the row."""
+        """Returns whether a version of libdnnl has the row."""
         first, this = (tuple(map(int, v.split(".")[:2])) for v in (self.since, version))
         return this >= first
 
@@ -146,7 +144,7 @@ OURS = {
 
 
 class Precision(NamedTuple):
-    """Data types by argument, in the combinations of the guide's table of data types."""
+    """The data type of each argument; the comments list the arguments of a primitive."""
 
     data: str  # src_layer, src_iter, dst_iter, attention
     weights: str
@@ -162,16 +160,16 @@ PRECISIONS = {
     )
     if not support.refused
 }
-"""Values of ``dtype`` in `prepare` for layers on oneDNN."""
+"""The values of ``dtype`` in `prepare` that oneDNN supports."""
 
 KERNELS_ONLY = ("int8-dynamic", "int8-weights")
-"""Values that only the kernels take: design/0034."""
+"""The values of ``dtype`` that only the kernels support (design/0034)."""
 DTYPES = (*PRECISIONS, *KERNELS_ONLY)
-"""All values."""
+"""All values of ``dtype``."""
 
 
 def unknown(dtype: str) -> str:
-    """Returns the message for a ``dtype`` that a backend does not have."""
+    """Returns the error message for a ``dtype`` that a backend does not support."""
     if dtype in KERNELS_ONLY:
         return f"oneDNN has no {dtype}; use backend='auto' or 'kernels'"
     why = OURS[dtype].refused if dtype in OURS else ""
@@ -180,11 +178,11 @@ def unknown(dtype: str) -> str:
 
 
 class Quantization(TypedDict, total=False):
-    """The options of `prepare` that belong to u8: see `U8Options`.
+    """The options of `prepare` for u8: see `U8Options`.
 
-    ``per_channel`` False: one scale per matrix. ``scales``: of each layer and direction, in the
-    order of `ir.rnn.parts`, in place of all others. ``weights_scales``, ``projection_scales``: see
-    `column_scales`.
+    ``per_channel``: if False, each matrix has one scale. ``scales``: the scales of each layer and
+    direction, in the order of `ir.rnn.parts`; they replace all other scales. ``weights_scales`` and
+    ``projection_scales``: see `column_scales`.
     """
 
     data_scale: float | None
@@ -196,12 +194,13 @@ class Quantization(TypedDict, total=False):
 
 
 class U8Options:
-    """How u8 data is scaled: q = x * data_scale + data_shift, for data and states alike.
+    """The quantization of x and states in u8: q = x * data_scale + data_shift.
 
-    Without a scale every batch's own range decides: x / 2**k fits [-1, 1]. The factor 2**k moves
-    into the input weights before they are rounded, so that the states keep the whole range.
-    ``scales``: of each layer and direction, in place of these; () if none are passed. ``is_whole``:
-    whether the caller passed these scales, and not only scales of columns.
+    Without a data_scale, the range of every batch determines k, so that x / 2**k is in [-1, 1]. The
+    input weights are multiplied by 2**k before they are rounded, so that the states still use all
+    256 codes. ``scales``: the scales of each layer and direction, which replace ``data_scale``; ()
+    if none are passed. ``is_whole``: whether the caller passed ``scales``, instead of only scales
+    of columns.
     """
 
     def __init__(
@@ -231,17 +230,17 @@ class U8Options:
         weights_scales: Any = None,
         projection_scales: Any = None,
     ) -> U8Options | None:
-        """Returns the options of u8, or of int8-dynamic, without scales; None for other types.
+        """Returns the options for u8, default options for int8-dynamic, and None for other types.
 
-        Raises `UnsupportedError` for options that belong to u8, `ValueError` if one setting is
-        passed twice, and `ShapeError` if the number of scales does not match the layer's gates and
-        channels.
+        Raises `UnsupportedError` for u8 options with another dtype, `ValueError` for a setting that
+        is passed twice, and `ShapeError` if the number of scales does not match the layer's gates
+        and channels.
         """
         of_weights = {"weights_scales": weights_scales, "projection_scales": projection_scales}
         if dtype != "u8":
             is_set = {"scales": bool(scales)}
             is_set |= {name: scale is not None for name, scale in of_weights.items()}
-            if dtype in KERNELS_ONLY:  # they choose the scales themselves
+            if dtype in KERNELS_ONLY:  # these dtypes compute the scales themselves
                 is_set |= {"data_scale": data_scale is not None, "per_channel": not per_channel}
             for name, is_given in is_set.items():
                 if is_given:
@@ -261,14 +260,14 @@ class U8Options:
         return result
 
     def part(self, index: int, directions: int) -> PartScales:
-        """Returns the scales of a layer and direction; ``data_scale`` belongs to x in the first
+        """Returns the scales of a layer and direction; ``data_scale`` applies to x of the first
         layer.
         """
         scales = self.scales[index] if self.scales else NO_SCALES
         return replace(scales, data=self.fixed) if self.fixed and index < directions else scales
 
     def with_one_scale(self, index: int) -> U8Options:
-        """Returns the options of a layer and direction that has one scale for x and h."""
+        """Returns the options of one layer and direction, with one scale for x and h."""
         scales = self.scales[index] if self.scales else NO_SCALES
         fixed = self.fixed or scales.data
         scale, shift = fixed or (None, UNIT.shift)
@@ -276,13 +275,14 @@ class U8Options:
 
     @property
     def packs(self) -> Any:
-        """The options on which the packed bytes of kernels depend."""
+        """The options that the packed weights of kernels depend on, as a key."""
         return self.per_channel, self.scales, self.fixed
 
 
 def has_one_scale(part: PartScales) -> bool:
-    """Returns whether x and h have the same scale, and their matrices the same columns' scales,
-    which oneDNN requires.
+    """Returns whether x and h have equal scales, and their weights equal column scales.
+
+    oneDNN requires both.
     """
     of_x, of_h = part.layer, part.iter
     same = of_x is of_h or of_x is not None and of_h is not None and np.array_equal(of_x, of_h)
@@ -290,20 +290,18 @@ def has_one_scale(part: PartScales) -> bool:
 
 
 def is_onednns(part: PartScales) -> bool:
-    """Returns whether the scales are in oneDNN's form, where states and outputs are u8 and
-    saturate.
-    """
+    """Returns whether oneDNN's u8 has these scales: its states and outputs are u8 and saturate."""
     return part.layer is not None and has_one_scale(part)
 
 
 def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScales]:
-    """Returns factors of int8 weights per column, for every layer and direction; [] if there are
+    """Returns the column scales of int8 weights for every layer and direction; [] if there are
     none.
 
-    ``weights``: one number, (G, O) in the gate order of the spec, flat or not, for all layers
-    and directions, or (L, D, G, O); ``projection``: one number, (R,) or (L, D, R). The arguments
-    are oneDNN's rnn_weights_qparams and rnn_weights_projection_qparams, under mask 0 and per output
-    channel.
+    ``weights``: one number; (G, O) or (G*O,) in the gate order of the spec, for all layers and
+    directions; or (L, D, G, O). ``projection``: one number, (R,) or (L, D, R). The arguments are
+    oneDNN's rnn_weights_qparams and rnn_weights_projection_qparams, with one scale (mask 0) or one
+    per output channel.
     """
     if weights is None and projection is None:
         return []
@@ -333,7 +331,7 @@ def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScal
     return [PartScales(layer=w, iter=w, projection=p) for w, p in zip(*result, strict=True)]
 
 
-# Which layers oneDNN runs: known before its library is loaded.
+# Which layers oneDNN runs, known without its library.
 
 CREATORS = {
     Cell.RNN_TANH: "vanilla_rnn",
@@ -345,7 +343,7 @@ CREATORS = {
     Cell.AUGRU: "augru",
     Cell.LBR_AUGRU: "lbr_augru",
 }
-"""The cells that oneDNN has."""
+"""oneDNN's name of each cell that it has."""
 
 FLOAT = Limits(
     who="oneDNN",
@@ -367,13 +365,13 @@ U8 = replace(
 )
 
 
-# Kernels that succeed with wrong results, and the reasons: these are not used. Each line was
-# measured on 3.2.0 and 3.6.2 against the float64 reference (see design/0013); `onernn doctor
-# --full` looks for more of them on the machine at hand.
+# Faults of oneDNN: kernels that report success with wrong results. onernn does not use them. Each
+# one was measured on 3.2.0 and 3.6.2 against the float64 reference (design/0013). `onernn doctor
+# --full` looks for more faults on the current machine.
 
 
 class Wrong(NamedTuple):
-    """A fault of oneDNN, and the layers and data types that have it."""
+    """A fault of oneDNN; ``where`` returns whether a layer in a data type has it."""
 
     reason: str
     where: Callable[[RnnSpec, str], bool]
@@ -385,29 +383,29 @@ OWN_LAYOUTS = (
         "narrow projection",
         lambda spec, dtype: spec.projection_size is not None and dtype in ("bf16", "f16"),
     ),
-    # The brgemm kernel uses the attention of its first rows for every block of rows: the results
-    # are wrong as soon as a batch has two blocks. Whether it has two depends on N, O, threads and
-    # instruction set (with AVX-512: O up to 32 and N = 16, 20, 24, 25, 28, 30, 32, 35, ...), in 3.2
-    # for AUGRU in bf16, in 3.6 also for LBR_AUGRU in f32. The kernel of plain layouts is right in
-    # all of these cases.
+    # The brgemm kernel uses the attention of its first block of rows for every block, so the
+    # results are wrong if a batch has two blocks. The number of blocks depends on N, O, threads and
+    # instruction set (two with AVX-512, O up to 32 and N = 16, 20, 24, 25, 28, 30, 32, 35, ...).
+    # 3.2 has the fault for AUGRU in bf16, 3.6 also for LBR_AUGRU in f32. The kernel of plain
+    # layouts is always right.
     Wrong("attention of another sentence", lambda spec, _: spec.cell.has_attention),
 )
-"""Wrong over weights in the layouts that the primitive chooses, right over plain ones."""
+"""Faults that occur with layouts that the primitive chooses, but not with plain layouts."""
 
 GRADIENTS = (
-    Wrong(  # in 3.2, 3.6 and 3.13 alike
+    Wrong(  # in 3.2, 3.6 and 3.13
         "has wrong gradients unless attention is 0", lambda spec, _: spec.cell.has_attention
     ),
-    # The gradient of the projected state is stored in the memory of the four gates' gradients, in
-    # rows of their length, rounded up to 16: a longer row overwrites the next one.
+    # oneDNN stores the gradient of the projected state in the rows for the gradients of the four
+    # gates. The length of a row is rounded up to 16. A longer gradient overwrites the next row.
     Wrong(
         "has wrong gradients where the projection is wider than the gates",
         lambda spec, _: spec.recurrent_size > 4 * spec.hidden_size,
     ),
 )
-"""Wrong in `backward`; the reason continues a sentence about the cell."""
+"""Faults of the backward pass; each reason is a predicate whose subject is the cell."""
 
 
 def reason(table: tuple[Wrong, ...], spec: RnnSpec, dtype: str) -> str:
-    """Returns the reason in the first line of the table that matches a layer, "" if none does."""
+    """Returns the reason of the first fault that a layer has, or "" if it has none."""
     return next((wrong.reason for wrong in table if wrong.where(spec, dtype)), "")

@@ -1,8 +1,8 @@
-"""Training on oneDNN's primitives: forward writes workspaces, backward reads them.
+"""Training on oneDNN's primitives: forward writes a workspace, backward reads it.
 
-The pieces of a packed batch (design/0026) run as in inference, each with a separate workspace and
-from states that are kept. The backward pass runs them in reverse, and passes the states' gradients
-from piece to piece. The primitives themselves add up the gradients of the weights.
+The segments of a packed batch (design/0026) run as in inference, but each keeps its workspace and
+initial states. The backward pass runs them in reverse, and passes the gradients of the states from
+segment to segment. The primitives add up the gradients of the weights.
 """
 
 from __future__ import annotations
@@ -52,21 +52,22 @@ from onernn.ir.weights import RnnWeights, shapes_of
 from onernn.reorders.lod import Packing
 
 CAPACITY = 512
-"""Maximum number of pairs of primitives, forward and backward, that a process keeps; a pair takes
-about 0.3 MB.
+"""The maximum number of pairs of primitives, forward and backward, that a process keeps.
+
+A pair takes about 0.3 MB.
 """
 
 TRAINED = tuple(
     dtype for dtype in PRECISIONS if GUIDE[OURS[dtype].row].propagation == "forward and backward"
 )
-"""Dtypes in which oneDNN trains: f32 and bf16; gradients are float32 in both."""
+"""The dtypes in which oneDNN trains: f32 and bf16. Gradients are float32 in both."""
 
-_TAGS = {3: "tnc", 4: "ldnc", 5: "ldigo"}  # by number of axes: all of them row-major
+_TAGS = {3: "tnc", 4: "ldnc", 5: "ldigo"}  # row-major layouts by the number of axes
 _FIELDS = dict(zip(WEIGHTS, ("layer", "iter", "bias", "peephole", "projection"), strict=True))
 
 
 def refusal(spec: RnnSpec, dtype: str) -> str:
-    """Returns why oneDNN does not train this layer, "" if it does."""
+    """Returns why oneDNN cannot train this layer, or "" if it can."""
     if dtype not in TRAINED:
         return f"oneDNN trains in {' and '.join(TRAINED)}, not in {dtype}"
     if wrong := reason(GRADIENTS, spec, dtype):
@@ -84,9 +85,10 @@ def onednn_trainer(
     threads: int,
     strict: bool,
 ) -> Trainer:
-    """Returns the trainer of a layer: oneDNN, or the NumPy reference in float32 if oneDNN cannot.
+    """Returns oneDNN's trainer of a layer, or the NumPy reference's in float32 if oneDNN cannot
+    train it.
 
-    Raises `UnsupportedError` for u8 and f16. With ``strict`` it also raises it instead of using the
+    Raises `UnsupportedError` for u8 and f16. With ``strict``, also raises it instead of using the
     reference.
     """
     why = refusal(spec, dtype)
@@ -111,7 +113,9 @@ def onednn_trainer(
 
 
 class _Pair(NamedTuple):
-    """The primitives of one shape; they are independent of the weights."""
+    """The forward and backward primitives of one shape, which layers with different weights
+    share.
+    """
 
     forward: Executable
     backward: Executable
@@ -121,7 +125,7 @@ class _Pair(NamedTuple):
 def _pair(
     library: Library, spec: RnnSpec, dtype: str, threads: int, time: int, batch: int
 ) -> _Pair:
-    """Returns the primitives for T steps of N packed sequences, made and run under ``threads``."""
+    """Returns the primitives for T steps of N sequences, for ``threads`` threads inside."""
     shapes = shapes_of(spec)
 
     def plain(dims: Sequence[int]) -> Descriptor:
@@ -138,17 +142,17 @@ def _pair(
 
 
 class _Kept(NamedTuple):
-    """The data that the backward pass reads: a pair of primitives per piece, and
-    addresses of data.
+    """The data that the backward pass reads: a pair of primitives and the addresses for each
+    segment.
     """
 
     pairs: Sequence[_Pair]
     places: Sequence[dict[str, int]]
-    owners: Sequence[Array]  # of the data at those addresses
+    owners: Sequence[Array]  # the arrays that contain these addresses
 
 
 class TrainingKernel(OneDnnKernel):
-    """Runs forward into workspaces, and backward from them."""
+    """A kernel that runs forward and keeps workspaces, from which it runs backward."""
 
     def __init__(self, library: Library, spec: RnnSpec, weights: RnnWeights, dtype: str) -> None:
         super().__init__(library, spec, PRECISIONS[dtype])
@@ -203,11 +207,11 @@ class TrainingKernel(OneDnnKernel):
         rows = [piece.row for piece in order]
         dx = np.empty((len(dy), self.spec.input_size), np.float32)
         table = {"diff_src_layer": addresses(dx, rows), "diff_dst_layer": addresses(dy, rows)}
-        # Two buffers in turn, from the last piece to the first.
+        # The gradients of the states alternate between two buffers.
         dstates = [np.empty((2, *s.shape), np.float32) for s in dend]
         turns = [step % 2 for step in range(len(order) + 1)][::-1]
         table |= state_addresses(self.spec, dstates, turns, of="diff_")
-        # oneDNN also sums up gradients of weights that the layer lacks, such as a missing bias.
+        # oneDNN also writes gradients of weights that the layer lacks, such as a missing bias.
         sums = {
             name: into.get(_FIELDS[name], np.zeros(memory.descriptor.dims, np.float32))
             for name, memory in self._weights.items()
@@ -223,6 +227,5 @@ class TrainingKernel(OneDnnKernel):
         return dx, carry(order[::-1], dend, dstates, execute), None
 
     def _weights_for(self, kernel: Executable) -> dict[str, int]:
-        """Returns the addresses of the weights in a kernel's layouts."""
         layouts = kernel.layouts
         return {name: self._packed.get(name, layouts[name]).address for name in self._weights}
