@@ -42,7 +42,7 @@ def reshape(X, *, shape=Integers("Shape", "ShapeTensor"), op):
     if X.ragged and shape[:1] == (-1,):
         rows = _multiply(X.shape[1:])
         new = _multiply([X.shape[at] if size == 0 else size for at, size in enumerate(shape)][1:])
-        if None not in (rows, new) and rows != new:  # Paddle keeps a LoD that does not fit
+        if None not in (rows, new) and rows != new:  # Paddle would keep it
             refuse(f"attribute shape={shape}: expected rows of the same size, because X has a LoD")
     return X.reshape(*shape)
 
@@ -74,8 +74,7 @@ def squeeze(X, *, axes=()):
 
 @paddle("flatten_contiguous_range")
 def flatten(X, *, start_axis=1, stop_axis=1):
-    """Joins the axes from ``start_axis`` to ``stop_axis``. The sizes of later axes must be known.
-    """
+    """Joins the axes from ``start_axis`` to ``stop_axis``. The sizes of later axes must be known."""
     sizes = X.shape
     start, stop = start_axis % len(sizes), stop_axis % len(sizes)
     if (X.ragged and not start) or start > stop or None in sizes[stop + 1 :]:
