@@ -62,7 +62,9 @@ def view(tensor: Any, name: str) -> Array:
 
 
 def view_eager(tensor: Any, name: str) -> Array:
-    """Returns the array of a dygraph tensor, like `view`. Copies a tensor that is not contiguous."""
+    """Returns the array of a dygraph tensor like `view`. Copies the tensor if it is not
+    contiguous.
+    """
     whole = tensor if tensor.is_contiguous() else tensor.contiguous()
     return _view(whole, name, whole.place, whole.dtype, whole.shape, whole.data_ptr)
 
@@ -86,7 +88,7 @@ def _view(
 
 
 def batch(tensor: Any, name: str) -> Ragged | Array:
-    """Returns a tensor like `view`: as a `Ragged` if the tensor has a LoD, otherwise as an array."""
+    """Returns the array of a tensor like `view`, or a `Ragged` if the tensor has a LoD."""
     data = view(tensor, name)
     lod = tensor.lod()
     return Ragged.from_lod(data, lod) if lod else data

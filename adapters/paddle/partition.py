@@ -168,7 +168,7 @@ class LiveProgram:
         return [self._program.parameters[name] for name in names]
 
     def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
-        """Returns the parts that onernn can replace, and the reasons why it cannot replace others."""
+        """Returns the parts that onernn can replace, and why it cannot replace others."""
         depths, reasons = self._understand()
         names = [name for name in self._results() if name in depths]
         roots, reads = self._wanted, self._graph.reads
@@ -285,7 +285,7 @@ class LiveProgram:
                     yield Refusal(reason, op.type)
 
     def _results(self) -> list[str]:
-        """Returns the non-persistable variables that only one operator, not a foreign one, assigns."""
+        """Returns the non-persistable variables that one operator assigns, if it is not foreign."""
         variables = self._program.variables
         return [
             name
@@ -334,7 +334,7 @@ class LiveProgram:
         )
 
     def _sources(self, names: set[str]) -> list[Operator]:
-        """Returns the operators that compute any of these variables and depend on parameters only."""
+        """Returns the operators that compute these variables and depend only on parameters."""
         graph, fixed, candidates = self._graph, {*self._program.parameters}, list[Operator]()
         for op in self._inner:
             writes = graph.writes[op.position]

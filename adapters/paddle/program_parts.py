@@ -52,7 +52,7 @@ def calls_of(runner: LivePart, session: Session) -> list[Any]:
 
 @contextmanager
 def _log_errors(runner: LivePart) -> Iterator[None]:
-    """Logs an error and raises it again. Paddle also prints the error, but among many other lines."""
+    """Logs an error and raises it again. Paddle prints the error among many other lines."""
     try:
         yield
     except Exception as error:

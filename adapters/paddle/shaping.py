@@ -74,7 +74,7 @@ def squeeze(X, *, axes=()):
 
 @paddle("flatten_contiguous_range")
 def flatten(X, *, start_axis=1, stop_axis=1):
-    """Joins the axes from ``start_axis`` to ``stop_axis``. The sizes of later axes must be known."""
+    """Joins the axes from ``start_axis`` to ``stop_axis``. Sizes of later axes must be known."""
     sizes = X.shape
     start, stop = start_axis % len(sizes), stop_axis % len(sizes)
     if (X.ragged and not start) or start > stop or None in sizes[stop + 1 :]:

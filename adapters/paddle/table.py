@@ -1,4 +1,4 @@
-"""The table of rules for Paddle's operators, the operator that a rule gets, and the graph builder."""
+"""The table of rules for Paddle's operators, the operator that a rule gets, the graph builder."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Blocks:
         return self._blocks[number].operators
 
     def graph(self, number: int) -> NativeGraph:
-        """Returns the reads and writes of a block's operators. The block's own variables are local."""
+        """Returns the reads and writes of a block's operators. The block's variables are local."""
         if number not in self._graphs:
             if number in self._waiting or len(self._waiting) > _DEEPEST:
                 raise BlockError(f"expected at most {_DEEPEST} blocks inside blocks, no circle")
@@ -266,7 +266,7 @@ class TensorArray:
         return TensorArray((*self.parts[:place], Part.of(value), *self.parts[place + 1 :]))
 
     def element(self, at: Size | None) -> str:
-        """Returns the name of an element, "" if a Gather from the stacked elements must compute it."""
+        """Returns the name of an element, "" if a Gather from the stack must compute it."""
         behind = self._behind(at)
         if behind is not None and behind < 1:
             raise UnsupportedError("input I: expected the index of an element that was written")
