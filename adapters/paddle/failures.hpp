@@ -1,5 +1,5 @@
-// Throws errors as Paddle's own exception type. Paddle passes messages of this type to the caller.
-// Any other exception ends the process.
+// Throws errors as Paddle's own exception type. Paddle reports their messages to the caller. Any
+// other exception ends the process.
 #ifndef ONERNN_PADDLE_FAILURES_HPP
 #define ONERNN_PADDLE_FAILURES_HPP
 

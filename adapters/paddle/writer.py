@@ -656,7 +656,7 @@ class Rule(WritingRule):
 
 RULES = Rules[Rule]()
 _OF_A_RUNTIME = {"rational", "together"}
-"""Attributes that describe ONNX Runtime's rounding, which Paddle cannot express."""
+"""Attributes that describe ONNX Runtime's rounding. They are not written."""
 
 
 def rule(names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
