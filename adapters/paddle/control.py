@@ -248,7 +248,6 @@ def _truth(builder: PaddleBuilder, value: str) -> str:
 
 
 def _graph(builder: PaddleBuilder, values: Sequence[str]) -> Graph:
-    """Returns the graph of a block with these outputs."""
     assert builder.outer is not None
     builder.outer.notes.update(builder.notes)
     ends = [builder.emit("Identity", (value,)) for value in values]
@@ -294,9 +293,9 @@ def recurrent(
     reverse=False,
     op,
 ):
-    """Runs the block of a StaticRNN for each step of the inputs (T, ...). The block uses the names
-    of the inputs and outputs. It reads ``ex_states`` and computes ``states``, which are the
-    ``ex_states`` of the next step.
+    """Runs the block of a StaticRNN for each step of the inputs (T, ...). Inputs and outputs have
+    the same names in the block. It reads ``ex_states`` and computes ``states``, the ``ex_states``
+    of the next step.
     """
     outer, blocks = op.builder, op.builder.blocks
     outputs = list(op.outputs.get("outputs", ()))
@@ -508,7 +507,7 @@ def _check_rows(
     builder: PaddleBuilder, rows: Mapping[str, int], steps: Sequence[str], alike: Sequence[str]
 ) -> None:
     """Raises `UnsupportedError` if the loop combines sequences. Each row of ``steps`` must depend
-    on one sequence, and ``alike`` on none.
+    on one sequence, and ``alike`` must depend on none.
     """
     results = [*steps, *alike]
     node = builder.maker(results[0])

@@ -320,9 +320,7 @@ def append_operator(
 
 
 def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]:
-    """Yields the recurrent operators of a block and of its inner blocks, each with whether it is in
-    an inner block.
-    """
+    """Yields each recurrent operator of a block, and whether it is in an inner block."""
     for op in block.ops:
         if op.name() == "pd_op.rnn" or op.name() in _OF_LOD or op.name().endswith(f".{NAME}"):
             yield op, is_inner

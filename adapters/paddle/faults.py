@@ -273,9 +273,6 @@ def _change(
     inputs: Mapping[str, tuple[str, ...]] = {},  # noqa: B006
     attributes: Mapping[str, Any] = {},  # noqa: B006
 ) -> Program:
-    """Returns the program with a changed operator. The inputs ``dropped`` are removed, ``inputs``
-    and ``attributes`` are replaced.
-    """
 
     def change(op: Operator) -> Operator:
         if op.position != position:
@@ -288,7 +285,7 @@ def _change(
 
 def _sum_readers(program: Program, *, bias: str, fusions: tuple[Fusion, ...]) -> Program:
     """Returns the program in which all readers of the bias read its sum with the projections'
-    biases. For a fused GRU, the sum excludes the bias that its own projection already adds.
+    biases. A fused GRU's sum excludes the bias that its own projection adds.
     """
     old = program.parameters[bias]
     shares = [program.parameters[fusion.bias].reshape(old.shape) for fusion in fusions]
@@ -364,7 +361,9 @@ def _rnns(graph: Graph, at: NativeOp) -> Iterator[Node]:
 
 
 def _sentence_chains(x: Ragged, reverse: bool) -> Chains:
-    """Returns the sequences of SeqCompute in fusion_gru_op.cc, which always runs a first step."""
+    """Returns the sequences that SeqCompute in fusion_gru_op.cc runs. Each has at least one
+    step.
+    """
     words, begin, chains = len(x.data), 0, []
     for length in x.lengths[::-1] if reverse else x.lengths:
         end = min(words, begin + max(1, int(length)))
@@ -374,8 +373,8 @@ def _sentence_chains(x: Ragged, reverse: bool) -> Chains:
 
 
 def _batch_chains(x: Ragged, reverse: bool) -> Chains:
-    """Returns the sequences of BatchCompute in fusion_gru_op.cc. It runs a first step for all
-    sequences, and each later step for the sequences that have not ended.
+    """Returns the sequences that BatchCompute in fusion_gru_op.cc runs: a first step for all of
+    them, then each step for those that have not ended.
     """
     order = np.argsort(-x.lengths, kind="stable")
     longest = int(x.lengths.max(initial=0))

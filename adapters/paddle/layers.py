@@ -152,8 +152,8 @@ def _weight_factors(spec: RnnSpec, scales: Sequence[Array]) -> list[Array]:
 
 
 def _before_rounding(q: Any, scale: Scale) -> Any:
-    """Returns the floats from which `_round` computed q with this scale. If another operator
-    computed q, returns the dequantized q.
+    """Returns the floats from which `_round` computed q with this scale, otherwise the dequantized
+    q.
     """
     builder, value, numbers = q.op.builder, q.name, dict[str, Array]()
     for kind, role in {"QuantizeLinear": "zero", "Add": "shift", "Mul": "factor"}.items():
@@ -169,9 +169,8 @@ def _before_rounding(q: Any, scale: Scale) -> Any:
 
 # The rules of Paddle's recurrent operators.
 #
-# Formulas and the slots (names of inputs and outputs) come from lstm_op.cc, fusion_lstm_op.cc,
-# fused_embedding_fc_lstm_op.cc and rnn_kernel.cc of Paddle 2.6, and from the documentation of
-# paddle.nn.
+# Formulas and slots (names of inputs and outputs): lstm_op.cc, fusion_lstm_op.cc,
+# fused_embedding_fc_lstm_op.cc and rnn_kernel.cc of Paddle 2.6, and the documentation of paddle.nn.
 
 _FUNCTIONS = {name: name for name in ("sigmoid", "tanh", "relu", "identity")}
 _SIGMOID, _TANH = OneOf("sigmoid", _FUNCTIONS), OneOf("tanh", _FUNCTIONS)
@@ -182,8 +181,8 @@ _DIRECTION = OneOf(False, {False: "left2right", True: "right2left"})
 class CellAttributes(NamedTuple):
     """The attributes that all operators of one cell type share.
 
-    ``functions``: the activations by attribute name. ``flag``: the name of a bool attribute,
-    ``origin_mode`` or ``use_peepholes``. ``default``: the default of that attribute.
+    ``functions``: the activations by attribute name. ``flag`` and ``default``: the name and default
+    of a bool attribute, ``origin_mode`` or ``use_peepholes``.
     """
 
     functions: Mapping[str, OneOf]
@@ -226,8 +225,8 @@ def _run_over_words(
     outputs: int = 1,
     precision: LayerPrecision = OWN,
 ) -> Any:
-    """Adds a recurrent layer and returns its outputs. Raises `UnsupportedError` if an initial state
-    (N, O) is given and another is not.
+    """Adds a recurrent layer and returns its outputs. Raises `UnsupportedError` if only one of an
+    LSTM's initial states (N, O) is given.
     """
     weights.check(spec)
     if states.count(None) not in (0, len(states)):
@@ -275,8 +274,8 @@ def fusion_gru(X, WeightX, WeightH, Bias=None, H0=None, *, cell=_GRU, Scale_weig
 
 @paddle("multi_gru")
 def multi_gru(X, WeightX=(), WeightH=(), Bias=(), Scale_weights=(), *, layers=1, cell=_GRU):
-    """Runs a stack of bidirectional GRUs. The weight lists hold layer 0 forward, layer 0 backward,
-    layer 1 forward and so on.
+    """Runs a stack of bidirectional GRUs. Weights are in the order layer 0 forward, layer 0
+    backward, layer 1 forward, ...
     """
     biases = Bias or [None] * 2 * layers
     counts = [len(WeightX), len(WeightH), len(biases)]
@@ -306,8 +305,8 @@ def lstm(Input, Weight, Bias, H0=None, C0=None, *, cell=_LSTM):
 
 @paddle("fusion_lstm")
 def fusion_lstm(X, WeightX, WeightH, Bias, H0=None, C0=None, *, cell=_LSTM, Scale_weights=(1.0,)):
-    """Runs an LSTM. Paddle's passes compute Scale_weights in the gate order c, i, f, o, but its
-    kernel uses them in oneDNN's order i, f, c, o. onernn does the same as the kernel (design/0014).
+    """Runs an LSTM. Like Paddle's kernel, uses Scale_weights in oneDNN's gate order i, f, c, o,
+    although Paddle's passes compute them in the order c, i, f, o (design/0014).
     """
     layer = _lstm_cell(cell, WeightH.array, Bias.array, WeightX.array)
     numbers = _layer_numbers(X, layer[0], [np.asarray(Scale_weights, np.float32)])
@@ -319,8 +318,8 @@ def fusion_lstm(X, WeightX, WeightH, Bias, H0=None, C0=None, *, cell=_LSTM, Scal
 
 @paddle("fused_embedding_fc_lstm")
 def fused_embedding_fc_lstm(Ids, Embeddings, WeightH, Bias, H0=None, C0=None, *, cell=_LSTM):
-    """Runs an LSTM on rows of ``Embeddings``. These rows are already multiplied by the input
-    weights, and include the gates' bias. ``Bias`` provides the peephole weights.
+    """Runs an LSTM on rows of ``Embeddings``, which are already multiplied by the input weights and
+    include the gates' bias. ``Bias`` provides the peephole weights.
     """
     gates = Ids.constant(reorders.LSTM(Embeddings.array))
     rows = gates.Gather(Ids.with_lod().squeeze(-1), axis=0, non_negative=True)
@@ -330,9 +329,7 @@ def fused_embedding_fc_lstm(Ids, Embeddings, WeightH, Bias, H0=None, C0=None, *,
 
 
 def _run_lstm(x: Any, *layer: Any, precision: LayerPrecision = OWN) -> dict[str, Any]:
-    """Returns the hidden and the cell states of all steps by slot. Like Paddle, returns no final
-    states.
-    """
+    """Returns the states of all steps by slot. Like Paddle, returns no final states."""
     y, _, _, cells = _run_over_words(x, *layer, outputs=4, precision=precision)
     return {"Hidden": y, "Cell": cells}
 
@@ -468,8 +465,8 @@ def convolution(
     data_format="NCHW",
     op,
 ):
-    """Computes a convolution or a transposed convolution. Refuses ``output_size``; a model can use
-    a larger ``output_padding`` instead.
+    """Computes a convolution or a transposed convolution. Refuses ``output_size``; use a larger
+    ``output_padding`` instead.
     """
     axes, kind = Input.rank - 2, "Conv"
     windows = {"strides": strides or (1,) * axes, "group": groups}
@@ -510,9 +507,7 @@ def pool(
     data_format="NCHW",
     op,
 ):
-    """Computes the maximum or mean of each window. With ``exclusive``, a mean excludes padding.
-    Otherwise the mean divides by the window size.
-    """
+    """Computes the maximum or mean of each window. A mean includes padding unless ``exclusive``."""
     axes, kernel = X.rank - 2, tuple(ksize)
     pads = _pads(paddings, padding_algorithm, axes)
     windows = {"strides": strides or (1,) * axes, "ceil_mode": int(ceil_mode), **pads}
@@ -535,8 +530,8 @@ def pool(
 
 
 def _equal_parts(sizes: Sequence[int | None], counts: Sequence[int]) -> tuple[int, ...]:
-    """Returns the window size of an adaptive pooling along each axis. Raises `UnsupportedError` if
-    ``counts`` windows of equal size do not fill an axis.
+    """Returns the window size of an adaptive pooling along each axis. Raises `UnsupportedError`
+    unless windows of equal size fill each axis.
     """
     if len(counts) != len(sizes) or any(
         size is None or part < 1 or size % part for size, part in zip(sizes, counts, strict=True)
@@ -549,7 +544,6 @@ def _equal_parts(sizes: Sequence[int | None], counts: Sequence[int]) -> tuple[in
 
 
 def _affine(X: Any, Scale: Any, Bias: Any) -> tuple[Any, Any]:
-    """Returns Scale and Bias. An absent Scale becomes ones, an absent Bias zeros."""
     channels = X.shape[1]
     if channels is None and not (Scale and Bias):
         refuse("inputs Scale, Bias: expected both, because the number of channels is not known")
@@ -611,9 +605,7 @@ def norm(X, *, axis, epsilon=1e-10):
 
 @paddle("im2sequence", out_stride=(1, 1), Y="")
 def im2sequence(X, *, kernels=(), strides=(1, 1), paddings=(0, 0, 0, 0)):
-    """Returns each image as a sequence with one step per window. The shape is (N * windows, C *
-    kernel size).
-    """
+    """Returns each image as a sequence with one step per window: (N * windows, C * kernel size)."""
     if X.ragged:
         refuse("input X: expected images without a LoD")
     steps, kernel = tuple(strides), tuple(kernels)
@@ -637,7 +629,6 @@ def im2sequence(X, *, kernels=(), strides=(1, 1), paddings=(0, 0, 0, 0)):
 
 
 def _join_sizes(x: Any, kernel: Sequence[int]) -> Any:
-    """Returns the shape (-1, C * kernel size) as a tensor."""
     width = x.Shape(start=1, end=2).Mul([kernel[0] * kernel[1]])
     return width.constant(np.asarray([-1])).join(width)
 

@@ -39,7 +39,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 
-# Returns arrays that share the memory of Paddle's tensors. Paddle's own conversion copies.
+# Arrays that share the memory of Paddle's tensors. Paddle's own conversion copies the memory.
 
 _OLD_NAMES = pairs(
     """
@@ -214,10 +214,10 @@ def _check_shapes(call: LayerCall) -> None:
 
 
 def hide_from_tracer(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function in a form into which `paddle.jit.to_static` does not trace.
+    """Returns the function so that `paddle.jit.to_static` does not trace it.
 
-    Otherwise Paddle would trace NumPy and ctypes inside the function, and fail. Now Paddle's traced
-    graph ends before a call, and a new graph begins after it.
+    Otherwise Paddle would also trace NumPy and ctypes, and fail. Paddle's graph ends before a call,
+    and a new graph begins after it.
     """
     tracer = require("paddle.jit.sot.psdb", "paddle")
     evaluate_by = import_paddle().base.core.set_eval_frame

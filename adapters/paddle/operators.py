@@ -1,4 +1,4 @@
-"""Tables that map Paddle's operators, PIR's operators and the names of Paddle's fuse passes."""
+"""Tables of equivalent operators of Paddle 2, PIR and onernn, and Paddle's names of fuse passes."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Row:
     ``op``.
 
     ``inputs``: Paddle's slots in the order of the canonical inputs. ``attributes``: Paddle's
-    attributes by canonical names. ``only``: for attributes that the canonical operator lacks, the
-    only values that are read. ``written``: the values that are written for such attributes.
-    ``pir``: the operator's name in PIR if it differs, "-" if PIR lacks the operator. ``renamed``:
-    maps attribute names of PIR to different names of Paddle 2.
+    attributes by canonical names. ``only``: the accepted values of attributes that the canonical
+    operator lacks. ``written``: the values that are written for such attributes. ``pir``: the
+    operator's name in PIR if it differs, "-" if PIR lacks the operator. ``renamed``: maps attribute
+    names of PIR to different names of Paddle 2.
     """
 
     type: str

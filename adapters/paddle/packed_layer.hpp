@@ -205,7 +205,7 @@ constexpr std::size_t kMostKept = 64;  // layers in a cache; layers in use are n
 /// Returns the cached runner for layers with this description.
 inline std::shared_ptr<Runner> runner(const Library& library, const Layer& layer) {
   static auto& recent =
-      *new std::list<std::shared_ptr<Runner>>;  // never freed, also not at exit
+      *new std::list<std::shared_ptr<Runner>>;  // never freed, not even at process exit
   std::shared_ptr<Runner> dropped;              // freed after the mutex is unlocked
   std::lock_guard<std::mutex> locked(guard());
   for (auto each = recent.begin(); each != recent.end(); ++each)
@@ -225,7 +225,7 @@ inline std::shared_ptr<Runner> runner(const Library& library, const Layer& layer
 inline std::shared_ptr<Packed> packed(const Library& library, const Layer& layer,
                                       const LayerTensors& weights) {
   static auto& recent =
-      *new std::list<std::shared_ptr<Packed>>;  // never freed, also not at exit
+      *new std::list<std::shared_ptr<Packed>>;  // never freed, not even at process exit
   std::shared_ptr<Packed> match;
   {
     std::lock_guard<std::mutex> locked(guard());

@@ -33,8 +33,8 @@ _BLOCKS = (8, 10)  # AttrType of attributes that hold blocks
 
 
 def _native_graph(desc: Any, wanted: Iterable[str]) -> NativeGraph:
-    """Returns the reads and writes of a ProgramDesc's main block. An operator with an inner block
-    counts as using all variables of all inner blocks.
+    """Returns the reads and writes of a ProgramDesc's main block. An operator with a block uses all
+    variables of all inner blocks.
     """
     inner = [op for block in desc.blocks[1:] for op in block.ops]
 
@@ -127,10 +127,9 @@ class LiveProgram:
     """A serialized program, its parameters and the parts of it that onernn can run.
 
     ``parameters``: returns the arrays of the given variables by name. ``wanted``: variables that
-    the program must still compute, in addition to those that it fetches. If there are neither, the
-    program must compute each result that no operator reads. Raises `ModelFormatError` for bytes
-    that are not a program, and `UnsupportedError` if an operator reads a parameter that has no
-    array.
+    the program must still compute, in addition to fetched ones. If there are none of either, it
+    must compute each result that no operator reads. Raises `ModelFormatError` for bytes that are
+    not a program, and `UnsupportedError` if an operator reads a parameter that has no array.
     """
 
     def __init__(
@@ -234,11 +233,11 @@ class LiveProgram:
         return bytes(result.SerializeToString())
 
     def _understand(self) -> tuple[dict[str, int], dict[str, str]]:
-        """Returns the number of LoD levels of each variable that onernn can compute, and for each
-        other variable the reason why it cannot.
+        """Returns the LoD levels of each variable that onernn can compute, and the reason for each
+        other.
 
-        Marks operators that Paddle must run as foreign. Their results have the types that the
-        program declares.
+        Adds the operators that onernn cannot run to ``self._foreign``. Paddle runs them, and their
+        results have the declared types.
         """
         reasons: dict[str, str] = {}
         while True:
@@ -285,7 +284,9 @@ class LiveProgram:
                     yield Refusal(reason, op.type)
 
     def _results(self) -> list[str]:
-        """Returns the non-persistable variables that one operator assigns, if it is not foreign."""
+        """Returns the non-persistable variables that exactly one operator assigns, which onernn
+        runs.
+        """
         variables = self._program.variables
         return [
             name
@@ -298,8 +299,8 @@ class LiveProgram:
         ]
 
     def _lower_understood(self, fetches: Sequence[str]) -> Graph:
-        """Returns the graph of the operators that are not foreign. Its inputs are the variables
-        that these operators read but do not compute.
+        """Returns the graph of the operators that onernn runs. Its inputs are the variables that
+        they read but do not compute.
         """
         operators = [op for op in self._inner if op.position not in self._foreign]
         results: set[str] = set()
@@ -334,7 +335,7 @@ class LiveProgram:
         )
 
     def _sources(self, names: set[str]) -> list[Operator]:
-        """Returns the operators that compute these variables and depend only on parameters."""
+        """Returns the operators that compute these variables from parameters only."""
         graph, fixed, candidates = self._graph, {*self._program.parameters}, list[Operator]()
         for op in self._inner:
             writes = graph.writes[op.position]
@@ -403,8 +404,7 @@ def call_compiled(
     """Returns the compiled operator for the part with this number, and operators that set the LoD
     of its outputs.
 
-    ``lods``: for each output, the name of the input whose LoD it has, "" if it has none. ``fixed``:
-    whether parameters never change.
+    ``lods``: the result of `LivePart.lods`. ``fixed``: whether parameters never change.
     """
     inputs = {"Inputs@VECTOR": (*part.data, *part.parameters)}
     more = {"number": ("l", number), "data": ("l", len(part.data)), "fixed": ("b", fixed)}
@@ -485,8 +485,7 @@ class Options(LiveOptions):
 class LivePart:
     """A part of a program that onernn runs with the current parameters of each call.
 
-    ``constant``: whether all calls use the parameters of the first call, as in a predictor, where
-    they never change.
+    ``constant``: whether all calls use the parameters of the first call, as in a predictor.
     """
 
     def __init__(self, part: ReplaceablePart, options: Options, *, constant: bool = False) -> None:
@@ -512,8 +511,8 @@ class LivePart:
         """Returns for each output the name of the input whose LoD it has, "" if it has none.
         Returns None if Python must run the part.
 
-        Python must run a part with a layer that is not compiled, or with an output whose LoD no
-        input has.
+        Python must run a part if a layer is not compiled, or if an output has a LoD that no input
+        has.
         """
         graph = session.graph
         if not all(each.layer.compiled for each in session.layers.values()):
@@ -542,7 +541,7 @@ class LivePart:
     def _new_session(self, depths: tuple[int, ...], parameters: Sequence[Array]) -> Session:
         named = dict(zip(self.part.parameters, parameters, strict=True))
         graph = self.part.graph(depths, named)
-        if graph.notes:  # onernn deviates from the program, so Paddle runs it
+        if graph.notes:  # notes state deviations, so Paddle runs the part
             raise UnsupportedError("; ".join(graph.notes))
         options = self._options
         return Session(graph, options.dtype, options.threads, options.backend, options.strict)

@@ -1,4 +1,4 @@
-"""Replaces recurrent layers of static programs, paddle.inference and paddle.nn while Paddle runs.
+"""Replaces recurrent layers in static programs, paddle.inference and paddle.nn of a running Paddle.
 
 Functions import Paddle when they are called, because this module must also import without Paddle.
 See design/0015.
@@ -89,14 +89,15 @@ def optimize(
     why Paddle runs the other recurrent operators.
 
     Parameters may change at any time, because each call reads them. For a program of Paddle 2,
-    onernn converts the parameters to weights in advance. Each call therefore checks whether the
-    parameters have changed, which takes longer than a large layer over a few steps. ``frozen``:
-    whether the parameters of a program never change. Calls may then ignore later changes.
+    onernn keeps the weights that it computed from the parameters. Each call therefore checks
+    whether the parameters have changed, which takes longer than a large layer over a few steps.
+    ``frozen``: whether the parameters of a program never change. Calls may then ignore later
+    changes.
 
     ``options``: ``dtype``, ``backend`` and ``threads``, as `onernn.Session` describes. If
-    ``threads`` is None, a Config keeps its own number of threads. Other targets use
-    OMP_NUM_THREADS, which Paddle sets to 1 if it is not set.
-    The logger "onernn" lists the layers that were replaced and those that were not.
+    ``threads`` is None, onernn uses the current number of a Config. For other targets it uses
+    OMP_NUM_THREADS, which Paddle sets to 1 if it is not set. The logger "onernn" lists the layers
+    that were replaced and those that were not.
 
     Raises `UnsupportedError` if nothing can be replaced, and `MissingDependencyError` without
     Paddle.
@@ -282,7 +283,7 @@ def _optimize_translated(target: Any, chosen: Options, frozen: bool) -> Any:
 
 
 def _exchange(holder: Any, done: Replaced) -> None:
-    """Replaces the output values of a program of paddle.jit.load by the values in ``done``."""
+    """Replaces the output values of a program of paddle.jit.load by their new values."""
     holder._output_vars = [done.value(value) for value in holder._output_vars]
 
 
@@ -309,14 +310,13 @@ def _optimize_config(config: Any, chosen: Options) -> Any:
 
 
 def _make_config(config: Any, files: Files) -> Any:
-    """Sets the files of a Config, and returns the Config."""
     config.set_model("")  # a folder would take precedence
     config.set_model(*map(str, [files.params] if files.params.is_dir() else files))
     return config
 
 
 def _files(config: Any) -> Files:
-    """Returns the files of a Config's model. The Config names the files or their folder."""
+    """Returns the files that a Config names directly or by their folder."""
     if not config.model_from_memory():
         if folder := config.model_dir():
             return find(folder)
@@ -344,8 +344,8 @@ def _write_pir(files: Files, changed: Path, chosen: Options) -> None:
 
 @cache
 def _folder() -> str:
-    """Returns the temporary folder of changed programs. This process removes the folder when it
-    ends. Forked child processes do not remove it.
+    """Returns the temporary folder of changed programs. This process removes it at its end, but
+    forked child processes do not.
     """
     folder, process = tempfile.mkdtemp(prefix="onernn-"), os.getpid()
 

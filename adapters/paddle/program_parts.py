@@ -26,14 +26,14 @@ from onernn.ir.ragged import Ragged, data_of
 _log = logging.getLogger("onernn")
 
 REPLACED: dict[tuple[str, int], bytes] = {}
-"""The serialized original operators of each part that runs in this process. The key is the
-`call_key` of the operator that replaces them.
+"""The serialized original operators of each part that runs in this process, by the `call_key` of
+the operator that replaces them.
 """
 
 
 def calls_of(runner: LivePart, session: Session) -> list[Any]:
-    """Returns the operators that replace a part. They call the compiled operator if it can run the
-    part, otherwise Python.
+    """Returns the operators that replace a part: the compiled operator if it can run the part,
+    otherwise one that calls Python.
 
     ``session``: the part's session for inputs with the declared LoD levels.
     """
@@ -85,13 +85,13 @@ def _no_gradients(*_: Any) -> None:
     )
 
 
-# The compiled operator ``onernn_part`` (program_part.hpp) calls Python in three cases: no compiled
-# model exists for the inputs' dtypes, ranks and LoD levels; the parameters have changed; or the
-# compiled model refuses the inputs.
+# The compiled operator ``onernn_part`` (program_part.hpp) calls Python if no compiled model exists
+# for the inputs' dtypes, ranks and LoD levels, if parameters have changed, or if the model refuses
+# the inputs.
 
 _PARTS: list[tuple[LivePart, Sequence[str]]] = []
-"""The parts that the compiled operator runs, by number, until the process ends. The strings name,
-for each output of the part, the input whose LoD it has ("" if it has none).
+"""The parts that the compiled operator runs, by number, until the process ends. The strings are the
+result of `LivePart.lods`.
 """
 
 _Called = ctypes.CFUNCTYPE(

@@ -36,7 +36,7 @@ class Variable:
     """A variable of a block. ``kind``: its VarType.Type, 7 for a tensor, 13 for a tensor array.
 
     ``dtype``: NumPy's name, or "bfloat16". ``shape``: the sizes, None for a dynamic size. Both are
-    None for kinds that have none.
+    None for kinds without them.
     """
 
     name: str
@@ -291,8 +291,8 @@ def _scalar(desc: Any) -> bool | int | float | complex:
 # op_compat.yaml (operands). Measured with 3.3.1.
 
 VERSIONS = range(1, 5)
-"""The supported versions of the format; 3.3.1 writes 4. All have the same operators of the
-table.
+"""The supported versions of the format; 3.3.1 writes 4. The operators of the table are the same in
+all of them.
 """
 _DTYPES = pairs(
     """
@@ -593,7 +593,7 @@ def _tensor(kind: Mapping[str, Any]) -> tuple[str | None, tuple[int | None, ...]
     dtype, sizes = kind["D"][0]["#"], kind["D"][1]
     if len(sizes) > 9 or any(abs(size) >= 2**56 for size in sizes):
         raise ValueError(f"impossible shape {sizes[:9]}")
-    shape = tuple(None if size < 0 else int(size) for size in sizes)  # may be a multiple of -1
+    shape = tuple(None if size < 0 else int(size) for size in sizes)  # dynamic: any negative number
     return _DTYPES.get(dtype.partition(".")[2]), shape
 
 

@@ -48,7 +48,6 @@ def reshape(X, *, shape=Integers("Shape", "ShapeTensor"), op):
 
 
 def _multiply(sizes: Sequence[int | None]) -> int | None:
-    """Returns the product of the sizes, None if a size is dynamic."""
     return None if None in sizes else math.prod(size or 0 for size in sizes)
 
 
@@ -102,9 +101,7 @@ def flatten_to_matrix(X, *, axis=1):
 
 @paddle("unsqueeze2")
 def unsqueeze(X, *, axes=()):
-    """Inserts axes of size one in the order of ``axes``. Each index counts previously inserted
-    axes.
-    """
+    """Inserts axes one after the other. Each index counts the axes that were inserted before."""
     placed = [False] * X.rank
     for axis in axes:
         place = axis if axis >= 0 else axis + len(placed) + 1
@@ -132,8 +129,8 @@ def concat(*X, axis=0):
 
 @paddle("stack")
 def stack(*X, axis=0):
-    """Stacks the inputs along a new axis. If this axis is the first, the result has no LoD, while
-    Paddle keeps a LoD that does not fit the rows.
+    """Stacks the inputs along a new axis. With a new first axis, the result has no LoD, while
+    Paddle keeps one that does not fit.
     """
     rank = X[0].rank
     first = X[0].dense if axis in (0, -rank - 1) else X[0]
@@ -237,8 +234,7 @@ def slice_(
 
 
 def _slice_element(op: Any, x: Any, axis: int, starts: Any, ends: Any) -> Any:
-    """Returns the last element of a tensor array, or a tensor's element at an index that a loop
-    counts.
+    """Returns the last element of a tensor array, or a tensor's element at a loop's counter.
 
     Returns None for other slices. For the tensor 0, 1, 2, ..., returns the index, which equals the
     element.
@@ -294,8 +290,8 @@ def set_value(
     shape=(),
     values=Elements(),
 ):
-    """Returns the input with a value in a slice. The rule computes the same slice of a tensor of
-    flat indices, which results in the indices to overwrite.
+    """Returns the input with a value in a slice. The same slice of a tensor of flat indices yields
+    the indices to overwrite.
     """
     if ValueTensor:
         value = ValueTensor.dense
@@ -364,8 +360,8 @@ def log10(X):
 
 @dygraph("mish")
 def mish(X, *, threshold=20.0):
-    """Returns x * tanh(softplus(x)). Above the threshold Paddle uses x as softplus(x), which rounds
-    to x.
+    """Returns x * tanh(softplus(x)). Above the threshold Paddle uses x, to which softplus(x)
+    rounds.
     """
     check_threshold(threshold)
     return X * X.Softplus().Tanh()
@@ -418,8 +414,8 @@ def size_(Input, *, op):
 
 @dygraph("argsort")
 def argsort(X, *, axis=-1, descending=False, stable=False):
-    """Returns the elements in order and their indices. The sort is always stable, although Paddle's
-    is stable only with ``stable``.
+    """Returns the sorted elements and their indices. Always sorts stably, Paddle only with
+    ``stable``.
     """
     axis %= max(X.rank, 1)
     count = X.Shape(start=axis, end=axis + 1)
@@ -429,7 +425,7 @@ def argsort(X, *, axis=-1, descending=False, stable=False):
 
 def _counts_from_zero(op: Any) -> bool:
     """Returns whether negative indices are invalid, as in Paddle 2. Paddle 2.6 raises an error for
-    them. Its take_along_axis reads the memory before a row instead.
+    them, except in take_along_axis, which reads the memory before a row.
     """
     return op.version < 3_000_000
 
@@ -554,8 +550,8 @@ def sequence_conv(X, Filter, *, contextLength=1, contextStart=0):
 
 @paddle("sequence_expand")
 def sequence_expand(X, Y, *, ref_level=-1):
-    """Repeats sequence n of X. Entry n of LoD level ``ref_level`` of Y has one part for each
-    repetition.
+    """Repeats sequence n of X once for each row or subsequence in element n of LoD level
+    ``ref_level`` of Y.
     """
     depth = Y.with_lod().depth
     if not -1 <= ref_level < depth or X.depth > 1:
@@ -596,7 +592,6 @@ def sequence_unpad(X, Length):
 
 
 def _offsets(lengths: Any) -> Any:
-    """Returns the LoD's offsets for sequences of these lengths."""
     return lengths.constant(np.asarray([0], np.int64)).join(lengths.CumSum(0))
 
 
@@ -645,7 +640,7 @@ def sequence_reshape(X, *, new_dim):
             f"attribute {new_dim=}: expected 1 or more, and an input of two axes and known width,"
             f" got {x.shape}"
         )
-    lengths = x.SequenceLengths().Mul([width]).Div([new_dim])  # remainders lead to a wrong sum
+    lengths = x.SequenceLengths().Mul([width]).Div([new_dim])  # a remainder changes the sum
     return x.dense.reshape(-1, new_dim).SequenceReset(_offsets(lengths))
 
 
@@ -681,7 +676,7 @@ def crf_decoding(Emission, Transition, Label=None):
 
 @paddle("viterbi_decode")
 def viterbi_decode(Input, Transition, Length, *, include_bos_eos_tag=True):
-    """Returns the best paths of padded sequences. Does not return their scores.
+    """Returns the best paths of padded sequences, without their scores.
 
     The last row of ``Transition`` scores the first tag of a sequence. The row before scores the
     last tag. Paddle's documentation says columns, but its kernels read rows.

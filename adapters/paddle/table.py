@@ -49,8 +49,8 @@ class BlockError(UnsupportedError):
 class Blocks:
     """The blocks of a program by number. Block 0 is the outermost.
 
-    ``declared``: the variables that are assigned once. The declared type of another variable may
-    hold for only one of its assignments. ``kinds``: the VarType.Type of each variable.
+    ``declared``: the variables that are assigned once. Other variables may change their type.
+    ``kinds``: the VarType.Type of each variable.
     """
 
     def __init__(self, blocks: Mapping[int, Block]) -> None:
@@ -289,8 +289,8 @@ class TensorArray:
 TURN = "this turn"
 """The name of the input of a loop's block that holds the iteration number."""
 _MOST = 10**5
-"""The maximum number of operators that are lowered. They count again each time their block is
-lowered, which is repeated until the types of carried values no longer change.
+"""The maximum number of operators that are lowered. A block counts each time it is lowered, which
+is repeated until the types of carried values no longer change.
 """
 
 
@@ -328,8 +328,8 @@ class PaddleBuilder(GraphBuilder):
         return PaddleBuilder(name, self.budget, self.blocks, self.version, self)
 
     def count(self, operators: int) -> None:
-        """Adds to the number of lowered operators. Raises `UnsupportedError` if an inner block
-        exceeds the limit.
+        """Counts lowered operators. Raises `UnsupportedError` if an inner block exceeds the
+        limit.
         """
         self._lowered[0] += operators
         if self._lowered[0] > _MOST and self.outer:
@@ -403,8 +403,8 @@ class PaddleBuilder(GraphBuilder):
         return first is not None and step is not None and (int(first), int(step)) == (0, 1)
 
     def turn_outside(self, value: str, axis: int, rank: int) -> str:
-        """Returns an input that holds an outer value with ``axis`` moved first, "" if there is
-        nothing to move. The outer block transposes the value once.
+        """Returns an input that holds an outer value with ``axis`` moved first. The outer block
+        transposes it once. Returns "" if ``axis`` is 0 or the value is not an outer one.
         """
         if axis == 0 or value not in self.taken or self.outer is None:
             return ""
@@ -492,8 +492,8 @@ class PaddleOperator(NativeOperator):
                     builder.narrow.update(*op.outputs.values())
 
     def run_rule(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
-        """Returns the results of a rule by the keys of `list_places`. Results without a slot belong
-        to the main slots.
+        """Returns the results of a rule by the keys of `list_places`, by default those of the main
+        slots.
         """
         results = super().run_rule(rule)
         if isinstance(results, Mapping):
@@ -505,8 +505,8 @@ class PaddleOperator(NativeOperator):
         return dict(list_places(slot, results))
 
     def _main_slots(self) -> list[str]:
-        """Returns the main output slots. An operator has one main slot, except an unknown operator
-        of Paddle 3, which has one slot per result.
+        """Returns the main output slot. Unknown operators of Paddle 3 have one main slot per
+        result.
         """
         filled = [slot for slot, names in self.outputs.items() if names]
         if RESULT in filled or len(filled) == 1 and self.at.type not in RULES:
@@ -655,8 +655,8 @@ class DtypeNumber(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """An attribute that holds a list of elements. An attribute with a dtype in its name, such as
-    ``fp32_values``, may hold the list instead of ``values``.
+    """A list of elements from an attribute, or from one with a dtype in its name, like
+    ``fp32_values``.
     """
 
     kinds: tuple[str, ...] = ("bool", "fp32", "fp64", "int32", "int64")
@@ -670,8 +670,8 @@ class Elements(NamedTuple):
 
 
 class Integers(NamedTuple):
-    """An attribute that holds a list of integers. If the input slot ``tensor`` or the list slot
-    ``tensors`` is filled, it holds the integers instead.
+    """A list of integers from the input slot ``tensor``, the list slot ``tensors`` or, if both are
+    empty, an attribute.
     """
 
     tensor: str
@@ -758,8 +758,8 @@ def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
         return results
 
     def outputs(count: int) -> list[Output]:
-        """Returns all outputs except tensor arrays, which are no values of a graph. If the operator
-        was refused (``count`` is 0), its tensor arrays count as outputs too.
+        """Returns all outputs except tensor arrays, which are no values of a graph. The tensor
+        arrays of a refused operator (``count`` is 0) are outputs too.
         """
         results = [Output(*each) for each in builder.blocks.results(op)]
         if not count:
@@ -777,8 +777,7 @@ def _name_slots(
     """Returns an operator's inputs by the slot names of a caller's rule.
 
     Paddle 3 does not save the slot names of an unknown operator, so the rule's slots are used in
-    order. Paddle 2 adds a mark to the slots of a user's operator, for example "X@VECTOR", which is
-    removed.
+    order. Paddle 2 saves the slots of a user's operator with a suffix, for example "X@VECTOR".
     """
     if OPERAND in inputs:
         count, result = len(rule.slots), dict(zip(rule.slots, inputs.values(), strict=False))

@@ -48,10 +48,10 @@ def write_paddle(
     ``place``: "onednn" sets use_mkldnn on fused recurrent operators. ``fused``: whether a recurrent
     layer becomes fusion_gru or fusion_lstm, not mul followed by gru or lstm. The default is true
     for "onednn" only. ``note``: a function that is called for each operator on which use_mkldnn
-    cannot be set, with the reason. ``inputs``: a batch for a graph that made-up batches do not fit.
-    ``graph`` must be fused already.
+    cannot be set, with the reason. ``inputs``: an example batch, which is needed if generated
+    batches do not fit the graph. ``graph`` must be fused already.
 
-    The written files are read again as a check before they get their names. Raises
+    The written files are checked by reading them before they get their final names. Raises
     `UnsupportedError`, which names each operator that Paddle cannot express.
     """
     if place not in get_args(Place):

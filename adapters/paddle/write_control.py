@@ -21,7 +21,6 @@ from onernn.ops.control import Turns
 
 
 def _write_body(block: Writing) -> list[Variable]:
-    """Writes the nodes of a block, and returns its outputs."""
     try:
         write_nodes(block.graph, block.write, block.stand_in, None)
     except UnsupportedError as error:

@@ -194,7 +194,7 @@ _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 @rule("Pad")
 def pad(x, pads, value=None, axes=None, *, mode, w):
-    """Writes a padding. Negative pads become a slice before it.
+    """Writes a padding. Negative pads are written as a slice first.
 
     For modes other than constant, Paddle pads only the last three of five axes.
     """

@@ -123,7 +123,6 @@ def steps_of_words(words: Variable, x: Variable) -> Variable:
 
 
 def _choose(truth: Variable, x: Variable, y: Variable) -> Variable:
-    """Returns the elements of x where ``truth`` is true, otherwise those of y."""
     chosen = truth.cast("int64")
     return chosen * x + (x.w.number(1) - chosen) * y
 
@@ -204,8 +203,8 @@ def sequence_reverse(x):
 
 @rule("SequenceContext")
 def sequence_context(x, *, length, start, w):
-    """Writes a sequence_conv with the identity matrix. A product after it writes its own
-    sequence_conv.
+    """Writes a sequence_conv with the identity matrix. A MatMul after it writes a sequence_conv
+    with its own matrix instead.
     """
     width = x.sizes[-1]
     if width is None:
@@ -415,9 +414,7 @@ def _rnn(
 def _finals(
     w: Writing, rnn: Recurrent, finals: Sequence[Sequence[Variable]]
 ) -> list[Variable | None]:
-    """Returns each final state as (L, D, N, O), None if no node reads it. ``finals``: the parts of
-    each state along L*D.
-    """
+    """Returns each final state (L, D, N, O) from its parts along L*D, None if no node reads it."""
     shape = [rnn.spec.layers, rnn.spec.directions, -1, rnn.spec.hidden_size]
     return [
         (ends[0] if len(ends) == 1 else w.concat(ends, 0)).reshape(*shape)
@@ -525,8 +522,8 @@ def _direction(
 
 
 def _layout(spec: RnnSpec) -> tuple[GateLayout, bool]:
-    """Returns the order and signs of Paddle's gates, and origin_mode. origin_mode is false if a
-    sign can express the cell.
+    """Returns the order and signs of Paddle's gates, and origin_mode. origin_mode is false if
+    negating a gate can express the cell.
     """
     if spec.cell is Cell.LSTM:
         return paddle.LSTM, False
@@ -560,8 +557,8 @@ def _project(
 
 
 def _is_placed(w: Writing, rnn: Recurrent, states: Sequence[Variable | None]) -> bool:
-    """Returns whether to set use_mkldnn, which requires that Paddle's oneDNN kernel is correct for
-    the layer.
+    """Returns whether to set use_mkldnn, because Paddle's oneDNN kernel is correct for the
+    layer.
     """
     if w.place != "onednn":
         return False

@@ -102,7 +102,7 @@ def where(condition, x, y, *, w):
 
 
 def multiply(x: Variable, y: Variable, *, transposed: bool = False) -> Variable:
-    """Returns x @ y, with y ``transposed`` first if true. A ragged x keeps its LoD."""
+    """Returns x @ y, or x @ y.T if ``transposed``. A ragged x keeps its LoD."""
     if y.rank == 2 and x.rank >= 2 and not transposed:
         return x.mul(Y=y, x_num_col_dims=x.rank - 1, y_num_col_dims=1)
     out = x.matmul_v2(Y=y, trans_x=False, trans_y=transposed)
@@ -324,7 +324,9 @@ def _count_from_zero(table: Variable, axis: int, index: Variable) -> Variable:
 
 @rule("GatherND")
 def gather_nd(table, index, *, batch_dims, non_negative, w):
-    """Writes a GatherND. Each index gets its own position as coordinates of ``batch_dims`` axes."""
+    """Writes a GatherND. Along the first ``batch_dims`` axes, each index addresses its own
+    position.
+    """
     table, index = table.dense, index.dense.cast("int64")
     depth = index.sizes[-1]
     if not non_negative and (index.known is None or index.known.min(initial=0) < 0):
@@ -440,9 +442,9 @@ def transpose(x, *, perm):
 
 @rule("Einsum")
 def einsum(*values, equation, w):
-    """Writes an einsum. An einsum of one input becomes a sum and a transpose, one of two inputs
-    Paddle's einsum. Paddle's einsum accepts no ellipsis, and only lower-case letters; a capital
-    letter ends the process. It does not broadcast, so shared axes of size one are removed first.
+    """Writes an einsum. An einsum of one input becomes a sum and a transpose. An einsum of two
+    inputs becomes Paddle's einsum, which accepts no ellipsis. A capital letter ends the process.
+    Paddle's einsum does not broadcast, so shared axes of size one are removed first.
     """
     given, arrow, target = equation.replace(" ", "").partition("->")
     sources = given.split(",")

@@ -200,7 +200,7 @@ def _write_operation(block: Any, operation: Operator) -> None:
 # Helpers of the rules that write nodes.
 
 ALL = 2**31 - 1
-"""The end of a Slice that denotes the end of an axis."""
+"""The value of ``ends`` that denotes the end of an axis."""
 
 
 class Variable:
@@ -384,8 +384,8 @@ class Writing:
     ``fused``: whether recurrent layers become fusion_gru and fusion_lstm. ``place``: "cpu" or
     "onednn".
 
-    Each written operator is lowered at once, as in reading the file. This infers the dtype, sizes
-    and LoD of its results.
+    Each written operator is at once read by its rule, which infers the dtype, sizes and LoD of its
+    results.
     """
 
     graph: Graph
@@ -449,7 +449,7 @@ class Writing:
         self._values[name] = self.enter(name, self.types[name]).name
 
     def enter(self, name: str, known: Type) -> Variable:
-        """Returns a variable that the block reads or assigns, but does not compute."""
+        """Declares a variable of a known type, and returns it."""
         self.program.variables.setdefault(name, known)
         if not self._reader.holds(name):
             self._reader.input(Value(name, known.dtype, known.counts, known.depth))
@@ -489,7 +489,9 @@ class Writing:
         return self.enter(outer.name, outer.type)
 
     def nest(self, kind: str, inputs: Any, outputs: Any, **attributes: Any) -> None:
-        """Appends an operator with blocks or tensor arrays, which is not lowered at once."""
+        """Appends an operator with blocks or tensor arrays. Does not infer the types of its
+        outputs.
+        """
         slots, results = ({k: _names(v) for k, v in each.items()} for each in (inputs, outputs))
         at = len(self.program.operations)
         self.program.operations.append(Operator(at, kind, slots, results, attributes))

@@ -139,8 +139,8 @@ SERVED: dict[str, dict[str, Any]] = {
         **dict(zip(("major", "minor", "patch"), PADDLE_VERSION.split("."), strict=True)),
     },
 }
-"""The names and objects that onernn provides, by module of Paddle. Submodules are additional
-names.
+"""The names and objects that onernn provides, by module of Paddle. Submodules are attributes
+too.
 """
 
 
