@@ -156,7 +156,6 @@ class Runner {
   std::vector<onernn_stack*> idle_;
 };
 
-/// A layer with packed weights.
 class Packed : public Runner {
  public:
   Packed(const Library& library, const Layer& layer, const LayerTensors& tensors)

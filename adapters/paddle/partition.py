@@ -468,8 +468,6 @@ def _operator(
     return result
 
 
-# Runs parts of Paddle's programs on arrays in memory, without Paddle.
-
 Batch = Ragged | Array
 
 

@@ -28,8 +28,6 @@ from onernn.ir.files import check_file, inside, only_file
 from onernn.ir.graph import NativeOp
 from onernn.ir.records import dataclass
 
-# The contents of a model's files, in any of Paddle's formats.
-
 
 @dataclass(frozen=True)
 class Variable:

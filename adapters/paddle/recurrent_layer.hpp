@@ -176,7 +176,6 @@ struct Batch {
   std::int64_t at(std::int64_t n, std::int64_t t) const {
     return time_major ? t * N + n : n * T + t;
   }
-  /// Sets the rows after the end of each sequence to zero.
   void clear_padding(float* rows, std::int64_t width) const {
     if (lengths.empty()) return;
     for (std::int64_t n = 0; n < N; ++n)
@@ -211,7 +210,6 @@ class Training {
     }
   }
 
-  /// Returns the number of floats of the tape.
   std::int64_t tape_size() const {
     return words() *
            (layer_.inputs + (layer_.layers - 1) * layer_.wide() + layer_.parts() * per_part());

@@ -284,8 +284,6 @@ class TensorArray:
         return None if at is None or length is None else (length - at).number
 
 
-# The next class builds the graph of a program or of an inner block.
-
 TURN = "this turn"
 """The name of the input of a loop's block that holds the iteration number."""
 _MOST = 10**5
@@ -416,8 +414,6 @@ class PaddleBuilder(GraphBuilder):
         self.taken[name] = made
         return name
 
-
-# The Paddle operator that a rule of the table gets.
 
 INERT = frozenset(
     """

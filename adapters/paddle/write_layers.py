@@ -334,9 +334,6 @@ def _came_padded(w: Writing, rnn: Recurrent) -> bool:
     )
 
 
-# Layers over padded sequences become the operator rnn.
-
-
 def _over_steps(
     w: Writing, rnn: Recurrent, x: Variable, initial: Sequence[Variable | None]
 ) -> tuple[Variable, list[Variable | None]]:
@@ -436,9 +433,6 @@ def _zeros(like: Variable, shape: list[int], axis: int) -> Variable:
     return like.fill_constant_batch_size_like(
         shape=shape, input_dim_idx=axis, output_dim_idx=axis, value=0.0, dtype=5
     )
-
-
-# Layers over a LoD become the operators gru and lstm.
 
 
 def _over_words(

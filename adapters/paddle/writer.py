@@ -31,8 +31,6 @@ from onernn.ir.records import dataclass
 from onernn.ir.types import UNKNOWN, Type, type_of
 from onernn.ops.control import types_inside
 
-# The program that is written, and its two files.
-#
 # Formats: paddle/fluid/framework/framework.proto, tensor_util.cc (TensorToStream) and
 # lod_tensor.cc (SerializeToStream) of 2.6.
 
@@ -196,8 +194,6 @@ def _write_operation(block: Any, operation: Operator) -> None:
         number = messages.ATTRIBUTE_FIELDS.index(member)
         op.attrs.add(name=name, type=number, **{member: value})
 
-
-# Helpers of the rules that write nodes.
 
 ALL = 2**31 - 1
 """The value of ``ends`` that denotes the end of an axis."""

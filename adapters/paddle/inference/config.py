@@ -96,8 +96,6 @@ PREDICTOR_NOT_HERE = {
 """Methods of a predictor that raise an error when they are called, and the reasons."""
 
 
-# `paddle.inference.Config`: the model, and how to run it.
-
 _RECURRENT = frozenset("gru lstm rnn fusion_gru fusion_lstm multi_gru".split())
 """Operators for which `set_bfloat16_op` can enable bfloat16."""
 

@@ -238,9 +238,6 @@ def _load(model: Path, params: Path | None) -> Loaded:
     return [program, program.feeds, [program.variable(name) for name in program.fetches]]
 
 
-# Predictors, which run a session with the handles of Paddle Inference.
-
-
 def _model_of(config: AnalysisConfig) -> Graph:
     if config.buffers is not None:
         return _in_memory(*config.buffers)

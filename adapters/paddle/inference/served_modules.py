@@ -43,9 +43,6 @@ def get_trt_compile_version() -> tuple[int, int, int]:
 get_trt_runtime_version = get_trt_compile_version
 
 
-# The modules of Paddle that onernn provides, and their names.
-
-
 def _set_device(device: str) -> predictors.CPUPlace:
     if device != "cpu":
         raise UnsupportedError(
