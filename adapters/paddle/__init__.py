@@ -1,4 +1,4 @@
-"""Paddle: reads Paddle's models without Paddle, and runs layers inside a live Paddle."""
+"""The adapter of Paddle. It reads saved models without Paddle, and runs layers in Paddle."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # so that type checkers see the signatures
 else:
 
     def __getattr__(name: str) -> Any:
-        """Imports the functions for a live Paddle when they are first used; reading does not need
-        them.
+        """Imports ``explain``, ``optimize`` or ``restore`` at its first use. Reading a model does
+        not need these functions.
         """
         if name in ("explain", "optimize", "restore"):
             from onernn.adapters.paddle import plugin

@@ -1,4 +1,4 @@
-"""The rules of Paddle's loops and branches, and of the arrays of tensors that they fill."""
+"""The rules of Paddle's loops and branches, and of the tensor arrays that they fill."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ from onernn.ir.records import dataclass
 from onernn.ir.types import Size, Type
 from onernn.ops.control import join_types, scan_attributes
 
-# The rules of Paddle's operators on arrays of tensors.
+# The rules of operators on tensor arrays, which are lists of tensors.
 
 
 def _array(X: Any, ranked: bool = False) -> TensorArray:
-    """Returns an array. Raises `UnsupportedError` if Paddle sorts its rows, unless ``ranked``."""
+    """Returns an input's tensor array. Raises `UnsupportedError` if Paddle sorts the rows of its
+    elements by sequence length, unless ``ranked``.
+    """
     array: TensorArray = X.op.builder.array_of(X.op.variable(X.slot))
     if not ranked and any(part.ranked for part in array.parts):
         raise UnsupportedError(
@@ -42,7 +44,7 @@ def _array(X: Any, ranked: bool = False) -> TensorArray:
 
 
 def _index(tensor: Any) -> Size | None:
-    """Returns the value of an index of shape () or (1,), None if it is unknown."""
+    """Returns the number in an index of shape () or (1,), None if it is unknown."""
     value = tensor.type.value
     if isinstance(value, tuple):
         return value[0] if len(value) == 1 else None
@@ -77,7 +79,7 @@ def read_from_array(X, I, X_W=None, *, op):  # noqa: E741
 
 @paddle("slice_array_dense")
 def slice_array(X, *, starts=(0,), op):
-    """Returns the element at an index, which may count from the end."""
+    """Returns the element at an index. A negative index counts from the end."""
     array, place = _array(X), starts[0]
     at: Size | None = Size.of(place)
     if place < 0:
@@ -89,7 +91,7 @@ def slice_array(X, *, starts=(0,), op):
 
 @paddle("lod_array_length")
 def array_length(X, *, op):
-    """Returns the number of elements as a list of one number, like Paddle."""
+    """Returns the number of elements with the shape (1,), like Paddle."""
     array, builder = _array(X), op.builder
     result = array.length
     if result is not None and result.number is not None:
@@ -123,11 +125,11 @@ def join_array(X, *, axis=0, use_stack=False, op):
     return {"Out": out.Reshape(X.new(sizes)), "OutIndex": each.Expand(count).cast("int32")}
 
 
-# The rules of DynamicRNN: sequences become an array of steps, (N, ...) each.
+# The rules of DynamicRNN, which converts sequences to a tensor array of steps (N, ...).
 #
-# Paddle sorts the sequences by their lengths, and each step drops the sequences that have ended. In
-# onernn they keep their order, and all run to the end of the longest sequence. A loop is refused if
-# an operator in it combines sequences. Operators and order: lod_rank_table.cc and others of 2.6.
+# Paddle sorts the sequences by length, and each step drops the sequences that have ended. onernn
+# keeps the order of the sequences, and runs all for as many steps as the longest. A loop is refused
+# if one of its operators combines sequences. Sources: lod_rank_table.cc and others of 2.6.
 
 _TO_STEPS, _SHRINK = "lod_tensor_to_array", "shrink_rnn_memory"
 _BY_RANK = "reorder_lod_tensor_by_rank"
@@ -135,7 +137,7 @@ _BY_RANK = "reorder_lod_tensor_by_rank"
 
 @paddle("lod_rank_table", level=0)
 def rank_table(X):
-    """Returns the sequences, because their lengths serve as the table."""
+    """Returns X, whose lengths serve as the rank table."""
     return X.with_lod(1)
 
 
@@ -162,20 +164,20 @@ def join_steps(X, RankTable):
 
 @paddle(_BY_RANK)
 def reorder_by_rank(X, RankTable):
-    """Keeps the order, because onernn does not sort sequences."""
+    """Returns X, because onernn does not sort sequences."""
     return X.dense if not X.ragged else refuse("input X: expected no LoD")
 
 
 @paddle(_SHRINK)
 def shrink_memory(X, RankTable, I, *, op):  # noqa: E741
-    """Keeps the rows of sequences that have ended, because no result contains these rows."""
+    """Returns X, with the rows of ended sequences. No result contains these rows."""
     return X if op.builder.outer else refuse("expected this operator in the block of a loop")
 
 
-# The rules of loops and branches. Their blocks become graphs. Arrays become outputs that a loop
-# collects.
+# The rules of loops and branches. Their blocks become graphs. Tensor arrays become stacked outputs
+# of a loop.
 
-_ROUNDS = 8  # until the types of carried values settle
+_ROUNDS = 8  # until the types of carried values no longer change
 _SETTLED = "expected one dtype and number of axes; cast or reshape the new values"
 
 
@@ -186,14 +188,14 @@ def if_(Cond, *, true_block, false_block, then=("",), otherwise=("",)):
 
 @paddle("conditional_block", is_scalar_condition=True)
 def conditional_block(Cond, Input=(), *, sub_block):
-    """Runs the block if the condition holds; otherwise variables keep their values."""
+    """Runs the block if ``Cond`` is true. Otherwise its variables keep their values."""
     return _branches(Cond, [sub_block, -1], [[], []])
 
 
 def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str, str]:
-    """Returns the results by slot, then the other variables that both blocks assign.
+    """Returns the results by slot, including the outer variables that the blocks assign.
 
-    ``named``: the names of the results in the blocks.
+    ``numbers``: the blocks, -1 for none. ``named``: the names of the results in each block.
     """
     builder: PaddleBuilder = Cond.op.builder
     results = dict(builder.blocks.results(Cond.op))
@@ -220,8 +222,8 @@ def _branches(Cond: Any, numbers: list[int], named: list[list[str]]) -> dict[str
 
 
 def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Graph, list[str]]:
-    """Returns the graph of a block, an empty graph if ``number`` is negative, and the outer values
-    that it takes.
+    """Returns the graph of a block, and the outer values that it reads. The graph of a negative
+    ``number`` has no operators.
     """
     builder, blocks = outer.inner("branch"), outer.blocks
     used = set(names)
@@ -246,7 +248,6 @@ def _truth(builder: PaddleBuilder, value: str) -> str:
 
 
 def _graph(builder: PaddleBuilder, values: Sequence[str]) -> Graph:
-    """Returns the graph of a block that outputs these values."""
     assert builder.outer is not None
     builder.outer.notes.update(builder.notes)
     ends = [builder.emit("Identity", (value,)) for value in values]
@@ -255,11 +256,11 @@ def _graph(builder: PaddleBuilder, values: Sequence[str]) -> Graph:
 
 @dataclass(frozen=True)
 class _Carried:
-    """A value that a loop carries. ``inside``: its name in the block. ``after``: its next value's
-    name.
+    """A variable that a loop carries from iteration to iteration. ``inside``: its name in the
+    block.
 
-    ``begin``: its value before the first iteration. ``slot`` and ``result``: slot and variable of
-    its result.
+    ``begin``: the value before the loop. ``after``: the block's name for the next value. ``slot``,
+    ``result``: the output slot and the variable that get the last value.
     """
 
     inside: str
@@ -292,8 +293,9 @@ def recurrent(
     reverse=False,
     op,
 ):
-    """Runs the block of a StaticRNN for each step (T, ...). Inputs and outputs have the same names
-    in the block. ``states`` become ``ex_states`` of the next step.
+    """Runs the block of a StaticRNN for each step of the inputs (T, ...). Inputs and outputs have
+    the same names in the block. It reads ``ex_states`` and computes ``states``, the ``ex_states``
+    of the next step.
     """
     outer, blocks = op.builder, op.builder.blocks
     outputs = list(op.outputs.get("outputs", ()))
@@ -331,8 +333,8 @@ def recurrent(
 
 
 class _While:
-    """A loop. It carries the variables that its block assigns to, and collects the elements that
-    its block appends to arrays.
+    """A loop. It carries the variables that its block assigns, and stacks the elements that its
+    block appends to tensor arrays.
     """
 
     def __init__(
@@ -406,10 +408,10 @@ class _While:
         return values
 
     def _find_rows(self, builder: PaddleBuilder) -> dict[str, int]:
-        """Maps values that the block takes to their axis with one row per sequence.
+        """Returns the axis that has one row per sequence, by outer value that the block reads.
 
-        Raises `UnsupportedError` for an initial value whose rows are not in the order of the
-        sequences, because Paddle assigns its rows to the longest sequence, the second longest, ...
+        Raises `UnsupportedError` for an initial state that is neither constant nor reordered by
+        rank. Paddle would assign its rows to the longest sequence, the second longest, ...
         """
         taken = {each.inside: each.begin for each in self.carried} | builder.taken
         rows = dict[str, int]()
@@ -435,14 +437,14 @@ class _While:
         return rows
 
     def _last(self, array: str) -> str:
-        """Returns the last element that an array has before the loop, "" if it has none."""
+        """Returns the last element of a tensor array before the loop, "" if there is none."""
         result = self.outer.array_of(array)
         return result.element(result.length - 1) if result.parts and result.length else ""
 
     def _settle(self) -> PaddleBuilder:
-        """Returns the lowered block. The types of its carried values hold in every iteration.
+        """Returns the lowered block. The types of its carried values are valid in every iteration.
 
-        A carried integer is assumed to grow by 1 in every iteration, until this proves wrong.
+        The first attempt assumes that each carried integer grows by 1 in every iteration.
         """
         known = [self._begin(self.outer.type_of(each.begin)) for each in self.carried]
         for _ in range(_ROUNDS):
@@ -484,9 +486,7 @@ class _While:
         return builder
 
     def _list_kept(self, body: Graph) -> list[int]:
-        """Returns the indices of the carried values that are read by more than the next
-        iteration.
-        """
+        """Returns the indices of the carried values that a result of the loop depends on."""
         blocks, count = self.outer.blocks, len(self.carried)
         kept = {
             at
@@ -506,8 +506,8 @@ class _While:
 def _check_rows(
     builder: PaddleBuilder, rows: Mapping[str, int], steps: Sequence[str], alike: Sequence[str]
 ) -> None:
-    """Raises `UnsupportedError` unless each row of the steps depends on one sequence only, and all
-    else is independent of the sequences.
+    """Raises `UnsupportedError` if the loop combines sequences. Each row of ``steps`` must depend
+    on one sequence, and ``alike`` must depend on none.
     """
     results = [*steps, *alike]
     node = builder.maker(results[0])
@@ -538,7 +538,7 @@ def _in_any_turn(before: Type, after: Type) -> Type:
 
 
 def _append(builder: PaddleBuilder, array: _Carried) -> str:
-    """Returns the only element that a block has appended to an array."""
+    """Returns the one element that a block has appended to a tensor array."""
     _, *parts = builder.array_of(array.after).parts
     if len(parts) != 1 or parts[0].stacked:
         raise UnsupportedError(

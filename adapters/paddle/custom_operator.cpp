@@ -1,5 +1,5 @@
-// The operator `onernn_rnn`, and its gradient: what `rnn` computes, on the kernels. The operator
-// `onernn_part`: a part of a program of Paddle 2.
+// Registers the operator `onernn_rnn`, which computes Paddle's `rnn` and its gradient on the
+// kernels, and the operator `onernn_part`, which runs a part of a program of Paddle 2.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ using Owners = std::vector<std::shared_ptr<const void>>;
 
 Owners owners(const Tensors& tensors) {
   Owners result;
-#if ONERNN_PADDLE > 2  // only its programs have parameters that stay
+#if ONERNN_PADDLE > 2  // only its programs have parameters that never change
   for (const Tensor& each : tensors) result.push_back(dense(each).Holder());
 #endif
   return result;
@@ -61,10 +61,10 @@ Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
   require(x.shape().size() == 3, "X: expected 3 axes, got ", x.shape().size());
   require(layers > 0 && std::size_t(layers) <= weights.size() && units > 0,
           "num_layers or hidden_size of other weights");
-  // Negative: exactly so many, for tests.
+  // A negative number means exactly so many threads, for tests.
   require(threads != 0 && threads >= -64 && threads <= 64, "threads: expected 1 to 64, got ",
           threads);
-  static const int cpus = int(std::thread::hardware_concurrency());  // saved elsewhere, maybe
+  static const int cpus = int(std::thread::hardware_concurrency());  // of this machine
   Layer layer{gru    ? ONERNN_LBR_GRU
               : lstm ? ONERNN_LSTM
                      : ONERNN_RNN,
@@ -89,7 +89,7 @@ Layer layer_of(const Tensor& x, const Tensors& weights, const std::string& mode,
 
 Batch batch_of(const Tensor& x, const paddle::optional<Tensor>& lengths, bool time_major) {
   Batch batch{x.shape()[time_major ? 0 : 1], x.shape()[time_major ? 1 : 0], time_major, {}};
-  constexpr std::int64_t kMost = std::int64_t(1) << 31;  // sizes are products of these
+  constexpr std::int64_t kMost = std::int64_t(1) << 31;  // sizes are products of T, N
   require(batch.T < kMost && batch.N < kMost && batch.T * batch.N < kMost, "X: too many steps");
   if (!lengths) return batch;
   const bool wide = lengths->dtype() == DataType::INT64;
@@ -114,15 +114,15 @@ void check_states(const Tensors& states, const Layer& layer, std::int64_t N) {
 
 Tensor new_tensor(const Shape& shape) { return paddle::empty(shape, DataType::FLOAT32); }
 
-/// The gradient, or zeros: Paddle gives none of an unused result.
+/// Returns the gradient, or zeros for an unused result, which has no gradient.
 Tensor or_zeros(const Tensor& gradient, const Tensor& result) {
   if (!gradient.defined()) return paddle::zeros(result.shape(), DataType::FLOAT32);
   require(gradient.shape() == result.shape(), "a gradient of another shape than its result");
   return gradient;
 }
 
-/// (components, layers * directions, N, units), h and an LSTM's c in one tensor: Paddle's executor
-/// takes no list of outputs beside others.
+/// Returns h and an LSTM's c in one tensor (components, layers * directions, N, units). Paddle's
+/// executor does not support a list of outputs together with other outputs.
 Tensor new_states(const Layer& layer, const Batch& batch) {
   const std::int64_t components = layer.cell == ONERNN_LSTM ? 2 : 1;
   return new_tensor({components, layer.parts(), batch.N, layer.units});
@@ -132,10 +132,11 @@ Number* second(const Layer& layer, Number* states, const Batch& batch) {
   return layer.cell == ONERNN_LSTM ? states + layer.parts() * batch.N * layer.units : nullptr;
 }
 
-/// The tape's last number tells whether it is whole: going backward overwrites it.
+/// Returns the tape's last number, which is 0 if the tape is incomplete or backward has used it.
 float& is_whole(Tensor& tape) { return tape.data<float>()[tape.numel() - 1]; }
 
-/// The inputs, which are one list: a gradient can have one list only.
+/// The inputs x, initial states and weights. They are one list, because a gradient supports only
+/// one list.
 struct Arguments {
   Arguments(const Tensors& inputs, const std::string& mode) {
     const std::size_t states = mode == "LSTM" ? 2 : 1;
@@ -211,7 +212,7 @@ Tensors Backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
   const auto weights = numbers(arguments.weights, "WeightList");
   Tensor tape = given;
   numbers(tape, "Tape");
-  if (tape.numel() != training.tape_size() + 1 || !is_whole(tape)) {  // read before, or never made
+  if (tape.numel() != training.tape_size() + 1 || !is_whole(tape)) {  // already used, or missing
     tape = new_tensor({training.tape_size() + 1});
     float* unread = after.data<float>();
     training.forward(weights, numbers(arguments.x, "X"),
@@ -231,7 +232,7 @@ Tensors Backward(const Tensors& inputs, const paddle::optional<Tensor>& lengths,
   fail_again();
 }
 
-/// Without this operator Paddle would take gradients of gradients for zero, and say nothing.
+/// Without this operator Paddle would silently use zeros as gradients of gradients.
 Tensors TwiceBackward(const Tensors&, const Tensors&) {
   fail("onernn_rnn: no gradients of gradients (create_graph=True)");
 }
@@ -277,9 +278,9 @@ void RunPartBackward(paddle::CustomOpKernelContext*) {
 
 #define ONERNN_VISIBLE extern "C" __attribute__((visibility("default")))
 
-/// Calls of this function run what no model runs.
+/// Sets the Python function that runs calls without a compiled model.
 ONERNN_VISIBLE void onernn_paddle_python(Python function) { python = function; }
-/// An output of a call.
+/// Sets an output of a call.
 ONERNN_VISIBLE void onernn_paddle_result(PythonCall* call, std::int64_t index, const char* type,
                                          const std::int64_t* dims, std::int64_t rank,
                                          const void* numbers) {
@@ -289,7 +290,7 @@ ONERNN_VISIBLE void onernn_paddle_result(PythonCall* call, std::int64_t index, c
     std::memcpy(y.data(), numbers, bytes_of(y));
   });
 }
-/// A compiled model for calls like this one.
+/// Sets a compiled model for calls like this one.
 ONERNN_VISIBLE void onernn_paddle_model(PythonCall* call, const void* bytes, std::int64_t size,
                                         std::int64_t threads, std::int64_t most_bytes,
                                         std::int64_t most_steps) {
@@ -300,7 +301,7 @@ ONERNN_VISIBLE void onernn_paddle_model(PythonCall* call, const void* bytes, std
 }
 ONERNN_VISIBLE void onernn_paddle_failed(PythonCall* call, const char* why) { call->failure = why; }
 
-/// Opens the kernels' library: 0, or 1 where it is not the one that this was compiled for.
+/// Opens the kernels' library. Returns 0, or 1 if this file was compiled for another library.
 ONERNN_VISIBLE int onernn_paddle_open(const char* path) {
   if (is_open) return 0;
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -365,7 +366,7 @@ PD_BUILD_OP(onernn_part)
     .Attrs({"number: int64_t", "data: int64_t", "fixed: bool"})
     .SetKernelFn(RunPart);
 
-/// Without it Paddle would take gradients for zero, and say nothing.
+/// Without this operator Paddle would silently use zeros as gradients.
 PD_BUILD_GRAD_OP(onernn_part)
     .Inputs({paddle::Vec("Inputs"), paddle::Grad(paddle::Vec("Out"))})
     .Outputs({paddle::Grad(paddle::Vec("Inputs"))})

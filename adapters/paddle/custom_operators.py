@@ -1,4 +1,4 @@
-"""Custom operators of Paddle that call the kernels, and programs of PIR that use them."""
+"""Compiles Paddle operators that call onernn's kernels, and inserts them into PIR programs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ from onernn.ir.errors import LibraryError, Refusal, UnsupportedError
 from onernn.kernels import build
 from onernn.reorders.paddle import RNN_CELLS
 
-# The operator ``onernn_rnn``: compiled against Paddle's own headers, once, and kept.
+# The operator ``onernn_rnn`` is compiled once against Paddle's headers.
 #
-# The compiled operator calls only the kernels' library, not Python. The file is in the user's cache
-# folder. The file's name is the hash of all its sources, and the file ends with the hash of its own
-# bytes.
+# It calls only the kernels' library, not Python. Its file is in the user's cache folder. The file's
+# name contains the hash of all sources, and the file ends with the hash of its content.
 
 _SOURCES = (
     "custom_operator.cpp",
@@ -49,27 +48,26 @@ _log = logging.getLogger("onernn")
 
 HOST = "Paddle"
 NAME = "onernn_rnn"
-"""The name of the operator in programs. Paddle's ``rnn`` computes the same."""
+"""The name of onernn's operator in programs. It computes the same as Paddle's ``rnn``."""
 FEW = "Paddle's own kernel runs so few steps at least as fast; backend='kernels' replaces it"
-"""The reason why a layer stays with Paddle if `is_faster_in_paddle`."""
+"""The reason why Paddle runs a layer if `is_faster_in_paddle` is true."""
 
 
 class NoOperators(UnsupportedError):
-    """Raised if this process cannot have compiled operators. The message states the reason."""
+    """Raised if the operators cannot be compiled. The message states the reason."""
 
 
 @cache
 def import_paddle() -> Any:
-    """Returns Paddle; raises `MissingDependencyError` without it."""
+    """Returns the module paddle. Raises `MissingDependencyError` if it is missing."""
     return require("paddle", "paddle")
 
 
 def register_operators() -> ctypes.CDLL:
-    """Registers the operators that `optimize` puts into programs with Paddle. Returns their
-    library.
+    """Registers onernn's operators in Paddle. Returns their library.
 
-    The first call on a machine compiles it, which takes seconds. Raises `NoOperators` if there is
-    no C++17 compiler, `LibraryError` for a damaged installation.
+    The first call on a machine compiles the library, which takes seconds. Raises `NoOperators` if
+    there is no C++17 compiler, `LibraryError` for a damaged installation.
     """
     with _LOCK:
         return _register()
@@ -103,11 +101,11 @@ def _case(mode: str, is_test: bool) -> str:
 def arguments(
     kind: LayerKind, *, time_major: bool, is_test: bool, chosen: Options, fixed: bool = False
 ) -> tuple[Any, ...]:
-    """Returns the operator's attributes, in its order.
+    """Returns the attributes of ``onernn_rnn`` in order.
 
     ``fixed``: whether the weights never change, for example in a predictor.
 
-    Raises `UnsupportedError` for options that the operator does not have.
+    Raises `UnsupportedError` for options that the operator does not support.
     """
     threads = team_of(chosen.threads or usable_threads())
     return *_attributes(kind, time_major, is_test, chosen, fixed), threads
@@ -187,7 +185,7 @@ def _library(paddle: Any) -> Path:
 
 
 def _compile(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
-    """Returns the library, followed by its hash, which the loader does not read."""
+    """Returns the library's bytes, followed by their hash, which the loader ignores."""
     try:
         command = build.compiler()
     except build.NoCompiler as error:
@@ -223,9 +221,8 @@ def _compile(paddle: Path, version: str, sources: dict[str, bytes]) -> bytes:
 
 # Programs of PIR, Paddle 3's own format, are changed in place: ``rnn`` becomes onernn's operator.
 #
-# A value of a PIR program has no name. The code that builds the program holds values, and fetches
-# by them. Only ``rnn`` and its gradient are therefore replaced, and only if the builder cannot hold
-# results of this ``rnn``.
+# A value of a PIR program has no name, so callers fetch by value objects. Only ``rnn`` and its
+# gradient are therefore replaced, and only if no caller can hold results of this ``rnn``.
 
 # Operands and results of `rnn` and `rnn_grad` (paddle/phi/ops/yaml/ops.yaml, backward.yaml).
 _X, _STATE, _WEIGHTS, _LENGTHS = range(4)
@@ -235,17 +232,17 @@ _DX, _DSTATE, _DWEIGHTS = range(3)
 _OF_LOD = frozenset(f"pd_op.{name}" for name in ("gru", "lstm", "fusion_gru", "fusion_lstm"))
 
 _OF_BACKWARD = {"pd_op.rnn_grad", "pd_op.full_like", "builtin.combine"}
-"""Operators that read a result after gradients were appended to the program."""
+"""Operators that read results of ``rnn`` only to compute gradients."""
 
 
 class Replaced(NamedTuple):
-    """The replaced operators of a program, and the new values for old ones."""
+    """The replaced operators of a program. ``values``: pairs of an old and a new value."""
 
     explained: Explained
     values: tuple[tuple[Any, Any], ...]
 
     def value(self, old: Any) -> Any:
-        """Returns the value that has replaced this value."""
+        """Returns the new value for an old one, or the old one if it was not replaced."""
         return next((new for before, new in self.values if before.is_same(old)), old)
 
 
@@ -278,11 +275,11 @@ def replace_recurrent(
     all_known: bool = False,
     fixed: bool = False,
 ) -> Replaced:
-    """Replaces each ``rnn`` that can be replaced, in place, also in inner blocks.
+    """Replaces in place each ``rnn`` that onernn can run, also in inner blocks.
 
-    ``fetched``: values that the caller holds. ``all_known``: whether there are no others, or they
-    are exchanged by `Replaced.value`. ``fixed``: whether parameters never change. Raises the same
-    errors as `log_replaced`.
+    ``fetched``: values that the caller fetches. ``all_known``: whether the caller fetches no
+    others, or replaces them by `Replaced.value`. ``fixed``: whether parameters never change. Raises
+    the same errors as `log_replaced`.
     """
     block = program.global_block()
     known = all_known or fetched or any(op.name() == "pd_op.fetch" for op in block.ops)
@@ -313,8 +310,8 @@ def append_operator(
 ) -> tuple[Any, tuple[Any, ...]]:
     """Adds the operator to the program under construction, or runs it if there is none.
 
-    ``inputs``: x, the initial states, WeightList; ``attributes``: from `arguments`. Results: the
-    output and the final states, one by one.
+    ``inputs``: x, the initial states, WeightList; ``attributes``: from `arguments`. Returns the
+    output and a tuple of the final states.
     """
     paddle = import_paddle()
     run = getattr(paddle._C_ops, "_run_custom_op", None) or paddle.base.core.eager._run_custom_op
@@ -323,9 +320,7 @@ def append_operator(
 
 
 def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]:
-    """Yields the recurrent operators of a block and of its inner blocks, each with whether it is in
-    an inner block.
-    """
+    """Yields each recurrent operator of a block, and whether it is in an inner block."""
     for op in block.ops:
         if op.name() == "pd_op.rnn" or op.name() in _OF_LOD or op.name().endswith(f".{NAME}"):
             yield op, is_inner
@@ -334,8 +329,8 @@ def _recurrent(block: Any, is_inner: bool = False) -> Iterator[tuple[Any, bool]]
 
 
 def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
-    """Returns the attributes of onernn's operator. Raises `UnsupportedError` if onernn's operator
-    cannot replace this operator.
+    """Returns the attributes of onernn's operator. Raises `UnsupportedError` if it cannot replace
+    ``op``.
     """
     if op.name() in _OF_LOD:
         raise UnsupportedError("it reads a LoD, which PIR lacks; set FLAGS_enable_pir_api=0")
@@ -366,8 +361,8 @@ def _arguments(op: Any, chosen: Options, fixed: bool) -> tuple[Any, ...]:
 
 
 def _list_values(vector: Any) -> list[Any]:
-    """Returns the values in an operand. Raises `UnsupportedError` if the program does not list
-    them.
+    """Returns the values of a vector operand. Raises `UnsupportedError` if no builtin.combine makes
+    it.
     """
     maker = vector.get_defining_op()
     if maker is None or maker.name() != "builtin.combine":
@@ -398,7 +393,7 @@ def _gradients(op: Any) -> list[Any]:
 def _check_fetched(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequence[Any]) -> None:
     """Raises `UnsupportedError` if the caller may fetch a result of the removed operators.
 
-    The caller cannot fetch a result that only the operators of its batch-first layer read.
+    The caller cannot hold a result that only transposes of its batch-first layer read.
     """
     layer = op.attrs().get("struct_name")
     for result in (op.result(_OUT), *(each.result(_DX) for each in gradients)):
@@ -435,7 +430,8 @@ def _replace(
     with _build(program):
         pir.set_insertion_point(op)
         out, after = append_operator(inputs, lengths if lengths.initialized() else None, attributes)
-        # Take the list that `unbind` makes. No gradient goes through a list made of its parts.
+        # Use the vector that `unbind` returns. A vector combined from its parts would pass no
+        # gradient.
         states = after[0].get_defining_op().operand_source(0)
         _exchange([(before, out), (op.result(_AFTER), states)])
         for gradient in gradients:
@@ -505,7 +501,7 @@ def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]
     with _build(program):
         pir.set_insertion_point(op)
         inputs = [[turn(x)], others[:count], others[count:]]
-        drawn = ops.full([0], 0.0, paddle.uint8, paddle.CPUPlace())  # dropout, which onernn's lacks
+        drawn = ops.full([0], 0.0, paddle.uint8, paddle.CPUPlace())  # the dropout state
         optional = lengths if lengths.initialized() else None
         more = drawn, 0.0, attrs["is_bidirec"], *sizes, 0, attrs["is_test"]
         y, _, after = ops.rnn(*inputs[0], *inputs[1:], optional, *more)
@@ -531,10 +527,12 @@ def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]
 
 @contextmanager
 def _build(program: Any) -> Iterator[None]:
-    """Adds new operators to a program in any mode of the caller."""
+    """Adds the operators that are created in this context to a program, in static or dynamic
+    mode.
+    """
     paddle = import_paddle()
     is_dynamic = paddle.in_dynamic_mode()
-    if is_dynamic:  # paddle.jit.save has switched modes itself
+    if is_dynamic:  # in paddle.jit.save the mode is static already
         paddle.enable_static()
     try:
         with paddle.static.program_guard(program):

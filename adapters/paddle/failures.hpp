@@ -1,4 +1,5 @@
-// Errors that Paddle hands on with their messages; over other exceptions it ends the process.
+// Throws errors as Paddle's own exception type. Paddle reports their messages to the caller. Any
+// other exception ends the process.
 #ifndef ONERNN_PADDLE_FAILURES_HPP
 #define ONERNN_PADDLE_FAILURES_HPP
 
@@ -34,7 +35,7 @@ void require(bool holds, const Parts&... parts) {
   fail(text.str());
 }
 
-/// What was caught, as Paddle hands it on.
+/// Throws the caught exception again, converted to Paddle's exception type.
 [[noreturn]] inline void fail_again() try { throw; } catch (const Failure&) {
   throw;
 } catch (const std::exception& error) {

@@ -1,6 +1,6 @@
-"""The known faults of Paddle's own recurrent kernels and passes that affect a program.
+"""Finds the known faults of Paddle's recurrent kernels and fuse passes that affect a program.
 
-Measured with 2.6.2 and 3.3.1 under its legacy IR: design/0018,
+The faults were measured with Paddle 2.6.2, and with 3.3.1 under its legacy IR. See design/0018 and
 tests/frameworks/test_paddle_audit.py.
 """
 
@@ -36,7 +36,7 @@ FUNCTIONS = {
         "cell_activation": "tanh",
     },
 }
-"""The only activations that oneDNN's kernels take, which are the defaults."""
+"""The default activations, which are the only ones that oneDNN's kernels support."""
 
 PROJECTIONS = ("mul", "elementwise_add", "fc", "matmul_v2", "lod_reset")
 
@@ -44,8 +44,8 @@ PaddleFault = FrameworkFault[Program]
 
 
 class Fusion(NamedTuple):
-    """A recurrent operator that Paddle's pass joins with its projection. ``bias``: the projection's
-    bias or "".
+    """A recurrent operator that Paddle's pass fuses with the projection of its input. ``bias``: the
+    name of the projection's bias, "" if it has none.
     """
 
     rnn: Operator
@@ -114,7 +114,9 @@ class _Detector:
         yield from self.unwritten_cell(op)
 
     def of_fused_operator(self, op: Operator) -> Iterator[PaddleFault]:
-        """Yields the faults of the kernels if the program itself holds their operator."""
+        """Yields the faults of the fused kernels for a program that was saved with a fused
+        operator.
+        """
         if op.type == "fusion_gru" and op.attributes.get("origin_mode", False):
             text = "the native kernel ignores origin_mode: its update gate works the other way"
             paths, other = ("plain", "fused"), {"attributes": {"origin_mode": False}}
@@ -155,8 +157,8 @@ class _Detector:
             yield _fault(op, "directions_apart", "slower", ("onednn",), text)
 
     def find_shared_biases(self) -> Iterator[PaddleFault]:
-        """Yields the biases of GRUs that other operators also read. `fc_gru_fuse_pass` adds the
-        projection's bias to these biases in place.
+        """Yields a fault for each GRU bias that another operator also reads. `fc_gru_fuse_pass`
+        adds the projection's bias to the GRU's bias in place.
         """
         users: dict[str, list[Fusion]] = {}
         for fusion in self.fusions.values():
@@ -171,8 +173,8 @@ class _Detector:
                 yield _fault(first, "bias_shared", "wrong", paths, text, value=name, change=change)
 
     def fusion(self, op: Operator) -> Fusion | str | None:
-        """Returns the fusion of the pass, or the reason why it does not fuse, or None without a
-        projection.
+        """Returns the fusion that Paddle's pass makes, or the reason why it makes none. Returns
+        None if the operator has no projection.
         """
         made = self.maker(_first(op.inputs, "Input"))
         if made is None or made.type not in PROJECTIONS:
@@ -214,7 +216,7 @@ def _empty(op: Operator, paths: tuple[str, ...], *, stateless: bool) -> PaddleFa
         "the native kernel takes one step for a sequence of length zero: later sequences begin at"
         " wrong steps, and memory after the last one is overwritten (it may crash or hang)"
     )
-    # The passes choose the kernel that runs sequence by sequence.
+    # After a fuse pass, Paddle always uses the kernel that runs sequence by sequence.
     by_sentence = stateless or op.attributes.get("use_seq", True)
     change = partial(misread_sentences, at=op.native, by_sentence=by_sentence, stateless=stateless)
     occurs = partial(has_empty_sentences, value=_input(op))
@@ -241,8 +243,8 @@ def _fault(
 ) -> PaddleFault:
     """Returns a fault of an operator.
 
-    ``change`` changes the program. ``edit`` holds the arguments of `_change` for the operator.
-    ``how`` holds the change of the graph, and the batches that it affects.
+    ``change``: a function that returns the faulty program. ``edit``: arguments of `_change`, in
+    place of ``change``. ``how``: further fields of `FrameworkFault`.
     """
     change = partial(_change, position=op.position, **edit) if edit else change
     value = value or _first(op.outputs, "Hidden") or _first(op.outputs, "Out")
@@ -271,9 +273,6 @@ def _change(
     inputs: Mapping[str, tuple[str, ...]] = {},  # noqa: B006
     attributes: Mapping[str, Any] = {},  # noqa: B006
 ) -> Program:
-    """Returns the program with an operator changed: without some inputs, or with new inputs and
-    attributes.
-    """
 
     def change(op: Operator) -> Operator:
         if op.position != position:
@@ -285,8 +284,8 @@ def _change(
 
 
 def _sum_readers(program: Program, *, bias: str, fusions: tuple[Fusion, ...]) -> Program:
-    """Returns the program in which every reader of the bias reads the sum. The part of a fused
-    GRU's own projection is added before the GRU.
+    """Returns the program in which all readers of the bias read its sum with the projections'
+    biases. A fused GRU's sum excludes the bias that its own projection adds.
     """
     old = program.parameters[bias]
     shares = [program.parameters[fusion.bias].reshape(old.shape) for fusion in fusions]
@@ -302,11 +301,11 @@ def _sum_readers(program: Program, *, bias: str, fusions: tuple[Fusion, ...]) ->
 # Graphs that compute the same wrong results as Paddle's fused kernels.
 
 Chains = list[list[int]]
-"""The steps that follow each other from a state of zeros, in the order of the kernel."""
+"""The sequences that a kernel runs from zero states. Each is a list of row indices of the batch."""
 
 
 def padding(values: Values, *, value: str) -> str:
-    """Returns how much larger a padded batch is than its sequences."""
+    """Returns a text that compares the rows of the padded batch with the steps of its sequences."""
     x = values.get(value)
     if not isinstance(x, Ragged) or not len(x.data):
         return "unknown for this batch"
@@ -315,16 +314,16 @@ def padding(values: Values, *, value: str) -> str:
 
 
 def has_empty_sentences(values: Values, *, value: str) -> bool:
-    """Returns whether a sequence has no steps. If only the last sequence is empty, the outputs are
-    correct, although Paddle overwrites the memory after them.
+    """Returns whether the batch has a sequence without steps. If only the last sequence is empty,
+    the outputs are correct, although Paddle overwrites the memory after them.
     """
     x = values.get(value)
     return isinstance(x, Ragged) and not x.lengths.all()
 
 
 def stale_state(graph: Graph, values: Values, *, at: NativeOp) -> Graph:
-    """Returns the graph in which each sequence begins with its neighbour's states. A single
-    sequence begins with negated states.
+    """Returns the graph in which each sequence has the initial states of the previous sequence. A
+    single sequence has its negated initial states.
     """
     for node in _rnns(graph, at):
         rnn = Recurrent.of(node)
@@ -340,10 +339,10 @@ def stale_state(graph: Graph, values: Values, *, at: NativeOp) -> Graph:
 def misread_sentences(
     graph: Graph, values: Values, *, at: NativeOp, by_sentence: bool, stateless: bool
 ) -> Graph:
-    """Returns the graph whose rnn takes at least one step for each sequence, like kernels without
-    an initial state.
+    """Returns the graph whose layer runs at least one step for each sequence, like Paddle's kernels
+    without an initial state.
 
-    ``stateless``: whether a pass has dropped the state that the graph still has.
+    ``stateless``: whether a pass of Paddle has dropped the initial state that the graph still has.
     """
     for node in _rnns(graph, at):
         rnn = Recurrent.of(node)
@@ -362,8 +361,8 @@ def _rnns(graph: Graph, at: NativeOp) -> Iterator[Node]:
 
 
 def _sentence_chains(x: Ragged, reverse: bool) -> Chains:
-    """Repeats SeqCompute of fusion_gru_op.cc, which takes a sequence's first step before it counts
-    steps.
+    """Returns the sequences that SeqCompute in fusion_gru_op.cc runs. Each has at least one
+    step.
     """
     words, begin, chains = len(x.data), 0, []
     for length in x.lengths[::-1] if reverse else x.lengths:
@@ -374,12 +373,12 @@ def _sentence_chains(x: Ragged, reverse: bool) -> Chains:
 
 
 def _batch_chains(x: Ragged, reverse: bool) -> Chains:
-    """Repeats BatchCompute, which runs one first step for all sequences, and then each step for the
-    sequences that have not ended.
+    """Returns the sequences that BatchCompute in fusion_gru_op.cc runs: a first step for all of
+    them, then each step for those that have not ended.
     """
     order = np.argsort(-x.lengths, kind="stable")
     longest = int(x.lengths.max(initial=0))
-    rows: list[int] = []  # steps by time, longest sequence first
+    rows: list[int] = []  # sorted by time, then longest sequence first
     running = [int(np.count_nonzero(x.lengths > t)) for t in range(longest)]
     for t, count in enumerate(running):
         for n in order[:count]:
@@ -396,8 +395,8 @@ def _batch_chains(x: Ragged, reverse: bool) -> Chains:
 
 
 def _regroup(graph: Graph, node: Node, chains: Chains) -> Graph:
-    """Returns the graph with the rnn over different sequences, which consist of the same steps.
-    Each output stays at its step.
+    """Returns the graph whose layer runs over the sequences ``chains``. Each output keeps the
+    position of its step.
     """
     rnn = Recurrent.of(node)
     rows = np.concatenate([np.asarray(chain, np.int64) for chain in chains or [[]]])

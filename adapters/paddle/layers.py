@@ -1,4 +1,4 @@
-"""The rules of Paddle's layers: recurrent layers, quantized layers, convolutions and norms."""
+"""The rules of Paddle's recurrent layers, quantization operators, convolutions and norms."""
 
 from __future__ import annotations
 
@@ -25,27 +25,30 @@ from onernn.ir.weights import OWN, LayerPrecision, PartScales, RnnWeights, Scale
 from onernn.reorders import paddle as reorders
 from onernn.reorders.gates import GateLayout, input_layer
 
-# Paddle's operators between floats and int8, and the precision in which an int8 or bf16 layer runs.
+# The rules of operators that convert between floats and int8, and the precision of a recurrent
+# layer.
 #
 # Formulas: quantize_mkldnn_op.cc, dequantize_mkldnn_op.cc, requantize_mkldnn_op.cc and
-# fusion_gru_kernel.cc of 2.6; the order of roundings is measured with 2.6.2.
+# fusion_gru_kernel.cc of Paddle 2.6. The order of roundings was measured with 2.6.2.
 
 
 def _round(x: Any, scale: Scale, dtype: str) -> Any:
-    """Returns x * factor + shift in float32, rounded half to even and then saturated."""
+    """Returns x * factor + shift in float32, rounded half to even and saturated to ``dtype``."""
     moved = x.Mul(scale.factor).Add(scale.shift)
     return moved.QuantizeLinear(1.0, np.zeros((), dtype))
 
 
 def _floats(q: Any, scale: Scale) -> Any:
-    """Returns (q - shift) times the float32 that is nearest to 1 / factor."""
+    """Returns the dequantized q: (q - shift) * (1 / factor), where 1 / factor is rounded to
+    float32.
+    """
     factor = float(np.float32(1) / np.float32(scale.factor))
     return q.cast("float32").Sub(scale.shift).Mul(factor)
 
 
 def _is_bfloat16(bfloat16: bool, scale: Scale) -> bool:
-    """Returns whether the values on the other side are bf16. Paddle's passes set no scale for
-    bf16.
+    """Returns whether the operator converts from or to bf16. Raises `UnsupportedError` for bf16
+    with a scale, which Paddle's passes never set.
     """
     if bfloat16 and scale != (1, 0):
         refuse(
@@ -55,7 +58,7 @@ def _is_bfloat16(bfloat16: bool, scale: Scale) -> bool:
     return bfloat16
 
 
-# The attribute ``output_format`` is for images; it does not change values.
+# The attribute ``output_format`` names an image layout and does not change results.
 
 
 @paddle("quantize")
@@ -99,9 +102,9 @@ def requantize(Input, *, Scale_in=ScaleOf("Shift_in"), Scale_out=ScaleOf("Shift_
 
 
 class LayerNumbers(NamedTuple):
-    """The computation of a layer: its input ``x`` in float32, and its ``precision``.
+    """The float32 input ``x`` and the ``precision`` of a recurrent layer.
 
-    ``scale``: the scale of hidden states that are uint8.
+    ``scale``: the quantization scale of uint8 hidden states, None for other hidden states.
     """
 
     x: Any
@@ -109,7 +112,7 @@ class LayerNumbers(NamedTuple):
     scale: Scale | None = None
 
     def round_hidden(self, y: Any) -> Any:
-        """Returns hidden states in the precision that Paddle's operator returns."""
+        """Returns the hidden states in the dtype that Paddle's operator returns."""
         if not self.precision or y.op.attribute("force_fp32_output", False):
             return y
         y.op.narrow("Hidden")
@@ -117,11 +120,10 @@ class LayerNumbers(NamedTuple):
 
 
 def _layer_numbers(X: Any, spec: RnnSpec, factors: Sequence[Array]) -> LayerNumbers:
-    """Chooses the precision by the type of X, not by attributes. Paddle chooses its kernel in this
-    way.
+    """Returns a layer's input and precision. Like Paddle, chooses the precision by the dtype of X.
 
-    ``factors``: Scale_weights of each layer and direction, one number or one per gate and output
-    channel. Paddle passes them to oneDNN unchanged, in the order of oneDNN's gates.
+    ``factors``: the Scale_weights of each layer and direction, one scale or one per gate and output
+    channel. Paddle passes the scales to oneDNN unchanged, in the order of oneDNN's gates.
     """
     x, dtype = X.with_lod(), X.dtype.name
     if dtype == "float32" and not X.narrow:
@@ -150,7 +152,9 @@ def _weight_factors(spec: RnnSpec, scales: Sequence[Array]) -> list[Array]:
 
 
 def _before_rounding(q: Any, scale: Scale) -> Any:
-    """Returns the input of `_round` if it computed q with this scale, otherwise q as floats."""
+    """Returns the floats from which `_round` computed q with this scale, otherwise the dequantized
+    q.
+    """
     builder, value, numbers = q.op.builder, q.name, dict[str, Array]()
     for kind, role in {"QuantizeLinear": "zero", "Add": "shift", "Mul": "factor"}.items():
         node = builder.maker(value)
@@ -165,8 +169,8 @@ def _before_rounding(q: Any, scale: Scale) -> Any:
 
 # The rules of Paddle's recurrent operators.
 #
-# Formulas and slots: lstm_op.cc, fusion_lstm_op.cc, fused_embedding_fc_lstm_op.cc and rnn_kernel.cc
-# of 2.6, and the documentation of paddle.nn.
+# Formulas and slots (names of inputs and outputs): lstm_op.cc, fusion_lstm_op.cc,
+# fused_embedding_fc_lstm_op.cc and rnn_kernel.cc of Paddle 2.6, and the documentation of paddle.nn.
 
 _FUNCTIONS = {name: name for name in ("sigmoid", "tanh", "relu", "identity")}
 _SIGMOID, _TANH = OneOf("sigmoid", _FUNCTIONS), OneOf("tanh", _FUNCTIONS)
@@ -175,7 +179,11 @@ _DIRECTION = OneOf(False, {False: "left2right", True: "right2left"})
 
 
 class CellAttributes(NamedTuple):
-    """Attributes that all operators of one cell have: its functions, a flag, is_reverse."""
+    """The attributes that all operators of one cell type share.
+
+    ``functions``: the activations by attribute name. ``flag`` and ``default``: the name and default
+    of a bool attribute, ``origin_mode`` or ``use_peepholes``.
+    """
 
     functions: Mapping[str, OneOf]
     flag: str
@@ -217,7 +225,9 @@ def _run_over_words(
     outputs: int = 1,
     precision: LayerPrecision = OWN,
 ) -> Any:
-    """Returns the outputs of a layer. All of its initial states (N, O) are given, or none."""
+    """Adds a recurrent layer and returns its outputs. Raises `UnsupportedError` if only one of an
+    LSTM's initial states (N, O) is given.
+    """
     weights.check(spec)
     if states.count(None) not in (0, len(states)):
         refuse("inputs H0, C0: expected both or none")
@@ -228,8 +238,8 @@ def _run_over_words(
 def _gru_cell(
     attributes: Any, weight_h: Any, bias: Any, weight_x: Any = None
 ) -> tuple[RnnSpec, RnnWeights, GateLayout]:
-    """Returns a GRU and the order of its gates. Without ``weight_x``, its input is projected
-    already.
+    """Returns a GRU, its weights and the order of its gates. Without ``weight_x``, the layer's
+    input is already multiplied by the input weights.
     """
     functions, origin_mode, direction = attributes
     flat, projection = weight_h.array, weight_x and weight_x.array
@@ -249,7 +259,7 @@ def gru(Input, Weight, Bias=None, H0=None, *, cell=_GRU):
 
 @paddle("gru_unit")
 def gru_unit(Input, HiddenPrev, Weight, Bias=None, *, cell=_GRU_UNIT):
-    """Runs one step of N sequences, in a batch of sequences with one step each."""
+    """Runs one GRU step of N sequences as a layer over one step."""
     spec, weights, layout = _gru_cell(cell, Weight, Bias)
     x = Input.dense.GateLayout(layout=layout).unsqueeze(0)
     return _run_over_words(x, spec, weights, HiddenPrev)[0].squeeze(0)
@@ -264,7 +274,9 @@ def fusion_gru(X, WeightX, WeightH, Bias=None, H0=None, *, cell=_GRU, Scale_weig
 
 @paddle("multi_gru")
 def multi_gru(X, WeightX=(), WeightH=(), Bias=(), Scale_weights=(), *, layers=1, cell=_GRU):
-    """Runs a stack of bidirectional layers: weights of l0 forward, l0 backward, l1 forward, ..."""
+    """Runs a stack of bidirectional GRUs. Weights are in the order layer 0 forward, layer 0
+    backward, layer 1 forward, ...
+    """
     biases = Bias or [None] * 2 * layers
     counts = [len(WeightX), len(WeightH), len(biases)]
     if layers < 1 or {*counts} != {2 * layers}:
@@ -284,8 +296,8 @@ def multi_gru(X, WeightX=(), WeightH=(), Bias=(), Scale_weights=(), *, layers=1,
 
 @paddle("lstm")
 def lstm(Input, Weight, Bias, H0=None, C0=None, *, cell=_LSTM):
-    """Runs a layer whose input is projected already. Bias holds the gates' bias, and peepholes if
-    there are any.
+    """Runs an LSTM whose input is already multiplied by the input weights. ``Bias`` holds the
+    gates' bias, then the peephole weights if ``use_peepholes`` is true.
     """
     layer = _lstm_cell(cell, Weight.array, Bias.array)
     return _run_lstm(Input.with_lod().GateLayout(layout=reorders.LSTM), *layer, H0, C0)
@@ -293,21 +305,21 @@ def lstm(Input, Weight, Bias, H0=None, C0=None, *, cell=_LSTM):
 
 @paddle("fusion_lstm")
 def fusion_lstm(X, WeightX, WeightH, Bias, H0=None, C0=None, *, cell=_LSTM, Scale_weights=(1.0,)):
-    """Uses Scale_weights like the kernel. Paddle's passes make them for the gates c, i, f, o. The
-    kernel passes them to oneDNN for i, f, c, o (design/0014).
+    """Runs an LSTM. Like Paddle's kernel, uses Scale_weights in oneDNN's gate order i, f, c, o,
+    although Paddle's passes compute them in the order c, i, f, o (design/0014).
     """
     layer = _lstm_cell(cell, WeightH.array, Bias.array, WeightX.array)
     numbers = _layer_numbers(X, layer[0], [np.asarray(Scale_weights, np.float32)])
     results = _run_lstm(numbers.x, *layer, H0, C0, precision=numbers.precision)
     if numbers.precision:
-        return {"Hidden": numbers.round_hidden(results["Hidden"])}  # Paddle writes no Cell
+        return {"Hidden": numbers.round_hidden(results["Hidden"])}  # Paddle does not write Cell
     return results
 
 
 @paddle("fused_embedding_fc_lstm")
 def fused_embedding_fc_lstm(Ids, Embeddings, WeightH, Bias, H0=None, C0=None, *, cell=_LSTM):
-    """Runs a layer on rows of a table, which holds projected embeddings plus the gates' bias. Bias
-    holds the peepholes.
+    """Runs an LSTM on rows of ``Embeddings``, which are already multiplied by the input weights and
+    include the gates' bias. ``Bias`` provides the peephole weights.
     """
     gates = Ids.constant(reorders.LSTM(Embeddings.array))
     rows = gates.Gather(Ids.with_lod().squeeze(-1), axis=0, non_negative=True)
@@ -317,7 +329,7 @@ def fused_embedding_fc_lstm(Ids, Embeddings, WeightH, Bias, H0=None, C0=None, *,
 
 
 def _run_lstm(x: Any, *layer: Any, precision: LayerPrecision = OWN) -> dict[str, Any]:
-    """Returns the hidden and the cell state of each step. Like Paddle, returns no final states."""
+    """Returns the states of all steps by slot. Like Paddle, returns no final states."""
     y, _, _, cells = _run_over_words(x, *layer, outputs=4, precision=precision)
     return {"Hidden": y, "Cell": cells}
 
@@ -362,8 +374,8 @@ def rnn(
     dropout_prob=0.0,
     op,
 ):
-    """Runs layers over a time-major input. Steps after the end of a sequence do not run; their
-    outputs are zeros.
+    """Runs recurrent layers over a time-major input. The outputs after the end of a sequence are
+    zeros.
     """
     if dropout_prob:
         op.note_dropout()
@@ -396,10 +408,11 @@ def rnn(
     return {"Out": y, **dict(list_places("State", finals))}
 
 
-# The rules of convolutions, pools and operators around them. The rules run on (N, C, H, W), so NHWC
-# is transposed.
+# The rules of convolutions, poolings and related operators. They compute on (N, C, H, W), so an
+# NHWC input is transposed.
 #
-# Slots and defaults: the operators' makers in 2.6; formulas measured with 2.6.2 and 3.3.1.
+# Slots and defaults come from the OpMaker classes of Paddle 2.6. Formulas were measured with 2.6.2
+# and 3.3.1.
 
 _LAST = ("NHWC", "NDHWC", "NLC")
 _UNFUSED: dict[str, Any] = {
@@ -416,8 +429,8 @@ def _over_images(x: Any, layout: str, compute: Callable[[Any], Any]) -> Any:
 
 
 def _pads(paddings: Sequence[int], algorithm: str, axes: int) -> dict[str, Any]:
-    """Returns ONNX's pads, all starts, then all ends. Paddle has one pad per axis, one for each
-    end, or an algorithm.
+    """Returns ONNX's padding attributes. ONNX's ``pads`` lists all starts, then all ends. Paddle's
+    ``paddings`` has one number per axis, or a start and an end per axis.
     """
     pads = tuple(paddings) or (0,) * axes
     if algorithm == "SAME":
@@ -452,7 +465,9 @@ def convolution(
     data_format="NCHW",
     op,
 ):
-    """Convolves. Refuses ``output_size``; a larger ``output_padding`` has the same effect."""
+    """Computes a convolution or a transposed convolution. Refuses ``output_size``; use a larger
+    ``output_padding`` instead.
+    """
     axes, kind = Input.rank - 2, "Conv"
     windows = {"strides": strides or (1,) * axes, "group": groups}
     windows |= _pads(paddings, padding_algorithm, axes)
@@ -492,9 +507,7 @@ def pool(
     data_format="NCHW",
     op,
 ):
-    """Pools windows. With ``exclusive``, a mean does not count padding; otherwise it always counts
-    the whole window.
-    """
+    """Computes the maximum or mean of each window. A mean includes padding unless ``exclusive``."""
     axes, kernel = X.rank - 2, tuple(ksize)
     pads = _pads(paddings, padding_algorithm, axes)
     windows = {"strides": strides or (1,) * axes, "ceil_mode": int(ceil_mode), **pads}
@@ -517,7 +530,9 @@ def pool(
 
 
 def _equal_parts(sizes: Sequence[int | None], counts: Sequence[int]) -> tuple[int, ...]:
-    """Returns the window sizes of an adaptive pool, which must be equal and adjacent."""
+    """Returns the window size of an adaptive pooling along each axis. Raises `UnsupportedError`
+    unless windows of equal size fill each axis.
+    """
     if len(counts) != len(sizes) or any(
         size is None or part < 1 or size % part for size, part in zip(sizes, counts, strict=True)
     ):
@@ -529,7 +544,6 @@ def _equal_parts(sizes: Sequence[int | None], counts: Sequence[int]) -> tuple[in
 
 
 def _affine(X: Any, Scale: Any, Bias: Any) -> tuple[Any, Any]:
-    """Returns Scale and Bias. If they are absent, they are ones and zeros."""
     channels = X.shape[1]
     if channels is None and not (Scale and Bias):
         refuse("inputs Scale, Bias: expected both, because the number of channels is not known")
@@ -566,8 +580,8 @@ def batch_norm(
     epsilon=1e-5,
     data_layout=OneOf("NCHW", _LAYOUTS),
 ):
-    """Normalizes by the mean and variance from training. The statistics stay unchanged, because a
-    layer that is called twice reads them again.
+    """Normalizes by the mean and variance from training. Returns both unchanged, because a layer
+    that is called twice reads them again.
     """
     if not (is_test or use_global_stats):
         refuse(
@@ -584,16 +598,14 @@ def batch_norm(
 
 @paddle("norm")
 def norm(X, *, axis, epsilon=1e-10):
-    """Divides by the root of the sum of squares along an axis."""
+    """Returns x / sqrt(sum(x * x) + epsilon), with the sum along an axis."""
     x = X.dense
     return x / ((x * x).ReduceSum([axis], keepdims=1) + epsilon).Sqrt()
 
 
 @paddle("im2sequence", out_stride=(1, 1), Y="")
 def im2sequence(X, *, kernels=(), strides=(1, 1), paddings=(0, 0, 0, 0)):
-    """Turns each image into a sequence whose steps are windows. Returns (N * windows, C *
-    kernel).
-    """
+    """Returns each image as a sequence with one step per window: (N * windows, C * kernel size)."""
     if X.ragged:
         refuse("input X: expected images without a LoD")
     steps, kernel = tuple(strides), tuple(kernels)
@@ -617,7 +629,6 @@ def im2sequence(X, *, kernels=(), strides=(1, 1), paddings=(0, 0, 0, 0)):
 
 
 def _join_sizes(x: Any, kernel: Sequence[int]) -> Any:
-    """Returns the shape (-1, C * kernel) as a list."""
     width = x.Shape(start=1, end=2).Mul([kernel[0] * kernel[1]])
     return width.constant(np.asarray([-1])).join(width)
 
@@ -631,7 +642,7 @@ def prelu(X, Alpha, *, mode="all", data_format="NCHW"):
 
 
 def _pad(X: Any, first: int, pads: Sequence[int], value: float, mode: str = "constant") -> Any:
-    """Pads axes from ``first`` on. ``pads`` has two numbers per axis."""
+    """Pads the axes from ``first`` on. ``pads`` lists the start and the end of each axis."""
     axes = range(first, first + len(pads) // 2)
     mode = {"edge": "replicate"}.get(mode, mode)
     if mode not in PAD_MODES or len(pads) % 2 or len(axes) > X.rank - first:
@@ -657,7 +668,7 @@ def pad2d(X, *, paddings=(0,), pad_value=0.0, mode="constant", data_format="NCHW
 
 @paddle("pad3d", Paddings="")
 def pad3d(X, *, paddings=(0,), value=0.0, mode="constant", data_format="NCHW"):
-    """Pads; ``paddings`` lists the last axis first."""
+    """Pads the image axes. ``paddings`` lists the last axis first."""
     places = reversed(range(0, len(paddings), 2))
     pads = [number for at in places for number in paddings[at : at + 2]]
     return _pad(X, 1 if data_format in _LAST else 2, pads, value, mode)
@@ -684,14 +695,14 @@ def interpolate(
     data_layout="NCHW",
     op,
 ):
-    """Resizes. Like Paddle's kernel, "nearest" rounds down. ``align_mode`` 1 counts from the
-    corner.
+    """Resizes images. Like Paddle's kernel, "nearest" rounds coordinates down. ``align_mode`` 1 is
+    ONNX's "asymmetric", 0 is "half_pixel".
     """
     axes, scale = X.rank - 2, ()
     sizes = [out_d, out_h, out_w][-axes:]
     if op.at.type.endswith("v2"):
         scale = op.attribute("scale", ())
-    else:  # Paddle uses a different factor if sizes are rounded
+    else:  # Paddle uses another factor if it rounds the output size
         op.only(scale=0.0)
     if interp_method == "nearest":
         attributes = NEAREST
@@ -715,7 +726,7 @@ def interpolate(
 
 @paddle("unstack unbind")
 def unstack(X, *, axis=0, num=0, op):
-    """Returns each part along an axis, without that axis."""
+    """Returns the slices of X along an axis, without that axis."""
     count = len(op.outputs.get("Y") or op.outputs.get("Out", ()))
     parts = X.dense.Split(axis=axis, outputs=count)
     return tuple(part.squeeze(axis % X.rank) for part in parts)

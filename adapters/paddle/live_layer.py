@@ -1,4 +1,4 @@
-"""A recurrent layer of Paddle that onernn runs: its tensors, its calls, its cells."""
+"""Runs recurrent layers of paddle.nn on onernn's kernels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.ragged import Ragged, data_of
 
-# The memory of Paddle's tensors as arrays. Unlike Paddle's own conversion, this makes no copy.
+# Arrays that share the memory of Paddle's tensors. Paddle's own conversion copies the memory.
 
 _OLD_NAMES = pairs(
     """
@@ -50,10 +50,11 @@ _OLD_NAMES = pairs(
 
 
 def view(tensor: Any, name: str) -> Array:
-    """Returns the values of a tensor in a scope, valid while the tensor keeps its memory. bfloat16
-    is copied.
+    """Returns an array that shares the memory of a tensor in a scope, as long as the tensor keeps
+    its memory. A bfloat16 tensor is copied to float32.
 
-    Raises `UnsupportedError` naming a tensor without values, on another device, or of another type.
+    Raises `UnsupportedError` if the tensor has no elements yet, is not on the CPU, or has an
+    unsupported dtype.
     """
     if tensor is None:  # Paddle returns None for a variable without memory
         raise UnsupportedError(f"{name}: expected a tensor with values; load the parameters first")
@@ -61,7 +62,7 @@ def view(tensor: Any, name: str) -> Array:
 
 
 def view_eager(tensor: Any, name: str) -> Array:
-    """Returns the values of a tensor of dygraph, like `view`. Copies the tensor if it is not
+    """Returns the array of a dygraph tensor like `view`. Copies the tensor if it is not
     contiguous.
     """
     whole = tensor if tensor.is_contiguous() else tensor.contiguous()
@@ -87,16 +88,14 @@ def _view(
 
 
 def batch(tensor: Any, name: str) -> Ragged | Array:
-    """Returns a tensor's values like `view`. The result is `Ragged` if the tensor carries a LoD,
-    otherwise an array.
-    """
+    """Returns the array of a tensor like `view`, or a `Ragged` if the tensor has a LoD."""
     data = view(tensor, name)
     lod = tensor.lod()
     return Ragged.from_lod(data, lod) if lod else data
 
 
 def tensor_of(value: Ragged | Array) -> Any:
-    """Returns a tensor of Paddle with the same values and LoD."""
+    """Returns a Paddle tensor with a copy of the array, and its LoD."""
     paddle = import_paddle()
     core = paddle.base.core
     result = (getattr(core, "LoDTensor", None) or core.DenseTensor)()
@@ -106,17 +105,17 @@ def tensor_of(value: Ragged | Array) -> Any:
     return result
 
 
-# Calls of a recurrent layer of paddle.nn that onernn runs: live, traced, trained by autograd.
+# Runs calls of recurrent layers of paddle.nn: in dynamic mode, in traced programs and in training.
 
 _log = logging.getLogger("onernn")
 
 Results = tuple[Any, tuple[Any, ...]]
-"""The output, and the final states one by one."""
+"""The output, and a tuple of the final states."""
 
 
 class LayerCall(NamedTuple):
-    """A layer's call, with its arguments. ``is_drawn``: whether dropout is active. ``must``:
-    whether Paddle itself would crash.
+    """The arguments of a call of a layer. ``is_drawn``: whether dropout is active. ``must``:
+    whether onernn must run the layer, because Paddle would crash.
     """
 
     kind: LayerKind
@@ -134,7 +133,7 @@ class LayerCall(NamedTuple):
         return [self.inputs, *self.states, *self.weights]
 
     def records(self) -> bool:
-        """Returns whether Paddle's autograd needs gradients of this call."""
+        """Returns whether Paddle's autograd records this call for gradients."""
         paddle = import_paddle()
         return paddle.is_grad_enabled() and not all(each.stop_gradient for each in self.tensors)
 
@@ -142,7 +141,8 @@ class LayerCall(NamedTuple):
 def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
     """Returns the layer's results. Returns None, and logs the reason, if Paddle must run the layer.
 
-    The compiled operator runs the layer, so that Paddle knows the gradients. Raises `ShapeError`.
+    The compiled operator runs the layer, so that Paddle can compute gradients. Raises `ShapeError`
+    for inputs of wrong shapes.
     """
     paddle = import_paddle()
     if not plugins_enabled() and not call.must:
@@ -159,7 +159,7 @@ def run_layer(layer: Any, call: LayerCall, chosen: Options) -> Results | None:
 
 
 def _run_operator(layer: Any, call: LayerCall, chosen: Options, in_program: bool) -> Results:
-    """Runs the operator, or adds it to the program under construction."""
+    """Runs the compiled operator, or adds it to the program under construction."""
     paddle, kind = import_paddle(), call.kind
     if call.is_drawn:
         raise UnsupportedError(
@@ -214,17 +214,16 @@ def _check_shapes(call: LayerCall) -> None:
 
 
 def hide_from_tracer(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that `paddle.jit.to_static` does not trace when it traces the caller's
-    bytecode.
+    """Returns the function so that `paddle.jit.to_static` does not trace it.
 
-    Otherwise Paddle would also trace NumPy and ctypes, and fail. Paddle's graph ends before the
-    call, and a new graph begins after it.
+    Otherwise Paddle would also trace NumPy and ctypes, and fail. Paddle's graph ends before a call,
+    and a new graph begins after it.
     """
     tracer = require("paddle.jit.sot.psdb", "paddle")
     evaluate_by = import_paddle().base.core.set_eval_frame
 
     def call(*arguments: Any) -> Any:
-        tracer.fallback()  # ends the tracer's graph, which knows this name
+        tracer.fallback()  # ends the tracer's graph
         callback = evaluate_by(None)
         try:
             return function(*arguments)
@@ -235,7 +234,7 @@ def hide_from_tracer(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# ``paddle.nn.RNN`` and ``BiRNN`` of Paddle's own cells, which Paddle runs step by step.
+# Runs ``paddle.nn.RNN`` and ``BiRNN`` of Paddle's own cells, which Paddle runs step by step.
 
 _WEIGHTS = ("weight_ih", "weight_hh"), ("bias_ih", "bias_hh")
 _MORE = (
@@ -245,7 +244,7 @@ _MORE = (
 
 
 def cells_obstacle(layer: Any, kind: Any) -> str:
-    """Returns why an RNN or BiRNN of this class cannot be replaced, "" if it can."""
+    """Returns the reason why onernn cannot replace an RNN or BiRNN of this class, "" if it can."""
     nn = import_paddle().nn
     cells = _cells(layer)
     base = nn.BiRNN if len(cells) > 1 else nn.RNN
@@ -265,13 +264,13 @@ def cells_obstacle(layer: Any, kind: Any) -> str:
 
 @cache
 def cells_class(kind: Any, chosen: Options) -> type:
-    """Returns the layer's class that runs all steps in one call. Parameters, arguments and results
-    stay.
+    """Returns a subclass of the layer's class that runs all steps in one call. Parameters,
+    arguments and results are unchanged.
     """
 
     @hide_from_tracer
     def run(self: Any, inputs: Any, states: Any, lengths: Any, more: dict[str, Any]) -> Any:
-        obstacle = cells_obstacle(self, kind)  # hooks may be new
+        obstacle = cells_obstacle(self, kind)  # hooks may have been added
         if more or lengths is not None:
             obstacle = _MORE
         if obstacle:
@@ -294,8 +293,8 @@ def cells_class(kind: Any, chosen: Options) -> type:
 
 
 def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, Any] | None:
-    """Returns the outputs and the final states in Paddle's form, None if the layer stays with
-    Paddle.
+    """Returns the outputs and the final states like Paddle's layer, None if Paddle must run the
+    layer.
     """
     paddle = import_paddle()
     cells, time_axis = _cells(layer), 0 if layer.time_major else 1
@@ -332,16 +331,16 @@ def _to_list(states: Any) -> Sequence[Any]:
 
 
 def _mode(cell: Any) -> str:
-    """Returns the mode of the operator ``rnn`` that computes what this cell does."""
+    """Returns the ``mode`` with which Paddle's operator ``rnn`` computes this cell."""
     name = type(cell).__name__.removesuffix("Cell")
     return f"RNN_{cell.activation.upper()}" if name == "SimpleRNN" else name
 
 
-# Layers of paddle.nn on onernn's kernels. Replaces layers in place. Paddle's autograd trains them.
+# Replaces layers of paddle.nn in place. Paddle's autograd can train the replaced layers.
 
 
 def optimize_layer(target: Any, chosen: Options) -> Any:
-    """Returns the layer with all recurrent layers in it replaced; see `plugin.optimize`."""
+    """Replaces the recurrent layers in a layer, and returns the layer; see `plugin.optimize`."""
     rnn, result = import_paddle().nn.layer.rnn, _recurrent(target)
     reasons = {id(each): _obstacle(each) for each in result}
     left = [Refusal(reasons[id(e)], e.full_name()) for e in result if reasons[id(e)]]
@@ -365,14 +364,14 @@ def optimize_layer(target: Any, chosen: Options) -> Any:
 
 
 def _forget_traces(target: Any) -> None:
-    """Makes `paddle.jit.to_static` trace its full graphs again at the next call."""
+    """Removes the programs that `paddle.jit.to_static` has traced, so that it traces again."""
     for each in target.sublayers(include_self=True):
         if cache := getattr(each.forward, "_program_cache", None):
             cache.clear()
 
 
 def _recurrent(target: Any) -> list[Any]:
-    """Returns the recurrent layers in a layer, without their parts."""
+    """Returns the recurrent layers in a layer, without the RNN layers of which they consist."""
     rnn = import_paddle().nn.layer.rnn
     all_layers = target.sublayers(include_self=True)
     bases = [each for each in all_layers if isinstance(each, rnn.RNNBase)]
@@ -382,7 +381,7 @@ def _recurrent(target: Any) -> list[Any]:
 
 
 def explain_layer(target: Any) -> Explained:
-    """Returns what runs each recurrent layer of a layer."""
+    """Returns the recurrent layers that onernn runs, and the reasons why Paddle runs others."""
     replaced, refusals = list[str](), list[Refusal]()
     for each in _recurrent(target):
         name, kind = each.full_name(), type(each)
@@ -395,7 +394,7 @@ def explain_layer(target: Any) -> Explained:
 
 
 def restore_layer(target: Any) -> Any:
-    """Returns the layer with all recurrent layers in it restored to Paddle's."""
+    """Restores Paddle's recurrent layers in a layer, and returns the layer."""
     for each in target.sublayers(include_self=True):
         if (kind := original(type(each))) is not type(each):
             each.__class__ = kind
@@ -404,7 +403,7 @@ def restore_layer(target: Any) -> Any:
 
 
 def _obstacle(layer: Any) -> str:
-    """Returns why a layer cannot be replaced, "" if it can."""
+    """Returns the reason why onernn cannot replace a layer, "" if it can."""
     if not hasattr(layer, "could_use_cudnn"):
         return cells_obstacle(layer, original(type(layer)))
     if getattr(layer, "proj_size", 0):
@@ -415,8 +414,8 @@ def _obstacle(layer: Any) -> str:
 
 
 def _weights(layer: Any, is_short: bool) -> list[Any]:
-    """Returns the WeightList of a layer. If a bias is left out, Paddle's own list is too short,
-    which crashes its kernel.
+    """Returns the WeightList of a layer. For a layer without some bias, Paddle's own list is too
+    short, which crashes Paddle's kernel.
     """
     if not is_short:
         return list(layer._all_weights)
@@ -431,10 +430,10 @@ def _is_short(layer: Any) -> bool:
 
 @cache
 def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
-    """Returns a recurrent layer's class on onernn's kernels. Parameters, arguments and results
-    stay.
+    """Returns a subclass of a recurrent layer's class that uses onernn's kernels. Parameters,
+    arguments and results are unchanged.
 
-    ``is_short``: whether it has fewer weights than Paddle's kernel reads.
+    ``is_short``: whether the layer has fewer weights than Paddle's kernel reads.
     """
     paddle = import_paddle()
     live, full = paddle.Tensor, paddle._C_ops.full
@@ -443,9 +442,9 @@ def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
     may_leave, native = chosen.may_leave and not is_short, kind._cudnn_impl
 
     def is_left(layer: Any, inputs: Any) -> bool:
-        """Returns whether Paddle is faster for this call. False for calls in which Paddle crashes.
+        """Returns whether Paddle is faster for this call. Returns False if Paddle would crash.
 
-        This check is most of the overhead of a call that stays with Paddle.
+        This check is most of the time that onernn adds to a call that Paddle runs.
         """
         shape, trains = inputs.shape, layer.training
         if len(shape) != 3:
@@ -487,7 +486,7 @@ def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
         shape = inputs.shape if isinstance(inputs, live) and self.could_use_cudnn else ()
         if len(shape) != 3 or initial_states is not None or sequence_length is not None:
             return kind.forward(self, inputs, initial_states, sequence_length)
-        # kind.forward calls paddle.full, which takes three times as long as the function inside it.
+        # kind.forward calls paddle.full, which takes three times as long as _C_ops.full.
         sequences = shape[1 if self.time_major else 0]
         sizes = [self.num_layers * self.num_directions, sequences, self.hidden_size]
         zeros = sizes, 0.0, inputs.dtype, place()

@@ -1,4 +1,4 @@
-"""A Paddle program as a graph of canonical operators."""
+"""Converts a Paddle program to a graph of canonical operators, which are onernn's own."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import Graph, Value
 
 __all__ = ["RULES", "control", "layers", "load_paddle", "lower", "rules", "shaping"]
-"""Includes the modules whose rules fill the table."""
+"""The public API, and the modules that add their rules to ``RULES`` when they are imported."""
 
 
 def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
-    """Returns a caller's rules with the signature of Paddle's operators."""
+    """Returns a caller's rules for Paddle's operators, by operator name."""
     return read_callers(rules, Signature, PaddleTensor)
 
 
@@ -40,8 +40,8 @@ def load_paddle(
     *,
     rules: Mapping[str, Any] | None = None,
 ) -> Graph:
-    """Returns the graph of a saved model. Operators that cannot be lowered are nodes with the
-    reason.
+    """Returns the graph of a saved model. An operator that cannot be converted becomes a node that
+    states the reason.
 
     Raises `ModelFormatError` for files that are not a model.
     """
@@ -49,9 +49,7 @@ def load_paddle(
 
 
 def lower(program: Program, callers: Mapping[str, CallerRule] = MappingProxyType({})) -> Graph:
-    """Returns the graph of a program. Raises `ModelFormatError` if the program contradicts
-    itself.
-    """
+    """Returns the graph of a program. Raises `ModelFormatError` if the program is inconsistent."""
     budget = FoldingBudget(program.parameters.values())
     blocks = Blocks({0: Block(program.operators, program.variables), **program.inner})
     builder = PaddleBuilder(str(program.file), budget, blocks, program.version)
@@ -75,7 +73,7 @@ def lower(program: Program, callers: Mapping[str, CallerRule] = MappingProxyType
 def _fetch(builder: PaddleBuilder, program: Program, op: Operator) -> Value:
     variable = _only(program, op.inputs, "X")
     value = builder.value(variable)
-    if value != variable and builder.is_made(variable):  # assigned twice: takes the last value
+    if value != variable and builder.is_made(variable):  # assigned twice: the last value is fetched
         builder.swap(value, variable)
         value = variable
     return replace(_declare(program, variable), name=value, lod_depth=builder.type_of(value).depth)

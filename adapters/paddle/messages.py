@@ -1,4 +1,4 @@
-"""Paddle's program as protobuf messages."""
+"""The protobuf messages of Paddle's program format."""
 
 from __future__ import annotations
 
@@ -45,16 +45,17 @@ ReaderDesc:    repeated LoDTensorDesc lod_tensor = 1
 Tuple:         repeated int32 element_type = 1
 """
 
-# AttrType -> the field of OpAttr that holds the value.
+# Entry n names the field of OpAttr that holds the value of an attribute of AttrType n.
 ATTRIBUTE_FIELDS = """
     i f s ints floats strings b bools block_idx l blocks_idx longs float64s var_name vars_name
     float64 scalar scalars
 """.split()
 SCALAR_FIELDS = {1: "b", 2: "i", 3: "r", 4: "c"}
 
-# VarType.Type: kinds of variables ...
+# Codes of VarType.Type for kinds of variables.
 LOD_TENSOR, FEED, FETCH, SCOPES, TABLE, ARRAY, READER, RAW = 7, 9, 10, 11, 12, 13, 15, 17
-# ... and of elements. NumPy has no bfloat16: a parameter of that type is read as float32.
+# Codes of VarType.Type for dtypes. NumPy has no bfloat16, so bfloat16 parameters are read as
+# float32.
 DTYPES = {
     **dict(enumerate("bool int16 int32 int64 float16 float32 float64".split())),
     **dict(enumerate("uint8 int8 bfloat16 complex64 complex128".split(), 20)),

@@ -1,6 +1,4 @@
-"""Paddle's names of operators that are one canonical operator, of PIR's operators, and of
-passes.
-"""
+"""Tables of equivalent operators of Paddle 2, PIR and onernn, and Paddle's names of fuse passes."""
 
 from __future__ import annotations
 
@@ -11,16 +9,16 @@ from typing import Any, NamedTuple
 from onernn.fuse_passes import Applied
 from onernn.ir.records import dataclass
 
-# The table of Paddle's operators that are one canonical operator each.
+# The table of Paddle's operators that are equivalent to one canonical operator each.
 #
-# A row of the table is used three times: for reading (`lower`), for Paddle 3's own format
-# (`read.pir_operators`) and for writing (`write`). An operator with a row needs no code. If one of
-# the three uses needs more than a name, it has its own rule. Slots and defaults: the operators'
-# makers in 2.6, which are the same in 3.x. Which operators pass on a LoD was measured with 2.6.2.
+# A row has three uses: reading (`lower`), reading Paddle 3's format (`read.parse_pir`) and writing
+# (`write`). A use that a row does not describe completely has its own rule. Slots and defaults come
+# from the OpMaker classes of Paddle 2.6, and are the same in 3.x. Which operators keep a LoD was
+# measured with 2.6.2.
 
 
 class Named(NamedTuple):
-    """A canonical attribute's name and default in Paddle.
+    """The name and the default that a canonical attribute has in Paddle.
 
     ``values``: the canonical values for Paddle's False and True, if Paddle's attribute is a bool.
     """
@@ -39,12 +37,14 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: Paddle's operator ``type`` is the canonical operator ``op``.
+    """A row of the table: Paddle's operator ``type`` is equivalent to the canonical operator
+    ``op``.
 
-    ``inputs``: the slots in the canonical order. ``attributes``: by canonical names. ``only``: the
-    values that are accepted for attributes that the canonical operator lacks. ``written``: the
-    values that are written for them. ``pir``: its name in PIR if it differs, "-" if PIR lacks it.
-    ``renamed``: PIR's names of attributes that differ, with their names in Paddle 2.
+    ``inputs``: Paddle's slots in the order of the canonical inputs. ``attributes``: Paddle's
+    attributes by canonical names. ``only``: the accepted values of attributes that the canonical
+    operator lacks. ``written``: the values that are written for such attributes. ``pir``: the
+    operator's name in PIR if it differs, "-" if PIR lacks the operator. ``renamed``: maps attribute
+    names of PIR to different names of Paddle 2.
     """
 
     type: str
@@ -159,33 +159,36 @@ REDUCTIONS = (
     Row("reduce_all", "ReduceMin", pir="all"),
     Row("mean", "ReduceMean", pir="-"),
 )
-"""Reductions. They share ``dim``, ``keep_dim`` and ``reduce_all``, which become axes and
-``keepdims``.
+"""Reductions. Their attributes ``dim``, ``keep_dim`` and ``reduce_all`` become the canonical axes
+and ``keepdims``.
 """
 
 TYPES = {row.op: row.type for row in reversed((*ROWS, *REDUCTIONS))}
-"""The row of Paddle's operator by canonical operator. If several rows fit, the first is used."""
+"""Paddle's operator type by canonical operator. If several rows have this operator, the first is
+used.
+"""
 
 
 # The table of PIR's operators, each with the equivalent operator of Paddle 2 and the names of its
 # operands.
 #
-# The table lists operators that have no row in the table above.
+# `OPERATORS` also includes the rows of the table above.
 #
-# From paddle/phi/ops/yaml/ops.yaml (order of operands and results) and op_compat.yaml (names).
+# Sources: paddle/phi/ops/yaml/ops.yaml (order of operands and results), op_compat.yaml (names).
 
 Names = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """A PIR operator's equivalent in Paddle 2.
+    """The operator ``type`` of Paddle 2 that is equivalent to a PIR operator.
 
-    ``inputs``: the slot of each operand. ``=name|Slot`` is an attribute if the operand is a
-    constant. ``-`` is an operand without effect in inference.
+    ``inputs``: the slot of each operand. ``=name|Slot``: the attribute ``name`` if the operand is a
+    constant, otherwise ``Slot``. ``-``: an operand without effect in inference.
 
-    ``renamed``: attributes with different names. ``fixed``: attributes that PIR lacks. ``dropped``:
-    attributes that Paddle 2 lacks. ``lists``: whether a constant of one number is a list.
+    ``renamed``: maps attribute names of PIR to different names of Paddle 2. ``fixed``: attributes
+    that PIR lacks. ``dropped``: attributes that Paddle 2 lacks. ``lists``: whether a constant
+    operand of one number becomes a list.
     """
 
     type: str
@@ -206,9 +209,7 @@ def _of_row(row: Row) -> Meaning:
 
 
 def _of_reduction(row: Row) -> Meaning:
-    """Returns the meaning of a reduction in PIR. The axes of a reduction are an operand, usually a
-    constant.
-    """
+    """Returns the equivalent of a PIR reduction, whose axes are an operand, usually a constant."""
     dtypes = _OUT_DTYPE if row.type == "reduce_sum" else {}
     return _of(row.type, "X =dim", lists=True, renamed={**_KEEPS, **dtypes})
 
@@ -238,7 +239,7 @@ _SAME = {
     "split": "X =sections|SectionsTensor =axis|AxisTensor",
     "shape": "Input",
 }
-"""Operators with the same name in both formats, and their slots."""
+"""The input slots of operators that have the same name in PIR and in Paddle 2."""
 
 OPERATORS: dict[str, Meaning] = {
     **{row.pir or row.type: _of_row(row) for row in ROWS if row.pir != "-"},
@@ -362,8 +363,8 @@ OPERATORS: dict[str, Meaning] = {
 
 
 def pass_name(applied: Applied) -> str:
-    """Returns Paddle's name for a fusion pass that changed Paddle's operators, "" if Paddle has
-    none.
+    """Returns Paddle's name for a fuse pass that changed Paddle's operators, "" if Paddle has no
+    such pass.
     """
     types = {op.type for op in applied.origin}
     fc = "fc" if types & {"elementwise_add", "fc"} else "mul"

@@ -1,4 +1,4 @@
-// Layers that run: their weights are read where Paddle keeps them, or packed.
+// Runs layers with their weights in Paddle's memory, or with packed weights.
 #ifndef ONERNN_PADDLE_PACKED_LAYER_HPP
 #define ONERNN_PADDLE_PACKED_LAYER_HPP
 
@@ -13,8 +13,8 @@
 
 namespace onernn_paddle {
 
-/// Guards all that calls share, for a few instructions. A fork waits for it, so that no child
-/// begins with it locked.
+/// Returns the mutex of all state that calls share. It is locked for a few instructions only. A
+/// fork waits for it, so that it is unlocked in the child process.
 inline std::mutex& guard() {
   static std::mutex* const shared = [] {
     static std::mutex mutex;
@@ -24,13 +24,15 @@ inline std::mutex& guard() {
   return *shared;
 }
 
-/// The numbers of a layer as kernels/products.hpp reads them: backend/compiled/packing.py has the
-/// same in NumPy. Matrices stand in panels of sixteen units, each from a multiple of 64 bytes on.
+/// The packed weights of a layer, as kernels/products.hpp reads them. backend/compiled/packing.py
+/// packs the same in NumPy. Each matrix consists of panels of sixteen units, and begins at a
+/// multiple of 64 bytes.
 class Numbers {
  public:
   explicit Numbers(std::int32_t stored) : stored_(stored) {}
 
-  /// The byte where a matrix (K, G, O) begins; `narrow`: in the stored numbers.
+  /// Appends a matrix (K, G, O), and returns its first byte's index. `narrow`: whether its dtype is
+  /// `stored_`, otherwise float32.
   std::int64_t add(const float* matrix, std::int64_t K, std::int64_t G, std::int64_t O,
                    bool narrow) {
     const std::int64_t panels = (O + kLanes - 1) / kLanes;
@@ -51,7 +53,7 @@ class Numbers {
             const std::int64_t column = ((p % beside) * G + g) * kLanes + lane;
             const float number = matrix[(k * G + g) * O + o];
             const std::int64_t panel = p / beside * rows;
-            if (half)  // two rows side by side
+            if (half)  // two rows interleaved
               put(begin, ((panel + k / 2 * 2) * across) + column * 2 + k % 2, narrowed(number));
             else
               put(begin, (panel + k) * across + column, number);
@@ -59,7 +61,7 @@ class Numbers {
     return begin;
   }
 
-  /// A copy from a multiple of 64 on.
+  /// Returns a copy whose address is a multiple of 64.
   std::shared_ptr<char> aligned() const {
     void* memory = nullptr;
     if (posix_memalign(&memory, 64, (std::max)(bytes_.size(), std::size_t(64))))
@@ -75,7 +77,7 @@ class Numbers {
   void put(std::int64_t begin, std::int64_t at, Number number) {
     std::memcpy(bytes_.data() + begin + at * std::int64_t(sizeof number), &number, sizeof number);
   }
-  /// To nearest even.
+  /// Rounds to bf16 or f16, half to even.
   std::uint16_t narrowed(float number) const {
     if (stored_ == ONERNN_BF16) return std::uint16_t(onernn::brain_bits(number));
     if (!(std::abs(number) < 65520))
@@ -87,14 +89,14 @@ class Numbers {
   std::vector<char> bytes_;
 };
 
-/// The tensors of a layer. `owners`: of their memory, where nobody writes to it as long as it is
-/// there; else empty.
+/// The weights of a layer. `owners`: the owners of memory that does not change while they exist,
+/// otherwise empty.
 struct LayerTensors {
   std::vector<const float*> numbers;
   std::vector<std::shared_ptr<const void>> owners;
 };
 
-/// A layer without its weights, and stacks that nobody uses now.
+/// A layer without its weights, and the onernn_stacks that no call uses now.
 class Runner {
  public:
   Runner(const Library& library, const Layer& layer) : library_(library), layer_(layer) {}
@@ -110,7 +112,7 @@ class Runner {
            a.inputs == b.inputs && a.units == b.units && a.gates == b.gates;
   }
 
-  /// `weights`: of this call; null: those of `parts_`.
+  /// `weights`: the weights of this call, null for those of `parts_`.
   void run(const Batch& batch, const float* x, const States& states, float* y,
            const onernn_unpacked* weights = nullptr) {
     onernn_stack* stack = take();
@@ -131,7 +133,7 @@ class Runner {
  protected:
   const Library& library_;
   const Layer layer_;
-  std::vector<onernn_part> parts_;  // empty: each run brings the weights
+  std::vector<onernn_part> parts_;  // empty if each run passes its weights
   std::shared_ptr<char> numbers_;
 
  private:
@@ -154,7 +156,6 @@ class Runner {
   std::vector<onernn_stack*> idle_;
 };
 
-/// A layer with its weights packed.
 class Packed : public Runner {
  public:
   Packed(const Library& library, const Layer& layer, const LayerTensors& tensors)
@@ -181,8 +182,8 @@ class Packed : public Runner {
     return tensors.numbers == weights_ && tensors.owners.empty() == owners_.empty() &&
            Runner::is_of(layer);
   }
-  /// Whether the weights are those that were packed: trainers change their numbers in place, and
-  /// at an address of freed ones there may be others.
+  /// Returns whether the weights are still those that were packed. Trainers change weights in
+  /// place, and new weights may have the address of freed ones.
   bool holds(const LayerTensors& tensors) const {
     for (std::size_t k = 0; k < owners_.size(); ++k)
       if (owners_[k].lock() != tensors.owners[k]) return false;
@@ -198,13 +199,13 @@ class Packed : public Runner {
   std::vector<std::vector<float>> copies_;
 };
 
-constexpr std::size_t kMostKept = 64;  // the most recent ones are kept, and so are those in use
+constexpr std::size_t kMostKept = 64;  // layers in a cache; layers in use are never freed
 
-/// What runs layers of this kind.
+/// Returns the cached runner for layers with this description.
 inline std::shared_ptr<Runner> runner(const Library& library, const Layer& layer) {
   static auto& recent =
-      *new std::list<std::shared_ptr<Runner>>;  // never freed: exits need no order
-  std::shared_ptr<Runner> dropped;              // freed when the lock is open again
+      *new std::list<std::shared_ptr<Runner>>;  // never freed, not even at process exit
+  std::shared_ptr<Runner> dropped;              // freed after the mutex is unlocked
   std::lock_guard<std::mutex> locked(guard());
   for (auto each = recent.begin(); each != recent.end(); ++each)
     if ((*each)->is_of(layer)) {
@@ -219,11 +220,11 @@ inline std::shared_ptr<Runner> runner(const Library& library, const Layer& layer
   return recent.front();
 }
 
-/// The layer of these weights; the same one while their numbers stay.
+/// Returns the layer with these packed weights, the same one as long as the weights do not change.
 inline std::shared_ptr<Packed> packed(const Library& library, const Layer& layer,
                                       const LayerTensors& weights) {
   static auto& recent =
-      *new std::list<std::shared_ptr<Packed>>;  // never freed: exits need no order
+      *new std::list<std::shared_ptr<Packed>>;  // never freed, not even at process exit
   std::shared_ptr<Packed> match;
   {
     std::lock_guard<std::mutex> locked(guard());
@@ -236,7 +237,7 @@ inline std::shared_ptr<Packed> packed(const Library& library, const Layer& layer
   }
   if (match && match->holds(weights)) return match;
   auto result = std::make_shared<Packed>(library, layer, weights);
-  std::list<std::shared_ptr<Packed>> dropped;  // freed when the lock is open again
+  std::list<std::shared_ptr<Packed>> dropped;  // freed after the mutex is unlocked
   std::lock_guard<std::mutex> locked(guard());
   for (auto each = recent.begin(); each != recent.end();) {
     auto next = std::next(each);
@@ -248,8 +249,8 @@ inline std::shared_ptr<Packed> packed(const Library& library, const Layer& layer
   return result;
 }
 
-/// Runs a layer. Its weights are read where they are, unless nobody writes to them or their halves
-/// may have to be refused.
+/// Runs a layer. Packs its weights if they never change, or if they are f16, which may have to be
+/// refused. Otherwise reads them from Paddle's memory.
 inline void run_layer(const Library& library, const Layer& layer, const LayerTensors& tensors,
                       const Batch& batch, const float* x, const States& states, float* y) {
   if (tensors.owners.empty() && layer.stored != ONERNN_F16)

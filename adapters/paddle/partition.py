@@ -27,14 +27,14 @@ from onernn.ir.graph import UNSUPPORTED, Graph
 from onernn.ir.ragged import Ragged, data_of, depth_of
 from onernn.ir.records import dataclass
 
-# Finds which operators of a Paddle program read the results of others.
+# The graph of reads and writes between the operators of a Paddle program.
 
-_BLOCKS = (8, 10)  # AttrType of attributes that are blocks
+_BLOCKS = (8, 10)  # AttrType of attributes that hold blocks
 
 
 def _native_graph(desc: Any, wanted: Iterable[str]) -> NativeGraph:
-    """Returns a ProgramDesc's main block. An operator with a block uses all variables that any
-    block uses.
+    """Returns the reads and writes of a ProgramDesc's main block. An operator with a block uses all
+    variables of all inner blocks.
     """
     inner = [op for block in desc.blocks[1:] for op in block.ops]
 
@@ -53,8 +53,8 @@ def find_obstacle(
     inputs: Collection[str],
     outputs: Collection[str],
 ) -> str:
-    """Returns the reason why these operators cannot all run in the place of the last of them, "" if
-    they can.
+    """Returns the reason why the operators at ``positions`` cannot all run at the last of these
+    positions. Returns "" if they can.
     """
     for name in (*inputs, *outputs):
         if graph.writers[name] > 1:
@@ -74,15 +74,14 @@ def _names_of(slots: Any) -> set[str]:
     return {name for slot in slots for name in slot.arguments if name}
 
 
-# Finds the operators of a Paddle program that onernn can run as one operator, and rewrites the
-# program.
+# Finds groups of operators that one operator of onernn can replace, and rewrites the program.
 #
-# Works on serialized programs, without Paddle.
+# This code works on serialized programs, without Paddle.
 
 RECURRENT = frozenset(
     "gru lstm rnn fusion_gru fusion_lstm multi_gru fused_embedding_fc_lstm attention_lstm".split()
 )
-"""Operators for which a reason is reported if they stay with Paddle."""
+"""Recurrent operators. If Paddle keeps running one of them, onernn reports the reason."""
 
 _OUTSIDE = ("feed", "fetch")
 PART = "onernn_part"
@@ -90,11 +89,12 @@ PART = "onernn_part"
 
 @dataclass(frozen=True, eq=False)
 class ReplaceablePart:
-    """Operators that become one operator, and its input and output variables.
+    """Operators that one operator of onernn replaces, and its input and output variables.
 
-    ``sources`` compute constants from parameters. Sources also run in this part, but stay in the
-    program if others read them. ``depths``: the number of LoD levels of each of ``data``, as
-    declared by the program.
+    ``sources``: operators that compute constants from parameters. onernn's operator runs them too,
+    but they stay in the program if other operators read their results. ``data``: the inputs other
+    than ``parameters``. ``depths``: the number of LoD levels of each of ``data``, as the program
+    declares.
     """
 
     operators: tuple[Operator, ...]
@@ -112,24 +112,24 @@ class ReplaceablePart:
         return f"{', '.join(self.outputs) or 'nothing'} ({types})"
 
     def graph(self, depths: Sequence[int], parameters: Mapping[str, Array]) -> Graph:
-        """Lowers these operators for inputs with ``depths`` LoD levels."""
+        """Returns the graph of these operators for ``data`` with ``depths`` LoD levels."""
         variables = dict(self.program.variables)
         for name, depth in zip(self.data, depths, strict=True):
             variables[name] = replace(variables[name], lod_depth=depth)
         alone = replace(self.program, variables=variables, parameters=parameters)
         graph = _lower(alone, self.data, (*self.sources, *self.operators), self.outputs)
-        # Inner variables of a program do not always have the declared sizes. Kernels check the
-        # actual sizes.
+        # At run time, inner variables may have other sizes than declared. Kernels check the actual
+        # sizes.
         return replace(graph, inputs=tuple(replace(v, shape=None) for v in graph.inputs))
 
 
 class LiveProgram:
-    """A serialized program with its parameters, and which parts of it onernn can run.
+    """A serialized program, its parameters and the parts of it that onernn can run.
 
-    ``parameters`` returns the arrays of variables by name. ``wanted``: variables that must stay, in
-    addition to variables that the program fetches. Without any of these, results without readers
-    are kept. Raises `ModelFormatError` for bytes that are not a program, and `UnsupportedError` if
-    an operator reads a parameter that has no array.
+    ``parameters``: returns the arrays of the given variables by name. ``wanted``: variables that
+    the program must still compute, in addition to fetched ones. If there are none of either, it
+    must compute each result that no operator reads. Raises `ModelFormatError` for bytes that are
+    not a program, and `UnsupportedError` if an operator reads a parameter that has no array.
     """
 
     def __init__(
@@ -163,11 +163,11 @@ class LiveProgram:
         self._foreign = {op.position for op in self._inner if op.type not in RULES}
 
     def arrays(self, names: Iterable[str]) -> list[Array]:
-        """Returns the parameters of these names."""
+        """Returns the parameters with these names."""
         return [self._program.parameters[name] for name in names]
 
     def parts(self) -> tuple[list[ReplaceablePart], list[Refusal]]:
-        """Returns the parts that can be replaced, and why other recurrent operators cannot."""
+        """Returns the parts that onernn can replace, and why it cannot replace others."""
         depths, reasons = self._understand()
         names = [name for name in self._results() if name in depths]
         roots, reads = self._wanted, self._graph.reads
@@ -185,7 +185,7 @@ class LiveProgram:
         candidates += [
             {op.position}
             for op in self._inner
-            if op.type in RECURRENT and op.position not in seen  # the graph lost its results
+            if op.type in RECURRENT and op.position not in seen  # its results are not in the graph
         ]
         parts: list[ReplaceablePart] = []
         refusals = list(self._refusals(reasons))
@@ -201,7 +201,7 @@ class LiveProgram:
         return parts, refusals
 
     def rewrite(self, parts: Mapping[ReplaceablePart, Sequence[Any]]) -> bytes:
-        """Returns the program in which these operators replace parts."""
+        """Returns the serialized program in which the given operators replace each part."""
         desc = messages.message("ProgramDesc")()
         desc.CopyFrom(self._desc)
         block, old = desc.blocks[0], self._desc.blocks[0]
@@ -209,10 +209,11 @@ class LiveProgram:
             Part([op.position for op in part.operators], calls, (*part.data, *part.parameters))
             for part, calls in parts.items()
         ]
-        # An operator without a result that is read would crash Paddle's squared_mat_sub_fuse_pass.
+        # `weave` removes operators whose results nothing reads. They would crash Paddle's
+        # squared_mat_sub_fuse_pass.
         operators = weave(self._graph, old.ops, woven)
-        # Remove variables that are no longer computed, so that they cannot be fetched. A scope may
-        # hold their values of an old run.
+        # Remove variables that no operator computes any more. A fetch would return the results of
+        # an earlier run, which the scope may hold.
         before, after = (
             {name for op in each for name in _names_of(op.outputs)} for each in (old.ops, operators)
         )
@@ -223,7 +224,7 @@ class LiveProgram:
         return bytes(desc.SerializeToString())
 
     def original(self, part: ReplaceablePart) -> bytes:
-        """Returns a block with the operators that a part replaces, and their variables."""
+        """Returns a serialized block that holds the operators of a part and their variables."""
         result, block = messages.message("BlockDesc")(idx=0, parent_idx=-1), self._desc.blocks[0]
         positions = sorted(op.position for op in (*part.sources, *part.operators))
         result.ops.extend(block.ops[at] for at in positions)
@@ -232,10 +233,11 @@ class LiveProgram:
         return bytes(result.SerializeToString())
 
     def _understand(self) -> tuple[dict[str, int], dict[str, str]]:
-        """Returns (LoD levels of variables that can be computed, the reason for each other
-        variable).
+        """Returns the LoD levels of each variable that onernn can compute, and the reason for each
+        other.
 
-        All other operators become foreign: their results have the types that the program declares.
+        Adds the operators that onernn cannot run to ``self._foreign``. Paddle runs them, and their
+        results have the declared types.
         """
         reasons: dict[str, str] = {}
         while True:
@@ -252,7 +254,7 @@ class LiveProgram:
                 if op.position not in self._foreign
                 and self._graph.writes[op.position] <= {*lacking}
             ]
-            # Other variables may be lost only because their inputs are lost.
+            # The other operators may be refused only because an input is missing.
             first = {at for at in lost if not self._graph.reads[at] & {*lacking}}
             for at in first:
                 reasons |= {name: lacking[name] for name in self._graph.writes[at]}
@@ -282,7 +284,9 @@ class LiveProgram:
                     yield Refusal(reason, op.type)
 
     def _results(self) -> list[str]:
-        """Returns the variables that are assigned once, by an operator that is not foreign."""
+        """Returns the non-persistable variables that exactly one operator assigns, which onernn
+        runs.
+        """
         variables = self._program.variables
         return [
             name
@@ -295,8 +299,8 @@ class LiveProgram:
         ]
 
     def _lower_understood(self, fetches: Sequence[str]) -> Graph:
-        """Lowers the operators that are not foreign. Variables that none of them computes are
-        inputs.
+        """Returns the graph of the operators that onernn runs. Its inputs are the variables that
+        they read but do not compute.
         """
         operators = [op for op in self._inner if op.position not in self._foreign]
         results: set[str] = set()
@@ -331,7 +335,7 @@ class LiveProgram:
         )
 
     def _sources(self, names: set[str]) -> list[Operator]:
-        """Returns the operators that compute any of these variables from parameters only."""
+        """Returns the operators that compute these variables from parameters only."""
         graph, fixed, candidates = self._graph, {*self._program.parameters}, list[Operator]()
         for op in self._inner:
             writes = graph.writes[op.position]
@@ -353,7 +357,7 @@ class LiveProgram:
         replaced: set[int],
         reasons: Mapping[str, str],
     ) -> str:
-        """Returns why these operators cannot become one operator, "" if they can."""
+        """Returns the reason why one operator cannot replace this part, "" if it can."""
         if positions & replaced:
             return "it shares operators with a part that is replaced already"
         if not part.outputs:
@@ -365,8 +369,8 @@ class LiveProgram:
 
 
 def _without_blocks(program: Program) -> Program:
-    """Returns the program with loops, branches and arrays as unknown operators, which Paddle
-    runs.
+    """Returns the program without its inner blocks. Loops, branches and operators on tensor arrays
+    get unknown types, so that Paddle runs them.
     """
     arrays = {name for name, each in program.variables.items() if each.kind == messages.ARRAY}
 
@@ -386,8 +390,8 @@ def _lower(
 
 
 def call_python(part: ReplaceablePart, forward: int, backward: int) -> list[Any]:
-    """Returns the operator that calls the Python functions with these numbers. The second function
-    is for gradients.
+    """Returns a ``py_func`` operator. ``forward``, ``backward``: Paddle's numbers of the Python
+    functions that compute the part and its gradients.
     """
     numbers = {"forward_callable_id": ("i", forward), "backward_callable_id": ("i", backward)}
     inputs, outputs = {"X": (*part.data, *part.parameters)}, {"Out": part.outputs}
@@ -397,15 +401,14 @@ def call_python(part: ReplaceablePart, forward: int, backward: int) -> list[Any]
 def call_compiled(
     part: ReplaceablePart, number: int, lods: Sequence[str], *, fixed: bool
 ) -> list[Any]:
-    """Returns the operator that runs the part with this number, and operators that set the LoD of
-    its outputs.
+    """Returns the compiled operator for the part with this number, and operators that set the LoD
+    of its outputs.
 
-    ``lods``: for each output the input whose LoD it has, "" for none. ``fixed``: whether parameters
-    never change.
+    ``lods``: the result of `LivePart.lods`. ``fixed``: whether parameters never change.
     """
     inputs = {"Inputs@VECTOR": (*part.data, *part.parameters)}
     more = {"number": ("l", number), "data": ("l", len(part.data)), "fixed": ("b", fixed)}
-    reset = {"target_lod": ("ints", ()), "append": ("b", False)}  # Paddle 3 looks for both
+    reset = {"target_lod": ("ints", ()), "append": ("b", False)}  # Paddle 3 requires both
     return [
         _operator(PART, inputs, {"Out@VECTOR": part.outputs}, **more),
         *(
@@ -417,16 +420,17 @@ def call_compiled(
 
 
 def call_key(operator: Any) -> tuple[str, int]:
-    """Returns the type and number of an operator that runs a part."""
+    """Returns the type and the number of an operator. They identify the part that it runs."""
     numbers = {each.name: each.l or each.i for each in operator.attrs}
     return operator.type, numbers.get("number", numbers.get("forward_callable_id", -1))
 
 
 def restore_operators(data: bytes, originals: Mapping[tuple[str, int], bytes]) -> bytes | None:
-    """Returns the program with Paddle's operators restored, None if no operator in it runs a part.
+    """Returns the serialized program with Paddle's operators restored, None if onernn runs no part
+    of it.
 
-    ``originals``: results of `LiveProgram.original` by `call_key`. Operators that were added later
-    stay.
+    ``originals``: results of `LiveProgram.original` by `call_key`. Operators that were added after
+    `LiveProgram.rewrite` are kept.
     """
     desc = messages.parse("ProgramDesc", data, Path("program"))
     block = desc.blocks[0]
@@ -452,39 +456,34 @@ def restore_operators(data: bytes, originals: Mapping[tuple[str, int], bytes]) -
 def _operator(
     kind: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], **attributes: tuple[str, Any]
 ) -> Any:
-    """Returns an OpDesc. ``attributes``: for each attribute the field of OpAttr, and the value."""
+    """Returns an OpDesc. ``attributes``: the OpAttr field and the value of each attribute."""
     result = messages.message("OpDesc")(type=kind)
     for slots, filled in ((result.inputs, inputs), (result.outputs, outputs)):
         for slot, names in filled.items():
             slots.add(parameter=slot, arguments=names)
-    attributes["op_role"] = "i", 0  # forward; clone(for_test=True) reads it
+    attributes["op_role"] = "i", 0  # the forward role, which clone(for_test=True) reads
     for name, (member, value) in attributes.items():
         number = messages.ATTRIBUTE_FIELDS.index(member)
         result.attrs.add(name=name, type=number, **{member: value})
     return result
 
 
-# Runs parts of Paddle's programs on arrays in memory, without Paddle.
-
 Batch = Ragged | Array
 
 
 class Options(LiveOptions):
-    """How recurrent layers compute. Layers that onernn refuses at run time stay with Paddle."""
+    """Options of recurrent layers. Paddle runs the layers that onernn refuses at run time."""
 
     @property
     def strict(self) -> bool:
-        """Whether layers without a backend stay with Paddle, whose kernels are faster than
-        NumPy.
-        """
+        """Whether Paddle runs the layers for which onernn has no backend faster than NumPy."""
         return self.backend != "reference"
 
 
 class LivePart:
-    """A part of a program that is ready to run with the current parameters of each call.
+    """A part of a program that onernn runs with the current parameters of each call.
 
-    ``constant``: whether it uses the parameters of the first call, because a predictor's never
-    change.
+    ``constant``: whether all calls use the parameters of the first call, as in a predictor.
     """
 
     def __init__(self, part: ReplaceablePart, options: Options, *, constant: bool = False) -> None:
@@ -496,21 +495,22 @@ class LivePart:
     def session(self, depths: Sequence[int], parameters: Sequence[Array]) -> Session:
         """Returns the session for inputs with ``depths`` LoD levels.
 
-        Raises `UnsupportedError` if it cannot run.
+        Raises `UnsupportedError` if onernn cannot run the part.
         """
         return self._sessions(tuple(depths), parameters)
 
     def run(self, data: Sequence[Batch], parameters: Sequence[Array]) -> list[Batch]:
-        """Returns the part's outputs for its data and parameters, in its order."""
+        """Returns the outputs in the order of ``part.outputs``."""
         session = self.session([*map(depth_of, data)], parameters)
         outputs = session.run(dict(zip(self.part.data, data, strict=True)))
         return [outputs[value.name] for value in session.graph.outputs]
 
     def lods(self, session: Session) -> tuple[str, ...] | None:
-        """Returns for each output the input whose LoD it has, "" for none. Returns None if Python
-        must run the part.
+        """Returns for each output the name of the input whose LoD it has, "" if it has none.
+        Returns None if Python must run the part.
 
-        A compiled operator cannot set a LoD.
+        Python must run a part if a layer is not compiled, or if an output has a LoD that no input
+        has.
         """
         graph = session.graph
         if not all(each.layer.compiled for each in session.layers.values()):
@@ -520,8 +520,10 @@ class LivePart:
         return None if None in result else tuple(map(str, result))
 
     def compile(self, data: Sequence[Batch], parameters: Sequence[Array]) -> bytes:
-        """Returns the compiled file for data of these types, empty if only Python runs the part."""
-        from onernn.engine.compiling import content_of  # with C's bindings
+        """Returns the compiled model for data of these dtypes, ranks and LoD levels. It is empty if
+        only Python can run the part.
+        """
+        from onernn.engine.compiling import content_of  # imports the C bindings
 
         types = tuple([(data_of(x).dtype, data_of(x).ndim, depth_of(x)) for x in data])
         if types in self._only_python:
@@ -537,14 +539,14 @@ class LivePart:
     def _new_session(self, depths: tuple[int, ...], parameters: Sequence[Array]) -> Session:
         named = dict(zip(self.part.parameters, parameters, strict=True))
         graph = self.part.graph(depths, named)
-        if graph.notes:  # notes suit a file; in a live program Paddle can run the part
+        if graph.notes:  # notes state deviations, so Paddle runs the part
             raise UnsupportedError("; ".join(graph.notes))
         options = self._options
         return Session(graph, options.dtype, options.threads, options.backend, options.strict)
 
 
 class LayerKind(NamedTuple):
-    """The kind of a layer of paddle.nn or of an operator ``rnn``: everything except its weights."""
+    """The cell type and the sizes of a paddle.nn layer or of an operator ``rnn``."""
 
     mode: str
     input_size: int

@@ -1,7 +1,7 @@
-"""onernn's recurrent layers inside a live Paddle: in static programs, paddle.inference and
-paddle.nn.
+"""Replaces recurrent layers in static programs, paddle.inference and paddle.nn of a running Paddle.
 
-Paddle is imported inside: this package must import without it. See design/0015.
+Functions import Paddle when they are called, because this module must also import without Paddle.
+See design/0015.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from onernn.adapters.paddle.read import Files, Variable, combine, find, read_pro
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
 
-# Paddle 2.6.2 brings its own zlib, and Python's zlib crashes if it is loaded after it. The import
-# of zlib above, before Paddle, prevents this. numpy.random must not be imported here: NumPy 2.4
-# unpacks by zlib.
+# Paddle 2.6.2 contains its own zlib, and Python's zlib crashes if it is imported after Paddle. The
+# import of zlib above prevents this. numpy.random must not be imported here, because NumPy 2.4 uses
+# zlib to import it.
 
 
 _log = logging.getLogger("onernn")
@@ -65,38 +65,39 @@ def optimize(
     frozen: bool = False,
     **options: Unpack[SessionOptions],
 ) -> Any:
-    """Makes onernn run the recurrent layers; Paddle runs everything else.
+    """Makes onernn run the recurrent layers of ``target``. Paddle runs everything else.
 
-    ``target``:
+    ``target`` is one of these:
 
     - a paddle.static.Program of Paddle 3 (PIR), for inference or training, before or after
-      minimize(). The operators ``rnn`` are replaced in place, because the caller fetches by the
-      program's values. The same program is returned. ``fetch_list`` is needed only if a time-major
-      layer's own result may be fetched.
-    - a paddle.static.Program of Paddle 2 for inference, its parameters in ``scope`` (paddle's
-      global one, if None). A copy is returned, in which recurrent operators with the projections
-      around them are one operator each. If the program has no fetch operators, ``fetch_list`` must
-      name the variables to fetch. Variables inside a replaced part cannot be fetched.
-    - a paddle.inference.Config of a program's and a parameters' file, or of their folder. The same
-      Config is returned.
-    - a paddle.nn.Layer. All SimpleRNN, LSTM and GRU layers in it, and RNN and BiRNN of Paddle's
-      cells, are replaced in place at any depth and keep their parameters. The same layer is
-      returned. Layers that onernn cannot train stay with Paddle, which is logged.
-    - the result of paddle.jit.load of Paddle 3. The programs in it change in place, and the same
-      object is returned.
+      minimize(). The operators ``rnn`` are replaced in place, because callers fetch values of this
+      program object. Returns the same program. ``fetch_list`` is needed only if the direct result
+      of a time-major layer may be fetched.
+    - a paddle.static.Program of Paddle 2 for inference. ``scope`` holds its parameters (None:
+      Paddle's global scope). Returns a copy, in which one operator replaces each recurrent operator
+      and the projections around it. If the program has no fetch operators, ``fetch_list`` must name
+      the variables to fetch. Variables inside a replaced part cannot be fetched.
+    - a paddle.inference.Config that names the file of a program and the file of its parameters, or
+      their folder. Returns the same Config.
+    - a paddle.nn.Layer. All SimpleRNN, LSTM and GRU layers in it are replaced in place at any
+      depth, and so are RNN and BiRNN of Paddle's cells. They keep their parameters. Returns the
+      same layer. Paddle keeps running layers that onernn cannot train, which is logged.
+    - the result of paddle.jit.load of Paddle 3. Its programs are changed in place. Returns the same
+      object.
 
-    A program's ``replaced`` lists the parts that onernn runs, and ``refusals`` says why Paddle runs
-    the rest.
+    The attribute ``replaced`` of a program lists the parts that onernn runs. Its ``refusals`` say
+    why Paddle runs the other recurrent operators.
 
-    Parameters may change at any time and in any way: each call reads them. The parts of a program
-    of Paddle 2 compute weights from its parameters. Each call therefore checks whether parameters
-    have changed, which takes longer than a large layer over a few steps. ``frozen``: whether the
-    parameters of a program never change, like a predictor's. Later writes to them may not be seen.
+    Parameters may change at any time, because each call reads them. For a program of Paddle 2,
+    onernn keeps the weights that it computed from the parameters. Each call therefore checks
+    whether the parameters have changed, which takes longer than a large layer over a few steps.
+    ``frozen``: whether the parameters of a program never change. Calls may then ignore later
+    changes.
 
-    ``options``: dtype, backend, threads, which `onernn.Session` describes. With ``threads=None``
-    the number is the one that the Config sets now, or else OMP_NUM_THREADS, which Paddle sets to 1
-    if it is not set.
-    The logger "onernn" also lists the replaced layers and the others.
+    ``options``: ``dtype``, ``backend`` and ``threads``, as `onernn.Session` describes. If
+    ``threads`` is None, onernn uses the current number of a Config. For other targets it uses
+    OMP_NUM_THREADS, which Paddle sets to 1 if it is not set. The logger "onernn" lists the layers
+    that were replaced and those that were not.
 
     Raises `UnsupportedError` if nothing can be replaced, and `MissingDependencyError` without
     Paddle.
@@ -141,10 +142,10 @@ def optimize(
 
 
 def explain(target: Any) -> str:
-    """Returns one line for each recurrent layer of a result of `optimize`: what runs it, or why
-    Paddle does.
+    """Returns one line for each recurrent layer. The line names onernn's kernel, or the reason why
+    Paddle runs the layer.
 
-    ``target``: a paddle.nn.Layer, or a program.
+    ``target``: a result of `optimize`, which is a paddle.nn.Layer or a program.
 
     >>> import paddle
     >>> from onernn.adapters.paddle import explain, optimize
@@ -162,10 +163,10 @@ def explain(target: Any) -> str:
 
 
 def restore(target: Any) -> Any:
-    """Makes Paddle run all layers of a result of `optimize` again, and returns it. For a program of
-    Paddle 2, or its clone(), returns a copy with Paddle's own operators.
+    """Restores Paddle's own layers and operators in a result of `optimize`, and returns it. For a
+    program of Paddle 2 or its clone(), returns a restored copy.
 
-    Raises `UnsupportedError` for a layer of PIR that is trained in an inner block.
+    Raises `UnsupportedError` if a PIR program trains a layer in an inner block.
 
     >>> import paddle
     >>> from onernn.adapters.paddle import optimize, restore
@@ -206,8 +207,8 @@ def _optimize_program(
 
 
 def _restore_program(program: Any) -> Any:
-    """Returns a copy of the program with Paddle's own operators, or the program itself if no
-    operator in it runs a part.
+    """Returns a copy of the program with Paddle's own operators. Returns the program itself if
+    onernn runs no part of it.
     """
     if isinstance(program, import_paddle().static.Program) and hasattr(program, "desc"):
         data = restore_operators(program.desc.serialize_to_string(), REPLACED)
@@ -217,7 +218,9 @@ def _restore_program(program: Any) -> Any:
 
 
 def _parse(data: bytes, like: Any) -> Any:
-    """Returns a serialized program as a program with the parameters of ``like``."""
+    """Returns the deserialized program. Its parameters have the same properties as in the program
+    ``like``.
+    """
     result = import_paddle().static.Program.parse_from_string(data)
     result._copy_param_info_from(like)
     return result
@@ -225,8 +228,8 @@ def _parse(data: bytes, like: Any) -> Any:
 
 @cache
 def _save_originals() -> None:
-    """Makes Paddle save its own operators, because operators that run parts exist only in this
-    process.
+    """Makes Paddle's save functions restore Paddle's operators first, because onernn's operators
+    work only in this process.
     """
     paddle = import_paddle()
     static = paddle.static
@@ -280,12 +283,12 @@ def _optimize_translated(target: Any, chosen: Options, frozen: bool) -> Any:
 
 
 def _exchange(holder: Any, done: Replaced) -> None:
-    """Exchanges the output values of a result of paddle.jit.load."""
+    """Replaces the output values of a program of paddle.jit.load by their new values."""
     holder._output_vars = [done.value(value) for value in holder._output_vars]
 
 
 _ORIGINALS: dict[Files, Files] = {}
-"""The files that a Config named before `optimize`, by the files that it names now."""
+"""The original files of a Config, by the files that `optimize` wrote in their place."""
 
 
 def _optimize_config(config: Any, chosen: Options) -> Any:
@@ -307,14 +310,13 @@ def _optimize_config(config: Any, chosen: Options) -> Any:
 
 
 def _make_config(config: Any, files: Files) -> Any:
-    """Returns the Config of these files."""
     config.set_model("")  # a folder would take precedence
     config.set_model(*map(str, [files.params] if files.params.is_dir() else files))
     return config
 
 
 def _files(config: Any) -> Files:
-    """Returns the model's files, which the Config names directly or by their folder."""
+    """Returns the files that a Config names directly or by their folder."""
     if not config.model_from_memory():
         if folder := config.model_dir():
             return find(folder)
@@ -328,7 +330,7 @@ def _files(config: Any) -> Files:
 
 
 def _write_pir(files: Files, changed: Path, chosen: Options) -> None:
-    """Writes a program of Paddle 3 with onernn's operators."""
+    """Writes a program of Paddle 3 in which onernn's operators replace recurrent operators."""
     paddle = import_paddle()
     if not paddle.get_flags("FLAGS_enable_pir_api")["FLAGS_enable_pir_api"]:
         raise UnsupportedError(
@@ -342,8 +344,8 @@ def _write_pir(files: Files, changed: Path, chosen: Options) -> None:
 
 @cache
 def _folder() -> str:
-    """Returns the folder of changed programs. This process removes it when it ends; forked children
-    do not.
+    """Returns the temporary folder of changed programs. This process removes it at its end, but
+    forked child processes do not.
     """
     folder, process = tempfile.mkdtemp(prefix="onernn-"), os.getpid()
 
@@ -358,8 +360,8 @@ def _folder() -> str:
 def _rewrite(
     live: LiveProgram, chosen: Options, *, constant: bool = False
 ) -> tuple[bytes, Explained]:
-    """Returns the program, one line for each replaced part, and the reasons why others were not
-    replaced.
+    """Returns the serialized program in which onernn runs parts, one line for each of these parts,
+    and the reasons why others were not replaced.
     """
     candidates, refusals = live.parts()
     parts, replaced = {}, []
@@ -380,7 +382,7 @@ def _rewrite(
 
 
 def _parameters(scope: Any, variables: Iterable[Variable]) -> Mapping[str, Array]:
-    """Returns the parameters in a scope, without a copy."""
+    """Returns the initialized parameters of a scope by name, without a copy."""
     result = {}
     for variable in variables:
         if variable.persistable and variable.kind == messages.LOD_TENSOR:

@@ -1,5 +1,5 @@
-// The operator `onernn_part`: operators of a program of Paddle 2 that became one. It runs compiled
-// models (onernn.h). Python makes them, and runs what they refuse.
+// The operator `onernn_part`, which replaces operators of a program of Paddle 2. It runs compiled
+// models (onernn.h). Python compiles them, and runs the calls that they refuse.
 #ifndef ONERNN_PADDLE_PROGRAM_PART_HPP
 #define ONERNN_PADDLE_PROGRAM_PART_HPP
 
@@ -15,7 +15,7 @@
 #include "failures.hpp"
 #include "kernels.h"
 #include "packed_layer.hpp"
-#if ONERNN_PADDLE < 3  // its header names a file that it does not come with
+#if ONERNN_PADDLE < 3  // a header of Paddle 2 includes a missing file
 #define PADDLE_WITH_CUSTOM_KERNEL
 #endif
 #include "paddle/phi/core/dense_tensor.h"
@@ -65,14 +65,14 @@ inline DataType type_of(const std::string& name) {
   fail("no tensors of " + name);
 }
 
-/// The tensors of a call; of the inputs, `data` are data, and the parameters stand behind them.
+/// The tensors of a call of part `number`. The first `data` inputs are data, the others parameters.
 struct PartCall {
   std::int64_t number, data;
   bool fixed;
   const std::vector<Tensor>& inputs;
   std::vector<Tensor*> outputs;
 
-  /// What a model is made for: type, rank and LoD levels of each input.
+  /// Returns dtype, rank and LoD levels of each data input, for which a model is compiled.
   Words kinds() const {
     Words result;
     for (std::int64_t k = 0; k < data; ++k) {
@@ -88,7 +88,8 @@ inline std::size_t bytes_of(const Tensor& tensor) {
   return std::size_t(tensor.numel()) * phi::SizeOf(tensor.dtype());
 }
 
-/// A model for inputs of one kind and the parameters that there were, and streams that nobody uses.
+/// A compiled model for inputs of one `kinds()`, copies of the parameters for which it was
+/// compiled, and the streams that no call uses now.
 class CompiledPart {
  public:
   struct Model {
@@ -112,7 +113,7 @@ class CompiledPart {
   }
 
   bool is_for(const Words& kinds) const { return kinds == kinds_; }
-  /// Whether the parameters are those of the model: trainers change their numbers in place.
+  /// Returns whether the parameters equal those of the model. Trainers change them in place.
   bool holds(const PartCall& call) const {
     for (std::size_t k = 0; k < copies_.size(); ++k) {
       const Tensor& now = call.inputs[std::size_t(call.data) + k];
@@ -123,7 +124,7 @@ class CompiledPart {
     return true;
   }
 
-  /// False where the model refuses the inputs.
+  /// Returns false if the model refuses the inputs.
   bool run(const PartCall& call) {
     onernn_stream* stream = take();
     const bool done = stream && run(call, stream);
@@ -164,7 +165,7 @@ class CompiledPart {
     return true;
   }
 
-  /// Makes an output of the sizes that the stream tells; false where only a run tells.
+  /// Allocates an output. Returns false if its sizes are known only after a run.
   bool make(const PartCall& call, onernn_stream* stream, std::size_t k) const {
     const int value = int(call.data + k);
     Words shape;
@@ -198,14 +199,14 @@ class CompiledPart {
   std::vector<onernn_stream*> idle_;
 };
 
-/// A call that Python runs; it gives the outputs, and a model for the next one.
+/// A call that Python runs. Python sets its outputs, and a compiled model for the next call.
 struct PythonCall {
   const Interface& interface;
   const PartCall& call;
   std::shared_ptr<CompiledPart> made;
   std::string failure;
 
-  /// What a function that Python calls does; its error comes out when Python has returned.
+  /// Runs a function that Python calls. Stores its error, which is thrown when Python has returned.
   template <class Function>
   void guarded(const Function& function) try {
     function();
@@ -213,8 +214,8 @@ struct PythonCall {
     failure = error.what();
   }
 
-  /// Of each input: address, name of its type, axes, their sizes, LoD levels, and of each the
-  /// address and how many offsets there are.
+  /// Returns for each input: its address, the address of its dtype's name, its rank, its sizes, its
+  /// number of LoD levels, and for each level the address and the number of offsets.
   Words words() const {
     const auto address = [](const void* at) { return std::int64_t(std::intptr_t(at)); };
     Words result;
@@ -231,14 +232,15 @@ struct PythonCall {
   }
 };
 
-/// What Python does in a call: its number, whether it may make a model, `PythonCall::words`.
+/// The Python function that runs a call of part `number`. `wants`: whether it also compiles a
+/// model. The array holds `PythonCall::words`.
 using Python = void (*)(PythonCall*, std::int64_t number, std::int32_t wants, const std::int64_t*,
                         std::int64_t count);
 
-/// Runs a part, without Python where there is a model of these parameters for inputs of this kind.
+/// Runs a part. Calls Python if there is no compiled model for these parameters and inputs.
 inline void run_part(const Interface& interface, Python python, const PartCall& call) {
   using Parts = std::vector<std::shared_ptr<CompiledPart>>;
-  static auto& parts = *new std::map<std::int64_t, Parts>;  // never freed: exits need no order
+  static auto& parts = *new std::map<std::int64_t, Parts>;  // never freed, also not at exit
   constexpr std::size_t kMost = 16;
   const Words kinds = call.kinds();
   std::shared_ptr<CompiledPart> part;
@@ -255,7 +257,7 @@ inline void run_part(const Interface& interface, Python python, const PartCall& 
   python(&asked, call.number, !holds, words.data(), std::int64_t(words.size()));
   if (!asked.failure.empty()) fail(asked.failure);
   if (!asked.made) return;
-  Parts dropped;  // freed when the lock is open again
+  Parts dropped;  // freed after the mutex is unlocked
   std::lock_guard<std::mutex> locked(guard());
   Parts& kept = parts[call.number];
   dropped.swap(kept);

@@ -1,4 +1,4 @@
-"""How Paddle's executor and predictors call the parts of programs that onernn runs."""
+"""Connects Paddle's executor and predictors to the parts of programs that onernn runs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from onernn.ir.ragged import Ragged, data_of
 _log = logging.getLogger("onernn")
 
 REPLACED: dict[tuple[str, int], bytes] = {}
-"""The original operators of the parts that run in this process, by `call_key`."""
+"""The serialized original operators of each part that runs in this process, by the `call_key` of
+the operator that replaces them.
+"""
 
 
 def calls_of(runner: LivePart, session: Session) -> list[Any]:
-    """Returns the operators that run a part: the compiled operator if it can, otherwise one that
-    enters Python.
+    """Returns the operators that replace a part: the compiled operator if it can run the part,
+    otherwise one that calls Python.
 
-    ``session``: the session for the part's declared inputs.
+    ``session``: the part's session for inputs with the declared LoD levels.
     """
     from paddle.static.nn.common import PyFuncRegistry
 
@@ -50,7 +52,7 @@ def calls_of(runner: LivePart, session: Session) -> list[Any]:
 
 @contextmanager
 def _log_errors(runner: LivePart) -> Iterator[None]:
-    """Logs an error, because Paddle prints it between many lines of its own."""
+    """Logs an error and raises it again. Paddle prints the error among many other lines."""
     try:
         yield
     except Exception as error:
@@ -59,7 +61,9 @@ def _log_errors(runner: LivePart) -> Iterator[None]:
 
 
 def _callable(runner: LivePart) -> Callable[..., list[Any]]:
-    """Returns the function that ``py_func`` calls. Paddle keeps it until the process ends."""
+    """Returns the function that Paddle's operator ``py_func`` calls. Paddle keeps the function
+    until the process ends.
+    """
     names, count = (*runner.part.data, *runner.part.parameters), len(runner.part.data)
     event = require("paddle.profiler", "paddle").RecordEvent
 
@@ -81,11 +85,14 @@ def _no_gradients(*_: Any) -> None:
     )
 
 
-# The compiled operator ``onernn_part`` (program_part.hpp) calls Python for inputs of a new kind,
-# for changed parameters, and for inputs that a compiled model refuses.
+# The compiled operator ``onernn_part`` (program_part.hpp) calls Python if no compiled model exists
+# for the inputs' dtypes, ranks and LoD levels, if parameters have changed, or if the model refuses
+# the inputs.
 
 _PARTS: list[tuple[LivePart, Sequence[str]]] = []
-"""Parts by number, until the process ends, each with the inputs whose LoD its outputs have."""
+"""The parts that the compiled operator runs, by number, until the process ends. The strings are the
+result of `LivePart.lods`.
+"""
 
 _Called = ctypes.CFUNCTYPE(
     *(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32),
@@ -95,7 +102,7 @@ _Called = ctypes.CFUNCTYPE(
 
 @cache
 def _connect() -> Any:
-    """Makes the operator call `_run`. The returned function must stay alive."""
+    """Makes the compiled operator call `_run`. Returns the C callback, which must not be freed."""
     operators = register_operators()
     call, word, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
     operators.onernn_paddle_result.argtypes = call, word, text, ctypes.POINTER(word), word, call
@@ -107,8 +114,8 @@ def _connect() -> Any:
 
 
 def _run(call: int, number: int, wants: int, words: Any, count: int) -> None:
-    """Runs a part. ``wants``: whether the caller also wants a compiled model, with which the next
-    call does not need Python.
+    """Runs part ``number`` on the inputs that ``words`` describe. ``wants``: whether to return a
+    compiled model too, so that later calls do not need Python.
     """
     operators, (runner, lods) = register_operators(), _PARTS[number]
     try:
@@ -132,12 +139,14 @@ def _run(call: int, number: int, wants: int, words: Any, count: int) -> None:
                 threads = min(runner.threads or usable_threads(), usable_cpus())
                 limits = threads, usable_memory(), STEPS
                 operators.onernn_paddle_model(call, content, len(content), *limits)
-    except BaseException as error:  # must not reach C
+    except BaseException as error:  # C cannot handle Python's exceptions
         operators.onernn_paddle_failed(call, f"{type(error).__name__}: {error}".encode())
 
 
 def _batch(words: Iterator[int], name: str) -> Batch:
-    """Returns a tensor of a call from the int64 values that describe it."""
+    """Returns the next input tensor of a call. ``words`` holds its address, dtype name, shape and
+    LoD.
+    """
     address, kind, rank = islice(words, 3)
     shape = [*islice(words, rank)]
     dtype = ctypes.string_at(kind).decode()

@@ -1,4 +1,4 @@
-"""Paddle's files: programs, parameters, PIR."""
+"""Reads Paddle's program and parameter files."""
 
 from __future__ import annotations
 
@@ -28,16 +28,13 @@ from onernn.ir.files import check_file, inside, only_file
 from onernn.ir.graph import NativeOp
 from onernn.ir.records import dataclass
 
-# A Paddle program as values: the contents of its files, in any format.
-
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of one of the blocks. ``kind``: VarType.Type, 7 for a tensor, 13 for an array of
-    tensors.
+    """A variable of a block. ``kind``: its VarType.Type, 7 for a tensor, 13 for a tensor array.
 
-    dtype is NumPy's name, or bfloat16. Dynamic sizes are None. dtype and shape are None if the kind
-    has none.
+    ``dtype``: NumPy's name, or "bfloat16". ``shape``: the sizes, None for a dynamic size. Both are
+    None for kinds without them.
     """
 
     name: str
@@ -50,9 +47,9 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator of a block, with its variables by the names of its slots.
+    """An operator of a block. ``inputs``, ``outputs``: its variables by slot.
 
-    Attributes are Python values. Lists are tuples, and blocks are numbers.
+    In ``attributes``, lists are tuples, and blocks are their numbers.
     """
 
     position: int
@@ -95,16 +92,14 @@ def fetch_operators(names: Iterable[str]) -> list[Operator]:
 
 
 RESULTS = ("Out", "Hidden", "Output", "Y", "ViterbiPath", "Result")
-"""The slots of main results; other results are by-products."""
+"""The output slots that hold main results."""
 OPERAND, RESULT = "operand 0", "result 0"
-"""The first slots of an unknown operator of Paddle 3, whose file does not name them."""
+"""onernn's names for the first slots of an unknown operator of Paddle 3, whose file names none."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The block of a loop or a branch, with its operators. ``variables`` exist for one
-    iteration.
-    """
+    """The block of a loop or a branch. Its ``variables`` exist for one iteration."""
 
     operators: tuple[Operator, ...]
     variables: Mapping[str, Variable]
@@ -112,8 +107,8 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The contents of the files. Arrays are read-only. bfloat16 arrays are float32 arrays of the
-    same values.
+    """The contents of a model's files. Arrays are read-only. bfloat16 parameters are stored as
+    float32.
 
     ``operators`` and ``variables`` belong to block 0. ``inner`` holds the other blocks.
     """
@@ -127,25 +122,24 @@ class Program:
 
 
 Parameters = Callable[[Sequence[Variable]], Mapping[str, Array]]
-"""Returns the arrays of variables by name."""
+"""A function that returns the arrays of variables by name."""
 
 
 # Paddle's tensor stream, which is the format of .pdiparams files and of files with one parameter
 # each.
 
-# Bounds: a hostile length field must not cost time or memory before it is refused.
+# Limits that refuse a hostile length field before it costs time or memory.
 _MOST_AXES = 9  # DDim::kMaxRank of Paddle
-_MOST_LEVELS = 16  # of LoD; no real batch has so many
+_MOST_LEVELS = 16  # LoD levels; no real batch has so many
 _MOST_DESCRIPTION = 4096  # bytes of a TensorDesc; 9 axes make 101
 
 
 def read_tensors(file: Path, elements: Mapping[str, int | None]) -> dict[str, Array]:
-    """Returns the tensors of a file by name, read-only. The file must hold exactly these, in this
-    order.
+    """Returns the read-only tensors of a file by name.
 
-    ``elements``: the number of elements of each, None if the program does not state it. Each tensor
-    is read into its own aligned array. Mapped memory would be at odd addresses, and would change or
-    vanish under a running model when the file is saved again.
+    ``elements``: the number of elements of each tensor in the order of the file, None if the
+    program does not state it. Each tensor is read into its own aligned array. A memory-mapped file
+    would have unaligned tensors, and would change in a running model when the file is saved again.
     """
     with _Stream.open(file) as stream:
         tensors = {name: stream.tensor(name, count) for name, count in elements.items()}
@@ -159,7 +153,7 @@ def read_tensors(file: Path, elements: Mapping[str, int | None]) -> dict[str, Ar
 
 class _Stream(ByteStream):
     def tensor(self, name: str, elements: int | None) -> Array:
-        """Reads u32 0 | LoD, ignored | u32 0 | i32 length, TensorDesc | data."""
+        """Reads a tensor: u32 0 | LoD, ignored | u32 0 | i32 length, TensorDesc | data."""
         what = f"parameter {name!r}"
         self._version(what)
         start = self.at
@@ -209,14 +203,14 @@ class _Stream(ByteStream):
 
 # Paddle 2's own format, a serialized ProgramDesc, read with protobuf and NumPy.
 
-_NOT_READ = "op_callstack"  # the code that built the operator, with paths of another machine
+_NOT_READ = "op_callstack"  # a stack trace with paths of another machine
 
 
 def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
-    """Reads a serialized ProgramDesc. ``parameters`` returns the arrays of the variables of all
-    blocks.
+    """Returns the program of a serialized ProgramDesc. ``parameters`` returns the arrays of
+    variables.
 
-    Raises `ModelFormatError` naming the file.
+    Raises `ModelFormatError`, which names the file.
     """
     desc = messages.parse("ProgramDesc", data, file)
     if not desc.blocks:  # an unrelated protobuf may also parse
@@ -290,13 +284,13 @@ def _scalar(desc: Any) -> bool | int | float | complex:
 
 # Paddle 3's own format, PIR: a ``.json`` with the program, read with NumPy alone.
 #
-# Operators are read as the equivalent operators of Paddle 2, which the table of rules knows.
-# Format: paddle/fluid/pir/serialize_deserialize/ of 3.x; names of operands:
-# paddle/phi/ops/yaml/ops.yaml and op_compat.yaml. Measured with 3.3.1.
+# Operators are converted to equivalent operators of Paddle 2, for which there are rules. Sources:
+# paddle/fluid/pir/serialize_deserialize/ of 3.x (format), paddle/phi/ops/yaml/ops.yaml and
+# op_compat.yaml (operands). Measured with 3.3.1.
 
 VERSIONS = range(1, 5)
-"""Versions of the format; 3.3.1 writes 4. No operator of the table changed its meaning between
-them.
+"""The supported versions of the format; 3.3.1 writes 4. The operators of the table are the same in
+all of them.
 """
 _DTYPES = pairs(
     """
@@ -306,12 +300,12 @@ _DTYPES = pairs(
 )
 _INERT = ("struct_name", "place", "op_role", "op_dist_attr", "stop_gradient", "persistable")
 _NUMBERS = {"NAN": math.nan, "INF": math.inf, "-INF": -math.inf}
-_MOST = 2**16  # elements of a constant that is made while reading
-_DEEPEST = 32  # blocks inside blocks
+_MOST = 2**16  # elements of a constant that is computed while reading
+_DEEPEST = 32  # nested blocks
 
 
 def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
-    """Reads a program from its JSON. ``parameters`` returns the arrays of the saved variables.
+    """Returns the program of a PIR JSON. ``parameters`` returns the arrays of the saved variables.
 
     Raises `ModelFormatError` if it is not a PIR program, and `UnsupportedError` for a newer
     version.
@@ -350,16 +344,17 @@ def _reason(error: Exception) -> str:
 
 
 def _in_place(name: str) -> int | None:
-    """Returns the operand that an operator writes into, None if it makes a new value."""
+    """Returns the index of the operand that an operator overwrites, None if there is none."""
     dialect, _, kind = name.partition(".")
-    if dialect != "1" or not kind.endswith("_") or kind == "batch_norm_":  # writes statistics
+    # only overwrites statistics
+    if dialect != "1" or not kind.endswith("_") or kind == "batch_norm_":
         return None
     return 1 if kind == "assign_out_" else 0
 
 
 def _find_changed(operations: Any, depth: int) -> set[int]:
-    """Returns the values that operators write into, including operators of inner blocks. Such
-    values are not constants.
+    """Returns the numbers of the values that operators overwrite, also in inner blocks. Such values
+    are not constants.
     """
     if depth > _DEEPEST:
         raise ValueError(f"expected at most {_DEEPEST} blocks inside blocks")
@@ -374,10 +369,11 @@ def _find_changed(operations: Any, depth: int) -> set[int]:
 
 
 class _Reader:
-    """A reader of operations. Values are named by their number, ``%7``, or by a user.
+    """A converter of PIR operations. The name of a value is its number, like ``%7``, or a user's
+    name.
 
-    A value that an operator writes into is one variable that is assigned again, the same as in
-    Paddle 2. ``changed``: these values.
+    ``changed``: the values that operators overwrite. As in Paddle 2, each is one variable that is
+    assigned again.
     """
 
     def __init__(self) -> None:
@@ -430,7 +426,9 @@ class _Reader:
         self.variables[name] = Variable(name, number, dtype, sizes, 0, persistable)
 
     def _parameter(self, operation: Mapping[str, Any]) -> None:
-        """Reads ``A``: is_distributed, is_parameter, need_clip, name; ``OA``: persistable, ...."""
+        """Reads a parameter. ``A``: is_distributed, is_parameter, need_clip, name. ``OA``:
+        persistable, ...
+        """
         name, result = str(operation["A"][3]), operation["O"]
         self._names[int(result["%"])] = name
         self._declare(name, result["TT"], bool(operation["OA"][0]))
@@ -450,7 +448,7 @@ class _Reader:
         operands: list[str],
         variables: list[list[str]],
     ) -> None:
-        """Reads a loop or a branch, with names for the inputs and outputs of its blocks."""
+        """Reads a loop or a branch. Its attributes name the inputs and outputs of its blocks."""
         outputs = {"Out": tuple(name for names in variables for name in names)}
         regions = operation["regions"]
         if kind == "if":
@@ -467,7 +465,7 @@ class _Reader:
     def _block(
         self, region: Mapping[str, Any]
     ) -> tuple[tuple[int, tuple[str, ...]], tuple[str, ...]]:
-        """Returns the number of a block, its arguments, and its results."""
+        """Reads a block. Returns its number, its arguments and its results."""
         (block,) = region["blocks"]
         self._blocks += 1
         number, outside = self._blocks, (self.operators, self.variables, dict(self._names))
@@ -489,7 +487,7 @@ class _Reader:
         return (number, tuple(arguments)), results
 
     def _fetch(self, operand: int, attributes: Mapping[str, Any]) -> None:
-        """Fetches a value under its name in Paddle's predictor."""
+        """Adds an output with the name that Paddle's predictor uses."""
         value, name = self._names[operand], str(attributes["name"])
         like = self.variables[value]
         self.variables[name] = Variable(name, like.kind, like.dtype, like.shape, 0, False)
@@ -508,7 +506,9 @@ class _Reader:
         return self._lists[at] if at in self._lists else [self._names[at]]
 
     def _results(self, result: Mapping[str, Any]) -> list[str]:
-        """Returns the variables of a result: several for a vector, none for a null type."""
+        """Declares the variables of a result, and returns them: several for a vector, none for a
+        null type.
+        """
         at, kind = int(result["%"]), result["TT"]
         if kind["#"] == "NULL":
             return []
@@ -587,16 +587,16 @@ class _Reader:
 
 
 def _tensor(kind: Mapping[str, Any]) -> tuple[str | None, tuple[int | None, ...]]:
-    """Returns the dtype and the sizes of a type; ``D``: dtype, sizes, layout, LoD, offset."""
+    """Returns the dtype and the sizes of a type. Its ``D`` is dtype, sizes, layout, LoD, offset."""
     dtype, sizes = kind["D"][0]["#"], kind["D"][1]
     if len(sizes) > 9 or any(abs(size) >= 2**56 for size in sizes):
         raise ValueError(f"impossible shape {sizes[:9]}")
-    shape = tuple(None if size < 0 else int(size) for size in sizes)  # 3.3.1 multiplies by -1
+    shape = tuple(None if size < 0 else int(size) for size in sizes)  # dynamic: any negative number
     return _DTYPES.get(dtype.partition(".")[2]), shape
 
 
 def _pir_attribute(entry: Mapping[str, Any]) -> Any:
-    if "VD" in entry:  # a number that JSON does not have
+    if "VD" in entry:  # NaN or infinity
         return _NUMBERS[entry["VD"]]
     kind, value = entry["#"], entry.get("D")
     if kind == "0.a_array":
@@ -615,8 +615,8 @@ _NOT_SAVED = (messages.FEED, messages.FETCH, messages.READER, messages.RAW)
 
 
 class Files(NamedTuple):
-    """A model's file, and its parameters: one combined file, or the folder with one file per
-    parameter.
+    """The file of a model, and its parameters: one combined file, or a folder with a file for
+    each.
     """
 
     model: Path
@@ -624,7 +624,7 @@ class Files(NamedTuple):
 
 
 def read_program(path: str | Path, params: str | Path | None = None) -> Program:
-    """Reads a model that Paddle saved. `find` describes ``path`` and ``params``.
+    """Returns the program of a saved model. `find` describes ``path`` and ``params``.
 
     Raises `ModelFormatError` for files that are not a model, and `UnsupportedError` for newer
     versions of PIR.
@@ -635,8 +635,7 @@ def read_program(path: str | Path, params: str | Path | None = None) -> Program:
 
 
 def find(path: str | Path, params: str | Path | None = None) -> Files:
-    """Returns the files of a model. ``path`` is its file, its folder, or its prefix without the
-    suffix.
+    """Returns the files of a model. ``path``: its file, with or without the suffix, or its folder.
 
     ``params`` may name the file or folder of the parameters. The default is ``NAME.pdiparams`` next
     to ``NAME.pdmodel`` and ``NAME.json`` (of Paddle 3), and ``__params__`` or ``params`` next to
@@ -658,9 +657,7 @@ def find(path: str | Path, params: str | Path | None = None) -> Files:
 
 
 def combine(files: Files) -> bytes:
-    """Returns the parameters of a program in the format of a combined file: sorted, one after
-    another.
-    """
+    """Returns the bytes of a combined file of a program's parameters, sorted by name."""
     if files.params.is_file():
         return _bytes(files.params)
     variables = read_program(*files).variables.values()

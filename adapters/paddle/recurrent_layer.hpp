@@ -1,5 +1,5 @@
-// A layer of Paddle's operator `rnn` on the kernels' library: forward, with a tape, and backward.
-// Nothing of Paddle, nothing of Python. The library checks nothing, so callers check sizes.
+// Runs and trains a layer of Paddle's operator `rnn` on the kernels' library. This file uses
+// neither Paddle nor Python. The library does not check sizes, so callers check them.
 #ifndef ONERNN_PADDLE_RECURRENT_LAYER_HPP
 #define ONERNN_PADDLE_RECURRENT_LAYER_HPP
 
@@ -18,7 +18,7 @@
 
 namespace onernn_paddle {
 
-/// The functions of the library that was opened.
+/// The functions of the kernels' library that was opened.
 struct Library {
   decltype(&::onernn_stack_new) stack_new;
   decltype(&::onernn_stack_run) stack_run;
@@ -34,14 +34,14 @@ inline void check(std::int32_t status) {
   if (status) throw std::runtime_error("the kernels gave status " + std::to_string(status));
 }
 
-/// Weights of one layer in one direction, or their gradients, as the library reads them.
+/// The weights of one layer in one direction, or their gradients, as the library reads them.
 struct Plain {
   std::vector<float> input, recurrent, bias;  // (I, G, O), (O, G, O), (G or more, O)
 
   onernn_weights view() { return {input.data(), recurrent.data(), bias.data(), nullptr, nullptr}; }
 };
 
-/// What a layer is, but for its numbers.
+/// The cell and the sizes of a layer, without its weights.
 struct Layer {
   std::int32_t cell, function, stored;
   int layers, directions, threads;
@@ -52,10 +52,10 @@ struct Layer {
   std::int64_t wide() const { return directions * units; }
   std::int64_t inputs_of(int l) const { return l ? wide() : inputs; }
   std::int64_t row() const { return std::int64_t(gates.size()) * units; }
-  /// A GRU's candidate has a bias inside of its reset gate, too.
+  /// A GRU's candidate has a second bias, which is multiplied by the reset gate.
   std::int64_t bias_rows() const { return std::int64_t(gates.size()) + (cell == ONERNN_LBR_GRU); }
 
-  /// Numbers of tensor k of Paddle's WeightList, see `plain`.
+  /// Returns the number of elements of tensor k of Paddle's WeightList; see `plain`.
   std::int64_t size_of(std::size_t k) const {
     if (k >= 2 * std::size_t(parts())) return row();
     return row() * (k % 2 ? units : inputs_of(int(k / 2) / directions));
@@ -84,11 +84,12 @@ struct Layer {
     return result;
   }
 
-  /// (G*O, K) of Paddle's gates -> (K, G, O), and back.
+  /// Converts (G*O, K) with Paddle's gates to (K, G, O) with the library's gates, and back.
   void turn(const float* from, std::int64_t K, float* to) const { turn<false>(from, K, to); }
   void turn_back(const float* from, std::int64_t K, float* to) const { turn<true>(from, K, to); }
 
-  /// `weights`: Paddle's WeightList: (w_ih, w_hh) of each part, then (b_ih, b_hh) of each.
+  /// Returns the weights of a part (one layer in one direction). `weights`: Paddle's WeightList,
+  /// which is (w_ih, w_hh) of each part, then (b_ih, b_hh) of each part.
   Plain plain(const std::vector<const float*>& weights, int part) const {
     const std::int64_t I = inputs_of(part / directions);
     Plain result{std::vector<float>(I * row()), std::vector<float>(units * row()),
@@ -107,7 +108,7 @@ struct Layer {
     return result;
   }
 
-  /// The same weights where Paddle keeps them.
+  /// Returns pointers to the weights of all parts in Paddle's memory.
   std::vector<onernn_unpacked> unpacked(const std::vector<const float*>& weights) const {
     std::vector<onernn_unpacked> result(parts());
     for (int part = 0; part < parts(); ++part) {
@@ -130,7 +131,7 @@ struct Layer {
     return result;
   }
 
-  /// Writes these gradients as those of Paddle's WeightList.
+  /// Writes a part's gradients in the layout of Paddle's WeightList.
   void plain_back(const Plain& from, int part, const std::vector<float*>& gradients) const {
     turn_back(from.input.data(), inputs_of(part / directions), gradients[2 * part]);
     turn_back(from.recurrent.data(), units, gradients[2 * part + 1]);
@@ -146,7 +147,7 @@ struct Layer {
  private:
   template <bool kBack>
   void turn(const float* from, std::int64_t K, float* to) const {
-    constexpr std::int64_t kBlock = 16;  // lines of both sides stay in L1
+    constexpr std::int64_t kBlock = 16;  // cache lines of both matrices stay in L1
     for (std::size_t g = 0; g < gates.size(); ++g)
       for (std::int64_t o = 0; o < units; o += kBlock)
         for (std::int64_t k = 0; k < K; k += kBlock)
@@ -162,7 +163,7 @@ struct Layer {
   }
 };
 
-/// Sequences that stand padded in memory, (T, N, ...) or (N, T, ...). No lengths: all are T.
+/// Padded sequences, (T, N, ...) or (N, T, ...). If `lengths` is empty, all lengths are T.
 struct Batch {
   std::int64_t T, N;
   bool time_major;
@@ -175,7 +176,6 @@ struct Batch {
   std::int64_t at(std::int64_t n, std::int64_t t) const {
     return time_major ? t * N + n : n * T + t;
   }
-  /// Rows behind the lengths become zeros.
   void clear_padding(float* rows, std::int64_t width) const {
     if (lengths.empty()) return;
     for (std::int64_t n = 0; n < N; ++n)
@@ -183,13 +183,15 @@ struct Batch {
   }
 };
 
-/// Numbers of one call. States are (layers * directions, N, units); c is nullptr but for LSTM.
+/// The initial and final states of one call, (layers * directions, N, units). c and c_n are nullptr
+/// except for LSTM.
 struct States {
   const float *h, *c;
   float *h_n, *c_n;
 };
 
-/// Training: a batch with its words sorted step by step. Any number of threads gives the same bits.
+/// Trains a layer on a batch whose rows are sorted by step. Results have the same bits for any
+/// number of threads.
 class Training {
  public:
   Training(const Library& library, const Layer& layer, const Batch& batch)
@@ -208,7 +210,6 @@ class Training {
     }
   }
 
-  /// Numbers of the tape.
   std::int64_t tape_size() const {
     return words() *
            (layer_.inputs + (layer_.layers - 1) * layer_.wide() + layer_.parts() * per_part());
@@ -233,7 +234,8 @@ class Training {
       std::copy_n(last.data() + w * wide, wide, y + rows_[w] * wide);
   }
 
-  /// `states` holds the gradients of the final states, and where those of the initial ones go.
+  /// `states`: h and c are gradients of the final states. h_n and c_n receive gradients of the
+  /// initial states.
   void backward(const std::vector<const float*>& weights, const float* dy, const States& states,
                 float* dx, const std::vector<float*>& gradients, float* tape) const {
     const std::int64_t inputs = layer_.inputs, wide = layer_.wide();
@@ -270,18 +272,18 @@ class Training {
 
  private:
   using TrainingPart = std::unique_ptr<onernn_training, decltype(&::onernn_training_free)>;
-  struct Ends {  // states of a part, of sorted sequences
+  struct Ends {  // states of a part, longest sequence first
     std::vector<float> h, c;
   };
 
   std::int64_t words() const { return std::int64_t(rows_.size()); }
   std::int64_t steps() const { return std::int64_t(begin_.size()) - 1; }
 
-  /// Arrays of (words, units) beside the gates.
+  /// Returns the number of tape arrays (rows, units) of a part, without the gates.
   int extras() const { return layer_.cell == ONERNN_LSTM ? 4 : layer_.cell == ONERNN_RNN ? 1 : 2; }
   std::int64_t per_part() const { return layer_.row() + extras() * layer_.units; }
 
-  /// What a layer reads.
+  /// Returns the input of a layer in the tape.
   float* read_at(float* tape, int l) const {
     if (!l) return tape;
     return tape +
@@ -297,7 +299,7 @@ class Training {
     return {read, nullptr, own, h, more(1), more(2), more(3)};
   }
 
-  /// The directions of a layer, but for y and what goes back.
+  /// Returns the arguments for the directions of a layer, without y, dx and gradients.
   std::vector<onernn_trained> trained(const std::vector<TrainingPart>& parts,
                                       std::vector<Ends>& ends, int l, float* tape) const {
     std::vector<onernn_trained> row(layer_.directions);
@@ -324,7 +326,7 @@ class Training {
     return result;
   }
 
-  /// A layer's states before its first step, and back.
+  /// Returns a layer's initial states; `put` stores its final states.
   std::vector<Ends> ends_of(const States& states, int l) const {
     const std::int64_t O = layer_.units;
     std::vector<Ends> ends(layer_.directions);
@@ -355,8 +357,8 @@ class Training {
   const Library& library_;
   const Layer& layer_;
   const Batch& batch_;
-  std::vector<std::int64_t> order_, begin_;  // sequences, the longest first; rows of each step
-  std::vector<std::int64_t> rows_;           // of each word, in x
+  std::vector<std::int64_t> order_, begin_;  // sequences, longest first; first row of each step
+  std::vector<std::int64_t> rows_;           // the position in x of each row
 };
 
 }  // namespace onernn_paddle

@@ -1,4 +1,4 @@
-"""The rules of Paddle's operators that compute element by element, or make tensors."""
+"""The rules of Paddle's operators for arithmetic, products, reductions and new tensors."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _input(op: PaddleOperator, slot: str) -> PaddleTensor:
 
 
 def _unary(row: Row, op: PaddleOperator) -> Results:
-    """Runs over the steps of all sequences together if the operator's record says that it mixes
-    axis 0.
+    """Adds the row's operator. If it mixes elements along axis 0, it runs over all sequences
+    together.
     """
     canonical, attributes, x = OPERATORS[row.op], _attributes(row, op), _input(op, "X")
     if canonical.slots[0].ragged:
@@ -52,8 +52,8 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
 
 
 def _binary(row: Row, op: PaddleOperator) -> PaddleTensor:
-    """Returns an output with the LoD of X. The attribute ``axis`` is the axis of X at which Y's
-    axes begin.
+    """Adds the row's operator. The output has the LoD of X. The attribute ``axis`` is the axis of X
+    that corresponds to the first axis of Y.
     """
     op.attribute("force_cpu", False)
     attributes = _attributes(row, op)
@@ -118,15 +118,15 @@ def _fill(read: Callable[[Row, PaddleOperator], Results], *rows: Row) -> None:
         RULES.setdefault(row.type, partial(read, row))  # unless it has its own rule
 
 
-# The rules of Paddle's operators that compute.
+# The rules of arithmetic, products and reductions.
 #
-# Slots and defaults: the operators' makers in 2.6. The LoD of outputs, and differences between the
-# native kernels and their documentation, were measured with 2.6.2.
+# Slots and defaults come from the OpMaker classes of Paddle 2.6. The LoD of outputs, and
+# differences between Paddle's kernels and their documentation, were measured with 2.6.2.
 
 
 def _project(x: Any, columns: int, weight: Any) -> Any:
-    """Returns the product of x and the matrix ``weight``. The first ``columns`` axes of x become
-    its rows.
+    """Returns x times the matrix ``weight``. The axes of x after the first ``columns`` are joined
+    first.
     """
     rank = x.rank
     if not 0 < columns < rank:
@@ -151,7 +151,7 @@ def mul(X, Y, *, x_num_col_dims=1, y_num_col_dims=1):
     return out
 
 
-# Paddle 3's passes fuse these into an fc, and it saves them with every fc.
+# Attributes of operators that Paddle 3's passes fuse into an fc. Every saved fc has them.
 _FUSED: dict[str, Any] = {
     "fuse_activation": "",
     "fuse_alpha": 0.0,
@@ -180,7 +180,9 @@ _UNFUSED: dict[str, Any] = {
 
 @paddle("matmul_v2")
 def matmul_v2(X, Y, *, trans_x=False, trans_y=False, op):
-    """Multiplies. Paddle 2 drops the LoD of X. Paddle 3 keeps it, even if the rows change."""
+    """Returns X @ Y. Paddle 2 drops the LoD of X. Paddle 3 keeps the LoD, even if the rows
+    change.
+    """
     factors = [
         x.dense.swap() if transposed and x.rank > 1 else x.dense
         for x, transposed in ((X, trans_x), (Y, trans_y))
@@ -194,7 +196,7 @@ def matmul_v2(X, Y, *, trans_x=False, trans_y=False, op):
 
 @paddle("matmul", head_number=1, **_UNFUSED)
 def matmul(X, Y, *, transpose_X=False, transpose_Y=False, alpha=1.0, op):
-    """Multiplies, and scales the product. Unlike matmul_v2, it keeps the LoD of X."""
+    """Returns alpha * (X @ Y). Unlike matmul_v2 of Paddle 2, keeps the LoD of X."""
     if min(X.rank, Y.rank) < 2 and (transpose_X or transpose_Y):
         refuse(
             f"attributes {transpose_X=}, {transpose_Y=}: expected False for inputs of {X.rank} and"
@@ -219,7 +221,7 @@ def scale(X, *, scale=1.0, bias=0.0, bias_after_scale=True):
 
 @paddle("dropout")
 def dropout(X, Seed=None, *, dropout_prob=0.5, dropout_implementation="downgrade_in_infer", op):
-    """Scales the input. Inference draws nothing, so the seed has no effect."""
+    """Scales the input as in inference, in which ``Seed`` has no effect."""
     op.note_dropout()
     if dropout_implementation == "upscale_in_train":
         return X
@@ -248,7 +250,7 @@ def check_threshold(threshold: float) -> None:
 
 @paddle("softplus", beta=1.0)
 def softplus(X, *, threshold=20.0):
-    """Returns x itself above the threshold, where rounding would return the same."""
+    """Returns softplus(x). Above the threshold Paddle returns x, to which softplus(x) rounds."""
     check_threshold(threshold)
     return X.Softplus()
 
@@ -344,7 +346,7 @@ def top_k(X, K=None, *, k=1):
 
 @paddle("top_k_v2")
 def top_k_v2(X, K=None, *, k=1, axis=-1, largest=True, sorted=True):
-    """Sorts the results, which is also correct if Paddle may return them in any order."""
+    """Returns sorted results. If not ``sorted``, Paddle may return them in any order."""
     x = X.dense if axis in (0, -X.rank) else X
     count = K.cast("int64") if K else [k]
     values, places = x.TopK(count, axis=axis, largest=int(largest), outputs=2)
@@ -364,13 +366,14 @@ def layer_norm(X, Scale=None, Bias=None, *, begin_norm_axis=1, epsilon=1e-5):
     return X.LayerNormalization(scale, *bias, axis=begin_norm_axis, epsilon=epsilon, outputs=3)[0]
 
 
-# The rules of Paddle's operators that make values of sizes and numbers, and repeat values.
+# The rules of operators that create, expand or repeat tensors.
 #
-# Slots and defaults: the operators' makers in 2.6. Which LoD is passed on was measured with 2.6.2.
+# Slots and defaults come from the OpMaker classes of Paddle 2.6. Which LoD an output has was
+# measured with 2.6.2.
 
 _MOST = 2**16
-"""The maximum number of elements of a constant that is made while reading. Larger ones are made at
-run time.
+"""The maximum number of elements of a constant that is computed while reading. Larger constants are
+computed at run time.
 """
 
 
@@ -385,7 +388,9 @@ def fill_constant(
     force_cpu=False,
     place_type=-1,
 ):
-    """Fills with ``str_value`` if it is set, otherwise with ``value``, also for integers."""
+    """Returns a tensor filled with the first of ``ValueTensor``, ``str_value``, ``value`` that is
+    set.
+    """
     filled = np.asarray(float(str_value) if str_value else value)
     filled = ValueTensor.array.reshape(()) if ValueTensor else filled
     filled, sizes = filled.astype(dtype), shape.known
@@ -408,7 +413,9 @@ def fill_constant_batch_size_like(
     place_type=-1,
     op,
 ):
-    """Takes one size from another value. A ragged value contributes the number of its sequences."""
+    """Returns a filled tensor with one size of ``Input``. The size of axis 0 of a ragged ``Input``
+    is its number of sequences.
+    """
     source, target = input_dim_idx, output_dim_idx
     filled = np.asarray(float(str_value) if str_value else value)
     if not 0 <= target < len(shape) or source < 0:
@@ -448,21 +455,19 @@ def increment(X, *, step=1.0):
 
 @paddle("expand_v2")
 def expand(X, *, shape=Integers("Shape", "expand_shapes_tensor")):
-    """Expands. A size of -1 stays unchanged."""
+    """Expands X to ``shape``. A size of -1 keeps the size of X."""
     return X.dense.Expand(shape.Equal([-1]).Where([1], shape))
 
 
 @paddle("expand_as_v2")
 def expand_as(X, Y=None, *, target_shape=()):
-    """Expands to the shape of Y, or to ``target_shape`` if Y is not an input."""
+    """Expands X to the shape of Y, or to ``target_shape`` without Y."""
     return X.dense.Expand(Y.dense.Shape() if Y else target_shape)
 
 
 @paddle("tile")
 def tile(X, *, repeat_times=Integers("RepeatTimes", "repeat_times_tensor"), op):
-    """Repeats along each axis. If there are fewer repeats than axes or vice versa, ones are put
-    before them.
-    """
+    """Repeats X along each axis. The shorter of repeats and shape gets leading ones."""
     shape = repeat_times.type.counts
     if len(shape) != 1 or shape[0] is None:
         refuse("input RepeatTimes: expected a list whose length is known")
@@ -475,7 +480,7 @@ def tile(X, *, repeat_times=Integers("RepeatTimes", "repeat_times_tensor"), op):
 
 @paddle("expand")
 def expand_by_times(X, *, expand_times=Integers("ExpandTimes", "expand_times_tensor"), op):
-    """Repeats along each axis. The LoD stays if the attribute does not repeat rows."""
+    """Repeats X along each axis. Keeps the LoD if the attribute repeats no rows."""
     computed = op.variables("ExpandTimes") or op.variables("expand_times_tensor")
     out = X.dense.Tile(expand_times)
     return out if computed or expand_times.known[0] != 1 else out.under(X)
@@ -488,8 +493,8 @@ def tril_triu(X, *, lower=True, diagonal=0):
 
 @paddle("sequence_mask")
 def sequence_mask(X, MaxLenTensor=None, *, maxlen=-1, out_dtype=DtypeNumber(3)):
-    """Returns whether each step comes before the end of its sequence, for as many steps as the
-    longest has.
+    """Returns (..., T), true for steps before the end of each sequence. T is ``maxlen`` or the
+    longest length.
     """
     lengths = X.dense
     if MaxLenTensor:

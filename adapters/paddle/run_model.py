@@ -1,4 +1,4 @@
-"""Runs a model with Paddle itself, in the way that paddle.static.Executor documents."""
+"""Runs a saved model with Paddle's own paddle.static.Executor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from onernn.ir.ragged import Batch, Ragged
 
 
 def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """Returns the outputs, in order, with nothing fused, on CPU. Raises what Paddle raises."""
-    # Paddle 2.6.2 brings its own zlib. Loading Python's zlib after it crashes.
+    """Returns the outputs that Paddle computes on the CPU without fused operators, in the model's
+    order.
+
+    Raises Paddle's errors, and `UnsupportedError` if ``params`` is a folder other than the model's.
+    """
+    # Paddle 2.6.2 contains its own zlib. Python's zlib module crashes if it is imported after
+    # Paddle.
     import zlib  # noqa: F401
 
     files = find(path, params or None)
-    # Paddle 3 reads this when it is imported. It then runs programs of its own format, or of the
-    # older one.
+    # Paddle 3 reads this flag when it is imported: "1" selects Paddle 3's program format, "0"
+    # Paddle 2's.
     os.environ["FLAGS_enable_pir_api"] = "1" if files.model.suffix == ".json" else "0"
     paddle = import_paddle()
     paddle.enable_static()

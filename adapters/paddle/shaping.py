@@ -1,4 +1,4 @@
-"""The rules of Paddle's operators that move elements: shapes, indices, sequences."""
+"""The rules of Paddle's operators that reshape, index or rearrange tensors and sequences."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from onernn.ir.types import Size
 
 # The rules of Paddle's operators that reshape, join, split and select.
 #
-# Slots and defaults: the operators' makers in 2.6. Which LoD is handed on is measured with 2.6.2.
+# Slots and defaults come from the OpMaker classes of Paddle 2.6. Which LoD an output has was
+# measured with 2.6.2.
 
 _ALL = 2**31 - 1
-"""The end of an axis in the notation of Paddle's exporters."""
+"""The slice end with which Paddle's exporters denote the end of an axis."""
 
 
 @paddle("reshape2")
@@ -41,13 +42,12 @@ def reshape(X, *, shape=Integers("Shape", "ShapeTensor"), op):
     if X.ragged and shape[:1] == (-1,):
         rows = _multiply(X.shape[1:])
         new = _multiply([X.shape[at] if size == 0 else size for at, size in enumerate(shape)][1:])
-        if None not in (rows, new) and rows != new:  # Paddle keeps a LoD that does not fit
+        if None not in (rows, new) and rows != new:  # Paddle would keep it
             refuse(f"attribute shape={shape}: expected rows of the same size, because X has a LoD")
     return X.reshape(*shape)
 
 
 def _multiply(sizes: Sequence[int | None]) -> int | None:
-    """Returns the product of the sizes, None if one is dynamic."""
     return None if None in sizes else math.prod(size or 0 for size in sizes)
 
 
@@ -58,7 +58,9 @@ def transpose(X, *, axis=()):
 
 @paddle("squeeze2")
 def squeeze(X, *, axes=()):
-    """Removes axes of size one; other axes stay. Without ``axes``, removes all axes of size one."""
+    """Removes the given axes, except those of a size other than one. Without ``axes``, removes all
+    axes of size one.
+    """
     sizes = X.shape
     if not axes and None in sizes:
         refuse(f"attribute axes=(): expected axes, or known sizes, got {sizes}; set axes")
@@ -71,7 +73,7 @@ def squeeze(X, *, axes=()):
 
 @paddle("flatten_contiguous_range")
 def flatten(X, *, start_axis=1, stop_axis=1):
-    """Joins the axes from start to stop; sizes after them must be known."""
+    """Joins the axes from ``start_axis`` to ``stop_axis``. Sizes of later axes must be known."""
     sizes = X.shape
     start, stop = start_axis % len(sizes), stop_axis % len(sizes)
     if (X.ragged and not start) or start > stop or None in sizes[stop + 1 :]:
@@ -84,8 +86,8 @@ def flatten(X, *, start_axis=1, stop_axis=1):
 
 @paddle("flatten2")
 def flatten_to_matrix(X, *, axis=1):
-    """Joins the axes before ``axis`` to rows, and the others to columns. The LoD stays if the rows
-    stay.
+    """Returns a matrix. The axes before ``axis`` become its rows, the other axes its columns. The
+    matrix keeps the LoD if the number of rows is unchanged.
     """
     repeats = _multiply(X.shape[1:axis]) if axis else None
     if X.ragged and repeats is None:
@@ -99,7 +101,7 @@ def flatten_to_matrix(X, *, axis=1):
 
 @paddle("unsqueeze2")
 def unsqueeze(X, *, axes=()):
-    """Adds one axis after the other. Each index counts the axes that were added before it."""
+    """Inserts axes one after the other. Each index counts the axes that were inserted before."""
     placed = [False] * X.rank
     for axis in axes:
         place = axis if axis >= 0 else axis + len(placed) + 1
@@ -107,8 +109,8 @@ def unsqueeze(X, *, axes=()):
             refuse(f"attribute {axes=}: expected axes of up to {len(placed)}, got {axis}")
         placed.insert(place, True)
     new = [at for at, added in enumerate(placed) if added]
-    # A new first axis has no LoD. Paddle keeps the LoD of a batch of one row, whose first size
-    # stays.
+    # With a new first axis, the result has no LoD. Paddle keeps the LoD if X has one row, because
+    # the size of the first axis is then unchanged.
     return X.unsqueeze(*new) if new else X
 
 
@@ -127,8 +129,8 @@ def concat(*X, axis=0):
 
 @paddle("stack")
 def stack(*X, axis=0):
-    """Stacks. For a new first axis, Paddle keeps a LoD that does not fit; onernn's result has no
-    LoD.
+    """Stacks the inputs along a new axis. With a new first axis, the result has no LoD, while
+    Paddle keeps one that does not fit.
     """
     rank = X[0].rank
     first = X[0].dense if axis in (0, -rank - 1) else X[0]
@@ -139,7 +141,7 @@ def stack(*X, axis=0):
 
 @paddle("split", AxisTensor="", SectionsTensorList="")
 def split(X, *, axis=0, sections=(), num=0, op):
-    if axis < 0:  # paddle.split never saves one
+    if axis < 0:  # paddle.split never saves a negative axis
         refuse(
             f"attribute axis={axis}: expected 0 or more; Paddle 2.6.2 splits wrongly at a negative"
             " axis"
@@ -163,13 +165,13 @@ def split(X, *, axis=0, sections=(), num=0, op):
 
 @paddle("shape")
 def shape_(Input, *, wide=False):
-    """Returns the sizes, as int64 in Paddle 3, as int32 in Paddle 2."""
+    """Returns the sizes of all axes as int32. ``wide``: as int64, for shape64 of Paddle 3."""
     return Input.Shape().cast("int64" if wide else "int32")
 
 
 @paddle("lookup_table")
 def lookup_table(Ids, W, *, padding_idx=-1):
-    """Takes Ids of the shape (..., 1)."""
+    """Returns the rows of W at ``Ids``, which has the shape (..., 1)."""
     return lookup_table_v2(Ids.squeeze(-1), W, padding_idx=padding_idx)
 
 
@@ -178,7 +180,7 @@ def lookup_table_v2(Ids, W, *, padding_idx=-1):
     table = W
     if padding_idx != -1:
         rows = W.array.copy()
-        if padding_idx == len(rows):  # the index after the last row also reads zeros
+        if padding_idx == len(rows):  # the index after the last row also gets zeros
             rows = np.concatenate([rows, np.zeros_like(rows[:1])])
         if not 0 <= padding_idx < len(rows):
             refuse(f"attribute padding_idx={padding_idx}: expected -1 to {len(rows)}")
@@ -194,7 +196,9 @@ def _keep_rows(x: Any, axes: object, *, rows_change: bool) -> None:
 
 @paddle("gather", Axis="")
 def gather(X, Index, *, axis=0, overwrite=True):
-    """Gathers. The indices (K,) or (K, 1) count from zero. ``overwrite`` is for the gradient."""
+    """Returns the slices of X at indices (K,) or (K, 1), which must not be negative. Only the
+    gradient uses ``overwrite``.
+    """
     axis %= X.rank
     _keep_rows(X, f"{axis=}", rows_change=axis == 0)
     places = Index.dense.reshape(-1) if Index.rank > 1 else Index.dense
@@ -230,10 +234,10 @@ def slice_(
 
 
 def _slice_element(op: Any, x: Any, axis: int, starts: Any, ends: Any) -> Any:
-    """Returns the last element of an array, or the element at an index that a loop counts.
+    """Returns the last element of a tensor array, or a tensor's element at a loop's counter.
 
-    Returns None for other slices. In a list of the integers 0, 1, ... the element is the index
-    itself.
+    Returns None for other slices. For the tensor 0, 1, 2, ..., returns the index, which equals the
+    element.
     """
     builder, begin, end = op.builder, starts.type, ends.type
     array = builder.stacked.get(op.variable("Input"))
@@ -286,8 +290,8 @@ def set_value(
     shape=(),
     values=Elements(),
 ):
-    """Puts a value into a slice. The indices of all elements of the input are sliced in the same
-    way, which returns the indices to write to.
+    """Returns the input with a value in a slice. The same slice of a tensor of flat indices yields
+    the indices to overwrite.
     """
     if ValueTensor:
         value = ValueTensor.dense
@@ -306,26 +310,26 @@ def set_value(
     return x.reshape(-1).ScatterElements(places.reshape(-1), value, axis=0).Reshape(sizes)
 
 
-# The rules of Paddle's operators that models of its dynamic mode use around their layers.
+# The rules of operators that models of Paddle's dynamic mode (dygraph) use.
 #
-# The dynamic mode has no LoD, so a LoD is refused. Slots and defaults: the operators' makers in
-# 2.6. Differences between the native kernels and their documentation were measured with 2.6.2 and
-# 3.3.1.
+# The dynamic mode has no LoD, so an input with a LoD is refused. Slots and defaults come from the
+# OpMaker classes of Paddle 2.6. Differences between Paddle's kernels and their documentation were
+# measured with 2.6.2 and 3.3.1.
 
 
 @dygraph("elementwise_mod", axis=-1)
 def mod(X, Y):
-    """Returns the remainder with the sign of the divisor."""
+    """Returns the remainder of X / Y with the sign of Y."""
     return remainder(X, Y) if X.dtype.kind == "f" else X.Mod(Y)
 
 
 @dygraph("elementwise_floordiv", axis=-1)
 def floordiv(X, Y):
-    """Rounds the quotient towards minus infinity."""
+    """Returns X / Y, rounded towards minus infinity."""
     if X.dtype.kind == "f":
         return (X / Y).Floor()
     if X.type.sizes is not None and Y.known is not None and (Y.known > 0).all():
-        return X / Y  # X is a size: a plan keeps sizes as polynomials
+        return X / Y  # X is a size, which a plan stores as a polynomial
     return (X - X.Mod(Y)) / Y
 
 
@@ -356,8 +360,8 @@ def log10(X):
 
 @dygraph("mish")
 def mish(X, *, threshold=20.0):
-    """Uses x itself as the softplus above the threshold, because the rounded softplus then equals
-    x.
+    """Returns x * tanh(softplus(x)). Above the threshold Paddle uses x, to which softplus(x)
+    rounds.
     """
     check_threshold(threshold)
     return X * X.Softplus().Tanh()
@@ -397,7 +401,7 @@ _NORMS = {1.0: "ReduceL1", 2.0: "ReduceL2", math.inf: "ReduceMax", -math.inf: "R
 
 @dygraph("p_norm")
 def p_norm(X, *, porder=OneOf(2.0, _NORMS), axis=-1, epsilon=1e-12, keepdim=False, asvector=False):
-    """Ignores epsilon, which only the gradient uses."""
+    """Returns the p-norm along an axis. Only the gradient uses ``epsilon``."""
     x = X.Abs() if porder in ("ReduceMax", "ReduceMin") else X
     return x.reduce(porder, range(X.rank) if asvector else [axis], X.rank, keepdim)
 
@@ -410,7 +414,9 @@ def size_(Input, *, op):
 
 @dygraph("argsort")
 def argsort(X, *, axis=-1, descending=False, stable=False):
-    """Sorts stably. If not ``stable``, Paddle may return equal elements in any order."""
+    """Returns the sorted elements and their indices. Always sorts stably, Paddle only with
+    ``stable``.
+    """
     axis %= max(X.rank, 1)
     count = X.Shape(start=axis, end=axis + 1)
     values, places = X.TopK(count, axis=axis, largest=int(descending), outputs=2)
@@ -418,8 +424,8 @@ def argsort(X, *, axis=-1, descending=False, stable=False):
 
 
 def _counts_from_zero(op: Any) -> bool:
-    """Returns whether indices cannot be negative. 2.6 raises an error for negative indices, except
-    in take_along_axis, which reads the memory before a row.
+    """Returns whether negative indices are invalid, as in Paddle 2. Paddle 2.6 raises an error for
+    them, except in take_along_axis, which reads the memory before a row.
     """
     return op.version < 3_000_000
 
@@ -451,7 +457,7 @@ def where_index(Condition):
 
 @dygraph("masked_select")
 def masked_select(X, Mask):
-    """Returns the elements of X for which the mask, of the same shape, is true."""
+    """Returns the elements of X where the mask is true. X and the mask have the same shape."""
     if X.rank != Mask.rank:
         refuse(f"input Mask: expected {X.rank} axes, as many as X, got {Mask.rank}")
     return X.GatherND(Mask.NonZero().transpose(1, 0))
@@ -459,8 +465,8 @@ def masked_select(X, Mask):
 
 @dygraph("index_put")
 def index_put(x, indices=(), value=None, *, accumulate=False, op):
-    """Puts a value at indices along the first axes, one tensor per axis, or at the elements of a
-    mask that are true.
+    """Returns x with a value at the given indices. ``indices`` holds one tensor for each of the
+    first axes, or one boolean mask.
     """
     first = indices[0]
     if first.type.dtype == "bool":
@@ -481,8 +487,8 @@ def index_put(x, indices=(), value=None, *, accumulate=False, op):
 
 @dygraph("one_hot_v2")
 def one_hot(X, *, depth=-1, dtype=DtypeNumber(5), allow_out_of_range=False):
-    """Returns one-hot rows. An index out of range becomes a row of zeros if the program allows
-    it.
+    """Returns a one-hot row for each index. With ``allow_out_of_range``, an index out of range gets
+    a row of zeros.
     """
     if depth < 1:
         refuse(f"attribute depth={depth}: expected 1 or more")
@@ -495,13 +501,13 @@ def one_hot(X, *, depth=-1, dtype=DtypeNumber(5), allow_out_of_range=False):
 
 @dygraph("roll", ShiftsTensor="")
 def roll(X, *, shifts=(), axis=()):
-    """Moves elements along axes. Elements that leave at the end come in at the beginning."""
+    """Shifts elements along axes. Elements shifted past the end continue at the beginning."""
     out, sizes = X, X.shape
     if not axis:
         out, sizes = X.reshape(-1), (_multiply(sizes),)
     for shift, place in zip(shifts, axis or (0,), strict=True):
         size, place = sizes[place], place % len(sizes)
-        if size is None:  # the number of rounds is known only at run time
+        if size is None:  # the size is known only at run time
             counted = out.Shape(start=place, end=place + 1)
             cut = counted.constant(np.asarray([-shift])).Mod(counted.Max([1])) - counted
         else:
@@ -511,9 +517,9 @@ def roll(X, *, shifts=(), axis=()):
     return out if axis else out.Reshape(X.Shape())
 
 
-# The rules of Paddle's operators over the sequences of a LoD.
+# The rules of Paddle's operators on ragged sequences, which are tensors with a LoD.
 #
-# Slots, defaults and the LoD of outputs: sequence_ops/ of 2.6, measured with 2.6.2.
+# Slots, defaults and the LoD of outputs come from sequence_ops/ of Paddle 2.6, measured with 2.6.2.
 
 POOLS = ("AVERAGE", "SUM", "SQRT", "LAST", "FIRST", "MAX")
 
@@ -523,13 +529,15 @@ _POOLS = {each: each.lower() for each in POOLS}
 
 @paddle("sequence_pool")
 def sequence_pool(X, *, pooltype=OneOf("AVERAGE", _POOLS), pad_value=0.0):
-    """Returns one row for each sequence. The LoD levels above stay."""
+    """Reduces each sequence of the innermost LoD level to one row. The outer LoD levels are
+    unchanged.
+    """
     return X.with_lod().SequencePool(kind=pooltype, empty=pad_value)
 
 
 @paddle("sequence_conv", contextStride=1, paddingTrainable=False, PaddingData="")
 def sequence_conv(X, Filter, *, contextLength=1, contextStart=0):
-    """Multiplies a window of rows around each row by the filter. Rows outside the sequence are
+    """Multiplies the window of rows around each row by the filter. Rows outside the sequence are
     zeros.
     """
     if not 0 < contextLength <= 2**10 or abs(contextStart) > 2**10:
@@ -542,7 +550,9 @@ def sequence_conv(X, Filter, *, contextLength=1, contextStart=0):
 
 @paddle("sequence_expand")
 def sequence_expand(X, Y, *, ref_level=-1):
-    """Repeats sequence n of X once for each part of element n of a LoD level of Y."""
+    """Repeats sequence n of X once for each row or subsequence in element n of LoD level
+    ``ref_level`` of Y.
+    """
     depth = Y.with_lod().depth
     if not -1 <= ref_level < depth or X.depth > 1:
         refuse(
@@ -554,13 +564,13 @@ def sequence_expand(X, Y, *, ref_level=-1):
 
 @paddle("sequence_expand_as")
 def sequence_expand_as(X, Y):
-    """Repeats row n of X for each row of sequence n of Y, as ragged as Y."""
+    """Repeats row n of X for each row of sequence n of Y. The result has the LoD of Y."""
     return X.dense.SequenceExpand(Y.with_lod(1), level=0).SequenceLike(Y)
 
 
 @paddle("sequence_concat")
 def sequence_concat(*X):
-    """Joins, for each n, the sequences n of all inputs, one after the other."""
+    """Concatenates sequence n of all inputs to sequence n of the result."""
     if any(x.depth != 1 for x in X):
         refuse(f"inputs X: expected one LoD level each, got {[x.depth for x in X]}")
     return X[0].SequenceConcat(*X[1:])
@@ -568,7 +578,9 @@ def sequence_concat(*X):
 
 @paddle("sequence_pad")
 def sequence_pad(X, PadValue, *, padded_length=-1):
-    """Returns (N, T, ...), T the longest sequence or ``padded_length``, and the lengths (N,)."""
+    """Returns padded sequences (N, T, ...) and their lengths (N,). T is ``padded_length``, or the
+    longest length if that is -1.
+    """
     time = {} if padded_length == -1 else {"time": padded_length}
     padded = X.with_lod(1).SequenceFill(PadValue, **time)
     return {"Out": padded, "Length": X.SequenceLengths()}
@@ -580,13 +592,12 @@ def sequence_unpad(X, Length):
 
 
 def _offsets(lengths: Any) -> Any:
-    """Returns the offsets of sequences of these lengths."""
     return lengths.constant(np.asarray([0], np.int64)).join(lengths.CumSum(0))
 
 
 @paddle("sequence_slice")
 def sequence_slice(X, Offset, Length):
-    """Returns Length steps of each sequence from Offset on."""
+    """Returns ``Length`` steps of each sequence, starting with step ``Offset``."""
     x = X.with_lod(1)
     first, count = (each.dense.cast("int64").reshape(-1) for each in (Offset, Length))
     first = _offsets(x.SequenceLengths()).Slice([0], [-1], [0]) + first
@@ -599,7 +610,7 @@ def sequence_slice(X, Offset, Length):
 
 @paddle("sequence_erase")
 def sequence_erase(X, *, tokens=()):
-    """Drops the steps whose value is one of the tokens."""
+    """Removes the steps whose value is one of the tokens."""
     x = X.with_lod(1)
     same = x.dense.reshape(-1, 1).Equal(x.constant(np.asarray(tokens, X.dtype)))
     kept = same.cast("int64").ReduceSum([1], keepdims=0).Equal([0])
@@ -610,8 +621,8 @@ def sequence_erase(X, *, tokens=()):
 
 @paddle("sequence_enumerate")
 def sequence_enumerate(X, *, win_size=2, pad_value=0):
-    """Returns each step with the steps after it, and ``pad_value`` after the end of the
-    sequence.
+    """Returns, for each step, the ``win_size`` steps that begin with it. After the end of the
+    sequence, steps are ``pad_value``.
     """
     if not 0 < win_size <= 2**10:
         refuse(f"attribute win_size={win_size}: expected 1 to 1024")
@@ -621,7 +632,7 @@ def sequence_enumerate(X, *, win_size=2, pad_value=0):
 
 @paddle("sequence_reshape")
 def sequence_reshape(X, *, new_dim):
-    """Cuts the elements of each sequence into steps of ``new_dim``."""
+    """Reshapes each sequence to steps of ``new_dim`` elements."""
     x = X.with_lod(1)
     width = x.shape[1] if x.rank == 2 else None
     if width is None or new_dim < 1:
@@ -629,13 +640,13 @@ def sequence_reshape(X, *, new_dim):
             f"attribute {new_dim=}: expected 1 or more, and an input of two axes and known width,"
             f" got {x.shape}"
         )
-    lengths = x.SequenceLengths().Mul([width]).Div([new_dim])  # rests: the sum is not the rows
+    lengths = x.SequenceLengths().Mul([width]).Div([new_dim])  # a remainder changes the sum
     return x.dense.reshape(-1, new_dim).SequenceReset(_offsets(lengths))
 
 
 @paddle("sequence_scatter")
 def sequence_scatter(X, Ids, Updates):
-    """Adds sequence n of the updates to row n of X, in the columns Ids."""
+    """Adds sequence n of ``Updates`` to row n of X, at the columns in sequence n of ``Ids``."""
     ids = Ids.with_lod(1)
     rows = X.dense.Shape(start=0, end=1).squeeze(0)
     each = count_up(rows).SequenceExpand(ids, level=0)
@@ -645,7 +656,7 @@ def sequence_scatter(X, Ids, Updates):
 
 @paddle("lod_reset", append=False)
 def lod_reset(X, Y=None, *, target_lod=()):
-    if Y and Y.ragged:  # Y comes before target_lod
+    if Y and Y.ragged:  # Y takes precedence over target_lod
         return X.under(Y)
     if Y and Y.dtype.kind != "i":
         refuse(f"input Y: expected a LoD, or offsets as integers, got {Y.dtype} without a LoD")
@@ -656,8 +667,8 @@ def lod_reset(X, Y=None, *, target_lod=()):
 
 @paddle("crf_decoding", Length="")
 def crf_decoding(Emission, Transition, Label=None):
-    """Returns the best path. With a label, returns 1 for each step at which the path agrees with
-    it, otherwise 0.
+    """Returns the best path of tags. With ``Label``, returns 1 for each step whose tag equals the
+    label, otherwise 0.
     """
     path = Emission.with_lod().CrfDecode(Transition)
     return path.Equal(Label.dense.reshape(-1, 1)).cast("int64") if Label else path
@@ -665,10 +676,10 @@ def crf_decoding(Emission, Transition, Label=None):
 
 @paddle("viterbi_decode")
 def viterbi_decode(Input, Transition, Length, *, include_bos_eos_tag=True):
-    """Returns the paths of padded sequences. Does not compute scores.
+    """Returns the best paths of padded sequences, without their scores.
 
-    The last row of the transitions starts a sequence, and the row before ends it. Paddle's
-    documents say columns, but its kernels take rows.
+    The last row of ``Transition`` scores the first tag of a sequence. The row before scores the
+    last tag. Paddle's documentation says columns, but its kernels read rows.
     """
     between = Transition.array
     whole = np.concatenate([between[:-3:-1] * include_bos_eos_tag, between])

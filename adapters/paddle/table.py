@@ -1,4 +1,4 @@
-"""One Paddle operator for its rule, the graph under construction, and the table of rules."""
+"""The table of rules for Paddle's operators, the operator that a rule gets, the graph builder."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from onernn.ir.weights import Scale
 
 _BLOCKS = ("sub_block", "true_block", "false_block")
 _GIVEN = ("given", "then", "otherwise")
-"""Attributes that hold names of variables inside of a block."""
+"""Attributes that list variables of an inner block."""
 _LISTED = {"while": "X", "conditional_block": "Input", "recurrent": "parameters"}
-"""The slot that lists what a block may read."""
-_DEEPEST = 32  # blocks inside blocks
+"""By operator type, the input slot that lists the variables that its block may read."""
+_DEEPEST = 32  # nested blocks
 
 
 class BlockError(UnsupportedError):
-    """Raised for blocks with a structure that no program can have."""
+    """Raised for a missing block, and for blocks that are nested in a cycle or too deep."""
 
 
 class Blocks:
     """The blocks of a program by number. Block 0 is the outermost.
 
-    ``declared``: the variables that are assigned once. For other variables it is not known which of
-    their values has the declared type. ``kinds``: the kinds of all variables.
+    ``declared``: the variables that are assigned once. Other variables may change their type.
+    ``kinds``: the VarType.Type of each variable.
     """
 
     def __init__(self, blocks: Mapping[int, Block]) -> None:
@@ -81,7 +81,7 @@ class Blocks:
         return self._blocks[number].operators
 
     def graph(self, number: int) -> NativeGraph:
-        """Returns a block as a graph. The block's own variables are local."""
+        """Returns the reads and writes of a block's operators. The block's variables are local."""
         if number not in self._graphs:
             if number in self._waiting or len(self._waiting) > _DEEPEST:
                 raise BlockError(f"expected at most {_DEEPEST} blocks inside blocks, no circle")
@@ -94,12 +94,12 @@ class Blocks:
         return self._graphs[number]
 
     def reads(self, op: Operator) -> frozenset[str]:
-        """Returns the variables that an operator and its blocks take."""
+        """Returns the variables that an operator and its inner blocks read."""
         return self._node(op).all_reads
 
     def results(self, op: Operator | NativeOperator) -> list[tuple[str, str]]:
-        """Lists the variables that an operator assigns to, by slot. The slot is ``=name`` for
-        variables that its blocks assign to.
+        """Returns (slot, variable) for each variable that an operator assigns. The slot is
+        ``=name`` for a variable that an inner block assigns.
         """
         named = [each for slot, names in op.outputs.items() for each in list_places(slot, names)]
         written = set[str]().union(*(self.graph(n).outer_writes for n in _inside(op)))
@@ -132,8 +132,8 @@ def _own_reads(op: Operator) -> frozenset[str]:
 
 
 def list_places(slot: str, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the places of a slot with their variables. The first place has the name of the
-    slot.
+    """Returns (key, variable) for each variable of a slot. The keys of slot "Out" are "Out",
+    "Out.1", "Out.2" and so on.
     """
     return [(f"{slot}.{at}" if at else slot, name) for at, name in enumerate(names)]
 
@@ -146,7 +146,7 @@ def _inside(op: Operator | NativeOperator) -> Iterator[int]:
 
 
 def join_branches(operators: Sequence[Operator]) -> list[Operator]:
-    """Returns the operators with each `static.nn.cond` as one operator `if`, the form of Paddle 3.
+    """Returns the operators with each `static.nn.cond` as one operator `if`, as in Paddle 3.
 
     Paddle 2 has a block for the condition, a block for its negation, and an operator select_input
     for each result.
@@ -181,14 +181,14 @@ def _are_opposite(then: Operator, negation: Operator, other: Operator) -> bool:
 
 
 def _branch_of(select: Operator, makers: Mapping[str, Operator]) -> Operator | None:
-    """Returns the block that makes one of the values between which an operator chooses."""
+    """Returns the conditional_block that computes an input of a select_input."""
     makes = [makers.get(name) for name in select.inputs.get("X", ())]
     blocks = [op for op in makes if op is not None and op.type == "conditional_block"]
     return blocks[-1] if blocks and len(makes) == 2 else None
 
 
 def _source(op: Operator, slot: str, makers: Mapping[str, Operator]) -> tuple[str, ...]:
-    """Returns the variables in a slot, before a cast."""
+    """Returns the variables in a slot. If a cast computes them, returns the input of the cast."""
     names = op.inputs.get(slot, ())
     cast = makers.get(names[0]) if names else None
     return cast.inputs.get("X", ()) if cast is not None and cast.type == "cast" else names
@@ -206,18 +206,21 @@ def _branches(then: Operator, other: Operator, selects: Sequence[Operator]) -> O
     return replace(other, type="if", inputs=inputs, outputs=outputs, attributes=attributes)
 
 
-# Arrays of tensors, while a program is lowered: a graph has no values of that type.
+# Tensor arrays (lists of tensors) exist only while a program is lowered, because graphs have no
+# such type.
 #
-# A loop collects the elements that it appends, and carries the element that it appended last.
+# A loop outputs the stack of the elements that it appends. The last of them is also a loop-carried
+# value.
 
 
 @dataclass(frozen=True)
 class Part:
-    """One or more elements of an array. ``value``: one element, or ``count`` elements along a new
-    first axis.
+    """Consecutive elements of a tensor array. ``value``: the name of one element, or of ``count``
+    elements that are ``stacked`` along a new first axis.
 
-    Elements that a loop appended in earlier iterations have no value. ``last``: the last element.
-    ``ranked``: whether elements have one row per sequence, which Paddle sorts by length.
+    ``value`` is "" for elements that a loop appended in earlier iterations. ``last``: the name of
+    the last element. ``ranked``: whether each element has one row per sequence, and Paddle sorts
+    these rows by sequence length.
     """
 
     value: str
@@ -244,12 +247,14 @@ class TensorArray:
 
     @property
     def length(self) -> Size | None:
-        """The number of elements, None if it is unknown."""
+        """The number of elements, None if unknown."""
         counts = [part.count for part in self.parts]
         return None if None in counts else sum(filter(None, counts), Size.of(0))
 
     def write(self, at: Size | None, value: str) -> TensorArray:
-        """Returns the array with an element appended, or with a known element replaced."""
+        """Returns the array with an element appended, or with the existing element at this index
+        replaced.
+        """
         behind = self._behind(at)
         if behind == 0:
             return TensorArray((*self.parts, Part.of(value)))
@@ -261,7 +266,7 @@ class TensorArray:
         return TensorArray((*self.parts[:place], Part.of(value), *self.parts[place + 1 :]))
 
     def element(self, at: Size | None) -> str:
-        """Returns the value of an element, "" if it must be gathered from all elements."""
+        """Returns the name of an element, "" if a Gather from the stack must compute it."""
         behind = self._behind(at)
         if behind is not None and behind < 1:
             raise UnsupportedError("input I: expected the index of an element that was written")
@@ -274,28 +279,27 @@ class TensorArray:
         return ""
 
     def _behind(self, at: Size | None) -> int | None:
-        """Returns the distance of an index from the end, None if it is unknown."""
+        """Returns the array's length minus an index, None if unknown."""
         length = self.length
         return None if at is None or length is None else (length - at).number
 
 
-# The next class builds the graph of a program or of an inner block.
-
 TURN = "this turn"
-"""The input of a loop's block that counts the iterations."""
+"""The name of the input of a loop's block that holds the iteration number."""
 _MOST = 10**5
-"""The maximum number of operators that are lowered. A block is lowered again until its types
-settle.
+"""The maximum number of operators that are lowered. A block counts each time it is lowered, which
+is repeated until the types of carried values no longer change.
 """
 
 
 class PaddleBuilder(GraphBuilder):
-    """A builder of graphs in which variables may also be arrays of tensors.
+    """A graph builder for Paddle programs, whose variables may also be tensor arrays.
 
-    ``version``: the version of the Paddle that saved the program. ``arrays``: arrays by variable.
-    ``stacked``: arrays whose elements a variable holds along its first axis. ``narrow``: variables
-    that hold quantized floats or bf16 values. For a block, ``outer`` is the graph around it,
-    ``indices`` are values whose element i is i, and ``turn`` counts the iterations of a loop.
+    ``version``: the version of Paddle that saved the program. ``arrays``: the tensor arrays by
+    variable. ``stacked``: by variable, the tensor array whose elements the variable holds along its
+    first axis. ``narrow``: the variables that hold quantized floats or bf16 numbers. In a block,
+    ``outer`` is the builder of the graph around it, ``indices`` are the values 0, 1, 2, ..., and
+    ``turn`` is the iteration number of a loop.
     """
 
     def __init__(
@@ -318,17 +322,19 @@ class PaddleBuilder(GraphBuilder):
         self._lowered: list[int] = outer._lowered if outer else [0]
 
     def inner(self, name: str) -> PaddleBuilder:
-        """Returns the builder of an inner block."""
+        """Returns a builder for an inner block."""
         return PaddleBuilder(name, self.budget, self.blocks, self.version, self)
 
     def count(self, operators: int) -> None:
-        """Raises `UnsupportedError` if nested blocks lead to too many operators."""
+        """Counts lowered operators. Raises `UnsupportedError` if an inner block exceeds the
+        limit.
+        """
         self._lowered[0] += operators
         if self._lowered[0] > _MOST and self.outer:
             raise UnsupportedError(f"its blocks: expected at most {_MOST:,} operators in all")
 
     def holds(self, variable: str) -> bool:
-        """Returns whether a variable has a value."""
+        """Returns whether a variable has a value in the graph."""
         value = self.value(variable)
         return value != variable or value in self._names
 
@@ -336,7 +342,7 @@ class PaddleBuilder(GraphBuilder):
         return variable in self.arrays or self.blocks.kinds.get(variable) == messages.ARRAY
 
     def array_of(self, variable: str) -> TensorArray:
-        """Returns the array that a variable holds, which is empty before the first write."""
+        """Returns the tensor array that a variable holds. It is empty before the first write."""
         result = self.arrays.get(variable)
         if result is None and (self.holds(variable) or not self.is_array(variable)):
             value = self.value(variable)
@@ -359,7 +365,7 @@ class PaddleBuilder(GraphBuilder):
         return parts[0] if len(parts) == 1 else self.emit("Concat", parts, {"axis": 0})
 
     def take_variable(self, variable: str) -> None:
-        """Makes an outer variable known in a block. It may have no value."""
+        """Makes a variable of the outer block an input of this block, if it has a value."""
         assert self.outer is not None
         if self.outer.is_array(variable):
             array = self.outer.array_of(variable)
@@ -377,7 +383,7 @@ class PaddleBuilder(GraphBuilder):
             self.indices.add(variable)
 
     def enter(self, name: str, known: Type) -> None:
-        """Adds an input of a block."""
+        """Adds an input of a block. Raises `UnsupportedError` if it has a LoD."""
         if known.lod != ():
             raise UnsupportedError(
                 f"{name!r}: expected no LoD in a loop or a branch; pad its sequences first"
@@ -385,7 +391,7 @@ class PaddleBuilder(GraphBuilder):
         super().enter(name, known)
 
     def counts_up(self, value: str) -> bool:
-        """Returns whether each element of a value is its index."""
+        """Returns whether a value is 0, 1, 2, ..."""
         if value in self.indices:
             return True
         made = self.maker(value)
@@ -395,8 +401,8 @@ class PaddleBuilder(GraphBuilder):
         return first is not None and step is not None and (int(first), int(step)) == (0, 1)
 
     def turn_outside(self, value: str, axis: int, rank: int) -> str:
-        """Returns an outer value with one of its axes first. It is transposed once, outside the
-        block.
+        """Returns an input that holds an outer value with ``axis`` moved first. The outer block
+        transposes it once. Returns "" if ``axis`` is 0 or the value is not an outer one.
         """
         if axis == 0 or value not in self.taken or self.outer is None:
             return ""
@@ -408,8 +414,6 @@ class PaddleBuilder(GraphBuilder):
         self.taken[name] = made
         return name
 
-
-# One Paddle operator for the table's rules.
 
 INERT = frozenset(
     """
@@ -434,7 +438,7 @@ STALE_LOD = (
     "Paddle keeps a LoD that no longer fits the rows: expected an input without a LoD; pad its"
     " sequences first"
 )
-"""The reason to refuse an input with a LoD if Paddle's result would have an invalid LoD."""
+"""The error for an input whose LoD would be invalid for Paddle's result."""
 
 _MOVING = frozenset(
     """
@@ -442,16 +446,18 @@ _MOVING = frozenset(
     stack strided_slice transpose transpose2 unsqueeze unsqueeze2
     """.split()
 )
-"""Operators that take parameters of any dtype. Values stay, or are widened exactly."""
+"""Operators that take parameters of any dtype. They move elements, or convert them exactly to a
+wider dtype.
+"""
 
 _NARROW = _MOVING | {"dequantize", "requantize", "fusion_gru", "fusion_lstm", "multi_gru", "fetch"}
-"""Operators that may read the int8 or bf16 values of a program. Other operators would compute with
-them.
+"""Operators that may read int8 or bf16 variables. Other operators of Paddle compute differently in
+int8 or bf16.
 """
 
 
 class PaddleOperator(NativeOperator):
-    """One operator, and the ``version`` of the Paddle that saved it."""
+    """One operator of a program. ``version``: the version of Paddle that saved it."""
 
     builder: PaddleBuilder
 
@@ -482,7 +488,9 @@ class PaddleOperator(NativeOperator):
                     builder.narrow.update(*op.outputs.values())
 
     def run_rule(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
-        """Returns the results of a rule by slot and place. The default is the main slot."""
+        """Returns the results of a rule by the keys of `list_places`, by default those of the main
+        slots.
+        """
         results = super().run_rule(rule)
         if isinstance(results, Mapping):
             return results
@@ -493,8 +501,8 @@ class PaddleOperator(NativeOperator):
         return dict(list_places(slot, results))
 
     def _main_slots(self) -> list[str]:
-        """Returns the output slots for a list of results. In Paddle 3 an unknown operator has one
-        slot per result.
+        """Returns the main output slot. Unknown operators of Paddle 3 have one main slot per
+        result.
         """
         filled = [slot for slot, names in self.outputs.items() if names]
         if RESULT in filled or len(filled) == 1 and self.at.type not in RULES:
@@ -510,13 +518,11 @@ class PaddleOperator(NativeOperator):
         return "" if len(places) == count else f"the operator has {len(places)}: {places}"
 
     def narrow(self, slot: str) -> None:
-        """Notes that an output slot holds quantized floats or bf16 values."""
+        """Records that an output slot holds quantized floats or bf16 numbers."""
         self.builder.narrow.update(self.outputs.get(slot, ()))
 
     def shape(self, slot: str, at: int = 0) -> tuple[int | None, ...]:
-        """Returns the sizes of an input that the model declares or computes, None for a dynamic
-        size.
-        """
+        """Returns the declared or inferred sizes of an input, with None for a dynamic size."""
         variable = self.variables(slot)[at]
         value = self.builder.value(variable)
         if value in self.builder.constants:
@@ -536,14 +542,14 @@ class PaddleOperator(NativeOperator):
         dtype = dtype or self.builder.type_of(self.builder.value(variable)).dtype
         if dtype is None:
             raise UnsupportedError(f"input {slot}: expected a known dtype")
-        return np.dtype("float32" if dtype == "bfloat16" else dtype)  # its dtype after reading
+        return np.dtype("float32" if dtype == "bfloat16" else dtype)  # bfloat16 is read as float32
 
     def note_dropout(self) -> None:
         if not self.attributes.get("is_test", False):
             self.builder.notes["dropout saved in training mode runs as in inference"] = None
 
     def gives_one(self) -> bool:
-        """Returns whether the output is declared as a list of one number. Paddle before 2.5 had no
+        """Returns whether the output is declared with the shape (1,). Paddle before 2.5 had no
         scalars.
         """
         names = self.outputs.get("Out", ())
@@ -554,12 +560,14 @@ class PaddleOperator(NativeOperator):
 # Paddle's operators by type, with the rules that lower them.
 
 Rule = Callable[[PaddleOperator], Results]
-"""Returns the value of the main output, a list of its values, or values by slot."""
+"""A function that returns the value of the main output slot, a list of the slot's values, or values
+by slot.
+"""
 rule = RULES = Rules[Rule]()
 
 
 class PaddleTensor(Tensor):
-    """A value for Paddle's rules, which may carry a LoD."""
+    """A tensor in a rule. It may have a LoD, which holds the offsets of ragged sequences."""
 
     copied = True
 
@@ -585,24 +593,24 @@ class PaddleTensor(Tensor):
 
     @property
     def dense(self) -> Self:
-        """The value without its LoD, for operators of Paddle that do not pass it on."""
+        """The tensor without its LoD, for operators of Paddle whose result has no LoD."""
         return self.SequenceData() if self.ragged else self
 
     def under(self, like: PaddleTensor) -> Self:
-        """Returns the value with the LoD, if any, of another value with equally many rows."""
+        """Returns this tensor with the LoD, if any, of another tensor with as many rows."""
         return self.SequenceLike(like) if like.ragged else self
 
     def reduce(self, kind: str, axes: Sequence[int], rank: int, keep: bool) -> Self:
-        """Returns a reduction over axes. Paddle before 2.5 returned the shape (1,) for a reduction
-        of all axes.
+        """Returns the reduction ``kind`` over axes. A reduction over all axes has the shape (1,) in
+        Paddle before 2.5.
         """
         out: Self = getattr(self, kind)(axes, keepdims=int(keep))
         whole = not keep and len(axes) == rank
         return out.reshape(1) if whole and self.op.gives_one() else out
 
     def with_lod(self, levels: int | None = None) -> Self:
-        """Returns this input. Raises `UnsupportedError` unless it has LoD levels (``levels`` of
-        them, if given).
+        """Returns this input. Raises `UnsupportedError` if it has no LoD, or not ``levels`` LoD
+        levels.
         """
         if not self.depth:
             refuse(f"input {self.slot}: expected a LoD; save the model with lod_level=1")
@@ -612,12 +620,12 @@ class PaddleTensor(Tensor):
 
     @property
     def narrow(self) -> bool:
-        """Whether this input holds quantized floats or bf16 values."""
+        """Whether this input holds quantized floats or bf16 numbers."""
         return self.op.variables(self.slot)[self.place] in self.op.builder.narrow
 
 
 class DenseTensor(PaddleTensor):
-    """A value of the dynamic mode, which has no LoD. An input with a LoD is refused."""
+    """A tensor of Paddle's dynamic mode, which has no LoD. An input with a LoD is refused."""
 
     def __init__(self, op: Any, name: str, slot: str = "", place: int = 0) -> None:
         super().__init__(op, name, slot, place)
@@ -626,7 +634,9 @@ class DenseTensor(PaddleTensor):
 
 
 class DtypeNumber(NamedTuple):
-    """An attribute that holds Paddle's number of a dtype. A default of -1 means none, ""."""
+    """An attribute that holds Paddle's number of a dtype. Its value is the dtype's name, or "" for
+    -1 if the default is -1.
+    """
 
     default: int
 
@@ -641,8 +651,8 @@ class DtypeNumber(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """An attribute that holds a list of elements. Another attribute, named after their dtype, may
-    hold it instead.
+    """A list of elements from an attribute, or from one with a dtype in its name, like
+    ``fp32_values``.
     """
 
     kinds: tuple[str, ...] = ("bool", "fp32", "fp64", "int32", "int64")
@@ -656,7 +666,9 @@ class Elements(NamedTuple):
 
 
 class Integers(NamedTuple):
-    """An attribute that holds a list of integers, unless one tensor or a list of tensors does."""
+    """A list of integers from the input slot ``tensor``, the list slot ``tensors`` or, if both are
+    empty, an attribute.
+    """
 
     tensor: str
     tensors: str
@@ -677,7 +689,7 @@ class Integers(NamedTuple):
 
 
 class ScaleOf(NamedTuple):
-    """Two attributes that are one scale: q = x * factor + shift.
+    """Two attributes, factor and shift, of a quantization scale: q = x * factor + shift.
 
     Paddle truncates a shift to an integer.
     """
@@ -695,7 +707,9 @@ class ScaleOf(NamedTuple):
 
 
 def paddle(names: str, *, tensor: type[PaddleTensor] = PaddleTensor, **only: Any) -> Any:
-    """Enters a rule whose signature is the schema of the operators ``names``; see `Signature`."""
+    """Registers a rule for the operators ``names``. The rule's signature lists their inputs and
+    attributes; see `Signature`.
+    """
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
         RULES(names)(Signature(rule, only, tensor))
@@ -705,16 +719,18 @@ def paddle(names: str, *, tensor: type[PaddleTensor] = PaddleTensor, **only: Any
 
 
 dygraph = partial(paddle, tensor=DenseTensor)
-"""Enters a rule of an operator whose inputs may not carry a LoD."""
+"""Registers a rule for operators whose inputs must not have a LoD."""
 
 
-# A program's operators as steps of lowering, in block 0 and in inner blocks.
+# Lowers a program's operators, in block 0 and in inner blocks.
 
 
 def lower_operators(
     builder: PaddleBuilder, operators: Sequence[Operator], kept: Iterable[str]
 ) -> None:
-    """Lowers the operators of a block. ``kept`` are variables that are read later."""
+    """Adds the operators of a block to the graph. ``kept``: variables that are read after the
+    block.
+    """
     builder.count(len(operators))
     lower_steps(builder, [_step(builder, op) for op in join_branches(operators)], kept)
 
@@ -738,8 +754,8 @@ def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
         return results
 
     def outputs(count: int) -> list[Output]:
-        """Returns all outputs except arrays, which have no value. An array of a refused operator is
-        not an array any more.
+        """Returns all outputs except tensor arrays, which are no values of a graph. The tensor
+        arrays of a refused operator (``count`` is 0) are outputs too.
         """
         results = [Output(*each) for each in builder.blocks.results(op)]
         if not count:
@@ -754,10 +770,10 @@ def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
 def _name_slots(
     inputs: Mapping[str, tuple[str, ...]], rule: CallerRule
 ) -> Mapping[str, tuple[str, ...]]:
-    """Returns the inputs of an operator by the slots of a caller's rule.
+    """Returns an operator's inputs by the slot names of a caller's rule.
 
-    Paddle 3 does not state the slot names of an unknown operator, so the slots are used in order.
-    Paddle 2 marks the slots of a user's operator, for example "X@VECTOR".
+    Paddle 3 does not save the slot names of an unknown operator, so the rule's slots are used in
+    order. Paddle 2 saves the slots of a user's operator with a suffix, for example "X@VECTOR".
     """
     if OPERAND in inputs:
         count, result = len(rule.slots), dict(zip(rule.slots, inputs.values(), strict=False))

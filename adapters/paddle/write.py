@@ -1,6 +1,6 @@
-"""Writes a graph of canonical operators as a Paddle program with Paddle's own operators only.
+"""Writes a graph of canonical operators as a program that has only Paddle's own operators.
 
-A ragged value becomes a tensor with a LoD: see design/0014.
+A ragged value becomes a tensor with a LoD; see design/0014.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
     "write_paddle",
     "write_rules",
 ]
-"""Includes the modules whose rules fill the table."""
+"""The public API, and the modules that add their rules to ``RULES`` when they are imported."""
 
 write_rules.enter_rows()
 
@@ -45,14 +45,14 @@ def write_paddle(
 ) -> None:
     """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``, which Paddle 2.6 and 3.x load.
 
-    ``fused``: whether recurrent layers become fusion_gru and fusion_lstm rather than mul and gru or
-    lstm. This is the default if ``place`` is "onednn". This place sets use_mkldnn on fused
-    recurrent operators only. ``note`` is called with each operator on which it was not set, and the
-    reason. ``inputs``: a batch for the graph, if made-up batches do not fit. The graph must be
-    fused already.
+    ``place``: "onednn" sets use_mkldnn on fused recurrent operators. ``fused``: whether a recurrent
+    layer becomes fusion_gru or fusion_lstm, not mul followed by gru or lstm. The default is true
+    for "onednn" only. ``note``: a function that is called for each operator on which use_mkldnn
+    cannot be set, with the reason. ``inputs``: an example batch, which is needed if generated
+    batches do not fit the graph. ``graph`` must be fused already.
 
-    The written files are read again before they get their names. Raises `UnsupportedError` naming
-    each operator that Paddle cannot express.
+    The written files are checked by reading them before they get their final names. Raises
+    `UnsupportedError`, which names each operator that Paddle cannot express.
     """
     if place not in get_args(Place):
         raise ValueError(f"place: expected one of {get_args(Place)}, got {place!r}")

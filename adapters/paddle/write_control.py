@@ -1,4 +1,4 @@
-"""Writes loops and branches as Paddle's operators. The bodies become blocks of the program."""
+"""Writes loops and branches as Paddle's operators. Their bodies become blocks of the program."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.types import UNKNOWN, Type
 from onernn.ops.control import Turns
 
-# The operators while, conditional_block and select_input have the form that static.nn.while_loop
-# and static.nn.cond of 2.6 write.
+# The operators while, conditional_block and select_input are used in the same way as by
+# static.nn.while_loop and static.nn.cond of 2.6.
 #
-# A block passes values on in variables of the block around it, and collects elements in arrays.
+# A block returns results by assigning variables of its outer block and by appending to tensor
+# arrays.
 
 
 def _write_body(block: Writing) -> list[Variable]:
-    """Writes the nodes of a block, and returns its outputs."""
     try:
         write_nodes(block.graph, block.write, block.stand_in, None)
     except UnsupportedError as error:
@@ -51,8 +51,8 @@ def _of_any_turn(known: Type) -> Type:
 
 @rule("If")
 def conditional(condition, *taken, then_branch, else_branch, then_taken, w):
-    """Writes a block for each branch, and an operator that chooses between their results. Only one
-    of the blocks runs.
+    """Writes a conditional_block for each branch, and a select_input for each result. Only one of
+    the blocks runs.
     """
     _check_dense(w)
     truth = condition.reshape(1)
@@ -100,8 +100,8 @@ def scan(
     output_directions,
     w,
 ):
-    """Writes a loop over the elements of the scanned values, which are reversed before a backward
-    loop.
+    """Writes a loop over the elements of the scanned inputs. Inputs that are scanned backwards are
+    reversed before the loop.
     """
     whole = zip(values[states : states + scanned], input_axes, input_directions, strict=True)
     elements = [value.flip(axis=[axis]) if turned else value for value, axis, turned in whole]
@@ -117,7 +117,7 @@ def _turns(
     scanned: Sequence[Variable],
     captured: Sequence[Variable],
 ) -> tuple[Variable, ...]:
-    """Returns the last states, and the values that the iterations collect."""
+    """Writes a loop. Returns its last states and its stacked outputs."""
     _check_dense(w)
     turns, types = Turns.of(w.node.attrs), [w.types[name] for name in w.node.outputs]
 

@@ -1,4 +1,4 @@
-"""Writes convolutions, pools, norms, pads and changes of size as Paddle's operators."""
+"""Writes convolutions, poolings, norms, padding and resizing as Paddle's operators."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from onernn.adapters.paddle.writer import ALL, Variable, Writing, integers, rule
 from onernn.ir.errors import UnsupportedError
 from onernn.ops.windows import Window, windows_of
 
-# Windows over (N, C, ...).
+# Convolutions and poolings over (N, C, ...).
 #
-# Paddle has them over two and three axes, so a sequence (N, C, T) becomes an image of one row.
-# Slots and attributes: the operators' makers in 2.6, which are the same in 3.x.
+# Paddle has them for two and three axes, so a sequence (N, C, T) becomes an image of one row. Slots
+# and attributes come from the OpMaker classes of Paddle 2.6, and are the same in 3.x.
 
 
 def _as_image(x: Variable) -> Variable:
@@ -29,7 +29,7 @@ def _as_before(y: Variable, x: Variable) -> Variable:
 
 
 def _windows(attrs: Any, kernel: Sequence[int], sizes: Sequence[int | None]) -> dict[str, Any]:
-    """Returns Paddle's attributes of windows over axes of ``sizes``."""
+    """Returns Paddle's attributes (ksize, strides, ...) for windows over axes of ``sizes``."""
     windows, algorithm = windows_of(attrs, kernel), "EXPLICIT"
     if windows[0].same and None not in sizes:
         windows = [window.around(size or 0) for window, size in zip(windows, sizes, strict=True)]
@@ -153,7 +153,7 @@ def pool_whole(x, *, w):
 
 @rule("BatchNormalization")
 def batch_norm(x, *numbers, epsilon, momentum, w):
-    """Writes the operator with parameters of its own, because it writes to two of them."""
+    """Writes batch_norm with its own copies of the parameters, because it assigns two of them."""
     names = ("Scale", "Bias", "Mean", "Variance")
     own = {
         slot: w.constant(each.array, f"{w.node.outputs[0]}.{slot}")
@@ -187,16 +187,16 @@ def group_norm(x, scale, bias, *, epsilon, num_groups, stash_type):
     )
 
 
-# Padding, and operators that change the size of images.
+# Padding and resizing.
 
 _MODES = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
 @rule("Pad")
 def pad(x, pads, value=None, axes=None, *, mode, w):
-    """Adds elements around the axes. Negative pads cut the axes first.
+    """Writes a padding. Negative pads are written as a slice first.
 
-    Paddle pads by values other than a constant only around the last three of five axes.
+    For modes other than constant, Paddle pads only the last three of five axes.
     """
     x, chosen = x.dense, [axis % x.rank for axis in integers(axes)] if axes else [*range(x.rank)]
     ends, around = integers(pads), [[0, 0] for _ in range(x.rank)]

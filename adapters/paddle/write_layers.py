@@ -1,4 +1,4 @@
-"""Writes recurrent layers and operators on sequences as Paddle's operators."""
+"""Writes recurrent layers and sequence operators as Paddle's operators."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from onernn.ir.weights import RnnWeights
 from onernn.reorders import paddle
 from onernn.reorders.gates import GateLayout, bias_back, input_layer_back
 
-# Sequence operators, written as arithmetic on offsets and rows of lookup_table_v2.
+# Writes sequence operators as arithmetic on offsets and as row lookups by lookup_table_v2.
 #
-# Paddle 3 no longer has sequence_pad, _unpad, _reverse and _concat; both versions run this code.
-# Counts and positions of steps are int64: (N, 1) for N sequences, (W, 1) for W steps in all, (1,),
-# (1, T).
+# Paddle 3 no longer has sequence_pad, _unpad, _reverse and _concat. Both versions run the operators
+# that are written here. Counts and positions of steps are int64. They have the shape (N, 1) for N
+# sequences, (W, 1) for all W steps of a batch, (1,) or (1, T).
 
 
 def pool(x: Variable, kind: str, empty: float = 0.0) -> Variable:
-    """Returns one row for each sequence, with the LoD levels above."""
+    """Reduces each sequence to one row, and keeps the outer LoD levels."""
     return x.sequence_pool(pooltype=kind.upper(), pad_value=float(empty), is_test=True)
 
 
 def lengths_of(x: Variable) -> Variable:
-    """Returns the lengths (N, 1) of a ragged variable. The lengths are sums of ones, which are
+    """Returns the lengths (N, 1) of a ragged variable. They are float32 sums of ones, which are
     exact below 2**24.
     """
     w = x.w
@@ -44,9 +44,7 @@ def with_offsets(x: Variable, offsets: Variable) -> Variable:
 
 
 def rows(x: Variable, index: Variable) -> Variable:
-    """Returns rows of a float table (R, ...). The axes of the index, of any shape, replace the axis
-    of rows.
-    """
+    """Returns rows of a table (R, ...). The axes of ``index`` replace the first axis."""
     table, held = x.dense, x.dtype
     dtype = held if held in ("float32", "float64") else "float64"
     inner = [size or 0 for size in x.sizes[1:]]
@@ -84,10 +82,10 @@ def append(x: Variable, y: Variable) -> Variable:
 def pad(
     x: Variable, value: Variable | None = None, time: Variable | None = None
 ) -> tuple[Variable, Variable]:
-    """Returns (N, T, ...) and the lengths (N,) of a ragged variable.
+    """Returns the padded form (N, T, ...) and the lengths (N,) of a ragged variable.
 
-    T is the longest length, or ``time``, (1,), if that is larger. ``value`` is one number or one
-    step for the padding, zero by default.
+    T is the longest length, or ``time``, of shape (1,), if that is larger. ``value``: the padding,
+    which is a number or a step (None: zero).
     """
     w, lengths = x.w, lengths_of(x)
     longest = lengths.reduce_max(dim=[0], keep_dim=False)
@@ -102,7 +100,7 @@ def pad(
 
 
 def unpad(x: Variable, lengths: Variable) -> Variable:
-    """Returns the ragged variable of (N, T, ...) and lengths (N,) int64."""
+    """Returns the ragged form of a padded x (N, T, ...) with int64 lengths (N,)."""
     w, lengths = x.w, lengths.reshape(-1, 1)
     words = _words(lengths)
     sequences = w.ones(lengths.size(0), w.number(1)).before(0)
@@ -113,25 +111,24 @@ def unpad(x: Variable, lengths: Variable) -> Variable:
 
 
 def words_of_steps(x: Variable) -> Variable:
-    """Returns (T, N, I) as a ragged variable of sequences of one length."""
+    """Returns x (T, N, I) as a ragged variable of N sequences of length T."""
     w, (steps, sequences, width) = x.w, (x.size(axis) for axis in range(3))
     table = x.swap().resize(-1, width)
     return with_offsets(table, w.ones(sequences + 1).before(0) * steps)
 
 
 def steps_of_words(words: Variable, x: Variable) -> Variable:
-    """Returns (T, N, ...), the reverse of `words_of_steps` of ``x``."""
+    """Returns ``words`` as (T, N, ...), the reverse of `words_of_steps` for ``x``."""
     return words.dense.resize(x.size(1), x.size(0), words.size(1)).swap()
 
 
 def _choose(truth: Variable, x: Variable, y: Variable) -> Variable:
-    """Returns the elements of x where ``truth`` is true, and the elements of y elsewhere."""
     chosen = truth.cast("int64")
     return chosen * x + (x.w.number(1) - chosen) * y
 
 
 def _words(lengths: Variable) -> Variable:
-    """Returns (W, 1) ones with the LoD of these lengths (N, 1)."""
+    """Returns ones (W, 1) with the LoD of these lengths (N, 1)."""
     w = lengths.w
     ends = (lengths.before(0) + lengths).reshape(-1)
     words = w.ones(lengths.reduce_sum(dim=[0], keep_dim=False), w.number(1))
@@ -139,16 +136,16 @@ def _words(lengths: Variable) -> Variable:
 
 
 def _of_words(x: Variable, words: Variable) -> Variable:
-    """Returns (N, 1) as (W, 1): each step gets the value of its sequence."""
+    """Returns x (N, 1) as (W, 1): each step gets the element of its sequence."""
     return x.sequence_expand(Y=words, ref_level=0)
 
 
 def _places(words: Variable) -> Variable:
-    """Returns (W, 1): 0, 1, 2, ...."""
+    """Returns the positions of all steps, 0, 1, 2, ..., as (W, 1)."""
     return words.w.ones(words.size(0), words.w.number(1)).before(0)
 
 
-# Operators of onernn's own domain as Paddle's: gates, offsets, sequences, tags.
+# Writes onernn's own operators on gates and sequences.
 
 
 def order_gates(x: Variable, layout: GateLayout) -> Variable:
@@ -182,7 +179,7 @@ def sequence_like(x, like):
 
 @rule("SequenceReset")
 def sequence_reset(x, like):
-    """Writes offsets as a list, or as int32 in a value."""
+    """Writes constant offsets as an attribute, other offsets as an int32 input."""
     if like.known is None:
         return with_offsets(x, like)
     return x.lod_reset(target_lod=integers(like), append=False)
@@ -190,7 +187,7 @@ def sequence_reset(x, like):
 
 @rule("SequenceAppend")
 def sequence_append(*values, w):
-    """Concatenates steps. Paddle's concat also joins the LoD of its values."""
+    """Concatenates steps. Paddle's concat also joins the LoD of its inputs."""
     return w.concat(values, 0)
 
 
@@ -206,7 +203,9 @@ def sequence_reverse(x):
 
 @rule("SequenceContext")
 def sequence_context(x, *, length, start, w):
-    """Writes a convolution with the identity. A product after it uses its own matrix instead."""
+    """Writes a sequence_conv with the identity matrix. A MatMul after it writes a sequence_conv
+    with its own matrix instead.
+    """
     width = x.sizes[-1]
     if width is None:
         raise UnsupportedError("expected steps of a width that is known before a run")
@@ -222,7 +221,7 @@ def sequence_expand(x, like, *, level, w):
 
 @rule("ReverseSequence")
 def reverse_sequence(x, lengths, *, time_axis, batch_axis):
-    """Reverses the steps of each sequence within its length. The steps after its length stay."""
+    """Reverses the steps of each sequence within its length. The padding is unchanged."""
     if {time_axis, batch_axis} != {0, 1}:
         raise UnsupportedError(
             f"attributes {time_axis=}, {batch_axis=}: expected 0 and 1; transpose the input first"
@@ -256,7 +255,7 @@ def sequence_fill(x, value, *, time, w):
 
 @rule("SequenceUnpad")
 def sequence_unpad(x, lengths, *, time_major, w):
-    """Removes padding. Keeps the padded value for operators and outputs that need padding."""
+    """Removes padding. Stores the padded variable for later operators that need it."""
     lengths = lengths.reshape(-1).cast("int64")
     steps, sequences = (x, x.swap()) if time_major else (x.swap(), x)
     known = Padded(steps, lengths, w.node.inputs[0], bool(time_major), zeros=False)
@@ -278,10 +277,10 @@ def crf_decode(x, transitions):
     return x.check_levels().crf_decoding(Transition=transitions)
 
 
-# Recurrent layers as Paddle's operators: gru and lstm over a LoD (or fused), and rnn over padding.
+# Writes recurrent layers: as gru and lstm (or fused) over a LoD, and as rnn over padded sequences.
 
 _MODES = {cell: mode for mode, (cell, _) in paddle.RNN_CELLS.items()}
-"""The cells of the operator rnn."""
+"""The ``mode`` of the operator rnn by cell."""
 _OVER_WORDS = Limits(
     who="Paddle",
     cells=(Cell.GRU, Cell.LSTM),
@@ -326,16 +325,13 @@ def recurrent(x, *_, spec, weights, precision, w):
 
 
 def _came_padded(w: Writing, rnn: Recurrent) -> bool:
-    """Returns whether the layer runs over padding, like the operator rnn."""
+    """Returns whether the layer's input is padded, and the operator rnn can run the layer."""
     is_padded = rnn.x in w.padded or not w.types[rnn.x].depth
     return (
         is_padded
         and not w.graph.is_read(rnn.cells)
         and not why_not(rnn.spec, rnn.layers, _OVER_STEPS)
     )
-
-
-# Layers over padding become the operator rnn.
 
 
 def _over_steps(
@@ -357,7 +353,8 @@ def _over_steps(
     states = [each.reshape(*shape) if each else _zeros(steps, shape, 1) for each in initial]
     summed = spec.direction == "bidirectional_sum"
     finals: list[list[Variable]] = [[] for _ in states]
-    for layers in [[each] for each in rnn.layers] if summed else [rnn.layers]:  # sum per layer
+    # one rnn per layer to sum
+    for layers in [[each] for each in rnn.layers] if summed else [rnn.layers]:
         at = len(finals[0]) * spec.directions
         cut = {0: (at, at + spec.directions)}
         own = states if len(layers) == spec.layers else [each.take(cut) for each in states]
@@ -386,7 +383,9 @@ def _rnn(
     states: Sequence[Variable],
     lengths: Variable | None,
 ) -> tuple[Variable, Sequence[Variable]]:
-    """Returns (T, N, D*O) and the final states (L*D, N, O) of one operator over some layers."""
+    """Returns the output (T, N, D*O) and the final states (L*D, N, O) of one operator for
+    ``layers``.
+    """
     spec, mode = rnn.spec, _MODES[rnn.spec.cell]
     arrays = paddle.rnn_weights_back([_with_bias(spec, each) for each in layers], mode)
     assert layers[0].layer is not None  # checked by the limits
@@ -412,7 +411,7 @@ def _rnn(
 def _finals(
     w: Writing, rnn: Recurrent, finals: Sequence[Sequence[Variable]]
 ) -> list[Variable | None]:
-    """Returns states (L*D, N, O), or parts of them, as (L, D, N, O)."""
+    """Returns each final state (L, D, N, O) from its parts along L*D, None if no node reads it."""
     shape = [rnn.spec.layers, rnn.spec.directions, -1, rnn.spec.hidden_size]
     return [
         (ends[0] if len(ends) == 1 else w.concat(ends, 0)).reshape(*shape)
@@ -423,7 +422,7 @@ def _finals(
 
 
 def _with_bias(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
-    """Returns the weights with biases, which Paddle needs."""
+    """Returns the weights with biases, which Paddle requires."""
     shape = (1, spec.directions, spec.cell.bias_rows, spec.hidden_size)
     zeros = np.zeros(shape, weights.iter.dtype)
     return weights if weights.bias is not None else replace(weights, bias=zeros)
@@ -434,9 +433,6 @@ def _zeros(like: Variable, shape: list[int], axis: int) -> Variable:
     return like.fill_constant_batch_size_like(
         shape=shape, input_dim_idx=axis, output_dim_idx=axis, value=0.0, dtype=5
     )
-
-
-# Layers over a LoD become the operators gru and lstm.
 
 
 def _over_words(
@@ -492,10 +488,10 @@ def _direction(
     else:
         more |= {"activation": candidate, "origin_mode": origin_mode}
     name, fused = ("lstm" if is_lstm else "gru"), w.fused and weights.layer is not None
-    fused = fused and not origin_mode  # Paddle's fusion_gru does not read it
+    fused = fused and not origin_mode  # Paddle's fusion_gru ignores it
     placed = fused and _is_placed(w, rnn, states)
     if any(states) or fused and not placed:
-        # Without H0 the native fused kernels are wrong for sequences without steps.
+        # Without H0, Paddle's fused kernels are wrong for sequences without steps.
         states = [state or _zeros(source, [-1, spec.hidden_size], 0) for state in states]
     more |= zip(("H0", "C0"), states, strict=False)
     bias = _bias(spec, weights, layout)
@@ -510,8 +506,9 @@ def _direction(
         more |= {"use_seq": True, "use_mkldnn": placed}
         x = x.check_levels()
     else:
-        # The copy keeps paddle.inference from fusing the two. The fused operator would lose states,
-        # cells and functions, and would be wrong for sequences without steps.
+        # The copy prevents paddle.inference from fusing the projection and the layer. The fused
+        # operator would lose initial states, cell states and activations, and would be wrong for
+        # sequences without steps.
         x = _project(w, rnn, weights, layout, x).copy().check_levels()
         more["Weight"] = w.constant(recurrent_weights, f"{rnn.y}.w")
     results = w.emit_all(name, x, {"Hidden": 1, **dict.fromkeys(_SIDE[name], 1)}, **more)
@@ -519,8 +516,8 @@ def _direction(
 
 
 def _layout(spec: RnnSpec) -> tuple[GateLayout, bool]:
-    """Returns Paddle's gates, and origin_mode. It is the default mode whenever a sign can express
-    the cell.
+    """Returns the order and signs of Paddle's gates, and origin_mode. origin_mode is false if
+    negating a gate can express the cell.
     """
     if spec.cell is Cell.LSTM:
         return paddle.LSTM, False
@@ -541,8 +538,8 @@ def _bias(spec: RnnSpec, weights: RnnWeights, layout: GateLayout) -> Array | Non
 def _project(
     w: Writing, rnn: Recurrent, weights: RnnWeights, layout: GateLayout, x: Variable
 ) -> Variable:
-    """Returns x times the input weights. An input that is projected already gets Paddle's order of
-    gates.
+    """Returns x times the input weights. For a layer without input weights, returns x with its
+    gates in Paddle's order.
     """
     if weights.layer is not None:
         matrix = w.constant(input_layer_back(weights.layer, layout), f"{rnn.y}.wx")
@@ -554,7 +551,9 @@ def _project(
 
 
 def _is_placed(w: Writing, rnn: Recurrent, states: Sequence[Variable | None]) -> bool:
-    """Returns whether the operator may use oneDNN, which requires that Paddle's kernel is right."""
+    """Returns whether to set use_mkldnn, because Paddle's oneDNN kernel is correct for the
+    layer.
+    """
     if w.place != "onednn":
         return False
     reason = ""
@@ -570,9 +569,9 @@ def _is_placed(w: Writing, rnn: Recurrent, states: Sequence[Variable | None]) ->
 
 
 def _state(name: str, variable: Variable, part: Part, spec: RnnSpec) -> Variable:
-    """Returns (N, O) of a layer and direction from (L, D, N, O).
+    """Returns the state (N, O) of a layer and direction from the states (L, D, N, O).
 
-    It is the value from which the state was made, if this value can be found.
+    If nodes combined the states from parts, returns the part's variable, without a slice.
     """
     w, at, left = variable.w, (part.layer, part.direction), [spec.layers, spec.directions]
     while (maker := w.graph.producer(name)) is not None and maker.op == "Concat":
@@ -591,7 +590,7 @@ def _state(name: str, variable: Variable, part: Part, spec: RnnSpec) -> Variable
 def _last(words: Variable, start: Variable | None, backwards: bool) -> Variable:
     """Returns the final state (1, N, O) of a direction.
 
-    A sequence without steps keeps ``start``.
+    For a sequence without steps it is ``start``.
     """
     end = pool(words, "first" if backwards else "last")
     if start:

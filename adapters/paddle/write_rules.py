@@ -1,4 +1,4 @@
-"""Writes operators that compute and move elements as Paddle's operators."""
+"""Writes arithmetic, indexing and reshaping operators as Paddle's operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Node
 from onernn.ir.operator import OPERATORS
 
-# Canonical operators for which the table has a row.
+# Writes canonical operators for which the table has a row.
 
 
 def _unary(row: Row, x: Variable, *, w: Writing) -> Variable:
@@ -31,7 +31,7 @@ def _unary(row: Row, x: Variable, *, w: Writing) -> Variable:
 
 
 def _binary(row: Row, out: Variable, *others: Variable, w: Writing) -> Variable:
-    """Writes an operator with two inputs for any number of values, one after the other."""
+    """Writes an operator with any number of inputs as a chain of binary operators."""
     for other in others:
         if w.node.op in ("Div", "Pow") and out.dtype != other.dtype:
             raise UnsupportedError(
@@ -42,16 +42,16 @@ def _binary(row: Row, out: Variable, *others: Variable, w: Writing) -> Variable:
 
 
 def enter_rows() -> None:
-    """Enters the rows of Paddle's table for which no file has a rule of its own."""
+    """Registers rules for the rows of Paddle's table whose operators have no other rule."""
     for row in ROWS:
         write = partial(_unary if len(row.inputs) == 1 else _binary, row)
         RULES.setdefault(row.op, Rule(write, row.attributes))
     RULES["Sum"] = RULES["Add"]
 
 
-# Writes operators with ONNX's names that compute as Paddle's operators.
+# Writes ONNX's arithmetic, products and reductions as Paddle's operators.
 #
-# Slots and attributes: the operators' makers in 2.6, which are the same in 3.x.
+# Slots and attributes come from the OpMaker classes of Paddle 2.6, and are the same in 3.x.
 
 _COMPUTED = frozenset("bool int32 int64 float32 float64".split())
 """The dtypes in which Paddle's kernels on CPU compute."""
@@ -85,8 +85,8 @@ def clip(x, low=None, high=None, *, w):
 
 @rule("Where")
 def where(condition, x, y, *, w):
-    """Writes a choice between elements. Paddle's operator needs equal shapes, so all values are
-    multiplied by ones of the full shape.
+    """Writes a choice between elements. Paddle's operator needs inputs of equal shapes, so they are
+    multiplied by ones of the broadcast shape.
     """
     condition, x, y = condition.dense, x.dense, y.dense
     if x.dtype != y.dtype:
@@ -102,7 +102,7 @@ def where(condition, x, y, *, w):
 
 
 def multiply(x: Variable, y: Variable, *, transposed: bool = False) -> Variable:
-    """Returns x times y, or x times y transposed. A ragged x keeps its LoD."""
+    """Returns x @ y, or x @ y.T if ``transposed``. A ragged x keeps its LoD."""
     if y.rank == 2 and x.rank >= 2 and not transposed:
         return x.mul(Y=y, x_num_col_dims=x.rank - 1, y_num_col_dims=1)
     out = x.matmul_v2(Y=y, trans_x=False, trans_y=transposed)
@@ -111,9 +111,7 @@ def multiply(x: Variable, y: Variable, *, transposed: bool = False) -> Variable:
 
 @rule("MatMul")
 def matmul(x, y, *, w):
-    """Writes a product. The product of a window of steps with a filter becomes a convolution over
-    sequences.
-    """
+    """Writes a product. If x is the output of a SequenceContext, writes a sequence_conv."""
     maker = w.graph.producer(w.node.inputs[0])
     if maker is not None and maker.op == "SequenceContext" and y.rank == 2:
         return convolve(maker, y)
@@ -121,7 +119,7 @@ def matmul(x, y, *, w):
 
 
 def convolve(window: Node, matrix: Variable) -> Variable:
-    """Returns the output of `SequenceContext` times a matrix."""
+    """Returns the product of a SequenceContext's output and a matrix, as a sequence_conv."""
     return matrix.w.value(window.inputs[0]).sequence_conv(
         Filter=matrix,
         contextLength=window.attrs.length,
@@ -206,9 +204,9 @@ def extreme(x, *, axis, keepdims, select_last_index, w):
 
 @rule("CumSum")
 def cum_sum(x, axis, *, exclusive, reverse, w):
-    """Writes a cumulative sum. An exclusive sum sums a zero and all elements except the last.
+    """Writes a cumulative sum. An exclusive sum adds up a zero and all elements except the last.
 
-    Paddle's own exclusive cumsum of a single element is the element.
+    Paddle's exclusive cumsum is not used, because it returns a single element unchanged.
     """
     x, (along,) = x.dense, integers(axis)
     along %= x.rank
@@ -282,15 +280,15 @@ def layer_norm(x, scale, bias=None, *, axis, epsilon, stash_type, w):
     )
 
 
-# Writes operators with ONNX's names that move, join, count and fill as Paddle's operators.
+# Writes ONNX's operators that index, reshape, join or fill tensors as Paddle's operators.
 #
-# Slots and attributes: the operators' makers in 2.6, which are the same in 3.x.
+# Slots and attributes come from the OpMaker classes of Paddle 2.6, and are the same in 3.x.
 
 
 @rule("Gather")
 def gather(table, index, *, axis, non_negative, w):
-    """Takes rows of a table of floats by lookup_table_v2, which keeps the LoD. Takes other elements
-    by gather, at a list of indices.
+    """Writes a lookup_table_v2, which keeps the LoD, for rows of a float table. Writes a gather
+    with a list of indices for other elements.
     """
     axis, wide = axis % table.rank, index.cast("int64")
     if not non_negative:
@@ -309,16 +307,14 @@ def gather(table, index, *, axis, non_negative, w):
 
 
 def _with_rest(sizes: Sequence[int | Variable]) -> list[int | Variable]:
-    """Returns sizes, with -1 for the size that is known only at run time if there is only one."""
+    """Returns the sizes. A single size that is known only at run time becomes -1."""
     if sum(isinstance(size, Variable) for size in sizes) > 1 or 0 in sizes:
         return list(sizes)
     return [size if isinstance(size, int) else -1 for size in sizes]
 
 
 def _count_from_zero(table: Variable, axis: int, index: Variable) -> Variable:
-    """Converts indices, which count from the end if they are negative, to indices from the
-    beginning.
-    """
+    """Converts negative indices, which count from the end, to indices from the beginning."""
     if index.known is not None and index.known.min(initial=0) >= 0:
         return index
     w, size = index.w, table.sizes[axis]
@@ -328,7 +324,7 @@ def _count_from_zero(table: Variable, axis: int, index: Variable) -> Variable:
 
 @rule("GatherND")
 def gather_nd(table, index, *, batch_dims, non_negative, w):
-    """Gathers parts at indices. Along the first ``batch_dims`` axes, an index applies to its own
+    """Writes a GatherND. Along the first ``batch_dims`` axes, each index addresses its own
     position.
     """
     table, index = table.dense, index.dense.cast("int64")
@@ -352,8 +348,8 @@ def gather_elements(x, index, *, axis, non_negative):
 
 
 def _places(index: Variable, axis: int) -> list[Variable]:
-    """Returns the indices of elements along all axes: ``index`` along ``axis``, the own position
-    along others.
+    """Returns one index per axis: ``index`` for ``axis``, and each element's position for other
+    axes.
     """
     ones = index.w.fill(index.shape(), np.ones((), np.int64))
     return [index if at == axis else ones.before(at) for at in range(index.rank)]
@@ -446,10 +442,9 @@ def transpose(x, *, perm):
 
 @rule("Einsum")
 def einsum(*values, equation, w):
-    """Writes an einsum. With one value, it becomes a sum over axes and a permutation. With two
-    values, it becomes Paddle's einsum. Paddle's einsum accepts only lower-case letters; a capital
-    letter ends the process. It accepts no ellipsis. It does not broadcast, so an axis of one
-    element is removed first.
+    """Writes an einsum. An einsum of one input becomes a sum and a transpose. An einsum of two
+    inputs becomes Paddle's einsum, which accepts no ellipsis. A capital letter ends the process.
+    Paddle's einsum does not broadcast, so shared axes of size one are removed first.
     """
     given, arrow, target = equation.replace(" ", "").partition("->")
     sources = given.split(",")
@@ -515,7 +510,7 @@ def slice_(x, starts, ends, axes=None, steps=None):
     if slots:
         raise UnsupportedError(f"steps {strides}: expected 1 between ends that a run computes")
     turned = [at for at, step in enumerate(strides) if step < 0]
-    for at in turned:  # cut forwards, and reverse the part
+    for at in turned:  # slice forwards, then reverse
         first, last = numbers["ends"][at] + 1, numbers["starts"][at] + 1
         if first == 0:
             raise UnsupportedError(f"step {strides[at]}: expected an end before the last element")
@@ -570,7 +565,7 @@ def trilu(x, k=None, *, upper):
 
 @rule("Expand")
 def expand(x, shape, *, w):
-    """Multiplies by ones of that shape, which broadcasts in both directions, like ONNX."""
+    """Writes a product with ones of ``shape``, which broadcasts both shapes, like ONNX's Expand."""
     if x.dtype == "bool":
         return expand(x.cast("int32"), shape, w=w).cast("bool")
     if shape.known is None:

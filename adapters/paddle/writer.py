@@ -1,4 +1,4 @@
-"""A Paddle program under construction, and the rules that write its nodes."""
+"""The Paddle program that is written, and the table of rules that write nodes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ from onernn.ir.records import dataclass
 from onernn.ir.types import UNKNOWN, Type, type_of
 from onernn.ops.control import types_inside
 
-# A Paddle program under construction: operators, variables, parameters; and its two files.
-#
 # Formats: paddle/fluid/framework/framework.proto, tensor_util.cc (TensorToStream) and
 # lod_tensor.cc (SerializeToStream) of 2.6.
 
 VERSION = 2006002
-"""The version of the format: Paddle 2.6.2, which 3.x can also read."""
+"""The version of the format: that of Paddle 2.6.2, which 3.x also reads."""
 _MOST_DIMS = 2**31 - 1  # attributes are int32
 
 _OUTPUTS = {
@@ -63,10 +61,11 @@ def _check_dtype(name: str, dtype: str | None) -> None:
 
 @dataclass(eq=False)
 class ProgramWriter:
-    """A block, and the data that all blocks of a program share.
+    """A block of the program, and the data that all its blocks share.
 
-    ``variables``: a map of the block, then of each block around it. ``kinds``: the kinds of
-    variables that are not tensors. ``fetches``: the variables that the block computes for others.
+    ``variables``: the types of the block's variables, then of those of each block around it.
+    ``kinds``: the VarType.Type of variables that are not tensors. ``fetches``: the block's
+    variables that are read outside of it.
     """
 
     names: VariableNames
@@ -103,7 +102,7 @@ class ProgramWriter:
         return name
 
     def list_needed_operations(self) -> list[Operator]:
-        """Returns the operators that a fetched value needs."""
+        """Returns the operators that compute ``fetches``."""
         needed, operations = set(self.fetches), list[Operator]()
         for each in reversed(self.operations):
             if needed.intersection(each.writes):
@@ -157,7 +156,7 @@ class ProgramWriter:
 
 
 def save(program: ProgramWriter, path: Path) -> None:
-    """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``; old files are replaced at the end."""
+    """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``. Replaces old files when both are complete."""
     model, tensors = program.files()
     with replacing_all([path, path.with_suffix(".pdiparams")]) as (program_file, parameters):
         program_file.write(model)
@@ -165,9 +164,7 @@ def save(program: ProgramWriter, path: Path) -> None:
 
 
 def _tensor(array: Array) -> bytes:
-    """Returns a tensor in the format of `read.read_tensors`: no LoD, then the description, then the
-    data.
-    """
+    """Returns the bytes of a tensor in the format of `read.read_tensors`, without a LoD."""
     desc = messages.message("TensorDesc")(data_type=CODES[array.dtype.name])
     desc.dims.extend(array.shape)
     description = desc.SerializeToString()
@@ -175,7 +172,7 @@ def _tensor(array: Array) -> bytes:
     return head + array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-# The AttrType of a Python value, and its field. The first element decides for lists.
+# The OpAttr field by Python type. For a list, the type of the first element decides.
 _SINGLE = {bool: "b", int: "i", float: "f", str: "s"}
 _LISTS = {bool: "bools", int: "ints", float: "floats", str: "strings"}
 
@@ -198,18 +195,17 @@ def _write_operation(block: Any, operation: Operator) -> None:
         op.attrs.add(name=name, type=number, **{member: value})
 
 
-# The tools of the rules that write a Paddle program: variables, constants, LoDs.
-
 ALL = 2**31 - 1
-"""The end of an axis in the notation of a Slice."""
+"""The value of ``ends`` that denotes the end of an axis."""
 
 
 class Variable:
-    """A variable of the program that is under construction. Paddle's operators are its methods.
+    """A variable of the program that is written. Paddle's operators are its methods.
 
     ``x.cumsum(axis=0)`` appends an operator with x in its first slot, and returns its main output.
-    A keyword that holds a variable, a list of variables or None is a slot; others are attributes.
-    Python's arithmetic broadcasts like NumPy. An integer becomes a constant (1,) of int64.
+    A keyword argument that is a variable, a list of variables or None fills a slot. Other keyword
+    arguments are attributes. The operators +, - and * broadcast like NumPy. An integer operand
+    becomes an int64 constant (1,).
     """
 
     def __init__(self, w: Writing, name: str) -> None:
@@ -243,18 +239,18 @@ class Variable:
 
     @property
     def known(self) -> Array | None:
-        """The array of a constant, None for other variables."""
+        """The array of a constant, None for another variable."""
         return self.w.program.parameters.get(self.name)
 
     @property
     def array(self) -> Array:
-        """The array of a constant; raises `UnsupportedError` for other variables."""
+        """The array of a constant. Raises `UnsupportedError` for another variable."""
         if self.known is None:
             raise UnsupportedError(f"{self.name!r} is computed at run time, expected a constant")
         return self.known
 
     def binary(self, kind: str, other: Variable | int) -> Variable:
-        """Returns an elementwise operator's output."""
+        """Returns the output of a new elementwise operator."""
         y = self.w.number(other) if isinstance(other, int) else other
         return self.w.emit(kind, self, Y=y, axis=-1)
 
@@ -274,12 +270,12 @@ class Variable:
         return self.assign()
 
     def under(self, like: Variable) -> Variable:
-        """Returns this variable's rows with the LoD of another variable."""
+        """Returns this variable with the LoD of another variable."""
         return self.lod_reset(Y=like)
 
     @property
     def dense(self) -> Variable:
-        """The variable without its LoD, which a slice of axis 0 drops."""
+        """The variable without its LoD. A slice of axis 0 drops it."""
         if not self.depth:
             return self
         return self.slice(axes=[0], starts=[0], ends=[ALL], infer_flags=[1])
@@ -293,8 +289,8 @@ class Variable:
         return self
 
     def cast(self, dtype: str, *, always: bool = False) -> Variable:
-        """Returns the variable in this dtype; the variable itself if it has the dtype already,
-        unless ``always``.
+        """Returns the variable in this dtype. Without ``always``, a variable that has the dtype is
+        not cast.
         """
         if self.dtype == dtype and not always:
             return self
@@ -302,14 +298,14 @@ class Variable:
         return self.w.emit("cast", self, **codes)
 
     def reshape(self, *sizes: int, computed: Variable | None = None) -> Variable:
-        """Reshapes to these sizes, 0 for the input's size and -1 for the rest, or to computed
-        sizes.
+        """Reshapes to ``sizes``, 0 for the input's size and -1 for an inferred size, or to
+        ``computed``.
         """
         shape = computed and computed.cast("int32")
         return self.reshape2(Shape=shape, shape=sizes)
 
     def resize(self, *sizes: int | Variable) -> Variable:
-        """Reshapes to these sizes. Computed sizes are (1,) int64 each."""
+        """Reshapes to these sizes. A computed size is int64 of shape (1,)."""
         known = [size for size in sizes if isinstance(size, int)]
         if len(known) == len(sizes):
             return self.reshape(*known)
@@ -317,9 +313,9 @@ class Variable:
         return self.reshape(*[-1] * len(sizes), computed=self.w.concat(parts, 0))
 
     def before(self, axis: int) -> Variable:
-        """Returns the sum of the elements before each element along an axis.
+        """Returns, for each element, the sum of the previous elements along an axis.
 
-        It is not an exclusive cumsum, which in Paddle returns a single element unchanged.
+        Does not use Paddle's exclusive cumsum, which returns a single element unchanged.
         """
         x = self.dense
         return x.cumsum(axis=axis, flatten=False, exclusive=False, reverse=False) - x
@@ -328,12 +324,12 @@ class Variable:
         return self.transpose2(axis=perm)
 
     def swap(self) -> Variable:
-        """Returns the variable with its first two axes exchanged: batch and time."""
+        """Returns the variable with its first two axes, batch and time, exchanged."""
         return self.transpose(1, 0, *range(2, self.rank))
 
     def take(self, cuts: Mapping[int, tuple[int, int]], gone: Sequence[int] = ()) -> Variable:
-        """Returns the elements [start, end) of axes. Axes ``gone`` have one element, and are
-        removed.
+        """Returns a slice. ``cuts``: (start, end) by axis. ``gone``: cut axes of size one to
+        remove.
         """
         starts, ends = zip(*cuts.values(), strict=True)
         flags = [1] * len(cuts)
@@ -342,11 +338,11 @@ class Variable:
         )
 
     def size(self, axis: int) -> Variable:
-        """Returns a size as (1,) int64."""
+        """Returns the size of an axis as int64 of shape (1,)."""
         return self.shape().take({0: (axis, axis + 1)}).cast("int64")
 
     def size_or_number(self, axis: int) -> int | Variable:
-        """Returns a size, as (1,) int64 if it is known only at run time."""
+        """Returns the size of an axis. If the size is known only at run time, returns `size`."""
         known = self.sizes[axis]
         return self.size(axis) if known is None else known
 
@@ -360,10 +356,10 @@ class Variable:
 
 @dataclass(frozen=True)
 class Padded:
-    """A ragged value as variables: (T, N, ...) and (N,) int64.
+    """The padded form of a ragged value: ``data`` (T, N, ...), and ``lengths`` (N,) in int64.
 
-    ``like``: the padded value, in the layout ``time_major``. ``zeros``: whether zeros follow each
-    sequence in ``data``, which operators require. Otherwise any values may follow.
+    ``like``: the name of the padded value in the graph. ``time_major``: its layout. ``zeros``:
+    whether the padding in ``data`` is zero, as later operators require.
     """
 
     data: Variable
@@ -379,13 +375,13 @@ Input = Variable | Sequence[Variable | None] | None
 
 @dataclass(eq=False)
 class Writing:
-    """A program under construction from a graph's nodes. ``node``: the node that is written now.
+    """A program that is written from a graph's nodes. ``node``: the current node.
 
     ``fused``: whether recurrent layers become fusion_gru and fusion_lstm. ``place``: "cpu" or
     "onednn".
 
-    Each operator is lowered as soon as it is written, in the same way as by a reader of the file.
-    The dtype, sizes and LoD of its results follow from its rule and the operators' types.
+    Each written operator is at once read by its rule, which infers the dtype, sizes and LoD of its
+    results.
     """
 
     graph: Graph
@@ -419,7 +415,9 @@ class Writing:
                 self._give(name, result)
 
     def value(self, name: str) -> Variable:
-        """Returns the variable of a value. A constant becomes a parameter when it is first used."""
+        """Returns the variable of a graph's value. A constant becomes a parameter when it is first
+        used.
+        """
         if name not in self._values:
             self._values[name] = self.constant(self.graph.constants[name], name).name
         return Variable(self, self._values[name])
@@ -431,11 +429,11 @@ class Writing:
         return Variable(self, name)
 
     def number(self, value: int) -> Variable:
-        """Returns a constant (1,) of int64."""
+        """Returns an int64 constant of shape (1,)."""
         return self.constant(np.full(1, value), "number")
 
     def feed(self, value: Value) -> None:
-        """Adds an input of the graph, under its own name."""
+        """Adds a feed for an input of the graph, with the same name."""
         _check_dtype(value.name, value.dtype)
         self.program.feeds.append(value.name)
         self.program.variables[value.name] = value.type
@@ -443,11 +441,11 @@ class Writing:
         self._values[value.name] = value.name
 
     def stand_in(self, name: str) -> None:
-        """Enters a value of the graph that nothing writes."""
+        """Declares a variable for an output of a refused node."""
         self._values[name] = self.enter(name, self.types[name]).name
 
     def enter(self, name: str, known: Type) -> Variable:
-        """Returns a variable that the block reads or assigns to, but does not compute."""
+        """Declares a variable of a known type, and returns it."""
         self.program.variables.setdefault(name, known)
         if not self._reader.holds(name):
             self._reader.input(Value(name, known.dtype, known.counts, known.depth))
@@ -455,7 +453,7 @@ class Writing:
         return Variable(self, name)
 
     def declare(self, known: Type, stem: str, kind: int = messages.LOD_TENSOR) -> Variable:
-        """Returns a new variable that no operator makes yet."""
+        """Returns a new variable that no operator computes yet."""
         name = self.program.names.fresh(stem)
         self.program.variables[name] = known
         if kind == messages.LOD_TENSOR:
@@ -464,8 +462,8 @@ class Writing:
         return Variable(self, name)
 
     def block(self, key: str, inputs: Sequence[Variable]) -> Writing:
-        """Returns a body of the node as a block inside this one. The variables are the last of its
-        inputs.
+        """Returns an inner block for the graph in the node's attribute ``key``. ``inputs``: the
+        variables for the last inputs of that graph.
         """
         graph: Graph = self.node.attributes[key]
         known = types_inside(self.node, key, [self.types.get(name) for name in self.node.inputs])
@@ -477,25 +475,25 @@ class Writing:
         return inner
 
     def bind(self, name: str, variable: Variable) -> None:
-        """Sets the variable that holds an input of the block."""
+        """Sets the variable for an input of the block."""
         self._values[name] = variable.name
 
     def take(self, outer: Variable) -> Variable:
-        """Returns a variable of a block around this one."""
+        """Makes a variable of an outer block known in this block, and returns it."""
         if outer.known is not None and not self._reader.holds(outer.name):
             self._reader.give(outer.name, self._reader.constant(outer.known, outer.name))
         return self.enter(outer.name, outer.type)
 
     def nest(self, kind: str, inputs: Any, outputs: Any, **attributes: Any) -> None:
-        """Appends an operator with blocks or arrays, which can only be read with the whole
-        program.
+        """Appends an operator with blocks or tensor arrays. Does not infer the types of its
+        outputs.
         """
         slots, results = ({k: _names(v) for k, v in each.items()} for each in (inputs, outputs))
         at = len(self.program.operations)
         self.program.operations.append(Operator(at, kind, slots, results, attributes))
 
     def reads(self) -> list[Variable]:
-        """Returns the variables of the blocks around this one that its operators read."""
+        """Returns the variables of outer blocks that this block reads."""
         operations = self.program.list_needed_operations()
         names = {name for each in operations for name in each.reads}
         return [
@@ -503,13 +501,13 @@ class Writing:
         ]
 
     def fetch(self, name: str) -> None:
-        """Adds an output of the graph, under its own name."""
+        """Adds a fetch for an output of the graph, with the same name."""
         if (held := self.value(name)).name != name:  # a second name for the same variable
             self._rename(held.copy(), name)
         self.program.fetches.append(name)
 
     def emit(self, kind: str, x: Input, /, **more: Any) -> Variable:
-        """Appends an operator in the way that `Variable` describes. Returns its main output."""
+        """Appends an operator, as `Variable` describes. Returns its main output."""
         outputs = dict.fromkeys(_OUTPUTS.get(kind, ("Out",)), 1)
         return next(iter(self.emit_all(kind, x, outputs, **more).values()))[0]
 
@@ -561,7 +559,7 @@ class Writing:
             self.program.variables.setdefault(name, like)
 
     def _give(self, name: str, variable: Variable) -> None:
-        """Binds an output of the node, and sets the LoD that it must have."""
+        """Sets the variable for an output of the node, with the LoD that it must have."""
         expected = self.types[name]
         if expected.depth and variable.depth != expected.depth:
             variable = variable.under(self._like(expected.depth))
@@ -592,7 +590,7 @@ class Writing:
         )
 
     def ones(self, *sizes: Variable) -> Variable:
-        """Returns ones of a shape. Each size is (1,) int64."""
+        """Returns ones. Each size is int64 of shape (1,)."""
         return self.fill(self.concat(sizes, 0), np.ones((), np.int64))
 
     def _like(self, depth: int) -> Variable:
@@ -602,7 +600,7 @@ class Writing:
         raise UnsupportedError(f"expected an input with {depth} LoD levels, got none")
 
     def _rename(self, variable: Variable, new: str) -> str:
-        """Renames a variable if its own name is provisional. Returns its name."""
+        """Renames a variable if its name is generated. Returns the variable's name."""
         old = variable.name
         place = self._makers.pop(old, None)
         if place is None:
@@ -625,7 +623,7 @@ def _first_slot(kind: str) -> str:
 
 
 def _is_input(value: Any) -> bool:
-    """Returns whether a keyword's value is a variable, variables, or an absent variable."""
+    """Returns whether a keyword argument fills a slot; see `Variable`."""
     values = value if isinstance(value, list | tuple) and value else [value]
     return all(each is None or isinstance(each, Variable) for each in values)
 
@@ -656,11 +654,11 @@ class Rule(WritingRule):
 
 RULES = Rules[Rule]()
 _OF_A_RUNTIME = {"rational", "together"}
-"""Attributes that describe how ONNX Runtime rounds."""
+"""Attributes that describe ONNX Runtime's rounding. They are not written."""
 
 
 def rule(names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enters the function that writes these operators."""
+    """Registers a function that writes these operators."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         RULES(names)(Rule(function))
@@ -670,5 +668,5 @@ def rule(names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def integers(x: Variable | None) -> list[int]:
-    """Returns the integers of a constant, none if it is absent."""
+    """Returns the integers of a constant, an empty list if it is absent."""
     return [] if x is None else [int(number) for number in x.array.reshape(-1)]

@@ -1,8 +1,8 @@
-"""`paddle.inference` on onernn: programs that are written for it run without Paddle.
+"""The API of `paddle.inference`, implemented by onernn without Paddle.
 
-``from onernn.adapters.paddle import inference as paddle_infer``, or `install`. After `install`,
-``import paddle`` finds this interface. Names and behaviour are the same as in Paddle 2.6.2
-(docs/reference/paddle_inference.md lists each).
+Use ``from onernn.adapters.paddle import inference as paddle_infer``, or call `install`. After
+`install`, ``import paddle`` imports this API. Names and behaviour are those of Paddle 2.6.2
+(docs/reference/paddle_inference.md lists each name).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`paddle.inference.Config`: the options that onernn honours, and tables of Paddle's other options.
+"""`paddle.inference.Config`: the options that onernn implements, and tables of the others.
 
-onernn honours the options that `AnalysisConfig` defines. The tables list the other methods by name,
-with a reason.
+`AnalysisConfig` defines the implemented options. The tables list the other methods by name, with a
+reason.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_EFFECT = _by_name(
         "Paddle 2.6 also passes over it": "switch_use_feed_fetch_ops",
     }
 )
-"""Methods that are accepted, because they do not change a result on a CPU."""
+"""Methods without effect, because they do not change a result on a CPU."""
 
 NOT_HERE = _by_name(
     {
@@ -62,9 +62,7 @@ NOT_HERE = _by_name(
         "the native engine": "to_native_config",
     }
 )
-"""Methods that raise an error when they are called, because onernn does not have what they ask
-for.
-"""
+"""Methods that raise an error when they are called, because onernn lacks the named feature."""
 
 _OFF = """
     lite_engine_enabled mkldnn_int8_enabled onnxruntime_enabled shape_range_info_collected
@@ -82,7 +80,7 @@ ANSWERS: dict[str, Any] = {
     "tensorrt_optimization_level": 3,
     "xpu_device_id": 0,
 }
-"""Methods with a fixed answer: the answer of Paddle 2.6.2 before any option is changed."""
+"""Methods that always return the default of Paddle 2.6.2."""
 
 MODULE_NOT_HERE = {
     "InternalUtils": "of TensorRT and XPUs",
@@ -90,26 +88,24 @@ MODULE_NOT_HERE = {
     "_get_phi_kernel_name": "onernn has no kernels of Paddle",
     "convert_to_mixed_precision": "models are not rewritten (dtype: enable_mkldnn_bfloat16)",
 }
-"""Names of the module `paddle.inference` that onernn does not have, and why."""
+"""Names of the module `paddle.inference` that onernn does not have, and the reasons."""
 
 PREDICTOR_NOT_HERE = {
     "register_output_hook": "operators are fused (onernn.Session.run(inputs, observe) sees nodes)",
 }
-"""Methods of a predictor that are refused when they are called."""
+"""Methods of a predictor that raise an error when they are called, and the reasons."""
 
-
-# `paddle.inference.Config`: the model, and how to run it.
 
 _RECURRENT = frozenset("gru lstm rnn fusion_gru fusion_lstm multi_gru".split())
-"""Operators that compute in bfloat16 if `set_bfloat16_op` lets them."""
+"""Operators for which `set_bfloat16_op` can enable bfloat16."""
 
 
 class AnalysisConfig:
     """The options of Paddle 2.6.2, with its defaults: one thread, float32.
 
-    ``AnalysisConfig(folder)``, ``AnalysisConfig(program, parameters)`` or a copy of another.
-    Options that change no result on a CPU are accepted. Options for other devices or engines raise
-    `UnsupportedError`.
+    ``AnalysisConfig(folder)`` and ``AnalysisConfig(program, parameters)`` name a model.
+    ``AnalysisConfig(other)`` is a copy. Options that change no result on a CPU have no effect.
+    Options for other devices or engines raise `UnsupportedError`.
     """
 
     Precision = tensors.Precision
@@ -140,7 +136,7 @@ class AnalysisConfig:
         self.set_model(model, params)
 
     def set_model(self, model: str, params: str | None = None) -> None:
-        """Sets a folder, or the files of a program and of its parameters."""
+        """Sets the folder of a model, or the files of its program and of its parameters."""
         if params is None:
             self._folder = _path(model)
         else:
@@ -220,7 +216,7 @@ class AnalysisConfig:
         return tensors.Precision.Float32
 
     def summary(self) -> str:
-        """Returns one line for each option that is honoured."""
+        """Returns one line for each implemented option."""
         rows = {
             "model_dir": self._folder,
             "model_file": self._files[0],

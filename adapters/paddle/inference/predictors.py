@@ -1,4 +1,4 @@
-"""Predictors and executors, which run a program on sessions."""
+"""Predictors and executors, which run saved programs in onernn's sessions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from onernn.ir.errors import ShapeError, UnsupportedError
 from onernn.ir.graph import Graph
 from onernn.ir.ragged import Ragged, as_array, data_of
 
-# Executors, places, scopes: how programs of ``fluid`` and ``paddle.static`` run saved models.
+# Executors, places and scopes, with which ``fluid`` and ``paddle.static`` run saved models.
 
 
 class CPUPlace:
@@ -56,7 +56,9 @@ class CUDAPlace:
 
 
 class Scope:
-    """The place in which Paddle keeps a program's variables. In onernn a program keeps its own."""
+    """The object in which Paddle stores a program's variables. Here it is empty, because a
+    `LoadedProgram` stores them itself.
+    """
 
 
 _SCOPE = Scope()
@@ -83,7 +85,7 @@ class FetchedVariable:
 
 
 class LoadedProgram:
-    """A saved program that an `Executor` runs. None stands for the empty startup program."""
+    """A saved program that an `Executor` runs. ``program=None`` is the empty startup program."""
 
     def __init__(self, program: Program | None = None) -> None:
         self._program = program
@@ -133,7 +135,7 @@ class LoadedProgram:
 
 
 class Executor:
-    """An executor of programs from `load_inference_model`; it runs no other programs."""
+    """An executor that only runs programs of `load_inference_model`."""
 
     def __init__(self, place: CPUPlace | None = None) -> None:
         self.place = CPUPlace() if place is None else place
@@ -151,8 +153,8 @@ class Executor:
         return_merged: bool = True,
         use_prune: bool = False,
     ) -> list[Any]:
-        """Returns the values of ``fetch_list``, a list of variables or names. The default is the
-        list in the saved program.
+        """Returns the values of ``fetch_list``, which holds variables or names. The default is the
+        fetched variables of the saved program.
 
         Returns arrays if ``return_numpy``, otherwise `LoDTensor`s. Raises `PaddleRuntimeError` if
         an array would lose a LoD.
@@ -210,8 +212,8 @@ def load_inference_model(
     params_filename: str | None = None,
     pserver_endpoints: None = None,
 ) -> Loaded:
-    """Loads a model like ``fluid.io.load_inference_model``: a folder with ``__model__``, or files
-    named in it.
+    """Loads a model like ``fluid.io.load_inference_model``: from a folder with ``__model__``, or
+    from the named files in it.
     """
     folder = Path(dirname)
     model = folder / model_filename if model_filename else folder
@@ -236,9 +238,6 @@ def _load(model: Path, params: Path | None) -> Loaded:
     return [program, program.feeds, [program.variable(name) for name in program.fetches]]
 
 
-# Predictors run a session through the handles of Paddle Inference.
-
-
 def _model_of(config: AnalysisConfig) -> Graph:
     if config.buffers is not None:
         return _in_memory(*config.buffers)
@@ -256,8 +255,8 @@ def _read(path: str, params: str | None) -> Graph:
 
 
 def _in_memory(*parts: bytes) -> Graph:
-    """Returns a model that must not be written to a disk. It is read from files that only this
-    process sees.
+    """Returns the graph of a model that must not be written to a disk. It is read from in-memory
+    files of this process.
     """
     files = [os.memfd_create(name) for name in ("model", "params")]
     try:
@@ -271,8 +270,7 @@ def _in_memory(*parts: bytes) -> Graph:
 
 
 class PaddleInferPredictor:
-    """A model that runs through handles of its inputs and outputs, like
-    `paddle.inference.Predictor`.
+    """A predictor that has handles for its inputs and outputs, like `paddle.inference.Predictor`.
 
     Clones share packed weights. Only one thread at a time may use each clone.
     """
@@ -307,9 +305,9 @@ class PaddleInferPredictor:
         return _get_handle(self._outputs, name, "output")
 
     def run(self, inputs: Sequence[Any] | None = None) -> list[Any] | None:
-        """Reads the input handles, and fills the output handles.
+        """Runs the model on the arrays of the input handles, and sets the output handles.
 
-        If a list of tensors is given, they are the inputs in order, and the outputs are returned.
+        ``inputs``: tensors for all inputs, in order. If they are given, returns the outputs.
         """
         if inputs is None:
             self._run()
@@ -347,7 +345,7 @@ class AnalysisPredictor(PaddleInferPredictor):
     """The predictor of Paddle 1, which `create_paddle_predictor` returns."""
 
     def run(self, inputs: Sequence[PaddleTensor]) -> list[PaddleTensor]:  # type: ignore[override]
-        """Returns the outputs for the inputs in order, or by name after
+        """Returns the outputs. Inputs are identified by position, or by name after
         ``switch_specify_input_names``.
         """
         _count(inputs, self._inputs)
@@ -379,7 +377,7 @@ class AnalysisPredictor(PaddleInferPredictor):
 
 
 class PredictorPool:
-    """A predictor and clones of it, ``size`` in all."""
+    """A list of ``size`` predictors: one and its clones."""
 
     def __init__(self, config: AnalysisConfig, size: int) -> None:
         if size < 1:

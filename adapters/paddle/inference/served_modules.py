@@ -1,6 +1,4 @@
-"""The modules that programs import from Paddle, the names that onernn offers in each, and the
-import hook.
-"""
+"""The modules of Paddle that onernn provides, their names, and the import hook."""
 
 from __future__ import annotations
 
@@ -33,19 +31,16 @@ PADDLE_VERSION = "2.6.2"
 
 
 def get_version() -> str:
-    """Returns a version that begins with Paddle's version."""
+    """Returns a text that begins with Paddle's version."""
     return f"version: {PADDLE_VERSION}\ncommit: onernn\nbranch: onernn\n"
 
 
 def get_trt_compile_version() -> tuple[int, int, int]:
-    """Returns zeros: there is no TensorRT."""
+    """Returns zeros, because there is no TensorRT."""
     return 0, 0, 0
 
 
 get_trt_runtime_version = get_trt_compile_version
-
-
-# The modules that programs import from Paddle, and the names that onernn offers in each.
 
 
 def _set_device(device: str) -> predictors.CPUPlace:
@@ -132,7 +127,7 @@ SERVED: dict[str, dict[str, Any]] = {
     },
     "paddle.inference.contrib": {},
     "paddle.inference.contrib.utils": {"copy_tensor": tensors.copy_tensor},
-    "paddle.nn": {},  # programs import these at the top, to train
+    "paddle.nn": {},  # imported by programs that also train
     "paddle.nn.functional": {},
     "paddle.static": {**_SHARED, "load_inference_model": predictors.load_static_model},
     "paddle.version": {
@@ -141,14 +136,14 @@ SERVED: dict[str, dict[str, Any]] = {
         **dict(zip(("major", "minor", "patch"), PADDLE_VERSION.split("."), strict=True)),
     },
 }
-"""The names that onernn offers in Paddle's modules. A module's submodules are also among its
-names.
+"""The names and objects that onernn provides, by module of Paddle. Submodules are attributes
+too.
 """
 
 
 class ServedModule(ModuleType):
-    """One of Paddle's modules. A missing name raises an error with the line of code that asked for
-    it.
+    """A module of Paddle that onernn provides. A missing name raises an error with the caller's
+    line.
     """
 
     __path__: list[str] = []
@@ -172,11 +167,11 @@ def missing(name: str) -> str:
     )
 
 
-# ``import paddle`` finds this module, but only after a caller asked for it.
+# The import hook, which is active only after `install`.
 
 
 class _Finder(Loader):
-    """A finder of ``paddle`` and its submodules only."""
+    """A finder and loader of ``paddle`` and its submodules."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -198,7 +193,8 @@ _FINDER = _Finder()
 
 
 def install(*, replace: bool = False) -> None:
-    """Makes ``import paddle``, ``import paddle.fluid``, ... find this interface, in this process.
+    """Makes ``import paddle``, ``import paddle.fluid``, ... import onernn's modules in this
+    process.
 
     Raises `UnsupportedError` if Paddle is installed, unless ``replace`` is true. Always raises it
     if Paddle is imported already.
@@ -219,16 +215,14 @@ def install(*, replace: bool = False) -> None:
         import_module(name)
 
 
-# A page's table of every public name of `paddle.inference` in Paddle 2.6, with its status in
+# The manual's table of all public names of `paddle.inference` in Paddle 2.6, with their status in
 # onernn.
 
 _SHOWN = ("Config", "Predictor", "PredictorPool", "Tensor")
 
 
 def public_names() -> dict[str, tuple[str, str]]:
-    """Returns the columns of the table, which are status and reason, by name. Class members have
-    names like ``Class.name``.
-    """
+    """Returns (status, reason) by public name. Class members have names like ``Class.name``."""
     result = {name: ("here", "") for name in SERVED["paddle.inference"]}
     for owner in _SHOWN:
         members = vars(SERVED["paddle.inference"][owner])

@@ -1,4 +1,4 @@
-"""The tensors of `paddle.inference`, of today's and of its first versions, and their contents."""
+"""The tensor classes of `paddle.inference`, in its current and in its first version."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from onernn.ir.errors import OnernnError, ShapeError, UnsupportedError
 from onernn.ir.graph import Value
 from onernn.ir.ragged import Batch, Ragged, as_array, convert, data_of
 
-# The error for calls in which Paddle raises a RuntimeError, and the line of a program that asked.
+# The error for calls in which Paddle raises a RuntimeError, and the caller's line for messages.
 
 
 class PaddleRuntimeError(OnernnError, RuntimeError):
-    """Raised for an unknown name, or for a tensor that holds no values yet."""
+    """Raised for an unknown name, and for a tensor that has no array yet."""
 
 
 def name_asker() -> str:
-    """Returns the file and line of the program that asked. Skips the import machinery and this
-    package.
-    """
+    """Returns the file and line of the caller outside this package and the import machinery."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         name = frame.f_globals.get("__name__", "")
@@ -36,7 +34,7 @@ def name_asker() -> str:
     return f"asked by {frame.f_code.co_filename}, line {frame.f_lineno}"
 
 
-# Paddle Inference's names for types of data, precisions and places.
+# Paddle Inference's names for dtypes, precisions and places.
 
 
 class PaddleDType(IntEnum):
@@ -79,13 +77,13 @@ class PaddlePlace(IntEnum):
 
 _BY_DTYPE = {np.dtype(each.name.lower()): each for each in PaddleDType}
 _AS_PADDLE_TAKES = {"int16": np.int32, "uint16": np.int32, "uint64": np.float64}
-"""Types that Paddle converts when it copies an array."""
+"""The dtypes that Paddle converts when it copies an array, and the dtypes that result."""
 _SIZES = {"FLOAT32": 4, "INT64": 8, "INT32": 4, "UINT8": 1}
 
 
 def data_type(array: Array) -> PaddleDType:
-    """Returns an array's type. Like Paddle, raises `TypeError` if Paddle has no tensors of this
-    type.
+    """Returns Paddle's dtype of an array. Like Paddle, raises `TypeError` for a dtype that it
+    lacks.
     """
     if array.dtype not in _BY_DTYPE:
         names = ", ".join(each.name for each in PaddleDType)
@@ -98,16 +96,18 @@ def numpy_dtype(of: PaddleDType) -> np.dtype[np.generic]:
 
 
 def as_taken(data: npt.ArrayLike) -> Array:
-    """Returns a contiguous array of a type that Paddle has; see `data_type` and `as_array`."""
+    """Returns a contiguous array of a dtype that Paddle has. See `data_type` and `as_array` for
+    errors.
+    """
     array = as_array(data, "tensor")
-    result = np.ascontiguousarray(array).reshape(array.shape)  # undo: a scalar gets an axis
+    result = np.ascontiguousarray(array).reshape(array.shape)  # removes the axis that a scalar gets
     result = result.astype(_AS_PADDLE_TAKES.get(result.dtype.name, result.dtype), copy=False)
     data_type(result)
     return result
 
 
 def get_num_bytes_of_data_type(dtype: PaddleDType) -> int:
-    """Returns the bytes of one element, -1 for types whose size Paddle 2.6.2 does not know."""
+    """Returns the bytes of one element, -1 for dtypes whose size Paddle 2.6.2 does not know."""
     return _SIZES.get(PaddleDType(dtype).name, -1)
 
 
@@ -118,7 +118,9 @@ _NO_STRINGS = "expected a tensor of numbers; onernn has no tensors of strings"
 
 
 def lod_of(given: Sequence[Sequence[int]]) -> Lod:
-    """Returns offsets as Python integers. Raises `TypeError` if they are not a list of lists."""
+    """Returns a LoD in Python integers. Raises `TypeError` if it is not a list of lists of
+    offsets.
+    """
     try:
         return [[int(offset) for offset in level] for level in given]
     except TypeError as error:
@@ -126,7 +128,9 @@ def lod_of(given: Sequence[Sequence[int]]) -> Lod:
 
 
 def batch_for(expected: Value, data: Array, lod: Lod) -> Batch:
-    """Returns a session's input. Raises `ShapeError` if offsets do not fit."""
+    """Returns a session's input from an array and its LoD. Raises `ShapeError` if they do not
+    fit.
+    """
     if lod and any(lod):
         return Ragged.from_lod(data, lod)
     if expected.lod_depth:
@@ -138,7 +142,7 @@ def batch_for(expected: Value, data: Array, lod: Lod) -> Batch:
 
 
 class _Held:
-    """A base class with an array, for NumPy's protocol ``__array__``."""
+    """A base class that implements NumPy's protocol ``__array__`` for its array."""
 
     _data: Array
 
@@ -148,7 +152,7 @@ class _Held:
 
 
 class PaddleInferTensor:
-    """A handle to an input or output of a predictor; it lives as long as the predictor does."""
+    """A handle to an input or output of a predictor, valid for all of its runs."""
 
     __slots__ = ("_data", "_lod", "_name", "_shape")
 
@@ -158,13 +162,13 @@ class PaddleInferTensor:
         self._shape: list[int] = [0]
 
     def reshape(self, shape: Sequence[int]) -> None:
-        """Announces a shape; `copy_from_cpu` replaces it by the array's own."""
+        """Sets the shape. A later `copy_from_cpu` replaces it by the shape of the array."""
         if isinstance(shape, int):
             raise UnsupportedError(f"tensor {self._name!r}: {_NO_STRINGS}")
         self._shape = [int(size) for size in shape]
 
     def copy_from_cpu(self, data: npt.NDArray[Any]) -> None:
-        """Takes the array's values, type and shape; the LoD stays."""
+        """Copies an array with its dtype and shape. The LoD is unchanged."""
         if isinstance(data, list) and data and isinstance(data[0], str):
             raise UnsupportedError(f"tensor {self._name!r}: {_NO_STRINGS}")
         if not isinstance(data, np.ndarray):
@@ -175,9 +179,7 @@ class PaddleInferTensor:
         self._hold(np.array(as_taken(data)))
 
     def share_external_data(self, data: LoDTensor | EagerTensor) -> None:
-        """Takes a tensor like `copy_from_cpu`, but without a copy, so that later changes of the
-        tensor are seen.
-        """
+        """Uses a tensor's array without a copy, so that later changes of the tensor take effect."""
         if not isinstance(data, LoDTensor | EagerTensor):
             raise TypeError(
                 f"share_external_data of {self._name!r}: expected a Tensor or LoDTensor, got"
@@ -186,7 +188,7 @@ class PaddleInferTensor:
         self._hold(np.asarray(data))
 
     def copy_to_cpu(self) -> Array:
-        """Returns a new array."""
+        """Returns a copy of the array."""
         return self._get_array().copy()
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
@@ -225,7 +227,7 @@ class PaddleInferTensor:
 
 
 class LoDTensor(_Held):
-    """An array and the offsets of its sequences: ``fluid.LoDTensor``."""
+    """``fluid.LoDTensor``: an array and its LoD, the offsets of its sequences."""
 
     def __init__(self) -> None:
         self._data: Array = np.zeros(0, np.float32)
@@ -268,7 +270,7 @@ class LoDTensor(_Held):
 
 
 def lod_tensor(value: Batch) -> LoDTensor:
-    """Returns a fetched value as a tensor, without a copy."""
+    """Returns a fetched value as a `LoDTensor`, without a copy."""
     made = LoDTensor()
     made._data = data_of(value)
     made._lod = value.lod if isinstance(value, Ragged) else []
@@ -278,8 +280,8 @@ def lod_tensor(value: Batch) -> LoDTensor:
 def create_lod_tensor(
     data: Any, recursive_seq_lens: Sequence[Sequence[int]], place: object = None
 ) -> LoDTensor:
-    """Makes a tensor of an array of all steps, or of a list with one list of numbers per sequence.
-    Each of these numbers becomes an int64 row.
+    """Returns a tensor for an array of all steps, or for a list with one list of numbers per
+    sequence. Each of these numbers becomes an int64 row.
     """
     if isinstance(data, list):
         lengths = [len(sentence) for sentence in data]
@@ -296,7 +298,7 @@ def create_lod_tensor(
 
 
 class EagerTensor(_Held):
-    """An array in place of ``paddle.Tensor``, for the inputs and outputs of `Predictor.run`."""
+    """An array that replaces ``paddle.Tensor`` in the inputs and outputs of `Predictor.run`."""
 
     def __init__(self, data: npt.ArrayLike) -> None:
         self._data = np.array(as_taken(data))
@@ -335,7 +337,7 @@ _TAKEN = (np.float32, np.int32, np.int64)
 
 
 def _as_taken(data: npt.ArrayLike) -> Array:
-    """Returns an array of the first type of a `PaddleTensor` that holds the data exactly."""
+    """Returns an array of the first dtype of `PaddleTensor` that represents the data exactly."""
     array = as_array(data, "PaddleTensor")
     if isinstance(data, list) and array.dtype == np.int64:
         array = convert(array, np.int32, "PaddleTensor")
@@ -352,7 +354,7 @@ def _as_taken(data: npt.ArrayLike) -> Array:
 
 
 class PaddleBuf:
-    """Bytes that are read as numbers of any type."""
+    """A buffer of bytes that are read as numbers of any dtype."""
 
     def __init__(self, data: npt.ArrayLike = 0) -> None:
         self._bytes: Array = np.zeros(data if isinstance(data, int) else 0, np.uint8)
@@ -412,12 +414,12 @@ class PaddleTensor:
         self.data._hold(array)
 
     def as_ndarray(self) -> Array:
-        """Returns a new array of the tensor's type and shape."""
+        """Returns a copy of the tensor's array."""
         return self.view_array().copy()
 
     def view_array(self) -> Array:
-        """Returns the tensor's values without a copy. Raises `PaddleRuntimeError` if there are
-        fewer values than the shape needs.
+        """Returns the tensor's array without a copy. Raises `PaddleRuntimeError` if the buffer is
+        too small for the shape.
         """
         flat = self.data._bytes
         dtype, count = numpy_dtype(self.dtype), int(np.prod(self.shape))
