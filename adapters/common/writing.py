@@ -1,4 +1,6 @@
-"""Prepares graphs for writing: the dtype, rank and LoD of every value must be known."""
+"""Prepares graphs for writing to a framework's file, for which the types of all values must be
+known.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ def write_nodes(
     """Writes all nodes in order. Raises `UnsupportedError` that names each node that cannot be
     written, with the reason.
 
-    ``stand_in`` names an output of a refused node, so that the nodes that read it are also tried.
-    Nodes of unknown types are not tried.
+    ``stand_in(name)`` gives an output of a refused node a new name, so that the nodes that read it
+    are also tried. Nodes with values of unknown types are not tried.
     """
     refusals = [*find_unsupported(graph)]
     lost = {name for node in _unknown(graph) * bool(refusals) for name in node.outputs}
@@ -83,9 +85,9 @@ def declare(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     An undeclared dtype or rank is taken from ``inputs``, a batch. Without a batch the dtype is
     float32, and the rank is the only one for which all types can be inferred. If several ranks fit,
-    the rank that merges the fewest axes is chosen: (N, T, A*B) rather than (N, T, A, B), if the
-    model treats both alike. Raises `UnsupportedError` if no ranks fit, if several fit equally well,
-    or for unknown operators if an input may have several ranks.
+    those are chosen with which the model merges the fewest axes: (N, T, A*B) rather than (N, T, A,
+    B), if the model merges A and B. Raises `UnsupportedError` if no ranks fit, if several fit
+    equally well, or for unknown operators if an input may have several ranks.
     """
     feed = {} if inputs is None else check_feed(graph.inputs, inputs)
     choices = [_choices(value, feed.get(value.name)) for value in graph.inputs]
