@@ -46,7 +46,6 @@ def _similar_model(path: Path) -> str:
 
 
 def _may_be_model(path: Path) -> bool:
-    """Returns whether a path is a file with the suffix of a model, or a folder with such a file."""
     if os.path.isdir(path):
         return any(not os.path.isdir(each) and _may_be_model(each) for each in path.iterdir())
     return path.suffix.lower() in _SUFFIXES or path.name == "__model__"
@@ -188,7 +187,6 @@ _KINDS: dict[str, Callable[[bytes], object]] = {
 
 
 def _quote(path: StrPath) -> str:
-    """Returns a path quoted for a shell's command line."""
     from shlex import quote  # slow, and rarely needed
 
     text = as_argument(path)

@@ -73,7 +73,7 @@ class FaultyModel(Generic[S]):
 
     ``paths``: the framework's ways of running the program, with descriptions.
 
-    Faults with other paths (an exporter, training) affect no run.
+    Faults of other paths, such as an exporter, affect no run.
     """
 
     framework: str

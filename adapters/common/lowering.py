@@ -173,8 +173,8 @@ constant.
 
 
 class Tape(ABC):
-    """Adds nodes of ONNX's operators to a graph; a subclass stores the nodes and names their
-    values.
+    """The interface that adds nodes of ONNX's operators to a graph; a subclass stores the nodes and
+    names their values.
     """
 
     @abstractmethod
@@ -701,7 +701,7 @@ class GraphBuilder:
 
 
 class Output(NamedTuple):
-    """An output of a native operator: its slot, its variable, and the name of its value.
+    """An output of a framework's operator: its slot, its variable, and the name of its value.
 
     A value without a name gets the variable's name.
     """
@@ -713,7 +713,7 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LoweringStep:
-    """One native operator that is to be lowered.
+    """An operator of a framework that is to be lowered.
 
     ``reads``: the variables that it takes. ``lower`` runs its rule. ``outputs(count)``: the outputs
     to bind if the rule returned ``count`` values; ``count`` is 0 if the rule refused the operator.

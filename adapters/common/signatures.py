@@ -317,5 +317,4 @@ class Signature:
         return inputs, attributes
 
     def _values(self, op: NativeOperator, slot: str) -> list[Any]:
-        """Returns the tensors in a slot."""
         return self.tensor.of(op, slot)

@@ -20,8 +20,8 @@ from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Type
 
-_RANKS = range(1, 5)  # of an input without a declared rank
-_MOST = 4**4  # combinations of ranks of four such inputs
+_RANKS = range(1, 5)  # the ranks that are tried for an input without a declared rank
+_MOST = 4**4  # the combinations of ranks of four such inputs
 
 
 Progress = Callable[[str, int, int], None]

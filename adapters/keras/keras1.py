@@ -145,7 +145,6 @@ def _new_name(kind: str, name: str) -> str:
 
 
 def _join(layer: str, gates: Mapping[str, Array]) -> Array:
-    """Returns the arrays of all gates, concatenated."""
     if [*gates] == [""]:
         return gates[""]
     order = next((each for each in ("ifco", "zrh") if {*each} == {*gates}), None)

@@ -81,7 +81,6 @@ def _kernel(array: Array, windows: dict[str, Any], last: int, *, each: bool = Fa
 
 
 def _finish(y: KerasTensor, bias: list[Array], last: bool, activation: Any) -> KerasTensor:
-    """Adds the bias, one value per channel, and applies the activation."""
     shape = (-1,) if last else (-1, *[1] * (y.rank - 2))
     return rules.finish(y, [array.reshape(shape) for array in bias], activation)
 
@@ -302,9 +301,9 @@ class Steps:
     """All steps of a batch (N, T, I), without a mask. ``given`` is the input of the first cell.
 
     ``all`` returns the outputs of an Rnn for every step in time order. ``reverse`` reverses the
-    time, and ``finish`` returns Keras's order of axes. ``last`` returns the output after the last
-    step. ``zeros``: whether masked steps output zeros; otherwise they repeat the previous step's
-    output.
+    time, and ``finish`` moves the axes into Keras's order. ``last`` returns the output after the
+    last step. ``zeros``: whether masked steps output zeros; otherwise they repeat the previous
+    step's output.
     """
 
     def __init__(self, x: KerasTensor, time_major: bool) -> None:
@@ -508,7 +507,6 @@ def _read_layer(
     cell=None,
     op,
 ):
-    """Returns the recurrent layer that a configuration describes."""
     if op.layer.foreign:
         refuse(f"{op.at.type} of {op.layer.module}: expected a class of Keras, got a user's class")
     if op.at.type == "RNN":
@@ -526,7 +524,6 @@ _LAYER = Signature(_read_layer, {}, KerasTensor)
 
 
 def _run(layer: _Layer, steps: Steps, states: Sequence[Any]) -> _Made:
-    """Runs the cells over all steps, one cell after the other."""
     side: Direction = "right2left" if layer.backwards else "left2right"
     y: Any = steps.given
     finals, left = list[Any](), list(states)

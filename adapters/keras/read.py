@@ -527,7 +527,6 @@ def read(path: str | Path, file: Path) -> Held:
 
 
 def _describe_end(done: subprocess.CompletedProcess[str]) -> str:
-    """Returns a text that states how the process ended, if it wrote no answer."""
     if done.returncode == -signal.SIGXCPU:
         return "it does not end, perhaps because groups contain each other"
     if done.returncode < 0:
@@ -607,7 +606,6 @@ def _array(dataset: Any, where: str, most: int) -> Array:
 
 
 def _list_texts(value: Any) -> list[str]:
-    """Returns the texts of an attribute."""
     listed = np.ravel(np.asarray(value, object)).tolist()
     return [e.decode("utf-8", "replace") if isinstance(e, bytes) else str(e) for e in listed]
 
@@ -745,7 +743,6 @@ def _lists(held: Held, config: Any, major: int, file: Path) -> Lists:
 
 
 def _check_names(lists: Lists, config: Any, file: Path) -> None:
-    """Raises `ModelFormatError` for weights of layers that the model does not have."""
     kinds = dict(keras1.kinds_of(config))
     if unknown := [name for name in lists.names if name not in kinds]:
         raise ModelFormatError(

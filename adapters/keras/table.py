@@ -285,8 +285,8 @@ class Stated(NamedTuple):
 
 
 def _compute_dtype(policy: Any) -> str:
-    """Returns the dtype that a dtype or a policy computes in. Raises `UnsupportedError` unless it
-    is a float.
+    """Returns the dtype in which a layer with this dtype or dtype policy computes. Raises
+    `UnsupportedError` unless it is a float.
     """
     name = policy
     if isinstance(policy, dict) and isinstance(policy.get("config"), dict):
@@ -566,7 +566,6 @@ class Lowering:
             self.builder.declare(value, Value(value, dtype, ref.shape).type)
 
     def _bind(self, argument: Any, prefix: str) -> Any:
-        """Returns an argument with its `Ref`s replaced by tensors."""
         if isinstance(argument, Ref):
             self._declare(argument, prefix)
             return self._tensor(argument, prefix)
@@ -588,8 +587,7 @@ class Lowering:
         depth: int,
         count: int = 1,
     ) -> list[Held]:
-        """Returns the results of a layer for its arguments. ``count``: the number of results that
-        the model reads.
+        """Returns the results of a layer for its arguments; the model reads ``count`` results.
 
         Raises `UnsupportedError` if the layer cannot be lowered.
         """
@@ -664,7 +662,6 @@ def _unknown(layer: Layer) -> str:
 
 
 def _refs(call: Call) -> list[Ref]:
-    """Returns the tensors that a call reads."""
     result, waiting = list[Ref](), [*call.args, *call.kwargs.values()]
     while waiting:
         each = waiting.pop(0)

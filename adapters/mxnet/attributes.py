@@ -154,7 +154,7 @@ Shape = tuple[int | None, ...]
 def input_shapes(
     stack: mxnet.Stack, time: int | None, batch: int | None, width: int | None
 ) -> dict[str, Shape]:
-    """Returns the shape of each input of an RNN operator by its slot, lengths last."""
+    """Returns the shapes of an RNN operator's inputs by their names; the lengths come last."""
     rows = stack.layers * stack.directions
     shapes: dict[str, Shape] = {
         "data": (time, batch, width),

@@ -152,7 +152,6 @@ def _variables(body: Symbol) -> list[str]:
 
 
 def _bind(op: MxnetOperator, body: Symbol, kind: str, inputs: Sequence[MxnetTensor]) -> Pairs:
-    """Returns the variables of a subgraph, each with the input that it represents."""
     names, places = _variables(body), op.keyword(f"{kind}_input_locs", ())
     if len(places) != len(names) or not set(places) <= set(range(len(inputs))):
         raise UnsupportedError(

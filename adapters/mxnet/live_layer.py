@@ -236,7 +236,6 @@ class LiveOperator:
         return y.swapaxes(0, axis).astype(arrays["data"].dtype, copy=False)
 
     def _results(self, arrays: Arrays, y: Ragged | Array, ends: Sequence[Array]) -> list[Array]:
-        """Returns the outputs of MXNet's operator."""
         states = [
             end.reshape(arrays[name].shape).astype(arrays[name].dtype, copy=False)
             for name, end in zip(self.states, ends, strict=True)

@@ -226,7 +226,6 @@ def _order(names: Iterable[str], places: Iterable[int], reads: Iterable[Any]) ->
 def _replace_rnn(
     rewriting: Rewriting, at: int, linear: int | None, params: Mapping[str, Any], options: Options
 ) -> None:
-    """Replaces an RNN operator, with the projection before it, by onernn's operator."""
     nodes, node = rewriting.nodes, rewriting.nodes[at]
     name, attributes, reads = node["name"], original_attributes(node["attrs"])[2], node["inputs"]
     vector = params.get(nodes[reads[1][0]]["name"])
@@ -294,7 +293,6 @@ def _find_linear(symbol: Symbol, node: SymbolNode, live: LiveRnn, sizes: Shapes)
 
 
 def _infer_variables(symbol: Any, params: Mapping[str, Any]) -> Shapes:
-    """Returns the known shapes of the symbol's variables."""
     shapes = {name: tuple(params[name].shape) for name in symbol.list_inputs() if name in params}
     result = _infer(symbol.infer_shape_partial, shapes)
     return {**dict(zip(symbol.list_arguments(), result[0] or (), strict=False)), **shapes}

@@ -474,7 +474,6 @@ class _Replaced:
 def _run_layer(
     functions: Any, layer: Any, options: Options, numpy: bool, *arguments: Any, **attributes: Any
 ) -> Any:
-    """Runs or traces the RNN operator of a gluon layer."""
     native, custom = _operators(functions, numpy)
     live = _live(tuple((k, str(v)) for k, v in attributes.items()), options)
     shape = getattr(arguments[0], "shape", None)  # a symbol has none

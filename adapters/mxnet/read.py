@@ -512,8 +512,7 @@ def _by_structure(
     """Returns the arrays of the symbol's variables, and notes. Blocks of the file and of the symbol
     are matched by their parameters' names and shapes.
 
-    Blocks with equal names and shapes are matched in order, because both sides number them in the
-    order of creation.
+    Equal blocks are matched in order, because both sides number them in the order of creation.
     """
     saved: dict[str, dict[str, Array]] = {}
     for key, array in arrays.items():
@@ -558,9 +557,6 @@ def _by_structure(
 def _fitting(
     blocks: Mapping[str, Mapping[str, Declared]], parameters: Mapping[str, Array]
 ) -> list[str]:
-    """Returns the prefixes of the symbol's blocks that have parameters of these names and
-    shapes.
-    """
     return [
         prefix
         for prefix, declared in blocks.items()

@@ -166,7 +166,6 @@ class _View:
         return Entry(*read[:2])
 
     def states(self, step: Step) -> tuple[Entry, ...]:
-        """Returns the new states of a step."""
         result = [self.entry(name) for name in (step.h, step.c) if name]
         if None in result:
             raise UnsupportedError("its state is not an output of an operator")
@@ -324,7 +323,6 @@ def _name_between(symbol: Symbol, at: int) -> str:
 
 
 def _find_loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
-    """Returns the cell in the body of a `_foreach`."""
     node = symbol.nodes[at]
     (body,) = node.subgraphs
     body = replace(body, attributes=symbol.attributes)
@@ -410,7 +408,6 @@ def _count_gates(symbol: Symbol, at: int) -> int:
 
 
 def _declare(symbol: Symbol, shapes: Shapes) -> Symbol:
-    """Returns the symbol with the shapes of its variables declared."""
 
     def declare(node: SymbolNode) -> SymbolNode:
         if node.op != VARIABLE or not shapes.get(node.name):

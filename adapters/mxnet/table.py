@@ -296,7 +296,7 @@ class Rule(NamedTuple):
     shares: str
 
     def slots_of(self, count: int) -> list[str]:
-        """Returns the names of the slots of ``count`` inputs. Raises `UnsupportedError` for too
+        """Returns the names of the first ``count`` inputs. Raises `UnsupportedError` for too
         many.
         """
         slots, rest = self.lower.slots, self.lower.rest

@@ -43,10 +43,8 @@ class Prepared:
         return Session(lower(self._model, bound), **self._options)
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
-        """Returns the outputs in the model's order.
-
-        ``inputs``: a mapping by name, a sequence in the model's order, or one array. Raises
-        `ShapeError` if an input is missing or inputs are too many.
+        """Returns the outputs in the model's order; ``inputs`` are one array, or arrays by name or
+        in the model's order. Raises `ShapeError` if inputs are missing or too many.
         """
         names = [variable.name for variable in self._model.graph.inputs]
         if not isinstance(inputs, Mapping):

@@ -108,9 +108,6 @@ def _projection(graph: Subgraph, op: Operator) -> Iterator[OnnxFault]:
 
 
 def _constants_of(graph: Subgraph) -> dict[str, Any]:
-    """Returns the constants of a graph by name: its initializers and the values of Constant
-    operators.
-    """
     held = {
         op.outputs[0]: op.attributes["value"]
         for op in graph.operators
@@ -181,8 +178,8 @@ def _has_open_batch(graph: Graph, node: Node) -> bool:
 
 
 def _lengths_of_one_batch(graph: Subgraph, op: Operator) -> Iterator[OnnxFault]:
-    """Yields a fault if the sequence lengths of an operator are a constant, because an exporter
-    wrote the lengths of its example input into the file.
+    """Yields a fault if an operator's sequence lengths are a constant: an exporter wrote the
+    lengths of its example input into the file.
     """
     name = op.inputs[4] if _is_recurrent(op) and len(op.inputs) > 4 else ""
     lengths = _constants_of(graph).get(name)
@@ -230,9 +227,6 @@ def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
 
 
 def _list_dependents(graph: Subgraph, name: str) -> list[Operator]:
-    """Returns the operators whose results depend on a value, including operators in bodies of loops
-    and branches.
-    """
     names, readers = {name}, list[Operator]()
     for _, op in graph.everywhere():
         if not names.isdisjoint(op.node.all_reads):

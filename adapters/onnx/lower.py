@@ -102,7 +102,7 @@ def _defaults(
 ) -> Defaults:
     """Returns the constants of a file that callers may override.
 
-    Overriding a constant reads the file again, so the file must not have changed.
+    Overriding reads the file again, and raises an error if the file has changed.
     """
 
     def stamp() -> tuple[int, int]:
@@ -233,7 +233,6 @@ class _Lowering:
         self._calls = 0
 
     def run(self, scope: Scope, graph: Subgraph) -> None:
-        """Lowers a graph's constants and operators."""
         for name, array in graph.constants.items():
             scope.builder.constant(array, name)
         for name, reason in graph.unread.items():
@@ -260,7 +259,6 @@ class _Lowering:
     def _lower(
         self, scope: Scope, op: Operator, origin: NativeOp, declared: Mapping[str, Variable]
     ) -> Results:
-        """Runs the rule of an operator, or lowers the call of a function."""
         attributes = {
             k: scope.arguments.get(v.name) if isinstance(v, Reference) else v
             for k, v in op.attributes.items()

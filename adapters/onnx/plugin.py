@@ -216,8 +216,7 @@ class Replacement:
         """Returns the layer of a node, whether the node has layout=1, and whether its values are
         float16.
 
-        The ONNX reader lowers a model that contains only this node and the nodes that compute its
-        weights.
+        The ONNX reader lowers a model of this node and the nodes that compute its weights.
 
         Raises an `OnernnError` if the node is not one layer that onernn can run.
         """
@@ -783,9 +782,6 @@ def inference_session() -> Any:
             return [_Output(name, find, at) for at, name in enumerate(self._plan.outputs)]
 
         def _describe_outputs(self, plan: Whole) -> list[_Described]:
-            """Returns the types of the outputs, which ONNX Runtime infers in a temporary
-            session.
-            """
             with self._lock:
                 if self._described is None:
                     plan.check()

@@ -29,8 +29,6 @@ from onernn.ir.files import ARRAY, check_file, inside
 from onernn.ir.graph import NativeOp
 from onernn.ir.records import cached_property, dataclass
 
-# ONNX's model as protobuf messages.
-
 # The messages of a ModelProto, with the field numbers of onnx 1.19's onnx/onnx.proto. Fields that
 # no reader needs are left out (training, quantization, devices, documentation). Packed floats are
 # declared as bytes, because protobuf would make a Python object of each float. Old writers may have
@@ -477,7 +475,7 @@ class Subgraph:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A function that the model defines; calls are replaced by its operators."""
+    """A function that the model defines; its operators replace each call."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

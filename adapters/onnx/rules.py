@@ -52,8 +52,8 @@ def conditional(condition, *, op):
 
 @onnx("Loop")
 def loop(M=None, cond=None, *initial, op):
-    """Lowers a Loop. A carried sequence that starts empty, and to which every iteration appends a
-    tensor, becomes a scan output.
+    """Lowers a Loop. If the loop carries a sequence that starts empty, and each iteration appends
+    one tensor to it, these tensors become a scan output.
     """
     graph, appended = _without_sequences(op)
     slots = [at for at in range(len(initial)) if at not in appended]
@@ -106,10 +106,10 @@ def _without(graph: Subgraph, carried: Collection[int]) -> Subgraph:
 
 
 def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
-    """Returns the body with the appended tensors as outputs in place of sequences, and the slots of
-    these sequences.
+    """Returns the body with tensors as outputs in place of the sequences to which it appends them,
+    and the positions of these sequences.
 
-    Each sequence must be empty before the loop, and the body may only append to it.
+    The sequences must start empty, and the body may only append to them.
     """
     graph = op.subgraph("body")
     inserts: dict[int, Operator] = {}
@@ -415,11 +415,10 @@ def became_inputs(op_type: str) -> tuple[int, tuple[str, ...]]:
 
 
 def _plain(op: OnnxOperator) -> Results:
-    """Adds the canonical operator of the same type, for operators that compute the same in every
-    opset.
+    """Adds the canonical operator of the same type, for operators whose opsets differ only in
+    attributes that became inputs.
 
-    Attributes that became inputs are the only difference. Attributes that the model does not set
-    get the defaults of the canonical operator.
+    Attributes that the model does not set get the defaults of the canonical operator.
     """
     operator = OPERATORS[op.at.type]
     values = _values(op, operator)
@@ -616,7 +615,6 @@ def _stft(op: OnnxOperator) -> Results:
 
 @RULES("DFT")
 def _dft(op: OnnxOperator) -> Results:
-    """Makes the axis an input, because it is an attribute before opset 20."""
     if op.opset >= 20:
         return _plain(op)
     x, length, axis = op.value(), op.optional(1), [op.attribute("axis", 1)]

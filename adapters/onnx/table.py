@@ -45,7 +45,7 @@ _SCALES, _COLUMNS = ("data", "state"), ("layer", "iter", "projection")
 
 
 def encode(layers: Mapping[str, LayerPrecision]) -> str:
-    """Returns the metadata text for precisions of layers, given by the layers' first outputs."""
+    """Returns the metadata text for the precisions ``layers``, by the layers' first outputs."""
     import json  # slow, and needed only if a model has the text
 
     stored = {
@@ -124,8 +124,8 @@ class StoredPrecisions:
     def take(
         self, builder: GraphBuilder, name: str, x: str, spec: RnnSpec, weights: RnnWeights
     ) -> tuple[str, LayerPrecision]:
-        """Returns the value that a layer reads and the layer's precision, ``x`` if the file stores
-        none.
+        """Returns the value that a layer reads, and the layer's precision. If the file stores none,
+        the value is ``x``.
 
         A quantized layer rounds its input itself, so it reads the value before QuantizeLinear.
         """
@@ -329,7 +329,7 @@ _LIKE = {"axis": 0, "equation": "", "perm": ()}
 
 
 class OnnxOperator(NativeOperator):
-    """An ONNX operator as a rule reads it; ``slots`` of inputs and outputs are positions."""
+    """An ONNX operator as a rule reads it; inputs and outputs are numbered, not named."""
 
     main = 0
     builder: OnnxBuilder

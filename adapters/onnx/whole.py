@@ -39,10 +39,10 @@ class Choice(NamedTuple):
 def choose(graph: Graph) -> Choice:
     """Returns whether onernn should run a fused graph as one plan.
 
-    The plan should be about as fast and exact as ONNX Runtime with onernn's layers. ONNX Runtime is
-    at least as fast in convolutions over images, and in loops that are not recurrent layers.
-    Rounding to 8 bits or float16 can turn float32 rounding errors into differences that are larger
-    than `verify` allows.
+    It should if the plan is about as fast and exact as ONNX Runtime with onernn's layers. ONNX
+    Runtime is at least as fast in convolutions over images, and in loops that are not recurrent
+    layers. Rounding to 8 bits or float16 can turn float32 rounding errors into differences that are
+    larger than `verify` allows.
     """
     work, nodes = Counter[str](), 0
     for node, types in _typed(graph):
@@ -92,7 +92,6 @@ def _multiplications(node: Node, types: dict[str, Type]) -> dict[str, int]:
 
 
 def _sizes(types: dict[str, Type], name: str, rank: int) -> list[int]:
-    """Returns the sizes of a value; `_OPEN` for unknown sizes."""
     shape = types[name].shape if name in types else None
     numbers = defaultdict[str, int](lambda: _OPEN)
     sizes: tuple[Size | None, ...] = (None,) * rank if shape is None else shape

@@ -173,7 +173,8 @@ def check_written(
     """Raises `UnsupportedError` if a ModelProto must not be written to ``path``.
 
     `check_again` reads the model again, and onnx's checker examines it with type inference. If the
-    onnx package is missing or older than the opset, ``note`` is called with this remark instead.
+    onnx package is missing or older than the opset, only onernn checks the model, and ``note`` is
+    called with a remark.
     """
     check_again(lambda: lower(model_of(model, path)), path, outputs)
     try:

@@ -308,7 +308,6 @@ def product(x, y, *_, w):
 
 
 def _write_ragged(w: GraphWriter) -> Any:
-    """Writes an operator with at least one ragged input."""
     like = next(each for each in w.inputs if each and each.lengths)
     if not any(w.types[name].depth for name in w.node.outputs if name):
         refuse("its ragged inputs have no form in padded batches: expected a ragged result")

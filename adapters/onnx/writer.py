@@ -21,8 +21,6 @@ from onernn.ir.types import Type
 from onernn.ir.weights import LayerPrecision
 from onernn.ops import OPERATORS
 
-# ONNX graphs under construction: nodes, constants and names, without the onnx package.
-
 _ATTRIBUTE_TYPES = {field: number for number, field in ATTRIBUTE_FIELDS.items()}
 
 _SHARED = 64  # the largest number of elements of a shared constant
@@ -37,7 +35,7 @@ class WrittenModel:
     domains of its operators. ``precisions``: the precisions of layers, by their first outputs.
     ``fresh``: a function that returns a name unchanged if it is unused, else a new name.
     ``arrays``: the constants by name. ``label``: the label of the current node. ``labels``: the
-    labels of nodes by their outputs. ``needs``: needs of a newer opset that no schema lists.
+    labels of nodes by their outputs. ``needs``: reasons for a newer opset that no schema lists.
     """
 
     opset: int
