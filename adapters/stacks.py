@@ -100,9 +100,6 @@ class _Ways:
         self._known: dict[str, tuple[Way, ...]] = {}
 
     def join(self, ways: tuple[Way, ...], name: str) -> tuple[str, list[Node]]:
-        """Returns the value that joins the outputs of layers, and the node that computes it if the
-        value is new.
-        """
         names = tuple(each for each, _ in ways)
         if names in self._joined:
             return self._joined[names], []
@@ -135,7 +132,6 @@ class _Ways:
         return self._known.get(name, ((name, self.turned.get(name, False)),))
 
     def follow(self, node: Node) -> None:
-        """Records the sources of a node's results."""
         known = OPERATORS.get(node.op)
         if node.op in ("Concat", "Where"):
             sources = node.inputs[node.op == "Where" :]

@@ -162,9 +162,6 @@ def _from_arrays(
 
 
 def _array(value: Any) -> Array:
-    """Returns a tensor, variable or array as a NumPy array; float16 and bfloat16 are widened
-    exactly.
-    """
     if hasattr(value, "detach"):  # a tensor of PyTorch: NumPy has no bfloat16
         value = value.detach().cpu()
         value = (value.float() if value.element_size() == 2 else value).numpy()

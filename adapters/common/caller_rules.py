@@ -160,9 +160,6 @@ def check_declared(builder: GraphBuilder, value: str, declared: Declared | None)
 
 
 def _describe(op: NativeOperator) -> str:
-    """Returns a text with an operator's inputs and attributes, which a rule's parameters may
-    name.
-    """
     listed = {"inputs": op.inputs, "attributes": op.attributes}
     parts = [f"{kind} {', '.join(map(str, names))}" for kind, names in listed.items() if names]
     return f"; the operator has {' and '.join(parts)}" if parts else ""

@@ -267,7 +267,6 @@ class Schema:
 
     @cached_property
     def _bodies(self) -> dict[str, str]:
-        """The text of each message's fields."""
         return dict(re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text))
 
     @cached_property
@@ -408,7 +407,6 @@ def _file(package: str, messages: dict[str, str]) -> bytes:
 
 
 def _field(number: int, value: int | str | bytes) -> bytes:
-    """Returns the bytes of a field in the wire format."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     data = value.encode() if isinstance(value, str) else value

@@ -103,7 +103,6 @@ def is_faster(case: str, steps: int, sequences: int, units: int) -> bool:
 
 @cache
 def _table() -> dict[str, Least]:
-    """Returns the table of the best measured instruction set that this CPU has."""
     try:
         isa = load_kernels().isa
     except LibraryError:

@@ -311,7 +311,6 @@ class LiveLayer:
         return self._kept.setdefault((process, where), made)
 
     def _reading(self, process: int, parameters: Sequence[Array]) -> Stack | None:
-        """Returns the stack that reads these parameters in place, None if there is none."""
         if self._kernels is None or parameters[0].dtype == np.float16:
             return None
         if (views := self._weights.views(parameters)) is None:

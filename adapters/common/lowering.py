@@ -750,7 +750,6 @@ def lower_steps(
 
 
 def _lower(step: LoweringStep) -> tuple[Mapping[str, str], str]:
-    """Returns the values of an operator's outputs by slot, and the reason if there are none."""
     try:
         results = step.lower()
     except OnernnError as error:

@@ -118,7 +118,6 @@ def _refuse_untyped(reason: str, graph: Graph) -> UnsupportedError:
 
 
 def _unknown(graph: Graph) -> list[Node]:
-    """Returns the nodes that compute a value whose dtype, rank or LoD is not known."""
 
     def is_known(name: str) -> bool:
         result = graph.types[name]
@@ -130,7 +129,6 @@ def _unknown(graph: Graph) -> list[Node]:
 
 
 def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
-    """Returns the forms that an input may have: its dtype and shape for each possible rank."""
     dtype = "float32" if given is None else data_of(given).dtype.name
     whole = replace(value, dtype=value.dtype or dtype)
     if value.shape is not None:
@@ -174,9 +172,6 @@ def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) 
 
 
 def _fits(result: Type, want: Type) -> bool:
-    """Returns whether two types have the same dtype and LoD depth and, if they are known, the same
-    rank and sizes.
-    """
     padded = want.depth > result.depth == 0  # (N, T, ...) for (W, ...)
     sizes, wanted = result.counts[2 * padded :], want.counts[padded:]
     if result.dtype != want.dtype or not padded and result.depth != want.depth:

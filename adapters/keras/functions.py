@@ -68,7 +68,6 @@ _NO_BOOL = "expected integers or floats, got bool; cast it first"
 
 
 def _floats_of(x: KerasTensor) -> KerasTensor:
-    """Returns x. Raises `UnsupportedError` if x is not floating point."""
     return x if x.dtype.kind == "f" else refuse(f"expected floats, got {x.dtype}; cast them first")
 
 
@@ -255,7 +254,6 @@ def identity(x):
 
 
 def _axes(x: KerasTensor, axis: Any) -> list[int]:
-    """Returns the listed axes; None stands for all axes."""
     if axis is None:
         return [*range(x.rank)]
     listed = axis if isinstance(axis, list) else [axis]
@@ -423,7 +421,6 @@ def get_item(x, key):
 
 
 def _cut(axis: int, cut: slice) -> list[tuple[Any, ...]]:
-    """Returns [(start, end, axis, step)], or an empty list for a slice of the whole axis."""
     step = 1 if cut.step is None else cut.step
     if type(step) is not int or not step:
         refuse(f"slice step={step!r:.100}: expected an integer other than 0")

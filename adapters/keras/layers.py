@@ -37,7 +37,6 @@ _LAST = OneOf("channels_last", {"channels_last": True, "channels_first": False})
 
 
 def _axes(x: KerasTensor) -> int:
-    """Returns the number of axes of the layer's windows, from the layer's name."""
     axes = 1 if "1D" in x.op.at.type else 2
     if x.rank != axes + 2:
         refuse(f"expected {axes + 2} axes, got {x.rank}")
@@ -58,7 +57,6 @@ def _pads(padding: str, kernel: Sequence[int], dilations: Sequence[int]) -> dict
 
 
 def _windows(axes: int, padding: str, size: Any, strides: Any, dilations: Any) -> dict[str, Any]:
-    """Returns ONNX's attributes kernel_shape, strides, dilations and pads."""
     kernel, strides, dilations = (each_axis(each, axes) for each in (size, strides, dilations))
     windows = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
     if min(kernel + strides + dilations) < 1 or max(strides) > 1 < max(dilations):
@@ -220,7 +218,6 @@ def _axes_of_norm(x: KerasTensor, axis: Any) -> list[int]:
 def _scale_and_shift(
     op: KerasLayer, scale: bool, center: bool, *statistics: str
 ) -> tuple[Any, ...]:
-    """Returns gamma and beta, None for a missing one, and the statistics."""
     names = ["gamma"] * scale + ["beta"] * center
     held = dict(zip([*names, *statistics], op.weights(*names, *statistics), strict=True))
     return tuple(map(held.get, ("gamma", "beta", *statistics)))
@@ -476,7 +473,6 @@ _STACKED = Signature(lambda *, cells=None: cells or (), {"reverse_state_order": 
 
 
 def _read_cells(op: KerasLayer, config: Any) -> tuple[PivotLayer, ...]:
-    """Returns the cells that the option ``cell`` of an RNN describes."""
     if not isinstance(config, dict):
         refuse(f"attribute cell: expected one cell, got {config!r:.100}")
     cell = op.inner(config, "cell")

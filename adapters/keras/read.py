@@ -399,7 +399,6 @@ def _ref(argument: Any) -> Ref | None:
 
 
 def _shape(sizes: Any) -> tuple[int | None, ...] | None:
-    """Returns the shape that a file states, None if the entry is not a shape."""
     if isinstance(sizes, list) and all(each is None or type(each) is int for each in sizes):
         return tuple(sizes)
     return None
@@ -423,7 +422,6 @@ def _arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _argument(argument: Any) -> Any:
-    """Returns an argument with its tensors as `Ref`s and its slices as Python slices."""
     if (ref := _ref(argument)) is not None:
         return ref
     if isinstance(argument, list):

@@ -385,7 +385,6 @@ def concatenate(*tensors, axis=-1, op):
 
 
 def _every_step(x: KerasTensor) -> KerasTensor:
-    """Returns the mask of a tensor that has none: all its steps are true."""
     return x.constant(np.full(1, True)).Expand(x.Shape().Slice([0], [2], [0]))
 
 

@@ -176,7 +176,6 @@ class KerasLayer(NativeOperator):
         return [x.cast(self.compute) if f else x for x, f in zip(tensors, floats, strict=True)]
 
     def _under(self, result: Any, mask: Any) -> Any:
-        """Returns the tensors with the masks that the call names."""
         if isinstance(result, list):
             masks = mask if isinstance(mask, list) else [mask]
             both = zip_longest(result, masks)

@@ -67,9 +67,6 @@ def rnn_param_size(
 
 
 def _reads(path: StrPath) -> bool:
-    """Returns whether a path is a symbol's file, a folder with such a file, or the beginning of its
-    name.
-    """
     path = Path(path)
     if os.path.isdir(path):
         return any(path.glob(f"*{SYMBOL_ENDING}"))

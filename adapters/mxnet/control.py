@@ -218,7 +218,6 @@ def _share_sizes(
 
 
 def _check_count(node: SymbolNode, body: Symbol, outputs: int, states: int) -> int:
-    """Returns the number of a loop's outputs: ``outputs`` collected values, then ``states``."""
     count, told = len(body.heads), parse.integer(node.attributes["num_outputs"])
     if told != count or count != outputs + states or outputs < 0:
         raise UnsupportedError(
@@ -272,7 +271,6 @@ def _lower(
 
 
 def _enter(op: MxnetOperator, body: Symbol, own: Mapping[str, Type], others: Pairs) -> Context:
-    """Returns the context in which the nodes of a subgraph are lowered; see `_lower`."""
     builder = _Body(op.node.name, op.builder.budget)
     builder.origin, builder.rules = op.builder.origin, op.builder.rules
     for name, known in own.items():
@@ -328,7 +326,6 @@ def _add_condition(
 
 
 def _fill_rows(value: MxnetTensor, rows: int) -> MxnetTensor:
-    """Returns a value padded to ``rows`` rows with zeros."""
     sizes = value.sizes
     more = value.new(value.op.emit("Sub", [rows], sizes.part(FIRST, 1).name))
     shape = more.join(sizes.part(1, LAST))

@@ -218,9 +218,6 @@ def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, di
 
 
 def _write_results(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -> None:
-    """Writes results into NDArrays. ``req`` says for each result whether it is written, added or
-    skipped.
-    """
     for result, target, how in zip(results, targets, req, strict=True):
         if how != "null":
             memory = view(target, "output")

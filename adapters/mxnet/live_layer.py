@@ -185,7 +185,6 @@ class LiveOperator:
         }
 
     def _inputs(self, arrays: Arrays, lengths: Array | None) -> tuple[Ragged | Array, State]:
-        """Returns the steps of the data, and the initial states."""
         dtype = arrays["data"].dtype
         for name, array in arrays.items():
             if name == _LENGTHS:

@@ -196,7 +196,6 @@ def _find_regions(text: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Any, .
 
 
 def _refuse(symbol: Symbol, region: Region, options: Options) -> Refusal | None:
-    """Returns the reason why a cell stays in MXNet, None if onernn can replace it."""
     why = slower_cells(options, Cell(region.formula.cell), region.formula.hidden, len(region.h))
     if why and not region.is_loop:  # a step of MXNet's loop costs more
         return Slower(why, region.cell)

@@ -148,7 +148,6 @@ STEPWISE = "a cell runs step by step until hybridize() is called on the block th
 
 
 def _stepwise(blocks: Iterable[Any]) -> list[Refusal]:
-    """Returns the reason why cells that are called step by step stay in MXNet."""
     cells = [child for child in blocks if _is_cell(child)]
     inner = {id(child) for cell in cells for child in cell._children.values()}
     # A SequentialRNNCell is not a HybridBlock, so it is never active.
@@ -492,7 +491,6 @@ def _run_layer(
 
 
 def _operators(functions: Any, numpy: bool) -> tuple[Any, Any]:
-    """Returns MXNet's RNN operator and its Custom operator, for NDArrays or for Symbols."""
     if numpy:
         return functions.npx.rnn, functions.np._internal.Custom
     return functions.RNN, functions.Custom

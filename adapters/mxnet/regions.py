@@ -211,7 +211,6 @@ class _View:
             raise UnsupportedError(f"{reader} reads {node.name!r}, a value inside of it")
 
     def formula(self, step: Step, reading: Reading) -> tuple[Formula, tuple[Entry, ...]]:
-        """Returns the formula of a cell, and the variables that are its weights."""
         entries: dict[Entry, int] = {}
         own = step.activations == step.cell.activations and step.update == "keep"
         if not own or step.cell_clip or step.attention or reading.peephole:

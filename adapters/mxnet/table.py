@@ -583,7 +583,6 @@ def _find_callers(context: Context, node: SymbolNode) -> CallerRule | None:
 def _lower(
     context: Context, at: NativeOp, node: SymbolNode, reads: Sequence[str], count: int
 ) -> Results:
-    """Returns the results of a node. The symbol reads the first ``count`` of them."""
     builder = context.builder
     if node.op == VARIABLE:
         if builder.type_of(node.name).dtype != "float16":

@@ -134,9 +134,6 @@ def run_node(
 
 @cache
 def _classes() -> tuple[type, type]:
-    """Returns the classes `OnernnBackend` and `OnernnRep`, which are subclasses of the onnx
-    package's classes.
-    """
     base = require("onnx.backend.base", "onnx")
 
     class OnernnRep(Prepared, base.BackendRep):  # type: ignore[name-defined, misc]

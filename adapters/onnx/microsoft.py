@@ -130,7 +130,6 @@ def fused_conv(X, W, B=None, Z=None, *, op, activation="", activation_params=())
 
 
 def _activate(y, name, **attributes):
-    """Applies the elementwise operator ``name`` to y; returns y if ``name`` is empty."""
     record = OPERATORS.get(name)
     known = set(record.attributes) - {"rational"} if record else set[str]()
     elementwise = record is not None and record.kind == "elementwise" and record.most == 1

@@ -95,7 +95,6 @@ def needs(graph: Any, types: dict[str, str], functions: Mapping[str, Any]) -> It
 
 
 def _in_bodies(node: Any, given: Sequence[str], types: Mapping[str, str]) -> Iterator[Any]:
-    """Yields each body of a node, with the dtypes of the values that it can read."""
     taken = ["int64", "bool", *given[2:]] if node.op_type == "Loop" else given
     for body in bodies(node):
         yield body, {**types, **dict(zip((v.name for v in body.input), taken, strict=False))}

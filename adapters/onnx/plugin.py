@@ -388,7 +388,6 @@ def tensors(model: Any) -> Iterator[Any]:
 
 
 def _check_free(options: Any, providers: Any) -> None:
-    """Raises `UnsupportedError` if the options or providers do not allow onernn's nodes."""
     if not plugins_enabled():
         raise UnsupportedError(DISABLED)
     if options and options.optimized_model_filepath:
@@ -696,9 +695,6 @@ def inference_session() -> Any:
                 super().set_providers(providers, provider_options)
 
         def _begin(self, *providers: Any) -> None:
-            """Loads the model as one plan, or in ONNX Runtime if the plan is not wanted or not
-            possible.
-            """
             self._plan, self._providers_given, choice = None, providers, ""
             if self._asked is not False and plugins_enabled():
                 try:
@@ -818,9 +814,6 @@ def inference_session() -> Any:
             return content or (source if isinstance(source, bytes) else Path(source).read_bytes())
 
         def _begin_inside(self, *providers: Any) -> None:
-            """Loads the model with onernn's layers, or the original model if ONNX Runtime refuses
-            it.
-            """
             source, options, dtype, _, more = self._arguments
             with closing(OperatorLayers(load_kernels())) as layers:
                 model = rewritten(source, options, providers[0], layers, dtype, self._read)

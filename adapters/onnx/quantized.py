@@ -36,7 +36,6 @@ def _slots(inputs: Sequence[Tensor | None], required: int, optional: int = 1) ->
 
 
 def _single(value: Tensor | None) -> Any:
-    """Returns a zero point or scale with one element as a scalar."""
     if value is None:
         return refuse("a scale is missing: expected one for each quantized value")
     known = value.type
@@ -65,7 +64,6 @@ def _scale(value: Tensor | None, count: int | None = 1, axes: int = 1) -> Any:
 
 
 def _zero(zero: Tensor | None, like: Tensor) -> Tensor:
-    """Returns the zero point of ``like`` as a scalar, 0 if it is absent."""
     if zero is None:
         return like.constant(np.zeros((), like.dtype))
     if None not in (zero.type.dtype, like.type.dtype) and zero.type.dtype != like.type.dtype:
@@ -89,7 +87,6 @@ def _zeros(zero: Tensor | None, count: int | None) -> Tensor | None:
 
 
 def _calculate(formula: Callable[..., Any], *scales: Tensor) -> Tensor:
-    """Returns ``formula(*scales)`` in float32, as a constant if all scales are constants."""
     arrays = [each.known for each in scales]
     if any(array is None for array in arrays):
         result: Tensor = formula(*scales)

@@ -427,7 +427,6 @@ def _plain(op: OnnxOperator) -> Results:
 
 
 def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
-    """Returns the inputs; attributes of older opsets become constant inputs."""
     since, names = became_inputs(op.at.type)
     if op.opset < since:
         x = op.value()

@@ -169,9 +169,6 @@ def _holds(matrix: Array, factors: Array) -> bool:
 
 
 def _find_rounded(builder: GraphBuilder, x: str, scale: Scale) -> str:
-    """Returns the value from which QuantizeLinear and DequantizeLinear compute x with this
-    scale.
-    """
     known = [("float32", float(np.float32(1 / scale.factor))), ("uint8", scale.shift)]
     for kind in ("DequantizeLinear", "QuantizeLinear"):
         node = builder.maker(x)

@@ -68,7 +68,6 @@ def choose(graph: Graph) -> Choice:
 
 
 def _typed(graph: Graph) -> Iterator[tuple[Node, dict[str, Type]]]:
-    """Yields each node, including nodes in bodies, with the types of the values in its graph."""
     for node in graph.nodes:
         yield node, graph.types
         for body in bodies(node).values():
@@ -76,9 +75,6 @@ def _typed(graph: Graph) -> Iterator[tuple[Node, dict[str, Type]]]:
 
 
 def _multiplications(node: Node, types: dict[str, Type]) -> dict[str, int]:
-    """Returns the number of multiplications of a recurrent layer, or of a convolution over
-    images.
-    """
     if node.op == "Rnn":
         weights = sum(a.size for each in Recurrent.of(node).layers for a in each.arrays.values())
         return {"layers": prod(_sizes(types, node.inputs[0], 3)[:-1]) * weights}

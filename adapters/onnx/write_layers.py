@@ -262,7 +262,6 @@ def _function_call(
     weights: RnnWeights,
     layer: LayerInputs,
 ) -> LayerOutputs:
-    """Adds a function of standard operators to the model, and calls it."""
     inner = ProtoGraph(WrittenModel(w.model.opset))
     initial = [f"initial_{name}" for name in spec.cell.states]
     given = {"X": layer.x, "lengths": layer.lengths}
@@ -340,7 +339,6 @@ def _attributes(spec: RnnSpec) -> dict[str, Any]:
 
 
 def _name(chosen: Activation) -> tuple[Any, ...]:
-    """Returns ONNX's name of a function and all its parameters, including defaults."""
     name, *numbers = complete(chosen)
     if name == "identity":
         return "Affine", 1.0, 0.0

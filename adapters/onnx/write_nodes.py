@@ -519,7 +519,6 @@ def _nest(w: GraphWriter, own: int, **attributes: Any) -> Any:
 
 
 def _body(w: GraphWriter, key: str, taken: Sequence[OnnxValue]) -> GraphWriter:
-    """Returns the ONNX graph of a body, which reads outer values by their names."""
     node, body = w.node, w.node.attributes[key]
     types = types_inside(node, key, [w.types.get(name) for name in node.inputs])
     inputs = [value.name for value in body.inputs]
