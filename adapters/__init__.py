@@ -1,1 +1,3 @@
-"""Frameworks: reads and writes their files, and runs inside them."""
+"""Adapters for frameworks: each reads and writes its framework's files, and runs layers inside
+it.
+"""

@@ -1,4 +1,4 @@
-"""Files of a framework, written from any loaded model."""
+"""Writes any loaded model as a file of a framework."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def write_model(
     called with each remark for the user. ``options``: for ONNX see
     `adapters.onnx.write.write_onnx`, for Paddle see `adapters.paddle.write.write_paddle`.
 
-    Raises `UnsupportedError` that names what the target format cannot express, and for an option of
-    a different target or a different suffix.
+    Raises `UnsupportedError` that names what the target format cannot express, for an option of a
+    different format, and for an unknown suffix.
     """
     path = Path(path)
     writer = writer_for(path)

@@ -1,5 +1,5 @@
-"""Reads models from files with the framework's adapter, and examines them for the framework's
-faults.
+"""Reads models from files with the framework's adapter, and finds the framework's known faults in
+them.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def load(
     ``path``: a Paddle folder, ``.pdmodel``, ``__model__``, or ``.json`` of Paddle 3; an MXNet
     ``-symbol.json``, its folder or the prefix of its name; an ``.onnx``; a ``.pt2`` that
     torch.export.save wrote; a ``.keras`` or ``.h5``, or a Keras model's ``.json`` with its weights
-    as ``params``; an ``.xml`` of OpenVINO, for its inputs and outputs.
-    ``params``: the parameters' file or folder, if it is not next to the model under its usual name.
-    ``semantics`` selects the meaning of operators whose framework computes something different from
-    their documentation: "documented", "mxnet-cpu" or "onnxruntime". A framework that does not know
-    the chosen semantics uses the documented meaning. ``inputs``: an array, a dtype or a shape, in
-    which None is an open size, for inputs whose type the model does not declare; the shapes of
-    weights may depend on the sizes of an input. ``rules``: by the name of an operator that onernn
-    does not know, a function that computes it from canonical operators: its positional parameters
-    are inputs, its keywords are attributes. A `Replacing` replaces onernn's own rule.
+    as ``params``; an ``.xml`` of OpenVINO, for its inputs and outputs. ``params``: the parameters'
+    file or folder, if it is not next to the model under its usual name. ``semantics``:
+    "documented", "mxnet-cpu" or "onnxruntime". It selects what operators compute if their framework
+    does not compute what it documents. A framework without the chosen semantics uses "documented".
+    ``inputs``: an array, a dtype or a shape for each input whose type the model does not declare;
+    None in a shape is a size that may vary. The shapes of weights may depend on the sizes of an
+    input. ``rules``: by the name of an operator that onernn does not know, a function that computes
+    it from canonical operators: its positional parameters are inputs, its keywords are attributes.
+    A `Replacing` replaces onernn's own rule.
 
     Raises `ModelFormatError` if the file is not a model, `UnsupportedError` for a kind that onernn
     does not read, with advice, and `ShapeError` for ``inputs`` that contradict the model's
-    declarations. An unknown operator raises only when the model is run.
+    declarations. An unknown operator raises an error only when the model is run.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -72,7 +72,7 @@ def load(
 
 
 def _declared(graph: Graph, inputs: Mapping[str, Any]) -> Graph:
-    """Returns the model with the caller's facts about its inputs; sizes with names stay open."""
+    """Returns the model with the caller's types of its inputs; sizes with names may still vary."""
     from onernn.fuse_passes.over_time import bind  # rarely needed
 
     graph = bind(graph, {}, inputs)
@@ -136,7 +136,8 @@ def plugin_for(graph: Graph) -> str:
     """Returns the command for a model with operators that onernn lacks: its framework runs the
     model, and onernn runs the recurrent layers.
 
-    Returns "" if no layer would be replaced: unrolled cells and loops are not single operators.
+    Returns "" if no layer would be replaced, because unrolled cells and loops are not single
+    operators.
     """
     find = adapter_of(graph.name).plugin
     if find is None:

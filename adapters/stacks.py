@@ -1,5 +1,5 @@
-"""Finds stacks of layers whose weights are to be converted, even if a file moves steps between the
-layers.
+"""Finds the stacks of recurrent layers in a file whose weights are to be converted. A file may
+reverse or mask steps between the layers of a stack.
 """
 
 from __future__ import annotations
@@ -33,17 +33,15 @@ from onernn.ir.rnn import Recurrent
 from onernn.reorders.layers import PivotLayer
 
 JOINED = "/y"
-"""The suffix of the value that holds the output for all steps, of one layer or of several joined
-layers.
-"""
+"""The suffix of new names: of a layer's output for all steps, or of several such outputs joined."""
 
 Way = tuple[str, bool]
-"""A layer's y or a different value, and whether the steps of this value are in reversed order."""
+"""The name of a value, and whether its steps are in reversed order."""
 
 
 def join_layers(model: Graph) -> Graph:
-    """Returns the model in which each layer reads its source directly, without views, masks and
-    reversed steps between them.
+    """Returns the model in which each layer reads the layer before it directly, without views,
+    masks and reversed steps between them.
 
     A mask removes steps before each layer and restores them after it. A backward layer may be
     written as a forward layer over reversed steps. Neither changes the weights, so the layers form
@@ -87,9 +85,11 @@ def _replace_nodes(
 
 
 class _Ways:
-    """Maps each value to the outputs of layers from which its elements were moved. ``turned``: for
-    each layer's y, whether its steps are reversed. ``names``: for each of the file's values that
-    joins several layers, the value that replaces it.
+    """The sources of each value: the outputs of layers from which nodes only moved the value's
+    elements.
+
+    ``turned``: for each layer's y, whether its steps are reversed. ``names``: the new value for
+    each value of the file that joins several layers.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -100,9 +100,6 @@ class _Ways:
         self._known: dict[str, tuple[Way, ...]] = {}
 
     def join(self, ways: tuple[Way, ...], name: str) -> tuple[str, list[Node]]:
-        """Returns the value that joins the outputs of layers, and the node that computes it if the
-        value is new.
-        """
         names = tuple(each for each, _ in ways)
         if names in self._joined:
             return self._joined[names], []
@@ -110,8 +107,8 @@ class _Ways:
         return made, [Node("Concat", names, (made,), {"axis": -1})]
 
     def layer(self, node: Node) -> list[Node]:
-        """Returns the layer's node; it reads the values from which its old input was moved. If
-        there are several values, a new node before it joins them.
+        """Returns the layer's node, which reads the source of its old input. If there are several
+        sources, a new node joins them.
         """
         rnn = Recurrent.of(node)
         ways = self.of(rnn.x)
@@ -131,13 +128,10 @@ class _Ways:
         return [*made, replace(rnn, spec=spec, x=x).node()]
 
     def of(self, name: str) -> tuple[Way, ...]:
-        """Returns, in order, the values from which a value was moved; the value itself if an
-        operator computes it.
-        """
+        """Returns the sources of a value in order; the value itself if an operator computes it."""
         return self._known.get(name, ((name, self.turned.get(name, False)),))
 
     def follow(self, node: Node) -> None:
-        """Records the values from which the results of a node were moved."""
         known = OPERATORS.get(node.op)
         if node.op in ("Concat", "Where"):
             sources = node.inputs[node.op == "Where" :]
@@ -148,9 +142,7 @@ class _Ways:
                 self._known[name] = ways
 
     def _move(self, name: str, node: Node, sources: Sequence[str]) -> tuple[Way, ...]:
-        """Returns the values whose elements a node moves to an output, () if the node computes the
-        output.
-        """
+        """Returns the sources of a node's output, () if the node computes new elements."""
         every = [*map(self.of, sources)]
         layers = [ways for ways in every if all(each in self.turned for each, _ in ways)]
         if node.op == "Concat" and self._is_last(node, node.attrs.axis):
@@ -185,8 +177,8 @@ class _Ways:
 class Stacks(dict[str, PivotLayer]):
     """The stacks of recurrent layers by name.
 
-    ``omitted``: the other recurrent layers of the file. ``advice``: what to do if a layout cannot
-    express the functions of the gates.
+    ``omitted``: the other recurrent layers of the file. ``advice``: a text for messages about gate
+    functions that a layout cannot express.
     """
 
     omitted: tuple[Refusal, ...] = ()
@@ -201,13 +193,13 @@ def read_stacks(
     recurrent_activation: str | None = None,
     rules: Mapping[str, Any] | None = None,
 ) -> Stacks:
-    """Returns the stacks in a file: for a file of weights by the names of their modules, for a
-    model as `stacks_of` does.
+    """Returns the stacks in a file. In a file of weights they have the names of their modules; for
+    a model see `stacks_of`.
 
-    ``node``: return only the stack of this name. ``recurrent_activation``: "sigmoid" confirms the
-    gates of a file of weights that Keras before 2.3 wrote, because the default of that version was
-    hard_sigmoid. Raises the errors that `load` raises, and `UnsupportedError` if the file has no
-    stack.
+    ``node``: return only the stack of this name. ``recurrent_activation``: "sigmoid" states the
+    function of the gates for a file of weights that Keras before 2.3 wrote; the default of that
+    version was hard_sigmoid. Raises the errors that `load` raises, and `UnsupportedError` if the
+    file has no stack.
     """
     arrays = arrays_in(path)
     if arrays is None:
@@ -288,8 +280,8 @@ def stacks_of(model: Graph, node: str | None = None) -> Stacks:
 
 
 def _list_omitted(model: Graph, fused: Graph) -> Iterator[Refusal]:
-    """Yields the model's recurrent layers and loops over cells that fusion did not turn into
-    layers.
+    """Yields a refusal for each recurrent layer and each loop over cells that fusion did not turn
+    into a layer.
     """
     result = {op for node in every_node(fused) if node.op == "Rnn" for op in node.origin}
     missing = _recurrent_operators(model.nodes, result)
@@ -309,8 +301,8 @@ def _list_omitted(model: Graph, fused: Graph) -> Iterator[Refusal]:
 
 
 def _recurrent_operators(nodes: Iterable[Node], known: set[NativeOp]) -> dict[NativeOp, Node]:
-    """Returns the native operators of recurrent types without those in ``known``, each with its
-    node.
+    """Returns the file's operators of recurrent types that are not in ``known``, each with its node
+    in the graph.
 
     If a loop or branch became a layer, the operators inside it count as known.
     """

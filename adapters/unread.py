@@ -1,4 +1,4 @@
-"""Recognizes files of kinds that onernn does not read, and prints commands that convert such
+"""Recognizes files of kinds that onernn does not read, and names commands that convert such
 files.
 """
 
@@ -34,8 +34,8 @@ def refuse_unread(path: StrPath) -> None:
 
 
 def _similar_model(path: Path) -> str:
-    """Returns "; did you mean 'model.onnx'?" for a path that is not a file, a folder or a
-    prefix.
+    """Returns a hint such as "; did you mean 'model.onnx'?" for a path at which there is nothing,
+    else "".
     """
     if any(os.path.lexists(f"{path}{ending}") for ending in ("", *_AFTER_PREFIX)):
         return ""
@@ -46,7 +46,6 @@ def _similar_model(path: Path) -> str:
 
 
 def _may_be_model(path: Path) -> bool:
-    """Returns whether a path is a file with the suffix of a model, or a folder with such a file."""
     if os.path.isdir(path):
         return any(not os.path.isdir(each) and _may_be_model(each) for each in path.iterdir())
     return path.suffix.lower() in _SUFFIXES or path.name == "__model__"
@@ -126,9 +125,7 @@ def _head(path: StrPath) -> bytes:
 
 
 def _fields(data: int | bytes, count: int) -> list[tuple[int, int | bytes]]:
-    """Returns the tags and values of the first fields of a protobuf message, up to the end of
-    ``data``.
-    """
+    """Returns the numbers and values of the first ``count`` fields of a protobuf message."""
     out = list[tuple[int, int | bytes]]()
     if isinstance(data, int):
         return out
@@ -147,7 +144,9 @@ def _fields(data: int | bytes, count: int) -> list[tuple[int, int | bytes]]:
 
 
 def _is_graph_def(head: bytes) -> bool:
-    """Returns whether a protobuf starts with a node of a name and an operator."""
+    """Returns whether a protobuf message begins like a GraphDef: with a node that has a name and an
+    operator.
+    """
     match [(number, _fields(value, 2)) for number, value in _fields(head, 1)]:
         case [(1, [(1, bytes()), (2, bytes() as op)])]:
             return re.fullmatch(rb"_?[A-Z]\w*", op) is not None
@@ -155,7 +154,9 @@ def _is_graph_def(head: bytes) -> bool:
 
 
 def _is_saved_model(head: bytes) -> bool:
-    """Returns whether a protobuf starts with schema version 1 and a graph's MetaInfoDef."""
+    """Returns whether a protobuf message begins like a SavedModel: with schema version 1 and a
+    MetaInfoDef.
+    """
     match [(number, value, _fields(value, 1)) for number, value in _fields(head, 2)]:
         case [(1, 1, _), (2, _, [(1, bytes())])]:
             return True
@@ -186,7 +187,6 @@ _KINDS: dict[str, Callable[[bytes], object]] = {
 
 
 def _quote(path: StrPath) -> str:
-    """Returns a path quoted for a shell's command line."""
     from shlex import quote  # slow, and rarely needed
 
     text = as_argument(path)
@@ -240,7 +240,9 @@ def _graph_def(path: Path) -> str:
 
 
 def _to_arrays(what: str, program: str, path: StrPath, install: str = "") -> str:
-    """Returns a command that writes arrays; the program's argument is the file."""
+    """Returns a message with a command that writes the arrays of a file; ``program`` is Python code
+    whose argument is the file.
+    """
     from shlex import quote
 
     return (
@@ -255,7 +257,7 @@ _DYNET = (
     '[*map(int, re.findall("[0-9]+", head.split()[2]))], order="F")'
     ' for head, values in zip(lines, lines[1:]) if head[0] == "#"})'
 )
-"""DyNet's tensors are stored column after column."""
+"""The program for DyNet, whose tensors are stored column after column."""
 _ML_PROGRAM = 502
 _CORE_ML_PROGRAM = (
     "import sys, coremltools as c, numpy as n;"

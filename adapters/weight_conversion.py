@@ -57,8 +57,8 @@ def convert_weights(
     as float32, exactly. ``to`` and ``source``: a name of `reorders.layouts.FRAMEWORKS`. ``options``
     describe the layout ``source``, see `read_layer`.
 
-    Raises `UnsupportedError` that names the feature that the target layout lacks, `ShapeError` that
-    names an array.
+    Raises `UnsupportedError` that names the feature that the target layout lacks, and `ShapeError`
+    that names an array of a wrong shape.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
@@ -73,14 +73,14 @@ def read_layer(
 ) -> PivotLayer:
     """Returns the layer in the pivot layout: its spec, and one-layer `RnnWeights` (1, D, ...).
 
-    `convert_weights` describes ``layer`` and ``source``. ``options`` by layout: torch and
+    `convert_weights` describes ``layer`` and ``source``. The ``options`` of each layout: torch and
     paddle-rnn: nonlinearity. onnx: linear_before_reset, direction, function, activations. keras:
     reset_after, function, activations, merge. paddle-gru: origin_mode. mxnet: mode, hidden, layers,
     directions, projection. mxnet-gluon and mxnet-gates: function. onednn: cell, direction,
     activations.
 
     Raises `UnsupportedError` for an object or a layout that onernn does not read, and `ShapeError`
-    naming an array that does not fit.
+    that names an array of a wrong shape.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)
@@ -150,7 +150,7 @@ def _from_arrays(
     if source is None:
         raise UnsupportedError("arrays by name: their layout is missing, give source=")
     arrays = {name: _array(each) for name, each in arrays.items()}
-    if source == "torch":  # of a module around the layer: "encoder.lstm.weight_hh_l0"
+    if source == "torch":  # names may have a prefix: "encoder.lstm.weight_hh_l0"
         places = (name.rpartition(".") for name in arrays)
         modules = {
             module: f"{module}." for module, _, name in places if name.startswith("weight_hh")
@@ -162,9 +162,6 @@ def _from_arrays(
 
 
 def _array(value: Any) -> Array:
-    """Returns a tensor, variable or array as a NumPy array; float16 and bfloat16 are widened
-    exactly.
-    """
     if hasattr(value, "detach"):  # a tensor of PyTorch: NumPy has no bfloat16
         value = value.detach().cpu()
         value = (value.float() if value.element_size() == 2 else value).numpy()
@@ -202,7 +199,9 @@ _CELLS = ("SimpleRNNCell", "LSTMCell", "GRUCell")
 
 
 def _from_keras(layer: Any) -> PivotLayer:
-    """Returns the one stack of a layer or model, which is read as if it were saved."""
+    """Returns the only stack of a layer or model, which is read in the same way as a saved
+    model.
+    """
     from onernn.adapters.keras.lower import lower
     from onernn.adapters.keras.read import Flat, Lists, Model, outermost
 
@@ -245,9 +244,11 @@ def _from_keras(layer: Any) -> PivotLayer:
 
 
 def _own_kinds(layers: Iterable[Any]) -> dict[str, str]:
-    """Returns Keras's class of each layer by the layer's name; a layer may be of a subclass.
+    """Returns the name of Keras's class for each layer, by the layer's name; the layer may be of a
+    subclass.
 
-    A cell with its own call may compute more than its weights show.
+    A cell of a subclass with its own ``call`` is left out, because it may compute more than its
+    weights show.
     """
     kinds = {}
     for each in layers:
@@ -268,7 +269,7 @@ def _as_keras_has_it(config: Any, kinds: Mapping[str, str]) -> Any:
     config = {key: _as_keras_has_it(each, kinds) for key, each in config.items()}
     if "float" in str(config.get("dtype")):
         config["dtype"] = "float64" if "float64" in str(config["dtype"]) else "float32"
-    if config.get("merge_mode") == "sum":  # with the same weights
+    if config.get("merge_mode") == "sum":  # the weights are the same
         config["merge_mode"] = "concat"
     inside = config.get("config")
     name = inside.get("name") if isinstance(inside, dict) else None

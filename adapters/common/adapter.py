@@ -1,4 +1,4 @@
-"""The record of a framework: the functions that its folder provides to the registry."""
+"""Records that describe a framework: the functions that its folder provides to the registry."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ StrPath = str | Path
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """The framework's own way to run a model, the reference for onernn.
+    """The functions that run a model in its own framework, whose results are the reference for
+    onernn.
 
     ``name`` is the NAME in ``verify --against NAME:PATH``. One of ``packages`` must be installed;
     onernn's extra ``extra`` installs it. ``run(path, params, feed)`` returns the outputs in order.
     ``run`` is called in a separate process, and ``params`` is "" if the model has no file of
-    parameters. ``load(path, rules=)`` returns the model with the declared sizes that the framework
-    enforces and onernn does not. ``run_live(model, feed)`` runs a live model.
+    parameters. ``load(path, rules=)`` returns the model with the declared sizes that only the
+    framework enforces. ``run_live(model, feed)`` runs a model that is an object of the framework.
     """
 
     name: str
@@ -59,10 +60,10 @@ class Writer:
     """The functions and options that write files of the framework.
 
     ``write(model, path, inputs=, progress=, note=, **options)``: ``inputs`` is None or a batch that
-    the model runs on, ``note(text)`` is called with each remark for the user. ``options`` holds the
-    names of the further options of ``write``, with their defaults. If the file pads ragged values,
-    ``pads`` returns the inputs that the file takes for a batch, and the framework's ``runtime``
-    checks the file; otherwise onernn checks it.
+    the model runs on, ``note(text)`` is called with each remark for the user. ``options``: the
+    names of the other options of ``write``, with their defaults. ``pads``: None, or a function that
+    returns a batch in the form that the file takes, if the file pads ragged values. The framework's
+    ``runtime`` then checks the file; without ``pads`` onernn checks it.
     """
 
     suffix: str
@@ -99,17 +100,16 @@ class Adapter:
     kinds. ``no_models``: by suffix, advice for the framework's files that are not models; a
     function of the path if the advice depends on the content. ``weights``: by suffix, a function
     that reads named arrays from a file that holds nothing else; it returns None if the file also
-    holds a model. ``layers_among(arrays)``: the recurrent layers, by the names of their modules,
-    among arrays with the framework's names. ``load(path, params, semantics, rules=)`` lowers a
-    model. ``semantics``: the names of the meanings that its operators may have besides the
-    documented one; if there are none, ``load`` gets no such argument. ``asks_sizes``: whether its
-    operators need sizes when they are lowered, so that ``load`` takes ``inputs=``.
-    ``find_faults(path, params, rules=)`` returns a saved model with the known faults of the
-    framework. ``rules`` are the caller's rules, see `caller_rules`. ``no_params``: the reason why
-    its models have no separate file of parameters; then ``load`` and ``find_faults`` do not get the
-    argument. ``plugin(path)``: how to run that model inside the framework. ``pass_name(applied)``:
-    the framework's name for a fusion pass that changed its operators, "" if the framework has no
-    name for the pass.
+    holds a model. ``layers_among(arrays)``: the recurrent layers whose weights have the framework's
+    names in ``arrays``, by the names of their modules. ``load(path, params, semantics, rules=)``
+    lowers a model. ``semantics``: the names of the semantics that it has besides "documented"; if
+    there are none, ``load`` gets no such argument. ``asks_sizes``: whether its operators need sizes
+    when they are lowered, so that ``load`` takes ``inputs=``. ``find_faults(path, params, rules=)``
+    returns a saved model with the known faults of the framework. ``rules`` are the caller's rules,
+    see `caller_rules`. ``no_params``: the reason why its models have no separate file of
+    parameters; then ``load`` and ``find_faults`` do not get ``params``. ``plugin(path)``: the
+    `Plugin` for a model. ``pass_name(applied)``: the framework's name for a fusion pass that
+    changed its operators, "" if the framework has no name for the pass.
     """
 
     name: str
@@ -132,7 +132,8 @@ class Adapter:
     pass_name: Callable[[Applied], str] = lambda _: ""
 
     def parts(self, params: StrPath | None) -> tuple[StrPath | None, ...]:
-        """Returns the arguments after the model's path: the path of the parameters, or nothing.
+        """Returns the arguments of ``load`` after the model's path: the path of the parameters, or
+        nothing.
 
         Raises `UnsupportedError` if parameters are given to a framework without separate parameter
         files.
@@ -145,8 +146,8 @@ class Adapter:
 
 
 def defer(name: str) -> Callable[..., Any]:
-    """Returns a function of `onernn.adapters` by its name in that package; the module is imported
-    when the function is called.
+    """Returns a function that calls a function of `onernn.adapters` by its name in that package.
+    The call imports the module.
     """
     module, _, function = f"onernn.adapters.{name}".rpartition(".")
     return lambda *given, **options: getattr(import_module(module), function)(*given, **options)

@@ -1,4 +1,4 @@
-"""Builds operators that several frameworks have, from attributes that a rule has read.
+"""Builds operators that several frameworks have; the rules of their adapters call these functions.
 
 Values with channels are (N, C, ...). Attributes have the same meaning as in ONNX's operators.
 """
@@ -25,12 +25,12 @@ def recurrent_stack(
     batch_major: bool = False,
     precision: LayerPrecision = OWN,
 ) -> tuple[Any, ...]:
-    """Returns y (T, N, D*R), the last states (L*D, N, R), and, for an LSTM, the last cell states
-    (L*D, N, O).
+    """Adds recurrent layers. Returns y (T, N, D*R), the final states (L*D, N, R), and an LSTM's
+    final cell states (L*D, N, O).
 
-    ``states``: the initial states, of the same shapes; None means zeros for any batch. ``lengths``:
-    the steps after the end of a sequence do not run, and y is zero for them. ``batch_major``: the
-    batch axis comes first in x and y, (N, T, ...).
+    ``states``: the initial states in the same shapes, None for zeros. ``lengths``: the lengths of
+    the sequences; steps after the end of a sequence do not run, and y is zero for them.
+    ``batch_major``: whether x and y are (N, T, ...).
     """
     widths = (spec.recurrent_size, spec.hidden_size)
 
@@ -64,8 +64,8 @@ def recurrent_stack(
 def pool_windows(
     x: Any, kind: str, kernel: Sequence[int], *, counts_pads: bool = False, **windows: Any
 ) -> Any:
-    """Returns the largest element ("max") or the mean ("avg") of each window; ``counts_pads``: the
-    mean includes the padding.
+    """Returns the largest element ("max") or the mean ("avg") of each window; ``counts_pads``:
+    whether the mean includes the padding.
 
     Raises `UnsupportedError` if a window at an end may contain only padding.
     """
@@ -114,8 +114,8 @@ def each_axis(values: Any, axes: int, what: str = "windows") -> tuple[int, ...]:
 
 
 def same_pads(kernel: Sequence[int | None], dilations: Sequence[int]) -> tuple[int, ...]:
-    """Returns the padding that keeps the sizes: first for the start of every axis, then for every
-    end. An odd element is added at the end.
+    """Returns the pads with which a convolution keeps the sizes: first at the start of every axis,
+    then at every end. An odd element is added at the end.
     """
     added = [by * ((size or 1) - 1) for by, size in zip(dilations, kernel, strict=True)]
     return (*(each // 2 for each in added), *(each - each // 2 for each in added))
@@ -132,7 +132,9 @@ def channels_last(x: Any) -> Any:
 
 
 def over_channels(x: Any, last: bool, layer: Callable[[Any], Any]) -> Any:
-    """Applies ``layer`` to x in the form (N, C, ...); ``last``: x has its channels last."""
+    """Returns ``layer(x)`` for a layer that takes (N, C, ...). ``last``: whether x is (N, ...,
+    C).
+    """
     return channels_last(layer(channels_first(x))) if last else layer(x)
 
 
@@ -173,7 +175,7 @@ NEAREST = {
     "nearest_mode": "floor",
     "mode": "nearest",
 }
-"""The attributes of a Resize that repeats or drops elements."""
+"""The attributes of a Resize that repeats or drops elements (nearest neighbor)."""
 
 PAD_MODES = {
     "constant": "constant",
@@ -181,4 +183,4 @@ PAD_MODES = {
     "replicate": "edge",
     "circular": "wrap",
 }
-"""The modes of padding, by the names that PyTorch and Paddle use."""
+"""ONNX's modes of padding, by the names that PyTorch and Paddle use."""

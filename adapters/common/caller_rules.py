@@ -1,6 +1,7 @@
 """Rules that the caller of `load` passes for operators that onernn does not know.
 
-Such rules have signatures like onernn's own rules; see design/0097 and `signatures`.
+A rule is a function that computes an operator from canonical operators. Its signature is like those
+of onernn's own rules; see design/0097 and `signatures`.
 """
 
 from __future__ import annotations
@@ -159,9 +160,6 @@ def check_declared(builder: GraphBuilder, value: str, declared: Declared | None)
 
 
 def _describe(op: NativeOperator) -> str:
-    """Lists the inputs and attributes of an operator by the names that a rule's parameters may
-    have.
-    """
     listed = {"inputs": op.inputs, "attributes": op.attributes}
     parts = [f"{kind} {', '.join(map(str, names))}" for kind, names in listed.items() if names]
     return f"; the operator has {' and '.join(parts)}" if parts else ""
@@ -172,8 +170,9 @@ def read_callers(
     signature: type[Signature],
     tensor: type[Tensor],
 ) -> dict[str, CallerRule]:
-    """Returns a caller's rules by the names of operators; each gets the signature class of the
-    framework.
+    """Returns a caller's rules by the names of operators.
+
+    ``signature``, ``tensor``: the framework's classes for the signatures and the inputs of rules.
 
     Raises `UnsupportedError` if ``rules`` is not a dict of functions by name, or if a parameter
     names neither an input nor an attribute.

@@ -20,7 +20,7 @@ S = TypeVar("S")
 
 
 def keep_unchanged(sound: Any) -> Any:
-    """Returns its argument: the ``apply`` of a fault that changes no values."""
+    """Returns its argument; this is the ``apply`` of a fault that changes no values."""
     return sound
 
 
@@ -41,8 +41,10 @@ class Fault(Generic[S]):
 
 @dataclass(frozen=True, eq=False)
 class FrameworkFault(Fault[S]):
-    """A fault that affects a model: its place, the framework's way of running the model, and its
-    effect.
+    """A fault of a framework that affects a model.
+
+    ``paths``: the framework's ways of running the model in which the fault occurs, see
+    `FaultyModel`. ``at``, ``value``: the operator and the value that are affected.
 
     ``apply`` turns the native program into the program that the framework runs instead. If the
     faulty result depends on the batch, ``change_graph`` changes the lowered graph, using the values
@@ -67,10 +69,11 @@ class FrameworkFault(Fault[S]):
 
 @dataclass(frozen=True, eq=False)
 class FaultyModel(Generic[S]):
-    """A native program and the faults that affect it. ``paths``: the framework's ways of running
-    the program.
+    """A framework's program and the faults that affect it.
 
-    Faults on other paths (an exporter, training) are only described; they affect no run.
+    ``paths``: the framework's ways of running the program, with descriptions.
+
+    Faults of other paths, such as an exporter, affect no run.
     """
 
     framework: str
@@ -81,7 +84,7 @@ class FaultyModel(Generic[S]):
 
     @property
     def model(self) -> Graph:
-        """The graph of the model with the documented meanings of its operators."""
+        """The graph of the model, whose operators compute what is documented."""
         return self.lower(self.program)
 
     def with_faults(self, faults: Iterable[FrameworkFault[S]], values: Values) -> Graph:

@@ -30,7 +30,7 @@ from onernn.ir.records import cached_property, dataclass
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Returns a table of names from a text of "name=other" pairs."""
+    """Returns a dict from a text of "name=other" pairs."""
     return dict(pair.split("=") for pair in text.split())
 
 
@@ -43,7 +43,7 @@ def reading(path: StrPath) -> Iterator[None]:
     try:
         with guard(lambda: path), budget_of_load(), working():
             yield
-            return_freed_memory()  # before packing: memory must not hold both forms
+            return_freed_memory()  # before packing, so that memory never holds both forms
     except BudgetError as error:
         raise BudgetError(f"{path}: {error}") from error
     except OSError as error:
@@ -86,7 +86,7 @@ class Malformed(Exception):
 
 @contextmanager
 def name_malformed(what: str, file: StrPath) -> Iterator[None]:
-    """Turns a `Malformed` inside into an error that names the file and ``what`` it should be."""
+    """Turns a `Malformed` error into a `ModelFormatError` that names the file and ``what``."""
     try:
         yield
     except Malformed as error:
@@ -102,11 +102,11 @@ def check_kind(value: Any, kind: Any, what: str) -> Any:
 
 
 _HALVES = rb"\\u[dD][89a-fA-F]"
-"""Escapes of surrogates; a pair of them is one character."""
+"""Escapes of surrogates in JSON; two of them stand for one character."""
 
 
 def parse_json(data: bytes | str, file: StrPath, what: str) -> Any:
-    """Returns the value of a text in JSON. Raises `ModelFormatError` with the place of an error."""
+    """Returns the value of a JSON text. Raises `ModelFormatError` with the offset of an error."""
     import json  # slow, and most formats do not need it
 
     data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
@@ -145,7 +145,7 @@ def find_stored_dtype(dtype: str) -> np.dtype[Any]:
 def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
     """Returns the number of elements of a shape, None for an impossible shape.
 
-    If one size is zero, the other sizes cost no bytes in the file, but NumPy multiplies them all.
+    With a size of zero, the other sizes need no bytes in the file, but NumPy multiplies them all.
     """
     most = math.prod(size or 1 for size in sizes)
     possible = len(sizes) <= most_axes and min(sizes, default=0) >= 0 and most <= 2**56
@@ -250,16 +250,16 @@ _TYPES = {
     "bytes": 12,
 }
 _MESSAGE = 11
-_DEEPEST = 100  # the nesting of messages that protobuf reads
-_PIECE = 4096  # bytes that are allocated together
+_DEEPEST = 100  # the deepest nesting of messages that protobuf reads
+_PIECE = 4096  # bytes that are taken from the budget at once
 
 
 class Schema:
     """Protobuf messages, defined by a text of entries ``Name: label type field = number; ...``.
 
-    The wire format does not contain names of messages and enums. So nested messages are written
-    flat, and enums are int32: a type that a later version added is read as a number and not as a
-    missing field.
+    The wire format does not contain names of messages and enums. So the text lists nested messages
+    like all others, and declares enums as int32. An enum value of a later version is then read as a
+    number and not as a missing field.
     """
 
     def __init__(self, framework: str, text: str) -> None:
@@ -267,7 +267,6 @@ class Schema:
 
     @cached_property
     def _bodies(self) -> dict[str, str]:
-        """The text of each message's fields."""
         return dict(re.findall(r"(\w+):([^:]+)(?:\n|$)", self._text))
 
     @cached_property
@@ -290,10 +289,10 @@ class Schema:
         }
 
     def takes(self, name: str, data: bytes) -> Iterator[int]:
-        """Yields, piece by piece, the number of bytes that protobuf and Python's strings take for
-        ``data``.
+        """Yields the bytes of memory that protobuf and Python's strings need for ``data``, in
+        several parts.
 
-        A message of two bytes may take hundreds. The results are upper bounds for upb. In damaged
+        A message of two bytes may need hundreds. The results are upper bounds for upb. In damaged
         data only the part before the damage counts, because protobuf stops there.
         """
         view, outer = memoryview(data), list[tuple[int, dict[int, str]]]()
@@ -343,7 +342,7 @@ class Schema:
         offset: int | None = None,
         budget: FileBudget | None = None,
     ) -> Any:
-        """Returns the complete message in ``data``. Raises `ModelFormatError` with the place of an
+        """Returns the complete message in ``data``. Raises `ModelFormatError` with the offset of an
         error. The memory of the message counts towards ``budget``; the default is the load's
         budget.
         """
@@ -366,9 +365,10 @@ class Schema:
 
 
 def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
-    """Returns an empty descriptor pool, and the function that makes a class from a descriptor. Both
-    come from protobuf's extension. protobuf's public modules first import its whole pure Python
-    implementation. This import takes 10 ms, as long as a small model takes to load.
+    """Returns an empty descriptor pool, and the function that makes a class from a descriptor.
+
+    Both come from protobuf's extension. protobuf's public modules import its whole pure Python
+    implementation, which takes 10 ms, as long as a small model takes to load.
     """
     from google.protobuf.internal import api_implementation
 
@@ -407,7 +407,6 @@ def _file(package: str, messages: dict[str, str]) -> bytes:
 
 
 def _field(number: int, value: int | str | bytes) -> bytes:
-    """Returns the bytes of a field in the wire format."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     data = value.encode() if isinstance(value, str) else value

@@ -16,9 +16,11 @@ from onernn.ir.errors import LibraryError
 
 
 class Least(NamedTuple):
-    """The thresholds that a call must reach, all of them, to be faster in onernn. ``words``: steps
-    times sequences. ``share``: ``words`` per unit. ``turns``: steps per unit. ``work``: ``words``
-    times units. ``large``: layers with fewer units than this are always faster.
+    """The thresholds from which a call is faster in onernn; the call must reach all of them.
+
+    ``words``: steps times sequences. ``share``: ``words`` divided by units. ``turns``: steps
+    divided by units. ``work``: ``words`` times units. ``large``: layers with fewer units than this
+    are always faster.
     """
 
     large: float = 0
@@ -69,8 +71,8 @@ TABLE: dict[str, dict[str, Least]] = {
         "mxnet LSTM trained": Least(units=512, words=1024),
     },
 }
-"""By instruction set and case, in the form that ``python -m benchmarks.plugins --fit`` prints; a
-case that is not in the table is never faster in onernn.
+"""The thresholds by instruction set and case, as ``python -m benchmarks.plugins --fit`` prints
+them. A case that is not in the table is never faster in onernn.
 """
 
 ANYWHERE = {
@@ -84,13 +86,15 @@ ANYWHERE = {
     "mxnet RNN folded": Least(words=500, work=1e6),
     "mxnet folded": Least(words=200, work=3e5),
 }
-"""The thresholds for any CPU: layers that read their weights at each step (design/0075); in MXNet's
-symbols, cells with several operators per step, and layers that absorb a FullyConnected."""
+"""The thresholds for any CPU: for PyTorch's layers, whose weights are read in place (design/0075);
+for unrolled cells in MXNet's symbols; and for MXNet's layers into which a FullyConnected is merged.
+"""
 
 
 @lru_cache(maxsize=4096)
 def is_faster(case: str, steps: int, sequences: int, units: int) -> bool:
-    """Returns whether a call of this size is faster in onernn. Cached: most calls have few sizes.
+    """Returns whether a call of this size is faster in onernn. The result is cached, because most
+    programs use few sizes.
 
     ``case`` names the framework, the kind of cell, and "trained" if the backward pass also counts.
     """
@@ -99,7 +103,6 @@ def is_faster(case: str, steps: int, sequences: int, units: int) -> bool:
 
 @cache
 def _table() -> dict[str, Least]:
-    """Returns the table of the best measured instruction set that this CPU has."""
     try:
         isa = load_kernels().isa
     except LibraryError:

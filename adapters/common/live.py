@@ -1,10 +1,10 @@
-"""Code that the live layers of all frameworks share: options, packed parameters, forward and
-backward calls.
+"""Code for live layers, which are layers of a framework that onernn runs inside the framework.
 
-A framework passes its parameters as arrays, with a function that makes the weights as views of
-them. Trainers write to parameters in place, and no framework records every such write. So each call
-reads the parameters in place; nothing derived from them outlives the call, unless they are frozen.
-If a layer cannot be read in place, `Repacked` compares all parameters with a copy in each call.
+A framework passes its parameters as arrays, with a function that returns the weights as views of
+the arrays. Trainers write to parameters in place, and no framework records every such write. So
+each call reads the parameters in place, and nothing that is computed from them is kept after the
+call, unless they are frozen. If a layer cannot be read in place, `Repacked` compares all parameters
+with a copy in each call.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class SessionOptions(TypedDict, total=False):
 class LiveOptions:
     """The options of live layers, with the same meaning as in `onernn.Session`.
 
-    Unsupported options raise an error immediately: if they raised one later, the framework would
-    run the layer silently, and the first run may happen while Python exits.
+    Unsupported options raise an error immediately. After an error in the first run, the framework
+    would run the layer silently, and the first run may happen while Python exits.
     """
 
     dtype: str = "f32"
@@ -66,8 +66,8 @@ class LiveOptions:
 
     @property
     def strict(self) -> bool:
-        """Whether onernn refuses a layer, so that the framework runs it, if no fast backend can run
-        the layer.
+        """Whether onernn refuses layers that no fast backend can run, so that the framework runs
+        them.
         """
         return False
 
@@ -79,15 +79,15 @@ class LiveOptions:
         return self.backend == "auto" and self.dtype == "f32"
 
     def prepare(self, spec: RnnSpec, weights: Weights) -> Stack:
-        """Returns the layer on the chosen backend, in the chosen dtype."""
+        """Returns the stack of layers for the chosen backend and dtype."""
         engine = open_backend(self.backend, threads=self.threads)
         return engine.prepare(spec, weights, dtype=self.dtype, strict=self.strict)
 
 
 @lru_cache(64)
 def kernels_in_place(backend: str, dtype: str, threads: int | None) -> KernelsBackend | None:
-    """Returns the kernels if they run layers of this dtype and can read weights in the framework's
-    memory, else None.
+    """Returns the kernels if they run layers of this dtype with weights in the framework's memory,
+    else None.
     """
     if dtype not in READ_IN_PLACE:
         return None
@@ -105,8 +105,10 @@ class Slower(Refusal):
 
 
 class Explained(NamedTuple):
-    """The layers that onernn runs, with a line or a name for each, and the reasons why it does not
-    run the others.
+    """What runs each recurrent layer of a model.
+
+    ``replaced``: a line or a name for each layer that onernn runs. ``refusals``: the reasons why it
+    does not run the others.
     """
 
     replaced: tuple[str, ...]
@@ -127,7 +129,7 @@ MOST_PLACES = 16
 
 NOT_SEEN = "optimize() has not seen it"
 NOT_CALLED = "it has not been called yet"
-"""The reasons for which layers stay with their framework; all frameworks share them."""
+"""Reasons why the framework runs a layer; all frameworks share them."""
 
 
 def stays(host: str, refusal: Refusal) -> str:
@@ -136,7 +138,7 @@ def stays(host: str, refusal: Refusal) -> str:
 
 
 def warn_of_left(host: str, refusals: Iterable[Refusal]) -> None:
-    """Gives one warning about all layers that a framework keeps; it names each reason once."""
+    """Logs one warning about all layers that the framework runs; it contains each reason once."""
     where: dict[str, list[str]] = {}
     for refusal in refusals:
         if refusal.reason != DISABLED:  # the caller asked for this
@@ -153,7 +155,7 @@ _LEFT: WeakKeyDictionary[Any, dict[str, Refusal]] = WeakKeyDictionary()
 
 
 def leave(layer: Any, host: str, reason: str, name: Callable[[], str]) -> None:
-    """Warns about a call that stays with the framework, once per reason."""
+    """Warns about a call that the framework runs, once per reason."""
     left = _LEFT.get(layer)
     if left is None:
         left = _LEFT[layer] = {}
@@ -163,7 +165,7 @@ def leave(layer: Any, host: str, reason: str, name: Callable[[], str]) -> None:
 
 
 def left_of(layer: Any) -> tuple[Refusal, ...]:
-    """Returns why calls of a layer stayed with the framework."""
+    """Returns the reasons why the framework ran calls of a layer."""
     return tuple(_LEFT.get(layer, {}).values())
 
 
@@ -173,8 +175,8 @@ def original(kind: Any) -> Any:
 
 
 def derive(kind: Any, options: Any, made_by: type[type] = type, **members: Any) -> type:
-    """Returns a subclass of a framework's class, with the same name, in which these members are
-    replaced.
+    """Returns a subclass of a framework's class, with the same name and with ``members`` in place
+    of the class's own.
     """
     return made_by(kind.__name__, (kind,), {**members, "onernn_options": options})
 
@@ -195,7 +197,7 @@ def join_states(state: Array) -> Array:
 
 
 def place_of(array: Array) -> tuple[Any, ...]:
-    """Returns a key for the place and layout of an array in memory."""
+    """Returns a key of an array's address, shape, strides and dtype."""
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
@@ -205,7 +207,7 @@ def widen_float16(array: Array) -> Array:
 
 
 class Recorded(NamedTuple):
-    """The record of a training run for one `LiveLayer.backward`."""
+    """The record of a training run, which `LiveLayer.backward` uses once."""
 
     stack: Stack
     tape: Tape
@@ -246,8 +248,8 @@ class ViewedWeights:
         return spec, [RnnWeights(**layer) for layer in sealed]
 
     def unpack(self, parameters: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
-        """Returns the gradients of the parameters from the gradients of the weights; each term of a
-        sum gets the gradient of the sum.
+        """Returns the gradients of the parameters from the gradients of the weights. If a weight is
+        a sum of parameters, each gets the gradient of the sum.
         """
         gradients = [self._new(each.shape, layers[0].iter.dtype) for each in parameters]
         spec, parts = self.views(gradients)
@@ -260,9 +262,7 @@ class ViewedWeights:
 def _places(
     spec: RnnSpec, parts: Sequence[PartViews], layers: Sequence[Mapping[str, Array]]
 ) -> Iterator[tuple[Array, Sequence[Array]]]:
-    """Yields the places in packed weights, each with the views whose sum is stored at this
-    place.
-    """
+    """Yields parts of the packed weights, each with the views whose sum it contains."""
     for at, part in enumerate(parts):
         k, d = divmod(at, spec.directions)
         arrays = {name: array[0, d] for name, array in layers[k].items()}
@@ -275,9 +275,9 @@ def _places(
 
 
 class LiveLayer:
-    """A recurrent layer on a framework's arrays; threads may share it.
+    """A recurrent layer whose weights are a framework's arrays; threads may share it.
 
-    ``weights``: how its weights are made from the parameters, see `ViewedWeights`. Methods raise
+    ``weights``: makes the weights from the parameters, see `ViewedWeights`. Methods raise
     `ShapeError` that names the array, and `UnsupportedError` if the chosen backend does not run the
     layer.
     """
@@ -293,12 +293,11 @@ class LiveLayer:
         return kernels_in_place(chosen.backend, chosen.dtype, chosen.threads)
 
     def stack(self, where: Hashable, parameters: Callable[[], Sequence[Array]]) -> Stack:
-        """Returns the stack that runs with the parameters; ``where`` is a key of their place in
-        memory.
+        """Returns the stack that runs with the parameters; ``where`` is a key of their addresses.
 
-        The stack reads the parameters in place, or is frozen, so it is kept for this place in
-        memory. If the parameters cannot be read in place, all of them are compared with a copy. A
-        forked child makes a new stack, because it does not have its parent's threads.
+        A stack that reads the parameters in place, or is frozen, is kept by this key. Otherwise all
+        parameters are compared with a copy. A forked child makes a new stack, because it does not
+        have its parent's threads.
         """
         process, frozen = os.getpid(), self._options.frozen
         if (stack := self._kept.get((process, where))) is not None:
@@ -312,7 +311,6 @@ class LiveLayer:
         return self._kept.setdefault((process, where), made)
 
     def _reading(self, process: int, parameters: Sequence[Array]) -> Stack | None:
-        """Returns the stack that reads these parameters in place, None if there is none."""
         if self._kernels is None or parameters[0].dtype == np.float16:
             return None
         if (views := self._weights.views(parameters)) is None:
@@ -348,7 +346,9 @@ class LiveLayer:
         dends: State | None,
         parameters: Sequence[Array],
     ) -> tuple[Ragged | Array, State, list[Array]]:
-        """Returns gradients of x, the states and the parameters; a gradient of None means zeros."""
+        """Returns the gradients of x, the states and the parameters; ``dy`` or ``dends`` may be
+        None for zeros.
+        """
         result = recorded.stack.backward(recorded.tape, dy, dends)
         parameters = [*map(widen_float16, parameters)]
         return result.x, result.state, self._weights.unpack(parameters, result.layers)
@@ -361,8 +361,8 @@ Result = TypeVar("Result")
 class Repacked(Generic[Key, Result]):
     """A cache of ``make(key, parameters)``, valid until the values of the parameters change.
 
-    Every call compares all of them with a copy, because trainers change parameters in place. If
-    they are ``constant``, the values of the first call are used. Threads may share the cache.
+    Every call compares all parameters with a copy, because trainers change them in place. With
+    ``constant`` the values of the first call are used. Threads may share the cache.
     """
 
     def __init__(

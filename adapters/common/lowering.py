@@ -1,4 +1,8 @@
-"""The base of every adapter's table of operators, and the loop that runs its rules."""
+"""The base classes with which adapters lower operators, and the loop that runs their rules.
+
+Lowering turns a framework's operators into onernn's canonical operators. A rule lowers one
+operator.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,8 @@ if TYPE_CHECKING:
 
 # Operators on constants, above all on weights, are computed while a model is read.
 #
-# Exporters cast, transpose and join weights before a layer, and adapters need their values.
-# Otherwise each run would compute the same values again with the same kernels.
+# Exporters cast, transpose and join weights before a layer, and adapters need the resulting arrays.
+# Otherwise each run would compute the same arrays again with the same kernels.
 
 _SMALL = 2**16
 """The number of elements that a result may always have. It may have more elements only if all its
@@ -58,9 +62,9 @@ def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
 
 
 class FoldingBudget:
-    """Memory for folded constants: 16 times the bytes of the model's constants, and 16 MB.
+    """The memory for computed constants: 16 MB, and 16 times the bytes of the model's constants.
 
-    The rest of the load's budget may be smaller; then it is the limit.
+    If the load's budget has less memory left, that is the limit.
     """
 
     def __init__(self, constants: Iterable[Array] = ()) -> None:
@@ -86,12 +90,12 @@ class FoldingBudget:
         return results
 
 
-# The base of every adapter's table of operators, and the loop that runs its rules.
+# The form in which rules read operators, and the graph to which they add nodes.
 
 Results = str | tuple[str, ...] | Mapping[str, str]
 """The results of a rule: the value of its only output, or the values of all outputs, by position or
-by the name of their slot. Absent outputs are "". A position is also the name of a slot: "0", "1",
-....
+by slot. A slot is the framework's name of an output, or its position: "0", "1", .... Absent outputs
+are "".
 """
 
 DType = np.dtype[Any]
@@ -109,8 +113,8 @@ def by_slot(results: Results) -> Mapping[str, str]:
 
 class Rules(dict[str, R]):
     """The rules by the names of operators. A call with names returns a decorator that adds a rule
-    for them. A second rule for a name is an error: otherwise the rule of the file that is imported
-    last would apply.
+    for them. A second rule for a name is an error, because the order of imports would decide which
+    one applies.
     """
 
     def __call__(self, names: str) -> Callable[[R], R]:
@@ -124,8 +128,8 @@ class Rules(dict[str, R]):
 
 
 class Names(dict[str, int]):
-    """The names of values, each with the number of names derived from it. A derived name is the
-    name, ``mark`` and a number.
+    """The names in use, each with the number of names derived from it. A derived name is the name,
+    ``mark`` and a number.
     """
 
     mark = "#"
@@ -151,7 +155,7 @@ _UNSEEN = Type(lod=())
 
 
 PASS_RULE = "; pass a rule for it (rules=, or --rules FILE.py), or open an issue with the model"
-"""What to do about an operator without a rule; it follows the reason."""
+"""The advice at the end of messages about an operator without a rule."""
 
 
 class UnknownTypeError(UnsupportedError):
@@ -159,7 +163,7 @@ class UnknownTypeError(UnsupportedError):
 
 
 Slot = str | int
-"""An input or output of a native operator, by its name or its position."""
+"""The name or the position of an input or output of a framework's operator."""
 
 
 Operand = str | int | Sequence[int | None]
@@ -169,7 +173,9 @@ constant.
 
 
 class Tape(ABC):
-    """Writes nodes of ONNX's operators, one after the other; a subclass names the values."""
+    """The interface that adds nodes of ONNX's operators to a graph; a subclass stores the nodes and
+    names their values.
+    """
 
     @abstractmethod
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
@@ -177,11 +183,11 @@ class Tape(ABC):
 
     @abstractmethod
     def constant(self, array: Any) -> str:
-        """Returns a constant value."""
+        """Adds a constant and returns its name."""
 
     @abstractmethod
     def ints(self, *values: int | None) -> str:
-        """Returns a constant list of int64: axes or a shape."""
+        """Adds a constant list of int64, such as axes or a shape, and returns its name."""
 
     def name_operands(self, operands: Iterable[Operand]) -> list[str]:
         """Returns the names of a node's operands; integers and lists of integers become
@@ -203,9 +209,11 @@ class Tape(ABC):
 
 class NativeOperator(Tape):
     """A framework's operator in the form that a rule reads, with the graph that gets the rule's
-    nodes. An input or attribute that the rule does not read is an error. ``inputs`` and ``outputs``
-    map slots to variable names; ``inert`` names the attributes that cannot change a result on CPU.
-    ``label`` is the start of the names of constants.
+    nodes.
+
+    An input or attribute that the rule does not read is an error. ``inputs``, ``outputs``: the
+    names of the framework's variables by slot. ``inert``: the attributes that cannot change a
+    result on CPU. ``label``: the start of the names of constants.
     """
 
     main: Slot = ""
@@ -257,11 +265,11 @@ class NativeOperator(Tape):
         return _one(slot, self.variables(slot))
 
     def resolve(self, variable: str) -> str:
-        """Returns the value that a variable holds, for a rule that computes with it."""
+        """Returns the value in the graph that a variable of the framework has now."""
         return self.builder.value(variable)
 
     def values(self, slot: Slot) -> list[str]:
-        """Returns the values in an input slot that is a list."""
+        """Returns the values of an input slot that takes several."""
         return [self.resolve(name) for name in self.variables(slot)]
 
     def optional(self, slot: Slot) -> str:
@@ -281,8 +289,8 @@ class NativeOperator(Tape):
         return self.builder.array(self.value(slot), str(slot))
 
     def absent(self, *slots: str) -> None:
-        """Refuses inputs that replace attributes, because only a run knows the values of such
-        inputs.
+        """Raises `UnsupportedError` if inputs are present that replace attributes, because only a
+        run knows their values.
         """
         for slot in slots:
             if self.variables(slot):
@@ -293,8 +301,8 @@ class NativeOperator(Tape):
     # Attributes.
 
     def attribute(self, name: str, default: Any) -> Any:
-        """Returns an attribute's value, of the same kind as its default, or the operator's
-        documented default.
+        """Returns an attribute's value, or ``default`` if it is absent. Raises `UnsupportedError`
+        for a value of a different kind than the default.
         """
         self._unread.discard(("attribute", name))
         result = self.attributes.get(name, default)
@@ -308,11 +316,11 @@ class NativeOperator(Tape):
         return self.attribute(name, default)
 
     def ignore(self, *names: str) -> None:
-        """Reads attributes that cannot change what this operator computes."""
+        """Marks attributes as read that cannot change what this operator computes."""
         self._unread -= {("attribute", name) for name in names}
 
     def only(self, **values: Any) -> None:
-        """Refuses every value of an attribute except the given one."""
+        """Raises `UnsupportedError` if an attribute has a value other than the given one."""
         for name, value in values.items():
             result = self.attribute(name, value)
             if result != value:
@@ -352,7 +360,7 @@ class NativeOperator(Tape):
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
         values = self.name_operands(inputs)
-        while values and not values[-1]:  # absent inputs at the end have no position
+        while values and not values[-1]:  # absent inputs at the end are left out
             values.pop()
         return self.builder.emit(op, values, attributes)
 
@@ -376,7 +384,7 @@ class NativeOperator(Tape):
         return self.constant(np.asarray(values, np.int64), "ints")
 
     def scalar(self, value: float, dtype: DType) -> str:
-        """Returns a constant number."""
+        """Adds a constant number and returns its name."""
         limits = np.iinfo(dtype) if dtype.kind in "iu" else None
         if (
             dtype.kind in "iub"
@@ -418,19 +426,23 @@ def _one(slot: Slot, names: list[str]) -> str:
 
 
 Body = tuple[Graph, Sequence[str]]
-"""A graph inside an operator, and the values of the outer graph that it takes after its own inputs.
+"""The graph of a loop or branch, and the values of the outer graph that it takes after its own
+inputs.
 """
 
 
 class GraphBuilder:
-    """Collects the nodes of a graph and names each value once, after the framework's variable. A
-    variable may be assigned again: `value` returns the variable's current value. ``budget``: memory
-    for constants that the builder computes; the builder of a body shares it. ``taken``: in a body,
-    the outer values by the names of its inputs. ``rules``: the caller's rules, see `caller_rules`.
+    """A graph under construction, in which each value has its own name, made from the framework's
+    variable.
+
+    A variable may be assigned again: `value` returns the variable's current value. ``budget``: the
+    memory for constants that the builder computes; the builder of a body shares it. ``taken``: in a
+    body, the outer values by the names of its inputs. ``rules``: the caller's rules, see
+    `caller_rules`.
     """
 
     advice = ""
-    """What to do if a type is not known; it follows the reason."""
+    """The advice at the end of messages about an unknown type."""
 
     def __init__(self, name: str, budget: FoldingBudget | None = None) -> None:
         self.name = name
@@ -526,12 +538,12 @@ class GraphBuilder:
             self.taken[name] = value
 
     def output(self, value: str) -> Value:
-        """Returns a value with its known type."""
+        """Returns the declaration of an output, with its known type."""
         type_ = self.type_of(value)
         return Value(value, type_.dtype, None if type_.shape is None else type_.counts)
 
     def constant(self, array: npt.ArrayLike, name: str) -> str:
-        """Returns a constant value; the name is made unique."""
+        """Adds a constant and returns its name, which is made unique."""
         chosen = self.fresh(name)
         self.constants[chosen] = np.asarray(array)
         return chosen
@@ -573,9 +585,11 @@ class GraphBuilder:
         inputs: Sequence[str],
         attributes: Mapping[str, Any] | None = None,
     ) -> str:
-        """Adds a node and returns a provisional name for its output; `give` binds it to a variable.
+        """Adds a node and returns a provisional name of its output, until `give` binds it to a
+        variable.
 
-        Nodes that only move elements of constants are computed immediately, to a constant.
+        A node that only moves elements of constants is computed immediately, and becomes a
+        constant.
         """
         (out,) = self.emit_many(op, inputs, 1, attributes)
         return out
@@ -608,7 +622,7 @@ class GraphBuilder:
         return outs
 
     def branches(self, condition: str, then: Body, other: Body) -> tuple[str, ...]:
-        """Returns the outputs of the branch that a scalar condition chooses."""
+        """Adds an If and returns its outputs; ``condition`` is a scalar."""
         (graph, captures), (other_graph, other_captures) = then, other
         attributes = {"then_branch": graph, "else_branch": other_graph, "then_taken": len(captures)}
         inputs = (condition, *captures, *other_captures)
@@ -676,8 +690,8 @@ class GraphBuilder:
         return whole.prune()
 
     def body(self, outputs: Sequence[Value], where: str) -> Graph:
-        """Returns the graph for the body of an operator; a node that cannot run refuses the
-        operator.
+        """Returns the graph for the body of an operator. Raises `UnsupportedError` if one of its
+        nodes cannot run.
         """
         body = self.graph(outputs)
         for node in body.nodes:
@@ -687,7 +701,7 @@ class GraphBuilder:
 
 
 class Output(NamedTuple):
-    """An output of a native operator: its slot, its variable, and the name of its value.
+    """An output of a framework's operator: its slot, its variable, and the name of its value.
 
     A value without a name gets the variable's name.
     """
@@ -699,7 +713,7 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LoweringStep:
-    """One native operator that is to be lowered.
+    """An operator of a framework that is to be lowered.
 
     ``reads``: the variables that it takes. ``lower`` runs its rule. ``outputs(count)``: the outputs
     to bind if the rule returned ``count`` values; ``count`` is 0 if the rule refused the operator.
@@ -716,7 +730,7 @@ def lower_steps(
 ) -> None:
     """Lowers operators one after the other, and binds their outputs.
 
-    An operator that its rule refuses becomes nodes that hold the reason. Large constants are
+    An operator that its rule refuses becomes nodes that contain the reason. Large constants are
     dropped after their last reader; ``kept`` names variables that other code reads later.
     """
     left = Counter(chain(kept, *(step.reads for step in steps)))
@@ -736,7 +750,6 @@ def lower_steps(
 
 
 def _lower(step: LoweringStep) -> tuple[Mapping[str, str], str]:
-    """Returns the values of an operator's outputs by slot, and the reason if there are none."""
     try:
         results = step.lower()
     except OnernnError as error:

@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 
 class NativeNode(NamedTuple):
-    """An operator of a framework; ``bodies`` holds the graphs that are among its attributes."""
+    """An operator of a framework, with the names that it reads and writes; ``bodies`` are the
+    graphs among its attributes.
+    """
 
     type: str
     reads: frozenset[str]
@@ -31,8 +33,8 @@ class NativeGraph:
     """Operators in the order in which they run; other code refers to an operator by its position.
 
     ``local``: the names that exist only inside the graph. ``outputs``: the names that are read
-    after the last operator. ``reads`` and ``writes`` hold, for each operator, the names of this
-    graph, including those that its bodies use. A name may be written more than once.
+    after the last operator. ``reads``, ``writes``: for each operator, the names of this graph that
+    the operator or its bodies read and write. A name may be written more than once.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class NativeGraph:
 
     @cached_property
     def parents(self) -> list[set[int]]:
-        """The operators that last wrote the inputs of each operator."""
+        """For each operator, the positions of the operators that last wrote its inputs."""
         writers: dict[str, int] = {}
         result: list[set[int]] = []
         for at, (reads, writes) in enumerate(zip(self.reads, self.writes, strict=True)):
@@ -73,7 +75,9 @@ class NativeGraph:
         return result
 
     def closure(self, positions: Collection[int]) -> set[int]:
-        """Returns the given operators and all operators on a path between two of them."""
+        """Returns the positions of these operators and of all operators on a path between two of
+        them.
+        """
         first, last = min(positions), max(positions)
         after, before = set(positions), set(positions)
         for at in range(first, last + 1):
@@ -87,9 +91,11 @@ class NativeGraph:
     def outside_reads(
         self, positions: Collection[int], shown: Collection[str] = ()
     ) -> list[tuple[int | None, str]]:
-        """Lists the results of these operators that other operators read, without the names in
-        ``shown``. Returns pairs of the position of the reader (None for the graph's outputs) and
-        the name that it reads.
+        """Returns which readers outside of ``positions`` read results of the operators at
+        ``positions``.
+
+        The pairs are the position of the reader (None for the graph's outputs) and the name that it
+        reads. Names in ``shown`` are left out.
         """
         hidden = frozenset[str]().union(*(self.writes[at] for at in positions)).difference(shown)
         readers: list[tuple[int | None, frozenset[str]]] = [
@@ -99,7 +105,7 @@ class NativeGraph:
         return [(at, name) for at, names in readers for name in sorted(names & hidden)]
 
     def sources(self, names: Iterable[str], types: Collection[str] | None = None) -> list[int]:
-        """Returns the positions of the operators that compute these values.
+        """Returns the positions of the operators that compute these values, directly or indirectly.
 
         ``types``: the search stops at operators of other types.
         """
@@ -112,7 +118,9 @@ class NativeGraph:
 
 
 class Part(NamedTuple):
-    """A group of operators that are replaced. ``reads``: the names that their replacements read."""
+    """A group of operators, and the ``operators`` that replace them. ``reads``: the names that
+    these read.
+    """
 
     positions: Collection[int]
     operators: Sequence[Any]
@@ -120,9 +128,11 @@ class Part(NamedTuple):
 
 
 def weave(native: NativeGraph, operators: Iterable[T], parts: Sequence[Part]) -> list[T]:
-    """Returns the operators of a program in which each part replaces its last operator. An operator
-    is left out if only replaced operators read its results. ``operators`` are the operators of
-    ``native``, in any form.
+    """Returns a program's operators after replacing each part: the new operators take the position
+    of its last operator.
+
+    An operator is left out if only replaced operators read its results. ``operators``: the
+    operators of ``native``, in any form.
     """
     gone = {at for part in parts for at in part.positions}
     placed = {max(part.positions): part.operators for part in parts}
@@ -146,8 +156,8 @@ def weave(native: NativeGraph, operators: Iterable[T], parts: Sequence[Part]) ->
 
 
 def sort_positions(needs: Mapping[int, Collection[int]]) -> list[int]:
-    """Returns the positions sorted so that each follows the positions that it needs; ties keep
-    their order.
+    """Returns the positions, sorted so that each comes after the positions that it needs, otherwise
+    in ascending order.
 
     Positions in a cycle come last.
     """

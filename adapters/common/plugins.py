@@ -1,4 +1,4 @@
-"""The switch that disables layers inside other frameworks."""
+"""The switch that disables onernn's layers inside other frameworks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def plugins_enabled() -> bool:
 
 
 def still_enabled() -> bool:
-    """Returns `plugins_enabled` without reading the environment again, for calls that take
+    """Returns `plugins_enabled` without reading the environment again, because calls may take only
     microseconds.
     """
     return not _disabled and _wanted

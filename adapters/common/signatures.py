@@ -1,9 +1,8 @@
-"""Rules whose signature is the schema of a framework's operator, and the tensors that such rules
-use.
+"""Rules whose signatures list the inputs and attributes of a framework's operators, and the tensors
+that such rules use.
 
-A positional parameter is an input slot, a keyword is an attribute with the framework's own default.
-If an operator has an input or attribute that the signature does not name, the error names it. See
-design/0077.
+A positional parameter names an input. A keyword names an attribute, and has the framework's own
+default. An input or attribute that the signature does not name is an error. See design/0077.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Tensor:
     value is.
     """
 
-    __array_ufunc__ = None  # array + value then calls this class
+    __array_ufunc__ = None  # so that array + tensor calls this class
     copied = False
     """Whether an output that is also an input is copied to a new value."""
 
@@ -216,7 +215,7 @@ def _is_number(value: Any, number: float) -> bool:
 
 
 class OneOf(NamedTuple):
-    """An attribute whose value has one of the known meanings, which the rule receives."""
+    """An attribute whose value is a key of ``meanings``; the rule receives the meaning."""
 
     default: Any
     meanings: Mapping[Any, Any]
@@ -228,11 +227,11 @@ class OneOf(NamedTuple):
 class Signature:
     """A rule that is called with the inputs and attributes that its parameters name.
 
-    ``only``: the one supported value of each further attribute. The names of slots begin with a
-    capital letter; "" for a slot means that the slot must be empty. A parameter ``op`` receives the
-    operator. A default with a method ``read(op, name)``, such as `OneOf`, reads its attribute
-    itself. A keyword without a default is a required integer; a slot with the default () holds a
-    list.
+    ``only``: the one supported value of each attribute that is not a parameter. In it, a name with
+    a capital letter and the value "" is an input that must be absent. A parameter ``op`` receives
+    the operator. A default with a method ``read(op, name)``, such as `OneOf`, reads its attribute
+    itself. A keyword without a default is a required integer; a positional parameter with the
+    default () receives a list of inputs.
     """
 
     def __init__(
@@ -310,7 +309,7 @@ class Signature:
                 inputs.append(self._values(op, each.name))
             elif values := self._values(op, each.name):
                 inputs.append(values[0])
-                op.variable(each.name)  # refuses several
+                op.variable(each.name)  # raises an error for several inputs
             elif each.default is each.empty:
                 refuse(f"input {each.name} is missing")
             else:
@@ -318,5 +317,4 @@ class Signature:
         return inputs, attributes
 
     def _values(self, op: NativeOperator, slot: str) -> list[Any]:
-        """Returns the tensors in a slot."""
         return self.tensor.of(op, slot)

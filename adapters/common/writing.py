@@ -1,4 +1,6 @@
-"""Prepares graphs for writing: the dtype, rank and LoD of every value must be known."""
+"""Prepares graphs for writing to a framework's file, for which the types of all values must be
+known.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Type
 
-_RANKS = range(1, 5)  # of an input without a declared rank
-_MOST = 4**4  # combinations of ranks of four such inputs
+_RANKS = range(1, 5)  # the ranks that are tried for an input without a declared rank
+_MOST = 4**4  # the combinations of ranks of four such inputs
 
 
 Progress = Callable[[str, int, int], None]
@@ -55,8 +57,8 @@ def write_nodes(
     """Writes all nodes in order. Raises `UnsupportedError` that names each node that cannot be
     written, with the reason.
 
-    ``stand_in`` names an output of a refused node, so that the nodes that read it are also tried.
-    Nodes of unknown types are not tried.
+    ``stand_in(name)`` gives an output of a refused node a new name, so that the nodes that read it
+    are also tried. Nodes with values of unknown types are not tried.
     """
     refusals = [*find_unsupported(graph)]
     lost = {name for node in _unknown(graph) * bool(refusals) for name in node.outputs}
@@ -83,9 +85,9 @@ def declare(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     An undeclared dtype or rank is taken from ``inputs``, a batch. Without a batch the dtype is
     float32, and the rank is the only one for which all types can be inferred. If several ranks fit,
-    the rank that merges the fewest axes is chosen: (N, T, A*B) rather than (N, T, A, B), if the
-    model treats both alike. Raises `UnsupportedError` if no ranks fit, if several fit equally well,
-    or for unknown operators if an input may have several ranks.
+    those are chosen with which the model merges the fewest axes: (N, T, A*B) rather than (N, T, A,
+    B), if the model merges A and B. Raises `UnsupportedError` if no ranks fit, if several fit
+    equally well, or for unknown operators if an input may have several ranks.
     """
     feed = {} if inputs is None else check_feed(graph.inputs, inputs)
     choices = [_choices(value, feed.get(value.name)) for value in graph.inputs]
@@ -116,7 +118,6 @@ def _refuse_untyped(reason: str, graph: Graph) -> UnsupportedError:
 
 
 def _unknown(graph: Graph) -> list[Node]:
-    """Returns the nodes that compute a value whose dtype, rank or LoD is not known."""
 
     def is_known(name: str) -> bool:
         result = graph.types[name]
@@ -128,7 +129,6 @@ def _unknown(graph: Graph) -> list[Node]:
 
 
 def _choices(value: Value, given: Ragged | Array | None) -> list[Value]:
-    """Returns the forms that an input may have: its dtype and shape for each possible rank."""
     dtype = "float32" if given is None else data_of(given).dtype.name
     whole = replace(value, dtype=value.dtype or dtype)
     if value.shape is not None:
@@ -172,9 +172,6 @@ def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) 
 
 
 def _fits(result: Type, want: Type) -> bool:
-    """Returns whether two types have the same dtype and LoD depth and, if they are known, the same
-    rank and sizes.
-    """
     padded = want.depth > result.depth == 0  # (N, T, ...) for (W, ...)
     sizes, wanted = result.counts[2 * padded :], want.counts[padded:]
     if result.dtype != want.dtype or not padded and result.depth != want.depth:

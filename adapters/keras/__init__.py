@@ -1,6 +1,7 @@
-"""Keras: models in ``.keras`` and ``.h5`` files, or in ``.json`` with weights in ``.h5``.
+"""The Keras adapter: it reads models in ``.keras`` and ``.h5`` files, or in ``.json`` with weights
+in ``.h5``.
 
-Reads files of Keras 1 to 3 without a framework.
+Files of Keras 1 to 3 are read without a framework.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ _START = 2**16
 
 
 def _reads(path: StrPath) -> bool:
-    """Returns whether the file holds a Keras model. The ``.json`` of other frameworks name no
-    classes.
+    """Returns whether the file contains a Keras model. ``.json`` files of other frameworks have no
+    "class_name".
     """
     suffix = Path(path).suffix.lower()
     if suffix != ".json" or not Path(path).is_file():

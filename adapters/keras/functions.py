@@ -1,7 +1,8 @@
-"""The functions of ``keras.ops``, and the TensorFlow functions that Keras 2 files list as layers.
+"""Rules for the functions of ``keras.ops``, and for the TensorFlow functions that Keras 2 files
+list as layers.
 
-A rule has the parameters of the function, from its call and from its configuration. The results
-have no mask. Formulas: documentation of keras.ops and of TensorFlow's functions.
+A rule turns one function into onernn's canonical operators, and has the function's parameters. The
+results have no mask. Formulas: documentation of keras.ops and of TensorFlow's functions.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from onernn.adapters.keras.table import (
 
 
 def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
-    """Returns the type that Keras computes in: the widest float type, or NumPy's promotion without
-    floats.
+    """Returns the dtype in which Keras computes: the widest float type, or NumPy's promoted type
+    without floats.
     """
     floats = [each for each in dtypes if each.kind == "f"]
     return reduce(np.promote_types, floats or dtypes)
@@ -67,7 +68,6 @@ _NO_BOOL = "expected integers or floats, got bool; cast it first"
 
 
 def _floats_of(x: KerasTensor) -> KerasTensor:
-    """Returns x. Refuses other types than floats."""
     return x if x.dtype.kind == "f" else refuse(f"expected floats, got {x.dtype}; cast them first")
 
 
@@ -112,7 +112,7 @@ def logical_not(x):
 
 @function("Divide TrueDivide")
 def divide(x1, x2):
-    """Divides x by y; integers are divided as float32."""
+    """Divides x1 by x2; integers are divided as float32."""
     a, b = alike(x1, x2)
     return a.floats / b.floats
 
@@ -138,7 +138,7 @@ def squared_difference(x1, x2):
     return apart * apart
 
 
-# Functions of each element.
+# Functions on single elements.
 
 _OF_NUMBERS = pairs("Negative=Neg Absolute=Abs Abs=Abs Sign=Sign")
 _OF_FLOATS = pairs(
@@ -239,7 +239,9 @@ def where(condition, x1, x2):
 
 @function("Cast")
 def cast(x, dtype):
-    """Returns x in a type. Like Keras, returns x itself with its mask if x has the type already."""
+    """Returns x in a dtype. Like Keras, returns x itself, with its mask, if x already has the
+    dtype.
+    """
     return x if x.dtype == dtype else x.new(x.Cast(to=np.dtype(dtype).name).name)
 
 
@@ -252,7 +254,6 @@ def identity(x):
 
 
 def _axes(x: KerasTensor, axis: Any) -> list[int]:
-    """Returns the listed axes; None stands for all axes."""
     if axis is None:
         return [*range(x.rank)]
     listed = axis if isinstance(axis, list) else [axis]
@@ -261,7 +262,7 @@ def _axes(x: KerasTensor, axis: Any) -> list[int]:
 
 
 def _places(x: KerasTensor, axes: Any) -> list[int]:
-    """Returns axes counted from the first axis; refuses axes that x does not have."""
+    """Returns axes as numbers from 0; raises `UnsupportedError` for axes that x does not have."""
     return [rules.one_axis(x, each) for each in (axes if isinstance(axes, list) else [axes])]
 
 
@@ -343,7 +344,9 @@ def norm(x, ord=None, axis=None, keepdims=False):
 
 @function("Normalize")
 def normalize(x, axis=-1, order=2, epsilon=None):
-    """Divides by the length along an axis, of at least epsilon, by default 1e-7."""
+    """Divides x by its norm along an axis, or by epsilon if the norm is smaller; epsilon is 1e-7 by
+    default.
+    """
     if order != 2:
         refuse(f"attribute order={order}: expected 2")
     return x.floats / x.floats.ReduceL2(_axes(x, axis), keepdims=1).Max(float(epsilon or 1e-7))
@@ -418,7 +421,6 @@ def get_item(x, key):
 
 
 def _cut(axis: int, cut: slice) -> list[tuple[Any, ...]]:
-    """Returns [(start, end, axis, step)], or an empty list for a slice of the whole axis."""
     step = 1 if cut.step is None else cut.step
     if type(step) is not int or not step:
         refuse(f"slice step={step!r:.100}: expected an integer other than 0")
@@ -499,8 +501,8 @@ _MOST_PARTS = 2**12
 
 
 def _check_parts(count: int) -> None:
-    """Refuses to make a value for each part if there are too many; a damaged file may hold any
-    number.
+    """Raises `UnsupportedError` for too many parts, because each becomes a value, and a damaged
+    file may contain any number.
     """
     if count > _MOST_PARTS:
         refuse(f"{count} parts: expected at most {_MOST_PARTS}")
@@ -666,7 +668,7 @@ def one_hot(x, num_classes, axis=-1, dtype="float32", sparse=False):
             f"attributes axis={axis}, num_classes={num_classes!r}, sparse={sparse}: expected"
             " axis=-1, an integer, and False"
         )
-    outside = x.Less(x.scalar(0))  # a negative class gets no one
+    outside = x.Less(x.scalar(0))  # a negative class becomes zeros
     ids = outside.Where(x.scalar(num_classes), x)
     return ids.OneHot([num_classes], np.array([0, 1], np.dtype(dtype)), axis=-1)
 
@@ -694,7 +696,9 @@ def full_like(x, fill_value, dtype=None):
 
 @function("Arange")
 def arange(start, stop=None, step=1, dtype=None):
-    """Counts from start, or from 0, by step to before stop."""
+    """Counts from ``start``, by default 0, in steps of ``step`` as long as the numbers are before
+    ``stop``.
+    """
     start, stop = (0, start) if stop is None else (start, stop)
     values = alike(start, stop, step)
     if any(each.rank for each in values):
@@ -705,7 +709,9 @@ def arange(start, stop=None, step=1, dtype=None):
 
 @function("Shape")
 def shape_(x, dtype="int32"):
-    """Returns the sizes of x. A model may hold TensorFlow's function, but not that of keras.ops."""
+    """Returns the sizes of x. Models contain only TensorFlow's function, never that of
+    keras.ops.
+    """
     return x.Shape().cast(dtype)
 
 
@@ -804,7 +810,7 @@ def divide_of_tensorflow(x, y):
 
 @tensorflow("math.reduce_mean reduce_mean")
 def mean_of_tensorflow(input_tensor, axis=None, keepdims=False):
-    """Refuses integers, whose mean TensorFlow rounds towards zero."""
+    """Returns the mean of floats. Refuses integers, whose mean TensorFlow rounds towards zero."""
     return _reduce("ReduceMean", _floats_of(input_tensor), axis, keepdims)
 
 
@@ -833,7 +839,7 @@ def gelu_of_tensorflow(features, approximate=False):
 
 @tensorflow("math.l2_normalize nn.l2_normalize")
 def l2_normalize(x, axis=None, epsilon=1e-12):
-    """Divides by the root of the sum of squares, which is at least epsilon."""
+    """Divides x by the root of its sum of squares, or of epsilon if the sum is smaller."""
     return x / x.ReduceSumSquare(_axes(x, axis), keepdims=1).Max(float(epsilon)).Sqrt()
 
 
@@ -885,6 +891,6 @@ def add_all(inputs):
 
 @tensorflow("slice")
 def slice_of_tensorflow(input_, begin, size):
-    """Takes ``size`` entries along each axis, -1: all that are left."""
+    """Takes ``size`` entries from ``begin`` on along each axis; -1 takes all remaining entries."""
     ends = [_FAR if n == -1 else at + n for at, n in zip(begin, size, strict=True)]
     return input_.Slice(join(input_, begin), join(input_, ends), [*range(input_.rank)])

@@ -1,4 +1,5 @@
-"""Files of Keras 1 in the form of Keras 2: the options of layers, and the names of weights.
+"""Converts files of Keras 1 to the form of Keras 2: the options of layers, and the names of
+weights.
 
 Sources: keras/legacy/interfaces.py and preprocess_weights_for_loading of Keras 2, which reads the
 files of Keras 1 in this way.
@@ -67,7 +68,9 @@ def upgrade(config: Any) -> Any:
 
 
 def _layer(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the class and the configuration of a layer whose options have their new names."""
+    """Returns Keras 2's class and configuration of a layer whose options already have Keras 2's
+    names.
+    """
     if kind == "Merge":
         mode = options.pop("mode", None)
         if mode not in _MERGES or options.pop("mode_type", "raw") != "raw":
@@ -119,10 +122,10 @@ def kinds_of(config: Any) -> Iterator[tuple[str, str]]:
 def upgrade_weights(
     entries: Sequence[tuple[str, Array]], kinds: Mapping[str, str]
 ) -> list[tuple[str, Array]]:
-    """Returns the weights of a layer with the names and in the joined form of Keras 2.
+    """Returns the weights of a layer with Keras 2's names; the weights of all gates are joined.
 
-    ``kinds``: the classes of the model's layers by their names. Raises `UnsupportedError` naming a
-    weight of an unknown form.
+    ``kinds``: the classes of the model's layers by their names. Raises `UnsupportedError` that
+    names a weight of an unknown form.
     """
     layers: dict[str, dict[str, dict[str, Array]]] = {}
     for path, array in entries:
@@ -142,7 +145,6 @@ def _new_name(kind: str, name: str) -> str:
 
 
 def _join(layer: str, gates: Mapping[str, Array]) -> Array:
-    """Returns the arrays of all gates, concatenated."""
     if [*gates] == [""]:
         return gates[""]
     order = next((each for each in ("ifco", "zrh") if {*each} == {*gates}), None)

@@ -1,4 +1,7 @@
-"""The rules of Keras's recurrent layers, convolutions, pooling and norms."""
+"""Rules for Keras's recurrent layers, convolutions, pooling and norms.
+
+A rule turns one layer into onernn's canonical operators.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from onernn.ir.weights import RnnWeights
 from onernn.reorders import keras as layout
 from onernn.reorders.layers import PivotLayer
 
-# The rules of convolutions and pooling: windows over the axes between samples and channels.
+# Rules for convolutions and pooling, with windows over the axes between samples and channels.
 #
 # Formulas: documentation of keras.layers of these names.
 
@@ -34,7 +37,6 @@ _LAST = OneOf("channels_last", {"channels_last": True, "channels_first": False})
 
 
 def _axes(x: KerasTensor) -> int:
-    """Returns the number of axes of the layer's windows, from the layer's name."""
     axes = 1 if "1D" in x.op.at.type else 2
     if x.rank != axes + 2:
         refuse(f"expected {axes + 2} axes, got {x.rank}")
@@ -55,7 +57,6 @@ def _pads(padding: str, kernel: Sequence[int], dilations: Sequence[int]) -> dict
 
 
 def _windows(axes: int, padding: str, size: Any, strides: Any, dilations: Any) -> dict[str, Any]:
-    """Returns ONNX's attributes of the windows."""
     kernel, strides, dilations = (each_axis(each, axes) for each in (size, strides, dilations))
     windows = {"kernel_shape": kernel, "strides": strides, "dilations": dilations}
     if min(kernel + strides + dilations) < 1 or max(strides) > 1 < max(dilations):
@@ -64,9 +65,10 @@ def _windows(axes: int, padding: str, size: Any, strides: Any, dilations: Any) -
 
 
 def _kernel(array: Array, windows: dict[str, Any], last: int, *, each: bool = False) -> Array:
-    """Returns (*kernel, I, O) as (O, I, *kernel).
+    """Returns weights (*kernel, I, O) as (O, I, *kernel).
 
-    For windows over ``each`` channel it returns (*kernel, I, M) as (I*M, 1, *kernel).
+    ``each``: whether each channel has its own weights (*kernel, I, M), which become (I*M, 1,
+    *kernel). ``last``: the expected last size, 0 for any.
     """
     sizes = windows["kernel_shape"]
     axes = len(sizes)
@@ -77,7 +79,6 @@ def _kernel(array: Array, windows: dict[str, Any], last: int, *, each: bool = Fa
 
 
 def _finish(y: KerasTensor, bias: list[Array], last: bool, activation: Any) -> KerasTensor:
-    """Adds the bias, one value per channel, and applies the activation."""
     shape = (-1,) if last else (-1, *[1] * (y.rank - 2))
     return rules.finish(y, [array.reshape(shape) for array in bias], activation)
 
@@ -159,7 +160,7 @@ def pool(x, *, pool_size=None, strides=None, padding="valid", data_format=_LAST,
 
 @keras("GlobalMaxPooling1D GlobalMaxPooling2D GlobalAveragePooling1D GlobalAveragePooling2D")
 def pool_all(x, *, data_format=_LAST, keepdims=False, op):
-    """Reduces all axes of the windows. A mean leaves out the steps that a mask hides."""
+    """Reduces all axes except samples and channels. A mean leaves out masked steps."""
     axes, y, kept = _axes(x), x.floats, int(keepdims)
     over = [*range(1, axes + 1)] if data_format else [*range(2, axes + 2)]
     if op.at.type.startswith("GlobalMax"):
@@ -204,7 +205,7 @@ def _around(x: KerasTensor, name: str, widths: Any, last: bool) -> tuple[list[in
     return begin, end
 
 
-# The rules of layers that normalize, at inference.
+# Rules for layers that normalize, at inference.
 #
 # Formulas: documentation of keras.layers of these names.
 
@@ -217,7 +218,6 @@ def _axes_of_norm(x: KerasTensor, axis: Any) -> list[int]:
 def _scale_and_shift(
     op: KerasLayer, scale: bool, center: bool, *statistics: str
 ) -> tuple[Any, ...]:
-    """Returns gamma and beta, None for a missing one, and the statistics."""
     names = ["gamma"] * scale + ["beta"] * center
     held = dict(zip([*names, *statistics], op.weights(*names, *statistics), strict=True))
     return tuple(map(held.get, ("gamma", "beta", *statistics)))
@@ -298,8 +298,9 @@ class Steps:
     """All steps of a batch (N, T, I), without a mask. ``given`` is the input of the first cell.
 
     ``all`` returns the outputs of an Rnn for every step in time order. ``reverse`` reverses the
-    time, and ``finish`` returns Keras's order of axes. ``last`` returns the output after the last
-    step. ``zeros``: masked steps output zeros; otherwise they repeat the output of the step before.
+    time, and ``finish`` moves the axes into Keras's order. ``last`` returns the output after the
+    last step. ``zeros``: whether masked steps output zeros; otherwise they repeat the previous
+    step's output.
     """
 
     def __init__(self, x: KerasTensor, time_major: bool) -> None:
@@ -322,9 +323,9 @@ class Steps:
 class _Table(NamedTuple):
     """Counts of unmasked steps.
 
-    ``counts`` and ``starts``: for each sequence, the number of unmasked steps and their start in
-    the ragged batch. ``far``: for each step, the unmasked steps up to it. ``some``: the mask as
-    int64.
+    ``flags``: the mask. ``some``: the mask as int64. ``far``: for each step, the number of unmasked
+    steps up to and including it. ``counts``, ``starts``: for each sequence, the number of unmasked
+    steps and their start in the ragged batch. ``offsets``: the offsets of the ragged batch.
     """
 
     flags: KerasTensor
@@ -336,7 +337,7 @@ class _Table(NamedTuple):
 
 
 class Masked(Steps):
-    """The steps whose mask is true, in a ragged batch: sequence after sequence."""
+    """The unmasked steps of a batch, as a ragged batch."""
 
     def __init__(self, x: KerasTensor, width: int) -> None:
         tables = x.op.lowering.tables
@@ -350,8 +351,8 @@ class Masked(Steps):
             self.given = rows.SequenceReset(self._table.offsets)
 
     def all(self, y: KerasTensor, backwards: bool, *, zeros: bool) -> KerasTensor:
-        """Returns all steps. Each step takes a row of a table, which has zeros in row 0, followed
-        by the outputs of the unmasked steps.
+        """Returns the outputs of all steps: rows of a table that has zeros in row 0, then the
+        outputs of the unmasked steps.
         """
         table, data = self._table, y.SequenceData()
         rows = data.fill((1, data.shape[-1] or 1), 0).join(data)
@@ -372,7 +373,7 @@ class Masked(Steps):
         return y
 
     def last(self, h: Any, backwards: bool, *, zeros: bool, given: bool) -> Any:
-        """Returns the last output. Keras returns zeros for a sequence without unmasked steps,
+        """Returns the last output. Like Keras, returns zeros for a sequence without unmasked steps,
         whatever its initial state is.
         """
         if zeros:
@@ -392,16 +393,16 @@ def _table(mask: Any) -> _Table:
     return _Table(mask, some, some.CumSum([1]), counts, ends - counts, offsets)
 
 
-# The rules of SimpleRNN, LSTM, GRU, RNN of their cells, and Bidirectional.
+# Rules for SimpleRNN, LSTM, GRU, RNN of their cells, and Bidirectional.
 #
 # Formulas: documentation and source of keras.layers of these names. If Keras's backends differ, the
-# rules do what the TensorFlow backend does: see design/0056.
+# rules compute what the TensorFlow backend computes: see design/0056.
 
 _CELLS = ("SimpleRNNCell", "LSTMCell", "GRUCell")
 
 
 class _Layer(NamedTuple):
-    """A recurrent layer: its cells from the lowest one up, and how it processes the steps."""
+    """A recurrent layer: its cells in the order in which they run, and its options."""
 
     cells: tuple[PivotLayer, ...]
     backwards: bool
@@ -438,13 +439,15 @@ def _read_cell(
     reset_after=None,
     op,
 ):
-    """Returns the cell that its own configuration or a layer's configuration describes."""
+    """Returns the cell that the configuration of a cell, or of a layer with such a cell,
+    describes.
+    """
     kind = op.at.type.removesuffix("Cell").removeprefix("CuDNN")
     names = ("kernel", "recurrent_kernel", "bias")[: 2 + use_bias]
     inside = "" if op.at.type in _CELLS else "cell"
     held = dict(zip(names, op.weights(*names, inside=inside), strict=True))
     arrays = layout.from_cudnn(held)  # also for an LSTM that takes weights of CuDNNLSTM
-    if recurrent_activation == "":  # old files do not say, and CuDNN has one function
+    if recurrent_activation == "":  # old files do not name it, and CuDNN has one function
         hard = op.major < 3 and not op.at.type.startswith("CuDNN")
         recurrent_activation = "hard_sigmoid" if hard else "sigmoid"
     chosen = {"LSTM": [recurrent_activation, activation], "GRU": [recurrent_activation]}
@@ -456,7 +459,7 @@ def _read_cell(
             or refuse(f"{op.at.type} with {name}: expected a function like sigmoid, tanh or relu")
         )
     if kind == "GRU" and reset_after is None:
-        reset_after = use_bias and arrays["bias"].ndim == 2  # Keras before 2.1.4 does not say
+        reset_after = use_bias and arrays["bias"].ndim == 2  # Keras before 2.1.4 does not write it
     plain = known[0].name if known[0].name in ("tanh", "relu", "sigmoid") else "tanh"
     layer = layout.read(arrays, reset_after=reset_after, function=plain, activations=tuple(known))
     expected = {"SimpleRNN": 1, "LSTM": 4, "GRU": 3}[kind]
@@ -470,7 +473,6 @@ _STACKED = Signature(lambda *, cells=None: cells or (), {"reverse_state_order": 
 
 
 def _read_cells(op: KerasLayer, config: Any) -> tuple[PivotLayer, ...]:
-    """Returns the cells of RNN's attribute cell."""
     if not isinstance(config, dict):
         refuse(f"attribute cell: expected one cell, got {config!r:.100}")
     cell = op.inner(config, "cell")
@@ -501,7 +503,6 @@ def _read_layer(
     cell=None,
     op,
 ):
-    """Returns the recurrent layer that a configuration describes."""
     if op.layer.foreign:
         refuse(f"{op.at.type} of {op.layer.module}: expected a class of Keras, got a user's class")
     if op.at.type == "RNN":
@@ -519,7 +520,6 @@ _LAYER = Signature(_read_layer, {}, KerasTensor)
 
 
 def _run(layer: _Layer, steps: Steps, states: Sequence[Any]) -> _Made:
-    """Runs the cells over all steps, one cell after the other."""
     side: Direction = "right2left" if layer.backwards else "left2right"
     y: Any = steps.given
     finals, left = list[Any](), list(states)
@@ -564,8 +564,8 @@ def _flat(nested: Any) -> list[Any]:
 
 
 def _begin(op: KerasLayer, layer: _Layer, x: KerasTensor, path: str) -> list[KerasTensor]:
-    """Returns the states of a stateful layer, which are inputs of the graph, and outputs after the
-    call.
+    """Returns the initial states of a stateful layer, which are inputs of the graph; [] for other
+    layers.
     """
     batch, state = x.shape[1 if layer.time_major else 0], op.lowering.state
     widths = layer.widths if layer.stateful else ()
@@ -592,7 +592,7 @@ def bidirectional(*, layer=None, backward_layer=None, merge_mode=Stated("concat"
             "expected layers of opposite directions with the same return_sequences, return_state"
             " and stateful"
         )
-    # Keras sets it, whatever the layers say.
+    # Keras sets this option, whatever the layers' options are.
     sides = [side._replace(zeros=side.sequences) for side in (first, second)]
     return _outputs(op, sides, [f"{op.path}/forward", f"{op.path}/backward"], merge_mode)
 
@@ -638,9 +638,10 @@ def _outputs(
 def _run_both(
     sides: Sequence[_Layer], steps: Steps, begins: Sequence[Sequence[Any]]
 ) -> list[_Made]:
-    """Runs both directions as one layer if only last states are asked for. Returns [] if it cannot.
+    """Runs both directions as one layer if only the last outputs are needed. Returns [] if that is
+    not possible.
 
-    If all steps are asked for, a pass pairs the directions, which are joined right after.
+    If the outputs of all steps are needed, a pass joins the directions later.
     """
     cells = [cell for side in sides for cell in side.cells]
     (spec, (first,)), (other, (second,)) = cells[0], cells[-1]

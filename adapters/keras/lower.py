@@ -1,4 +1,4 @@
-"""A Keras model as a graph of canonical operators."""
+"""Turns a Keras model into a graph of onernn's canonical operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onernn.adapters.keras.table import KerasSignature, KerasTensor, Lowering, n
 from onernn.ir.graph import Graph
 
 __all__ = ["functions", "layers", "load_keras", "rules"]
-"""Includes the modules whose rules fill the table."""
+"""Includes the modules that are imported because they add their rules to the table."""
 
 
 def load_keras(
@@ -23,7 +23,8 @@ def load_keras(
     *,
     rules: Mapping[str, Any] | None = None,
 ) -> Graph:
-    """Returns the graph of a saved model. Layers that cannot be lowered are nodes with the reason.
+    """Returns the graph of a saved model. A layer that onernn cannot run becomes a node that
+    contains the reason.
 
     ``params``: the weights of a ``.json``. Raises `ModelFormatError` if the file is not a model.
     """

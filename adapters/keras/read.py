@@ -1,4 +1,4 @@
-"""Keras's files: configuration and weights, from archives and HDF5."""
+"""Reads Keras's files: configurations and weights, from archives and HDF5."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from onernn.reorders.layers import PivotLayer
 
 # The weights of layers, in the order of each of the two file formats.
 #
-# A ``.keras`` file has a tree of groups: one for each layer, with a group in it for each inner
-# layer. An ``.h5`` file has one list for each layer of the outermost model. The weights of its
-# inner layers follow each other in this list.
+# A ``.keras`` file has a tree of groups: one for each layer, which contains a group for each inner
+# layer. An ``.h5`` file has one list for each layer of the outermost model, which also contains the
+# weights of its inner layers.
 
 
 class Tree:
@@ -257,8 +257,8 @@ class Network:
 
 
 def outermost(config: Any, weights: Weights, major: int, file: Path) -> Network:
-    """Returns the model of a file. Raises `ModelFormatError` naming the file,
-    `UnsupportedError`.
+    """Returns the model of a file. Raises `ModelFormatError` or `UnsupportedError` that names the
+    file.
     """
     try:
         return network(inner_layer(config, weights), major)
@@ -351,7 +351,7 @@ def _functional(model: Layer, listed: Any, major: int) -> Network:
         for each, counts in zip(listed, made, strict=True)
     ]
     layers = _layers(model, listed, calls)
-    # Keras 3 counts the call that made an inner model only at this point, not in later calls.
+    # Keras 3 counts the call that made an inner model here, but not among the calls of layers.
     earlier = {name for name, counts in zip(layers, made, strict=True) if major > 2 and counts}
     ends = [
         tuple(
@@ -399,7 +399,6 @@ def _ref(argument: Any) -> Ref | None:
 
 
 def _shape(sizes: Any) -> tuple[int | None, ...] | None:
-    """Returns the shape that a file states, None if the entry is not a shape."""
     if isinstance(sizes, list) and all(each is None or type(each) is int for each in sizes):
         return tuple(sizes)
     return None
@@ -423,7 +422,6 @@ def _arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _argument(argument: Any) -> Any:
-    """Returns an argument with its tensors as `Ref`s and its slices as Python slices."""
     if (ref := _ref(argument)) is not None:
         return ref
     if isinstance(argument, list):
@@ -450,7 +448,7 @@ def _argument(argument: Any) -> Any:
 
 _DEEPEST = 64
 _MOST = 10**5  # objects of a file
-_SECONDS = 5  # of the CPU, and one more for each 20 MB
+_SECONDS = 5  # of CPU time, and one more for each 20 MB
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TEXTS = ("model_config", "keras_version", "backend", "layer_names", "weight_names")
 
@@ -458,7 +456,7 @@ _TEXTS = ("model_config", "keras_version", "backend", "layer_names", "weight_nam
 class Held(NamedTuple):
     """The contents of an HDF5 file.
 
-    ``arrays``: by their paths. ``texts``: texts of attributes, by "path@name".
+    ``arrays``: the arrays by their paths. ``texts``: the texts of attributes by "path@name".
     """
 
     arrays: dict[str, Array]
@@ -489,8 +487,8 @@ class Held(NamedTuple):
 
 
 def read(path: str | Path, file: Path) -> Held:
-    """Returns the contents of an HDF5 file. ``file``: the model that it belongs to. Raises
-    `ModelFormatError`.
+    """Returns the contents of an HDF5 file. Raises `ModelFormatError` that names ``file``, the
+    model.
     """
     with open(path, "rb") as stream:
         if stream.read(len(_SIGNATURE)) != _SIGNATURE:
@@ -527,7 +525,6 @@ def read(path: str | Path, file: Path) -> Held:
 
 
 def _describe_end(done: subprocess.CompletedProcess[str]) -> str:
-    """Returns a text that states how the process ended, if it wrote no answer."""
     if done.returncode == -signal.SIGXCPU:
         return "it does not end, perhaps because groups contain each other"
     if done.returncode < 0:
@@ -538,8 +535,8 @@ def _describe_end(done: subprocess.CompletedProcess[str]) -> str:
 def main(path: str, folder: str, most: str, seconds: str) -> None:
     """Writes the arrays of a file, or the error, to a folder.
 
-    It runs in a process with a memory limit, because the HDF5 library allocates whatever chunks,
-    texts and filters ask for.
+    This function runs in its own process with a memory limit, because the HDF5 library allocates
+    every size that a file states.
     """
     import resource
 
@@ -607,7 +604,6 @@ def _array(dataset: Any, where: str, most: int) -> Array:
 
 
 def _list_texts(value: Any) -> list[str]:
-    """Returns the texts of an attribute."""
     listed = np.ravel(np.asarray(value, object)).tolist()
     return [e.decode("utf-8", "replace") if isinstance(e, bytes) else str(e) for e in listed]
 
@@ -617,8 +613,10 @@ def _list_texts(value: Any) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A saved model; ``version``: (major, minor) of the Keras that wrote it; ``backend``: Keras's,
-    "" if the file does not say.
+    """A saved model.
+
+    ``version``: (major, minor) of the Keras that wrote it. ``backend``: Keras's backend, "" if the
+    file does not state it.
     """
 
     file: Path
@@ -688,7 +686,7 @@ def _architecture(file: Path, params: str | Path | None) -> Model:
     if not isinstance(config, dict) or "class_name" not in config:
         raise ModelFormatError(f"{_NONE}: expected an object with a class_name", file)
     weights = weights_of(file, params)
-    with open_budgeted(weights):  # which the budget counts
+    with open_budgeted(weights):  # the budget counts its size
         held = read(weights, weights)
     told = config.get("keras_version") or ("3.0" if "module" in config else held.version)
     version = _version(told, file)
@@ -724,14 +722,14 @@ def weights_of(file: Path, params: str | Path | None) -> Path:
 
 
 def _root(held: Held) -> str:
-    """Returns the group of a file that lists the layers. In a file of weights only, this is the
-    outermost group.
+    """Returns the group that lists the layers, "" for the outermost group of a file of weights
+    only.
     """
     return "model_weights" if held.list_values("model_weights", "layer_names") else ""
 
 
 def _lists(held: Held, config: Any, major: int, file: Path) -> Lists:
-    """Returns the weights of an ``.h5`` file by layers, under Keras 2's names."""
+    """Returns the weights of an ``.h5`` file by layers, with Keras 2's names."""
     kinds = dict(keras1.kinds_of(config)) if major < 2 else {}
     lists = dict[str, Flat]()
     for name in held.list_values(_root(held), "layer_names"):
@@ -743,7 +741,6 @@ def _lists(held: Held, config: Any, major: int, file: Path) -> Lists:
 
 
 def _check_names(lists: Lists, config: Any, file: Path) -> None:
-    """Raises `ModelFormatError` for weights of layers that the model does not have."""
     kinds = dict(keras1.kinds_of(config))
     if unknown := [name for name in lists.names if name not in kinds]:
         raise ModelFormatError(
@@ -789,7 +786,7 @@ class SavedWeights(dict[str, Array]):
 def read_weights(path: str | Path) -> SavedWeights | None:
     """Returns the arrays by their paths in the file; None for a file with a model in it."""
     file = Path(path)
-    with open_budgeted(file):  # which the budget counts
+    with open_budgeted(file):  # the budget counts its size
         held = read(file, file)
     if "@model_config" in held.texts:
         return None
@@ -806,7 +803,7 @@ def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
     recurrent_kernel, or a cell's variables. Weights do not name activation functions, so the layers
     get the defaults of the Keras that wrote the file.
 
-    Raises `ShapeError` naming a group whose arrays do not fit.
+    Raises `ShapeError` that names a group of wrong shapes.
     """
     written = re.match(r"(\d+)\.(\d+)", arrays.version if isinstance(arrays, SavedWeights) else "")
     old = written is not None and (int(written[1]), int(written[2])) < (2, 3)

@@ -1,4 +1,7 @@
-"""The rules of Keras's layers that compute element by element, join and reshape."""
+"""Rules for Keras's layers that compute element by element, join and reshape.
+
+A rule turns one layer into onernn's canonical operators.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# The rules of activations, of layers that do nothing at inference, and of layers that make masks.
+# Rules for activations, for layers that do nothing at inference, and for layers that make masks.
 #
 # Formulas: documentation of keras.layers of these names.
 
@@ -121,7 +124,9 @@ def activation(x, *, activation=None):
 
 @keras("ReLU", masks=True)
 def relu(x, *, max_value=None, negative_slope=0.0, threshold=0.0, op):
-    """Returns max(x, 0), slope * (x - threshold) below the threshold, at most max_value."""
+    """Returns x from the threshold on, at most max_value, and negative_slope * (x - threshold)
+    below it.
+    """
     x = x.floats
     if threshold:
         low = x.Sub(threshold).Mul(negative_slope)
@@ -186,7 +191,7 @@ def embedding(x, *, output_dim=None, mask_zero=False, sparse=False, op):
     return y.under(x.Equal(x.scalar(0)).Not()) if mask_zero else y
 
 
-# The rules of dense layers, and of layers that change a shape.
+# Rules for dense layers, and for layers that change a shape.
 #
 # Formulas: documentation of keras.layers of these names.
 
@@ -283,7 +288,7 @@ def _list_sizes(sizes: Sequence[int | None]) -> list[Any]:
     return [*sizes]
 
 
-# The rules of layers that join several tensors.
+# Rules for layers that join several tensors.
 #
 # Formulas: documentation of keras.layers of these names.
 
@@ -327,8 +332,8 @@ def arithmetic(*tensors, op):
 
 @keras("Multiply Maximum Minimum")
 def arithmetic_of_unmasked(*tensors, op):
-    """Computes without the masked steps, like Keras 3.4 and later. Multiply returns 0 if all steps
-    are masked.
+    """Computes without masked steps, like Keras 3.4 and later. Multiply returns 0 for a step that
+    every mask hides.
     """
     operands, kind = _operands(tensors), ARITHMETIC[op.at.type]
     masks = [x.flags.unsqueeze(-1) if x.flags and op.major > 2 else None for x in operands]
@@ -380,7 +385,6 @@ def concatenate(*tensors, axis=-1, op):
 
 
 def _every_step(x: KerasTensor) -> KerasTensor:
-    """Returns the mask of a tensor that has none: all its steps are true."""
     return x.constant(np.full(1, True)).Expand(x.Shape().Slice([0], [2], [0]))
 
 
@@ -400,7 +404,7 @@ def dot(*tensors, axes=None, normalize=False):
 
 
 def _normalize(x: KerasTensor, axis: int) -> Any:
-    """Divides x by its norm along an axis, which is at least 1e-6."""
+    """Divides x by its norm along an axis, or by 1e-6 if the norm is smaller."""
     return x / x.ReduceSumSquare([axis], keepdims=1).Max(1e-12).Sqrt()
 
 

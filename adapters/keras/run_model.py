@@ -56,7 +56,6 @@ def _array(tensor: Any) -> Any:
 
 
 def _states(model: Any) -> list[Any]:
-    """Returns the variables of stateful layers, in the order in which they are called."""
     result: list[Any] = []
     for layer in model.layers:
         for one in (getattr(layer, "forward_layer", layer), getattr(layer, "backward_layer", None)):

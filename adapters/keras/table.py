@@ -1,4 +1,4 @@
-"""A call of a Keras layer in the form that rules read, the table of rules, and the loop over a
+"""The form in which rules read a call of a Keras layer, the table of rules, and the loop over a
 model's calls.
 """
 
@@ -47,20 +47,21 @@ INERT = frozenset(
     unit_forget_bias implementation use_cudnn input_length input_dim autocast batch_input_shape
     batch_shape input_shape activity_regularizer synchronized fused l1 l2""".split()
 )
-"""Options without effect on results: options for training, and how the same values are computed."""
+"""Options that do not change results: for training, or for how the same results are computed."""
 _CODE = "function function_type module output_shape output_shape_type output_shape_module".split()
 """Options of a Lambda layer that hold its code; a caller's rule replaces the code."""
 _ENDINGS = ("_initializer", "_regularizer", "_constraint")
 
 
 FIX_SIZE = "; build the model with a fixed size, such as keras.Input((10, 8))"
-"""What to do about a size that is not known; it follows the reason."""
+"""The advice at the end of messages about an unknown size."""
 
 
 class Held(NamedTuple):
-    """A value and the mask of its steps (N, T), which may be "". ``words``: the unmasked steps as a
-    ragged batch, if the layer before made them. ``behind`` names the variable that cannot be
-    computed and that the value depends on, "" without one.
+    """A value and the mask of its steps (N, T), "" without a mask.
+
+    ``words``: the unmasked steps as a ragged batch, if the previous layer made them. ``behind``:
+    the variable that cannot be computed and on which the value depends, "" if there is none.
     """
 
     value: str
@@ -70,9 +71,9 @@ class Held(NamedTuple):
 
 
 class KerasTensor(Tensor):
-    """A value, with its mask, for Keras's rules; see `Held`.
+    """A tensor in a rule for a Keras layer, with its mask; see `Held`.
 
-    ``settled``: whether its mask is final: it has one, or a rule set it.
+    ``settled``: whether the tensor has a mask, or a rule has set or dropped its mask.
     """
 
     def __init__(self, op: Any, name: str, mask: str = "", words: str = "") -> None:
@@ -113,13 +114,13 @@ class KerasTensor(Tensor):
 
 
 class KerasLayer(NativeOperator):
-    """A layer with the graph it is lowered into.
+    """A call of a Keras layer as a rule reads it, and the graph into which it is lowered.
 
-    ``reader`` returns its weights. ``compute``: the dtype it computes in. ``version``: (major,
-    minor) of the Keras that wrote the file. ``masked_by_call``: whether the call itself names a
-    mask. ``path``: its name after the names of the ``depth`` models around it. ``wraps``: whether
-    another layer checks that all its weights are taken. ``masked``: whether an input has a mask.
-    The model reads ``count`` outputs, or fewer than there are.
+    ``reader``: the reader of its weights. ``compute``: the dtype in which it computes. ``version``:
+    (major, minor) of the Keras that wrote the file. ``masked_by_call``: whether the call itself
+    names a mask. ``path``: its name after the names of the ``depth`` models that contain it.
+    ``wraps``: whether another layer checks that all its weights are read. ``masked``: whether an
+    input has a mask. ``count``: the number of outputs that the model reads.
     """
 
     def __init__(
@@ -175,7 +176,6 @@ class KerasLayer(NativeOperator):
         return [x.cast(self.compute) if f else x for x, f in zip(tensors, floats, strict=True)]
 
     def _under(self, result: Any, mask: Any) -> Any:
-        """Returns the tensors with the masks that the call names."""
         if isinstance(result, list):
             masks = mask if isinstance(mask, list) else [mask]
             both = zip_longest(result, masks)
@@ -284,8 +284,8 @@ class Stated(NamedTuple):
 
 
 def _compute_dtype(policy: Any) -> str:
-    """Returns the dtype that a dtype or a policy computes in. Raises `UnsupportedError` unless it
-    is a float.
+    """Returns the dtype in which a layer with this dtype or dtype policy computes. Raises
+    `UnsupportedError` unless it is a float.
     """
     name = policy
     if isinstance(policy, dict) and isinstance(policy.get("config"), dict):
@@ -310,7 +310,9 @@ class Function(Signature):
         self.names = names or {}
 
     def call(self, op: Any) -> tuple[list[Any], Any]:
-        """Returns the arguments and the results of the rule. Refuses an unknown argument."""
+        """Returns the arguments and the results of the rule. Raises `UnsupportedError` for an
+        unknown argument.
+        """
         op.ignore(*op.attributes)
         config = {} if op.layer.function else op.config
         named = {self.names.get(name, name): each for name, each in op.options.items()} | config
@@ -350,7 +352,9 @@ _BOUNDS = ("start", "stop", "step")
 
 
 class KerasSignature(Signature):
-    """A caller's rule, whose positional parameters are the tensors of a call in order."""
+    """The signature of a caller's rule, whose positional parameters are the tensors of a call in
+    order.
+    """
 
     def bind(self, op: Any) -> tuple[list[Any], dict[str, Any]]:
         count, most = len(op.tensors), len(self.slots)
@@ -375,7 +379,8 @@ PASSING: set[str] = set()
 
 
 def keras(kinds: str, *, masks: bool = False, **only: Any) -> Any:
-    """Enters a rule whose keywords are the keys of a layer's configuration; see `Signature`.
+    """Returns a decorator that adds a rule for layers; its keywords are keys of a layer's
+    configuration, see `Signature`.
 
     ``masks``: whether the layer passes on the mask of its input.
     """
@@ -389,7 +394,7 @@ def keras(kinds: str, *, masks: bool = False, **only: Any) -> Any:
 
 
 def function(kinds: str) -> Any:
-    """Enters a rule of functions of ``keras.ops``; see `Function`."""
+    """Returns a decorator that adds a rule for functions of ``keras.ops``; see `Function`."""
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
         OPERATIONS(kinds)(Function(rule))
@@ -399,7 +404,7 @@ def function(kinds: str) -> Any:
 
 
 def tensorflow(names: str) -> Any:
-    """Enters a rule of functions of TensorFlow; see `Function`."""
+    """Returns a decorator that adds a rule for functions of TensorFlow; see `Function`."""
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
         TENSORFLOW(names)(Function(rule))
@@ -409,7 +414,7 @@ def tensorflow(names: str) -> Any:
 
 
 def same_in_tensorflow(table: str) -> None:
-    """Enters rules of ``keras.ops`` for TensorFlow's functions, from lines "names: kind x=y ...".
+    """Adds rules of ``keras.ops`` for TensorFlow's functions, from lines "names: kind x=y ...".
 
     ``x=y``: TensorFlow's x is the parameter y of the rule.
     """
@@ -419,7 +424,7 @@ def same_in_tensorflow(table: str) -> None:
         TENSORFLOW(names)(Function(OPERATIONS[kind].rule, pairs(" ".join(renames))))
 
 
-_DEEPEST = 32  # models inside models
+_DEEPEST = 32  # levels of models inside models
 _MOST_CALLS = 10**5
 _DTYPES = "bool uint8 int8 int16 int32 int64 float32 float64".split()
 
@@ -428,8 +433,8 @@ class Lowering:
     """The lowering of a model's calls, including the calls of inner models.
 
     ``states``: the variables of stateful layers' states after the last call, by name. ``tables``:
-    see `steps.Masked`. ``_behind``: maps each variable that depends on a variable that cannot be
-    computed to the latter. The latter maps to itself.
+    the counts of unmasked steps by mask, see `layers.Masked`. ``_behind``: for each variable that
+    cannot be computed, the cause: itself, or the variable on which it depends.
     """
 
     def __init__(self, model: Model) -> None:
@@ -443,7 +448,7 @@ class Lowering:
         self._calls = 0
 
     def input(self, layer: Layer) -> Held:
-        """Returns an input of the whole model."""
+        """Adds an input of the whole model and returns it."""
         config = layer.config
         shape: Any = config.get("batch_shape") or config.get("batch_input_shape")
         name, dtype = self.builder.fresh(layer.name), config.get("dtype") or "float32"
@@ -470,7 +475,7 @@ class Lowering:
         return self.builder.value(self.states[name])
 
     def keep(self, name: str, value: str) -> None:
-        """Keeps the state after a call, under its own name."""
+        """Records a state after a call, as a copy with its own name."""
         self.states[name] = self.builder.copy(value, f"{name}/next")
 
     def output(self, value: str, name: str) -> Value:
@@ -560,7 +565,6 @@ class Lowering:
             self.builder.declare(value, Value(value, dtype, ref.shape).type)
 
     def _bind(self, argument: Any, prefix: str) -> Any:
-        """Returns an argument with its `Ref`s replaced by tensors."""
         if isinstance(argument, Ref):
             self._declare(argument, prefix)
             return self._tensor(argument, prefix)
@@ -582,9 +586,9 @@ class Lowering:
         depth: int,
         count: int = 1,
     ) -> list[Held]:
-        """Returns the results of a layer for its arguments. The model reads ``count`` results.
+        """Returns the results of a layer for its arguments; the model reads ``count`` results.
 
-        Raises `UnsupportedError`.
+        Raises `UnsupportedError` if the layer cannot be lowered.
         """
         self._calls += 1
         if self._calls > _MOST_CALLS:
@@ -657,7 +661,6 @@ def _unknown(layer: Layer) -> str:
 
 
 def _refs(call: Call) -> list[Ref]:
-    """Returns the tensors that a call reads."""
     result, waiting = list[Ref](), [*call.args, *call.kwargs.values()]
     while waiting:
         each = waiting.pop(0)

@@ -1,4 +1,6 @@
-"""MXNet: reads MXNet's models without MXNet, and runs layers inside a live MXNet."""
+"""The MXNet adapter: it reads MXNet's models without MXNet, and runs recurrent layers inside a live
+MXNet.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:  # so that type checkers see the signatures
 else:
 
     def __getattr__(name: str) -> Any:
-        """Imports the plug-in when one of its names is used; the reader does not need it."""
+        """Returns a function of the plug-in, which is imported on first use because reading a model
+        does not need it.
+        """
         if name in ("explain", "optimize", "restore", "rnn"):
             from onernn.adapters.mxnet import plugin
 
@@ -38,10 +42,10 @@ def rnn_param_size(
 ) -> int:
     """Returns the length of the vector ``parameters`` of MXNet's RNN operator.
 
-    Arguments have the names of the operator's attributes; ``input_size`` is the last axis of its
-    data. The vector holds all weights, then all biases: see design/0054. Raises
-    `UnsupportedError` for values that the operator does not take, `ShapeError` for an input size
-    that is not a positive integer.
+    Arguments have the names of the operator's attributes; ``input_size`` is the size of the last
+    axis of its data. The vector contains all weights, then all biases: see design/0054. Raises
+    `UnsupportedError` for values that the operator does not accept, and `ShapeError` for an input
+    size that is not a positive integer.
 
     >>> from onernn.adapters.mxnet import rnn_param_size
     >>> rnn_param_size("gru", input_size=2, state_size=3)
@@ -63,7 +67,6 @@ def rnn_param_size(
 
 
 def _reads(path: StrPath) -> bool:
-    """Returns whether a path is a symbol's file, a folder with one, or the prefix of its name."""
     path = Path(path)
     if os.path.isdir(path):
         return any(path.glob(f"*{SYMBOL_ENDING}"))

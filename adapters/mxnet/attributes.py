@@ -1,4 +1,4 @@
-"""Parsers of MXNet's names and operator attributes, which follow dmlc's parameter parsers."""
+"""Parses MXNet's operator attributes, in the same way as dmlc's parameter parsers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ INERT = frozenset(
 TRAINING = re.compile(
     r"__.*__|(.*_)?(ctx_group|lr_mult|wd_mult|force_mirroring|mirror_stage|profiler_scope)"
 )
-"""Names that users and initializers attach: kHiddenKeys of src/nnvm/legacy_json_util.cc."""
+"""The names of attributes that users and initializers add: kHiddenKeys of
+src/nnvm/legacy_json_util.cc.
+"""
 
 GATES = frozenset("Activation relu sigmoid tanh _npx_relu _npx_sigmoid _npi_tanh".split())
 """Operators that compute the gates of cells."""
@@ -82,7 +84,9 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def read_shape(text: str, *, np_shape: bool) -> tuple[int | None, ...] | None:
-    """Returns a variable's ``__shape__``; None if a size or all of it is unknown."""
+    """Returns a variable's ``__shape__``: None if it is unknown, with None for each unknown
+    size.
+    """
     result = sizes(text)
     if not result and not np_shape:
         return None
@@ -108,7 +112,9 @@ def finite(value: float) -> float:
 
 
 def stack_of(attributes: Mapping[str, str]) -> mxnet.Stack:
-    """Returns the layout of an RNN operator's parameters. Raises `UnsupportedError`."""
+    """Returns the layout of an RNN operator's parameters. Raises `UnsupportedError` for invalid
+    attributes.
+    """
     mode = attributes.get("mode", "")
     if mode not in mxnet.CELLS:
         raise UnsupportedError(f"attribute mode={mode!r}: expected one of {', '.join(mxnet.CELLS)}")
@@ -148,7 +154,7 @@ Shape = tuple[int | None, ...]
 def input_shapes(
     stack: mxnet.Stack, time: int | None, batch: int | None, width: int | None
 ) -> dict[str, Shape]:
-    """Returns the shape of each input of an RNN operator by its slot, lengths last."""
+    """Returns the shapes of an RNN operator's inputs by their names; the lengths come last."""
     rows = stack.layers * stack.directions
     shapes: dict[str, Shape] = {
         "data": (time, batch, width),
@@ -164,7 +170,7 @@ CLIPS = ("lstm_state_clip_min", "lstm_state_clip_max", "lstm_state_clip_nan")
 
 
 def cell_clip(attributes: Mapping[str, str]) -> tuple[float, float] | None:
-    """Returns the range of an LSTM's cell state, None without one."""
+    """Returns the range to which an LSTM's cell state is clipped, None without clipping."""
     low, high = (attributes.get(name, "None") for name in CLIPS[:2])
     if (low == "None") != (high == "None"):
         raise UnsupportedError(

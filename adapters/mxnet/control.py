@@ -1,4 +1,6 @@
-"""The rules of MXNet's control flow: loops over steps and while a condition holds, and branches."""
+"""Rules for MXNet's control flow: _foreach (a loop over steps), _while_loop and _cond (a
+branch).
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,11 @@ Pairs = Sequence[tuple[str, MxnetTensor]]
 
 @mxnet("_foreach", inferred="none")
 def run_foreach(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
-    """Lowers a loop over steps to ONNX's Scan over axis 0. Each step reads the states of the step
-    before.
+    """Lowers a loop over steps to ONNX's Scan over axis 0. Each step reads the states of the
+    previous step.
 
-    Inputs are sequences, states, and all further values that the subgraph reads. The location
-    attributes name the subgraph's variable of each input.
+    The inputs are sequences, states, and all other values that the subgraph reads. The attributes
+    in `_LOCATIONS` name the subgraph's variable for each input.
     """
     (body,) = _subgraphs(op, 1)
     op.ignore("num_out_data", *_LOCATIONS)
@@ -92,7 +94,7 @@ def run_while_loop(
         turn, going = f"{turn}#", f"{going}#"
     own = {turn: dense("int64", ()), going: dense("bool", ())}
     builder, heads = _lower_loop(op, body, own, carried, {}, others)
-    # The condition may also refer to a state by its outer value.
+    # The condition may read a state as the outer value from which the state starts.
     names = [value.name for _, value in carried]
     now = dict(zip(names, heads[num_out_data:], strict=True))
     graph, values = _lower_condition(op, condition, tests, now)
@@ -150,7 +152,6 @@ def _variables(body: Symbol) -> list[str]:
 
 
 def _bind(op: MxnetOperator, body: Symbol, kind: str, inputs: Sequence[MxnetTensor]) -> Pairs:
-    """Returns the variables of a subgraph, each with the input that it represents."""
     names, places = _variables(body), op.keyword(f"{kind}_input_locs", ())
     if len(places) != len(names) or not set(places) <= set(range(len(inputs))):
         raise UnsupportedError(
@@ -164,9 +165,10 @@ _LOCATIONS = ("in_data_locs", "in_state_locs", "remain_locs")
 
 
 def loop_places(node: SymbolNode, body: Symbol) -> list[tuple[int, ...]]:
-    """Returns which variables of a `_foreach`'s body are sequences, states and other inputs.
+    """Returns the indices of the variables of a `_foreach`'s body that are sequences, states and
+    other inputs.
 
-    Raises `UnsupportedError` if these variables, or the outputs, do not belong to the body.
+    Raises `UnsupportedError` if these indices, or the number of outputs, do not fit the body.
     """
     result = [parse.sizes(node.attributes[name]) for name in _LOCATIONS]
     places = [place for kind in result for place in kind]
@@ -187,8 +189,10 @@ def _share_sizes(
     carried: Pairs,
     others: Pairs,
 ) -> None:
-    """Notes which sizes of zero initial states the operators in a loop need. Also notes which axes
-    of the loop's inputs must have the same size. ``outer`` maps each input to its variable.
+    """Records in the outer context which unknown sizes of zero initial states the loop needs, and
+    which axes of the loop's inputs have the same size.
+
+    ``outer``: the outer variable for each variable of the body.
     """
     known = op.context.inferred
     if known.keys().isdisjoint(outer[name] for name, _ in carried):
@@ -214,7 +218,6 @@ def _share_sizes(
 
 
 def _check_count(node: SymbolNode, body: Symbol, outputs: int, states: int) -> int:
-    """Returns the number of outputs, which are the collected outputs, then the states."""
     count, told = len(body.heads), parse.integer(node.attributes["num_outputs"])
     if told != count or count != outputs + states or outputs < 0:
         raise UnsupportedError(
@@ -232,10 +235,8 @@ def _lower_loop(
     steps: Mapping[str, Type],
     others: Pairs,
 ) -> tuple[GraphBuilder, list[str]]:
-    """Lowers a loop's body. Lowers the body again if that finds ranks of states that the symbol
-    lacks.
-
-    A state keeps its shape.
+    """Lowers a loop's body. If this finds the rank of a state that the symbol does not state, the
+    body is lowered again with this rank, because a state keeps its shape.
     """
     states = {name: replace(value.type, value=None) for name, value in carried}
     builder, heads = _lower(op, body, {**front, **states, **steps}, others)
@@ -250,7 +251,9 @@ def _lower_loop(
 
 class _Body(GraphBuilder):
     def enter(self, name: str, known: Type) -> None:
-        """Adds an input without a shape: a carried value may grow from a size of 1."""
+        """Adds an input. Its declaration has no shape, because a carried value may grow from a size
+        of 1.
+        """
         self.input(Value(name, known.dtype))
         self.declare(name, known)
 
@@ -258,16 +261,16 @@ class _Body(GraphBuilder):
 def _lower(
     op: MxnetOperator, body: Symbol, own: Mapping[str, Type], others: Pairs
 ) -> tuple[GraphBuilder, list[str]]:
-    """Lowers a subgraph, and returns also the values of its heads. Copies outer constants into it.
+    """Returns a lowered subgraph and the names of its outputs; outer constants are copied into it.
 
-    ``own``: inputs that each iteration sets, in this order; ``others``: values from outside.
+    ``own``: the types of the inputs that each iteration sets, in this order. ``others``: the outer
+    values that the subgraph reads.
     """
     context = _enter(op, body, own, others)
     return context.builder, lower_nodes(context)
 
 
 def _enter(op: MxnetOperator, body: Symbol, own: Mapping[str, Type], others: Pairs) -> Context:
-    """Returns the graph under construction of a subgraph, with its inputs; see `_lower`."""
     builder = _Body(op.node.name, op.builder.budget)
     builder.origin, builder.rules = op.builder.origin, op.builder.rules
     for name, known in own.items():
@@ -294,9 +297,9 @@ def _close(builder: GraphBuilder, outputs: Iterable[str]) -> Graph:
 def _lower_condition(
     op: MxnetOperator, condition: Symbol, tests: Pairs, changing: Collection[str]
 ) -> tuple[Graph, list[str]]:
-    """Returns a condition as a graph, and the outer values that it takes.
+    """Returns a condition as a graph, and the names of the outer values that it reads.
 
-    ``changing``: values that each iteration replaces.
+    ``changing``: the names of the values that each iteration replaces.
     """
     own = {name: value for name, value in tests if value.name in changing}
     types = {name: replace(value.type, value=None) for name, value in own.items()}
@@ -311,9 +314,10 @@ def _lower_condition(
 def _add_condition(
     op: MxnetOperator, into: GraphBuilder, graph: Graph, values: Sequence[str]
 ) -> str:
-    """Puts a condition's graph into another graph; returns its value, a boolean scalar.
+    """Adds a condition's graph to the graph ``into``, and returns the name of its result, a boolean
+    scalar.
 
-    The graph becomes both branches of an If. A pass later replaces the If by one branch.
+    The condition becomes both branches of an If. A pass later replaces the If by one branch.
     """
     always = into.constant(np.True_, f"{op.node.name}/always")
     (out,) = into.branches(always, (graph, values), (graph, values))
@@ -322,7 +326,6 @@ def _add_condition(
 
 
 def _fill_rows(value: MxnetTensor, rows: int) -> MxnetTensor:
-    """Returns a value padded with rows of zeros."""
     sizes = value.sizes
     more = value.new(value.op.emit("Sub", [rows], sizes.part(FIRST, 1).name))
     shape = more.join(sizes.part(1, LAST))

@@ -27,20 +27,20 @@ from onernn.ir.spec import Cell
 
 # onernn's operator in a live MXNet 1.9.1, and the arrays that it reads in place.
 #
-# MXNet is imported inside: this package must import without it.
+# Functions import MXNet, because this package must import without MXNet.
 
 HOST = "MXNet"
 RNN = ("RNN", "_npx_rnn")
-"""MXNet's recurrent operator."""
+"""The names of MXNet's recurrent operator."""
 
 OPERATOR, CELLS = "onernn_rnn", "onernn_cells"
-"""The op_types of onernn's Custom operators: one for the RNN operator, one for cells written
-out.
+"""The op_types of onernn's Custom operators: the first replaces MXNet's RNN operator, the second
+replaces cells that a symbol builds from simple operators.
 """
 
 INPUTS = "inputs"
-"""The attribute that lists an operator's inputs in the symbol's order, if this order differs from
-`LiveRnn.arguments`. Inputs that are not listed come last.
+"""The attribute that lists an operator's inputs in the symbol's order. Inputs that it does not list
+come last, in the order of `LiveRnn.arguments`.
 """
 
 _OURS = "onernn_"
@@ -61,10 +61,8 @@ def live_mxnet() -> Any:
 
 
 def view(array: Any, name: str) -> Array:
-    """Returns the memory of an NDArray as a NumPy array, without a copy; valid while the NDArray
-    lives.
-
-    Raises `UnsupportedError` for arrays that are on a GPU or sparse.
+    """Returns the memory of an NDArray as a NumPy array, without a copy. The array is valid only
+    while the NDArray exists.
     """
     mx = live_mxnet()
     if not isinstance(array, mx.nd.NDArray):
@@ -94,7 +92,7 @@ def custom_attributes(
 
 
 def load_symbol(graph: Any, like: Any) -> Any:
-    """Returns the symbol of a graph in JSON, of the kind of another symbol."""
+    """Returns the symbol of a graph in JSON, with the class of the symbol ``like``."""
     mx = live_mxnet()
     made = mx.sym.load_json(json.dumps(graph))
     return made.as_np_ndarray() if isinstance(like, mx.sym.np._Symbol) else made
@@ -110,7 +108,7 @@ def restore_symbol(symbol: Any) -> Any:
 
 @cache
 def register() -> None:
-    """Registers onernn's operators with MXNet, once. Makes MXNet save its own operators in their
+    """Registers onernn's operators with MXNet. Symbol.save then saves MXNet's operators in their
     place.
     """
     mx = live_mxnet()
@@ -126,7 +124,8 @@ def register() -> None:
     def settle() -> None:
         """Waits until MXNet has deleted no operator for a tenth of a second. MXNet's threads delete
         operators after a call, and need Python's lock to do so. A fork and the exit hold that lock
-        while MXNet joins its threads: without this wait, both would wait forever.
+        while MXNet joins its threads: without this wait, Python and MXNet would wait for each other
+        forever.
         """
         try:
             mx.nd.waitall()
@@ -164,9 +163,9 @@ def register() -> None:
             with _log_errors(self._name):
                 heads = [view(grad, "output gradient") for grad in out_grad]
                 arrays, recorded, self._recorded = self._views(in_data), self._recorded, None
-                # A second backward pass has no record. There is also none if an executor of symbols
-                # ran the forward pass with the ``is_train`` of the call queued last, such as a
-                # prediction after the training call.
+                # A second backward pass has no record of the forward pass. The record is also
+                # missing if an executor of symbols ran the forward pass with the ``is_train`` of a
+                # later call, such as a prediction.
                 if recorded is None:
                     _, recorded = self._live.run_training(arrays)
                 grads = self._live.backward(arrays, recorded, heads)
@@ -210,7 +209,7 @@ def register() -> None:
 
 
 def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, dict[str, str]]:
-    """Returns (options, the node's name, RNN's attributes) from the result of
+    """Returns onernn's options, the node's name and RNN's attributes from the result of
     `custom_attributes`.
     """
     told = Options(**json.loads(attributes.get(_OPTIONS, "{}")))
@@ -219,7 +218,6 @@ def original_attributes(attributes: Mapping[str, str]) -> tuple[Options, str, di
 
 
 def _write_results(results: Sequence[Array], targets: Sequence[Any], req: Sequence[str]) -> None:
-    """Writes results into NDArrays as MXNet asks for them."""
     for result, target, how in zip(results, targets, req, strict=True):
         if how != "null":
             memory = view(target, "output")
@@ -237,7 +235,7 @@ def _log_errors(name: str) -> Iterator[None]:
 
 
 DROPS = "neither MXNet on the CPU nor onernn applies dropout between its layers in training"
-"""Why a layer stays with MXNet in training."""
+"""The reason why MXNet runs a layer in training."""
 
 
 @cache
@@ -246,16 +244,16 @@ def _warn_of_dropout(name: str) -> None:
 
 
 UNFOUND = "onernn found no two steps of it that follow each other"
-"""Why a cell stays with MXNet if no two of its steps follow each other, or if none is
-recognized.
-"""
+"""The reason why MXNet runs a cell in which onernn finds no two consecutive steps."""
 
 # The cases in which MXNet's own operators are faster.
 
 _LARGE = 256
-"""The number of units from which fewer steps make up for the cost of a call."""
+"""The number of units of a large cell. With large cells, fewer steps make up for the cost of a
+call.
+"""
 _UNKNOWN = 64, 16
-"""Steps and sequences that are assumed if a symbol does not state them."""
+"""The numbers of steps and sequences that are assumed if a symbol does not state them."""
 _INSTEAD = "backend='kernels' replaces it anyway"
 
 
@@ -279,15 +277,15 @@ def slower_operator(
     folds: bool = False,
     trains: bool | None = None,
 ) -> str | None:
-    """Returns the reason why MXNet runs an RNN operator, None if onernn is faster or computes
-    something else.
+    """Returns the reason why MXNet should run an RNN operator, None if onernn should run it.
 
-    MXNet and onernn both run oneDNN or kernels of the same speed. onernn is faster with large
-    layers, because MXNet packs their weights in each call, and if onernn ``folds`` a
-    FullyConnected. ``data``: the shape (T, N, I) of its input; unknown sizes are 0 or -1.
-    ``dtype``: its type, None if unknown. MXNet has no float16, and computes float64 without oneDNN.
-    ``trains``: None if it may train, which is the case in a symbol. onernn must then be faster both
-    in training and in prediction.
+    onernn runs what MXNet ignores or cannot run, and the cases in which onernn is faster. Both run
+    oneDNN or kernels of the same speed. onernn is faster with large layers, because MXNet packs
+    their weights in each call. ``folds``: whether onernn merges a FullyConnected into the operator,
+    which saves a product. ``data``: the shape (T, N, I) of its input; unknown sizes are 0 or -1.
+    ``dtype``: the input's dtype, None if unknown. MXNet has no float16, and computes float64
+    without oneDNN. ``trains``: None if it is unknown whether the operator trains, as in a symbol.
+    onernn must then be faster both in training and in prediction.
     """
     if live.only_ours:
         return None

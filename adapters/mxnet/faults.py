@@ -1,7 +1,7 @@
-"""Known faults that affect a symbol: faults of MXNet 1.9.1's RNN operator on a CPU, and of its ONNX
-exporter.
+"""Finds known faults of MXNet 1.9.1 that affect a symbol: of its RNN operator on a CPU, and of its
+ONNX exporter.
 
-Measured with 1.9.1: design/0018, tests/frameworks/test_mxnet_audit.py. The exporter's refusals
+The faults were measured: design/0018, tests/frameworks/test_mxnet_audit.py. The exporter's refusals
 are in convert_RNN of mxnet/onnx/mx2onnx.
 """
 
@@ -41,14 +41,16 @@ def find_faults(
     *,
     rules: Mapping[str, Any] | None = None,
 ) -> FaultyModel[Symbol]:
-    """Returns the symbol in a file with its faults; see `load_mxnet`."""
+    """Returns the symbol in a file, together with its known faults; for the arguments see
+    `load_mxnet`.
+    """
     callers = read_caller_rules(rules)
     files, symbol, result = read_model(path, params)
     doubles = all(array.dtype == np.float64 for array in result.arrays.values())
     faults: list[MxnetFault] = []
     for position, node in enumerate(symbol.nodes):
         if node.op in ("RNN", "_npx_rnn"):
-            with suppress(UnsupportedError):  # the graph holds the reason
+            with suppress(UnsupportedError):  # the lowered graph contains the reason
                 faults += _find(NativeOp(position, node.op, node.name), node, doubles)
 
     def lower_changed(symbol: Symbol) -> Graph:
@@ -104,7 +106,9 @@ def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]
 
 
 def _change(position: int, attributes: Mapping[str, str], symbol: Symbol) -> Symbol:
-    """Returns the symbol with changed attributes of a node; lengths are its last input."""
+    """Returns the symbol with changed attributes of a node. Without lengths, the node loses its
+    last input.
+    """
     node = symbol.nodes[position]
     inputs = node.inputs[:-1] if attributes is _NO_LENGTHS else node.inputs
     node = replace(node, attributes={**node.attributes, **attributes}, inputs=inputs)

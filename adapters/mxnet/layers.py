@@ -1,5 +1,6 @@
-"""The rules of MXNet's layers (recurrent layers, projections, convolutions, norms) and of
-reductions.
+"""Rules for MXNet's layers (recurrent layers, projections, convolutions, norms) and reductions.
+
+A rule turns one operator into onernn's canonical operators.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from onernn.adapters.mxnet.table import UNSIZED, Dtype, Parsed, mxnet
 from onernn.ir.spec import RnnSpec
 from onernn.reorders import mxnet as layout
 
-# The rules of layers: projections, embeddings, normalizations, softmax, dropout; reductions too.
+# Rules for projections, embeddings, normalizations, softmax, dropout and reductions.
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names, in inference.
 
@@ -34,7 +35,9 @@ _NO_BIAS = "input bias is missing: expected one unless no_bias=True"
 
 @mxnet("FullyConnected", inferred="first")
 def fully_connected(data, weight, bias=None, *, num_hidden, no_bias=False, flatten=True, op):
-    """Computes x @ weight.T + bias over the last axis of x, or for x as a matrix (``flatten``)."""
+    """Computes x @ weight.T + bias; with ``flatten``, all axes of x after the first count as
+    one.
+    """
     bias = None if no_bias else bias or refuse(_NO_BIAS)
     _check_rows(weight, num_hidden)
     if flatten:
@@ -58,7 +61,7 @@ def _clip_index(index: Any, table: Any, axis: int) -> Any:
 
 @mxnet("Embedding")
 def embedding(data, weight, *, input_dim, output_dim, dtype=Dtype()):
-    """Returns rows of weight. Indices may have any dtype; MXNet truncates them."""
+    """Returns the rows of ``weight`` at the indices ``data``, which are truncated to integers."""
     _check_rows(weight, input_dim)
     return weight.Gather(_clip_index(data.cast(np.int64), weight, 0), axis=0)
 
@@ -87,7 +90,7 @@ def one_hot(indices, *, depth, on_value=1.0, off_value=0.0, dtype=Dtype()):
 @mxnet("pick", mode="clip")
 def pick(data, index, *, axis=-1, keepdims=False):
     """Returns one element along an axis for each position of the other axes. Clips the indices."""
-    places = index.cast(np.int64).Reshape(data.sizes.resize(axis, 1))  # x may lack the axis
+    places = index.cast(np.int64).Reshape(data.sizes.resize(axis, 1))  # index may lack the axis
     out = data.GatherElements(_clip_index(places, data, axis), axis=axis)
     return out if keepdims else out.squeeze(axis).at_least_one(axis)
 
@@ -150,7 +153,9 @@ def layer_norm(data, gamma, beta, *, axis=-1, eps=1e-5, output_mean_var=False):
 
 @mxnet("L2Normalization")
 def l2_normalization(data, *, mode="instance", eps=1e-10):
-    """Computes x / sqrt(sum of squares + eps) over all axes except the batch, or over axis 1."""
+    """Computes x / sqrt(sum of squares + eps); the sum is over all axes except the batch, or over
+    axis 1.
+    """
     why = f"attribute mode={mode!r}"
     if mode == "spatial" or mode == "instance" and data.require_rank(why) != 2:
         refuse(f"{why}: expected 'channel', or 'instance' for an input of 2 axes")
@@ -182,8 +187,8 @@ def softmax_output(
 ):
     """Computes a softmax over axis 1, the last axis, or all axes after the batch.
 
-    Over all axes after the batch, oneDNN in MXNet's CPU took the last axis: in SoftmaxActivation
-    always, in SoftmaxOutput of four axes. The label is for training.
+    In place of all axes after the batch, MXNet on a CPU uses only the last axis: always in
+    SoftmaxActivation, and for inputs of four axes in SoftmaxOutput. The label is for training.
     """
     if multi_output or mode == "channel":
         return data.Softmax(axis=1)
@@ -255,7 +260,7 @@ def norm(
 
 @mxnet("argmax argmin _npi_argmax _npi_argmin")
 def extreme(data, *, axis=Parsed("integer"), keepdims=False, op):
-    """Returns indices: int64 in NumPy mode, values of the input's dtype in legacy operators."""
+    """Returns indices as int64 in NumPy mode, otherwise in the input's dtype."""
     kind = "ArgMax" if op.name.endswith("max") else "ArgMin"
     if axis == -1 and op.context.symbol.version < 905:  # UpgradeJSON_000904_000905
         axis = None
@@ -270,7 +275,7 @@ def extreme(data, *, axis=Parsed("integer"), keepdims=False, op):
 
 @mxnet("dot _np_dot")
 def dot(lhs, rhs, *, transpose_a=False, transpose_b=False):
-    """Multiplies the last axis of the left with the first axis of the right."""
+    """Sums products over the last axis of ``lhs`` and the first axis of ``rhs``."""
     ranks = [each.require_rank("dot") for each in (lhs, rhs)]
     if ranks[1] != 2 or ranks[0] < 2 or (transpose_a and ranks[0] != 2):
         refuse(
@@ -296,7 +301,7 @@ def div_sqrt_dim(data, *, op):
     return data.Div(size.cast(data.dtype).Sqrt())
 
 
-# The rules of convolutions and of pooling: (N, C, ...), windows over the axes after these.
+# Rules for convolutions and pooling of (N, C, ...), with windows over the axes after C.
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names.
 
@@ -304,7 +309,9 @@ _LAYOUTS = {each: each for each in ("None", "NCW", "NCHW", "NCDHW")}
 
 
 def _windows(x: Any, kernel: Any, stride: Any, pad: Any) -> dict[str, Any]:
-    """Returns ONNX's attributes of the windows; missing strides are one, missing pads zero."""
+    """Returns ONNX's attributes kernel_shape, strides and pads; absent strides are 1, absent pads
+    0.
+    """
     if not 1 <= len(kernel) <= 3:
         refuse(f"attribute kernel={kernel}: expected one to three sizes")
     if x.rank is None:
@@ -352,11 +359,11 @@ def convolution(
     layout=OneOf("None", _LAYOUTS),
     op,
 ):
-    """Lowers a convolution to ONNX's Conv, with weights (num_filter, C / num_group, *kernel), or
-    ConvTranspose.
+    """Lowers Convolution to ONNX's Conv, and Deconvolution to ConvTranspose.
 
-    The weights of ConvTranspose are (C, num_filter / num_group, *kernel). ``target_shape`` is
-    ONNX's output_shape; with it ``pad`` and ``adj`` have no effect.
+    The weights of Conv are (num_filter, C / num_group, *kernel), the weights of ConvTranspose are
+    (C, num_filter / num_group, *kernel). ``target_shape`` is ONNX's output_shape; with it ``pad``
+    and ``adj`` have no effect.
     """
     turned = op.name == "Deconvolution"
     if num_group < 1:
@@ -379,10 +386,10 @@ def convolution(
 
 @mxnet("UpSampling")
 def upsampling(*data, scale, sample_type="nearest", multi_input_mode="concat", num_filter=0):
-    """Enlarges images (N, C, H, W) by a factor. Bilinear upsampling is a Deconvolution with
-    weights.
+    """Enlarges images (N, C, H, W) by the factor ``scale``. Bilinear upsampling is a Deconvolution
+    whose weights are the second input.
 
-    All inputs get the size of the first result, and are concatenated or added.
+    Several inputs are all enlarged to the size of the first result, then concatenated or added.
     """
     kind, how = sample_type, multi_input_mode
     if scale < 1:
@@ -444,8 +451,8 @@ def pooling(
     layout="None",
     op,
 ):
-    """Returns the maximum or the mean of each window. A mean counts the padding, but no elements
-    beyond it.
+    """Returns the maximum or the mean of each window. A mean counts the padding, unless
+    count_include_pad=False, but never positions after the padding.
     """
     if global_pool:
         return pool_whole(data, pool_type)
@@ -461,7 +468,7 @@ def pooling(
     return pool_windows(data, pool_type, sizes, counts_pads=counts, **windows)
 
 
-# The rules of MXNet's recurrent operator, and of operators along sequences.
+# Rules for MXNet's recurrent operator and for operators on sequences.
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names.
 
@@ -482,7 +489,9 @@ def rnn(
     use_sequence_length=False,
     op,
 ):
-    """Outputs y (T, N, D*R) and, with ``state_outputs``, h (L*D, N, R) and c (L*D, N, O)."""
+    """Returns y (T, N, D*R) and, with ``state_outputs``, h (L*D, N, R) and an LSTM's c (L*D, N, O).
+    R is the size of the projection, or O without one.
+    """
     stack = parse.stack_of(op.node.attributes)
     op.ignore("mode", "state_size", "num_layers", "bidirectional", "projection_size")
     if not 0 <= p <= 1:
@@ -497,7 +506,8 @@ def rnn(
             f"input parameters: expected float32 or float64, got {flat.dtype}; cast them and save"
             " again"
         )
-    # Only an LSTM has an input state_cell: in others the lengths come directly after the state.
+    # Only an LSTM has an input state_cell; in other cells the lengths come directly after the
+    # state.
     for each in op.node.inputs[2:4]:
         op.context.share(each.name, 1, op.node.inputs[0].name, 1)
     states, lengths = [_state(state, "state")], state_cell
@@ -511,7 +521,7 @@ def rnn(
 
 
 def _state(value: Any, slot: str) -> Any:
-    """Returns an initial state, None if it is a constant of zeros, whatever its batch size."""
+    """Returns an initial state, None for a constant of zeros of any batch size."""
     if value is None:
         refuse(f"input {slot} is missing: the operator requires it")
     if value.known is not None and not value.known.any():
@@ -529,8 +539,8 @@ def _lengths(op: Any, lengths: Any) -> Any:
 
 
 def _clip(op: Any, spec: RnnSpec) -> RnnSpec:
-    """Returns the specification with the range of the cell state, and whether clipping stops
-    NaN.
+    """Returns the specification with the range to which the cell state is clipped, and the
+    treatment of NaN.
     """
     clip, stops_nan = parse.cell_clip(op.node.attributes), op.keyword(parse.CLIPS[2], False)
     op.ignore(*parse.CLIPS[:2])
@@ -543,7 +553,9 @@ def _clip(op: Any, spec: RnnSpec) -> RnnSpec:
 
 
 def _steps_of(lengths: Any, uses: bool, axis: int, axes: Sequence[int] = (0, 1)) -> Any:
-    """Returns the lengths as int64, None if there are none. Data is (T, N, ...) or (N, T, ...)."""
+    """Returns the lengths as int64, None if the operator does not use them; ``axis`` is the data's
+    time axis.
+    """
     if axis not in axes:
         refuse(f"attribute axis={axis}: expected {' or '.join(map(str, axes))}")
     if not uses:

@@ -1,4 +1,4 @@
-"""A recurrent layer in an MXNet graph that onernn runs: its options, its arrays, its cells."""
+"""The recurrent layers of an MXNet graph that onernn runs: their options, arrays and cells."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from onernn.ir.spec import Cell, Direction, RnnSpec
 from onernn.ir.weights import PartViews, RnnWeights, shapes_of
 from onernn.reorders import mxnet
 
-# Folds a FullyConnected before an RNN operator into the layer, and splits the gradients again.
+# Merges a FullyConnected before an RNN operator into the layer, and splits the gradients again.
 
 
 class FoldedWeights:
-    """The weights of a layer joined with the projection before it, for `LiveLayer`.
+    """The weights of a layer, merged with the projection before it, for `LiveLayer`.
 
-    Parameters are the layer's vector, the projection's weight (P, I), and its bias (P,) if it has
+    ``parameters``: the layer's vector, the projection's weight (P, I), and its bias (P,) if it has
     one.
     """
 
@@ -41,11 +41,11 @@ class FoldedWeights:
         self._weights, self._stack = weights, stack
 
     def views(self, parameters: Sequence[Array]) -> None:
-        """Returns None: each call computes the product of both matrices."""
+        """Returns None, because the merged weights are a product and not views of the arrays."""
 
     def pack(self, parameters: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
-        """Returns the layer over the projection's input. The product of the matrices is computed in
-        float64, and rounded once.
+        """Returns the layer that reads the projection's input. The product of the matrices is
+        computed in float64, and rounded once.
         """
         parts = mxnet.split(parameters[0], self._stack)
         weight, *bias = (array.astype(np.float64) for array in parameters[1:])
@@ -72,25 +72,26 @@ class FoldedWeights:
         return [mxnet.join(gradients, self._stack), *of_linear]
 
     def _names(self) -> list[tuple[str, str]]:
-        """Returns the names of the parts that the layer applies to its input."""
+        """Returns, for each direction, the names of the weight and bias that the layer applies to
+        its input.
+        """
         sides = "lr"[: self._stack.directions]
         return [(f"{side}0_i2h_weight", f"{side}0_i2h_bias") for side in sides]
 
 
-# MXNet's RNN operator on arrays in memory. The plug-in runs the operator; this code does not use
-# MXNet.
+# MXNet's RNN operator on arrays in memory. The plug-in calls this code, which does not use MXNet.
 
 FLOATS = ("float16", "float32", "float64")
 """Dtypes of a layer's arrays; float16 is computed in float32."""
 
 _LENGTHS = "sequence_length"
-"""The name of the argument whose type differs from the type of the data."""
+"""The argument whose dtype may differ from the dtype of the data."""
 
 _OPEN = (-1, -1, -1)
-"""The sizes of data of unknown shape. MXNet crashes if an output has no axes."""
+"""Three unknown sizes, for data of unknown shape. MXNet crashes if an output has no axes."""
 
 LINEAR = "linear_"
-"""Prefix of the attributes of a FullyConnected that is part of an RNN operator."""
+"""The prefix of the attributes of a FullyConnected that is merged into an RNN operator."""
 
 Arrays = Mapping[str, Array]
 Sizes = list[int]
@@ -98,7 +99,7 @@ Sizes = list[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Options(LiveOptions):
-    """How recurrent operators compute. ``semantics`` is an option of `onernn.load`."""
+    """The options of recurrent operators; for ``semantics`` see `onernn.load`."""
 
     semantics: str = "documented"
 
@@ -109,11 +110,11 @@ class Options(LiveOptions):
 
 
 class LiveOperator:
-    """An operator in MXNet's graph on arrays by name.
+    """An operator of onernn in MXNet's graph; its methods take arrays by name.
 
-    ``arguments`` and ``outputs`` are in MXNet's order; ``parameters`` and ``states`` are arguments.
-    ``drops``: whether training would drop a part of a layer's output, which neither MXNet on the
-    CPU nor onernn does.
+    ``arguments``, ``outputs``: their names in MXNet's order. ``parameters``, ``states``: the names
+    of the arguments that are weights and initial states. ``drops``: whether dropout between layers
+    is documented for training, which neither MXNet on the CPU nor onernn applies.
     """
 
     arguments: Sequence[str]
@@ -131,7 +132,7 @@ class LiveOperator:
     """Whether states have an axis of layers and directions."""
 
     def types(self, inputs: Mapping[str, type | None]) -> tuple[dict[str, type], list[type]]:
-        """Returns the types of arguments and outputs: the type of the data, except for the
+        """Returns the dtypes of arguments and outputs: all have the dtype of the data, except the
         lengths.
         """
         dtype = next((kind for kind in inputs.values() if kind is not None), np.float32)
@@ -143,7 +144,7 @@ class LiveOperator:
     def run(self, arrays: Arrays) -> list[Array]:
         """Returns the outputs, in the dtype of the data.
 
-        Raises `UnsupportedError` or `ShapeError` naming an array that cannot run.
+        Raises `UnsupportedError` or `ShapeError` that names an array of a wrong dtype or shape.
         """
         words, begin = self._inputs(arrays, self._lengths(arrays))
         return self._results(arrays, *self.prepare(arrays).run(words, begin))
@@ -154,8 +155,8 @@ class LiveOperator:
         return self.layer.stack(tuple(map(place_of, parameters)), lambda: parameters)
 
     def run_training(self, arrays: Arrays) -> tuple[list[Array], Any]:
-        """Returns the results of `run`, and the record for `backward` or the reason why there is
-        none.
+        """Returns the results of `run`, and the record for `backward` or the reason why there is no
+        record.
         """
         lengths = self._lengths(arrays)
         words, begin = self._inputs(arrays, lengths)
@@ -184,7 +185,6 @@ class LiveOperator:
         }
 
     def _inputs(self, arrays: Arrays, lengths: Array | None) -> tuple[Ragged | Array, State]:
-        """Returns the steps of the data, and the initial states."""
         dtype = arrays["data"].dtype
         for name, array in arrays.items():
             if name == _LENGTHS:
@@ -206,7 +206,7 @@ class LiveOperator:
         return None
 
     def _split(self, arrays: Arrays, states: Sequence[Array]) -> State:
-        """Returns states (L*D, N, O), or (N, O) of a cell, as (L, D, N, O)."""
+        """Returns states (L*D, N, O), or states (N, O) of a cell, in the shape (L, D, N, O)."""
         result, rows = list[Array](), arrays["data"].shape[1 - self.x_axis]
         for name, state, width in zip(self.states, states, self.widths, strict=False):
             expected = (*[math.prod(self.sides)] * self.is_stack, rows, width)
@@ -216,7 +216,7 @@ class LiveOperator:
         return tuple(result)
 
     def _words(self, x: Array, axis: int, lengths: Array | None) -> Ragged | Array:
-        """Returns an array with this time axis as (T, N, ...), without the steps after the
+        """Returns an array with the time axis ``axis`` as (T, N, ...), without the steps after the
         lengths.
         """
         if not self.is_stack:
@@ -227,15 +227,14 @@ class LiveOperator:
         return Ragged.from_padded(x, lengths.astype(np.int64), time_major=True)
 
     def _pad(self, y: Ragged | Array, axis: int, arrays: Arrays) -> Array:
-        """Returns steps in the array's own form, the reverse of `_words`. Steps after the lengths
-        are zeros.
+        """Returns the inverse of `_words`: an array with the time axis ``axis``. Steps after the
+        lengths are zeros.
         """
         if isinstance(y, Ragged):
             y = y.to_padded(time=arrays["data"].shape[self.x_axis], time_major=True)
         return y.swapaxes(0, axis).astype(arrays["data"].dtype, copy=False)
 
     def _results(self, arrays: Arrays, y: Ragged | Array, ends: Sequence[Array]) -> list[Array]:
-        """Returns the outputs of MXNet's operator."""
         states = [
             end.reshape(arrays[name].shape).astype(arrays[name].dtype, copy=False)
             for name, end in zip(self.states, ends, strict=True)
@@ -244,10 +243,11 @@ class LiveOperator:
 
 
 class LiveRnn(LiveOperator):
-    """One RNN operator. Attributes are strings, the same as in a symbol.
+    """An RNN operator with the attributes that a symbol has for it, as strings.
 
-    If attributes name a projection before it (`LINEAR`), its weight and bias are also inputs and
-    part of the layer. Raises `UnsupportedError` for attributes that cannot run.
+    If attributes describe a projection before it (`LINEAR`), the projection is part of the layer,
+    and its weight and bias are also inputs. Raises `UnsupportedError` for attributes that are not
+    supported.
     """
 
     def __init__(self, attributes: Mapping[str, str], options: Options) -> None:
@@ -271,7 +271,7 @@ class LiveRnn(LiveOperator):
         self.drops = documented and dropout > 0 and self.stack.layers > 1
         self._clip = clip = parse.cell_clip(attributes) if documented else None
         self._stops_nan = clip is not None and parse.is_set(attributes, parse.CLIPS[2])
-        # MXNet ignores these or crashes, so onernn runs them even if it is slower.
+        # MXNet ignores these features or crashes, so onernn runs them even if it is slower.
         self.only_ours = bool(self._masks or self.stack.projection or clip)
         lengths = [_LENGTHS] * takes_lengths
         self.arguments = ["data", "parameters", *self.states, *lengths, *self.linear]
@@ -305,31 +305,37 @@ class LiveRnn(LiveOperator):
 
 
 def check_rnn(name: str, attributes: Mapping[str, Any], options: Options) -> LiveRnn:
-    """Raises `UnsupportedError`, with the layer's name, for attributes that cannot run."""
+    """Returns a layer's operator. Raises `UnsupportedError` that names the layer for attributes
+    that are not supported.
+    """
     try:
         return LiveRnn({key: str(value) for key, value in attributes.items()}, options)
     except UnsupportedError as error:
         raise UnsupportedError(f"{name} (RNN): {error}") from None
 
 
-# Runs a recurrent cell that a symbol writes out in its own operators.
+# A recurrent cell that a symbol builds from simple operators.
 #
-# The weights stay as they are. A formula says which of their rows belong to each gate. Works on
-# arrays in memory, without MXNet.
+# The symbol keeps its weights. A formula says which of their rows belong to each gate. This code
+# works on arrays in memory, without MXNet.
 
 Rows = tuple[int, int, int]
-"""The index of a weight (G*O, I) or a bias (G*O,), and the start and end of a range of its rows."""
+"""A range of rows: the index of a weight (G*O, I) or a bias (G*O,), and the range's start and
+end.
+"""
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A cell, and the rows of its weights for each gate, in the order of `Cell.gates`.
+    """A cell, and the rows of weights that belong to each of its gates, in the order of
+    `Cell.gates`.
 
-    ``rows``: the number of rows of each array. ``biases``: for each bias of the pivot, the rows
-    that are added up. ``signs``: -1 for a gate that is computed with the opposite sign. ``x_axis``,
-    ``y_axis``: the time axis of input and output, 0 or 1. ``backwards``: whether the cell runs from
-    the last step to the first. ``projection``: the matrix that multiplies an LSTM's output, if the
-    product is its state.
+    ``rows``: the number of rows of each array. ``layer``, ``iter``: the rows of the input weights
+    and recurrent weights of each gate. ``biases``: for each bias, the rows whose sum it is.
+    ``signs``: -1 for a gate that is computed with the opposite sign. ``x_axis``, ``y_axis``: the
+    time axis of input and output, 0 or 1. ``backwards``: whether the cell runs from the last step
+    to the first. ``projection``: the rows of the matrix that projects an LSTM's output, if there is
+    one.
     """
 
     cell: str
@@ -345,12 +351,12 @@ class Formula:
 
     @property
     def weights(self) -> list[str]:
-        """The names of the arrays in the operator."""
+        """The names of the weights and biases in onernn's operator."""
         return [f"weight{k}" for k in range(len(self.rows))]
 
     @property
     def arguments(self) -> list[str]:
-        """The inputs of the operator."""
+        """The names of the inputs of onernn's operator."""
         return ["data", *self.weights, *Cell(self.cell).states]
 
     @property
@@ -359,7 +365,7 @@ class Formula:
 
     @classmethod
     def of(cls, text: str) -> Formula:
-        """Returns the inverse of `text`."""
+        """Returns the formula from its `text`."""
         return cls(*literal_eval(text))
 
     @property
@@ -381,7 +387,7 @@ class Formula:
         return [self.rows[array]]
 
     def pack(self, arrays: Sequence[Array]) -> tuple[RnnSpec, list[RnnWeights]]:
-        """Returns the layer of these arrays."""
+        """Returns the layer whose weights are in these arrays."""
         direction: Direction = "right2left" if self.backwards else "left2right"
         spec = RnnSpec(
             Cell(self.cell),
@@ -397,7 +403,9 @@ class Formula:
         return spec, [RnnWeights(**parts)]
 
     def views(self, arrays: Sequence[Array]) -> None:
-        """Returns None, because a gate's weights may have a sign different from its sums."""
+        """Returns None, because the layer's weights may have the opposite sign and are not views of
+        the arrays.
+        """
 
     def unpack(self, arrays: Sequence[Array], layers: Sequence[RnnWeights]) -> list[Array]:
         """Returns the gradients of the arrays from the gradients of the packed weights."""
@@ -407,8 +415,8 @@ class Formula:
         return result
 
     def _places(self, parts: Mapping[str, Array]) -> Iterator[tuple[Rows, int, Array]]:
-        """Yields rows of the arrays, their sign, and the part of a layer's weights to which they
-        are added.
+        """Yields each range of rows, its sign, and the part of a layer's weights to which it is
+        added.
         """
         for name, gates in (("layer", self.layer), ("iter", self.iter)):
             for k, rows in enumerate(gates):
@@ -425,7 +433,7 @@ def _count(rows: Rows) -> int:
 
 
 class LiveCells(LiveOperator):
-    """One unrolled cell or loop over a cell: states (N, O)."""
+    """An unrolled cell, or a loop over a cell; its states are (N, O)."""
 
     is_stack = False
 

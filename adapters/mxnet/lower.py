@@ -1,4 +1,4 @@
-"""An MXNet symbol as a graph of canonical operators."""
+"""Turns an MXNet symbol into a graph of onernn's canonical operators."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ from onernn.ir.graph import Graph, Value
 from onernn.reorders import mxnet
 
 __all__ = ["control", "layers", "load_mxnet", "lower", "read_model", "rules", "trace"]
-"""Includes the modules whose rules fill the table."""
+"""Includes the modules that are imported because they add their rules to the table."""
 
 PARAMETERS = frozenset("weight bias gamma beta moving_mean moving_var parameters".split())
-"""Input slots in which a variable without an array is a missing parameter."""
+"""Inputs of operators in which a variable without an array is a missing parameter."""
 
 INDICES = frozenset("sequence_length indices index".split())
-"""Input slots that take numbers of any dtype, and truncate them to integers."""
+"""Inputs of operators that accept numbers of any dtype, and truncate them to integers."""
 
 _log = logging.getLogger("onernn")
 
 KEEPS_RANK = frozenset("SwapAxis Dropout _copy BlockGrad transpose".split())
-"""Operators after which an input of an RNN has as many axes as before."""
+"""Operators whose output has as many axes as their input."""
 
 
 def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
-    """Returns a caller's rules with the signature of MXNet's operators."""
+    """Returns the caller's own rules for operators, in the form that `lower` takes."""
     return read_callers(rules, Signature, MxnetTensor)
 
 
@@ -74,12 +74,12 @@ def load_mxnet(
     *,
     rules: Mapping[str, Any] | None = None,
 ) -> Graph:
-    """Returns the graph of a saved symbol. Operators that cannot be lowered are nodes with the
-    reason.
+    """Returns the graph of a saved symbol.
 
-    If the documented meaning of an operator differs from what MXNet computes for this model, the
-    logger "onernn" and the graph's notes state the difference. Raises `ModelFormatError` for files
-    that are not a model, or that do not belong together.
+    An operator that onernn cannot run becomes a node that contains the reason. If MXNet computes an
+    operator of this model differently from its documentation, the logger "onernn" and the graph's
+    notes say so. Raises `ModelFormatError` for files that are not a model, or that do not belong
+    together.
     """
     files, symbol, result = read_model(path, params)
     callers = read_caller_rules(rules)
@@ -90,7 +90,7 @@ def load_mxnet(
 
 
 def read_model(path: str | Path, params: str | Path | None = None) -> tuple[Files, Symbol, Matched]:
-    """Returns a saved symbol, and its parameters by name; see `load_mxnet`."""
+    """Returns the files of a model, its symbol, and its parameters by name; see `load_mxnet`."""
     files = find(path, params)
     symbol = read_symbol(files.symbol)
     arrays = read_params(files.params) if files.params else {}
@@ -126,7 +126,7 @@ def _finish(context: Context, heads: Sequence[str], notes: Iterable[str] = ()) -
 
 
 def trace(symbol: Symbol, arrays: Mapping[str, Array]) -> tuple[Graph, dict[Entry, str]]:
-    """Returns the graph, and its value for each output of the symbol's nodes.
+    """Returns the graph of a symbol, and the graph's value for each output of the symbol's nodes.
 
     Outputs of several nodes share one value if the operators between these nodes do nothing in
     inference.
@@ -147,10 +147,10 @@ def _lower(
     ranked: Mapping[str, Shape] | None = None,
     sized: Mapping[Place, Place] | None = None,
 ) -> tuple[Context, list[str]]:
-    """Returns the graph under construction, and the values of the heads.
+    """Returns the graph under construction, and the names of its outputs.
 
-    ``ranked``: shapes of inputs that operators needed when the symbol was lowered before.
-    ``sized``: from which places zeros take the sizes that MXNet infers.
+    ``ranked``: shapes of inputs that an earlier lowering of the symbol found. ``sized``: for each
+    axis of zeros whose size MXNet infers, the axis of another variable with this size.
     """
     shapes = _shapes(symbol, arrays) | dict(ranked or {})
     builder = GraphBuilder(name, FoldingBudget(arrays.values()))
@@ -177,13 +177,13 @@ def _lower(
     if context.unranked and ranked is None:  # a later operator may have found a missing rank
         again = {each.name: each.shape for each in builder.inputs if each.shape}
         return _lower(symbol, arrays, semantics, name, callers, again, sized)
-    if sizes := find_sizes(context):  # of zeros that have none yet
+    if sizes := find_sizes(context):  # sizes that MXNet infers for zeros
         return _lower(symbol, arrays, semantics, name, callers, ranked, {**context.sized, **sizes})
     return context, heads
 
 
 def _variables(symbol: Symbol) -> Iterator[Declared]:
-    """Returns the variables, and the auxiliary states that old files leave out."""
+    """Yields the variables, and the auxiliary states that old files leave out."""
     fused: dict[int, mxnet.Stack] = {}
     for node in filter(_is_rnn, symbol.nodes):
         with suppress(UnsupportedError):  # the rule reports it
@@ -210,7 +210,9 @@ def _find_shape(symbol: Symbol, node: SymbolNode) -> Shape | None:
 
 
 def _uses(symbol: Symbol) -> dict[str, set[str]]:
-    """Returns the input slots that each variable goes into, "" if the operator is not known."""
+    """Returns the names of the operator inputs that read each variable, "" if the operator is not
+    known.
+    """
     uses = defaultdict[str, set[str]](set)
     pairs = [(head, "") for head in symbol.heads]
     for node in symbol.nodes:
@@ -224,7 +226,9 @@ def _uses(symbol: Symbol) -> dict[str, set[str]]:
 
 
 def _input_dtype(node: SymbolNode, slots: set[str], arrays: Mapping[str, Array]) -> str | None:
-    """Returns the declared dtype; without one, None for indices, else the parameters' dtype."""
+    """Returns a variable's declared dtype; without one, None for indices, else the parameters'
+    dtype.
+    """
     declared = parse.read_dtype(node.attributes.get("__dtype__", "-1"))
     if declared is not None or slots and slots <= INDICES:
         return declared

@@ -15,20 +15,20 @@ from typing import Any
 from onernn.adapters.mxnet.read import Entry
 
 ORIGINAL = "onernn_original"
-"""The attribute: nodes in JSON, compressed.
+"""The attribute in which onernn's operator stores the replaced nodes, as compressed JSON.
 
 In the inputs of these nodes, [-1 - k, 0, 0] is input k of onernn's operator. [-1 - k, t, 1] is
-input t of the stack that computes input k.
+input t of the stack operator that computes input k.
 """
 
 Read = list[int]
 
 
 class Rewriting:
-    """A symbol in which readers of a node are redirected to another node. MXNet drops nodes without
-    readers.
+    """A symbol in JSON in which outputs of nodes are replaced by other outputs. MXNet drops nodes
+    that nothing reads.
 
-    ``instead``: what is read in place of an output. Positions of nodes do not change.
+    ``instead``: the output that replaces each replaced output. Positions of nodes do not change.
     """
 
     def __init__(self, text: str) -> None:
@@ -43,7 +43,7 @@ class Rewriting:
         return Entry(len(self.nodes) - 1)
 
     def resolve(self, read: Sequence[int]) -> Read:
-        """Returns the output that is read in place of ``read``."""
+        """Returns the output that replaces ``read``; ``read`` itself if it is not replaced."""
         while (entry := Entry(*read[:2])) in self.instead:
             read = self.instead[entry]
         return [*read]
@@ -61,10 +61,10 @@ class Rewriting:
 
 
 def keep(nodes: Sequence[Any], heads: Sequence[Entry], leaves: Mapping[Entry, Read]) -> str:
-    """Returns the text of `ORIGINAL` for the nodes from ``heads`` back to ``leaves``.
+    """Returns the text of `ORIGINAL` for the nodes that compute ``heads`` from ``leaves``.
 
-    ``heads``: an operator's outputs, then the outputs of a SliceChannel of the first output.
-    ``leaves``: the stored form of each value that the operator reads.
+    ``heads``: the outputs of a replaced operator, then the steps into which a SliceChannel cuts its
+    first output. ``leaves``: the stored form of each value that the operator reads.
     """
     inside, waiting = set[int](), [each.node for each in heads]
     while waiting:
@@ -85,12 +85,14 @@ def keep(nodes: Sequence[Any], heads: Sequence[Entry], leaves: Mapping[Entry, Re
 
 
 def name_inputs(reads: Iterable[Sequence[int]]) -> dict[Entry, Read]:
-    """Returns the leaves of `keep` for an operator with these inputs."""
+    """Returns the argument ``leaves`` of `keep` for an operator with the inputs ``reads``."""
     return {Entry(*read[:2]): [-1 - k, 0, 0] for k, read in enumerate(reads)}
 
 
 def keep_rnn(op: str, attributes: Mapping[str, Any], inputs: int, outputs: int) -> str:
-    """Returns the text of `ORIGINAL` for an RNN operator that reads onernn's first inputs."""
+    """Returns the text of `ORIGINAL` for an RNN operator that reads the first inputs of onernn's
+    operator.
+    """
     attrs = {name: str(value) for name, value in attributes.items() if value is not None}
     reads = [[-1 - k, 0, 0] for k in range(inputs)]
     node = {"op": op, "name": "", "attrs": attrs, "inputs": reads}
@@ -98,7 +100,9 @@ def keep_rnn(op: str, attributes: Mapping[str, Any], inputs: int, outputs: int) 
 
 
 def restore_graph(text: str) -> Any:
-    """Returns the graph of a symbol with MXNet's own operators; None if it has no others."""
+    """Returns the graph of a symbol with MXNet's own operators; None if the symbol has only
+    those.
+    """
     rewriting = Rewriting(text)
     nodes, instead = rewriting.nodes, rewriting.instead
     originals = dict[int, list[Read]]()

@@ -1,4 +1,6 @@
-"""Puts onernn's operators into a live symbol: for each RNN operator, and for cells written out."""
+"""Replaces RNN operators of a live symbol, and cells that it builds from simple operators, by
+onernn's operators.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("onernn")
 _WARNED: deque[tuple[str, str]] = deque(maxlen=256)
-"""The last warnings. They are kept because the symbol of each bucket would repeat them."""
+"""The last warnings, so that the symbols of other buckets do not repeat them."""
 
 
 _RECURRENT = "_h2h_weight"
@@ -75,8 +77,8 @@ def optimize_symbol(
     replace.
 
     ``params``: arrays by name. ``cells``: the cells that the symbol was traced from. ``predicts``:
-    whether it is never trained. Raises `UnsupportedError`, with its name, for an RNN operator that
-    cannot run.
+    whether the symbol is never trained. Raises `UnsupportedError` that names an RNN operator if
+    onernn cannot run it.
     """
     register()
     symbol = restore_symbol(symbol)
@@ -87,7 +89,7 @@ def optimize_symbol(
         _replace_rnn(plan.rewriting, at, linear, params, options)
     for region in plan.regions:
         _replace_region(plan.rewriting, region, options)
-    # Buckets differ in the count of steps and in the names of operators.
+    # Reasons of two buckets differ in the number of steps and in the names of operators.
     reasons = {(each.where, re.sub(r"^\d+|'.*?'", "", each.reason)): each for each in plan.refusals}
     new = [key for key in reasons if key not in _WARNED]
     _WARNED.extend(new)
@@ -103,8 +105,9 @@ def optimize_symbol(
 def _drop_training(symbol: Any) -> Any:
     """Returns the symbol without the operators that do nothing in prediction.
 
-    Dropout goes, and so do its masks of ones. Zoneout chooses between a new and an
-    old state by such a mask. Dropout that is the same in all steps scales a state by one.
+    Dropout is removed. In prediction its mask consists of ones. So a zoneout, which chooses between
+    the new and the old state by such a mask, becomes the new state. A product with such a mask
+    becomes its other factor.
     """
     rewriting = Rewriting(symbol.tojson())
     nodes, instead = rewriting.nodes, rewriting.instead
@@ -126,10 +129,10 @@ def _is_replaced(node: SymbolNode) -> bool:
 
 
 class _Plan(NamedTuple):
-    """The recurrent layers of a symbol: the layers that onernn replaces, and the layers that stay
-    in MXNet.
+    """The recurrent layers that onernn replaces in a symbol, and the layers that stay in MXNet.
 
-    ``operators``: positions of RNN operators, and of the projection that becomes part of each.
+    ``operators``: the position of each replaced RNN operator, with the position of the projection
+    that becomes part of it or None. ``regions``: the replaced cells.
     """
 
     symbol: Symbol
@@ -168,7 +171,7 @@ def _plan(live: Any, params: Mapping[str, Any], options: Options, cells: Cells) 
     entries += [entry for region in plan.regions for entry in region.weights]
     read = {nodes[entry.node].name for entry in entries}
     names = {refusal.where for refusal in plan.refusals}
-    if not cells:  # a symbol that its user wrote: cells of mx.rnn and of gluon name their weights
+    if not cells:  # without gluon, a cell is known by the names of its weights
         products = [node for node in nodes if node.op == "FullyConnected"]
         matrices = [nodes[node.inputs[1].node].name for node in products]
         cells = {
@@ -193,11 +196,10 @@ def _find_regions(text: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Any, .
 
 
 def _refuse(symbol: Symbol, region: Region, options: Options) -> Refusal | None:
-    """Returns the reason why a region stays in MXNet, None if it can be replaced."""
     why = slower_cells(options, Cell(region.formula.cell), region.formula.hidden, len(region.h))
     if why and not region.is_loop:  # a step of MXNet's loop costs more
         return Slower(why, region.cell)
-    # A variable that inputs of later steps read, but not the input of the first step.
+    # Finds a variable that the inputs of later steps read, but not the input of the first step.
     made = {entry.node for entry in region.x}
     for at in reversed(range(min(made) + 1, max(made) + 1)):
         if at in made:
@@ -210,11 +212,11 @@ def _refuse(symbol: Symbol, region: Region, options: Options) -> Refusal | None:
 
 
 def _order(names: Iterable[str], places: Iterable[int], reads: Iterable[Any]) -> tuple[Any, str]:
-    """Returns an operator's inputs in the order of ``places``, and their names for `INPUTS`.
+    """Returns an operator's inputs sorted by the positions ``places``, and their names for
+    `INPUTS`.
 
-    MXNet lists arguments in the order in which a walk from the outputs meets them. This is the
-    order of the nodes in JSON. Modules and their buckets keep the state of an optimizer by the
-    position of its argument.
+    MXNet lists arguments in the order of the nodes in JSON. Modules and their buckets store an
+    optimizer's state by the position of an argument, so the order must not change.
     """
     rows = sorted(zip(places, names, reads, strict=True), key=itemgetter(0))
     return [read for _, _, read in rows], " ".join(name for _, name, _ in rows)
@@ -223,7 +225,6 @@ def _order(names: Iterable[str], places: Iterable[int], reads: Iterable[Any]) ->
 def _replace_rnn(
     rewriting: Rewriting, at: int, linear: int | None, params: Mapping[str, Any], options: Options
 ) -> None:
-    """Replaces an RNN operator, with the projection before it, by onernn's operator."""
     nodes, node = rewriting.nodes, rewriting.nodes[at]
     name, attributes, reads = node["name"], original_attributes(node["attrs"])[2], node["inputs"]
     vector = params.get(nodes[reads[1][0]]["name"])
@@ -272,9 +273,10 @@ def _replace_region(rewriting: Rewriting, region: Region, options: Options) -> N
 
 
 def _find_linear(symbol: Symbol, node: SymbolNode, live: LiveRnn, sizes: Shapes) -> int | None:
-    """Returns the FullyConnected before an RNN operator that becomes part of it, None without one.
+    """Returns the position of the FullyConnected that becomes part of an RNN operator, None without
+    one.
 
-    One product replaces two if it costs less.
+    It becomes a part if one product with the merged weights costs less than two products.
     """
     at = node.inputs[0].node
     linear = symbol.nodes[at]
@@ -290,7 +292,6 @@ def _find_linear(symbol: Symbol, node: SymbolNode, live: LiveRnn, sizes: Shapes)
 
 
 def _infer_variables(symbol: Any, params: Mapping[str, Any]) -> Shapes:
-    """Returns the known shapes of the symbol's variables."""
     shapes = {name: tuple(params[name].shape) for name in symbol.list_inputs() if name in params}
     result = _infer(symbol.infer_shape_partial, shapes)
     return {**dict(zip(symbol.list_arguments(), result[0] or (), strict=False)), **shapes}
@@ -301,7 +302,8 @@ def _infer_data(
 ) -> tuple[Any, Any]:
     """Returns the shape and the type of an RNN operator's data, None if unknown.
 
-    Nodes may share a name: both operators of a layer that is called twice have the same.
+    The operator's input identifies it, because a layer that is called twice gives both operators
+    one name.
     """
     x = load_symbol({**graph, "heads": [node.inputs[0]]}, symbol)
     arrays = {name: params[name] for name in x.list_inputs() if name in params}
@@ -311,7 +313,9 @@ def _infer_data(
 
 
 def _infer(infer: Any, arguments: Mapping[str, Any]) -> Any:
-    """Infers arguments, outputs and auxiliary states; None if MXNet finds a contradiction."""
+    """Returns what MXNet infers for arguments, outputs and auxiliary states; None if it finds a
+    contradiction.
+    """
     try:
         return infer(**arguments)
     except live_mxnet().MXNetError:  # bind will raise it again

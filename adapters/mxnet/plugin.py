@@ -1,6 +1,6 @@
 """onernn's recurrent layers inside a live MXNet 1.9.1: in symbols, gluon blocks, and direct calls.
 
-MXNet is imported inside: this package must import without it.
+Functions import MXNet, because this package must import without MXNet.
 """
 
 from __future__ import annotations
@@ -54,25 +54,27 @@ def optimize(
 ) -> Any:
     """Lets onernn run the recurrent layers of a model that MXNet runs.
 
-    ``target`` is a Symbol or a gluon block. For a Symbol a copy is returned, for Module,
-    BucketingModule, SymbolBlock or bind. In the copy every RNN operator is replaced, and every cell
-    that is unrolled or the body of a `_foreach`. If ``params`` are given, by name, they are
-    checked. A block is changed in place and returned. In it, recurrent layers and SymbolBlocks at
-    any depth are replaced, and cells that are unrolled in hybridized blocks. Weights stay MXNet's
-    variables. `explain` and the logger "onernn" list the cells that stay in MXNet, with the reason.
-    Layers that were measured to be faster in MXNet stay there, unless ``backend`` names a backend.
+    ``target``: a Symbol or a gluon block. For a Symbol, a changed copy is returned, for Module,
+    BucketingModule, SymbolBlock or bind. In the copy, onernn replaces every RNN operator, and every
+    cell that is unrolled or is the body of a `_foreach`. ``params``: arrays of a Symbol by name,
+    which are then checked. A block is changed in place and returned. onernn replaces its recurrent
+    layers and SymbolBlocks at any depth, and cells that are unrolled in hybridized blocks. Weights
+    stay MXNet's variables. `explain` and the logger "onernn" name the layers that stay in MXNet,
+    with the reason. Layers that were measured to be faster in MXNet stay there, unless ``backend``
+    names a backend.
 
-    ``options``: semantics, dtype, backend, threads, like for `onernn.load` and `onernn.Session`,
-    and frozen. Parameters may change at any time and in any way: each call reads them.
-    ``frozen=True`` keeps what the first call packs: later writes to these parameters are not seen.
-    semantics="documented" makes sequence lengths and clips work, which MXNet ignores on CPU.
-    float16 is computed in float32. Neither MXNet on the CPU nor onernn draws dropout p between
-    layers: in training a block's layers stay with MXNet, and a warning names a symbol's layers.
+    ``options``: semantics as for `onernn.load`; dtype, backend and threads as for `onernn.Session`;
+    and frozen. Each call reads the parameters, so they may change at any time. With ``frozen=True``
+    the first call packs the parameters, and later changes have no effect. With
+    semantics="documented", sequence lengths and clips have an effect, although MXNet ignores them
+    on CPU. float16 is computed in float32. Neither MXNet on the CPU nor onernn applies dropout p
+    between layers. So in training MXNet runs such layers of a block, and a warning names such
+    layers of a symbol.
 
-    onernn computes gradients. It is an error to ask for a backend that has none. Raises
-    `UnsupportedError`, and replaces nothing, if there is nothing to replace, or if an RNN operator
-    cannot run, and `MissingDependencyError` without MXNet. Errors at run time are logged with the
-    node's name: MXNet itself only says that an operator failed.
+    onernn computes gradients. It is an error to ask for a backend that has no gradients. Raises
+    `UnsupportedError`, and replaces nothing, if there is nothing to replace or if onernn cannot run
+    an RNN operator, and `MissingDependencyError` without MXNet. Errors at run time are logged with
+    the node's name, because MXNet only says that an operator failed.
 
     >>> import mxnet as mx
     >>> from onernn.adapters.mxnet import optimize
@@ -99,8 +101,9 @@ def optimize(
 def explain(target: Any, **options: Unpack[MxnetOptions]) -> Explained:
     """Returns the layers of a Symbol or gluon block that onernn runs, and why others stay in MXNet.
 
-    A block shows what was traced of it, and how each layer ran last, in training and elsewhere.
-    ``options``: the same as for `optimize`. The text of the result has one line for each layer.
+    For a block, the result contains the layers in the graphs that MXNet has traced, and what ran
+    each layer last, in training and in prediction. ``options``: the same as for `optimize`. The
+    text of the result has one line for each layer.
 
     >>> import mxnet as mx
     >>> from onernn.adapters.mxnet import explain, optimize
@@ -145,7 +148,6 @@ STEPWISE = "a cell runs step by step until hybridize() is called on the block th
 
 
 def _stepwise(blocks: Iterable[Any]) -> list[Refusal]:
-    """Returns the reason why cells that are called step by step stay in MXNet."""
     cells = [child for child in blocks if _is_cell(child)]
     inner = {id(child) for cell in cells for child in cell._children.values()}
     # A SequentialRNNCell is not a HybridBlock, so it is never active.
@@ -174,17 +176,18 @@ def rnn(
     name: str | None = None,
     **options: Unpack[MxnetOptions],
 ) -> Any:
-    """Runs mx.nd.RNN on NDArrays, whose memory is read in place, or adds mx.sym.RNN to a Symbol.
+    """Computes mx.nd.RNN on NDArrays, whose memory is read in place, or adds mx.sym.RNN to a
+    Symbol.
 
     Arguments are the same as for mx.nd.RNN: data (T, N, I), parameters (P,), states (L*D, N, R).
-    Returns the output (T, N, D*R), or with ``state_outputs`` a list of it and the final states.
-    While autograd records, gradients go through it. For Symbols the result is a Symbol with the
-    name ``name``, in which variables replace missing inputs. `optimize` describes ``options``. The
-    switches MXNET_CUDA_ALLOW_TENSOR_CORE and MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION of MXNet's
-    documentation have no effect, because they choose a precision on GPUs.
+    Returns the output (T, N, D*R), or with ``state_outputs`` a list of the output and the final
+    states. The results have gradients if autograd records. For Symbols the result is a Symbol with
+    the name ``name``, in which variables replace missing inputs. For ``options`` see `optimize`.
+    The switches MXNET_CUDA_ALLOW_TENSOR_CORE and MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION of
+    MXNet's documentation have no effect, because they choose a precision on GPUs.
 
-    Raises `UnsupportedError` for attributes or arrays that cannot run, `ShapeError` for shapes
-    that do not belong together.
+    Raises `UnsupportedError` for attributes or arrays that are not supported, `ShapeError` for
+    shapes that do not belong together.
 
     >>> import mxnet as mx
     >>> from onernn.adapters.mxnet import rnn, rnn_param_size
@@ -245,7 +248,7 @@ def rnn(
 
 @lru_cache(maxsize=32)
 def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
-    """Returns the live layer of a call of `rnn`. The cache keeps the last layers, with their
+    """Returns the operator for a call of `rnn`. The cache keeps the last operators, with their
     memory.
     """
     return LiveRnn(dict(attributes), options)
@@ -293,8 +296,8 @@ def _optimize_block(block: Any, options: Options) -> Any:
 
 
 def restore(target: Any) -> Any:
-    """Returns the Symbol with MXNet's own operators again; or the gluon block, restored in
-    place.
+    """Returns the Symbol in which MXNet's own operators replace onernn's, or the gluon block, which
+    is restored in place.
 
     Raises `MissingDependencyError` without MXNet.
 
@@ -327,7 +330,7 @@ def _blocks(block: Any) -> list[Any]:
 
 
 def _is_traced(block: Any) -> bool:
-    """Returns whether MXNet's trace of a block may hold recurrent layers."""
+    """Returns whether the graph that MXNet traces from a block may contain recurrent layers."""
     gluon = live_mxnet().gluon
     return isinstance(block, gluon.HybridBlock) and any(
         _is_cell(child) or _is_layer(child) or isinstance(child, gluon.SymbolBlock)
@@ -336,7 +339,9 @@ def _is_traced(block: Any) -> bool:
 
 
 def _is_compiled(block: Any) -> bool:
-    """Returns whether calls run the block's trace. Other blocks are traced only to infer shapes."""
+    """Returns whether calls of a block run its traced graph. Other blocks are traced only to infer
+    shapes.
+    """
     return block._active or isinstance(block, live_mxnet().gluon.SymbolBlock)
 
 
@@ -359,8 +364,8 @@ def _cells(block: Any) -> dict[str, list[str]]:
 
 @cache
 def _derive_layer(kind: Any, options: Options) -> type:
-    """Returns a class for a gluon layer that runs onernn's operator. Parameters, states and layouts
-    stay.
+    """Returns a class for a gluon layer that runs onernn's operator. Its parameters, states and
+    layouts stay the same.
     """
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803
@@ -372,7 +377,7 @@ def _derive_layer(kind: Any, options: Options) -> type:
 
 @cache
 def _derive_traced(kind: Any, options: Options) -> type:
-    """Returns a class of blocks whose traces have onernn's operators in place of cells."""
+    """Returns a class of blocks whose traced graphs have onernn's operators in place of cells."""
 
     def get_graph(self: Any, *arguments: Any) -> Any:
         fresh = not self._cached_graph
@@ -405,16 +410,17 @@ both.
 """
 
 _TRACED = "_cached_graph _cached_op _cached_op_args _in_format _out_format onernn_exported".split()
-"""Attributes in which MXNet keeps a block's trace. The last one is the unchanged trace, for
-files.
+"""Attributes in which MXNet keeps a block's traced graph. The last one is the unchanged graph,
+which export writes to files.
 """
 
 
 @cache
 def _derive_switching(kind: Any, options: Options, **members: Any) -> type:
-    """Returns a block whose hybridized calls follow `plugins_disabled`.
+    """Returns a class of blocks whose hybridized calls obey `plugins_disabled`.
 
-    Training has its own trace, because MXNet may be faster only in training, or only otherwise.
+    Training and prediction have separate traced graphs, because MXNet may be faster in only one of
+    them.
     """
     is_imported = issubclass(kind, live_mxnet().gluon.SymbolBlock)
 
@@ -442,7 +448,7 @@ def _derive_switching(kind: Any, options: Options, **members: Any) -> type:
         for name in ("onernn_traced", "onernn_exported"):
             vars(self).pop(name, None)
         for cell in filter(_is_cell, _blocks(self)):
-            cell.reset()  # a zoneout keeps a symbol of the trace before
+            cell.reset()  # a zoneout keeps a symbol of the previous trace
         kind._clear_cached_op(self)
 
     members |= {"_call_cached_op": call_cached_op, "_clear_cached_op": clear_cached_op}
@@ -450,7 +456,9 @@ def _derive_switching(kind: Any, options: Options, **members: Any) -> type:
 
 
 class _Replaced:
-    """``F`` of a hybrid_forward, or its ``npx``, in which ``rnn`` runs the RNN operator."""
+    """The argument ``F`` of a hybrid_forward, or its ``npx``; the function ``rnn`` replaces its RNN
+    operator.
+    """
 
     def __init__(self, functions: Any, rnn: Callable[..., Any]) -> None:
         self._functions, self._rnn = functions, rnn
@@ -465,14 +473,13 @@ class _Replaced:
 def _run_layer(
     functions: Any, layer: Any, options: Options, numpy: bool, *arguments: Any, **attributes: Any
 ) -> Any:
-    """Runs or traces the RNN operator of a gluon layer."""
     native, custom = _operators(functions, numpy)
     live = _live(tuple((k, str(v)) for k, v in attributes.items()), options)
     shape = getattr(arguments[0], "shape", None)  # a symbol has none
     trains = _TRAINS.get() if shape is None else _is_training()
     why = slower_operator(options, live, shape, layer._dtype, trains=trains)
     left = vars(layer).setdefault("onernn_left", {})
-    left.pop(None, None)  # left by a trace for shapes
+    left.pop(None, None)  # a trace that only infers shapes adds None
     left[trains] = why or ""
     if why:
         leave(layer, HOST, why, lambda: str(layer.name))
@@ -484,7 +491,6 @@ def _run_layer(
 
 
 def _operators(functions: Any, numpy: bool) -> tuple[Any, Any]:
-    """Returns MXNet's RNN operator and its Custom operator, for NDArrays or for Symbols."""
     if numpy:
         return functions.npx.rnn, functions.np._internal.Custom
     return functions.RNN, functions.Custom

@@ -1,4 +1,4 @@
-"""MXNet's files: symbols, parameters, and how parameters match a symbol."""
+"""Reads MXNet's files, symbols and parameters, and finds the parameters of a symbol's variables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ _DEEPEST = 16  # subgraphs within subgraphs; no real model is that deep
 
 
 class Entry(NamedTuple):
-    """One output of a node, by positions; ``version`` counts the writes to a state."""
+    """An output of a node: the node's position and the output's number. ``version`` counts the
+    writes to a state.
+    """
 
     node: int
     output: int = 0
@@ -59,7 +61,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class SymbolNode:
-    """An operator, or a variable; attributes are the strings of the file."""
+    """A node of a symbol: an operator or a variable; ``attributes`` are the strings of the file."""
 
     op: str
     name: str
@@ -87,19 +89,21 @@ class Symbol:
 
     @property
     def is_old(self) -> bool:
-        """Whether the file leaves auxiliary states out of the inputs: until 0.9.0."""
+        """Whether the file leaves auxiliary states out of operators' inputs, as files before 0.9.0
+        do.
+        """
         return self.version < 900
 
     @property
     def np_shape(self) -> bool:
-        """Whether a size of 0 means empty, like in NumPy, and -1 means unknown; otherwise 0 means
+        """Whether a size of 0 is an empty axis and -1 is unknown, as in NumPy mode; otherwise 0 is
         unknown.
         """
         return bool(self._attribute("is_np_shape", 0))
 
     @cached_property
     def native(self) -> NativeGraph:
-        """The nodes, with the outputs that others read."""
+        """The nodes as a `NativeGraph`, with those outputs that other nodes or the caller read."""
         read: list[set[str]] = [set() for _ in self.nodes]
         for entry in (*self.heads, *(entry for node in self.nodes for entry in node.inputs)):
             read[entry.node].add(entry.name)
@@ -123,10 +127,11 @@ class Files(NamedTuple):
 
 
 def find(path: str | Path, params: str | Path | None = None) -> Files:
-    """Finds the files of a model by its symbol's file, its folder, or the prefix of its names.
-    ``params`` may name the file of the parameters. The default is ``X-0000.params`` next to
-    ``X-symbol.json``, with any number of an epoch, or ``X.params``. Raises `ModelFormatError` if
-    there are several.
+    """Returns the files of a model.
+
+    ``path``: the symbol's file, its folder, or the beginning of the files' names. ``params``: the
+    file of the parameters. The default is ``X-0000.params`` next to ``X-symbol.json``, with any
+    epoch number, or ``X.params``. Raises `ModelFormatError` if there are several.
     """
     symbol = _symbol(Path(path))
     if params is not None:
@@ -160,7 +165,7 @@ def _symbol(path: Path) -> Path:
 
 
 def read_symbol(file: str | Path) -> Symbol:
-    """Returns the symbol in a file. Raises `ModelFormatError` with the place of an error."""
+    """Returns the symbol in a file. Raises `ModelFormatError` that says where an error is."""
     return parse_symbol(file_bytes(file), file)
 
 
@@ -203,7 +208,9 @@ def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
 
 
 def _entries(listed: Any, nodes: int, where: str) -> tuple[Entry, ...]:
-    """Returns references to nodes with numbers below ``nodes``, so that cycles are impossible."""
+    """Returns references to outputs of nodes before ``nodes``; later nodes are refused, so there
+    are no cycles.
+    """
     entries = []
     for each in check_kind(listed, list, where):
         numbers = check_kind(each, list, where)
@@ -223,7 +230,7 @@ DENSE, ROW_SPARSE, CSR = 0, 1, 2
 _AUXILIARIES = {DENSE: (), ROW_SPARSE: ("indices",), CSR: ("indptr", "indices")}
 BFLOAT16 = 12
 DTYPES = {**parse.DTYPES, 8: "int16", 9: "uint16", 10: "uint32", 11: "uint64"}
-# Bounds: a hostile length must not cost time or memory before it is detected.
+# Limits: a wrong length in a file must not cost time or memory before it is detected.
 _MOST_AXES = 32
 _MOST_NAME = 4096
 
@@ -232,8 +239,8 @@ def read_params(file: str | Path) -> dict[str, Array]:
     """Returns the arrays of a file by their keys, read-only and dense, with bfloat16 read as
     float32.
 
-    An array that MXNet saved as None is left out; arrays without keys get their positions.
-    Raises `ModelFormatError` with the position if the file is not valid.
+    An array that MXNet saved as None is left out; an array without a key gets its position as its
+    key. Raises `ModelFormatError` with the position if the file is not valid.
     """
     with _Stream.open(file) as stream:
         if stream.raw.read(4) == b"PK\x03\x04":
@@ -247,10 +254,14 @@ def read_params(file: str | Path) -> dict[str, Array]:
 
 
 class _Stream(ByteStream):
-    """Layout: NDArray::Save, Load and LegacyLoad in src/ndarray/ndarray.cc."""
+    """A stream of MXNet's arrays. Layout: NDArray::Save, Load and LegacyLoad in
+    src/ndarray/ndarray.cc.
+    """
 
     def arrays(self) -> dict[str, Array]:
-        """Reads u64 magic, u64 0 | u64 n, n arrays | u64 m, m * (u64 length, bytes)."""
+        """Returns the arrays by key. The file is u64 magic, u64 0, u64 n, n arrays, u64 m, m keys
+        (u64 length, bytes).
+        """
         if (magic := self.integer("<Q", "the file")) != LIST_MAGIC:
             raise self.error(f"expected the magic number 0x112, got {magic:#x}", 0)
         self.integer("<Q", "the file")
@@ -318,7 +329,7 @@ class _Stream(ByteStream):
         auxiliaries = [self.numbers(sizes or (), kind, what) for kind, sizes in kinds]
         if storage == DENSE:
             return data
-        # The row and the column of each stored element may be written as int64, and compared.
+        # The checks may need the row and the column of each stored element as int64.
         places = 24 * sum(auxiliary.size for auxiliary in auxiliaries)
         self.budget.take(math.prod(shape) * data.dtype.itemsize, f"{what}, a dense {shape},")
         try:
@@ -328,7 +339,7 @@ class _Stream(ByteStream):
             raise self.error(f"{what}: its sparse parts do not fit: {error}", start) from error
 
     def _shape(self, what: str) -> tuple[int, ...] | None:
-        """Reads i32 rank, i64 sizes; returns None for a negative rank."""
+        """Returns a shape, stored as i32 rank and i64 sizes; None for a negative rank."""
         start = self.at
         rank = self.integer("<i", what)
         return None if rank < 0 else self._sizes(rank, "q", what, start)
@@ -349,8 +360,8 @@ class _Stream(ByteStream):
 
 
 def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Array) -> Array:
-    """Returns a dense array. ``data`` fills the rows ``indices``; for csr, ``indptr`` holds the
-    offsets of the rows.
+    """Returns the dense form of a sparse array. Row-sparse ``data`` are the rows ``indices``. For
+    csr, ``indptr`` are the offsets of the rows, and ``indices`` the columns.
     """
     out = np.zeros(shape, data.dtype)
     if any(a.ndim != 1 or a.dtype.kind not in "iu" or (a < 0).any() for a in auxiliaries):
@@ -409,7 +420,7 @@ Sizes = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Declared:
-    """A variable of the symbol; a size is None if the symbol does not say."""
+    """A variable of the symbol; a size is None if the symbol does not state it."""
 
     name: str
     shape: Sizes | None = None
@@ -426,8 +437,8 @@ class Matched(NamedTuple):
 def match(variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path) -> Matched:
     """Returns the array of each variable that has one. Other variables are inputs.
 
-    Raises `ModelFormatError` if a shape differs from the declared one, or if it is not known which
-    array belongs to a variable.
+    Raises `ModelFormatError` if a shape differs from the declared one, or if an array may belong to
+    several variables.
     """
     plain: dict[str, Array] = {}
     for key, array in arrays.items():
@@ -485,8 +496,8 @@ def _fits(declared: Sizes | None, shape: tuple[int, ...]) -> bool:
 
 
 def _block_of(key: str) -> tuple[str, str] | None:
-    """Returns a path of gluon as a pair (block, parameter): ("rnn", "l0_i2h_weight"); None for
-    other keys.
+    """Returns the block and the parameter in a key of gluon's save_parameters: ("rnn",
+    "l0_i2h_weight"); None for other keys.
     """
     cell = re.fullmatch(r"(?:(.+)\.)?_unfused\.(\d+)\.(?:([lr])_cell\.)?(\w+)", key)
     if cell:
@@ -498,9 +509,10 @@ def _block_of(key: str) -> tuple[str, str] | None:
 def _by_structure(
     variables: Sequence[Declared], arrays: Mapping[str, Array], file: Path
 ) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """Matches blocks of the file and of the symbol by their parameters' names and shapes.
+    """Returns the arrays of the symbol's variables, and notes. Blocks of the file and of the symbol
+    are matched by their parameters' names and shapes.
 
-    Similar blocks are matched in order, because both sides number them in the order of creation.
+    Equal blocks are matched in order, because both sides number them in the order of creation.
     """
     saved: dict[str, dict[str, Array]] = {}
     for key, array in arrays.items():
@@ -545,9 +557,6 @@ def _by_structure(
 def _fitting(
     blocks: Mapping[str, Mapping[str, Declared]], parameters: Mapping[str, Array]
 ) -> list[str]:
-    """Returns the prefixes of the symbol's blocks that have parameters of these names and
-    shapes.
-    """
     return [
         prefix
         for prefix, declared in blocks.items()
@@ -557,7 +566,9 @@ def _fitting(
 
 
 def _check_counted(prefixes: Sequence[str], path: str, file: Path) -> None:
-    """Refuses blocks that run in another order than they were made (dense1 before dense0)."""
+    """Raises `ModelFormatError` if blocks run in a different order than their numbers (dense1
+    before dense0).
+    """
 
     def split_counts(prefix: str) -> tuple[str, list[int]]:
         return re.sub(r"\d+", "#", prefix), [int(n) for n in re.findall(r"\d+", prefix)]

@@ -1,9 +1,11 @@
-"""Finds the cells that a live symbol writes out: unrolled, or in the body of a `_foreach`.
+"""Finds the cells that a live symbol builds from simple operators, unrolled or in the body of a
+`_foreach`.
 
-The passes' own recognition decides (design/0011). It reads weights as constants; a symbol has only
-their names, so placeholders of their shape replace them, and nothing here depends on their
-elements. The operators of the cell are then compared with the symbol. An operator that does nothing
-in inference (dropout, BlockGrad) may do something in training. The cell then stays in MXNet.
+The fusion passes recognize the cells in the lowered graph (design/0011). They need weights that are
+constants, but a symbol has only names of weights. So placeholders of the same shapes replace the
+weights; no result depends on their elements. The operators of the cell are then compared with the
+symbol. An operator that does nothing in inference (dropout, BlockGrad) may do something in
+training. A cell with such an operator stays in MXNet.
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ _NO_STATES = _ADDS | frozenset(
 
 @dataclass(frozen=True)
 class Region:
-    """Cells that one operator can replace; ``name`` is the name of their last node.
+    """The steps of a cell that one operator of onernn can replace.
 
-    ``cell``: the name in refusals, for any number of steps. ``x``: the input of each step;
-    ``whole``: the value from which all these inputs were cut, if it is one value. ``states``: the
-    initial states. ``h``: the new state of each step; ``merged``: the values that hold all of them.
-    ``c`` is the last cell state of an LSTM. The cell of a loop has one ``x`` and one ``h``, which
-    are the whole input and the last state.
+    ``name``: the name of the last node. ``cell``: the name in refusals, the same for any number of
+    steps. ``x``: the input of each step. ``whole``: the value from which all these inputs were cut,
+    if it is one value. ``states``: the initial states. ``h``: the new state of each step.
+    ``merged``: the values that contain all new states. ``c``: the last cell state of an LSTM. The
+    cell of a loop has one ``x``, the whole input, and one ``h``, the last state.
     """
 
     name: str
@@ -65,10 +67,10 @@ class Region:
 
 
 def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
-    """Returns the cells of a symbol in the order in which they run, or reasons why cells stay in
+    """Yields the cells of a symbol in the order in which they run, or reasons why cells stay in
     MXNet.
 
-    ``shapes``: known shapes of its variables.
+    ``shapes``: the known shapes of the symbol's variables.
     """
     view = _try("", _View, symbol, shapes)
     if isinstance(view, Refusal):
@@ -96,7 +98,7 @@ def find_regions(symbol: Symbol, shapes: Shapes) -> Iterator[Region | Refusal]:
 
 
 def _try(where: str, make: Callable[..., T], *arguments: Any) -> T | Refusal:
-    """Returns the result of a function, or the reason why it raised, because MXNet can run any
+    """Returns the result of ``make``, or its error as a refusal, because MXNet can run any
     symbol.
     """
     try:
@@ -108,7 +110,7 @@ def _try(where: str, make: Callable[..., T], *arguments: Any) -> T | Refusal:
 
 
 class _Reads(NamedTuple):
-    """The inputs of one step from outside, and the positions of its nodes."""
+    """The input, the states and the positions of the nodes of one step."""
 
     x: Entry
     states: tuple[Entry, ...]
@@ -116,7 +118,7 @@ class _Reads(NamedTuple):
 
 
 class _View:
-    """A symbol and its graph: maps outputs of nodes to values."""
+    """A symbol, its lowered graph, and the graph's value for each output of the symbol's nodes."""
 
     def __init__(self, symbol: Symbol, shapes: Shapes) -> None:
         self.symbol = symbol
@@ -152,24 +154,27 @@ class _View:
         return result
 
     def entry(self, value: str) -> Entry | None:
-        """Returns the first output of a node that is this value, None if there is none."""
+        """Returns the first output of a node that has this value in the graph, None if there is
+        none.
+        """
         return self._entries.get(value)
 
     def source(self, read: Entry) -> Entry:
-        """Returns the value that is read, before any copies."""
+        """Returns the output of which ``read`` is a copy, directly or through several copies."""
         while resolve_name(self.symbol.nodes[read.node].op) == "_copy":
             read = self.symbol.nodes[read.node].inputs[0]
         return Entry(*read[:2])
 
     def states(self, step: Step) -> tuple[Entry, ...]:
-        """Returns the new states of a step."""
         result = [self.entry(name) for name in (step.h, step.c) if name]
         if None in result:
             raise UnsupportedError("its state is not an output of an operator")
         return tuple(entry for entry in result if entry)
 
     def reads(self, step: Step, reading: Reading) -> _Reads:
-        """Returns the inputs of a step. All operators between must belong to the cell."""
+        """Returns the inputs of a step. Raises `UnsupportedError` if an operator inside the step is
+        not part of its formula.
+        """
         nodes = {op.position for node in step.nodes for op in node.origin}
         names = [reading.x, reading.h, *([step.c_before] if step.c else [])]
         values = [{name, self._unflatten(name)} for name in names]
@@ -195,7 +200,9 @@ class _View:
         return node.inputs[0] if node else value
 
     def check_readers(self, inside: set[int], shown: Sequence[Entry | None]) -> None:
-        """Refuses a region if an operator outside reads one of its inner values."""
+        """Raises `UnsupportedError` if a node that is not in ``inside`` reads an inner value that
+        is not in ``shown``.
+        """
         nodes = self.symbol.nodes
         names = [entry.name for entry in shown if entry]
         for at, value in self.symbol.native.outside_reads(inside, names):
@@ -204,7 +211,6 @@ class _View:
             raise UnsupportedError(f"{reader} reads {node.name!r}, a value inside of it")
 
     def formula(self, step: Step, reading: Reading) -> tuple[Formula, tuple[Entry, ...]]:
-        """Returns the formula of a cell, and the variables that are its weights."""
         entries: dict[Entry, int] = {}
         own = step.activations == step.cell.activations and step.update == "keep"
         if not own or step.cell_clip or step.attention or reading.peephole:
@@ -276,7 +282,7 @@ def _find_whole(symbol: Symbol, pieces: Sequence[Entry]) -> tuple[Entry | None, 
 
 
 def _find_merges(symbol: Symbol, steps: Sequence[Entry]) -> dict[Entry, int]:
-    """Returns the outputs that hold these values, and their time axis."""
+    """Returns the outputs of nodes that stack all these steps, each with its time axis."""
     result = {}
     for at, node in enumerate(symbol.nodes):
         reads, axis = node.inputs, node.attributes.get("axis", "0")
@@ -296,7 +302,7 @@ def _find_merges(symbol: Symbol, steps: Sequence[Entry]) -> dict[Entry, int]:
 
 
 def _explain_single(view: _View, chain: Chain) -> str:
-    """Returns why no step follows this one, and names the operator that reads its states
+    """Returns the reason why no step follows a single step: the operator that reads its states
     instead.
     """
     step, symbol = chain.steps[0], view.symbol
@@ -316,7 +322,6 @@ def _name_between(symbol: Symbol, at: int) -> str:
 
 
 def _find_loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
-    """Returns the cell in the body of a `_foreach`."""
     node = symbol.nodes[at]
     (body,) = node.subgraphs
     body = replace(body, attributes=symbol.attributes)
@@ -363,10 +368,11 @@ def _find_loop(symbol: Symbol, at: int, shapes: Shapes) -> Region:
 
 
 def _placeholders(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:
-    """Returns an array in the shape of each weight and bias of a FullyConnected, never 0 or 1.
+    """Returns a placeholder for each weight and bias of a FullyConnected; its elements are never 0
+    or 1.
 
-    Only operators before gates get one, because a weight after the gates may have the size of a
-    whole vocabulary.
+    Only operators before gates get a placeholder, because a weight after the gates may be as large
+    as a vocabulary.
     """
     result, before = dict[str, Array](), set[int]()
     for at, node in reversed([*enumerate(symbol.nodes)]):
@@ -387,7 +393,9 @@ def _placeholders(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:
 
 
 def _count_gates(symbol: Symbol, at: int) -> int:
-    """Returns into how many gates a SliceChannel cuts a projection, directly or after sums."""
+    """Returns the number of gates into which a SliceChannel cuts a projection, directly or after
+    additions.
+    """
     after = {at}
     for k, node in enumerate(symbol.nodes):
         if any(entry.node in after for entry in node.inputs):
@@ -399,7 +407,6 @@ def _count_gates(symbol: Symbol, at: int) -> int:
 
 
 def _declare(symbol: Symbol, shapes: Shapes) -> Symbol:
-    """Returns the symbol with the shapes of its variables declared."""
 
     def declare(node: SymbolNode) -> SymbolNode:
         if node.op != VARIABLE or not shapes.get(node.name):

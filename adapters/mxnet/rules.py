@@ -1,4 +1,4 @@
-"""The rules of MXNet's elementwise operators, and of operators that move elements."""
+"""Rules for MXNet's elementwise operators, and for operators that move elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onernn.adapters.mxnet.table import (
 from onernn.ir.graph import Value
 from onernn.ops import OPERATORS
 
-# The rules of operators on each element of a value.
+# Rules for operators on single elements.
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names.
 
@@ -48,7 +48,7 @@ PLAIN = {
     "Cos": "cos _npi_cos",
     "Erf": "erf",
 }
-"""The operators that are one canonical operator. Attributes have the canonical names and
+"""MXNet's names of operators that equal one canonical operator; attributes have the same names and
 defaults.
 """
 
@@ -165,14 +165,14 @@ def cast(data, *, dtype=Dtype()):
 
 @mxnet("amp_cast", inferred="all")
 def amp_cast(data, *, dtype=Dtype()):
-    """Casts floats only."""
+    """Casts floats; values of other dtypes stay unchanged."""
     return data.cast(dtype) if data.dtype.kind == "f" else data
 
 
 @mxnet("where _npi_where", inferred="all", shares="first")
 def where(condition, x, y, *, op):
-    """Chooses elements. The condition of the legacy operator may be a list that chooses rows of x
-    and y.
+    """Chooses elements of x or y. Outside NumPy mode, the condition may be a list that chooses
+    rows.
     """
     condition = condition.cast(bool)
     if not op.numpy and (x.rank is None or x.rank != condition.rank):
@@ -189,12 +189,11 @@ def fill_like(data, *, op):
     return data.sizes.ConstantOfShape(value=filled)
 
 
-# The rules of operators on two values, or on a value and a number.
+# Rules for operators on two values, or on a value and a number.
 #
-# MXNet has each of them several times: for values of one shape, with broadcasting, with a scalar,
-# with the scalar first, and under NumPy's names. Formulas: documentation of MXNet 1.9.1's
-# operators. Legacy comparisons return numbers of the inputs' dtype; the NumPy comparisons
-# (``_npi_``) return bools.
+# MXNet has several variants of each operator: for values of one shape, with broadcasting, with a
+# scalar, with the scalar first, and under NumPy's names. Formulas: documentation of MXNet 1.9.1's
+# operators. Comparisons return numbers of the inputs' dtype, but bools in NumPy mode (``_npi_``).
 
 Formula = Callable[[Any, Any], Any]
 
@@ -256,10 +255,10 @@ NUMPY = {
     "div": "true_divide",
     "lesser": "less",
     "lesser_equal": "less_equal",
-    # NumPy mode has these names as aliases of legacy operators (`ALIASES`), or lacks them.
+    # In NumPy mode these are aliases of other operators (`ALIASES`), or do not exist.
     **dict.fromkeys("maximum minimum hypot logical_and logical_or logical_xor".split(), ""),
 }
-"""The names of NumPy mode that differ."""
+"""The names in NumPy mode, if they differ."""
 
 
 def _on_two(formula, lhs, rhs):
@@ -286,9 +285,10 @@ def _scalar_first(formula, data, *, scalar=1.0, is_int=True, op):
 
 
 def _widen(x: Any, divides: bool, is_int: bool) -> Any:
-    """Returns the value in the dtype in which MXNet computes with it and the scalar.
+    """Returns x in the dtype in which MXNet combines it with a scalar.
 
-    Integers stay, unless the scalar is not one: then both are float64. Bools become int64.
+    Integers stay integers and bools become int64 if the scalar is an integer; otherwise both become
+    float64.
     """
     if divides:
         x = x.floats  # the default dtype of NumPy mode, for any scalar
@@ -318,10 +318,10 @@ def add_n(*args):
     return args[0].Sum(*args[1:])
 
 
-# The rules of operators that move elements.
+# Rules for operators that move elements.
 #
 # Formulas: documentation of MXNet 1.9.1's operators of the same names. The symbol seldom states the
-# number of axes of a value, so these rules avoid the rank if ONNX can express that.
+# number of axes of a value, so these rules do not use the rank if ONNX's operators allow that.
 
 _MOST = 2**26  # elements of a constant that is made from attributes
 
@@ -337,7 +337,9 @@ def reshape(data, *, shape=(), target_shape=(), reverse=False, keep_highest=Fals
 
 @mxnet("_npx_reshape", order="C")
 def npx_reshape(data, *, newshape=(), reverse=False):
-    """Reshapes by codes: -2 keeps, -3 skips one of size 1, -4 keeps all, -5 joins, -6 splits."""
+    """Reshapes with codes: -2 keeps a size, -3 drops a size of 1, -4 keeps all sizes, -5 joins two,
+    -6 splits one.
+    """
     names = {-2: 0, -4: -2, -5: -3, -6: -4}
     if -3 in newshape or 0 in newshape:
         refuse(f"attribute newshape={newshape}: expected sizes or codes, but not 0 or -3")
@@ -353,8 +355,8 @@ def np_reshape(data, *, newshape=()):
 
 def _reshape(x: Any, target: tuple[int, ...], *, reverse: bool) -> Any:
     """Reshapes with MXNet's codes: 0 keeps a size, -1 is the size that is left, -2 keeps all
-    remaining sizes, -3 joins two sizes, -4 splits a size into the two sizes that follow.
-    ``reverse`` reads from the right.
+    remaining sizes, -3 joins two sizes, -4 splits a size into the two sizes that follow. With
+    ``reverse``, codes and sizes are matched from the last to the first.
     """
     if not reverse and min(target, default=0) >= -1:
         return x.reshape(*target)
@@ -460,7 +462,7 @@ def split_v2(data, *, axis=1, sections=0, indices=(), squeeze_axis=False):
 
 
 def _cut(x: Any, axis: int, count: int, squeeze: bool, starts: tuple[int, ...] = ()) -> Any:
-    """Returns equal pieces, or the pieces from each start to the next."""
+    """Returns ``count`` equal pieces, or the pieces that begin at ``starts``."""
     if not 0 < count <= 2**16:
         refuse(f"expected 1 to {2**16} outputs, got {count}")
     if x.inferred and axis == 0:
@@ -575,12 +577,14 @@ def cumsum(a, *, axis=Parsed("integer"), dtype=Dtype(none=None)):
     return (x if dtype is None else x.cast(dtype)).CumSum(axis)
 
 
-# The rules of operators that sort, and that choose elements by their coordinates.
+# Rules for operators that sort, and that choose elements by their coordinates.
 
 
 def _sort(data: Any, axis: int | None, k: int, ascends: bool) -> tuple[Any, int, Any, Any]:
-    """Returns the sorted value, its axis, and its first k elements with their places: all if k is
-    0. Equal elements keep their order; MXNet sorts some of them in any order.
+    """Returns the value (flattened if ``axis`` is None), its axis, its first k elements in sorted
+    order, and their indices; all elements if k is 0.
+
+    Equal elements keep their order; MXNet sorts some of them in any order.
     """
     x, axis = (data.reshape(-1), 0) if axis is None else (data, axis)
     count = [k] if k > 0 else x.size(axis)
@@ -613,7 +617,7 @@ def topk(
 
 @mxnet("sort")
 def sort(data, *, axis=Parsed("integer", -1), is_ascend=True):
-    """Sorts. Also returns the indices, which MXNet hides."""
+    """Returns the sorted elements, and their indices, which MXNet hides."""
     return _sort(data, axis, 0, is_ascend)[2:]
 
 
@@ -624,7 +628,7 @@ def argsort(data, *, axis=Parsed("integer", -1), is_ascend=True, dtype=Dtype()):
 
 @mxnet("gather_nd")
 def gather_nd(data, indices):
-    """Gathers by coordinates, which are the first axis of the indices."""
+    """Gathers elements; the first axis of ``indices`` contains their coordinates."""
     index, rank = indices.cast(np.int64), indices.rank
     if rank is None:
         return data.GatherND(index.Einsum(equation="a...->...a"))
@@ -640,7 +644,9 @@ def tile(data, *, reps=()):
 
 @mxnet("repeat")
 def repeat(data, *, repeats, axis=Parsed("integer")):
-    """Repeats each element: enlarges a new axis of size one, and joins it with the old axis."""
+    """Repeats each element: adds a new axis of size one, enlarges it, and joins it with the old
+    axis.
+    """
     x, axis = (data.reshape(-1), 0) if axis is None else (data, axis)
     if axis < 0 or repeats < 0:
         refuse(f"attributes repeats={repeats}, axis={axis}: expected 0 or more")
@@ -650,7 +656,8 @@ def repeat(data, *, repeats, axis=Parsed("integer")):
     return wide.Reshape(whole.part(0, axis).join([-1], after))
 
 
-# Random numbers. MXNet has one generator. onernn computes random numbers from an input of the run.
+# Random numbers. MXNet draws them from one generator. onernn computes them from a seed, an input of
+# the graph.
 
 _DISTRIBUTIONS = {
     "uniform": {"low": 0.0, "high": 1.0},
@@ -659,7 +666,9 @@ _DISTRIBUTIONS = {
     "exponential": {"lam": 1.0},
     "poisson": {"lam": 1.0},
 }
-"""Parameters by the names of inputs (and of attributes, if these differ), with their defaults."""
+"""The parameters of distributions by the names of inputs (and of attributes, if these differ), with
+defaults.
+"""
 
 
 def _sample(distribution: str, op: Any, shape: Any, dtype: Any, *parameters: str) -> str:

@@ -16,7 +16,7 @@ from onernn.ir.ragged import Batch, Ragged
 
 
 def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
-    """Returns the outputs, in order. Raises what MXNet raises."""
+    """Returns the outputs, in order. Raises MXNet's errors."""
     mx = require("mxnet", "mxnet")
     files = find(path, params or None)
     with mx.util.np_shape(read_symbol(files.symbol).np_shape):

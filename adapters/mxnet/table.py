@@ -1,4 +1,6 @@
-"""One MXNet operator for its rule, the table of rules, and the loop over a symbol's nodes."""
+"""The form in which rules read an MXNet operator, the table of rules, and the lowering of a
+symbol's nodes.
+"""
 
 from __future__ import annotations
 
@@ -81,33 +83,34 @@ def names_of(name: str) -> list[str]:
     return [name, plain, ALIASES.get(name, ""), ALIASES.get(plain, "")]
 
 
-# One MXNet operator for a rule of the tables, and the graph that it is lowered into.
+# An MXNet operator in the form that rules read, and the graph into which it is lowered.
 
 DType = np.dtype[Any]
 FIRST, LAST = -(2**62), 2**62
-"""Beyond every axis: slices are cut there."""
+"""Positions before and after all elements of an axis, for slices without a start or end."""
 COMPUTED = frozenset("bool uint8 int8 int32 int64 float32 float64".split())
 """The dtypes in which NumPy computes like MXNet; float16 is computed in float32."""
 
 Place = tuple[str, int]
-"""A variable and an axis of it."""
+"""The name of a variable, and one of its axes."""
 
 
 @dataclass
 class Context:
-    """The graph under construction, and facts about it other than types.
+    """The graph under construction, and facts about its variables other than types.
 
-    ``inferred``: variables made from ``_zeros`` of unknown size. MXNet infers this size from the
-    values that they are added to. Each axis of unknown size maps to the axis of the zeros that it
-    comes from. onernn sets the unknown sizes to 1, and broadcasting computes the same results.
-    ``unsized``: zeros that are read by an operator for which the results would differ. ``equal``:
-    places of the same size. ``sized``: the places from which zeros take their sizes when the symbol
-    is lowered again.
-    ``halves`` lists variables that MXNet holds in float16 and onernn in float32.
-    ``unranked``: values whose rank an operator needed but did not know.
-    ``notes``: texts for the user, with the names of nodes; ``differing``: the notes about places at
-    which the two meanings differ. ``seed``: the input from which random numbers are computed, ""
-    without any. ``is_body``: whether another graph runs this graph.
+    MXNet infers unknown sizes of ``_zeros`` from the values to which they are added. onernn sets
+    these sizes to 1, and broadcasting computes the same results.
+
+    ``inferred``: the variables that are computed from such zeros; each axis of unknown size is
+    mapped to the axis of the zeros from which it comes. ``unsized``: zeros for which a size of 1
+    would change the results of an operator. ``equal``: for an axis of zeros, the axes of other
+    variables with the same size. ``sized``: for an axis of zeros, the axis whose size it gets when
+    the symbol is lowered again. ``halves``: variables that are float16 in MXNet and float32 in
+    onernn. ``unranked``: values whose unknown rank an operator needed. ``notes``: texts for the
+    user, with the names of nodes. ``differing``: the notes about operators that MXNet computes
+    differently from its documentation. ``seed``: the input from which random numbers are computed,
+    "" without any. ``is_body``: whether the graph is the body of an operator.
     """
 
     builder: GraphBuilder
@@ -138,11 +141,11 @@ class Context:
             self.equal.setdefault(origin, []).append((other, other_axis))
 
     def zeros_of(self, variable: str) -> set[str]:
-        """Returns the zeros from which a variable has its inferred sizes."""
+        """Returns the ``_zeros`` from which the inferred sizes of a variable come."""
         return {zeros for zeros, _ in self.inferred.get(variable, {}).values()}
 
     def label(self, texts: Iterable[str]) -> list[str]:
-        """Returns each note once; the names of its nodes precede it."""
+        """Returns the notes, each after the names of its nodes."""
         return [": ".join(filter(None, [", ".join(self.notes[text]), text])) for text in texts]
 
 
@@ -156,13 +159,12 @@ _PARSERS: Mapping[type, Callable[[str], Any]] = {
 
 
 class MxnetOperator(NativeOperator):
-    """One operator with the graph it is lowered into.
+    """An MXNet operator as a rule reads it, and the graph into which it is lowered.
 
     ``name``: its name in the table. ``numpy``: whether it is an operator of NumPy mode.
-    ``inferred``: the values of its inputs whose sizes MXNet infers. ``unknown``: the axes of its
-    output whose size MXNet infers. ``states_dtype``: whether an attribute states its dtype.
-    ``gives_half``: whether this dtype is float16. The symbol reads ``count`` outputs, or fewer than
-    there are.
+    ``inferred``: the inputs whose sizes MXNet infers. ``unknown``: the axes of its output whose
+    size MXNet infers. ``states_dtype``: whether an attribute states its dtype. ``gives_half``:
+    whether this dtype is float16. ``count``: the number of outputs that the symbol reads.
     """
 
     def __init__(
@@ -231,8 +233,8 @@ class MxnetOperator(NativeOperator):
         return np.dtype(self.builder.type_of(value).dtype or np.float32)
 
     def declare_rank(self, value: str, rank: int) -> None:
-        """Records the rank that an operator needs of a value; inputs of the graph declare this
-        rank.
+        """Records the rank that an operator needs of a value. If the value is an input, it is
+        declared with this rank.
         """
         declared = Value(value, shape=(None,) * rank)
         known = replace(self.builder.type_of(value), shape=declared.type.shape)
@@ -247,7 +249,9 @@ class MxnetOperator(NativeOperator):
         self.context.note(text, f"{self.node.name} ({self.node.op})")
 
     def need_sizes(self) -> NoReturn:
-        """Refuses inputs of inferred size, and notes the zeros from which they have it."""
+        """Raises `UnsupportedError` because MXNet infers a size of an input; records the zeros with
+        this size.
+        """
         for entry in self.node.inputs:
             self.context.unsized |= self.context.zeros_of(entry.name)
         raise UnsupportedError(UNSIZED)
@@ -256,8 +260,8 @@ class MxnetOperator(NativeOperator):
         return self.emit("Cast", self.emit("Cast", value, to="float16"), to="float32")
 
     def as_documented(self, documented: str, on_cpu: str) -> bool:
-        """Returns True to compute what is documented, False to compute what MXNet on the CPU
-        returns. Notes the choice.
+        """Returns whether to compute what MXNet documents rather than what it computes on the CPU;
+        notes the choice.
         """
         chosen = self.context.semantics == "documented"
         if chosen:
@@ -271,19 +275,19 @@ class MxnetOperator(NativeOperator):
         return chosen
 
 
-# The registry of the tables: MXNet's operators and the rules that lower them.
+# The table of MXNet's operators and of the rules that lower them.
 
 
 class Rule(NamedTuple):
-    """How an operator is lowered.
+    """A rule that lowers an operator.
 
-    ``name``: its name in the table. ``inferred``: how the operator treats inputs whose sizes MXNet
-    infers (`Context.inferred`). "first": the output has the inferred size of the first input, which
-    must be along axis 0. "all": the output has an inferred size if all inputs have one. "alike":
-    all inputs must have inferred sizes along the same axes, not including the attribute's. "none":
-    the output has no inferred size. "": the operator needs the sizes. ``shares``: the axes along
-    which all inputs have the same size: "all" axes, all except the attribute's ("axis"), the
-    "first", or none ("").
+    ``name``: the operator's name in the table. ``inferred``: what the operator does if MXNet infers
+    sizes of its inputs (`Context.inferred`). "first": the output has the inferred size of the first
+    input, which must be on axis 0. "all": the output has an inferred size if all inputs have one.
+    "alike": all inputs must have inferred sizes on the same axes, but not on the axis that the
+    attribute names. "none": the output has no inferred size. "": the operator needs the sizes.
+    ``shares``: the axes on which all inputs have the same size: "all" axes, all except the
+    attribute's ("axis"), the "first", or none ("").
     """
 
     name: str
@@ -292,7 +296,7 @@ class Rule(NamedTuple):
     shares: str
 
     def slots_of(self, count: int) -> list[str]:
-        """Returns the names of the slots of ``count`` inputs. Raises `UnsupportedError` for too
+        """Returns the names of the first ``count`` inputs. Raises `UnsupportedError` for too
         many.
         """
         slots, rest = self.lower.slots, self.lower.rest
@@ -305,7 +309,7 @@ RULES: dict[str, Rule] = {}
 
 
 class MxnetTensor(Tensor):
-    """A value for MXNet's rules. The symbol may not state its rank or dtype."""
+    """A tensor in a rule for an MXNet operator. The symbol may not state its rank or dtype."""
 
     @property
     def rank(self) -> Any:
@@ -327,14 +331,16 @@ class MxnetTensor(Tensor):
         return int(self.rank)
 
     def share_rank(self, other: MxnetTensor) -> None:
-        """Notes that two values have the same shape: the rank of one is the rank of both."""
+        """Gives two values of the same shape the same rank, if the rank of one is known."""
         for one, known in ((self, other.rank), (other, self.rank)):
             if one.rank is None and known is not None:
                 self.op.declare_rank(one.name, known)
 
     @property
     def floats(self) -> Self:
-        """The value; raises `UnsupportedError` for integers, which MXNet does not promote."""
+        """This value, if it is floating point; else raises `UnsupportedError`, because MXNet does
+        not convert integers.
+        """
         if self.dtype.kind == "f":
             return self
         return refuse(
@@ -344,7 +350,7 @@ class MxnetTensor(Tensor):
 
     @property
     def inferred(self) -> bool:
-        """Whether MXNet infers its size from other inputs."""
+        """Whether MXNet infers a size of this value from other values."""
         return self.name in self.op.inferred
 
     @property
@@ -353,17 +359,17 @@ class MxnetTensor(Tensor):
         return self if self.rank == 2 else self.Flatten(axis=1)
 
     def part(self, first: int, end: int, axis: int = 0) -> Self:
-        """Returns a part of a list, such as a shape, or of a value along an axis."""
+        """Returns the elements from ``first`` to ``end`` along an axis."""
         return self.Slice([first], [end], [axis])
 
     def resize(self, axis: int, size: int) -> Self:
-        """Returns a shape with a new size at an axis."""
+        """Returns this shape with ``size`` as the size of an axis."""
         return self.part(0, axis).join([size], self.part(axis + 1 or LAST, LAST))
 
     def at_least_one(self, *gone: int) -> Self:
-        """Returns a list of one element in place of a scalar, because only NumPy mode has scalars.
+        """Returns a scalar as a list of one element, because only NumPy mode has scalars.
 
-        ``gone``: the axes that the value has lost, if it has some left.
+        ``gone``: the axes that were removed from the value, () if all were removed.
         """
         some_left = gone and not (max(gone) < len(gone) and min(gone) >= -len(gone))
         if self.rank or some_left or self.op.numpy:
@@ -377,7 +383,7 @@ class MxnetTensor(Tensor):
 
 
 class Parsed(NamedTuple):
-    """An attribute that may be "None"; ``kind``: its parser in `attributes`."""
+    """An attribute that may be "None"; ``kind`` is the name of its parser in `attributes`."""
 
     kind: str
     default: Any = None
@@ -387,7 +393,9 @@ class Parsed(NamedTuple):
 
 
 class Dtype(NamedTuple):
-    """An attribute that names a dtype. ``none``: what "None" means, "" if that is an error."""
+    """An attribute that names a dtype. ``none``: the dtype for the text "None", "" if the text is
+    an error.
+    """
 
     none: str | None = ""
 
@@ -405,7 +413,9 @@ class Dtype(NamedTuple):
 
 
 def mxnet(names: str, *, inferred: str = "", shares: str = "", **only: Any) -> Any:
-    """Enters a rule whose signature is the schema of the operators ``names``; see `Signature`."""
+    """Returns a decorator that adds a rule for the operators ``names`` to `RULES`; see
+    `Signature`.
+    """
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = Signature(function, only, MxnetTensor)
@@ -428,7 +438,7 @@ def resolve_name(name: str) -> str:
 
 
 def slots_of_node(node: SymbolNode) -> list[str]:
-    """Returns the slot of each of a node's inputs, "" if it is not known."""
+    """Returns the name of each input of a node, "" if it is not known."""
     result = find_rule(node.op)
     try:
         return result.slots_of(len(node.inputs)) if result else [""] * len(node.inputs)
@@ -461,17 +471,18 @@ _OUTPUTS = {
 
 
 def lower_nodes(context: Context) -> list[str]:
-    """Returns the value of each head, under its name in MXNet.
+    """Lowers the nodes of a symbol, and returns the values of its outputs, which have MXNet's
+    names.
 
-    The builder has the variables already, as inputs or constants. An operator that cannot be
-    lowered becomes a node with the reason.
+    The variables are already inputs or constants of the builder. An operator that cannot be lowered
+    becomes a node that contains the reason.
     """
     builder, symbol = context.builder, context.symbol
     used, ends = find_needed(symbol), {head.name for head in symbol.heads}
     read = defaultdict[int, set[int]](set)
     for entry in (*symbol.heads, *(each for at in used for each in symbol.nodes[at].inputs)):
         read[entry.node].add(entry.output)
-    # Nodes may share a name; nodes whose values are outputs get it first.
+    # Nodes may share a name; an output of the symbol gets it first.
     taken = {output_name(symbol.nodes[at], out, n) for at, out, _ in symbol.heads for n in (1, 2)}
     counts: dict[int, int] = {}
 
@@ -524,9 +535,10 @@ def _node_of(variable: str) -> int:
 
 
 def find_sizes(context: Context) -> dict[Place, Place]:
-    """Returns the places from which zeros can take their true size, if operators need it.
+    """Returns, for axes of zeros whose size operators need, an axis of another variable with this
+    size.
 
-    A value that is computed from such zeros is not such a place.
+    The other variable must not be computed from such zeros.
     """
     result = dict[Place, Place]()
     zeros = {*map(_node_of, context.unsized)}
@@ -571,7 +583,6 @@ def _find_callers(context: Context, node: SymbolNode) -> CallerRule | None:
 def _lower(
     context: Context, at: NativeOp, node: SymbolNode, reads: Sequence[str], count: int
 ) -> Results:
-    """Returns the results of a node. The symbol reads the first ``count`` of them."""
     builder = context.builder
     if node.op == VARIABLE:
         if builder.type_of(node.name).dtype != "float16":
@@ -615,10 +626,10 @@ def _lower(
 
 
 def _infer_axes(op: MxnetOperator, rule: Rule, reads: Sequence[str]) -> dict[int, Place]:
-    """Returns the axes of the outputs whose size MXNet infers, each with the axis of zeros it comes
-    from.
+    """Returns the axes of the outputs whose size MXNet infers, each with the axis of zeros from
+    which it comes.
 
-    Notes which other inputs share these sizes. Raises `UnsupportedError` if the operator needs
+    Records which other inputs have the same sizes. Raises `UnsupportedError` if the operator needs
     sizes.
     """
     known = [op.context.inferred.get(each, {}) for each in reads]

@@ -1,5 +1,5 @@
-"""ONNX: reads and writes models, provides an onnx.backend.base.Backend, and runs layers inside ONNX
-Runtime.
+"""The ONNX adapter: it reads and writes models, provides an onnx.backend.base.Backend, and runs
+recurrent layers inside ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # so that type checkers see the signatures
 else:
 
     def __getattr__(name: str) -> Any:
-        """Returns an attribute that is imported on first use, because the reader does not need its
-        imports.
+        """Returns a function or class of the plug-in, which is imported on first use because
+        reading a model does not need its imports.
         """
         if name in ("optimize", "plug", "InferenceSession"):
             from onernn.adapters.onnx import plugin

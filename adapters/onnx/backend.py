@@ -1,6 +1,6 @@
-"""onernn as a backend of ONNX's own interface, `onnx.backend.base.Backend`.
+"""onernn as an implementation of ONNX's interface `onnx.backend.base.Backend`.
 
-Any tool that takes such a backend takes this module, or its class `OnernnBackend`. The onnx package
+Tools that accept such a backend accept this module or its class `OnernnBackend`. The onnx package
 is imported on first use.
 """
 
@@ -26,8 +26,8 @@ from onernn.ir.errors import ShapeError, UnsupportedError
 class Prepared:
     """A model that is prepared for repeated runs.
 
-    Weights that are inputs of the model are packed in the first run, and again after they have
-    changed.
+    A model may take its weights as inputs. onernn packs such weights in the first run, and again in
+    each run in which they have changed.
     """
 
     def __init__(self, model: Model, **options: Any) -> None:
@@ -43,8 +43,8 @@ class Prepared:
         return Session(lower(self._model, bound), **self._options)
 
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
-        """Returns the outputs in order; the inputs are given by name or in order. Raises
-        `ShapeError`.
+        """Returns the outputs in the model's order; ``inputs`` are one array, or arrays by name or
+        in the model's order. Raises `ShapeError` if inputs are missing or too many.
         """
         names = [variable.name for variable in self._model.graph.inputs]
         if not isinstance(inputs, Mapping):
@@ -61,7 +61,9 @@ class Prepared:
 
 
 def _weight_inputs(model: Model) -> list[str]:
-    """Returns the inputs that recurrent operators take as weights, directly or rearranged."""
+    """Returns the names of the model inputs that recurrent operators use as weights, directly or
+    after operators such as Transpose.
+    """
     graph = model.graph
     wanted = {
         op.inputs[at]
@@ -79,7 +81,7 @@ def supports_device(device: str) -> bool:
 
 
 def is_compatible(model: Any, device: str = "CPU", **_: Any) -> bool:
-    """Returns whether every operator of a ModelProto can be run."""
+    """Returns whether onernn can run every operator of a ModelProto."""
     try:
         prepare(model, device)
     except UnsupportedError:
@@ -88,9 +90,11 @@ def is_compatible(model: Any, device: str = "CPU", **_: Any) -> bool:
 
 
 def prepare(model: Any, device: str = "CPU", **options: Any) -> Prepared:
-    """Prepares a ModelProto, or the bytes of one, for runs; ``options`` go to `Session`.
+    """Returns a model that is prepared for repeated runs.
 
-    Raises `UnsupportedError` for operators that cannot be run, and `ModelFormatError`.
+    ``model``: a ModelProto or its bytes. ``options``: options of `Session`. Raises
+    `UnsupportedError` for operators and devices that are not supported, and `ModelFormatError` for
+    a malformed model.
     """
     if not supports_device(device):
         raise UnsupportedError(f"device {device!r}: only CPU is supported")
@@ -99,7 +103,9 @@ def prepare(model: Any, device: str = "CPU", **options: Any) -> Prepared:
 
 
 def run_model(model: Any, inputs: Any, device: str = "CPU", **options: Any) -> tuple[Any, ...]:
-    """Returns the outputs of a ModelProto for its inputs, in order or by name."""
+    """Returns the outputs of a ModelProto in the model's order; for ``inputs`` see
+    `Prepared.run`.
+    """
     return prepare(model, device, **options).run(inputs)
 
 
@@ -112,9 +118,7 @@ def run_node(
     opset_version: int | None = None,
     **options: Any,
 ) -> tuple[Any, ...]:
-    """Returns the outputs of one NodeProto, in the newest opset that onernn reads, unless
-    ``opset_version`` is given.
-    """
+    """Returns the outputs of one NodeProto; ``opset_version`` is its opset, 22 if it is None."""
     helper = require("onnx", "onnx").helper
     names = [name for name in dict.fromkeys(node.input) if name]
     arrays = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=True))
@@ -130,9 +134,6 @@ def run_node(
 
 @cache
 def _classes() -> tuple[type, type]:
-    """Returns `OnernnBackend` and the class of its prepared models, as subclasses of the onnx
-    package's classes.
-    """
     base = require("onnx.backend.base", "onnx")
 
     class OnernnRep(Prepared, base.BackendRep):  # type: ignore[name-defined, misc]

@@ -1,6 +1,6 @@
-"""Known faults of ONNX files: errors that exporters wrote, and errors of ONNX Runtime.
+"""Finds known faults: errors that exporters wrote into ONNX files, and errors of ONNX Runtime.
 
-The faults occur in deployed files and in files that PyTorch's exporters write: design/0018.
+These faults occur in deployed files and in files that PyTorch's exporters write: see design/0018.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onernn.ir.graph import UNSUPPORTED, Graph, NativeOp, Node
 
 PATHS = {"file": "the file as it says, whoever runs it", "onnxruntime": "ONNX Runtime on a CPU"}
 
-_FILES = {  # by size and SHA-256
+_FILES = {  # faults of published files, by their size and SHA-256
     (1280395, "1e0b195ad4806595ef4466f419d16fca7e4afcfc6669b8c0b5f76ea87547c769"): (
         "silero_vad_half.onnx of silero-vad 6.2.3 holds different weights from the other files: its"
         " probability of speech differs by up to 0.95 from theirs; use silero_vad.onnx"
@@ -31,7 +31,7 @@ OnnxFault = FrameworkFault[Model]
 
 
 def find_faults(path: str | Path, *, rules: Mapping[str, Any] | None = None) -> FaultyModel[Model]:
-    """Returns the model in a file with its faults."""
+    """Returns the model in a file, together with the faults that were found in it."""
     model, read = read_model(path), partial(lower, rules=read_caller_rules(rules))
     graph = read(model)
     runs = not any(node.op == UNSUPPORTED for node in graph.nodes)
@@ -56,11 +56,13 @@ def _of_file(path: Path) -> Iterator[OnnxFault]:
 
 
 def _reset_before(model: Model, op: Operator, runs: bool) -> Iterator[OnnxFault]:
-    """Yields a GRU of PyTorch's exporters that applies the reset gate before the matrix product.
-    torch.nn.GRU can only apply it after the product, which is linear_before_reset=1. The
+    """Yields a fault if a GRU from PyTorch's exporters applies the reset gate before the matrix
+    product.
+
+    torch.nn.GRU always applies it after the product, which is linear_before_reset=1 in ONNX. The
     TorchScript exporter always wrote that attribute. The torch.export exporter used onnxscript,
     which omitted the attribute before 0.7 (onnxscript#2852, pytorch#189225). The file does not name
-    onnxscript's version, so the GRU itself is examined.
+    onnxscript's version, so this function examines the GRU itself.
     """
     wrong = op.type == "GRU" and not op.attributes.get("linear_before_reset", 0)
     if not wrong or not model.producer.startswith("pytorch"):
@@ -84,9 +86,9 @@ def _with_reset_after(model: Model, *, position: int) -> Model:
 
 
 def _projection(graph: Subgraph, op: Operator) -> Iterator[OnnxFault]:
-    """Yields an LSTM whose hidden_size equals its proj_size, and whose weights were cut to fit.
+    """Yields a fault if the weights of an LSTM do not fit its hidden_size.
 
-    PyTorch's exporter writes such weights.
+    PyTorch's exporter writes such weights for an LSTM with proj_size.
     """
     hidden = op.attributes.get("hidden_size")
     if op.type != "LSTM" or not isinstance(hidden, int):
@@ -106,7 +108,6 @@ def _projection(graph: Subgraph, op: Operator) -> Iterator[OnnxFault]:
 
 
 def _constants_of(graph: Subgraph) -> dict[str, Any]:
-    """Returns the constants of a graph, including those that operators hold."""
     held = {
         op.outputs[0]: op.attributes["value"]
         for op in graph.operators
@@ -127,8 +128,8 @@ def _dynamic_quantized(op: Operator) -> Iterator[OnnxFault]:
 
 
 def _forgotten_states(graph: Graph) -> Iterator[OnnxFault]:
-    """Yields a layer without memory: it runs one step from zeros, and no operator reads its final
-    state.
+    """Yields a fault for each layer that runs one step from an initial state of zeros, and whose
+    final state no operator reads.
     """
     for node in _layers(graph):
         states = [graph.constants.get(name) for name in node.inputs[1:] if name]
@@ -145,11 +146,11 @@ def _forgotten_states(graph: Graph) -> Iterator[OnnxFault]:
 
 
 def _states_of_one_batch(graph: Graph) -> Iterator[OnnxFault]:
-    """Yields a constant initial state for a fixed number of sequences, if the input may have any
-    number.
+    """Yields a fault for each constant initial state that fixes the number of sequences, if the
+    input may have any number of sequences.
 
-    If a model creates its state, such as torch.zeros(1, 8, O), PyTorch's exporters write the state
-    as a constant.
+    If a model's code creates the state, for example with torch.zeros(1, 8, O), PyTorch's exporters
+    write the state as a constant.
     """
     for node in _layers(graph):
         if not _has_open_batch(graph, node):
@@ -177,7 +178,9 @@ def _has_open_batch(graph: Graph, node: Node) -> bool:
 
 
 def _lengths_of_one_batch(graph: Subgraph, op: Operator) -> Iterator[OnnxFault]:
-    """Yields constant lengths: an exporter wrote the lengths of its example input into the file."""
+    """Yields a fault if an operator's sequence lengths are a constant: an exporter wrote the
+    lengths of its example input into the file.
+    """
     name = op.inputs[4] if _is_recurrent(op) and len(op.inputs) > 4 else ""
     lengths = _constants_of(graph).get(name)
     if lengths is None or all(None not in (v.shape or (None,))[:2] for v in graph.inputs):
@@ -200,10 +203,11 @@ def _layout(op: Operator) -> Iterator[OnnxFault]:
 
 
 def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
-    """Yields an input of lengths that no recurrent operator reads; Paddle2ONNX leaves such inputs.
+    """Yields a fault for each input of sequence lengths that no recurrent operator reads;
+    Paddle2ONNX writes such inputs.
 
-    If only later operators read the lengths, for example to choose the last step, forward layers
-    are still right.
+    If only later operators read the lengths, for example to choose the last step, the results of
+    forward layers are correct.
     """
     layers = [op for _, op in model.graph.everywhere() if _is_recurrent(op)]
     backward = any(op.attributes.get("direction", "forward") != "forward" for op in layers)
@@ -223,7 +227,6 @@ def _unread_lengths(model: Model) -> Iterator[OnnxFault]:
 
 
 def _list_dependents(graph: Subgraph, name: str) -> list[Operator]:
-    """Returns the operators that depend on a value, including operators in bodies."""
     names, readers = {name}, list[Operator]()
     for _, op in graph.everywhere():
         if not names.isdisjoint(op.node.all_reads):
@@ -233,8 +236,8 @@ def _list_dependents(graph: Subgraph, name: str) -> list[Operator]:
 
 
 def _states_that_are_inputs(graph: Graph) -> Iterator[OnnxFault]:
-    """Yields an output that is a layer's initial state: each call starts from the same state as the
-    first call.
+    """Yields a fault for each model output that is a layer's initial state instead of its final
+    state.
     """
     inputs = {value.name for value in graph.inputs}
     begun = {
@@ -256,8 +259,9 @@ def _states_that_are_inputs(graph: Graph) -> Iterator[OnnxFault]:
 
 
 def _find_source(graph: Graph, name: str) -> str:
-    """Returns the value of which this value is a view or a copy, even if it was split and joined
-    again.
+    """Returns the name of the value from which this value was copied, cast, reshaped or split.
+
+    A Concat that joins all parts of a Split counts as a copy.
     """
     while node := graph.producer(name):
         parts = {graph.producer(each, "Split") for each in node.inputs}
@@ -273,7 +277,9 @@ def _find_source(graph: Graph, name: str) -> str:
 
 
 def _batch_held(graph: Graph, state: str) -> int:
-    """Returns the number of sequences of a constant state (L, D, N, O), 0 if it fits any number."""
+    """Returns the number of sequences N of a constant state (L, D, N, O); 0 if the state is not
+    constant or fits any number.
+    """
     expands = False
     while (made := graph.producer(state)) and made.op in ("Unsqueeze", "Expand", "Reshape"):
         state, expands = made.inputs[0], expands or made.op == "Expand"

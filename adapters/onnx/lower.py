@@ -1,4 +1,4 @@
-"""An ONNX model as a graph of canonical operators."""
+"""Turns an ONNX model into a graph of onernn's canonical operators."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ from onernn.ir.graph import (
     with_open_names,
 )
 
-_MOST_CALLS = 10**4  # operators of functions; nested calls grow exponentially
-_DEEPEST = 32  # nested calls
+_MOST_CALLS = 10**4  # calls of functions in a model; nested functions may multiply the calls
+_DEEPEST = 32  # levels of nested calls
 
 
 def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
-    """Returns a caller's rules, with the signatures of ONNX's operators."""
+    """Returns the caller's own rules for operators, in the form that `lower` takes."""
     return read_callers(rules, OnnxSignature, OnnxTensor)
 
 
@@ -72,13 +72,13 @@ def load_onnx(
     inputs: Mapping[str, Any] = MappingProxyType({}),
     rules: Mapping[str, Any] | None = None,
 ) -> Graph:
-    """Returns the graph of a saved model. An operator that onernn refuses becomes a node with the
-    reason.
+    """Returns the graph of a saved model.
 
-    ``inputs``: dtypes, shapes or arrays of inputs that the model does not declare. If ONNX Runtime
-    computes an operator of this model differently from its documentation, the logger "onernn" and
-    the graph's notes state it. Raises `ModelFormatError` for a file that is not a model,
-    `UnsupportedError` for a version of the format that is not read.
+    An operator that onernn cannot run becomes a node that contains the reason. ``inputs``: the
+    dtypes, shapes or arrays of inputs, if the model does not declare them. If ONNX Runtime computes
+    an operator of this model differently from its documentation, the logger "onernn" and the
+    graph's notes say so. Raises `ModelFormatError` for a file that is not a model, and
+    `UnsupportedError` for a version of the format that onernn does not read.
     """
     model = read_model(path)
     callers = read_caller_rules(rules)
@@ -100,8 +100,9 @@ def _defaults(
     known: Mapping[str, Any],
     rules: Mapping[str, CallerRule],
 ) -> Defaults:
-    """Returns the overridable constants of a file. The file must not have changed when they are
-    fed.
+    """Returns the constants of a file that callers may override.
+
+    Overriding reads the file again, and raises an error if the file has changed.
     """
 
     def stamp() -> tuple[int, int]:
@@ -126,11 +127,13 @@ def lower(
     known: Mapping[str, Any] = MappingProxyType({}),
     rules: Mapping[str, CallerRule] = MappingProxyType({}),
 ) -> Graph:
-    """Returns the graph of a model. ``bound``: inputs that become constants. ``known``: facts about
-    other inputs (`declare_inputs`).
+    """Returns the graph of a model.
 
-    Raises `ModelFormatError` if the model contradicts itself, `ShapeError` if ``known``
-    contradicts the model.
+    ``bound``: the arrays of inputs that become constants. ``known``: the dtypes, shapes or arrays
+    of other inputs, see `declare_inputs`.
+
+    Raises `ModelFormatError` if the model contradicts itself, `ShapeError` if ``known`` contradicts
+    the model.
     """
     lowering = _Lowering(model)
     given = (*model.graph.constants.values(), *bound.values())
@@ -167,11 +170,11 @@ def lower(
 
 
 def _name_sizes(builder: OnnxBuilder, variables: Iterable[Variable]) -> None:
-    """Names the unnamed sizes of inputs, using the names that the model has for them in other
-    values.
+    """Gives each unnamed size of an input the name that the model uses for this size in another
+    value.
 
-    Exporters copy a user's names for sizes of outputs, and these may be wrong. So a size that has a
-    name among the inputs keeps it.
+    Exporters copy the user's names for sizes of outputs, which may be wrong. So an input size that
+    already has a name keeps this name.
     """
     names = [[*(value.names or ("",) * len(value.shape or ()))] for value in builder.inputs]
     places = {
@@ -213,7 +216,7 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
         return Value(builder.value(name))
     if value in builder.constants and value != variable.name:
         builder.constant(builder.constants[value], variable.name)
-    elif value != variable.name:  # the name of an input or of a different output
+    elif value != variable.name:  # another output or an input, which keeps its name
         builder.give(variable.name, builder.emit("Identity", (value,)))
     return _value(builder, variable)
 
@@ -223,14 +226,13 @@ def _outputs(scope: Scope, op: Operator, _: int) -> list[Output]:
 
 
 class _Lowering:
-    """Lowers a model's operators, including operators in functions and bodies."""
+    """The lowering of a model's operators, including operators in functions and bodies."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self._calls = 0
 
     def run(self, scope: Scope, graph: Subgraph) -> None:
-        """Lowers a graph's constants and operators."""
         for name, array in graph.constants.items():
             scope.builder.constant(array, name)
         for name, reason in graph.unread.items():
@@ -257,7 +259,6 @@ class _Lowering:
     def _lower(
         self, scope: Scope, op: Operator, origin: NativeOp, declared: Mapping[str, Variable]
     ) -> Results:
-        """Runs the rule of an operator, or lowers the call of a function."""
         attributes = {
             k: scope.arguments.get(v.name) if isinstance(v, Reference) else v
             for k, v in op.attributes.items()
@@ -281,7 +282,6 @@ class _Lowering:
     def _call(
         self, scope: Scope, op: Operator, origin: NativeOp, arguments: Mapping[str, Any]
     ) -> Results:
-        """Lowers the operators of a function in place of its call."""
         function, self._calls = self.model.functions[op.domain, op.type], self._calls + 1
         if scope.depth >= _DEEPEST or self._calls > _MOST_CALLS:
             raise UnsupportedError(
@@ -311,7 +311,9 @@ class _Lowering:
         return tuple(map(scope.builder.value, made))
 
     def _body(self, graph: Subgraph, op: OnnxOperator) -> tuple[Graph, list[str]]:
-        """Returns the lowered body of an operator, and the outer values that it takes."""
+        """Returns the lowered body of an operator, and the names of the outer values that the body
+        reads.
+        """
         outer, around = op.scope, op.builder
         budget, precisions = around.budget, around.precisions
         builder = OnnxBuilder(f"body of {op.at.type}", budget, precisions, around.semantics)

@@ -1,6 +1,7 @@
-"""The rules of ONNX Runtime's own operators, which its optimizer and its quantizer write.
+"""Rules for ONNX Runtime's own operators, which its optimizer and its quantizer write.
 
-Formulas: ONNX Runtime's contrib operators.
+A rule turns one operator into onernn's canonical operators. Formulas: ONNX Runtime's contrib
+operators.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def lstm(
     )
 
 
-# Operators that combine several operators.
+# Fused operators: each combines several standard operators.
 
 
 @microsoft("Gelu")
@@ -80,7 +81,7 @@ def quick_gelu(X, *, alpha=1.702):
 
 @microsoft("SkipLayerNormalization")
 def skip_layer_normalization(input, skip, gamma, beta=None, bias=None, *, op, epsilon=1e-12):
-    """Normalizes the sum of both inputs and a bias; the sum is also an output."""
+    """Normalizes the sum of ``input``, ``skip`` and ``bias``. Output 3 is the sum."""
     total = input + skip
     total = total + bias if bias else total
     y = total.LayerNormalization(gamma, beta, epsilon=epsilon)
@@ -89,14 +90,16 @@ def skip_layer_normalization(input, skip, gamma, beta=None, bias=None, *, op, ep
 
 @microsoft("FusedMatMul")
 def fused_matmul(A, B, *, transA=0, transB=0, transBatchA=0, transBatchB=0, alpha=1.0):
-    """Multiplies matrices, which attributes may transpose; a vector is not transposed."""
+    """Multiplies A and B, which attributes may transpose; a vector is never transposed."""
     a, b = _transposed(A, transA, transBatchA), _transposed(B, transB, transBatchB)
     return (a @ b) * alpha
 
 
 def _transposed(x, matrix, batch):
-    """Returns a factor of a matrix product, transposed if requested; if ``batch``, its first axis
-    is an axis of the matrix.
+    """Returns a factor of a matrix product, after transposing it if ``matrix``.
+
+    ``batch``: whether the matrix consists of the first and the last axis instead of the last two
+    axes.
     """
     if batch:
         last = x.rank - 1
@@ -116,7 +119,7 @@ def fused_gemm(A, B, C=None, *, op, transA=0, transB=0, alpha=1.0, beta=1.0, act
 
 @microsoft("FusedConv")
 def fused_conv(X, W, B=None, Z=None, *, op, activation="", activation_params=()):
-    """Convolves, adds Z, and applies the activation."""
+    """Convolves X, adds Z, and applies the activation function."""
     y = X.Conv(W, B, **op.attributes_of(OPERATORS["Conv"]))
     y = y + Z if Z else y
     if activation == "Clip" and len(activation_params) == 2:
@@ -127,7 +130,6 @@ def fused_conv(X, W, B=None, Z=None, *, op, activation="", activation_params=())
 
 
 def _activate(y, name, **attributes):
-    """Applies an elementwise operator of this name to y."""
     record = OPERATORS.get(name)
     known = set(record.attributes) - {"rational"} if record else set[str]()
     elementwise = record is not None and record.kind == "elementwise" and record.most == 1

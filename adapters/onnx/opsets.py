@@ -1,4 +1,6 @@
-"""Finds the opset that a written model needs: ONNX's schemas say which opset added each form."""
+"""Finds the opset that a written model needs, from the opsets in which ONNX's schemas added
+operators, attributes, inputs and dtypes.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,23 @@ IR_VERSIONS = {
     **{9: 4, 10: 5, 11: 6, 12: 7, 13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8},
     **{19: 9, 20: 9, 21: 10, 22: 10},
 }
-"""The opsets that onernn writes, each with the version of the format that introduced it.
+"""The opsets that onernn writes, each with the version of ONNX's file format (IR version) that
+introduced it.
 
-Before version 4 (opset 9), the weights of a model are inputs.
+Before IR version 4 (opset 9), the weights of a model are also inputs.
 """
 FUNCTIONS = 8
-"""The first version of the format in which a model has functions."""
+"""The first IR version in which a model may have functions."""
 FILE = Path(__file__).with_name("schemas.json")
 NEGATIVE = 11
-"""The opset from which on every operator counts a negative axis from the end."""
+"""The first opset in which every operator accepts a negative axis, counted from the end."""
 
 
 class Need(NamedTuple):
-    """A reason why a node needs an opset; ``value``: the first output of the node.
+    """The lowest opset that a feature of a node needs, and the reason.
 
-    ``runtime``: only ONNX Runtime needs the opset, not ONNX.
+    ``value``: the first output of the node. ``runtime``: whether ONNX Runtime needs the opset, but
+    ONNX does not.
     """
 
     opset: int
@@ -40,17 +44,18 @@ class Need(NamedTuple):
 @cache
 def schemas() -> Mapping[str, Any]:
     """Returns ONNX's operators by name, each with the first opsets of its attributes, inputs and
-    types.
+    dtypes.
 
-    An attribute is [first opset, default]. An input is [name of its types, first opset, first opset
-    in which it is optional if it was required before, else 0]. Types are dtypes by first opset.
-    "runtime" is the first opset in which ONNX Runtime runs a dtype, if ONNX allows it earlier.
+    "attributes" maps a name to [first opset, default]. "inputs" lists [key of "types", first opset,
+    first opset in which the input is optional]; the last number is 0 if the input was never
+    required or is never optional. "types" maps a key to dtypes by their first opset. "runtime" maps
+    a dtype to the first opset in which ONNX Runtime runs it, if ONNX allows the dtype earlier.
     """
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def later_attribute(op: str, name: str, opset: int) -> Any:
-    """Returns a list with the default of an attribute that was added after an opset, [] for other
+    """Returns [default] for an attribute that was added after ``opset``, and [] for other
     attributes.
     """
     first, default = schemas().get(op, {}).get("attributes", {}).get(name, (0, None))
@@ -58,10 +63,11 @@ def later_attribute(op: str, name: str, opset: int) -> Any:
 
 
 def needs(graph: Any, types: dict[str, str], functions: Mapping[str, Any]) -> Iterator[Need]:
-    """Yields the needs of all nodes of a GraphProto or FunctionProto, including nodes in bodies.
-    The needs of a function are also needs of its calls.
+    """Yields a `Need` for each feature of each node of a GraphProto or FunctionProto, including
+    nodes in bodies and in called functions.
 
-    ``types``: the dtypes of values by name, "" if unknown; the graph's own values are added.
+    ``types``: the dtypes of values by name, "" if unknown; this function adds the graph's own
+    values.
     """
     for each in getattr(graph, "initializer", ()):
         types[each.name] = DTYPES.get(each.data_type, "")
@@ -89,7 +95,6 @@ def needs(graph: Any, types: dict[str, str], functions: Mapping[str, Any]) -> It
 
 
 def _in_bodies(node: Any, given: Sequence[str], types: Mapping[str, str]) -> Iterator[Any]:
-    """Yields the bodies of a node, each with the known dtypes of its values."""
     taken = ["int64", "bool", *given[2:]] if node.op_type == "Loop" else given
     for body in bodies(node):
         yield body, {**types, **dict(zip((v.name for v in body.input), taken, strict=False))}
@@ -98,7 +103,9 @@ def _in_bodies(node: Any, given: Sequence[str], types: Mapping[str, str]) -> Ite
 def _results(
     node: Any, given: Sequence[str], types: Mapping[str, str], inside: Sequence[Any]
 ) -> list[str]:
-    """Returns the dtypes of a node's outputs, "" if they do not follow from the schema."""
+    """Returns the dtypes of a node's outputs, "" for an output whose dtype does not follow from the
+    schema.
+    """
     if inside:
         body, known = inside[0]
         names = [value.name for value in body.output][node.op_type == "Loop" :]
@@ -110,7 +117,7 @@ def _results(
         if len(dtypes) == 1:
             known[name] = dtypes[0]
     for each in node.attribute:
-        if each.name in ("to", "value"):  # of Cast, ConstantOfShape and Constant
+        if each.name in ("to", "value"):  # attributes of Cast, ConstantOfShape and Constant
             number = each.t.data_type if each.HasField("t") else each.i
             known[schema["outputs"][0][0]] = DTYPES.get(number, "")
     slots = _slots(schema["outputs"], node.output)
@@ -118,12 +125,16 @@ def _results(
 
 
 def _slots(slots: Sequence[Any], values: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Returns the values with their slots; the last slot may take any number of values."""
+    """Returns each value with its entry of ``slots``; the last entry applies to all further
+    values.
+    """
     return [(slots[min(at, len(slots) - 1)], value) for at, value in enumerate(values)]
 
 
 def _own(node: Any, given: Sequence[str], results: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yields the first opsets of an operator's attributes, inputs and dtypes."""
+    """Yields the first opset of each attribute, input and dtype of a node, with the reason as
+    text.
+    """
     op, schema = node.op_type, schemas()[node.op_type]
     for each in node.attribute:
         first, _ = schema.get("attributes", {}).get(each.name, (0, None))

@@ -58,16 +58,16 @@ from onernn.ir.files import check_file, inside, replacing
 from onernn.ir.graph import UNSUPPORTED
 from onernn.ir.rnn import Recurrent
 
-# Recurrent nodes of a ModelProto become nodes that onernn runs, including nodes in bodies.
+# Recurrent nodes of a ModelProto, including nodes in bodies, become nodes that onernn runs.
 
 _IN_FUNCTION = (
     "it is in a function of the model; inline functions first, with"
     " onnx.inliner.inline_local_functions"
 )
 _MAKERS = {*FOLDED, "Constant", ""}
-"""The operators that may produce parameters; "" stands for initializers."""
+"""The types of operators that may compute weights; "" stands for initializers."""
 _RESIZED = ("Expand", "Slice")
-"""Operators that repeat or drop elements of their first input; views do neither."""
+"""The types of operators that may repeat or drop elements of their first input."""
 
 
 def is_recurrent(node: Any) -> bool:
@@ -75,13 +75,13 @@ def is_recurrent(node: Any) -> bool:
 
 
 def describe(node: Any) -> str:
-    """Returns the name of a node for messages."""
+    """Returns the name and type of a node for messages."""
     return f"node {node.name or next(filter(None, node.output), '')!r} ({node.op_type})"
 
 
 def fill(onnx: Any, tensor: Any, external: ExternalData) -> Any:
-    """Returns a tensor with its elements, which are read first if they are in another file of the
-    model.
+    """Returns the tensor, after reading its elements into it if another file of the model holds
+    them.
     """
     if onnx.external_data_helper.uses_external_data(tensor):
         size = find_stored_dtype(dtype_of(tensor.data_type)).itemsize * prod(tensor.dims)
@@ -93,9 +93,9 @@ def fill(onnx: Any, tensor: Any, external: ExternalData) -> Any:
 
 
 def declare_outputs(onnx: Any, model: Any) -> None:
-    """Declares the types of the outputs of recurrent nodes.
+    """Adds the types of recurrent nodes' outputs to the model.
 
-    ONNX Runtime infers all other types itself, except after an operator of this package.
+    ONNX Runtime cannot infer the types of outputs of onernn's operators. It infers all other types.
     """
     typed = without_values(model)
     with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime reports the error
@@ -110,8 +110,10 @@ def declare_outputs(onnx: Any, model: Any) -> None:
 
 
 class _Scope(NamedTuple):
-    """The initializers and nodes whose values the nodes of a graph may read; outer graphs come
+    """The initializers and nodes whose outputs a graph's nodes may read; those of outer graphs come
     first.
+
+    ``messages``: their protobuf messages. ``native``: the same as a `NativeGraph`.
     """
 
     messages: list[Any]
@@ -119,11 +121,12 @@ class _Scope(NamedTuple):
 
 
 class Replacement:
-    """A replacement of a model's recurrent nodes by onernn's operators.
+    """The replacement of a model's recurrent nodes by onernn's operators.
 
-    ``lines``: a line for each replaced node; ``refusals``: the reasons why other nodes stay.
-    ``external``: the model's other files. ``add`` returns the attribute of a new layer's node (the
-    layer or its number) and a line for users.
+    ``lines``: a line of text for each replaced node. ``refusals``: the reasons why the other
+    recurrent nodes stay. ``external``: the model's other files. ``add``: a function that stores a
+    new layer and returns the attribute of its node (the layer or its number) and a line of text for
+    users.
     """
 
     def __init__(
@@ -150,7 +153,9 @@ class Replacement:
             model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
 
     def _rewrite(self, graph: Any, outer: _Scope) -> bool:
-        """Replaces the nodes of a graph and its bodies; returns whether there are any."""
+        """Replaces the recurrent nodes of a graph and its bodies; returns whether any node was
+        replaced.
+        """
         native, messages = native_graph(graph), [*graph.initializer, *graph.node]
         scope = _Scope(
             [*outer.messages, *messages], NativeGraph((*outer.native.nodes, *native.nodes))
@@ -180,9 +185,9 @@ class Replacement:
         return True
 
     def _nodes(self, node: Any, scope: _Scope) -> list[Any]:
-        """Returns the nodes that replace a recurrent node, and adds a line for it.
+        """Returns the nodes that replace a recurrent node, and adds a line to ``lines``.
 
-        Raises an `OnernnError` if there are none.
+        Raises an `OnernnError` if the node cannot be replaced.
         """
         rnn, batch_major, half = self._layer(node, scope)
         attribute, line = self._add(rnn.spec, rnn.weights, batch_major=batch_major)
@@ -191,7 +196,7 @@ class Replacement:
         helper, proto = self._onnx.helper, self._onnx.TensorProto
         wide = {n: self._fresh(f"{n}/f32") if half else n for n in (x, h, c, *node.output) if n}
         before, after = list[Any](), list[Any]()
-        for name, other in wide.items() if half else ():  # computed in float32, rounded once
+        for name, other in wide.items() if half else ():  # float16 layers run in float32
             if name in node.output:
                 after.append(helper.make_node("Cast", [other], [name], to=proto.FLOAT16))
             else:
@@ -208,11 +213,12 @@ class Replacement:
         return [*before, new, *after]
 
     def _layer(self, node: Any, scope: _Scope) -> tuple[Recurrent, bool, bool]:
-        """Returns the layer of a node, and whether it has layout=1 and values of float16.
+        """Returns the layer of a node, whether the node has layout=1, and whether its values are
+        float16.
 
-        The reader lowers the node in a model that contains only this node.
+        The ONNX reader lowers a model of this node and the nodes that compute its weights.
 
-        Raises an `OnernnError` if there is none.
+        Raises an `OnernnError` if the node is not one layer that onernn can run.
         """
         helper = self._onnx.helper
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
@@ -250,15 +256,14 @@ class Replacement:
         return layers[0], bool(attributes.get("layout", 0)), half
 
     def _array(self, tensor: Any) -> Array:
-        """Returns the elements of an initializer, which are copied once."""
         self._external.budget.allow(2 * tensor.ByteSize())
-        if tensor.float_data or tensor.double_data:  # onernn's message stores them as bytes
+        if tensor.float_data or tensor.double_data:  # bytes in onernn's schema
             tensor = MESSAGES.message("TensorProto").FromString(tensor.SerializeToString())
         return array_of(tensor, f"initializer {tensor.name!r}", self._external)
 
     def _is_zero(self, name: str, scope: _Scope) -> bool:
-        """Returns whether a value is zeros of a computed size; exporters write a missing state like
-        this.
+        """Returns whether a value consists of zeros in a computed shape, which exporters write for
+        a missing initial state.
         """
         grown, to_array = False, self._onnx.numpy_helper.to_array
         for each, native in zip(
@@ -278,22 +283,22 @@ class Replacement:
         return False
 
 
-# A model for ONNX Runtime in which onernn's nodes replace recurrent nodes.
+# The model that ONNX Runtime loads: onernn's nodes replace its recurrent nodes.
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
-"""The option that names the folder of external data, for a model that ONNX Runtime gets as
-bytes.
-"""
+"""The session option that names the folder of external data if the model is passed as bytes."""
 _BYTES, _ELSEWHERE = 2, 1
-"""TensorProto's type UINT8, and the location of data in another file."""
+"""ONNX's numbers of the dtype UINT8 and of the data location EXTERNAL."""
 _ON_CPU = ("CPUExecutionProvider", "AzureExecutionProvider")
-"""The providers that can be used together with onernn's operators; Azure's runs only its own
-operators.
+"""The execution providers that can be used together with onernn's operators. Azure's provider runs
+only its own operators.
 """
 
 
 class Rewritten(NamedTuple):
-    """A model for ONNX Runtime, and its SessionOptions. Both are copies if a node is replaced."""
+    """The model and the SessionOptions for ONNX Runtime; both are changed copies if a node is
+    replaced.
+    """
 
     source: Any
     options: Any
@@ -302,7 +307,6 @@ class Rewritten(NamedTuple):
 
 
 def _check_names(dtype: str, backend: str) -> None:
-    """Raises `UnsupportedError` for an unknown dtype or backend."""
     if dtype not in DTYPES:
         raise UnsupportedError(unknown(dtype))
     if backend not in ("auto", "kernels"):
@@ -319,10 +323,10 @@ def rewritten(
     dtype: str,
     read: Callable[[], bytes],
 ) -> Rewritten:
-    """Returns the model in which ``layers`` run the recurrent nodes, with the list of replaced
-    nodes.
+    """Returns the model whose recurrent nodes ``layers`` run, with a line of text for each replaced
+    node.
 
-    ``read`` returns the bytes of ``source``.
+    ``read``: a function that returns the bytes of ``source``.
     """
     onnx = require("onnx", "onnx")
 
@@ -341,10 +345,10 @@ def rewritten(
         for each in tensors(model):
             if prod(each.dims) <= SMALL:  # sizes may depend on this initializer
                 fill(onnx, each, external)
-    except Exception as error:  # ONNX Runtime may read it or raises an error
+    except Exception as error:  # ONNX Runtime opens it or raises its own error
         return keep_unchanged(error)
     result = Replacement(onnx, model, external, partial(layers.add, dtype=dtype))
-    return_freed_memory()  # of weights, before the model is written
+    return_freed_memory()  # the memory of weights, before the model is serialized
     lines, refusals = tuple(result.lines), tuple(result.refusals)
     if not lines:
         return Rewritten(source, options, (), refusals)
@@ -358,10 +362,12 @@ def rewritten(
 
 
 def _follow_links(model: Path, outside: Sequence[Any]) -> Path:
-    """Returns the folder of the tensors' data; ONNX Runtime follows no link out of this folder.
+    """Returns the folder that contains the external data of tensors; ONNX Runtime follows no link
+    out of this folder.
 
-    If the files are links into the folder that holds the real model file, the tensors' entries are
-    changed to name the files there.
+    The model file and its data files may be links. If all real data files are in the folder of the
+    real model file, this function returns that folder, and changes the tensors' entries to name the
+    real files.
     """
     store, named = model.resolve().parent, list[tuple[Any, str]]()
     for tensor in outside:
@@ -382,7 +388,6 @@ def tensors(model: Any) -> Iterator[Any]:
 
 
 def _check_free(options: Any, providers: Any) -> None:
-    """Raises `UnsupportedError` if the model must stay unchanged."""
     if not plugins_enabled():
         raise UnsupportedError(DISABLED)
     if options and options.optimized_model_filepath:
@@ -406,11 +411,12 @@ def _check_free(options: Any, providers: Any) -> None:
 def _copy(options: Any, names: Sequence[str], files: Sequence[str]) -> Any:
     """Returns a copy of SessionOptions, so that the caller's options stay unchanged.
 
-    A session returns a copy of its options, without files in memory. There is no way to list the
-    initializers and files that options contain, or to see whether the options name a folder of
-    files. So a session of a small model reads random bytes under each of these names.
+    A session returns a copy of its options, but without the files that callers keep in memory. ONNX
+    Runtime cannot list the initializers, files and folders that options contain. So this function
+    runs a small model with an initializer of random bytes for each of ``names`` and ``files``.
 
-    Raises `UnsupportedError` if it reads different bytes, because they come from the options.
+    Raises `UnsupportedError` if the model outputs different bytes, because these come from the
+    options.
     """
     runtime = require("onnxruntime", "onnx")
     if options is None:
@@ -472,13 +478,14 @@ def optimize(
     """Returns an `onnxruntime.InferenceSession` of a model whose recurrent nodes onernn runs.
 
     ``model``: a path, a ModelProto or its bytes. ``dtype``: the same as for `Session`. ``backend``:
-    "auto" and "kernels" both replace every node that the kernels run, and keep the others.
-    ``threads``: the number of threads for ONNX Runtime and onernn; ONNX Runtime's
-    ``session_options`` may also set it. The options are copied; if they contain initializers or
-    data of the model, ONNX Runtime runs the original model.
+    "auto" or "kernels"; both replace each recurrent node that onernn's kernels can run.
+    ``threads``: the number of threads for ONNX Runtime and onernn; ``session_options`` may also set
+    it. ``session_options``: ONNX Runtime's SessionOptions, which are copied. If they contain
+    initializers or data of the model, ONNX Runtime runs the original model.
 
-    The session has ``replaced``, a line for each node that onernn runs, and ``refusals``, the
-    reasons for all others. ``explain()`` returns both.
+    The session's ``replaced`` contains a line of text for each node that onernn runs. Its
+    ``refusals`` contains the reasons why onernn does not run the other recurrent nodes.
+    ``explain()`` returns both.
 
     Raises `MissingDependencyError` without onnx and onnxruntime, `LibraryError` without kernels,
     `UnsupportedError` for an unknown dtype or backend, and the errors that ONNX Runtime raises for
@@ -516,9 +523,10 @@ def optimize(
 def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explained:
     """Writes a model for ONNX Runtime whose recurrent nodes are operators of ``libonernn``.
 
-    Programs in any language run it after one call, ``RegisterCustomOpsLibrary``. The file contains
-    the layers and all data of other files of ``model``. ``dtype``: the same as for `Session`.
-    Returns ``replaced``, a line for each node, and ``refusals``, the reasons for the others.
+    Programs in any language can run the written model after they call ONNX Runtime's
+    ``RegisterCustomOpsLibrary``. The written file also contains the data of other files of
+    ``model``. ``dtype``: the same as for `Session`. Returns a line of text for each replaced node
+    in ``replaced``, and the reasons for the other recurrent nodes in ``refusals``.
 
     Raises `UnsupportedError` if no node can be replaced, for an unknown dtype, and for a model of
     more than 2 GB; `ModelFormatError` if the file is not a model; `MissingDependencyError` without
@@ -544,10 +552,10 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
         proto = onnx.load_from_string(content)
         for each in tensors(proto):
             fill(onnx, each, external)
-        onnx.load_external_data_for_model(proto, str(Path(model).parent))  # in attributes
+        onnx.load_external_data_for_model(proto, str(Path(model).parent))  # tensors in attributes
     except OnernnError:
         raise
-    except Exception as error:  # of many kinds
+    except Exception as error:  # onnx raises errors of many kinds
         reason = f"expected a model that onnx can read, got its error: {error}"
         raise ModelFormatError(reason, model) from error
     with guard(lambda: model):
@@ -569,7 +577,9 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
 
 
 class _Described(NamedTuple):
-    """The type and shape that ONNX Runtime infers for an output, and the output's text."""
+    """The type and shape that ONNX Runtime infers for an output; ``text`` is the output's
+    description.
+    """
 
     type: str
     shape: list[Any]
@@ -577,7 +587,9 @@ class _Described(NamedTuple):
 
 
 class _Output:
-    """An output of a model, like a NodeArg; everything except the name comes from ONNX Runtime."""
+    """An output of a model, with the interface of ONNX Runtime's NodeArg. ONNX Runtime infers its
+    type and shape when they are first read.
+    """
 
     def __init__(self, name: str, find: Callable[[], list[_Described]], at: int) -> None:
         self.name, self._find, self._at = name, find, at
@@ -598,7 +610,7 @@ _LATER = (
     *("_sess", "_outputs_meta", "_overridable_initializers", "_input_meminfos"),
     *("_output_meminfos", "_input_epdevices", "_model_path", "_model_bytes"),
 )
-"""Attributes of ONNX Runtime's session that depend on the loaded model."""
+"""The attributes that ONNX Runtime's session has only after it loads the complete model."""
 
 
 @cache
@@ -607,30 +619,34 @@ def inference_session() -> Any:
     runtime = require("onnxruntime", "onnx")
 
     def value_of(array: Array) -> Any:
-        """Returns an OrtValue that owns its memory; an OrtValue made from an array does not."""
+        """Returns an OrtValue with a copy of the array; an OrtValue made from an array would not
+        own its memory.
+        """
         value = runtime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, "cpu")
         value.update_inplace(array)
         return value
 
     class InferenceSession(runtime.InferenceSession):  # type: ignore[misc, name-defined]
-        """An `onnxruntime.InferenceSession` of a model that onernn runs whole, or whose recurrent
-        nodes it runs.
+        """An `onnxruntime.InferenceSession` in which onernn runs the whole model, or only its
+        recurrent nodes.
 
-        It takes the arguments that onnxruntime.InferenceSession documents; methods, outputs and
-        errors are ONNX Runtime's. ``dtype``, ``backend``, ``replaced`` and ``refusals``: see
+        It takes the arguments that onnxruntime.InferenceSession documents, and has the same
+        methods, outputs and errors. ``dtype``, ``backend``, ``replaced`` and ``refusals``: see
         `onernn.adapters.onnx.optimize`.
 
-        ``whole``: if None, a rule chooses whether onernn runs the model as one plan, or ONNX
-        Runtime runs it with onernn's layers. True always uses the plan, and raises
-        `UnsupportedError` if onernn cannot make the plan; False never uses the plan. The attribute
-        ``whole`` then holds the choice, and ``explain()`` contains the reason. ONNX Runtime loads
-        the model at the first call that the plan cannot run: a call with run options, IO binding or
-        ``run_async``, or with inputs that are not arrays of the declared dtypes and sizes.
+        ``whole``: True: onernn runs the whole model as one plan, a list of functions that one run
+        calls. False: ONNX Runtime runs the model, and onernn runs its recurrent nodes. None: a rule
+        chooses one of the two. True raises `UnsupportedError` if onernn cannot make the plan. The
+        attribute ``whole`` contains the choice, and ``explain()`` returns the reason. ONNX Runtime
+        loads the model for the first call that the plan cannot run. Such a call has run options,
+        uses IO binding or ``run_async``, or has inputs that are not arrays of the declared dtypes
+        and sizes.
 
-        ``sess_options`` are copied. Nothing is replaced for providers other than the CPU's, or if
-        ``sess_options`` ask for a file of the optimized model, choose the providers, or contain
-        initializers or data of the model. A model that needs custom operators of ``sess_options``
-        also stays unchanged, because a copy of the options has no custom operators.
+        ``sess_options`` are copied. ONNX Runtime runs the original model for providers other than
+        the CPU's. It also does so if ``sess_options`` ask for a file of the optimized model, choose
+        the providers, or contain initializers or data of the model. A model that needs custom
+        operators of ``sess_options`` also stays unchanged, because a copy of the options has no
+        custom operators.
 
         >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
         >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -670,8 +686,8 @@ def inference_session() -> Any:
             providers: Sequence[Any] | None = None,
             provider_options: Sequence[dict[Any, Any]] | None = None,
         ) -> None:
-            """Sets the providers in the same way as ONNX Runtime; a model with onernn's nodes is
-            read again.
+            """Sets the providers like ONNX Runtime's method. If onernn runs the model or nodes of
+            it, the model is read again.
             """
             if self.replaced or self.whole:
                 self._begin(providers, provider_options)
@@ -679,7 +695,6 @@ def inference_session() -> Any:
                 super().set_providers(providers, provider_options)
 
         def _begin(self, *providers: Any) -> None:
-            """Loads the model as one plan if that is chosen, otherwise in ONNX Runtime."""
             self._plan, self._providers_given, choice = None, providers, ""
             if self._asked is not False and plugins_enabled():
                 try:
@@ -689,14 +704,14 @@ def inference_session() -> Any:
                     if self._asked:
                         raise UnsupportedError(f"whole=True: {error}") from error
                     choice = f"ONNX Runtime runs it: {' '.join(str(error).split())}"
-                except Exception as error:  # ONNX Runtime may read it or raises an error
+                except Exception as error:  # ONNX Runtime opens it or raises its own error
                     choice = f"ONNX Runtime runs it: {error}"
             self.whole = self._plan is not None
             if self._plan:
                 choice += f": {self._plan.why}"
             else:
                 self._begin_inside(*providers)
-                return_freed_memory()  # of the model as it was read
+                return_freed_memory()  # the memory of the model that was read
             self._content = b""
             self._choice = f"model: {choice}" if choice else ""
             for line in filter(None, (self._choice, *self.replaced)):
@@ -704,8 +719,8 @@ def inference_session() -> Any:
             warn_of_left(HOST, self.refusals)
 
         def _load(self, source: Any, options: Any, *providers: Any) -> None:
-            """Loads a model without ONNX Runtime's fallback (a second try), so that the first error
-            is raised.
+            """Loads a model in ONNX Runtime without its fallback, a second try after an error, so
+            that the first error is raised.
             """
             *_, more = self._arguments
             super().__init__(source, options, *providers, **{**more, "enable_fallback": 0})
@@ -713,8 +728,10 @@ def inference_session() -> Any:
                 self.enable_fallback()
 
         def _begin_whole(self, *providers: Any) -> None:
-            """Makes the plan, and a session of the model without its operators; this session
-            supplies ONNX Runtime's inputs, metadata, options and providers.
+            """Makes the plan of the whole model.
+
+            ONNX Runtime loads a copy of the model without operators. This copy provides the
+            session's inputs, metadata, options and providers.
 
             Raises an `OnernnError` if ONNX Runtime should run the model.
             """
@@ -752,16 +769,15 @@ def inference_session() -> Any:
             return object.__getattribute__(self, name)
 
         def get_outputs(self) -> Any:
-            """Returns the outputs' metadata. ONNX Runtime infers the shapes when they are read."""
+            """Returns the metadata of the outputs. For a plan, ONNX Runtime infers the outputs'
+            types and shapes when they are first read.
+            """
             if self._plan is None:
                 return super().get_outputs()
             find = partial(self._describe_outputs, self._plan)
             return [_Output(name, find, at) for at, name in enumerate(self._plan.outputs)]
 
         def _describe_outputs(self, plan: Whole) -> list[_Described]:
-            """Returns the types that ONNX Runtime infers for the outputs, in a temporary
-            session.
-            """
             with self._lock:
                 if self._described is None:
                     plan.check()
@@ -781,7 +797,9 @@ def inference_session() -> Any:
         def run_with_ort_values(
             self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None
         ) -> Any:
-            """Returns the outputs as OrtValues, for inputs as OrtValues."""
+            """Returns the outputs as OrtValues; ``input_dict_ort_values`` are the inputs as
+            OrtValues by name.
+            """
             values = input_dict_ort_values
             if self._plan and run_options is None and all(map(_is_on_cpu, values.values())):
                 feed = {name: value.numpy() for name, value in values.items()}
@@ -796,9 +814,6 @@ def inference_session() -> Any:
             return content or (source if isinstance(source, bytes) else Path(source).read_bytes())
 
         def _begin_inside(self, *providers: Any) -> None:
-            """Loads the model with onernn's layers, or the original model if ONNX Runtime refuses
-            it.
-            """
             source, options, dtype, _, more = self._arguments
             with closing(OperatorLayers(load_kernels())) as layers:
                 model = rewritten(source, options, providers[0], layers, dtype, self._read)
@@ -814,7 +829,9 @@ def inference_session() -> Any:
             self.replaced, self.refusals = model.replaced, model.refusals
 
         def explain(self) -> str:
-            """Returns what runs the model and why, and a line for each recurrent node."""
+            """Returns a text that says what runs the model and why, with a line for each recurrent
+            node.
+            """
             lines = filter(None, (self._choice, Explained(self.replaced, self.refusals).text(HOST)))
             return "\n".join(lines) or "no recurrent nodes"
 

@@ -1,9 +1,10 @@
-"""The rules of ONNX's and ONNX Runtime's operators on quantized values.
+"""Rules for ONNX's and ONNX Runtime's operators on quantized values.
 
-A quantized value q means (q - zero point) * scale. Sums of products are exact integers. Between the
-integer steps ONNX Runtime computes in float32. The rules compute in the same order, so that the
-results are the same. If the order depends on the CPU, they use the order of its library MLAS for
-AVX2.
+A rule turns one operator into onernn's canonical operators. A quantized value q represents (q -
+zero point) * scale. Sums of products are exact integers. ONNX Runtime then computes with scales in
+float32, and the rules compute in the same order, so that the results are equal. If the order
+depends on the CPU, the rules use the order of ONNX Runtime's library MLAS for AVX2.
+
 Formulas: ONNX operator specification; ONNX Runtime's contrib operators and MLAS, version 1.32.
 """
 
@@ -23,7 +24,8 @@ from onernn.ops import OPERATORS
 
 
 def _slots(inputs: Sequence[Tensor | None], required: int, optional: int = 1) -> list[Any]:
-    """Returns the inputs of an operator whose last inputs are optional, None for absent inputs.
+    """Returns the ``required`` inputs and the ``optional`` last inputs of an operator, None for
+    absent inputs.
 
     A zero point, which comes after each scale, may always be absent.
     """
@@ -34,7 +36,6 @@ def _slots(inputs: Sequence[Tensor | None], required: int, optional: int = 1) ->
 
 
 def _single(value: Tensor | None) -> Any:
-    """Returns a zero point or scale with one element as a scalar."""
     if value is None:
         return refuse("a scale is missing: expected one for each quantized value")
     known = value.type
@@ -44,9 +45,10 @@ def _single(value: Tensor | None) -> Any:
 
 
 def _scale(value: Tensor | None, count: int | None = 1, axes: int = 1) -> Any:
-    """Returns a scale as a float32 scalar, or one for each of ``count`` slices of an axis.
+    """Returns a scale as a float32 scalar, or ``count`` scales in a shape for broadcasting.
 
-    ``axes``: that axis and those after it.
+    ``count``: the number of slices that may have their own scale; None if unknown. ``axes``: the
+    number of axes from the sliced axis to the last one.
     """
     if value is None:
         return refuse("a scale is missing: expected one for each quantized value")
@@ -62,7 +64,6 @@ def _scale(value: Tensor | None, count: int | None = 1, axes: int = 1) -> Any:
 
 
 def _zero(zero: Tensor | None, like: Tensor) -> Tensor:
-    """Returns the zero point of ``like`` as a scalar, 0 if it is absent."""
     if zero is None:
         return like.constant(np.zeros((), like.dtype))
     if None not in (zero.type.dtype, like.type.dtype) and zero.type.dtype != like.type.dtype:
@@ -72,10 +73,10 @@ def _zero(zero: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _zeros(zero: Tensor | None, count: int | None) -> Tensor | None:
-    """Returns the zero points of weights; ``count`` equal zero points become one.
+    """Returns the zero points of weights, as one scalar if all ``count`` zero points are equal.
 
-    ONNX Runtime's ConvInteger accepts only a single zero point of the weights. So a graph with
-    several zero points could not run there after it is written to ONNX.
+    ONNX Runtime's ConvInteger accepts only one zero point for the weights. With several zero
+    points, ONNX Runtime could not run the graph after onernn writes it as ONNX.
     """
     if zero is None or zero.type.counts in ((), (1,)):
         return None if zero is None else _single(zero)
@@ -86,7 +87,6 @@ def _zeros(zero: Tensor | None, count: int | None) -> Tensor | None:
 
 
 def _calculate(formula: Callable[..., Any], *scales: Tensor) -> Tensor:
-    """Returns the result of a formula of float32 scales: a constant if the scales are constants."""
     arrays = [each.known for each in scales]
     if any(array is None for array in arrays):
         result: Tensor = formula(*scales)
@@ -96,13 +96,13 @@ def _calculate(formula: Callable[..., Any], *scales: Tensor) -> Tensor:
 
 
 def _whole(x: Tensor, zero: Tensor | None, dtype: str = "float32") -> Tensor:
-    """Returns x minus its zero point in float32, which is exact for 8 and 16 bits."""
+    """Returns x minus its zero point in ``dtype``, which is exact for integers of 8 and 16 bits."""
     whole = x.cast(dtype)
     return whole - _zero(zero, x).cast(dtype) if zero else whole
 
 
 def _round(steps: Tensor, zero: Tensor) -> Tensor:
-    """Returns a result, given in units of its scale, as integers around the zero point.
+    """Returns ``steps``, a result divided by its scale, as rounded integers plus the zero point.
 
     Ties round to the even integer, before the zero point is added.
     """
@@ -111,8 +111,8 @@ def _round(steps: Tensor, zero: Tensor) -> Tensor:
 
 
 def _round_shifted(steps: Tensor, zero: Tensor | None, like: Tensor) -> Tensor:
-    """Returns the result of `_round` in the dtype of ``like``, with the zero point added before
-    rounding.
+    """Returns ``steps`` plus the zero point, rounded to the dtype of ``like``; `_round` rounds
+    before it adds the zero point.
     """
     steps = steps + _zero(zero, like).cast("float32") if zero else steps
     return _round(steps, _zero(None, like))
@@ -127,13 +127,13 @@ def _quantize(y, like, scale, zero=None):
 
 
 # Quantizing and dequantizing. ONNX Runtime's own operators compute the same as ONNX's, and also
-# take 16 bits in every opset.
+# accept integers of 16 bits in every opset.
 
 
 @onnx("QuantizeLinear", precision=0)
 @microsoft("QuantizeLinear", precision=0)
 def quantize(x, y_scale, y_zero_point=None, *, op, axis=1, block_size=0, output_dtype=0):
-    """Quantizes to the dtype of the zero point, or to output_dtype if there is none."""
+    """Quantizes to the dtype of the zero point, or to output_dtype if there is no zero point."""
     zero = y_zero_point
     if output_dtype and not zero:
         if None in y_scale.type.counts:
@@ -152,7 +152,7 @@ def quantize(x, y_scale, y_zero_point=None, *, op, axis=1, block_size=0, output_
     return steps.QuantizeLinear(steps.scalar(1.0), like.constant(np.zeros((), like.dtype)))
 
 
-@onnx("DequantizeLinear", output_dtype=0)  # in the dtype of its scale
+@onnx("DequantizeLinear", output_dtype=0)  # the result has the dtype of the scale
 @microsoft("DequantizeLinear")
 def dequantize(x, x_scale, x_zero_point=None, *, op, axis=1, block_size=0):
     if not block_size:
@@ -169,7 +169,9 @@ def _axis_of(op):
 
 
 def _repeat(values, x, axis, block):
-    """Returns scales or zero points of blocks along an axis, one for each element of x."""
+    """Returns one scale or zero point for each element of x; ``values`` has one for each block of
+    elements along the axis.
+    """
     sizes = x.shape
     if not -len(sizes) <= axis < len(sizes) or block < 1:
         refuse(
@@ -187,7 +189,8 @@ def _repeat(values, x, axis, block):
     return values.Gather(places / count.constant(np.int64(block)), axis=axis)
 
 
-# Matrix products: exact sums, times the scales of both factors, divided by the scale of the result.
+# Matrix products: exact sums, multiplied by the scales of both factors and divided by the scale of
+# the result.
 
 
 @onnx("QLinearConv")
@@ -216,8 +219,8 @@ def qlinear_matmul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, 
 
 
 def _of_columns(scale, b):
-    """Returns one scale for all columns of b, or one per column, also for each matrix in a
-    stack.
+    """Returns the scale of b: one scalar, one scale per column, or one per column of each matrix in
+    a stack.
     """
     counts = b.type.counts
     if len(counts) > 1 and scale.type.counts == (*counts[:-2], 1, counts[-1]):
@@ -245,7 +248,7 @@ def qgemm(
     transB=0,
     alpha=1.0,
 ):
-    """Multiplies A and B and adds C, which has the unit of the sums; without a scale the result is
+    """Returns A @ B + C, where C is added to the integer sums. Without y_scale the result is
     float32.
     """
     if bool(y_scale) != bool(y_zero_point):
@@ -269,7 +272,7 @@ def qgemm(
 
 @microsoft("DynamicQuantizeMatMul")
 def dynamic_matmul(A, B, b_scale, b_zero_point=None, bias=None):
-    """Quantizes A, with a scale that depends on its values, and multiplies A by B."""
+    """Quantizes A with a scale that depends on A's values, and multiplies A by B."""
     a, scale, zero = A.DynamicQuantizeLinear(outputs=3)
     return matmul_to_float(a, B, scale, b_scale, zero, b_zero_point, bias)
 
@@ -287,9 +290,11 @@ def matmul_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None
 
 @microsoft("QLinearAdd")
 def qlinear_add(*inputs):
-    """Adds both inputs, in units of the result's scale, to one constant for their zero points.
+    """Returns A + B in units of the result's scale. One constant contains the terms of all zero
+    points.
 
-    MLAS rounds only once after a multiplication and an addition; float64 has the same result.
+    MLAS rounds once after a multiplication and an addition. Computing both in float64 gives the
+    same result.
     """
     A, a_scale, a_zero, B, b_scale, b_zero, c_scale, c_zero = _slots(inputs, 7)
     over = _scale(c_scale)
@@ -334,12 +339,13 @@ def qlinear_concat(scale, zero, *inputs, axis=0):
     return _quantize(first.Concat(*others, axis=axis), inputs[0], scale, zero)
 
 
-# Operators that join elements.
+# Operators whose results combine several elements: softmax and pooling.
 
 
 @microsoft("QLinearSoftmax")
 def qlinear_softmax(*inputs, op, opset):
-    """Uses the inverse of the result's scale as an integer; the zero point of X has no effect.
+    """Returns the softmax in units of the result's scale; the inverse of that scale is rounded down
+    to an integer. The zero point of X has no effect.
 
     Up to opset 12, the axis and all axes after it count as one axis.
     """
@@ -356,7 +362,9 @@ def qlinear_softmax(*inputs, op, opset):
 
 @microsoft("QLinearGlobalAveragePool")
 def qlinear_global_average_pool(*inputs, channels_last=0):
-    """Sums integers; the scale includes the division by their count."""
+    """Multiplies integer sums by one scale, which includes the division by the number of
+    elements.
+    """
     X, x_scale, x_zero, y_scale, y_zero = _slots(inputs, 4)
     if X.rank < 3:
         refuse(f"input 0: expected three axes or more, got {X.type}")

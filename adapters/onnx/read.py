@@ -1,4 +1,4 @@
-"""Reads ONNX files: the protobuf fields, tensors, models."""
+"""Reads ONNX files: protobuf messages, tensors and models."""
 
 from __future__ import annotations
 
@@ -29,12 +29,10 @@ from onernn.ir.files import ARRAY, check_file, inside
 from onernn.ir.graph import NativeOp
 from onernn.ir.records import cached_property, dataclass
 
-# ONNX's model as protobuf messages.
-
-# The messages of a ModelProto, with field numbers from onnx/onnx.proto of 1.19. Fields that no
-# reader needs are left out (training, quantization, devices, documentation). Packed floats are
-# bytes in the wire format and are declared as bytes: as numbers, each of them would become a Python
-# object. Old writers may not have packed them, so they are also read under a different name.
+# The messages of a ModelProto, with the field numbers of onnx 1.19's onnx/onnx.proto. Fields that
+# no reader needs are left out (training, quantization, devices, documentation). Packed floats are
+# declared as bytes, because protobuf would make a Python object of each float. Old writers may have
+# written unpacked floats; UnpackedTensor declares these.
 SCHEMA = """
 ModelProto:         optional int64 ir_version = 1; optional string producer_name = 2;
                     optional string producer_version = 3; optional GraphProto graph = 7;
@@ -81,11 +79,11 @@ StringStringEntry:  optional string key = 1; optional string value = 2
 
 MESSAGES = Schema("ONNX", SCHEMA)
 
-# AttributeProto.AttributeType -> the field that holds the value; the others are not read.
+# AttributeProto.AttributeType -> the field that holds the value. Other types are not read.
 ATTRIBUTE_FIELDS = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings"}
 
-# TensorProto.DataType -> NumPy's name, and the field of a TensorProto that may hold the values.
-# NumPy has no bfloat16: values of that type are read as float32.
+# TensorProto.DataType -> NumPy's name of the dtype (DTYPES), and the field of a TensorProto that
+# may hold the values (NUMBER_FIELDS). NumPy has no bfloat16, so these values are read as float32.
 DTYPES = {
     **{1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64"},
     **{9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16"},
@@ -102,16 +100,16 @@ NUMBER_FIELDS = {
 BFLOAT16 = 16
 BFLOAT16_NOTE = "bfloat16 values are computed in float32, and rounded by the model's casts"
 NUMBERS = {name: number for number, name in DTYPES.items()}
-"""NumPy's name of a dtype -> ONNX's number."""
+"""The number of each dtype in ONNX, by NumPy's name."""
 
 
 RECURRENT = ("RNN", "GRU", "LSTM")
 PARAMETERS = (1, 2, 3, 7)
-"""The inputs W, R, B and P of recurrent operators."""
+"""The positions of the inputs W, R, B and P of recurrent operators."""
 
 
 def graphs(graph: Any) -> Iterator[Any]:
-    """Yields a GraphProto and all graphs inside it."""
+    """Yields a GraphProto and the graphs in its nodes' attributes, at any depth."""
     yield graph
     for node in graph.node:
         for body in bodies(node):
@@ -133,9 +131,9 @@ def names_in(model: Any) -> set[str]:
 
 
 def native_graph(graph: Any) -> NativeGraph:
-    """Returns a GraphProto as a `NativeGraph`; initializers are its first operators.
+    """Returns a GraphProto as a `NativeGraph`, in which initializers are operators and come first.
 
-    Initializers that are also inputs are kept.
+    Initializers that are also inputs are never pruned.
     """
     made = [NativeNode("", frozenset(), frozenset([each.name])) for each in graph.initializer]
     made += map(native_node, graph.node)
@@ -151,20 +149,24 @@ def native_node(node: Any) -> NativeNode:
 
 
 def overridable(model: Any) -> set[str]:
-    """Returns the initializers that callers may override.
+    """Returns the names of the initializers that callers may override.
 
-    Before version 4 of the format all initializers were also inputs, but they count as constants.
+    Before version 4 of the format, all initializers were also inputs, but they count as constants.
     """
     names = {each.name for each in model.graph.initializer} if model.ir_version >= 4 else set()
     return {value.name for value in model.graph.input if value.name in names}
 
 
 SMALL = 1024
-"""The largest number of elements of a constant on which types may depend."""
+"""The largest number of elements of a constant whose values may determine types, such as a
+shape.
+"""
 
 
 def without_values(model: Any) -> Any:
-    """Returns a copy of a ModelProto with large constants as inputs; its types stay the same."""
+    """Returns a copy of a ModelProto in which large constants are inputs; the types of values stay
+    the same.
+    """
     out, inputs = type(model)(ir_version=model.ir_version), {v.name for v in model.graph.input}
     out.opset_import.extend(model.opset_import)
     out.functions.extend(model.functions)
@@ -188,12 +190,12 @@ _MOST_AXES = 32  # NumPy 1's limit of axes
 
 
 class ExternalData:
-    """The other files of a model; each byte is read once and copied.
+    """The reader of a model's other files, which contain external data of tensors.
 
-    The files are not mapped: mapped memory would change or disappear if the file were saved again.
-    Paths out of the model's folder, also through links, are refused. Tensors of one region share
-    one array; overlapping regions do not, so the bytes of each count: otherwise a small file could
-    fill the memory.
+    Files are read, not mapped, because mapped memory would change or disappear if a file were saved
+    again. Paths out of the model's folder, also through links, are refused. Tensors with the same
+    offset and length share one array. The lengths of all others add up to at most the file's size,
+    so that a small file cannot fill the memory.
     """
 
     def __init__(self, model: Path, budget: FileBudget) -> None:
@@ -203,15 +205,17 @@ class ExternalData:
         self._read: dict[Path, int] = {}
 
     def array(self, what: str, entries: Any, kind: str, size: int) -> Array:
-        """Returns a tensor of ``size`` bytes, read from the place in ``entries``."""
+        """Returns the elements of a tensor of ``size`` bytes; ``entries`` name its file and
+        offset.
+        """
         data = self.bytes_of(what, entries, size)
-        key = (id(data), kind)  # the region is kept, so its address is not reused
+        key = (id(data), kind)  # self._regions keeps data, so no other array gets its id
         if key not in self._arrays:
             self._arrays[key] = _from_bytes(data, kind, self.budget, what)
         return self._arrays[key]
 
     def bytes_of(self, what: str, entries: Any, expected: int) -> Array:
-        """Returns the ``expected`` number of bytes from the place in ``entries``.
+        """Returns ``expected`` bytes from the file and offset that ``entries`` name.
 
         Raises `ModelFormatError` that names the tensor ``what``, or the file.
         """
@@ -281,7 +285,7 @@ def array_of(tensor: Any, what: str, external: ExternalData) -> Array:
     if tensor.data_location == 1:
         flat = external.array(what, tensor.external_data, kind, count * size)
     elif tensor.HasField("raw_data"):
-        raw = tensor.raw_data  # a copy
+        raw = tensor.raw_data  # protobuf returns a copy
         budget.take(len(raw), what)
         if len(raw) == count * size:
             flat = _from_bytes(raw, kind, budget, what)
@@ -304,7 +308,9 @@ def _from_bytes(data: bytes | Array, kind: str, budget: FileBudget, what: str) -
 
 
 def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalData) -> Array | None:
-    """Returns the floats of a field, whose packed values are bytes; None if a value is cut off."""
+    """Returns the floats of a field that the schema declares as bytes; None if the last float is
+    incomplete.
+    """
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     pieces = getattr(tensor, field)
@@ -326,8 +332,8 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
 
 
 def _from_numbers(numbers: Any, kind: str, budget: FileBudget, what: str) -> Array | None:
-    """Returns the values as an array; None if a value does not fit. float16 values are integers of
-    their bits.
+    """Returns integers as an array of dtype ``kind``, None if one does not fit. float16 and
+    bfloat16 values are given as the integers of their bits.
     """
     wider = {"int64": np.int64, "uint32": np.uint64, "uint64": np.uint64}
     field = np.dtype(wider.get(kind, np.int32))
@@ -349,22 +355,22 @@ def _from_numbers(numbers: Any, kind: str, budget: FileBudget, what: str) -> Arr
 
 IR_VERSIONS = range(3, 15)
 OPSETS = range(7, 28)
-"""Versions of ONNX's own operators; a later one may give them another meaning."""
+"""The opsets that onernn reads. A later opset may change what an operator computes."""
 _NAMELESS = ("", "?", "*", "-1", "None")
 """The texts that writers use instead of a name for an unknown size."""
 _OPERATOR, _NUMBER = 500, 40
-"""The bytes that an operator, and a number in a list, take in Python. In the file, each may take
-only two bytes.
+"""The bytes of memory for an operator, and for a number in a list. In the file, each may take only
+two bytes.
 """
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A value declared by the model: its dtype is a NumPy name or "bfloat16", dynamic sizes are
-    None.
+    """A value that the model declares.
 
-    ``names``: the model's names of dynamic sizes, "" for other sizes; () if the model names none.
-    ``refusal``: why the variable cannot be a value of a graph, "" if it can.
+    ``dtype``: NumPy's name or "bfloat16". ``shape``: its dynamic sizes are None. ``names``: the
+    model's names of dynamic sizes, "" for other sizes; () if the model names none. ``refusal``: the
+    reason why onernn does not support the value's type, "" if it does.
     """
 
     name: str
@@ -376,25 +382,24 @@ class Variable:
 
 @dataclass(frozen=True)
 class Reference:
-    """An attribute's value inside a function that is the value of the call's attribute of this
-    name.
-    """
+    """The value of an attribute inside a function: the call's attribute ``name`` supplies it."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Unread:
-    """An attribute's value that is not supported, and the reason."""
+    """The value of an attribute that onernn cannot read, with the reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator; absent inputs and outputs are "".
+    """An operator of a model.
 
-    Attributes are Python values, arrays, or a `Subgraph`; lists are tuples.
+    ``inputs``, ``outputs``: names, "" if absent. ``attributes``: Python values (tuples for lists),
+    arrays, `Subgraph`, `Reference` or `Unread`.
     """
 
     position: int
@@ -421,10 +426,10 @@ class Operator:
 
 
 def in_order(operators: Sequence[Operator]) -> tuple[Operator, ...]:
-    """Returns the operators sorted so that each follows the operators whose results it reads.
+    """Returns the operators, sorted so that each comes after the operators whose results it reads.
 
-    Otherwise they keep their order. Tools such as quantize_dynamic write unsorted operators, and
-    ONNX Runtime sorts them. Operators in a cycle come last; they cannot run.
+    Apart from this, the order of the file is kept. Tools such as quantize_dynamic write unsorted
+    operators, and ONNX Runtime sorts them. Operators in a cycle come last; they cannot run.
     """
     makers = {name: at for at, op in enumerate(operators) for name in op.outputs if name}
     needs = {
@@ -436,9 +441,10 @@ def in_order(operators: Sequence[Operator]) -> tuple[Operator, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph with its constants; ``unread``: why a constant is not supported.
+    """A graph with its constants.
 
-    ``inner``: values between operators that have a size with a name.
+    ``unread``: the reason for each constant that onernn cannot read. ``inner``: the values between
+    operators for which the model names a size.
     """
 
     operators: tuple[Operator, ...]
@@ -450,7 +456,7 @@ class Subgraph:
 
     @cached_property
     def makers(self) -> dict[str, Operator]:
-        """The operator that makes each value."""
+        """The operators by the names of their outputs."""
         return {name: op for op in self.operators for name in op.outputs if name}
 
     @cached_property
@@ -460,7 +466,7 @@ class Subgraph:
         return NativeGraph(nodes, local, (v.name for v in self.outputs))
 
     def everywhere(self) -> Iterator[tuple[Subgraph, Operator]]:
-        """Yields the operators, including operators in bodies, each with its graph."""
+        """Yields each operator, including operators in bodies, after the graph that contains it."""
         for op in self.operators:
             yield self, op
             for body in op.bodies:
@@ -469,7 +475,7 @@ class Subgraph:
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A function that the model defines; calls are replaced by its operators."""
+    """A function that the model defines; its operators replace each call."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -480,11 +486,11 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """The content of a file; ``opset`` is the version of ONNX's own operators, ``producer`` the
-    writer.
+    """The content of an ``.onnx`` file.
 
-    ``metadata``: texts of any tool by their keys; a later text of a key replaces an earlier one.
-    ``overridable``: the constants that callers may override, as inputs.
+    ``opset``: the version of ONNX's own operators. ``producer``: the program that wrote the file.
+    ``metadata``: the file's metadata texts by key; of two texts with one key, the later one.
+    ``overridable``: the constants that callers may override.
     """
 
     file: Path
@@ -496,7 +502,7 @@ class Model:
     overridable: tuple[Variable, ...] = ()
 
     def fed(self, names: Collection[str]) -> Model:
-        """Returns the model in which these overridable constants are inputs without a default."""
+        """Returns a copy of the model in which the overridable constants ``names`` are inputs."""
         inputs = tuple(each for each in self.overridable if each.name in names)
         constants = {name: a for name, a in self.graph.constants.items() if name not in names}
         graph = replace(self.graph, inputs=(*self.graph.inputs, *inputs), constants=constants)
@@ -504,10 +510,10 @@ class Model:
 
 
 def read_model(path: str | Path) -> Model:
-    """Returns the model in an ``.onnx`` file, with the data of other files in its folder.
+    """Returns the model in an ``.onnx`` file, including the data of other files in its folder.
 
-    Raises `ModelFormatError` for files that do not hold a model, `UnsupportedError` for versions of
-    the format that are not read.
+    Raises `ModelFormatError` for files that do not contain a model, and `UnsupportedError` for
+    versions of the format that onernn does not read.
     """
     file = Path(path)
     with open_budgeted(file) as (raw, budget):
@@ -517,10 +523,11 @@ def read_model(path: str | Path) -> Model:
 def parse_model(
     data: bytes, file: Path, budget: FileBudget | None = None, *, taken: bool = False
 ) -> Model:
-    """Returns the model in the bytes of a file; its other files are searched next to ``file``.
+    """Returns the model in the bytes of a file; the model's other files are in the folder of
+    ``file``.
 
     ``budget``: the memory that reading may take; the default is the budget for a file of this size.
-    ``taken``: the budget already counts the bytes, and no other code reads them.
+    ``taken``: whether the budget already counts the bytes, and no other code reads them.
     """
     budget = budget or loading(2 * len(data))
     if not data:
@@ -528,7 +535,7 @@ def parse_model(
     size, before = len(data) if taken else 0, budget.used
     message = MESSAGES.parse("ModelProto", data, file, budget=budget)
     held = budget.used - before
-    del data  # the values are in the message and soon in arrays: no third copy
+    del data  # no third copy, next to the message and the arrays
     budget.release(size)
     model = model_of(message, file, budget)
     budget.release(held)
@@ -564,8 +571,8 @@ def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
 
 
 def _opset(imports: Any, file: Path) -> int:
-    """Returns the one version of ONNX's own operators; `onnx.compose` writes the version once for
-    each part.
+    """Returns the opset of ONNX's own operators; `onnx.compose` writes it once for each merged
+    part.
     """
     versions = {each.version for each in imports if each.domain in ("", "ai.onnx")}
     if not versions:
@@ -593,7 +600,7 @@ class _Reader:
         self._texts: dict[str | bytes, str] = {}
 
     def text(self, value: str | bytes) -> str:
-        """Returns a name; equal names are one object."""
+        """Returns a name as text; equal names share one string object."""
         if (known := self._texts.get(value)) is not None:
             return known
         try:

@@ -1,4 +1,7 @@
-"""The rules of ONNX's operators: loops, recurrent layers, and the table."""
+"""Rules for ONNX's operators: loops, recurrent layers and all others.
+
+A rule turns one operator into onernn's canonical operators.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from onernn.ops import OPERATORS
 from onernn.ops import Operator as CanonicalOperator
 from onernn.reorders import onnx as layout
 
-# The rules of If, Loop and Scan: their graphs are lowered, and special kernels run them.
+# Rules for If, Loop and Scan, whose bodies become graphs of canonical operators.
 
 _FAR = 2**31 - 1
 """The end of a Slice that takes all remaining elements."""
@@ -49,8 +52,8 @@ def conditional(condition, *, op):
 
 @onnx("Loop")
 def loop(M=None, cond=None, *initial, op):
-    """Turns a sequence that starts empty, and to which every iteration appends, into a scan
-    output.
+    """Lowers a Loop. If the loop carries a sequence that starts empty, and each iteration appends
+    one tensor to it, these tensors become a scan output.
     """
     graph, appended = _without_sequences(op)
     slots = [at for at in range(len(initial)) if at not in appended]
@@ -66,7 +69,7 @@ def loop(M=None, cond=None, *initial, op):
     )
     for at in appended:
         op.builder.stacked.add(op.result_name(at))
-    # The body's outputs: carried values, collected values, values appended to sequences.
+    # The body's outputs in order: carried values, collected values, values appended to sequences.
     collected = range(len(initial), len(initial) + count - len(slots) - len(appended))
     values = dict(zip([*slots, *collected, *appended], map(op.tensor, results), strict=True))
     values |= {at: initial[at] for at in unchanged}
@@ -76,16 +79,16 @@ def loop(M=None, cond=None, *initial, op):
 def _read_unchanged_outside(
     op: OnnxOperator, graph: Subgraph, slots: list[int]
 ) -> tuple[Subgraph, list[int]]:
-    """Returns the body with unchanged carried values read from outside, and the slots of these
-    values.
+    """Returns the body without the carried values that never change, and the slots of these values.
 
-    TensorFlow carries weights in this way; they must be constants before the body's operators are
-    read. ``slots``: the loop's slot of each value that the body carries.
+    The body reads these values from the outer graph instead. TensorFlow carries weights in this
+    way, and rules need weights that are constants. ``slots``: the position, among the loop's
+    carried values, of each value that the body carries.
     """
     fixed, identities = [], []
     for slot, inside, result in zip(slots, graph.inputs[2:], graph.outputs[1:], strict=False):
         name, outside = result.name, op.inputs[2 + slot][0]
-        for _ in graph.makers:  # a file may hold cycles
+        for _ in graph.makers:  # the bound ends the search in a cycle
             if name not in graph.makers or graph.makers[name].type != "Identity":
                 break
             name = graph.makers[name].inputs[0]
@@ -97,15 +100,16 @@ def _read_unchanged_outside(
 
 
 def _without(graph: Subgraph, carried: Collection[int]) -> Subgraph:
-    """Returns the body of a loop without some of the values that it carries."""
     inputs = tuple(v for at, v in enumerate(graph.inputs) if at - 2 not in carried)
     outputs = tuple(v for at, v in enumerate(graph.outputs) if at - 1 not in carried)
     return replace(graph, inputs=inputs, outputs=outputs)
 
 
 def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
-    """Returns the body that outputs the values that it appends to empty sequences, and their
-    slots.
+    """Returns the body with tensors as outputs in place of the sequences to which it appends them,
+    and the positions of these sequences.
+
+    The sequences must start empty, and the body may only append to them.
     """
     graph = op.subgraph("body")
     inserts: dict[int, Operator] = {}
@@ -126,7 +130,9 @@ def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
 
 @onnx("SequenceEmpty")
 def sequence_empty(*, op, dtype=1):
-    """Marks the sequence as empty: a loop may append to it; any other reader is refused."""
+    """Marks the sequence as empty: a Loop may append to it, and any other operator that reads it is
+    refused.
+    """
     op.builder.empty.add(op.result_name(0))
     return op.emit(UNSUPPORTED, reason=NO_SEQUENCE)
 
@@ -135,7 +141,7 @@ def sequence_empty(*, op, dtype=1):
 def split_to_sequence(x, split=None, *, op, axis=0, keepdims=1):
     """Returns a tensor that represents the sequence; its first axis is the split axis.
 
-    If split is 1, keepdims also has an effect, the same as in ONNX Runtime.
+    ONNX ignores keepdims if split is given. This rule does not, and neither does ONNX Runtime.
     """
     if split and (split.array.ndim or split.array != 1):
         refuse(f"input split={split.array.tolist()!s:.60}: expected 1, parts of one element")
@@ -161,7 +167,7 @@ def sequence_length(sequence):
 
 @onnx("ConcatFromSequence")
 def concat_from_sequence(sequence, *, axis=0, new_axis=0):
-    """Joins the tensors that a loop appended along a new or an existing axis."""
+    """Joins the tensors of a sequence, along a new axis if new_axis is 1."""
     rank = sequence.sequence.type.rank
     if axis < 0:
         if rank is None:
@@ -221,10 +227,10 @@ def _check_body(body: Graph, outer: list[str], inputs: int, outputs: int) -> Non
         )
 
 
-# The rules of RNN, GRU and LSTM.
+# Rules for RNN, GRU and LSTM.
 #
 # Formulas, defaults and layouts: ONNX operator specification. If implementations differ, the rules
-# use ONNX Runtime's meanings: see design/0008.
+# compute what ONNX Runtime computes: see design/0008.
 
 _DIRECTIONS: dict[str, Direction] = {
     "forward": "left2right",
@@ -304,7 +310,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
         return value.cast("float32") if half else value
 
     def turn(state):
-        """Returns a state (N, D, O) as (D, N, O) or vice versa if batch_major."""
+        """Returns a state with the axes N and D exchanged if ``batch_major``, else unchanged."""
         return state.transpose(1, 0, 2) if batch_major else state
 
     states = [state and turn(widen(state)) for state in initial]
@@ -326,7 +332,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
             sides.append(stack(x, own, *read(side, chosen, slice(d, d + 1))))
         pairs = zip(zip(*sides, strict=True), (-1, 0, 0), strict=False)
         y, *ends = (first.Concat(other, axis=axis) for (first, other), axis in pairs)
-    if lengths:  # a sequence of length zero ends with zeros, whatever its state was
+    if lengths:  # the final states of an empty sequence are zero
         some, zero = lengths.cast("bool").unsqueeze(1), x.new(op.ints(0)).CastLike(x)
         pairs = zip(ends, initial, strict=True)
         ends = [some.Where(end, zero) if state else end for end, state in pairs]
@@ -342,7 +348,9 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
 def _activations(
     op: OnnxOperator, default: tuple[str, ...], directions: int
 ) -> list[tuple[Activation, ...]]:
-    """Returns the functions of each direction; alpha and beta go, in order, to functions that have
+    """Returns the activation functions of each direction.
+
+    The numbers in activation_alpha and activation_beta go, in order, to the functions that take
     them.
     """
     names = [name.lower() for name in op.attribute("activations", default * directions)]
@@ -362,9 +370,9 @@ def _activations(
     return [tuple(result[at : at + count]) for at in range(0, len(result), count)]
 
 
-# The table: ONNX's operators -> canonical operators, which are ONNX's newest versions.
+# Rules for all other operators. A canonical operator equals the newest version of ONNX's operator.
 #
-# Differences between opsets: ONNX's operator changelog.
+# Source of the differences between opsets: ONNX's operator changelog.
 
 
 def rule_for(domain: str, op_type: str) -> Rule | None:
@@ -393,22 +401,24 @@ _BECAME_INPUTS = {
     "Unsqueeze": (13, ("axes",)),
     "ReduceSum": (13, ("axes",)),
 }
-"""Attributes that became inputs in an opset, in the order of the inputs."""
+"""The operators of which attributes became inputs: the opset of this change, and the attributes in
+the order of the inputs.
+"""
 
 
 def became_inputs(op_type: str) -> tuple[int, tuple[str, ...]]:
-    """Returns the first opset in which attributes are inputs, and their names; (0, ()) for most
-    operators.
+    """Returns the first opset in which former attributes of an operator are inputs, and their
+    names; (0, ()) if there are none.
     """
     reduces = (18, ("axes",)) if op_type.startswith("Reduce") else (0, ())
     return _BECAME_INPUTS.get(op_type, reduces)
 
 
 def _plain(op: OnnxOperator) -> Results:
-    """Emits an operator with the same meaning in every opset, except for attributes that became
-    inputs.
+    """Adds the canonical operator of the same type, for operators whose opsets differ only in
+    attributes that became inputs.
 
-    Given attributes are passed on; the operator's record has the defaults.
+    Attributes that the model does not set get the defaults of the canonical operator.
     """
     operator = OPERATORS[op.at.type]
     values = _values(op, operator)
@@ -417,7 +427,6 @@ def _plain(op: OnnxOperator) -> Results:
 
 
 def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
-    """Returns the inputs, with constants for attributes of older opsets."""
     since, names = became_inputs(op.at.type)
     if op.opset < since:
         x = op.value()
@@ -431,7 +440,9 @@ def _values(op: OnnxOperator, operator: CanonicalOperator) -> list[str]:
 
 
 def _constant_input(op: OnnxOperator, name: str, at: int, x: str) -> str:
-    """Returns an input that is an attribute in older opsets; numbers get the dtype of x."""
+    """Returns an attribute of older opsets as a constant input, "" if it is absent; min, max and
+    value get the dtype of x.
+    """
     result = op.attribute(name, None)
     if result is None and not OPERATORS[op.at.type].slot(at).optional:
         raise UnsupportedError(f"attribute {name} is missing")
@@ -448,8 +459,8 @@ def squash(x, *, op):
 
 @onnx("Identity")
 def identity(x, *, op):
-    """Adds a node for an Identity, except in bodies, so that comparisons of models can name its
-    output.
+    """Keeps an Identity as a node, so that comparisons of models can name its output; in bodies it
+    is left out.
     """
     return x if op.scope.body else x.Identity()
 
@@ -470,7 +481,7 @@ def _constant(op: OnnxOperator) -> Results:
 
 @onnx("Range", stash_type=1)
 def range_(start, limit, delta):
-    """Counts float16 values in float32."""
+    """Computes a float16 Range in float32."""
     if start.dtype != np.float16:
         return start.Range(limit, delta)
     first, *others = (each.cast("float32") for each in (start, limit, delta))
@@ -479,8 +490,8 @@ def range_(start, limit, delta):
 
 @onnx("CausalConvWithState")
 def causal_convolution(x, w, bias=None, past=None, *, activation="none"):
-    """Convolves each channel after past steps or zeros are put before it; the last steps are the
-    past steps of the next call.
+    """Convolves each channel along time, after past steps or zeros. Output 1 contains the last
+    steps, which are the past steps of the next call.
     """
     channels, _, kernel = (*w.type.counts, None, None, None)[:3]
     name = activation.lower()
@@ -500,7 +511,7 @@ _RANDOM = "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multino
 
 @RULES(_RANDOM)
 def _random(op: OnnxOperator) -> Results:
-    """Refuses the operator, and names the call that turns all random values into inputs."""
+    """Refuses the operator, and names the call that makes all random values inputs of the model."""
     advice, graph = "export the model in inference mode", op.builder.native
     if graph and not op.scope.prefix:
         kinds = _RANDOM.split()
@@ -513,7 +524,7 @@ def _random(op: OnnxOperator) -> Results:
 
 @RULES("MaxPool")
 def _max_pool(op: OnnxOperator) -> Results:
-    """Compares 8-bit integers as float32, which is exact; the kernels take only floats."""
+    """Pools 8-bit integers as float32, which is exact, because the kernels take only floats."""
     dtype = op.builder.type_of(op.value()).dtype
     if dtype not in ("uint8", "int8") or op.wants(1):
         return _plain(op)
@@ -535,7 +546,7 @@ def cast(x, *, op, to=0):
 
 @onnx("Scatter")
 def scatter(data, indices, updates, *, axis=0):
-    """Emits ScatterElements, its name from opset 11 on."""
+    """Adds a ScatterElements, the operator's name from opset 11 on."""
     return data.ScatterElements(indices, updates, axis=axis)
 
 
@@ -551,7 +562,7 @@ def _softmax(op: OnnxOperator) -> Results:
 
 @RULES("Slice")
 def _slice(op: OnnxOperator) -> Results:
-    """Omits the axes of which the Slice takes all elements; TensorFlow writes such axes."""
+    """Leaves out the axes of which the Slice takes all elements; TensorFlow writes such axes."""
     x, *inputs = _values(op, OPERATORS["Slice"])
     arrays = [op.builder.constants.get(name) for name in inputs]
     if all(array is not None for array, name in zip(arrays, inputs, strict=True) if name):
@@ -594,7 +605,7 @@ def _group_normalization(op: OnnxOperator) -> Results:
 
 @RULES("STFT")
 def _stft(op: OnnxOperator) -> Results:
-    """Adds the last axis of a real signal, which ONNX Runtime allows to be absent."""
+    """Adds the last axis to a real signal that lacks it, which ONNX Runtime allows."""
     x, *others = _values(op, OPERATORS["STFT"])
     if op.builder.type_of(x).rank == 2:
         x = op.emit("Unsqueeze", x, [-1])
@@ -603,7 +614,6 @@ def _stft(op: OnnxOperator) -> Results:
 
 @RULES("DFT")
 def _dft(op: OnnxOperator) -> Results:
-    """Reads the axis, which is an attribute before opset 20."""
     if op.opset >= 20:
         return _plain(op)
     x, length, axis = op.value(), op.optional(1), [op.attribute("axis", 1)]
@@ -612,7 +622,7 @@ def _dft(op: OnnxOperator) -> Results:
 
 @RULES("Resize Upsample")
 def _resize(op: OnnxOperator) -> Results:
-    """Turns constant scales into an attribute of onernn, so that types are known."""
+    """Passes constant scales as an attribute of onernn's Resize, so that types can be inferred."""
     record = OPERATORS["Resize"]
     if op.opset > 10:
         if op.at.type == "Upsample":

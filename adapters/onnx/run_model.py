@@ -1,5 +1,5 @@
-"""Runs a model in ONNX Runtime itself; the page of onnxruntime.InferenceSession describes the
-calls.
+"""Runs a model in ONNX Runtime itself, with the calls that onnxruntime.InferenceSession
+documents.
 """
 
 from __future__ import annotations

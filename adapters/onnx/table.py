@@ -1,4 +1,6 @@
-"""One ONNX operator in the form that a rule reads, and the precisions of layers in a file."""
+"""The form in which rules read an ONNX operator, and the precisions of layers that a file
+stores.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +31,21 @@ from onernn.ir.spec import RnnSpec
 from onernn.ir.types import Size
 from onernn.ir.weights import OWN, LayerPrecision, PartScales, RnnWeights, Scale
 
-# Precisions of layers in an ``.onnx`` file: `metadata_props` stores the parts that the graph cannot
-# express.
+# Precisions of layers in an ``.onnx`` file.
 #
-# The graph itself stores the quantized values: QuantizeLinear and DequantizeLinear around an
-# operator. The scales of states, and the exact factors, are in one JSON text under `KEY`, by the
-# name of the operator's first output.
+# The graph stores the quantized values: QuantizeLinear and DequantizeLinear around an operator. The
+# scales of states and the exact scale factors are in one JSON text, the entry `KEY` of
+# `metadata_props`, by the name of the operator's first output.
 
 KEY = "onernn.precision"
 VERSION = 1
 DTYPES = ("f32", "bf16", "f16", "u8")
-"""The dtypes of layers in a file of this version."""
+"""The dtypes of layers that the text may contain."""
 _SCALES, _COLUMNS = ("data", "state"), ("layer", "iter", "projection")
 
 
 def encode(layers: Mapping[str, LayerPrecision]) -> str:
-    """Returns the text under `KEY`."""
+    """Returns the metadata text for the precisions ``layers``, by the layers' first outputs."""
     import json  # slow, and needed only if a model has the text
 
     stored = {
@@ -64,10 +65,10 @@ def _part(part: PartScales) -> dict[str, Any]:
 
 
 def decode(text: str, file: Path) -> tuple[dict[str, LayerPrecision], str]:
-    """Returns the precisions by the names of the first outputs, and "" or the reason why there are
-    none.
+    """Returns the precisions by the names of the layers' first outputs, and a note.
 
-    A text of a different version is not read. Raises `ModelFormatError` for a damaged text.
+    The note is "", or says that the text has a different version and is not read. Raises
+    `ModelFormatError` for a damaged text.
     """
     import json
 
@@ -100,12 +101,13 @@ def _columns(stored: Mapping[str, Any]) -> Array:
     return flat.reshape(tuple(stored["shape"]))
 
 
-# The precision that a file stores for an RNN, GRU or LSTM, if the values around it match.
+# A layer gets the precision that the file stores for it, if its weights and input match the
+# precision.
 
 
 class StoredPrecisions:
     """The precisions in a file's metadata, by the layers' first outputs, with notes about unused
-    precisions.
+    ones.
     """
 
     def __init__(self, model: Model) -> None:
@@ -115,17 +117,17 @@ class StoredPrecisions:
         self._notes = [note] if note else []
 
     def notes(self) -> list[str]:
-        """Returns the reasons why layers run with a precision different from the file's."""
+        """Returns a note for each stored precision that is not used."""
         none = "the model has no such layer, its precision is ignored"
         return self._notes + [f"metadata {KEY}: {name!r:.80}: {none}" for name in self._left]
 
     def take(
         self, builder: GraphBuilder, name: str, x: str, spec: RnnSpec, weights: RnnWeights
     ) -> tuple[str, LayerPrecision]:
-        """Returns the value that a layer reads and its precision; x itself if the file stores none.
+        """Returns the value that a layer reads, and the layer's precision. If the file stores none,
+        the value is ``x``.
 
-        The layer quantizes its input itself, so it reads the value that the file rounds before the
-        layer.
+        A quantized layer rounds its input itself, so it reads the value before QuantizeLinear.
         """
         stored = self._left.pop(name, OWN)
         try:
@@ -140,8 +142,8 @@ class StoredPrecisions:
 def _source_of(
     builder: GraphBuilder, x: str, spec: RnnSpec, weights: RnnWeights, stored: LayerPrecision
 ) -> str:
-    """Returns the value that is rounded before a layer. Raises `ShapeError` if values do not
-    match.
+    """Returns the value from which the graph computes ``x`` by rounding. Raises `ShapeError` if the
+    stored scales do not match the weights or this rounding.
     """
     stored.check(spec)
     if not stored.parts:
@@ -158,16 +160,15 @@ def _source_of(
 
 
 def _holds(matrix: Array, factors: Array) -> bool:
-    """Returns whether int8 values with these factors equal a matrix (K, G, O) exactly."""
+    """Returns whether each element of a matrix (K, G, O) is exactly an int8 value times 1 /
+    factor.
+    """
     steps = np.reciprocal(factors, dtype=np.float32)
     whole = np.rint(matrix / steps).clip(-128, 127)
     return np.array_equal(whole * steps, matrix)
 
 
 def _find_rounded(builder: GraphBuilder, x: str, scale: Scale) -> str:
-    """Returns the value from which QuantizeLinear and DequantizeLinear compute x with this
-    scale.
-    """
     known = [("float32", float(np.float32(1 / scale.factor))), ("uint8", scale.shift)]
     for kind in ("DequantizeLinear", "QuantizeLinear"):
         node = builder.maker(x)
@@ -181,28 +182,28 @@ def _find_rounded(builder: GraphBuilder, x: str, scale: Scale) -> str:
     return x
 
 
-# One ONNX operator in the form that a rule of the table reads.
+# An ONNX operator in the form that rules read.
 
 INERT = frozenset({"momentum", "seed", "saturate", "sorted"})
-"""Attributes without effect on a run: for training, for 8-bit floats, or that allow results in any
-order.
+"""Attributes that do not change results: for training, for 8-bit floats, or for the order of
+results if any order is allowed.
 """
 
 
 NO_SEQUENCE = "a sequence is supported only if a Loop fills it, or SplitToSequence makes it"
-"""The reason for operators that read other sequences."""
+"""The reason for refusing operators that read other sequences."""
 
 
 _SIZES = ("Shape", "Size")
-"""Operators that read sizes; other operators compute with the sizes."""
+"""Operators that return sizes of their input."""
 
 
 class OnnxBuilder(GraphBuilder):
     """A graph under construction.
 
-    ``empty``: variables that are sequences without a tensor; ``stacked``: variables whose tensor
-    holds a whole sequence. ``precisions``: the precisions of layers in the file. ``semantics``: see
-    `load`. ``native``: the graph in the file; it is None in a body.
+    ``empty``: the names of empty sequences. ``stacked``: the names of sequences that are one
+    tensor, whose first axis counts the elements. ``precisions``: the precisions of layers in the
+    file. ``semantics``: see `load`. ``native``: the graph in the file; None in a body.
     """
 
     advice = "; declare the types of inputs (inputs=, or --input 'x=float32(N, 80)')"
@@ -223,8 +224,8 @@ class OnnxBuilder(GraphBuilder):
         count: int,
         attributes: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
-        """Adds a node of ``count`` outputs, or the constants that the node computes from known
-        sizes.
+        """Adds a node with ``count`` outputs and returns their names. If known sizes determine the
+        outputs, they become constants and no node is added.
 
         Exporters compute sizes of weights from the declared sizes of inputs.
         """
@@ -243,8 +244,8 @@ class OnnxBuilder(GraphBuilder):
     def array(self, value: str, role: str) -> Array:
         """Returns the array of a constant.
 
-        Raises `UnsupportedError` if it is computed at run time; the error names the input sizes
-        that would make it constant.
+        Raises `UnsupportedError` if the value is computed at run time. The message names the input
+        sizes that would make the value constant.
         """
         try:
             return super().array(value, role)
@@ -297,11 +298,12 @@ class OnnxBuilder(GraphBuilder):
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """A graph of operators, or a function's call, in which names differ from the outer names.
+    """The names and opset for lowering the operators of a graph or of a function's call.
 
-    ``arguments``: the attributes of the call. ``names``: the outer variables by their inner names;
-    other names get the ``prefix``. ``depth``: the number of nested calls. ``body``: whether the
-    graph is the body of a loop or branch.
+    ``arguments``: the attributes of the call. ``names``: the outer variables by their names in the
+    function. ``prefix``: the beginning that makes all other names of the function unique.
+    ``depth``: the number of nested calls. ``body``: whether the graph is the body of a loop or
+    branch.
     """
 
     builder: OnnxBuilder
@@ -313,18 +315,18 @@ class Scope:
     body: bool = False
 
     def variable(self, name: str) -> str:
-        """Returns the builder's variable of a name."""
+        """Returns the builder's name of the variable ``name``."""
         return self.names.get(name, f"{self.prefix}{name}")
 
 
 _ONLY = {"spatial": 1, "stash_type": 1, "training_mode": 0}
-"""Attributes with only one supported value."""
+"""Attributes of which only this value is supported."""
 _LIKE = {"axis": 0, "equation": "", "perm": ()}
-"""Example values of attributes without a default in the operator's record."""
+"""Values that show the types of attributes for which the operator's record has no default."""
 
 
 class OnnxOperator(NativeOperator):
-    """One operator; slots of inputs and outputs are positions."""
+    """An ONNX operator as a rule reads it; inputs and outputs are numbered, not named."""
 
     main = 0
     builder: OnnxBuilder
@@ -348,7 +350,7 @@ class OnnxOperator(NativeOperator):
         return self.builder.value(self.scope.variable(variable))
 
     def attributes_of(self, record: CanonicalOperator) -> dict[str, Any]:
-        """Returns the attributes of a canonical operator that are in the model."""
+        """Returns those attributes of a canonical operator that the model sets."""
         self.only(**_ONLY)
         like = {k: v for k, v in record.attributes.items() if v is not None and v is not REQUIRED}
         like = {**_LIKE, **like}
@@ -363,9 +365,10 @@ class OnnxOperator(NativeOperator):
         return result
 
     def body(self, name: str) -> tuple[Graph, list[str]]:
-        """Returns the lowered graph in an attribute, and the outer values that it takes.
+        """Returns the lowered graph in an attribute, and the names of the outer values that it
+        reads.
 
-        The outer values come after the graph's own inputs.
+        The outer values are the last inputs of the lowered graph.
         """
         return self.body_of(self.subgraph(name))
 
@@ -376,23 +379,23 @@ class OnnxOperator(NativeOperator):
         return OnnxTensor(self, name)
 
     def result_name(self, at: int) -> str:
-        """Returns the builder's variable of an output."""
+        """Returns the builder's name of output ``at``."""
         return self.scope.variable(self.outputs[at][0])
 
     def wants(self, at: int) -> bool:
-        """Returns whether the model names an output."""
+        """Returns whether output ``at`` has a name; nothing reads an output without a name."""
         return bool(self.outputs.get(at, ("",))[0])
 
 
 class OnnxTensor(Tensor):
-    """A value with which ONNX's rules compute."""
+    """A tensor in a rule for an ONNX operator."""
 
     def Sigmoid(self) -> Self:  # noqa: N802
-        """Returns the function with the meaning that `load` was called with."""
+        """Returns the sigmoid, as the ``semantics`` of `load` define it."""
         return self._squash("Sigmoid")
 
     def Tanh(self) -> Self:  # noqa: N802
-        """Returns the function with the meaning that `load` was called with."""
+        """Returns the hyperbolic tangent, as the ``semantics`` of `load` define it."""
         return self._squash("Tanh")
 
     def _squash(self, kind: str) -> Self:
@@ -401,7 +404,9 @@ class OnnxTensor(Tensor):
 
     @property
     def sequence(self) -> Self:
-        """The tensor whose first axis is a sequence; raises `UnsupportedError` if there is none."""
+        """This tensor, if its first axis counts the elements of a sequence; else raises
+        `UnsupportedError`.
+        """
         variable = self.op.scope.variable(self.op.variable(self.place))
         if variable not in self.op.builder.stacked:
             refuse(NO_SEQUENCE)
@@ -409,7 +414,9 @@ class OnnxTensor(Tensor):
 
 
 class OnnxSignature(Signature):
-    """A rule whose parameters are inputs in order; absent inputs at the end are None."""
+    """The signature of a rule whose parameters are the inputs in order; absent inputs at the end
+    are None.
+    """
 
     def _values(self, op: NativeOperator, slot: str) -> list[Any]:
         first = (*self.slots, self.rest).index(slot)
@@ -421,11 +428,15 @@ class OnnxSignature(Signature):
 
 Rule = Callable[[OnnxOperator], Results]
 RULES = Rules[Rule]()
-"""The rules by the types of operators; a domain other than ONNX's own precedes the type."""
+"""The rules by the types of operators. Domains other than ONNX's own precede the type:
+"com.microsoft Gelu".
+"""
 
 
 def onnx(names: str, *, domain: str = "", **only: Any) -> Any:
-    """Enters a rule whose signature is the schema of the operators ``names``; see `Signature`."""
+    """Returns a decorator that adds a rule for the operators ``names`` to `RULES`; see
+    `Signature`.
+    """
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
         signature = OnnxSignature(rule, only, OnnxTensor)

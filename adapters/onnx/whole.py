@@ -30,19 +30,19 @@ _ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeLSTM")
 
 
 class Choice(NamedTuple):
-    """Whether onernn should run a whole model, and why."""
+    """The decision whether onernn runs a whole model, and the reason."""
 
     is_whole: bool
     why: str
 
 
 def choose(graph: Graph) -> Choice:
-    """Returns whether a plan of a fused graph is likely to be as fast and as exact as ONNX Runtime
-    with onernn's layers.
+    """Returns whether onernn should run a fused graph as one plan.
 
-    ONNX Runtime is as fast or faster in convolutions over images. It is not slower for loops that
-    are not layers. Rounding to 8 bits or float16 can turn float32 rounding errors into differences
-    that are larger than `verify` allows.
+    It should if the plan is about as fast and exact as ONNX Runtime with onernn's layers. ONNX
+    Runtime is at least as fast in convolutions over images, and in loops that are not recurrent
+    layers. Rounding to 8 bits or float16 can turn float32 rounding errors into differences that are
+    larger than `verify` allows.
     """
     work, nodes = Counter[str](), 0
     for node, types in _typed(graph):
@@ -68,7 +68,6 @@ def choose(graph: Graph) -> Choice:
 
 
 def _typed(graph: Graph) -> Iterator[tuple[Node, dict[str, Type]]]:
-    """Yields each node, including nodes in bodies, with the types of the values in its graph."""
     for node in graph.nodes:
         yield node, graph.types
         for body in bodies(node).values():
@@ -76,7 +75,6 @@ def _typed(graph: Graph) -> Iterator[tuple[Node, dict[str, Type]]]:
 
 
 def _multiplications(node: Node, types: dict[str, Type]) -> dict[str, int]:
-    """Returns the number of multiplications of a layer or of a convolution over images."""
     if node.op == "Rnn":
         weights = sum(a.size for each in Recurrent.of(node).layers for a in each.arrays.values())
         return {"layers": prod(_sizes(types, node.inputs[0], 3)[:-1]) * weights}
@@ -90,7 +88,6 @@ def _multiplications(node: Node, types: dict[str, Type]) -> dict[str, int]:
 
 
 def _sizes(types: dict[str, Type], name: str, rank: int) -> list[int]:
-    """Returns the sizes of a value; `_OPEN` for unknown sizes."""
     shape = types[name].shape if name in types else None
     numbers = defaultdict[str, int](lambda: _OPEN)
     sizes: tuple[Size | None, ...] = (None,) * rank if shape is None else shape
@@ -98,12 +95,12 @@ def _sizes(types: dict[str, Type], name: str, rank: int) -> list[int]:
 
 
 class Source(NamedTuple):
-    """A model that was read, with its source.
+    """A model that was read.
 
-    ``content``: the bytes of its file; ``names``: the names of its initializers; ``files``: the
-    files with its external initializers; ``stub``: the model without its operators; ``shapes``: the
-    shapes of its inputs, in ONNX Runtime's form; ``check``: raises `ModelFormatError` if the file
-    has changed.
+    ``content``: the bytes of its file. ``names``: the names of its initializers. ``files``: the
+    files with its external initializers. ``stub``: the model without its operators. ``shapes``: the
+    shapes of its inputs, in ONNX Runtime's form. ``check``: a function that raises
+    `ModelFormatError` if the file has changed.
     """
 
     content: bytes
@@ -116,7 +113,7 @@ class Source(NamedTuple):
 
 
 def read_source(source: str | bytes | os.PathLike[str]) -> Source:
-    """Returns the model in the source (a file or its bytes) that was passed to ONNX Runtime.
+    """Returns the model in a file or in the bytes of a file.
 
     Raises an `OnernnError` if onernn cannot read it.
     """
@@ -165,7 +162,9 @@ def _watch(file: Path) -> Callable[[], None]:
 
 
 def _strip(proto: Any) -> None:
-    """Removes all operators and constants of a ModelProto; its only output is a constant."""
+    """Removes all operators and constants from a ModelProto; a new constant becomes its only
+    output.
+    """
     graph, fresh = proto.graph, Names(dict.fromkeys(names_in(proto), 0)).fresh
     constants = {each.name for each in graph.initializer}
     inputs = [each for each in graph.input if each.name not in constants]
@@ -181,8 +180,9 @@ def _strip(proto: Any) -> None:
 class Whole:
     """A model that onernn runs as one plan.
 
-    ``why``: the reason; ``options``: SessionOptions of ONNX Runtime; ``outputs``: their names;
-    ``lines``: a line for each recurrent layer; ``check``: see `Source`.
+    ``why``: the reason for the plan. ``options``: SessionOptions of ONNX Runtime. ``outputs``: the
+    names of the outputs. ``lines``: a line of text for each recurrent layer. ``check``: see
+    `Source`.
     """
 
     def __init__(self, source: Source, session: Session, options: Any, why: str) -> None:
@@ -192,8 +192,10 @@ class Whole:
         self._session = session
 
     def run(self, names: Any, feed: Any) -> list[Any] | None:
-        """Returns the named outputs, or all outputs if ``names`` is empty. Returns None if ONNX
-        Runtime must run the call, because it raises an error or accepts more inputs.
+        """Returns the outputs ``names``, or all outputs if ``names`` is empty.
+
+        Returns None if ONNX Runtime must run the call, to raise its error or to accept inputs that
+        the plan does not.
         """
         if not names:
             names = self.outputs
@@ -207,10 +209,10 @@ class Whole:
 
 
 def open_whole(source: Source, copy_options: Callable[[], Any], dtype: str, *, rule: bool) -> Whole:
-    """Returns a model as one plan, with the number of threads in SessionOptions.
+    """Returns a model as one plan, with the number of threads that the SessionOptions set.
 
-    ``copy_options`` returns them; ``rule``: whether `choose` decides. Raises `UnsupportedError` if
-    ONNX Runtime should run it.
+    ``copy_options``: a function that returns the SessionOptions. ``rule``: whether `choose` may
+    refuse the plan. Raises `UnsupportedError` if ONNX Runtime should run the model.
     """
     graph = fuse(source.graph, passes_for(dtype)).model
     choice = choose(graph) if rule else Choice(True, "whole=True")

@@ -1,4 +1,4 @@
-"""Writes a graph as an ONNX file, which is checked before it is written."""
+"""Writes a graph as an ONNX file; the model is checked before it is written."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from onernn.ir.graph import Graph, Value
 from onernn.ir.ragged import Batch, Ragged
 from onernn.ir.types import Type
 
-# A graph of canonical operators as a portable ONNX model. It has only standard operators, unless
-# the graph holds an operator that only ONNX Runtime's own domain has.
+# Turns a graph of canonical operators into a portable ONNX model. The model has only standard
+# operators, unless the graph contains an operator that exists only in ONNX Runtime's own domain.
 #
-# A ragged value is a padded tensor (N, T, ...) and its lengths (N,): see design/0008.
+# A ragged value becomes a padded tensor (N, T, ...) and its lengths (N,): see design/0008.
 
 WEIGHT_DTYPES = ("float32", "float16", "bfloat16")
 
@@ -43,13 +43,13 @@ def to_onnx(
     allow_functions: bool = False,
     progress: Progress | None = None,
 ) -> Any:
-    """Returns the ModelProto of a graph with declared types; the default is the lowest opset that
-    supports all operators, also in ONNX Runtime.
+    """Returns the ModelProto of a graph with declared types.
 
-    A ragged input NAME becomes NAME (batch, time, ...) and NAME_lengths (batch,) int32, with
-    separate names for these sizes if there are several. Other sizes keep their names. Ragged
-    outputs are padded, with zeros after the sequences. Raises `UnsupportedError` that names each
-    operator that ONNX, or the opset, cannot express.
+    ``opset``: None for the lowest opset in which ONNX and ONNX Runtime support all operators. A
+    ragged input NAME becomes NAME (batch, time, ...) and NAME_lengths (batch,) int32; if several
+    inputs are ragged, each has its own names for batch and time. Other sizes keep their names.
+    Ragged outputs are padded, with zeros after the sequences. Raises `UnsupportedError` that names
+    each operator that ONNX, or the opset, cannot express.
     """
     if opset is not None and opset not in IR_VERSIONS:
         raise UnsupportedError(f"opset {opset}: expected {min(IR_VERSIONS)} to {max(IR_VERSIONS)}")
@@ -75,8 +75,10 @@ def to_onnx(
 def _write(
     graph: Graph, shared: WrittenModel, progress: Progress | None, *, fixed: bool
 ) -> tuple[Any, Sequence[Refusal], dict[Refusal, int]]:
-    """Returns the ModelProto, the refusals for all opsets, and the refusals for this opset with the
-    first opset that works. For a ``fixed`` opset, limits of ONNX Runtime do not count.
+    """Returns the ModelProto, the refusals that hold in all opsets, and the refusals of this opset.
+
+    Each refusal of this opset is mapped to the first opset without it. If ``fixed``, limits of ONNX
+    Runtime do not count.
     """
     model = MESSAGES.message("ModelProto")(producer_name="onernn")
     w = GraphWriter(shared, graph, graph.types, model.graph)
@@ -111,7 +113,7 @@ def _write(
 
 
 def pad(inputs: Mapping[str, Any]) -> dict[str, Array]:
-    """Returns a batch in the form that a written model takes: a ragged NAME becomes NAME, padded,
+    """Returns inputs in the form that a written model takes: a ragged NAME becomes NAME, padded,
     and NAME_lengths.
     """
     feed: dict[str, Array] = {**inputs}
@@ -170,9 +172,9 @@ def check_written(
 ) -> None:
     """Raises `UnsupportedError` if a ModelProto must not be written to ``path``.
 
-    `check_again` reads it again, and onnx's checker examines it with type inference. Without the
-    onnx package, or if the package is older than the opset, ``note`` is called with a remark that
-    the package did not check the model.
+    `check_again` reads the model again, and onnx's checker examines it with type inference. If the
+    onnx package is missing or older than the opset, only onernn checks the model, and ``note`` is
+    called with a remark.
     """
     check_again(lambda: lower(model_of(model, path)), path, outputs)
     try:
@@ -192,9 +194,9 @@ def check_written(
         raise UnsupportedError(reason) from error
 
 
-# An ``.onnx`` file of a graph is written, checked, and then moved to its path.
+# The ``.onnx`` file is written, and moved to its path when it is complete.
 
-_MOST = 2**31 - 2**20  # bytes of one protobuf message, with room for everything except tensors
+_MOST = 2**31 - 2**20  # bytes of tensors in one protobuf message, which may have 2 GB
 _ALIGNED = 64
 
 
@@ -212,14 +214,14 @@ def write_onnx(
 ) -> None:
     """Writes a graph that is already fused.
 
-    ``opset``: the version of ONNX's operators; None: the lowest version that supports the graph.
+    ``opset``: the version of ONNX's operators; None for the lowest version that supports the graph.
     ``output_dtype``: the dtype in which weights of two axes or more are stored, float32, float16 or
     bfloat16; the model computes with them in float32. ``names``: new names of inputs and outputs.
     ``allow_functions``: layers that ONNX's operators cannot express may become functions of the
-    model. ``inputs``: a batch for the graph.
+    model. ``inputs``: example inputs, which supply types that the graph does not declare.
 
-    The model is checked before there is a file, see `check_written`. Raises `UnsupportedError` that
-    names what ONNX cannot express.
+    `check_written` checks the model before the file is written. Raises `UnsupportedError` that
+    names each operator that ONNX cannot express.
     """
     graph = declare(graph, inputs)
     written = to_onnx(graph, opset, output_dtype, allow_functions, progress)
@@ -253,8 +255,10 @@ def rename(model: Any, names: Mapping[str, str]) -> None:
 
 
 def save(model: Any, path: Path, *, most: int = _MOST) -> None:
-    """Writes the file; the large tensors of a model of more than ``most`` bytes go to
-    ``path.data``. An older file is replaced after everything is written.
+    """Writes a ModelProto to ``path``. If it has more than ``most`` bytes of tensors, the large
+    tensors go to ``path.data``.
+
+    Older files are replaced after everything is written.
     """
     size = sum(len(each.raw_data) for graph in graphs(model.graph) for each in graph.initializer)
     beside = path.with_name(f"{path.name}.data")

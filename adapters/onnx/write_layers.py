@@ -1,4 +1,4 @@
-"""Writes recurrent layers as ONNX: its recurrent operators, or a Scan over the steps."""
+"""Writes recurrent layers as ONNX's recurrent operators, or as a Scan over the steps."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from onernn.reorders import onnx
 
 # A recurrent layer of one direction as a Scan: all cells, all float dtypes.
 #
-# The formula is the same as in `ir.cells`.
+# The formula of a step is in `ir.cells`.
 
 
 class LayerInputs(NamedTuple):
-    """The inputs of a layer to be written: x (T, N, I) or (T, N, G*O), lengths (N,), its states.
+    """The inputs of a recurrent layer, None if absent.
 
-    ``states`` are (D, N, O) each; ``attention`` is (T, N, 1). Absent inputs are None.
+    ``x``: the input (T, N, I), or the projected input (T, N, G*O). ``lengths``: (N,). ``states``:
+    the initial states, each (D, N, O). ``attention``: (T, N, 1).
     """
 
     x: OnnxValue
@@ -37,10 +38,10 @@ class LayerInputs(NamedTuple):
 
 
 class LayerOutputs(NamedTuple):
-    """The outputs of a layer: y (T, N, D*O), joined according to its direction, and states (D, N,
-    O).
+    """The outputs of a recurrent layer.
 
-    ``cells``: c of every step (T, N, O), if requested.
+    ``y``: (T, N, D*O), or the sum of the directions (T, N, O). ``states``: the final states, each
+    (D, N, O). ``cells``: the cell states of all steps (T, N, O), if requested.
     """
 
     y: OnnxValue
@@ -51,7 +52,9 @@ class LayerOutputs(NamedTuple):
 def scan_layer(
     w: ProtoGraph, spec: RnnSpec, weights: RnnWeights, layer: LayerInputs, *, cells: bool = False
 ) -> LayerOutputs:
-    """Writes one direction; after the end of a sequence its states do not change."""
+    """Writes one direction of a layer as a Scan. After the end of a sequence its states do not
+    change.
+    """
     x, dtype, running = layer.x, str(weights.iter.dtype), None
     if layer.lengths:
         running = layer.lengths.mask(x.size(0)).transpose(1, 0).unsqueeze(2)
@@ -85,7 +88,7 @@ def scan_layer(
 
 
 class _Cell:
-    """The values for one step of a cell, from a projected input (N, G*O)."""
+    """The operations of one step, which `ir.cells.step` calls; the projected input is (N, G*O)."""
 
     def __init__(
         self, spec: RnnSpec, weights: RnnWeights, x: OnnxValue, attention: OnnxValue | None
@@ -137,8 +140,8 @@ class _Cell:
 
 
 def has_two_inputs(rnn: Recurrent) -> bool:
-    """Returns whether the directions round their common input differently; then they become two
-    operators.
+    """Returns whether the directions quantize their input with different scales; they then become
+    two operators.
     """
     D, parts = rnn.spec.directions, rnn.precision.parts
     rows = (parts[at : at + D] for at in range(0, len(parts), D))
@@ -146,9 +149,7 @@ def has_two_inputs(rnn: Recurrent) -> bool:
 
 
 def with_factors(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecision:
-    """Returns the precision with the factors of all columns, including factors that a kernel would
-    compute.
-    """
+    """Returns the precision with the scale factors of all weights; missing factors are computed."""
     parts = []
     for d, part in enumerate(precision.parts):
         roles = [role for role in ("layer", "iter") if getattr(part, role) is None]
@@ -158,9 +159,9 @@ def with_factors(precision: LayerPrecision, weights: RnnWeights) -> LayerPrecisi
 
 
 def refuse_precision(rnn: Recurrent, reason: str) -> None:
-    """Raises `UnsupportedError` if a layer with a precision is not one of ONNX's operators.
+    """Raises `UnsupportedError` if a layer with a precision cannot be one of ONNX's operators.
 
-    ``reason``: why the layer is not one of these operators, "" if it is one.
+    ``reason``: why ONNX's operators cannot express the layer, "" if they can.
     """
     if rnn.spec.input_forget or rnn.layers[0].layer is None:
         reason = reason or "its gates are coupled, or its input is projected before the layer"
@@ -169,9 +170,7 @@ def refuse_precision(rnn: Recurrent, reason: str) -> None:
 
 
 def round_input(x: OnnxValue, precision: LayerPrecision) -> OnnxValue:
-    """Returns x after quantizing and dequantizing it if it has one fixed scale, else x
-    unchanged.
-    """
+    """Returns x, quantized and dequantized if the precision has a fixed scale for it."""
     data = precision.parts[0].data if precision.parts else None
     if data is None:
         return x
@@ -182,7 +181,10 @@ def round_input(x: OnnxValue, precision: LayerPrecision) -> OnnxValue:
 def quantize_matrix(
     w: GraphWriter, ldigo: Array, factors: list[Array], cell: Cell, name: str
 ) -> str:
-    """Returns W or R in int8 with one scale per row; ``factors`` (G, O), by direction."""
+    """Writes W or R as int8 with one scale per row, and returns the dequantized matrix.
+
+    ``factors``: an array (G, O) for each direction.
+    """
     steps = np.reciprocal(np.stack(factors)[None, :, None], dtype=np.float32)
     whole = np.rint(ldigo / steps).clip(-128, 127)
     data = onnx.matrix_back(whole, cell).astype(np.int8)
@@ -193,7 +195,7 @@ def quantize_matrix(
     return w.emit("Reshape", floats, (D, rows, inputs))
 
 
-# Recurrent layers as RNN, GRU and LSTM of ONNX.
+# Recurrent layers as ONNX's RNN, GRU and LSTM.
 #
 # Layers that these operators cannot express become a Scan: see `scan_layer`.
 
@@ -207,20 +209,20 @@ _LIMITS = Limits(
     replaces=False,
     cell_clip=False,
     projection=False,
-    dtypes=("float32",),  # of ONNX Runtime's operators
+    dtypes=("float32",),  # ONNX Runtime's operators take no other dtype
 )
 """The features that ONNX's RNN, GRU and LSTM can express."""
 
 
 def has_one_direction(rnn: Recurrent) -> bool:
-    """Returns whether each direction of a layer becomes its own operator, because a Scan has one
-    direction.
-    """
+    """Returns whether each direction of a layer must become its own operator."""
     return bool(why_not(rnn.spec, rnn.layers, _LIMITS)) or has_two_inputs(rnn)
 
 
 def rnn(w: GraphWriter) -> list[OnnxValue | None]:
-    """Writes one layer or one direction; `ExpandLayers` has already split stacks and Scans."""
+    """Writes a layer, and returns its outputs. `ExpandLayers` has already split stacks, and
+    bidirectional layers that become Scans.
+    """
     rnn = Recurrent.of(w.node)
     spec, (weights,) = rnn.spec, rnn.layers
     x, attention = w.value(rnn.x), w.value(rnn.attention) if rnn.attention else None
@@ -260,7 +262,6 @@ def _function_call(
     weights: RnnWeights,
     layer: LayerInputs,
 ) -> LayerOutputs:
-    """Calls a function of the model, whose body is standard ONNX."""
     inner = ProtoGraph(WrittenModel(w.model.opset))
     initial = [f"initial_{name}" for name in spec.cell.states]
     given = {"X": layer.x, "lengths": layer.lengths}
@@ -338,7 +339,6 @@ def _attributes(spec: RnnSpec) -> dict[str, Any]:
 
 
 def _name(chosen: Activation) -> tuple[Any, ...]:
-    """Returns ONNX's name of a function and all its parameters, including defaults."""
     name, *numbers = complete(chosen)
     if name == "identity":
         return "Affine", 1.0, 0.0

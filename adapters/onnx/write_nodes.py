@@ -1,4 +1,4 @@
-"""Writes each canonical operator as ONNX."""
+"""Writes each canonical operator as operators of ONNX."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from onernn.ir.graph import Graph, Node, Value
 from onernn.ops import OPERATORS
 from onernn.ops.control import types_inside
 
-# Scans that ONNX's Scan cannot express, as Loops.
+# A Scan of onernn that ONNX's Scan cannot express becomes a Loop.
 
 
 def loop_of_scan(w: GraphWriter) -> None:
-    """Writes a Loop that computes the same as a Scan whose states may change their shapes."""
+    """Replaces the current node, a Scan whose states may change their shapes, by a Loop that
+    computes the same.
+    """
     node, inputs, at = w.node, w.inputs, w.node.attributes
     states, scanned, body = at["states"], at["scanned"], at["body"]
     if any((*at["input_directions"], *at["output_axes"], *at["output_directions"])):
@@ -51,11 +53,13 @@ def loop_of_scan(w: GraphWriter) -> None:
     w.inputs = [turns.replace(dtype="int64"), None, *inputs]
 
 
-# Operators of onernn's own domain in ONNX: gates, offsets, tag sequences.
+# Operators that only onernn has: gate layouts and sequences.
 
 
 class WritingRules(Rules[Callable[[GraphWriter], Any]]):
-    """The rules by canonical operators; a rule returns one output or all outputs."""
+    """The functions that write canonical operators, by operator; each returns one output or all
+    outputs.
+    """
 
     def __call__(self, names: str) -> Any:
         return lambda function: super(WritingRules, self).__call__(names)(Rule(function))
@@ -63,14 +67,14 @@ class WritingRules(Rules[Callable[[GraphWriter], Any]]):
 
 RULES = WritingRules()
 DENSE = WritingRules()
-"""Rules for operators with dense inputs that are not copied unchanged."""
+"""Rules for operators with dense inputs; an operator without a rule is copied unchanged."""
 RAGGED = WritingRules()
-"""Rules for operators with a ragged first input that are not `batched`."""
+"""Rules for operators with ragged inputs; `_write_rows` writes an operator without a rule."""
 
 
 @RULES("GateLayout")
 def gate_layout(x, *, layout):
-    """Gathers columns, and negates the columns whose sign changes."""
+    """Reorders the gates in the last axis, and negates the gates whose sign differs."""
     if x.rank < 1:
         refuse("expected an input of 1 axis or more, got 0 axes")
     sizes, last = x.Shape(), x.rank - (not x.lengths)
@@ -142,10 +146,11 @@ def sequence_pad(x, like=None, *, time_major):
 
 @RULES("CrfDecode")
 def crf_decode(x, *_, w):
-    """Decodes by two Scans, as Viterbi: best scores forwards, tags backwards.
+    """Finds the best tags with two Scans (Viterbi): the best scores forwards, then the tags
+    backwards.
 
-    In the first step and after its end a sequence keeps its best scores, and every tag points to
-    itself. Of tags with equal scores the lower tag is chosen, the same as in ArgMax.
+    In the first step and after the end of a sequence, its scores do not change, and every tag
+    points to itself. Of tags with equal scores the lowest is chosen, as in ArgMax.
     """
     emission, transition = x.ragged, w.array(1, "the transition")
     tags = transition.shape[1] if transition.ndim == 2 else 0
@@ -174,11 +179,11 @@ def crf_decode(x, *_, w):
     return path.transpose(1, 0, 2).under(x.lengths)
 
 
-# Operators over whole sequences in ONNX: pooled, reversed, repeated, joined, padded.
+# Operators on whole sequences: pooling, reversing, repeating, joining, padding.
 
 
 def _column(values, x):
-    """Returns (N,) as (N, 1, ...), to broadcast over the rows of each sequence."""
+    """Returns values (N,) as (N, 1, ...), to broadcast over the other axes of pooled sequences."""
     return values.unsqueeze(*range(1, x.rank)) if x.rank > 1 else values
 
 
@@ -191,7 +196,9 @@ def pool(x, *, w, kind, empty):
 
 
 def _pool(x, kind):
-    """Returns (N, ...); the result for a sequence of length zero is undefined."""
+    """Returns the pooled sequences (N, ...); the result for a sequence of length zero is
+    undefined.
+    """
     if kind == "max":
         smallest = -np.inf if np.dtype(x.dtype).kind == "f" else np.iinfo(x.dtype).min
         return x.end_with(smallest).reduce("ReduceMax", 1, keepdims=0)
@@ -268,12 +275,13 @@ def fill(x, value, *, time):
     return x.with_time(longest if time is None else x.constant(np.array([time]))).end_with(value)
 
 
-# Operators on ragged values, written for padded batches: the axis W becomes batch and time.
+# Operators on ragged values, written for padded batches: the axis W becomes the axes batch and
+# time.
 
 
 @RAGGED("Reshape")
 def reshape(x, _, *, w, allowzero):
-    """Reshapes each step; a size of 0 still copies its axis, which moves by one."""
+    """Reshapes each step to the sizes after the first one."""
     first, *sizes = w.array(1, "shape").tolist()
     if first not in (0, -1) or allowzero:
         shape = f"shape {(first, *sizes)}, allowzero={allowzero}"
@@ -300,7 +308,6 @@ def product(x, y, *_, w):
 
 
 def _write_ragged(w: GraphWriter) -> Any:
-    """Writes an operator with at least one ragged input."""
     like = next(each for each in w.inputs if each and each.lengths)
     if not any(w.types[name].depth for name in w.node.outputs if name):
         refuse("its ragged inputs have no form in padded batches: expected a ragged result")
@@ -309,7 +316,9 @@ def _write_ragged(w: GraphWriter) -> Any:
 
 
 def _write_rows(w: GraphWriter) -> list[OnnxValue]:
-    """Writes the operator with an added batch axis; `Operator.batched` says how."""
+    """Writes the operator with an added batch axis; `Operator.batched` says how the axis is
+    added.
+    """
     node = w.node
     like = next(each for each in w.inputs if each and each.lengths)
     values = {name: _operand(w, at, like) for at, name in enumerate(node.inputs) if name}
@@ -337,12 +346,12 @@ def _write_rows(w: GraphWriter) -> list[OnnxValue]:
 
 
 def _operand(w: GraphWriter, index: int, like: Any) -> OnnxValue:
-    """Returns an input of the node; an array with one row per step but no offsets is padded in the
-    same way as ``like``.
+    """Returns an input of the node; an array without lengths, but with one row per step, is padded
+    like ``like``.
     """
     name, operator = w.node.inputs[index], OPERATORS[w.node.op]
     value = w.value(name)
-    if value.lengths and value.rank == like.rank:  # any values may follow the sequences
+    if value.lengths and value.rank == like.rank:  # padding may hold any values
         is_index = operator.slot(index).name == "indices"
         return value.replace(name=value.end_with().name) if is_index else value
     together = operator.batched in ("stretched", "joined")
@@ -387,7 +396,6 @@ def _rule_of(w: GraphWriter) -> Callable[[GraphWriter], Any]:
 
 
 def _copy(w: GraphWriter) -> Any:
-    """Writes the operator unchanged."""
     return w.copy(*w.inputs, **w.attributes())
 
 
@@ -399,7 +407,7 @@ def dropout(x, *_, w):
 
 @DENSE("Shape")
 def shape(x, *, w, start, end):
-    """Takes a part of a shape with a Slice, because Shape cannot do so before opset 15."""
+    """Adds a Slice before opset 15, because Shape then has no start and end."""
     if w.model.opset >= 15:
         return _copy(w)
     return x.Shape().Slice([start], [2**31 if end is None else end])
@@ -421,7 +429,7 @@ def softmax_along(x, *, w, axis):
 
 
 def _along(x, op, axis, rank):
-    """Writes a Softmax along an axis. Before opset 13 this axis must be the last axis."""
+    """Writes a Softmax along an axis. Before opset 13 a Transpose makes this axis the last one."""
     order, last = [*range(rank)], rank - 1
     if axis == last or x.op.model.opset >= 13:
         return getattr(x, op)(axis=axis)
@@ -454,8 +462,8 @@ def dft(x, *others, w):
 
 @DENSE("STFT")
 def stft(*inputs, w, onesided):
-    """Always writes ``onesided``, because the checker of the onnx package assumes a different
-    default than the ONNX specification.
+    """Always writes ``onesided``, because onnx's checker and the ONNX specification have different
+    defaults.
     """
     return w.copy(*inputs, onesided=onesided)
 
@@ -501,7 +509,9 @@ def _grows(w: GraphWriter) -> bool:
 
 
 def _nest(w: GraphWriter, own: int, **attributes: Any) -> Any:
-    """Writes an operator with bodies; the first ``own`` inputs are its inputs."""
+    """Writes an operator with bodies and its first ``own`` inputs; its bodies read other values by
+    name.
+    """
     outs = [w.fresh(name or "unused") for name in w.node.outputs]
     names = [value.name if value else "" for value in w.inputs[:own]]
     w.add(w.node.op, *names, outputs=outs, **attributes)
@@ -509,7 +519,6 @@ def _nest(w: GraphWriter, own: int, **attributes: Any) -> Any:
 
 
 def _body(w: GraphWriter, key: str, taken: Sequence[OnnxValue]) -> GraphWriter:
-    """Returns the graph in an attribute; it reads outer values by their names."""
     node, body = w.node, w.node.attributes[key]
     types = types_inside(node, key, [w.types.get(name) for name in node.inputs])
     inputs = [value.name for value in body.inputs]

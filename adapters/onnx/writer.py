@@ -21,8 +21,6 @@ from onernn.ir.types import Type
 from onernn.ir.weights import LayerPrecision
 from onernn.ops import OPERATORS
 
-# ONNX graphs under construction: nodes, constants and names, without the onnx package.
-
 _ATTRIBUTE_TYPES = {field: number for number, field in ATTRIBUTE_FIELDS.items()}
 
 _SHARED = 64  # the largest number of elements of a shared constant
@@ -35,9 +33,9 @@ class WrittenModel:
     ``narrow``: the dtype in which float32 arrays of two axes or more are stored; a Cast widens
     them. ``functions``: the model's own functions; None if it must not have any. ``domains``: the
     domains of its operators. ``precisions``: the precisions of layers, by their first outputs.
-    ``fresh`` returns a hint as a name, or a new name made from it if the name is taken. ``arrays``:
-    the constants by name. ``label``: the label of the current node; ``labels``: the labels by the
-    values that nodes compute. ``needs``: features that the opset lacks and that no schema lists.
+    ``fresh``: a function that returns a name unchanged if it is unused, else a new name.
+    ``arrays``: the constants by name. ``label``: the label of the current node. ``labels``: the
+    labels of nodes by their outputs. ``needs``: reasons for a newer opset that no schema lists.
     """
 
     opset: int
@@ -52,15 +50,16 @@ class WrittenModel:
     needs: list[Need] = field(default_factory=list)
 
     def need(self, opset: int, reason: str) -> None:
-        """Records the opset that a form needs, if no schema lists it."""
+        """Records that the current node needs an opset, for a reason that no schema lists."""
         if self.opset < opset:
             self.needs.append(Need(opset, self.label, reason))
 
 
 class ProtoGraph(Tape):
-    """A graph that belongs to ``model``, or the body of an operator or a function.
+    """A GraphProto under construction: the graph of ``model``, or the body of an operator or
+    function.
 
-    Masks and transposed values are made once per value.
+    ``masks``, ``swapped``: the masks and transposed values that the graph already computes.
     """
 
     def __init__(self, model: WrittenModel, proto: Any = None) -> None:
@@ -72,8 +71,8 @@ class ProtoGraph(Tape):
         self.swapped: dict[str, str] = {}
 
     def constant(self, array: Any, dtype: str | None = None, name: str = "") -> str:
-        """Returns a constant; small constants with equal values are shared, unless they have a
-        name.
+        """Adds a constant and returns its name. Small equal constants are shared, unless ``name``
+        is given.
         """
         array = np.asarray(array, dtype)
         if name or array.size > _SHARED:
@@ -103,10 +102,10 @@ class ProtoGraph(Tape):
     def add(
         self, op: str, *inputs: str, outputs: Sequence[str], domain: str = "", **attributes: Any
     ) -> None:
-        """Adds a node whose outputs have the given names, without absent inputs at its end.
+        """Adds a node with these inputs and outputs; absent inputs at the end are left out.
 
-        In opsets before attributes became inputs, constant inputs are written as attributes. An
-        attribute that is newer than the opset is left out if it has its default.
+        If the opset has an attribute in place of an input, a constant input is written as this
+        attribute. An attribute that is newer than the opset is left out if it has its default.
         """
         if not domain:
             since, names = became_inputs(op)
@@ -125,8 +124,8 @@ class ProtoGraph(Tape):
     def _as_attributes(
         self, names: Sequence[str], inputs: tuple[str, ...], attributes: dict[str, Any]
     ) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """Returns the inputs and attributes in the older form; nothing changes if a run computes
-        one of the inputs.
+        """Returns the inputs and attributes after the inputs ``names`` became attributes; both stay
+        unchanged if such an input is not constant.
         """
         arrays, rest = self.model.arrays, inputs[1 + len(names) :]
         given = {k: v for k, v in zip(names, inputs[1:], strict=False) if v}
@@ -171,7 +170,7 @@ class ProtoGraph(Tape):
         outputs: Sequence[str],
         backwards: int = 0,
     ) -> list[OnnxValue]:
-        """Adds a Scan and returns its outputs: the last states and the collected values of its
+        """Adds a Scan and returns its outputs: the final states, then the values collected from all
         steps.
         """
         names = [self.fresh(name) for name in outputs]
@@ -200,7 +199,7 @@ class ProtoGraph(Tape):
     def function(
         self, name: str, domain: str, inputs: Sequence[str], outputs: Sequence[str]
     ) -> Any:
-        """Returns the graph as a FunctionProto, in which constants must be nodes."""
+        """Returns the graph as a FunctionProto, in which constants become nodes."""
         opset = {"domain": "", "version": self.model.opset}
         out = MESSAGES.message("FunctionProto")(
             name=name, domain=domain, input=inputs, output=outputs, opset_import=[opset]
@@ -264,8 +263,8 @@ def _attribute(name: str, value: Any) -> Any:
 class OnnxValue(Tensor):
     """A tensor of the graph ``op`` under construction; ONNX's operators are its methods.
 
-    ``rank`` is the rank of the graph's value. With ``lengths`` (N,) int32 the tensor is padded, (N,
-    T, ...), and the padding after each sequence may hold any values.
+    ``rank``: the rank of the canonical graph's value. ``lengths``: the lengths (N,) int32 of a
+    ragged value. Its tensor is padded, (N, T, ...), and the padding may hold any values.
     """
 
     dtype: str = ""  # type: ignore[assignment]
@@ -289,7 +288,7 @@ class OnnxValue(Tensor):
         return type(self)(**{**parts, **changes})
 
     def under(self, lengths: OnnxValue | None) -> Self:
-        """Returns this tensor as a padded one with these lengths."""
+        """Returns this tensor as a padded batch of sequences with these lengths."""
         return self.replace(lengths=lengths)
 
     @property
@@ -318,11 +317,11 @@ class OnnxValue(Tensor):
 
     @property
     def steps(self) -> Self:
-        """The integers 0, 1, ... T-1 as (T,) int64."""
+        """The integers 0, 1, ... T-1 as (T,) int64; this value is T."""
         return self.new(self.op.emit("Range", 0, self.squeeze(0).name, 1))
 
     def mask(self, time: Self) -> Self:
-        """Returns (N, T) bool, true inside the sequences."""
+        """Returns a mask (N, T) bool that is true inside the sequences."""
         return time.steps.Less(self.unsqueeze(1).cast("int64"))
 
     @property
@@ -334,7 +333,7 @@ class OnnxValue(Tensor):
 
     @property
     def inside(self) -> Self:
-        """(N, T) bool, true inside the sequences."""
+        """The mask (N, T) bool that is true inside the sequences."""
         assert self.lengths is not None  # `ragged`
         key = (self.name, self.lengths.name)
         if key not in self.op.masks:
@@ -342,7 +341,7 @@ class OnnxValue(Tensor):
         return self.op.masks[key]
 
     def end_with(self, rest: Any = 0) -> Self:
-        """Fills the padding after each sequence with a number or a tensor."""
+        """Returns the tensor with its padding replaced by a number or a tensor."""
         mask, inner = self.inside, range(2, self.rank + 1)
         mask = mask.unsqueeze(*inner) if inner else mask
         rest = rest if isinstance(rest, Tensor) else self.scalar(rest)
@@ -350,7 +349,7 @@ class OnnxValue(Tensor):
 
     @property
     def words(self) -> Self:
-        """The steps of all sequences (W, ...); the steps of a dense value are its rows."""
+        """The steps of all sequences (W, ...); a dense value is returned unchanged."""
         if not self.lengths:
             return self
         flat, sizes = self.inside.reshape(-1), self.Shape()
@@ -358,27 +357,29 @@ class OnnxValue(Tensor):
         return self.Reshape(shape).Compress(flat, axis=0)
 
     def spread(self, lengths: Self, time: Self) -> Self:
-        """Returns steps (W, ...) as sequences of ``lengths`` (N,), padded to T (1,)."""
+        """Returns steps (W, ...) as sequences with ``lengths`` (N,), padded to ``time`` (1,)
+        steps.
+        """
         starts = lengths.cast("int64").CumSum(0, exclusive=1).unsqueeze(1)
         last = self.size(0).Sub([1])
         rows = self.Gather((starts + time.steps).Min(last))
         return rows.replace(rank=self.rank, lengths=lengths)
 
     def with_time(self, time: Self) -> Self:
-        """Pads to T (1,), which is at least as long as the longest sequence."""
+        """Returns the tensor padded or cut to ``time`` (1,) steps, at least the longest length."""
         cut = self.Slice([0], time, [1])
         more, after = time - cut.size(1), [0] * (self.rank - 1)
         pads = self.op.join([0] * (self.rank + 2), more.name, *([after] if after else []))
         return self.replace(name=cut.Pad(time.new(pads)).name)
 
 
-# The base of all rules that write an ONNX model: values, constants, names, the opset.
+# The class with which rules write a graph: values, constants, names, the opset.
 
 
 class GraphWriter(ProtoGraph):
-    """The ONNX graph of ``graph``, with the ONNX names of its values.
+    """An ONNX graph under construction, which is written from the canonical graph ``graph``.
 
-    ``node`` is the current node, and ``inputs`` are its values, None if absent.
+    ``node``: the node that is being written. ``inputs``: the tensors of its inputs, None if absent.
     """
 
     node: Node
@@ -398,21 +399,23 @@ class GraphWriter(ProtoGraph):
         return self._values[name]
 
     def bind(self, name: str, tensor: str, lengths: OnnxValue | None = None) -> OnnxValue:
-        """Binds a value to a tensor."""
+        """Records the tensor of a graph's value."""
         known = self.types[name]
         value = OnnxValue(self, tensor, known.dtype or "", len(known.counts), lengths)
         self._values[name] = value
         return value
 
     def stand_in(self, name: str) -> None:
-        """Names an output of a node that cannot be written, so that the nodes after it can be
-        tried.
+        """Gives an output of a node that cannot be written a new name, so that the writer can try
+        later nodes.
         """
         lengths = OnnxValue(self, self.fresh("lengths")) if self.types[name].depth else None
         self.bind(name, self.fresh(name), lengths)
 
     def array(self, index: int, role: str) -> Array:
-        """Returns the array of a constant input. Raises `UnsupportedError` if it is computed."""
+        """Returns the array of a constant input. Raises `UnsupportedError` if the input is not
+        constant.
+        """
         name = self.node.input(index)
         if name not in self.graph.constants:
             refuse(f"{role} {name!r} is computed at run time, expected a constant")
@@ -435,7 +438,9 @@ class GraphWriter(ProtoGraph):
         return attributes
 
     def copy(self, *inputs: Any, **attributes: Any) -> list[OnnxValue]:
-        """Writes the operator unchanged with other inputs; returns its outputs."""
+        """Writes the current node's operator with these inputs and attributes; returns its
+        outputs.
+        """
         outs = [self.fresh(name) if name else "" for name in self.node.outputs]
         domain = OPERATORS[self.node.op].domain
         self.model.domains.add(domain)
