@@ -218,9 +218,9 @@ class Report:
         evidence = max((each.evidence for each in self.causes), key=PROOFS.index)
         return {"id": self.cause.id, "text": texts, "evidence": evidence}
 
-    def to_json(self) -> str:
+    def to_json(self, repair: str = "") -> str:
         """Returns ``{"status", "outputs": [...], "cause", "details"}``; see `cause_json`. The
-        ``details`` have each cause.
+        ``details`` have each cause. ``repair``: the command that repairs the model.
         """
         details = {
             "errors": self.errors,
@@ -230,6 +230,7 @@ class Report:
             "search": self.stopped,
             "notes": self.notes,
             "steps": self.steps,
+            "repair": repair or None,
         }
         return json_text(
             self.passed, outputs=self.outputs, cause=self.cause_json(), details=details
