@@ -20,7 +20,9 @@ from onernn.ir.files import COMPILED, as_argument, check_file, is_compiled
 def refuse_unread(path: StrPath) -> None:
     """Raises `UnsupportedError` for a file or folder of a known kind that onernn does not read, and
     `ModelFormatError` for a pipe or a device, and for a missing file if a model has a similar
-    name."""
+    name. An address is not a path: raises `UnsupportedError`."""
+    if re.match(r"[a-z][a-z0-9]+:/", os.fspath(path)) and not os.path.lexists(path):
+        raise UnsupportedError(f"{path}: expected a local path, got an address; download the file")
     if hint := _similar_model(Path(path)):
         raise ModelFormatError(f"no such file or folder{hint}", path)
     if os.path.isdir(path):

@@ -679,11 +679,13 @@ def _model(path: Path) -> Path:
         return result
     if folder:
         raise ModelFormatError(
-            f"no model; looked for *.pdmodel, __model__, *.json and {prefix}", path
+            f"no model; looked for *.pdmodel, __model__, *.json and {prefix};"
+            " pass the path of the model's file",
+            path,
         )
     if os.path.exists(path):
         check_file(path)
-    raise ModelFormatError(f"no such file or folder, and no {prefix}", path)
+    raise ModelFormatError(f"no such file or folder, and no {prefix}; check the path", path)
 
 
 def _bytes(file: Path) -> bytes:

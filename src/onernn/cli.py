@@ -291,7 +291,7 @@ def verify_command(
         if report is not None:
             tell("writing the report", 0, 0)
             write_report(result, report, shlex.join(["onernn", *sys.argv[1:]]), repairs)
-    show_report(result, json)
+    show_report(result, json, repairs)
     if not json:
         for title, lines in explanation(result):
             section(stdout(), title, lines)

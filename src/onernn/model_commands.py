@@ -303,7 +303,7 @@ def compile_command(
     from onernn.engine.emit.pipeline import read_declared
 
     if output.suffix != COMPILED:
-        raise UnsupportedError(f"{output}: the name of a compiled file ends in {COMPILED}")
+        raise UnsupportedError(f"{output}: expected a name that ends in {COMPILED}")
     declared, carried = read_declared(inputs or []), pairs("--state", "STATE=NEXT", states)
     graph = load(model, params, semantics, inputs=declared, rules=rules)
     constants = numbers(graph, given)

@@ -98,10 +98,13 @@ def _describe_size(size: int) -> str:
     return counted(size, "byte")
 
 
-def show_report(report: Report, json: bool) -> None:
-    """Prints a comparison as JSON, or as a table of its outputs."""
+def show_report(report: Report, json: bool, repair: str = "") -> None:
+    """Prints a comparison as JSON, or as a table of its outputs.
+
+    ``repair``: the command that repairs the model, for JSON.
+    """
     if json:
-        print(report.to_json())
+        print(report.to_json(repair))
     elif report.outputs:
         table = Table("output", "verdict", "max abs", "max rel", "reason")
         for each in report.outputs:

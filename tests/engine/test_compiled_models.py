@@ -189,7 +189,7 @@ def test_an_open_size_of_a_state_is_refused_with_options_that_suffice(
     assert_same_bits(
         {"z": steps.run({"x": x[0]})["z"]}, {"z": session.run({"x": x[0], **fed})["z"]}
     )
-    with pytest.raises(ShapeError, match="input 'x': axis 1 is 2, the model takes 3"):
+    with pytest.raises(ShapeError, match="input 'x': axis 1: expected 3, got 2"):
         steps.run({"x": x[0, :, :2]})
 
 
@@ -247,7 +247,7 @@ def test_sizes_that_do_not_fit_name_the_input_and_both_numbers(tmp_path: Path) -
         ShapeError, match=r"input '\w': axis . is [23], expected [23] .*h \(1, 1, 3, 6\)"
     ):
         model.run({**fits, "h": uniform(1, 1, 3, 6)})
-    with pytest.raises(ShapeError, match="input 'x': axis 2 is 5, the model takes 4"):
+    with pytest.raises(ShapeError, match="input 'x': axis 2: expected 4, got 5"):
         model.run({**fits, "x": uniform(5, 2, 5)})
     assert_same_bits(model.run(fits), want)
 

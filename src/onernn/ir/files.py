@@ -79,9 +79,10 @@ def check_file(path: str | Path) -> None:
     block.
     """
     if not os.path.isfile(path):
+        if not os.path.exists(path):
+            raise ModelFormatError("no such file; check the path", path)
         kind = "a folder" if os.path.isdir(path) else "a pipe or device"
-        is_there = os.path.exists(path)
-        raise ModelFormatError(f"expected a file, got {kind}" if is_there else "no such file", path)
+        raise ModelFormatError(f"expected a file, got {kind}", path)
 
 
 def only_file(candidates: Iterable[Path], argument: str) -> Path | None:

@@ -231,9 +231,9 @@ class Report:
         evidence = max((each.evidence for each in self.causes), key=PROOFS.index)
         return {"id": self.cause.id, "text": texts, "evidence": evidence}
 
-    def to_json(self) -> str:
+    def to_json(self, repair: str = "") -> str:
         """Returns ``{"status", "outputs": [...], "cause", "details"}``. ``cause``: see
-        `cause_json`; ``details`` lists every cause.
+        `cause_json`; ``details`` lists every cause. ``repair``: the command that repairs the model.
         """
         details = {
             "errors": self.errors,
@@ -243,6 +243,7 @@ class Report:
             "search": self.stopped,
             "notes": self.notes,
             "steps": self.steps,
+            "repair": repair or None,
         }
         return json_text(
             self.passed, outputs=self.outputs, cause=self.cause_json(), details=details

@@ -14,11 +14,13 @@ struct onernn_clients {
                  std::int64_t queue)
       : stream_(of), capacity_(capacity), queue_(queue) {
     const Compiled& model = *stream_.model;
-    if (capacity < 1 || queue < 1) misused("capacity, queue: expected 1 or more");
+    if (capacity < 1 || queue < 1)
+      misused("capacity, queue: expected 1 or more, got " + std::to_string(capacity) + " and " +
+              std::to_string(queue));
     const std::size_t inputs = model.inputs.size(), outputs = model.outputs.size();
     const auto kept = static_cast<std::size_t>(states);
     if (states < 0 || kept > inputs || kept > outputs)
-      misused("expected at most as many states as inputs and outputs, got " +
+      misused("states: expected at most the number of inputs and of outputs, got " +
               std::to_string(states));
     for (const Input& input : model.inputs) taken_.push_back(row_of(input, true));
     for (const Output& output : model.outputs) made_.push_back(row_of(output, false));
@@ -28,7 +30,8 @@ struct onernn_clients {
       const Input& input = model.inputs[frames_ + k];
       const Output& output = model.outputs[results_ + k];
       if (taken_[frames_ + k] != made_[results_ + k] || input.dtype != output.dtype)
-        misfit("state '" + input.name + "': the next one, '" + output.name + "', has other sizes");
+        misfit("state '" + input.name +
+               "': expected the sizes and dtype of its next value, output '" + output.name + "'");
     }
     for (std::size_t k = 0; k < inputs; ++k) {
       (k < frames_ ? frame_bytes_ : state_bytes_) += taken_[k];
@@ -39,14 +42,14 @@ struct onernn_clients {
       for (const std::size_t bytes : *rows)
         if (__builtin_add_overflow(all, bytes, &all) || all > INT64_MAX / capacity)
           throw Failure{ONERNN_TOO_LARGE, "the values of " + std::to_string(capacity) +
-                                              " clients take more bytes than memory can have"};
+                                              " clients exceed any memory; open fewer"};
     gathered_.resize(inputs);
   }
 
   std::int64_t open() {
     if (static_cast<std::int64_t>(clients_.size()) >= capacity_)
       throw Failure{ONERNN_TOO_MUCH,
-                    std::to_string(capacity_) + " clients are open, as many as may"};
+                    "all " + std::to_string(capacity_) + " clients are open; close one first"};
     clients_[next_].state.resize(state_bytes_);  // zeros
     return next_++;
   }
@@ -60,12 +63,13 @@ struct onernn_clients {
     check(ids, count);
     for (std::size_t k = 0; k < frames_; ++k)
       if (count && (!frames || !frames[k]))
-        misused("input '" + stream_.model->inputs[k].name + "' is missing");
+        misused("input '" + stream_.model->inputs[k].name + "' is missing; pass its frames");
     std::unordered_map<std::int64_t, std::int64_t> more;
     for (std::int64_t at = 0; at < count; ++at)
       if (static_cast<std::int64_t>(find(ids[at]).waiting.size()) + ++more[ids[at]] > queue_)
-        throw Failure{ONERNN_TOO_MUCH, named(ids[at]) + ": " + std::to_string(queue_) +
-                                           " frames wait, as many as may; none is taken"};
+        throw Failure{ONERNN_TOO_MUCH,
+                      named(ids[at]) + ": its queue of " + std::to_string(queue_) +
+                          " frames is full, no frame was added; pull results first"};
     std::vector<Row> rows(static_cast<std::size_t>(count));
     for (std::size_t at = 0; at < rows.size(); ++at) {
       rows[at].resize(frame_bytes_);
@@ -89,12 +93,14 @@ struct onernn_clients {
     if (refused) *refused = -1;
     for (std::size_t k = 0; k < results_; ++k)
       if (count && (!results || !results[k]))
-        misused("output '" + stream_.model->outputs[k].name + "': nowhere to put it");
+        misused("output '" + stream_.model->outputs[k].name +
+                "': expected memory for its rows, got NULL");
     std::unordered_map<std::int64_t, std::size_t> wanted;
     for (std::int64_t at = 0; at < count; ++at) {
       const Client& client = find(ids[at]);
       if (client.done.size() + client.waiting.size() < ++wanted[ids[at]])
-        misused(named(ids[at]) + ": more results than frames that were pushed; none is pulled");
+        misused(named(ids[at]) +
+                ": more results are wanted than frames were pushed; no result was pulled");
     }
     const auto lacks = [&] {
       for (const auto& each : wanted)
@@ -110,7 +116,7 @@ struct onernn_clients {
       const Result failed = std::move(done[own]);
       done.erase(done.begin() + static_cast<std::ptrdiff_t>(own));
       if (refused) *refused = at;
-      throw Failure{failed.status, named(ids[at]) + ": its frame is left out: " + failed.why};
+      throw Failure{failed.status, named(ids[at]) + ": its frame was skipped: " + failed.why};
     }
     for (std::int64_t at = 0; at < count; ++at) {
       std::deque<Result>& done = clients_[ids[at]].done;
@@ -139,11 +145,13 @@ struct onernn_clients {
   static std::size_t row_of(const Described& value, bool is_input) {
     const std::string what = (is_input ? "input '" : "output '") + value.name + "'";
     if (value.axes.empty() || value.axes[0].size >= 0)
-      misused(what + ": its first axis is not that of clients; compile it with --streams");
+      misused(what +
+              ": expected an open first axis for the clients; compile the model with --streams");
     std::int64_t bytes = value.width;
     for (std::size_t axis = 1; axis < value.axes.size(); ++axis)
       if (value.axes[axis].size < 0 || __builtin_mul_overflow(bytes, value.axes[axis].size, &bytes))
-        misused(what + ": axis " + std::to_string(axis) + " is open; compile it with --input");
+        misused(what + ": axis " + std::to_string(axis) +
+                " has no fixed size; compile the model with --input");
     return static_cast<std::size_t>(bytes);
   }
 
@@ -151,13 +159,13 @@ struct onernn_clients {
 
   Client& find(std::int64_t id) {
     const auto found = clients_.find(id);
-    if (found == clients_.end()) misused(named(id) + " is not open");
+    if (found == clients_.end()) misused(named(id) + " is not open; open it first");
     return found->second;
   }
 
   void check(const std::int64_t* ids, std::int64_t count) {
     if (count < 0 || (count && (!ids || !is_at(ids, 8))))
-      misused("no ids, or not aligned to int64");
+      misused("ids: expected a count of 0 or more and memory that is aligned to int64");
     for (std::int64_t at = 0; at < count; ++at) find(ids[at]);
   }
 
@@ -220,7 +228,7 @@ struct onernn_clients {
     for (std::size_t k = 0; k < made_.size(); ++k) {
       if (k == results_) before = 0;
       if (stream_.size(k, 0) != static_cast<std::int64_t>(count))
-        misfit("output '" + model.outputs[k].name + "' has no row for each client");
+        misfit("output '" + model.outputs[k].name + "': expected one row per client");
       const char* const from = static_cast<const char*>(stream_.numbers(k));
       for (std::size_t at = 0; at < count; ++at) {
         Row& row = k < results_ ? made[at].row : states[at];

@@ -23,7 +23,8 @@ constexpr std::int64_t kFormat = 1, kHeader = 5;  // words of the header
 static_assert(sizeof(onernn_spec) % 8 == 0 && sizeof(onernn_part) % 8 == 0);
 
 [[noreturn]] void damaged(const std::string& why) {
-  throw Failure{ONERNN_DAMAGED, "no compiled model of onernn, or damaged: " + why};
+  throw Failure{ONERNN_DAMAGED,
+                "expected a whole file of onernn compile: " + why + "; compile the model again"};
 }
 void expect(bool holds, const char* what) {
   if (!holds) damaged(what);
@@ -46,7 +47,7 @@ class Reader {
   }
   /// Reads how many items follow, of at least so many integers each.
   std::int64_t count(std::int64_t words = 1) {
-    return below((end_ - at_) / words + 1, "a count of more than there is");
+    return below((end_ - at_) / words + 1, "a count exceeds the file");
   }
   bool flag() { return below(2, "neither yes nor no") != 0; }
   const std::int64_t* take(std::int64_t words) {
@@ -54,10 +55,10 @@ class Reader {
     return std::exchange(at_, at_ + words);
   }
   std::string text() {
-    const std::int64_t size = below((end_ - at_) * 8, "a text of more than there is");
+    const std::int64_t size = below((end_ - at_) * 8, "a text exceeds the file");
     const std::string result(reinterpret_cast<const char*>(take((size + 7) / 8)),
                              static_cast<std::size_t>(size));
-    expect(result.find('\0') == std::string::npos, "a text with a NUL");
+    expect(result.find('\0') == std::string::npos, "a text contains a NUL");
     return result;
   }
   Numbers below_each(std::int64_t end, const char* what) {
@@ -92,7 +93,7 @@ std::int64_t width_of(const std::string& dtype) {
                 {"bool", 1},    {"uint16", 2},  {"uint32", 4},  {"uint64", 8}};
   for (const auto& each : kTypes)
     if (dtype == each.name) return each.width;
-  damaged("a type that there is not");
+  damaged("a dtype is unknown");
 }
 
 /// A place of a plan's values. It has memory of its own, or is inside its root's memory.
@@ -470,14 +471,15 @@ Bytes::~Bytes() {
 Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
   const auto* const words = reinterpret_cast<const std::int64_t*>(bytes->begin);
   expect(bytes->size >= kHeader * 8 && !std::memcmp(words, kMagic, sizeof kMagic),
-         "its first bytes differ");
+         "its first bytes are not those of a compiled model");
   if (words[1] != kFormat)
-    throw Failure{ONERNN_UNKNOWN, "a compiled model of format " + std::to_string(words[1]) +
-                                      ", this library reads format " + std::to_string(kFormat) +
-                                      ": compile the model again"};
-  expect(words[3] == bytes->size, "its size is not what it was");
-  expect(words[2] == onernn_checksum(bytes->begin + 24, bytes->size - 24), "its checksum differs");
-  expect(words[4] >= kHeader && words[4] <= bytes->size / 8, "a count of more than there is");
+    throw Failure{ONERNN_UNKNOWN, "format of the compiled model: expected " +
+                                      std::to_string(kFormat) + ", got " +
+                                      std::to_string(words[1]) + "; compile the model again"};
+  expect(words[3] == bytes->size, "its size changed after it was written");
+  expect(words[2] == onernn_checksum(bytes->begin + 24, bytes->size - 24),
+         "its checksum does not match its content");
+  expect(words[4] >= kHeader && words[4] <= bytes->size / 8, "a count exceeds the file");
   const Numbers meta(words + kHeader, words + words[4]);  // nobody changes a copy meanwhile
   Reader in(meta.data(), meta.data() + meta.size());
   const std::int64_t numbers_from = (kHeader + static_cast<std::int64_t>(meta.size())) * 8;
@@ -498,13 +500,19 @@ Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
     const std::string name = in.text();
     const char* takes;
     each = static_cast<const Function*>(onernn_call(name.c_str(), &takes));
-    if (!each) throw Failure{ONERNN_UNKNOWN, "this library has no function " + name};
+    if (!each)
+      throw Failure{ONERNN_UNKNOWN,
+                    "function " + name +
+                        " is missing in this version of the library; compile the model again"};
   }
   std::vector<const Formula*> formulas(static_cast<std::size_t>(in.count()));
   for (const Formula*& each : formulas) {
     const std::string name = in.text();
     each = static_cast<const Formula*>(onernn_formula(name.c_str()));
-    if (!each) throw Failure{ONERNN_UNKNOWN, "this library has no formula " + name};
+    if (!each)
+      throw Failure{ONERNN_UNKNOWN,
+                    "formula " + name +
+                        " is missing in this version of the library; compile the model again"};
   }
   for (std::int64_t left = in.count(); left > 0; --left) {
     StoredLayer layer;

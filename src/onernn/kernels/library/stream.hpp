@@ -20,8 +20,8 @@ namespace onernn {
 [[noreturn]] inline void misused(const std::string& why) { throw Failure{ONERNN_MISUSED, why}; }
 [[noreturn]] inline void misfit(const std::string& why) { throw Failure{ONERNN_MISFIT, why}; }
 [[noreturn]] inline void too_large(const std::string& what, std::int64_t bytes, std::int64_t most) {
-  throw Failure{ONERNN_TOO_LARGE, what + " takes " + std::to_string(bytes) +
-                                      " bytes, more than the limit, " + std::to_string(most)};
+  throw Failure{ONERNN_TOO_LARGE, what + ": expected at most " + std::to_string(most) +
+                                      " bytes, got " + std::to_string(bytes) + "; raise the limit"};
 }
 
 struct FreeStack {
@@ -96,22 +96,24 @@ struct onernn_stream {
     const Input& input = model->inputs[at];
     Given& given = given_[at];
     if (!numbers) {
-      if (input.next < 0) misused("input '" + input.name + "': NULL, and it is no state");
+      if (input.next < 0)
+        misused("input '" + input.name + "': expected memory, got NULL; only a state may be NULL");
       given.numbers = nullptr;
       return;
     }
     if (!is_at(numbers, input.width))
-      misused("input '" + input.name + "': its memory is not aligned to " + input.dtype);
+      misused("input '" + input.name + "': expected memory that is aligned to " + input.dtype);
     bool is_same = given.numbers;
     for (std::size_t axis = 0; axis < input.axes.size(); ++axis) {
       const Axis& known = input.axes[axis];
       const std::int64_t size = dims ? dims[axis] : known.size;
       is_same = is_same && size == given.dims[axis];
-      if (!dims && size < 0) misused("input '" + input.name + "': its dims are not declared");
+      if (!dims && size < 0)
+        misused("input '" + input.name + "': the model declares no size of an axis; pass dims");
       if (size < 0 || (known.size >= 0 && size != known.size) || size < known.least ||
           size > known.most)
-        misfit("input '" + input.name + "': axis " + std::to_string(axis) + " is " +
-               std::to_string(size) + ", the model takes " + expected(known));
+        misfit("input '" + input.name + "': axis " + std::to_string(axis) + ": expected " +
+               expected(known) + ", got " + std::to_string(size));
     }
     prepared_ = prepared_ && is_same;
     for (std::size_t axis = 0; axis < input.axes.size(); ++axis)
@@ -123,11 +125,14 @@ struct onernn_stream {
                     std::int64_t sequences) {
     const Input& input = model->inputs[at];
     if (level < 0 || static_cast<std::size_t>(level) >= input.levels.size())
-      misused("input '" + input.name + "' has no level " + std::to_string(level));
+      misused("input '" + input.name + "': expected one of " + std::to_string(input.levels.size()) +
+              " levels of offsets, got level " + std::to_string(level));
     if (!offsets || !is_at(offsets, 8))
-      misused("input '" + input.name + "': its offsets are missing, or not aligned to int64");
+      misused("input '" + input.name + "': expected offsets that are aligned to int64");
     if (!((Count(sequences) + 1) * 8).within(INT64_MAX))
-      misused("input '" + input.name + "': " + std::to_string(sequences) + " sequences");
+      misused("input '" + input.name +
+              "': " + "expected a number of sequences that memory can hold, got " +
+              std::to_string(sequences));
     given_[at].levels[static_cast<std::size_t>(level)] = {offsets, sequences};
     prepared_ = ran_ = false;  // offsets of outputs may be these, which are not checked yet
   }
@@ -135,7 +140,7 @@ struct onernn_stream {
   void take(std::size_t at, void* numbers, std::int64_t bytes) {
     const Output& output = model->outputs[at];
     if (numbers && (bytes < 0 || !is_at(numbers, output.width)))
-      misused("output '" + output.name + "': its memory is not aligned to " + output.dtype);
+      misused("output '" + output.name + "': expected memory that is aligned to " + output.dtype);
     taken_[at] = {numbers, numbers ? bytes : 0};
   }
 
@@ -146,12 +151,13 @@ struct onernn_stream {
     for (std::size_t i = 0; i < given_.size(); ++i) {
       const Input& input = model->inputs[i];
       Given& given = given_[i];
-      if (!given.numbers && input.next < 0) misused("input '" + input.name + "' is missing");
+      if (!given.numbers && input.next < 0)
+        misused("input '" + input.name + "' is missing; pass it");
       for (const std::int64_t size : given.dims) dims_[at++] = size;
       Count count = 1;
       for (const std::int64_t size : given.dims) count = count * size;
       if (!(count * input.width).within(INT64_MAX - taken))
-        misfit("input '" + input.name + "': more numbers than any memory has");
+        misfit("input '" + input.name + "': its values exceed any memory");
       given.count = count.value();
       const std::int64_t bytes = given.count * input.width;
       taken += bytes;
@@ -159,13 +165,13 @@ struct onernn_stream {
       std::int64_t longest = 0;
       for (std::size_t k = 0; k < given.levels.size(); ++k) {
         const auto [offsets, sequences] = given.levels[k];
-        if (!offsets) misused("input '" + input.name + "': its offsets are missing");
+        if (!offsets) misused("input '" + input.name + "': its offsets are missing; pass them");
         const bool last = k + 1 == given.levels.size();
         const std::int64_t rows =
             last ? given.dims.empty() ? 0 : given.dims[0] : given.levels[k + 1].sequences;
         if (!are_offsets(offsets, sequences) || offsets[sequences] != rows)
           misfit("input '" + input.name + "': expected offsets from 0 to " + std::to_string(rows) +
-                 ", which never fall, got " + std::to_string(offsets[0]) + " to " +
+                 " that never decrease, got " + std::to_string(offsets[0]) + " to " +
                  std::to_string(offsets[sequences]));
         dims_[at++] = sequences;
         for (std::int64_t n = 0; last && n < sequences; ++n)
@@ -173,7 +179,7 @@ struct onernn_stream {
       }
       if (input.counts_longest) dims_[at++] = longest;
     }
-    if (states > most_bytes_) too_large("the memory of its states", states, most_bytes_);
+    if (states > most_bytes_) too_large("memory of the states", states, most_bytes_);
     if (prepared_ && dims_ == bound_) return;
     prepared_ = false;
     bound_.assign(bound_.size(), -1);
@@ -181,7 +187,8 @@ struct onernn_stream {
     const std::int32_t status = onernn_workspace_bind(workspace_.get(), dims_.data(), most_bytes_);
     if (status == ONERNN_NO_MEMORY) throw std::bad_alloc();
     const Misfit& why = misfit_of(*workspace_);
-    if (status == ONERNN_TOO_LARGE) too_large("a run with " + inputs(), why.bytes, most_bytes_);
+    if (status == ONERNN_TOO_LARGE)
+      too_large("memory of a run with " + inputs(), why.bytes, most_bytes_);
     if (why.dim >= 0)
       misfit(name_of_dim(why.dim) + ", expected " + std::to_string(why.expected) +
              " because of the other sizes: " + inputs());
@@ -193,7 +200,7 @@ struct onernn_stream {
       for (std::size_t k = 0; fits && k < input.levels.size(); ++k)
         fits = sizes_[input.offsets[k]] == given_[i].levels[k].sequences + 1;
     }
-    if (!fits) misfit("sizes for which a step of the model has no result: " + inputs());
+    if (!fits) misfit("an operator of the model has no result for these sizes: " + inputs());
     for (std::size_t o = 0; o < taken_.size(); ++o) {  // so that callers may get memory for them
       const Output& output = model->outputs[o];
       const Count elsewhere = Count(taken) + most_bytes_ + model->bytes->size;
@@ -235,8 +242,9 @@ struct onernn_stream {
     if (status == ONERNN_NO_MEMORY) throw std::bad_alloc();
     if (status) throw Failure{status, why_refused(status) + name_of(step[0])};
     if (step[0] != static_cast<std::int32_t>(costs_.size()))
-      throw Failure{ONERNN_TOO_MUCH, "its loops and layers would run more than " +
-                                         std::to_string(most_steps_) + " operators"};
+      throw Failure{ONERNN_TOO_MUCH, "loops and layers: expected at most " +
+                                         std::to_string(most_steps_) +
+                                         " operators, got more; raise the limit"};
     results_.resize(taken_.size());
     for (std::size_t o = 0; o < taken_.size(); ++o) results_[o] = checked(o);
     keep();
@@ -248,7 +256,7 @@ struct onernn_stream {
   void run_on(void* const* memory) {
     for (std::size_t i = 0; i < given_.size(); ++i)
       if (!memory[i] && model->inputs[i].next < 0)
-        misused("input '" + model->inputs[i].name + "' is missing");
+        misused("input '" + model->inputs[i].name + "' is missing; pass it");
     for (Given& each : given_) each.numbers = *memory++;
     for (Taken& each : taken_) each.at = *memory++;
     run();
@@ -305,12 +313,11 @@ struct onernn_stream {
   }
 
   std::string why_refused(std::int32_t status) const {
-    if (status == ONERNN_UNSOUND)
-      return "a step would read what none has written, or leave its memory: ";
+    if (status == ONERNN_UNSOUND) return "an operator would read or write outside its memory: ";
     if (status != ONERNN_TOO_LARGE)
-      return "a step found an index or a length that it does not take: ";
-    return "with " + inputs() + " a step takes more than the limit, " +
-           std::to_string(most_bytes_) + " bytes: ";
+      return "an index or a length is outside its range, in operator ";
+    return "memory of a run with " + inputs() + ": expected at most " +
+           std::to_string(most_bytes_) + " bytes, got more; raise the limit; operator ";
   }
 
   /// Returns the inputs with the sizes that they have now, as "x (3, 4), words (7) in 2 sequences".
@@ -352,7 +359,8 @@ struct onernn_stream {
       onernn_stack* stack = nullptr;
       const std::int32_t status =
           onernn_stack_new(&each.spec, each.parts.data(), each.numbers, threads_, &stack);
-      if (status == ONERNN_UNKNOWN) throw Failure{ONERNN_DAMAGED, "a layer of an unknown kind"};
+      if (status == ONERNN_UNKNOWN)
+        throw Failure{ONERNN_DAMAGED, "a layer has an unknown kind; compile the model again"};
       if (status) throw std::bad_alloc();
       owned.emplace_back(stack);
     }
@@ -442,7 +450,8 @@ struct onernn_stream {
       if (own.meets({given.numbers, given.count * model->inputs[i].width})) return true;
       for (const Offsets& each : given.levels)
         if (own.meets({each.offsets, (each.sequences + 1) * 8}))
-          misused("output '" + model->outputs[at].name + "': its memory holds offsets of input '" +
+          misused("output '" + model->outputs[at].name +
+                  "': expected memory of its own, got the offsets of input '" +
                   model->inputs[i].name + "'");
     }
     return false;
@@ -474,11 +483,11 @@ struct onernn_stream {
         const std::int64_t sequences = sizes_[level.count];
         if (!((Count(sequences) + 1) * 8).within(readable(*workspace_, level.place)) ||
             !are_offsets(static_cast<const std::int64_t*>(places_[level.place]), sequences))
-          throw Failure{ONERNN_UNSOUND, "output '" + output.name + "' has offsets that fall"};
+          throw Failure{ONERNN_UNSOUND, "output '" + output.name + "': its offsets decrease"};
       }
     if (taken_[at].at && bytes > taken_[at].bytes)
-      misfit("output '" + output.name + "' has " + std::to_string(bytes) + " bytes, its memory " +
-             std::to_string(taken_[at].bytes));
+      misfit("output '" + output.name + "': expected memory of " + std::to_string(bytes) +
+             " bytes, got " + std::to_string(taken_[at].bytes));
     return places_[output.place];
   }
 
@@ -508,7 +517,7 @@ struct onernn_stream {
       const auto next = static_cast<std::size_t>(input.next);
       for (std::size_t axis = 0; axis < input.axes.size(); ++axis)
         if (sizes_[model->outputs[next].sizes[axis]] != input.axes[axis].size)
-          misfit("state '" + input.name + "': the next one has other sizes");
+          misfit("state '" + input.name + "': its next value has different sizes");
       const std::int64_t bytes = given_[i].count * input.width;
       next_.resize(given_.size());
       char* const memory = next_[i].of<char>(bytes);

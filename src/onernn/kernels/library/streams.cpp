@@ -24,7 +24,8 @@ std::int32_t guarded(Function function) try {
 } catch (const Failure& failure) {
   return failed(failure.status, failure.why.c_str());
 } catch (...) {
-  return failed(ONERNN_NO_MEMORY, "the system has no memory, or no thread, left");
+  return failed(ONERNN_NO_MEMORY,
+                "the system has no memory or no thread left; use fewer threads or smaller batches");
 }
 
 std::int32_t usable_cpus() {
@@ -45,16 +46,16 @@ const Described* described(const onernn_model* model, std::int32_t value) {
 }
 
 onernn_stream& of(onernn_stream* stream) {
-  if (!stream) misused("no stream");
+  if (!stream) misused("stream: expected a stream, got NULL");
   return *stream;
 }
 std::size_t input_of(const onernn_stream& stream, std::int32_t value) {
   if (value < 0 || static_cast<std::size_t>(value) >= stream.model->inputs.size())
-    misused("value " + std::to_string(value) + " is no input");
+    misused("value " + std::to_string(value) + ": expected the number of an input");
   return static_cast<std::size_t>(value);
 }
 onernn_clients& of(onernn_clients* clients) {
-  if (!clients) misused("no clients");
+  if (!clients) misused("clients: expected clients, got NULL");
   return *clients;
 }
 /// The number of an output, if it is one.
@@ -87,7 +88,7 @@ const char* onernn_message() { return message; }
 
 std::int32_t onernn_open(const char* path, std::int32_t threads, onernn_model** model) {
   return guarded([=] {
-    if (!path || !model) misused("no path, or nowhere to put the model");
+    if (!path || !model) misused("path, model: expected memory, got NULL");
     *model = nullptr;
     try {
       opened(std::make_unique<Bytes>(path), threads, model);
@@ -101,7 +102,8 @@ std::int32_t onernn_open(const char* path, std::int32_t threads, onernn_model** 
 std::int32_t onernn_open_bytes(const void* bytes, std::int64_t size, std::int32_t threads,
                                onernn_model** model) {
   return guarded([=] {
-    if (!bytes || size < 0 || !model) misused("no bytes, or nowhere to put the model");
+    if (!bytes || size < 0 || !model)
+      misused("bytes, model: expected memory, got NULL or a negative size");
     *model = nullptr;
     opened(std::make_unique<Bytes>(bytes, size), threads, model);
   });
@@ -148,7 +150,7 @@ std::int32_t onernn_next(const onernn_model* model, std::int32_t value) {
 
 std::int32_t onernn_stream_open(onernn_model* model, onernn_stream** stream) {
   return guarded([=] {
-    if (!model || !stream) misused("no model, or nowhere to put the stream");
+    if (!model || !stream) misused("model, stream: expected memory, got NULL");
     *stream = nullptr;
     *stream = new onernn_stream(*model);
   });
@@ -172,7 +174,7 @@ std::int32_t onernn_take(onernn_stream* stream, std::int32_t value, void* number
   return guarded([=] {
     onernn_stream& own = of(stream);
     const auto at = output_of(stream, value);
-    if (!at) misused("value " + std::to_string(value) + " is no output");
+    if (!at) misused("value " + std::to_string(value) + ": expected the number of an output");
     own.take(*at, numbers, bytes);
   });
 }
@@ -214,7 +216,7 @@ std::int64_t onernn_sequences(const onernn_stream* stream, std::int32_t value, s
 std::int32_t onernn_clients_open(onernn_model* model, std::int64_t capacity, std::int32_t states,
                                  std::int64_t queue, onernn_clients** clients) {
   return guarded([=] {
-    if (!model || !clients) misused("no model, or nowhere to put the clients");
+    if (!model || !clients) misused("model, clients: expected memory, got NULL");
     *clients = nullptr;
     *clients = new onernn_clients(*model, capacity, states, queue);
   });
@@ -223,7 +225,7 @@ void onernn_clients_close(onernn_clients* clients) { delete clients; }
 
 std::int32_t onernn_client_open(onernn_clients* clients, std::int64_t* client) {
   return guarded([=] {
-    if (!client) misused("nowhere to put the client");
+    if (!client) misused("client: expected memory, got NULL");
     *client = of(clients).open();
   });
 }
