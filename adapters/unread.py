@@ -127,7 +127,7 @@ def _head(path: StrPath) -> bytes:
 
 
 def _fields(data: int | bytes, count: int) -> list[tuple[int, int | bytes]]:
-    """Returns the numbers and values of the first ``count`` fields of a protobuf message."""
+    """Returns the number and the value of each of a protobuf message's first ``count`` fields."""
     out = list[tuple[int, int | bytes]]()
     if isinstance(data, int):
         return out

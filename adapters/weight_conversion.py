@@ -57,7 +57,7 @@ def convert_weights(
     as float32, exactly. ``to`` and ``source``: a name of `reorders.layouts.FRAMEWORKS`. ``options``
     describe the layout ``source``, see `read_layer`.
 
-    Raises `UnsupportedError` that names the feature that the target layout lacks, and `ShapeError`
+    Raises `UnsupportedError` that names a feature missing in the target layout, and `ShapeError`
     that names an array of a wrong shape.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")

@@ -1,4 +1,4 @@
-"""Reads a value as a sum of constant projections of other values."""
+"""Reads a value as a sum of constant projections of earlier values."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Columns(NamedTuple):
     """The columns from start to stop of a constant: of a matrix, transposed or not, a vector, or a
     scalar.
 
-    ``constant``: the name of the constant, "" for the identity matrix. A constant with one element
-    has this element in each of any number of columns. ``sign``: -1 if the columns are subtracted.
-    ``rows``: the first row and the end of the rows to use; None for all rows.
+    ``constant``: the name of the constant; "" means the identity matrix. A constant with one
+    element has this element in each of any number of columns. ``sign``: -1 if the columns are
+    subtracted. ``rows``: the first row and the end of the rows to use; None for all rows.
     """
 
     constant: str

@@ -52,7 +52,7 @@ class Reading(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """The attention (N, 1) of an AUGRU cell.
+    """The attention (N, 1) that an AUGRU cell reads.
 
     ``keeps``: whether the update gate u is multiplied by a. In oneDNN's guide, it is multiplied by
     1 - a.
@@ -193,7 +193,7 @@ def _match_letters(
 
 
 def _lstm(graph: Graph, node: Node) -> Step | None:
-    """Matches h = o * f(c), where c is the cell state of an LSTM, which may be clipped."""
+    """Matches h = o * f(c) for the cell state c of an LSTM, which may be clipped."""
     for out, squashed in orders(node):
         o, function = gate_of(graph, out, peepholes=True), function_of(graph, squashed)
         activation, c = (function.activation, function.source) if function else (LINEAR, squashed)
@@ -328,8 +328,8 @@ def _candidate(
     (x,) = set(z.terms) - {h}
 
     def reset_of(value: str) -> Affine | None:
-        """Returns the sum in a reset gate, whose function must be that of the update gate; else
-        None.
+        """Returns the sum in a reset gate; None unless the gate has the same function as the update
+        gate.
         """
         gate = gate_of(graph, value)
         r = gate and take_apart(graph, gate.sum)

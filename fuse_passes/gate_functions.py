@@ -32,7 +32,7 @@ class Function(NamedTuple):
 class Gate(NamedTuple):
     """A value that is ``activation`` of a sum of projections.
 
-    The nodes of the sum include those of the activation.
+    The nodes of the sum include the nodes of the activation.
     """
 
     activation: Activation
@@ -40,7 +40,7 @@ class Gate(NamedTuple):
 
 
 def function_of(graph: Graph, name: str) -> Function | None:
-    """Returns the function that computes a value; None if it is no activation that layers have."""
+    """Returns the function that computes a value; None if layers have no such activation."""
     node = graph.producer(name)
     if node is None:
         return None
@@ -92,7 +92,7 @@ def clipped(graph: Graph, name: str) -> Clipped:
         source, bounds = _bounds(graph, clip)
         if bounds is None:
             break
-        # The bounds of the outer clips apply to those of the inner clip.
+        # The bounds of the outer clips apply to the bounds of the inner clip.
         low, high = (max(result.low, min(each, result.high)) for each in bounds)
         result = Clipped(source, low, high, (clip, *result.nodes))
     return result
@@ -132,7 +132,7 @@ def _bounds(graph: Graph, node: Node) -> tuple[str, tuple[float, float] | None]:
 
 
 def _number(graph: Graph, name: str) -> float | None:
-    """Returns the number in a float constant of one element, None for other values."""
+    """Returns the number in a float constant of one element, otherwise None."""
     array = graph.constants.get(name)
     if array is None or array.size != 1 or array.ndim > 2 or array.dtype.kind != "f":
         return None

@@ -278,7 +278,7 @@ _TO_THE_END = 10**9
 
 
 def _takes_all(body: Graph, node: Node) -> bool:
-    """Returns whether a Slice returns its whole input, as in TensorFlow's mask[:, None]."""
+    """Returns whether a Slice (such as TensorFlow's mask[:, None]) returns its whole input."""
     starts, ends, steps = (body.constants.get(node.input(k)) for k in (1, 2, 4))
     if starts is None or ends is None or (steps is None and node.input(4)):
         return False

@@ -1,6 +1,6 @@
 """Rewrites operators that exporters write in several ways to one form, to compare graphs.
 
-These passes are not in `PASSES`.
+`PASSES` does not contain these passes.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
     inputs and outputs get an axis T, except inputs without axes, which are the same for all frames.
     State inputs are the states before the first frame, state outputs those after the last frame. A
     recurrent layer processes all frames in one call, and other operators process the frames as a
-    batch. The results equal those of single frames in turn, up to rounding. The model may have no
-    outputs except states.
+    batch. The results equal the results of single frames in turn, up to rounding. The model may
+    have no outputs except states.
 
     If an operator outside of a recurrent layer reads or makes a state (a reset, for example), a
     Scan runs the operators from each state to the next, frame after frame. A note of the graph says
@@ -320,11 +320,11 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
     """Returns the layers and the buffers that continue from frame to frame, by the ids of their
     nodes.
 
-    Numbers the elements of the states, and follows the numbers through operators that only move
-    elements. A layer's final states get the numbers of its initial states. A value that a buffer
-    passes to the next frame gets the numbers of the value that it replaces. Each next state must
-    have the numbers of the state itself: so each layer reads the elements that it produced in the
-    previous frame.
+    Assigns an index to each element of the states, and follows the indices through operators that
+    only move elements. A layer's final states get the indices of its initial states. A value that a
+    buffer passes to the next frame gets the indices of the value that it replaces. Each next state
+    must have the indices of the state itself: so each layer reads the elements that it produced in
+    the previous frame.
     """
     values: dict[str, Array] = dict(graph.constants)
     begin = 1
@@ -412,8 +412,8 @@ class OpenBranchError(UnsupportedError):
 
 
 def _ask(graph: Graph, node: Node) -> list[tuple[Value, list[int]]]:
-    """Returns ``asked`` of `OpenBranchError`; [] if the node is no branch, or if values of a frame
-    decide it.
+    """Returns ``asked`` of `OpenBranchError`; [] if the node is not a branch, or if values of a
+    frame decide it.
     """
     if node.op != "If":
         return []
@@ -500,7 +500,9 @@ def _list_compared(graph: Graph, deps: set[str]) -> list[int]:
 def _number_outputs(
     graph: Graph, node: Node, before: set[str], values: dict[str, Array]
 ) -> dict[str, Array]:
-    """Returns numbers for the outputs of a layer: those of its initial states; see `_going_on`."""
+    """Returns the indices of a layer's outputs, which are the indices of its initial states; see
+    `_going_on`.
+    """
     rnn = Recurrent.of(node)
     if {rnn.x, rnn.attention} & before:
         raise _refuse(graph, "its input is a state: expected values of the frame", node.label)
@@ -567,8 +569,8 @@ class Buffer:
     """A Concat of old steps and of ``new`` steps of this frame, ``added``: ``size`` steps on
     ``axis``.
 
-    The old steps are those of ``source`` from step ``begin`` on. ``kept``: for each value of this
-    frame that replaces another value in the next frame, the other value.
+    The old steps are the steps of ``source`` from step ``begin`` on. ``kept``: for each value of
+    this frame that replaces another value in the next frame, the other value.
     """
 
     axis: int
@@ -583,7 +585,7 @@ class Buffer:
 def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer | None:
     """Returns the buffer of a Concat of a state and new steps; None if it is not one.
 
-    ``values``: the numbers of the elements of the states, see `_going_on`; 0 for other elements.
+    ``values``: the indices of the elements of the states, see `_going_on`; 0 for other elements.
     """
     before, new, *others = node.inputs
     steps, rank = values.get(before), graph.types[new].rank

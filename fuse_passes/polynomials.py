@@ -1,4 +1,4 @@
-"""Reads a value as a polynomial of other values: a sum of products."""
+"""Reads a value as a polynomial of earlier values: a sum of products."""
 
 from __future__ import annotations
 

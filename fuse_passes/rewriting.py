@@ -25,8 +25,7 @@ class Pass(Protocol):
     """The operators at whose nodes the pass is called; all nodes if this is empty."""
 
     def __call__(self, graph: Graph, node: Node, /) -> Graph | Refusal | None:
-        """Returns a new graph, the reason why there is no rewrite, or None if the pass does not
-        apply.
+        """Returns a new graph, the reason for a refusal, or None if the pass does not apply.
 
         The old graph and its constants do not change.
         """
@@ -38,7 +37,7 @@ Rewrite = Callable[[Graph, Node], Graph | Refusal | str | None]
 def rewrite(name: str, *ops: str) -> Callable[[Rewrite], Pass]:
     """Makes a function a `Pass` of this name, for nodes of these operators, or for all nodes.
 
-    The function may return the reason why there is no rewrite as text.
+    If the function does not rewrite a node, it may return the reason as text.
     """
 
     def make_pass(function: Rewrite) -> Pass:

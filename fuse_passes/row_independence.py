@@ -117,8 +117,8 @@ def _follow(graph: Graph, axes: Mapping[str, int], alike: Collection[str] = ()) 
 class RowFlow:
     """Determines where each value of a graph has its rows, for rules of `onernn.ops.row_rules`.
 
-    ``states``: for each value, where its rows are. ``own``: the names of sizes that are the same in
-    every batch that contains a row. ``lods``: the ragged inputs by their offsets.
+    ``states``: the location of the rows of each value. ``own``: the names of sizes that are the
+    same in every batch that contains a row. ``lods``: the ragged inputs by their offsets.
     """
 
     graph: Graph
@@ -189,7 +189,7 @@ class RowFlow:
         return state
 
     def inside(self, node: Node, name: str, states: Sequence[State]) -> list[State]:
-        """Returns the states of the outputs of a node's body; ``states``: those of the body's
+        """Returns the states of the outputs of a node's body; ``states``: the states of the body's
         inputs.
         """
         body: Graph = node.attributes[name]
@@ -206,8 +206,8 @@ class RowFlow:
     # The methods that rules call.
 
     def __getitem__(self, name: str) -> State:
-        """Returns the state of a value. Raises `UnknownRows` if it is not known where its rows
-        are.
+        """Returns the state of a value. Raises `UnknownRows` if the location of its rows is not
+        known.
         """
         state = self.states[name]
         if isinstance(state, UnknownRows):

@@ -62,8 +62,8 @@ class Scanned(NamedTuple):
 def fuse_scanned_cells(graph: Graph, node: Node) -> Graph | str | None:
     """Turns ``Scan(h0, x; body: h = cell(x, h))``, such as MXNet's foreach, into ``Rnn(x, h0)``.
 
-    The body may compute the cell with elementwise operators, or be a layer with one step, as
-    PyTorch exports an LSTMCell.
+    The body may compute the cell with elementwise operators, or be a layer with one step, which is
+    how PyTorch exports an LSTMCell.
     """
     layer = find_layer(graph, node)
     if not isinstance(layer, Scanned):

@@ -18,7 +18,7 @@ from onernn.ir.types import Size, Type
 from onernn.ops.control import scan_attributes
 
 _TURN = Size.of("this turn")
-_ENDLESS = 2**31 - 1  # iterations; exporters write it if there is no limit
+_ENDLESS = 2**31 - 1  # iterations; exporters write it for loops without a limit
 WIDE = ("int32", "int64", "float32", "float64")
 """The dtypes to which integers may be cast. float32 has 24 bits, enough for TensorFlow's step
 counts.
@@ -144,8 +144,8 @@ class _Loop:
         return 0 in more[0] or 0 in more[1] and 0 in more[2]
 
     def _most(self) -> list[Size] | None:
-        """Returns the maximum number of iterations in a list, [] if there is no limit, None if not
-        known.
+        """Returns the maximum number of iterations in a list, [] if the loop has no limit, None if
+        the limit is not known.
         """
         name = self.node.inputs[0]
         result = self._outside(name) if name else Size.of(_ENDLESS)

@@ -22,7 +22,7 @@ def drop_identities(graph: Graph, node: Node) -> Graph | str | None:
     So is a product with ``ones_like(x)``, which Keras writes for a recurrent dropout.
 
     Adapters write a framework's dropout as Identity only if it is one in that framework, otherwise
-    as a product. The last Identity before an output stays, because it gives the output its name.
+    as a product. The last Identity before an output stays, because the output's name comes from it.
     """
     if graph.is_output(node.outputs[0]):
         return None
@@ -108,7 +108,7 @@ _MOVING = {
     for name, each in OPERATORS.items()
     if each.since and each.kind in ("view", "moves") and name != "Identity"
 }
-# An Identity that remains gives an output its name: merging would rename other values.
+# An Identity that remains determines the name of an output, so merging it would rename a value.
 
 
 @rewrite("common_values", "Einsum", *_MOVING)

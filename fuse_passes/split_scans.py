@@ -95,7 +95,9 @@ def _closure(ends: list[_States], state: int) -> _States:
 
 
 def _read(body: Graph, names: list[str], made: set[str]) -> list[str]:
-    """Returns those of the first cell's values ``made`` that the computation of ``names`` reads."""
+    """Returns the first cell's values that the computation of ``names`` reads. ``made``: all values
+    of the first cell.
+    """
     waiting = list(dict.fromkeys(names))
     for name in waiting:  # the list grows
         node = None if name in made else body.producer(name)

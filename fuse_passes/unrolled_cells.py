@@ -167,7 +167,8 @@ def _keeps(step: Step) -> bool | None:
 def _first_reading(
     graph: Graph, step: Step, readings: list[Reading], states: Collection[str]
 ) -> Reading | None:
-    """Returns a reading of the first step that fits its sizes: that of the later steps, if any.
+    """Returns a reading of the first step that fits its sizes and has the constants of the later
+    steps, if there are later steps.
 
     ``states``: the inputs that are known to be states.
     """

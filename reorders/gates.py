@@ -30,7 +30,7 @@ class GateLayout:
         return GateLayout(back, tuple(self.signs[g] for g in back))
 
     def split(self, array: Array) -> Array:
-        """Converts (..., G*O) in the framework's layout to (..., G, O) in oneDNN's, as a copy."""
+        """Copies (..., G*O) in the framework's layout to (..., G, O) in oneDNN's layout."""
         gates = len(self.permutation)
         if array.shape[-1] % gates:
             raise ShapeError(f"gates: expected a multiple of {gates} columns, got {array.shape}")
@@ -43,7 +43,7 @@ class GateLayout:
         return out
 
     def __call__(self, array: Array) -> Array:
-        """Converts (..., G*O) in the framework's layout to (..., G*O) in oneDNN's, as a copy."""
+        """Copies (..., G*O) in the framework's layout to (..., G*O) in oneDNN's layout."""
         return self.split(array).reshape(array.shape)
 
 
@@ -58,7 +58,7 @@ def input_layer_back(layer: Array, layout: GateLayout) -> Array:
 
 
 def split_bias(bias: Array | None, layout: GateLayout) -> Array | None:
-    """Converts a bias (G*O,) or (1, G*O) to ldgo (1, 1, G, O), as a new array."""
+    """Converts a bias (G*O,) or (1, G*O) to a new array ldgo (1, 1, G, O)."""
     if bias is None:
         return None
     if bias.shape[-1:] != (bias.size,):

@@ -45,10 +45,10 @@ def read(
     Names in stacks begin with 0/, 1/, ..., in a Bidirectional with forward/ and backward/.
     `from_cudnn` reads arrays of CuDNNLSTM and CuDNNGRU.
 
-    ``reset_after``: the option of a GRU. If it is None, the shape of the bias decides; without a
-    bias it is true, Keras's default. ``function``: the activation of a SimpleRNN. ``activations``:
-    the cell's functions, None for the usual ones. ``merge``: how Bidirectional merges. Raises
-    `ShapeError` that names the array.
+    ``reset_after``: Keras's option of GRU layers. If it is None, the shape of the bias decides;
+    without a bias it is true, Keras's default. ``function``: the activation that a SimpleRNN uses.
+    ``activations``: the cell's functions, None for the usual ones. ``merge``: how Bidirectional
+    merges. Raises `ShapeError` that names the array.
     """
     arrays = from_cudnn(arrays)
     layers, sides, _ = NAMES.sizes(arrays)

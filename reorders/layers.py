@@ -22,8 +22,8 @@ Arrays = Mapping[str, Array]
 
 
 class PivotLayer(NamedTuple):
-    """A recurrent layer or stack in the pivot layout, oneDNN's, with one `RnnWeights` for each
-    layer.
+    """A recurrent layer or stack in oneDNN's layout, which is the pivot of all conversions. It has
+    one `RnnWeights` for each layer.
     """
 
     spec: RnnSpec
@@ -138,7 +138,8 @@ def part_views(
 def rows(layout: GateLayout, of_x: Array, of_h: Array | None, cell: Cell) -> Array:
     """Converts the biases (G*O,) of x and of h to (G', O).
 
-    They are summed, except those of an LBR cell's candidate, whose bias of h is inside r*(...).
+    The two biases are summed. An LBR cell's candidate keeps both, because its bias of h is inside
+    r*(...).
     """
     if of_h is not None and of_x.shape != of_h.shape:
         shapes = f"{of_x.shape} and {of_h.shape}"
@@ -216,7 +217,8 @@ class NamedArrays:
     ``place(name, layer, direction, layers, directions)`` returns the name of an array in a stack.
     ``matrices``: the names for x (G*O, I) and h (G*O, R); unless ``turned``, the shapes are
     transposed. ``biases``: the names for x and h, (G*O,) each; or one name of a summed bias (G*O,),
-    which is (2, G*O) for LBR cells. ``projection``: the name of (R, O).
+    which is (2, G*O) for LBR cells. ``projection``: the name of the projection matrix, which is (R,
+    O).
     """
 
     gates: Mapping[Cell, str]
@@ -227,7 +229,7 @@ class NamedArrays:
     turned: bool = True
 
     def sizes(self, arrays: Arrays) -> tuple[int, int, int]:
-        """Returns the numbers of layers, directions and gates of a stack. Raises `ShapeError`."""
+        """Returns how many layers, directions and gates a stack has. Raises `ShapeError`."""
         state = self.matrices[1]
         deep = any(self.place(state, 1, 0, 2, sides) in arrays for sides in (1, 2))
         sides = 1 + any(self.place(state, 0, 1, layers, 2) in arrays for layers in (1, 2))
@@ -246,8 +248,8 @@ class NamedArrays:
     ) -> PivotLayer:
         """Returns a stack with the sizes of its arrays. Raises `ShapeError` or `UnsupportedError`.
 
-        ``linear_before_reset``: the option of a GRU. ``function``: the activation of a plain RNN.
-        ``of_layer``: see `layer_of`.
+        ``linear_before_reset``: whether a GRU's reset gate acts after the recurrent product.
+        ``function``: the activation that a plain RNN uses. ``of_layer``: see `layer_of`.
         """
         layers, sides, gates = self.sizes(arrays)
         cell = cell_of(gates, linear_before_reset=linear_before_reset, function=function)

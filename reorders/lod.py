@@ -60,8 +60,8 @@ class Packing:
 
     @classmethod
     def rectangle(cls, time: int, batch: int) -> Packing:
-        """Returns the packing of N sequences of T steps, whose packed rows are those of a (T, N, C)
-        array.
+        """Returns the packing of N sequences of T steps; its packed rows are the rows of a (T, N,
+        C) array.
         """
         return cls.of(np.arange(batch + 1, dtype=np.int64) * time)
 

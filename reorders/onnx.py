@@ -58,7 +58,8 @@ def matrix_back(ldigo: Array, cell: Cell) -> Array:
 def bias(b: Array, cell: Cell) -> Array:
     """Converts B (D, 2*G*O), the biases of W and then of R, to ldgo (1, D, G', O).
 
-    They are summed, except R's bias of an LBR cell's candidate, which is inside r*(...).
+    The two biases are summed. An LBR cell's candidate keeps both, because R's bias is inside
+    r*(...).
     """
     if b.ndim != 2 or b.shape[1] % (2 * len(cell.gates)):
         raise ShapeError(f"B: expected (D, {2 * len(cell.gates)}*O), got {b.shape}")
@@ -122,8 +123,8 @@ def read(
     """Returns a layer from an operator's W, R, B and P; in stacks, their names begin with 0/, 1/,
     ....
 
-    The other arguments are the operator's attributes. ``function``: the activation of an RNN.
-    Raises `ShapeError`.
+    The other arguments are the operator's attributes. ``function``: the activation that an RNN
+    uses. Raises `ShapeError`.
     """
     prefixes = prefixes_of(arrays)
     first = need(arrays, f"{prefixes[0]}R", 3)

@@ -35,8 +35,8 @@ def gru_layout(*, origin_mode: bool, gate_activation: str) -> tuple[GateLayout, 
 def weight_h(flat: Array, layout: GateLayout) -> Array:
     """Converts Paddle's ``WeightH`` (O, 3*O) to weights of h, ldigo (L=1, D=1, O, G=3, O).
 
-    Its memory has two consecutive blocks: (O, 2*O) for update and reset gate, (O, O) for the
-    candidate.
+    The memory of ``WeightH`` has two consecutive blocks: (O, 2*O) for update and reset gate, (O, O)
+    for the candidate.
     """
     hidden = flat.shape[0]
     if flat.ndim != 2 or flat.shape[1] != 3 * hidden:

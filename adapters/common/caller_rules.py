@@ -1,7 +1,7 @@
 """Rules that the caller of `load` passes for operators that onernn does not know.
 
-A rule is a function that computes an operator from canonical operators. Its signature is like those
-of onernn's own rules; see design/0097 and `signatures`.
+A rule is a function that computes an operator from canonical operators. A rule's signature is like
+the signatures of onernn's own rules; see design/0097 and `signatures`.
 """
 
 from __future__ import annotations

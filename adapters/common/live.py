@@ -105,7 +105,7 @@ class Slower(Refusal):
 
 
 class Explained(NamedTuple):
-    """What runs each recurrent layer of a model.
+    """A report on the recurrent layers of a model.
 
     ``replaced``: a line or a name for each layer that onernn runs. ``refusals``: the reasons why it
     does not run the others.

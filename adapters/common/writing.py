@@ -57,8 +57,8 @@ def write_nodes(
     """Writes all nodes in order. Raises `UnsupportedError` that names each node that cannot be
     written, with the reason.
 
-    ``stand_in(name)`` gives an output of a refused node a new name, so that the nodes that read it
-    are also tried. Nodes with values of unknown types are not tried.
+    ``stand_in(name)`` assigns a new name to an output of a refused node, so that the nodes that
+    read it are also tried. Nodes with values of unknown types are not tried.
     """
     refusals = [*find_unsupported(graph)]
     lost = {name for node in _unknown(graph) * bool(refusals) for name in node.outputs}

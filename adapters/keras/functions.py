@@ -696,9 +696,7 @@ def full_like(x, fill_value, dtype=None):
 
 @function("Arange")
 def arange(start, stop=None, step=1, dtype=None):
-    """Counts from ``start``, by default 0, in steps of ``step`` as long as the numbers are before
-    ``stop``.
-    """
+    """Counts from ``start`` (default 0) to ``stop`` (excluded) in steps of ``step``."""
     start, stop = (0, start) if stop is None else (start, stop)
     values = alike(start, stop, step)
     if any(each.rank for each in values):
@@ -709,7 +707,7 @@ def arange(start, stop=None, step=1, dtype=None):
 
 @function("Shape")
 def shape_(x, dtype="int32"):
-    """Returns the sizes of x. Models contain only TensorFlow's function, never that of
+    """Returns the sizes of x. Models contain only TensorFlow's function, never the function of
     keras.ops.
     """
     return x.Shape().cast(dtype)

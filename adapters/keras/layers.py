@@ -337,7 +337,7 @@ class _Table(NamedTuple):
 
 
 class Masked(Steps):
-    """The unmasked steps of a batch, as a ragged batch."""
+    """A ragged batch that contains the unmasked steps of a batch."""
 
     def __init__(self, x: KerasTensor, width: int) -> None:
         tables = x.op.lowering.tables

@@ -475,7 +475,7 @@ class Lowering:
         return self.builder.value(self.states[name])
 
     def keep(self, name: str, value: str) -> None:
-        """Records a state after a call, as a copy with its own name."""
+        """Records a copy of a state after a call; the copy has its own name."""
         self.states[name] = self.builder.copy(value, f"{name}/next")
 
     def output(self, value: str, name: str) -> Value:

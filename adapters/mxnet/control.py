@@ -36,8 +36,8 @@ def run_foreach(*data: MxnetTensor, op: MxnetOperator) -> tuple[str, ...]:
     """Lowers a loop over steps to ONNX's Scan over axis 0. Each step reads the states of the
     previous step.
 
-    The inputs are sequences, states, and all other values that the subgraph reads. The attributes
-    in `_LOCATIONS` name the subgraph's variable for each input.
+    The inputs are sequences, states, and all remaining values that the subgraph reads. The
+    attributes in `_LOCATIONS` name the subgraph's variable for each input.
     """
     (body,) = _subgraphs(op, 1)
     op.ignore("num_out_data", *_LOCATIONS)
@@ -192,7 +192,7 @@ def _share_sizes(
     """Records in the outer context which unknown sizes of zero initial states the loop needs, and
     which axes of the loop's inputs have the same size.
 
-    ``outer``: the outer variable for each variable of the body.
+    ``outer`` maps each variable of the body to the outer variable.
     """
     known = op.context.inferred
     if known.keys().isdisjoint(outer[name] for name, _ in carried):
@@ -251,7 +251,7 @@ def _lower_loop(
 
 class _Body(GraphBuilder):
     def enter(self, name: str, known: Type) -> None:
-        """Adds an input. Its declaration has no shape, because a carried value may grow from a size
+        """Adds an input. The declaration has no shape, because a carried value may grow from a size
         of 1.
         """
         self.input(Value(name, known.dtype))

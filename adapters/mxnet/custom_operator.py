@@ -284,8 +284,8 @@ def slower_operator(
     their weights in each call. ``folds``: whether onernn merges a FullyConnected into the operator,
     which saves a product. ``data``: the shape (T, N, I) of its input; unknown sizes are 0 or -1.
     ``dtype``: the input's dtype, None if unknown. MXNet has no float16, and computes float64
-    without oneDNN. ``trains``: None if it is unknown whether the operator trains, as in a symbol.
-    onernn must then be faster both in training and in prediction.
+    without oneDNN. ``trains``: None if it is unknown whether the operator trains (in a symbol, for
+    example). onernn must then be faster both in training and in prediction.
     """
     if live.only_ours:
         return None

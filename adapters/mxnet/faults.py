@@ -106,8 +106,8 @@ def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]
 
 
 def _change(position: int, attributes: Mapping[str, str], symbol: Symbol) -> Symbol:
-    """Returns the symbol with changed attributes of a node. Without lengths, the node loses its
-    last input.
+    """Returns the symbol with changed attributes of a node. If the lengths are removed, the node
+    loses its last input.
     """
     node = symbol.nodes[position]
     inputs = node.inputs[:-1] if attributes is _NO_LENGTHS else node.inputs

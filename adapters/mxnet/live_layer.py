@@ -155,8 +155,8 @@ class LiveOperator:
         return self.layer.stack(tuple(map(place_of, parameters)), lambda: parameters)
 
     def run_training(self, arrays: Arrays) -> tuple[list[Array], Any]:
-        """Returns the results of `run`, and the record for `backward` or the reason why there is no
-        record.
+        """Returns the results of `run`, and the record for `backward`, or else the reason why
+        nothing was recorded.
         """
         lengths = self._lengths(arrays)
         words, begin = self._inputs(arrays, lengths)

@@ -302,8 +302,8 @@ def _infer_data(
 ) -> tuple[Any, Any]:
     """Returns the shape and the type of an RNN operator's data, None if unknown.
 
-    The operator's input identifies it, because a layer that is called twice gives both operators
-    one name.
+    The operator's input identifies it, because the two operators of a layer that is called twice
+    have the same name.
     """
     x = load_symbol({**graph, "heads": [node.inputs[0]]}, symbol)
     arrays = {name: params[name] for name in x.list_inputs() if name in params}

@@ -63,7 +63,7 @@ def optimize(
     with the reason. Layers that were measured to be faster in MXNet stay there, unless ``backend``
     names a backend.
 
-    ``options``: semantics as for `onernn.load`; dtype, backend and threads as for `onernn.Session`;
+    ``options``: semantics (see `onernn.load`); dtype, backend and threads (see `onernn.Session`);
     and frozen. Each call reads the parameters, so they may change at any time. With ``frozen=True``
     the first call packs the parameters, and later changes have no effect. With
     semantics="documented", sequence lengths and clips have an effect, although MXNet ignores them
@@ -364,8 +364,8 @@ def _cells(block: Any) -> dict[str, list[str]]:
 
 @cache
 def _derive_layer(kind: Any, options: Options) -> type:
-    """Returns a class for a gluon layer that runs onernn's operator. Its parameters, states and
-    layouts stay the same.
+    """Returns a class for a gluon layer that runs onernn's operator. The layer's parameters, states
+    and layouts stay the same.
     """
 
     def forward_kernel(self: Any, F: Any, *arguments: Any, **parameters: Any) -> Any:  # noqa: N803

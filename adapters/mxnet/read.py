@@ -45,7 +45,7 @@ _DEEPEST = 16  # subgraphs within subgraphs; no real model is that deep
 
 
 class Entry(NamedTuple):
-    """An output of a node: the node's position and the output's number. ``version`` counts the
+    """An output of a node: the positions of the node and of the output. ``version`` counts the
     writes to a state.
     """
 
@@ -96,8 +96,8 @@ class Symbol:
 
     @property
     def np_shape(self) -> bool:
-        """Whether a size of 0 is an empty axis and -1 is unknown, as in NumPy mode; otherwise 0 is
-        unknown.
+        """Whether sizes follow MXNet's NumPy mode: 0 is an empty axis, and -1 is unknown. Otherwise
+        0 is unknown.
         """
         return bool(self._attribute("is_np_shape", 0))
 
@@ -165,7 +165,7 @@ def _symbol(path: Path) -> Path:
 
 
 def read_symbol(file: str | Path) -> Symbol:
-    """Returns the symbol in a file. Raises `ModelFormatError` that says where an error is."""
+    """Returns the symbol in a file. Raises `ModelFormatError` with the location of an error."""
     return parse_symbol(file_bytes(file), file)
 
 
@@ -208,8 +208,8 @@ def _node(entry: Any, at: int, where: str, depth: int) -> SymbolNode:
 
 
 def _entries(listed: Any, nodes: int, where: str) -> tuple[Entry, ...]:
-    """Returns references to outputs of nodes before ``nodes``; later nodes are refused, so there
-    are no cycles.
+    """Returns references to outputs of nodes before ``nodes``; later nodes are refused, so that
+    cycles are impossible.
     """
     entries = []
     for each in check_kind(listed, list, where):

@@ -1,8 +1,8 @@
 """Finds the cells that a live symbol builds from simple operators, unrolled or in the body of a
 `_foreach`.
 
-The fusion passes recognize the cells in the lowered graph (design/0011). They need weights that are
-constants, but a symbol has only names of weights. So placeholders of the same shapes replace the
+The fusion passes recognize the cells in the lowered graph (design/0011). The passes need constant
+weights, but a symbol has only names of weights. So placeholders of the same shapes replace the
 weights; no result depends on their elements. The operators of the cell are then compared with the
 symbol. An operator that does nothing in inference (dropout, BlockGrad) may do something in
 training. A cell with such an operator stays in MXNet.

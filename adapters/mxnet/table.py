@@ -309,7 +309,7 @@ RULES: dict[str, Rule] = {}
 
 
 class MxnetTensor(Tensor):
-    """A tensor in a rule for an MXNet operator. The symbol may not state its rank or dtype."""
+    """A tensor in the rules for MXNet operators. The symbol may not state its rank or dtype."""
 
     @property
     def rank(self) -> Any:

@@ -1,6 +1,6 @@
 """Finds known faults: errors that exporters wrote into ONNX files, and errors of ONNX Runtime.
 
-These faults occur in deployed files and in files that PyTorch's exporters write: see design/0018.
+The faults occur in deployed files and in files that PyTorch's exporters write: see design/0018.
 """
 
 from __future__ import annotations

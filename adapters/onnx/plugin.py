@@ -110,8 +110,8 @@ def declare_outputs(onnx: Any, model: Any) -> None:
 
 
 class _Scope(NamedTuple):
-    """The initializers and nodes whose outputs a graph's nodes may read; those of outer graphs come
-    first.
+    """The initializers and nodes whose outputs a graph's nodes may read, beginning with the
+    outermost graph.
 
     ``messages``: their protobuf messages. ``native``: the same as a `NativeGraph`.
     """
@@ -483,9 +483,9 @@ def optimize(
     it. ``session_options``: ONNX Runtime's SessionOptions, which are copied. If they contain
     initializers or data of the model, ONNX Runtime runs the original model.
 
-    The session's ``replaced`` contains a line of text for each node that onernn runs. Its
-    ``refusals`` contains the reasons why onernn does not run the other recurrent nodes.
-    ``explain()`` returns both.
+    The session's ``replaced`` contains a line of text for each node that onernn runs. ``refusals``
+    contains the reasons why onernn does not run the other recurrent nodes. ``explain()`` returns
+    both.
 
     Raises `MissingDependencyError` without onnx and onnxruntime, `LibraryError` without kernels,
     `UnsupportedError` for an unknown dtype or backend, and the errors that ONNX Runtime raises for
@@ -587,7 +587,7 @@ class _Described(NamedTuple):
 
 
 class _Output:
-    """An output of a model, with the interface of ONNX Runtime's NodeArg. ONNX Runtime infers its
+    """A model's output that has the interface of ONNX Runtime's NodeArg. ONNX Runtime infers its
     type and shape when they are first read.
     """
 

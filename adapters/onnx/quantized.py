@@ -133,7 +133,7 @@ def _quantize(y, like, scale, zero=None):
 @onnx("QuantizeLinear", precision=0)
 @microsoft("QuantizeLinear", precision=0)
 def quantize(x, y_scale, y_zero_point=None, *, op, axis=1, block_size=0, output_dtype=0):
-    """Quantizes to the dtype of the zero point, or to output_dtype if there is no zero point."""
+    """Quantizes to the dtype of the zero point, or to output_dtype if the zero point is absent."""
     zero = y_zero_point
     if output_dtype and not zero:
         if None in y_scale.type.counts:
@@ -293,7 +293,7 @@ def qlinear_add(*inputs):
     """Returns A + B in units of the result's scale. One constant contains the terms of all zero
     points.
 
-    MLAS rounds once after a multiplication and an addition. Computing both in float64 gives the
+    MLAS rounds once after a multiplication and an addition. Computing both in float64 leads to the
     same result.
     """
     A, a_scale, a_zero, B, b_scale, b_zero, c_scale, c_zero = _slots(inputs, 7)

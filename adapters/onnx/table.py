@@ -388,14 +388,14 @@ class OnnxOperator(NativeOperator):
 
 
 class OnnxTensor(Tensor):
-    """A tensor in a rule for an ONNX operator."""
+    """A tensor in the rules for ONNX operators."""
 
     def Sigmoid(self) -> Self:  # noqa: N802
-        """Returns the sigmoid, as the ``semantics`` of `load` define it."""
+        """Returns the sigmoid that the ``semantics`` of `load` define."""
         return self._squash("Sigmoid")
 
     def Tanh(self) -> Self:  # noqa: N802
-        """Returns the hyperbolic tangent, as the ``semantics`` of `load` define it."""
+        """Returns the hyperbolic tangent that the ``semantics`` of `load` define."""
         return self._squash("Tanh")
 
     def _squash(self, kind: str) -> Self:

@@ -150,7 +150,7 @@ def crf_decode(x, *_, w):
     backwards.
 
     In the first step and after the end of a sequence, its scores do not change, and every tag
-    points to itself. Of tags with equal scores the lowest is chosen, as in ArgMax.
+    points to itself. Of tags with equal scores the lowest is chosen, which is ArgMax's rule.
     """
     emission, transition = x.ragged, w.array(1, "the transition")
     tags = transition.shape[1] if transition.ndim == 2 else 0
@@ -509,8 +509,8 @@ def _grows(w: GraphWriter) -> bool:
 
 
 def _nest(w: GraphWriter, own: int, **attributes: Any) -> Any:
-    """Writes an operator with bodies and its first ``own`` inputs; its bodies read other values by
-    name.
+    """Writes an operator with bodies and its first ``own`` inputs; its bodies read the remaining
+    values by name.
     """
     outs = [w.fresh(name or "unused") for name in w.node.outputs]
     names = [value.name if value else "" for value in w.inputs[:own]]

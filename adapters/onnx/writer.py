@@ -56,8 +56,8 @@ class WrittenModel:
 
 
 class ProtoGraph(Tape):
-    """A GraphProto under construction: the graph of ``model``, or the body of an operator or
-    function.
+    """A GraphProto under construction, which is the graph of ``model``, or the body of an operator
+    or function.
 
     ``masks``, ``swapped``: the masks and transposed values that the graph already computes.
     """
@@ -264,7 +264,7 @@ class OnnxValue(Tensor):
     """A tensor of the graph ``op`` under construction; ONNX's operators are its methods.
 
     ``rank``: the rank of the canonical graph's value. ``lengths``: the lengths (N,) int32 of a
-    ragged value. Its tensor is padded, (N, T, ...), and the padding may hold any values.
+    ragged value. The tensor is padded, (N, T, ...), and the padding may hold any values.
     """
 
     dtype: str = ""  # type: ignore[assignment]
@@ -326,7 +326,7 @@ class OnnxValue(Tensor):
 
     @property
     def longest(self) -> Self:
-        """The length of the longest sequence: int64, (1,)."""
+        """The length of the longest sequence, which is int64 (1,)."""
         return self.ReduceMax(keepdims=1).cast("int64")
 
     # Properties and methods of ragged values.

@@ -30,8 +30,8 @@ from onernn.reorders.paddle import RNN_CELLS
 
 # The operator ``onernn_rnn`` is compiled once against Paddle's headers.
 #
-# It calls only the kernels' library, not Python. Its file is in the user's cache folder. The file's
-# name contains the hash of all sources, and the file ends with the hash of its content.
+# It calls only the kernels' library, not Python. The operator's file is in the user's cache folder.
+# The file's name contains the hash of all sources, and the file ends with the hash of its content.
 
 _SOURCES = (
     "custom_operator.cpp",

@@ -238,7 +238,7 @@ def _run_over_words(
 def _gru_cell(
     attributes: Any, weight_h: Any, bias: Any, weight_x: Any = None
 ) -> tuple[RnnSpec, RnnWeights, GateLayout]:
-    """Returns a GRU, its weights and the order of its gates. Without ``weight_x``, the layer's
+    """Returns a GRU, its weights and the order of its gates. If ``weight_x`` is None, the layer's
     input is already multiplied by the input weights.
     """
     functions, origin_mode, direction = attributes
@@ -408,8 +408,8 @@ def rnn(
     return {"Out": y, **dict(list_places("State", finals))}
 
 
-# The rules of convolutions, poolings and related operators. They compute on (N, C, H, W), so an
-# NHWC input is transposed.
+# The rules of convolutions, poolings and related operators. Each rule computes on (N, C, H, W), so
+# an NHWC input is transposed.
 #
 # Slots and defaults come from the OpMaker classes of Paddle 2.6. Formulas were measured with 2.6.2
 # and 3.3.1.

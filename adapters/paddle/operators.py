@@ -184,7 +184,7 @@ class Meaning:
     """The operator ``type`` of Paddle 2 that is equivalent to a PIR operator.
 
     ``inputs``: the slot of each operand. ``=name|Slot``: the attribute ``name`` if the operand is a
-    constant, otherwise ``Slot``. ``-``: an operand without effect in inference.
+    constant, otherwise ``Slot``. ``-``: an operand that has no effect in inference.
 
     ``renamed``: maps attribute names of PIR to different names of Paddle 2. ``fixed``: attributes
     that PIR lacks. ``dropped``: attributes that Paddle 2 lacks. ``lists``: whether a constant

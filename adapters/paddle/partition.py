@@ -93,8 +93,8 @@ class ReplaceablePart:
 
     ``sources``: operators that compute constants from parameters. onernn's operator runs them too,
     but they stay in the program if other operators read their results. ``data``: the inputs other
-    than ``parameters``. ``depths``: the number of LoD levels of each of ``data``, as the program
-    declares.
+    than ``parameters``. ``depths``: the number of LoD levels that the program declares for each of
+    ``data``.
     """
 
     operators: tuple[Operator, ...]
@@ -209,7 +209,7 @@ class LiveProgram:
             Part([op.position for op in part.operators], calls, (*part.data, *part.parameters))
             for part, calls in parts.items()
         ]
-        # `weave` removes operators whose results nothing reads. They would crash Paddle's
+        # `weave` removes operators whose results nothing reads. Such operators would crash Paddle's
         # squared_mat_sub_fuse_pass.
         operators = weave(self._graph, old.ops, woven)
         # Remove variables that no operator computes any more. A fetch would return the results of
@@ -299,8 +299,8 @@ class LiveProgram:
         ]
 
     def _lower_understood(self, fetches: Sequence[str]) -> Graph:
-        """Returns the graph of the operators that onernn runs. Its inputs are the variables that
-        they read but do not compute.
+        """Returns the graph of the operators that onernn runs. The graph's inputs are the variables
+        that these operators read but do not compute.
         """
         operators = [op for op in self._inner if op.position not in self._foreign]
         results: set[str] = set()
@@ -420,7 +420,7 @@ def call_compiled(
 
 
 def call_key(operator: Any) -> tuple[str, int]:
-    """Returns the type and the number of an operator. They identify the part that it runs."""
+    """Returns the type and the number of an operator, which identify the part that it runs."""
     numbers = {each.name: each.l or each.i for each in operator.attrs}
     return operator.type, numbers.get("number", numbers.get("forward_callable_id", -1))
 
@@ -483,7 +483,7 @@ class Options(LiveOptions):
 class LivePart:
     """A part of a program that onernn runs with the current parameters of each call.
 
-    ``constant``: whether all calls use the parameters of the first call, as in a predictor.
+    ``constant``: whether all calls use the parameters of the first call. A predictor sets it.
     """
 
     def __init__(self, part: ReplaceablePart, options: Options, *, constant: bool = False) -> None:

@@ -82,11 +82,11 @@ def optimize(
     - a paddle.nn.Layer. All SimpleRNN, LSTM and GRU layers in it are replaced in place at any
       depth, and so are RNN and BiRNN of Paddle's cells. They keep their parameters. Returns the
       same layer. Paddle keeps running layers that onernn cannot train, which is logged.
-    - the result of paddle.jit.load of Paddle 3. Its programs are changed in place. Returns the same
-      object.
+    - the result of paddle.jit.load of Paddle 3. The object's programs are changed in place. Returns
+      the same object.
 
-    The attribute ``replaced`` of a program lists the parts that onernn runs. Its ``refusals`` say
-    why Paddle runs the other recurrent operators.
+    The attribute ``replaced`` of a program lists the parts that onernn runs. The attribute
+    ``refusals`` says why Paddle runs the other recurrent operators.
 
     Parameters may change at any time, because each call reads them. For a program of Paddle 2,
     onernn keeps the weights that it computed from the parameters. Each call therefore checks
@@ -218,7 +218,7 @@ def _restore_program(program: Any) -> Any:
 
 
 def _parse(data: bytes, like: Any) -> Any:
-    """Returns the deserialized program. Its parameters have the same properties as in the program
+    """Returns the deserialized program, whose parameters have the same properties as in the program
     ``like``.
     """
     result = import_paddle().static.Program.parse_from_string(data)

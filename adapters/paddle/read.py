@@ -31,7 +31,8 @@ from onernn.ir.records import dataclass
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of a block. ``kind``: its VarType.Type, 7 for a tensor, 13 for a tensor array.
+    """One of a block's variables. ``kind``: its VarType.Type, 7 for a tensor, 13 for a tensor
+    array.
 
     ``dtype``: NumPy's name, or "bfloat16". ``shape``: the sizes, None for a dynamic size. Both are
     None for kinds without them.
@@ -47,7 +48,7 @@ class Variable:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator of a block. ``inputs``, ``outputs``: its variables by slot.
+    """One of a block's operators. ``inputs``, ``outputs``: its variables by slot.
 
     In ``attributes``, lists are tuples, and blocks are their numbers.
     """
@@ -99,7 +100,7 @@ OPERAND, RESULT = "operand 0", "result 0"
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The block of a loop or a branch. Its ``variables`` exist for one iteration."""
+    """A block that a loop or a branch runs. The block's ``variables`` exist for one iteration."""
 
     operators: tuple[Operator, ...]
     variables: Mapping[str, Variable]
@@ -353,7 +354,7 @@ def _in_place(name: str) -> int | None:
 
 
 def _find_changed(operations: Any, depth: int) -> set[int]:
-    """Returns the numbers of the values that operators overwrite, also in inner blocks. Such values
+    """Returns, by number, the values that operators overwrite, also in inner blocks. Such values
     are not constants.
     """
     if depth > _DEEPEST:
@@ -448,7 +449,9 @@ class _Reader:
         operands: list[str],
         variables: list[list[str]],
     ) -> None:
-        """Reads a loop or a branch. Its attributes name the inputs and outputs of its blocks."""
+        """Reads a loop or a branch. The operation's attributes name the inputs and outputs of its
+        blocks.
+        """
         outputs = {"Out": tuple(name for names in variables for name in names)}
         regions = operation["regions"]
         if kind == "if":
@@ -587,7 +590,9 @@ class _Reader:
 
 
 def _tensor(kind: Mapping[str, Any]) -> tuple[str | None, tuple[int | None, ...]]:
-    """Returns the dtype and the sizes of a type. Its ``D`` is dtype, sizes, layout, LoD, offset."""
+    """Returns the dtype and the sizes of a type. ``kind["D"]`` holds dtype, sizes, layout, LoD,
+    offset.
+    """
     dtype, sizes = kind["D"][0]["#"], kind["D"][1]
     if len(sizes) > 9 or any(abs(size) >= 2**56 for size in sizes):
         raise ValueError(f"impossible shape {sizes[:9]}")

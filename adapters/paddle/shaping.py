@@ -58,9 +58,7 @@ def transpose(X, *, axis=()):
 
 @paddle("squeeze2")
 def squeeze(X, *, axes=()):
-    """Removes the given axes, except those of a size other than one. Without ``axes``, removes all
-    axes of size one.
-    """
+    """Removes the given axes whose size is one. Without ``axes``, removes all axes of size one."""
     sizes = X.shape
     if not axes and None in sizes:
         refuse(f"attribute axes=(): expected axes, or known sizes, got {sizes}; set axes")
@@ -424,8 +422,8 @@ def argsort(X, *, axis=-1, descending=False, stable=False):
 
 
 def _counts_from_zero(op: Any) -> bool:
-    """Returns whether negative indices are invalid, as in Paddle 2. Paddle 2.6 raises an error for
-    them, except in take_along_axis, which reads the memory before a row.
+    """Returns whether negative indices are invalid, which is the rule of Paddle 2. Paddle 2.6
+    raises an error for them, except in take_along_axis, which reads the memory before a row.
     """
     return op.version < 3_000_000
 
@@ -457,7 +455,7 @@ def where_index(Condition):
 
 @dygraph("masked_select")
 def masked_select(X, Mask):
-    """Returns the elements of X where the mask is true. X and the mask have the same shape."""
+    """Returns the elements of X for which the mask is true. X and the mask have the same shape."""
     if X.rank != Mask.rank:
         refuse(f"input Mask: expected {X.rank} axes, as many as X, got {Mask.rank}")
     return X.GatherND(Mask.NonZero().transpose(1, 0))

@@ -146,7 +146,8 @@ def _inside(op: Operator | NativeOperator) -> Iterator[int]:
 
 
 def join_branches(operators: Sequence[Operator]) -> list[Operator]:
-    """Returns the operators with each `static.nn.cond` as one operator `if`, as in Paddle 3.
+    """Returns the operators, with one operator `if` for each `static.nn.cond`, like a file of
+    Paddle 3.
 
     Paddle 2 has a block for the condition, a block for its negation, and an operator select_input
     for each result.
@@ -457,7 +458,7 @@ int8 or bf16.
 
 
 class PaddleOperator(NativeOperator):
-    """One operator of a program. ``version``: the version of Paddle that saved it."""
+    """One of a program's operators. ``version``: the version of Paddle that saved it."""
 
     builder: PaddleBuilder
 
@@ -488,7 +489,7 @@ class PaddleOperator(NativeOperator):
                     builder.narrow.update(*op.outputs.values())
 
     def run_rule(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
-        """Returns the results of a rule by the keys of `list_places`, by default those of the main
+        """Returns the results of a rule by the keys of `list_places`; the default keys are the main
         slots.
         """
         results = super().run_rule(rule)
@@ -567,7 +568,9 @@ rule = RULES = Rules[Rule]()
 
 
 class PaddleTensor(Tensor):
-    """A tensor in a rule. It may have a LoD, which holds the offsets of ragged sequences."""
+    """A tensor in the rules for Paddle's operators. It may have a LoD, which holds the offsets of
+    ragged sequences.
+    """
 
     copied = True
 
@@ -634,8 +637,8 @@ class DenseTensor(PaddleTensor):
 
 
 class DtypeNumber(NamedTuple):
-    """An attribute that holds Paddle's number of a dtype. Its value is the dtype's name, or "" for
-    -1 if the default is -1.
+    """An attribute that holds Paddle's number of a dtype. The attribute's value is the dtype's
+    name, or "" for -1 if the default is -1.
     """
 
     default: int
@@ -754,7 +757,7 @@ def _step(builder: PaddleBuilder, op: Operator) -> LoweringStep:
         return results
 
     def outputs(count: int) -> list[Output]:
-        """Returns all outputs except tensor arrays, which are no values of a graph. The tensor
+        """Returns all outputs except tensor arrays, which are not values of a graph. The tensor
         arrays of a refused operator (``count`` is 0) are outputs too.
         """
         results = [Output(*each) for each in builder.blocks.results(op)]

@@ -1,4 +1,4 @@
-"""Writes loops and branches as Paddle's operators. Their bodies become blocks of the program."""
+"""Writes loops and branches as Paddle's operators. The bodies become blocks of the program."""
 
 from __future__ import annotations
 

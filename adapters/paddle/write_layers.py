@@ -21,7 +21,7 @@ from onernn.reorders.gates import GateLayout, bias_back, input_layer_back
 # Writes sequence operators as arithmetic on offsets and as row lookups by lookup_table_v2.
 #
 # Paddle 3 no longer has sequence_pad, _unpad, _reverse and _concat. Both versions run the operators
-# that are written here. Counts and positions of steps are int64. They have the shape (N, 1) for N
+# that are written here. Counts and positions of steps are int64. The shape is (N, 1) for N
 # sequences, (W, 1) for all W steps of a batch, (1,) or (1, T).
 
 
@@ -31,8 +31,8 @@ def pool(x: Variable, kind: str, empty: float = 0.0) -> Variable:
 
 
 def lengths_of(x: Variable) -> Variable:
-    """Returns the lengths (N, 1) of a ragged variable. They are float32 sums of ones, which are
-    exact below 2**24.
+    """Returns the lengths (N, 1) of a ragged variable. The lengths are float32 sums of ones, which
+    are exact below 2**24.
     """
     w = x.w
     words = w.fill(w.concat([x.size(0), w.number(1)], 0), np.ones((), np.float32))

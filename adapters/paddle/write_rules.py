@@ -119,7 +119,7 @@ def matmul(x, y, *, w):
 
 
 def convolve(window: Node, matrix: Variable) -> Variable:
-    """Returns the product of a SequenceContext's output and a matrix, as a sequence_conv."""
+    """Returns a sequence_conv: the product of a SequenceContext's output and a matrix."""
     return matrix.w.value(window.inputs[0]).sequence_conv(
         Filter=matrix,
         contextLength=window.attrs.length,

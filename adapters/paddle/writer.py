@@ -63,9 +63,9 @@ def _check_dtype(name: str, dtype: str | None) -> None:
 class ProgramWriter:
     """A block of the program, and the data that all its blocks share.
 
-    ``variables``: the types of the block's variables, then of those of each block around it.
-    ``kinds``: the VarType.Type of variables that are not tensors. ``fetches``: the block's
-    variables that are read outside of it.
+    ``variables``: the types of the variables in the block, then in each block around it. ``kinds``:
+    the VarType.Type of variables that are not tensors. ``fetches``: the block's variables that are
+    read outside of it.
     """
 
     names: VariableNames
@@ -239,12 +239,12 @@ class Variable:
 
     @property
     def known(self) -> Array | None:
-        """The array of a constant, None for another variable."""
+        """The constant's array; None if the variable is not a constant."""
         return self.w.program.parameters.get(self.name)
 
     @property
     def array(self) -> Array:
-        """The array of a constant. Raises `UnsupportedError` for another variable."""
+        """The constant's array. Raises `UnsupportedError` if the variable is not a constant."""
         if self.known is None:
             raise UnsupportedError(f"{self.name!r} is computed at run time, expected a constant")
         return self.known

@@ -287,7 +287,7 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
     records = torch.is_grad_enabled() and any(
         [each.requires_grad for each in (x, *states, *weights)]
     )
-    if (records or is_packed) and not _is_whole():  # later calls may have other batch sizes
+    if (records or is_packed) and not _is_whole():  # batch sizes of later calls may differ
         return None
     layers = 1 if drawn else module.num_layers
     layer = f"{module.mode} {layers} {D * layers} {module.onernn_options}"

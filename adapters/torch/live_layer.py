@@ -222,7 +222,7 @@ def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
         return Batch(inputs.contiguous(), "tnc", len(inputs), 1)
     if inputs.dim() != 3:
         return None
-    if batch_first:  # transposed in place, so that y is not a view, as in PyTorch
+    if batch_first:  # transposed in place, because PyTorch's y is not a view
         steps_first = inputs.transpose(0, 1).contiguous()
         steps, rows, _ = steps_first.shape
         return Batch(steps_first, "tnc", steps, rows, whole=lambda y: y.transpose_(0, 1))
@@ -691,9 +691,7 @@ class Call:
 
 @cache
 def choose_training_dtype(dtype: str) -> str:
-    """Returns the dtype in which a layer of this dtype trains; logs a warning if it is another
-    dtype.
-    """
+    """Returns the dtype in which a layer of this dtype trains; logs a warning if the two differ."""
     why = "has no gradients" if dtype in KERNELS_ONLY else ""
     with suppress(LibraryError):
         if dtype == "bf16" and not load_kernels().multiplies_bf16:
@@ -723,7 +721,7 @@ class OnernnRecurrent(torch.autograd.Function):  # type: ignore[misc]
 
 
 def is_followed(grads: Sequence[Tensor | None]) -> bool:
-    """Returns whether gradients are differentiated again (create_graph) or are no plain tensors
+    """Returns whether gradients are differentiated again (create_graph) or are not plain tensors
     (vmap).
     """
     return (

@@ -109,7 +109,7 @@ def trace_through(may_trace: Callable[[Any, Any], bool]) -> None:
         sys.meta_path.insert(0, _Awaited(_BUILDER, patch))
 
 
-# The dtypes of results under torch.autocast, which are those of PyTorch's own modules.
+# The dtypes of results under torch.autocast equal the dtypes of PyTorch's own modules.
 
 
 def types_of_results(
@@ -210,7 +210,7 @@ def obstacle(module: nn.Module) -> str:
 
 
 def live_of(module: nn.Module) -> LiveModule:
-    """Returns the live layer of a module; a copy of the module has another one."""
+    """Returns the live layer of a module; a copy of the module has its own live layer."""
     result = _LIVE.get(id(module))
     if result is None:
         kind: Any = type(module)
@@ -446,7 +446,7 @@ _CLASS = vars(object)["__class__"]
 
 
 class _Alike(type):
-    """A metaclass that makes a class equal to its original, as a key of dicts and sets.
+    """A metaclass that makes a class the same key of dicts and sets as its original.
 
     quantize_dynamic needs it.
     """

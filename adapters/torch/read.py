@@ -40,7 +40,7 @@ MAJOR = 8
 
 
 class Ref(NamedTuple):
-    """The name of a tensor in the graph."""
+    """A reference that names a tensor of the graph."""
 
     name: str
 
@@ -80,7 +80,7 @@ class Meta(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """A call of an operator. ``outputs`` are names, "" for an absent output."""
+    """A node that calls an operator. ``outputs`` are names, "" for an absent output."""
 
     target: str
     inputs: Mapping[str, Any]

@@ -231,7 +231,7 @@ def glu(self, *, dim=Axis(-1)):
 
 
 def _usual(x: TorchTensor, *numbers: float) -> tuple[float, ...]:
-    """Returns the numbers that cannot come from a size: all for a float result, none for
+    """Returns the ``numbers`` that cannot come from a size: all for a float result, none for
     integers.
     """
     return numbers if x.op.result_dtype().kind == "f" else ()

@@ -135,7 +135,7 @@ def _group_sizes(
 ) -> list[_ViewSize]:
     """Returns the sizes of a group after a view.
 
-    They are the program's numbers if no size of the group depends on ``op.builder.free``.
+    The sizes are the program's numbers if no size of the group depends on ``op.builder.free``.
     """
     mine = reduce(mul, (shape[at] for at in group.before), Size.of(1))
     free = mine.names & op.builder.free.keys()
@@ -210,7 +210,7 @@ def unsqueeze(self, *, dim):
 
 @torch(views="squeeze squeeze.dim squeeze.dims")
 def squeeze(self, *, dim=Axes(), op):
-    """Removes those of the given axes that have size 1."""
+    """Removes the given axes that have size 1."""
     gone = []
     for axis in dim:
         self.tie(axis)

@@ -214,8 +214,7 @@ def istft(
 
 
 def _check_sums(squares: Array, hop: int, count: int | None, begin: int, end: int) -> None:
-    """Raises `UnsupportedError` if a sum of squared windows is too small, for which PyTorch fails,
-    too.
+    """Raises `UnsupportedError` if a sum of squared windows is too small; PyTorch also fails then.
 
     ``count``: the number of frames, None for a dynamic number. With more than ``most`` frames, the
     sums in the middle repeat.

@@ -28,9 +28,9 @@ from onernn.ir.types import Factor, Size
 # torch.export writes the sizes of its example as numbers, unless they are declared dynamic. The
 # number of steps of a recurrent layer cannot be dynamic, because torch.export unrolls the layer to
 # find it. But aten.lstm itself has no size among its arguments. So a size that is a number in the
-# program is free: it may have another value, as long as no operator depends on it. If an argument
-# may have been computed from the size, such as x.shape[1] or half of it, the size is tied: it must
-# keep its number.
+# program is free: it may have a different value, as long as no operator depends on it. If an
+# argument may have been computed from the size, such as x.shape[1] or half of it, the size is tied:
+# it must keep its number.
 
 WEIGHTS = "weights"
 """The reason for a size that must match the shape of weights."""
@@ -42,10 +42,10 @@ class TorchBuilder(GraphBuilder):
 
     ``metas``: the declared types of tensors. ``free``: the program's numbers for input sizes, by
     onernn's names of the sizes. ``tied``: why some of these sizes must keep their numbers.
-    ``literal``: constants whose shapes are numbers in the program, and these numbers. They tie
-    sizes only when a node reads the constant, because an initial state of zeros may be left out.
-    ``computed``: for each result of Python's arithmetic with sizes, its integer operands. ``axes``:
-    for each size, a variable and an axis that have it.
+    ``literal``: constants whose shapes are numbers in the program, and these numbers. These numbers
+    tie sizes only when a node reads the constant, because an initial state of zeros may be left
+    out. ``computed``: for each result of Python's arithmetic with sizes, its integer operands.
+    ``axes``: for each size, a variable and an axis that have it.
     """
 
     def __init__(self, name: str, budget: FoldingBudget, metas: Mapping[str, Meta]) -> None:
@@ -199,7 +199,7 @@ class TorchOperator(NativeOperator):
         return self.builder.value(next(names))
 
     def axis(self, axis: Any, value: str = "") -> int:
-        """Returns an axis of a value, or of the first input, as a number of 0 or more."""
+        """Returns the nonnegative index of an axis of a value, or of the first input."""
         rank = max(len(self.shape_of(value or self.first)), 1)
         if type(axis) is not int or not -rank <= axis < rank:
             raise UnsupportedError(f"argument dim={axis}: expected -{rank} to {rank - 1}")
@@ -310,14 +310,14 @@ class Scalar(NamedTuple):
 
 
 class AnySize(NamedTuple):
-    """A size that the rule ignores, because the inputs have it, too."""
+    """A size that the rule ignores, because the inputs also have it."""
 
     def read(self, op: TorchOperator, name: str) -> None:
         op.ignore(name)
 
 
 class Axis(NamedTuple):
-    """An axis of the first input, as a number of 0 or more."""
+    """An axis of the first input, counted from 0."""
 
     default: int | None = None
 
@@ -336,7 +336,7 @@ class Axes(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """A list of sizes, which are numbers or computed at run time. They fix no input sizes."""
+    """A list of sizes, which are numbers or computed at run time. The list fixes no input sizes."""
 
     def read(self, op: TorchOperator, name: str) -> list[int | Open]:
         sizes = op.attribute(name, None) or []

@@ -309,8 +309,8 @@ class _Machine:
         self.push(function(*arguments))
 
     def build(self) -> None:
-        """Sets the attributes of a `Record`; ignores those of a dict, which are only versions of
-        modules.
+        """Sets the attributes of a `Record`; ignores the attributes of a dict, which are only
+        versions of modules.
         """
         (state,) = self.last(1)
         owner = self.stack[-1]
@@ -684,7 +684,7 @@ def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
 def _read_old(data: bytes, file: Path) -> tuple[list[Any], int]:
     """Returns the pickles after the magic number, and the position of their end.
 
-    They are the protocol, the machine, the value, and the keys of the value's storages.
+    The pickles are the protocol, the machine, the value, and the keys of the value's storages.
     """
     at, result = len(_OLD), []
     for what in ("the protocol", "the machine", "the value", "the keys of storages"):

@@ -1,7 +1,7 @@
 """The API of `paddle.inference`, implemented by onernn without Paddle.
 
 Use ``from onernn.adapters.paddle import inference as paddle_infer``, or call `install`. After
-`install`, ``import paddle`` imports this API. Names and behaviour are those of Paddle 2.6.2
+`install`, ``import paddle`` imports this API. Names and behaviour are the same as in Paddle 2.6.2
 (docs/reference/paddle_inference.md lists each name).
 """
 

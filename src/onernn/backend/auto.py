@@ -1,8 +1,8 @@
 """The default backend: the kernels, and oneDNN for layers that the kernels do not support.
 
 The layer, its dtype and the CPU determine which implementation runs all batches of a layer. Timings
-and the number of threads do not matter, so equal batches give equal bits. oneDNN's reference loops
-run a layer only if the kernels cannot.
+and the number of threads do not matter, so the results of equal batches have equal bits. oneDNN's
+reference loops run a layer only if the kernels cannot.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AutoBackend(LayerBackend):
 
     @property
     def rule(self) -> str:
-        """The text with which `Session.explain` gives the reason for the choice of backends."""
+        """The reason for the choice of backends, as text for `Session.explain`."""
         if self.kernels is None:
             return f"oneDNN runs what it can, {self._missing['kernels']}"
         isa = self.kernels.isa

@@ -1,9 +1,9 @@
 """Runs a stack with one kernel for each layer and direction: inference, training and backward.
 
 Ragged batches run in the sorted packed layout from the first layer to the last, without padding
-(design/0026). The outputs of directions are joined after each layer, those of a batch's shares
-after the last layer. One thread for each direction or share is faster than OpenMP, which has a
-barrier in every step (design/0013).
+(design/0026). The outputs of directions are joined after each layer. The outputs of a batch's
+shares are joined after the last layer. One thread for each direction or share is faster than
+OpenMP, which has a barrier in every step (design/0013).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
     )
 
 
-# The interface of a backend: a kernel for one layer and direction, or for a whole stack.
+# A backend implements a kernel for one layer and direction, or for a whole stack.
 
 
 class PackedBatch(NamedTuple):

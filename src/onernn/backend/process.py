@@ -233,7 +233,7 @@ class Buffers:
     """The arrays of one run, which the next run reuses.
 
     Otherwise the allocator returns some MB to the system at the end of a call, and requests the
-    same memory again, page by page, in the next call. That takes 2 of 10 ms for 1028 steps and 256
+    same memory again, page by page, in the next call. Both take 2 of 10 ms for 1028 steps and 256
     units.
     """
 

@@ -1,4 +1,4 @@
-"""The reference: every cell in plain NumPy, forward and backward, in float32 or float64.
+"""The reference backend computes every cell in NumPy, forward and backward, in float32 or float64.
 
 `onernn.ir.cells` has the formulas. The backward pass reads a tape, which records the result of each
 operation (design/0085). The reference computes step by step, including the products with x. In the
@@ -56,8 +56,8 @@ TRAINED = Limits(
 def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: str = "") -> Stack:
     """Returns a layer or stack that runs on NumPy in f32 or f64.
 
-    ``why``: the reason for not using a faster backend. The layer follows the equations of oneDNN's
-    RNN developer guide step by step. Raises `ShapeError` for weights that do not fit the spec, and
+    ``why``: why no faster backend is used. The layer follows the equations of oneDNN's RNN
+    developer guide step by step. Raises `ShapeError` for weights that do not fit the spec, and
     `UnsupportedError` for other dtypes.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
@@ -279,8 +279,8 @@ def _product(gradient: Array, factor: Array) -> Array:
 class _Tape(_Arrays):
     """Records the operations of one step in their order, for the backward pass.
 
-    ``named``: the results whose gradients determine those of weights and inputs. ``factors``: the
-    arrays that are multiplied by weights, by the same names.
+    ``named``: the results whose gradients determine the gradients of weights and inputs.
+    ``factors``: the arrays that are multiplied by weights, by the same names.
     """
 
     def __init__(
@@ -298,8 +298,8 @@ class _Tape(_Arrays):
         self.after = step(self.spec, self, *self.before)
 
     def backward(self, gradients: Sequence[Array]) -> list[Array]:
-        """Returns the gradients of the states before the step, from those of the states after
-        it.
+        """Returns the gradients of the states before the step, computed from the gradients of the
+        states after the step.
         """
         for state, gradient in zip(self.after, gradients, strict=True):
             state.grad = state.grad + gradient
@@ -369,7 +369,7 @@ def cell_sequence(spec: RnnSpec, weights: RnnWeights, x: Batch, state: State | N
     """Returns the cell state c of every step of an LSTM of one layer and direction: (W, O) or (T,
     N, O).
 
-    ``state``: the initial (h, c), each ldnc.
+    ``state``: the initial h and c, which have the layout ldnc.
     """
     dtype = weights.iter.dtype
     walk = LayerWalk(spec, [weights], partial(ReferenceKernel, dtype=dtype, trains=True))

@@ -346,12 +346,12 @@ class Stack:
 
         ``into``: arrays, like the result of `zero_gradients`, to which the gradients of weights are
         added, over any number of calls. oneDNN's primitives add to diff_weights in the same way
-        (RNN developer guide, considerations for training). They may have any strides.
+        (RNN developer guide, considerations for training). The arrays may have any strides.
         `Gradients.layers` is then (). If ``into`` is None, each call returns new gradients. A call
         that raises an error adds nothing.
 
-        Raises `ShapeError` that names the argument, and `TapeError` for a tape that was used
-        already or that another layer recorded.
+        Raises `ShapeError` that names the argument, and `TapeError` for a used tape or a tape of
+        another layer.
 
         >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
         >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)

@@ -311,7 +311,7 @@ def expose(model: Graph) -> Stateful:
     batch size that the model declares, or 1 if the batch size is open.
 
     To check this, the model runs on chunks of `Stateful.least`, 1, 3, 2 and 5 steps; the outputs
-    must equal those of one run over all steps. Raises `UnsupportedError` that names the first
+    must equal the outputs of one run over all steps. Raises `UnsupportedError` that names the first
     operator whose output differs.
     """
     graph = _pads_folded(_with_one_time(fuse(model).model))

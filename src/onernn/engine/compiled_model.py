@@ -167,7 +167,7 @@ class CompiledModel:
     This class has the methods of a `Session` that need no graph. `Session` describes ``threads``,
     ``max_bytes`` and ``max_steps``. ``states``: the output that is the next state, by the input
     that takes it. Raises `ModelFormatError` if `onernn compile` did not write the file, or if the
-    file has changed since; `FileNotFoundError` if there is no file.
+    file has changed since; `FileNotFoundError` if the file does not exist.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))

@@ -247,7 +247,7 @@ class Encoded:
             self.open.append(now)
 
     def place_arena(self) -> None:
-        """Sets ``outputs``, the values in a caller's memory, and ``arena``, the other values.
+        """Sets ``outputs``, the values in a caller's memory, and ``arena``, the remaining values.
 
         Values that Python reads keep their memory until the end, since Python may return them.
         """

@@ -87,7 +87,7 @@ def _sources(
 ) -> list[str] | None:
     """Returns the integers that must become sizes to make a value known; None if that fails.
 
-    ``traced``: the results for other values so far.
+    ``traced``: the results for the values that were traced before.
     """
     if program.is_known(name):
         return []
@@ -113,7 +113,7 @@ def bound_of(program: Program, name: str) -> Bound:
 
 
 def _bound_of_value(program: Program, name: str, known: dict[str, Bound], depth: int) -> Bound:
-    """Returns `bound_of` a value; ``known``: the bounds of other values so far."""
+    """Returns `bound_of` a value; ``known``: the bounds that were found before."""
     if name in known:
         return known[name]
     maker, constant = program.graph.producer(name), program.graph.constants.get(name)

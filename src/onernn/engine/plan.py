@@ -81,7 +81,7 @@ class Workspaces:
 
     def __init__(self, new: Callable[[], Workspace]) -> None:
         self._new, self._calls = new, 0
-        self._idle = deque([new()])  # raises at once if there is no memory
+        self._idle = deque([new()])  # raises at once if too little memory is free
         self._usual, self._largest = UsualNeed(), 0
 
     def take(self) -> Workspace:

@@ -158,7 +158,7 @@ Argument = At | Packed | RuntimeSize | Team | Size | tuple[Size, ...] | float
 
 
 class Call:
-    """A call of a function of `kernels/steps`.
+    """A call of one of the functions in `kernels/steps`.
 
     A string argument names a value; a `LodLevel` means its offsets. Integers and booleans are
     sizes; a list holds the sizes of axes. The call writes the first argument. ``types`` selects the
@@ -257,10 +257,10 @@ class Run:
 
 @dataclass(frozen=True)
 class State:
-    """The state h or c of a layer.
+    """One of a layer's states, h or c.
 
-    ``given``: the initial state, "" if absent. ``final``: the final state. ``held``: the state in
-    memory between calls of one step.
+    ``given``: the initial state, which is "" if absent. ``final``: the final state. ``held``: the
+    state in memory between calls of one step.
     """
 
     name: str

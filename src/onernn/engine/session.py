@@ -330,7 +330,8 @@ class Session:
         """Returns the plan for these inputs; the next call tries this plan first.
 
         If branches depend on sizes, only a plan for fixed sizes runs all nodes. So the first call
-        gets a plan for its own sizes. The plan for any sizes is made at a call with other sizes.
+        gets a plan for its own sizes. The plan for any sizes is made at a call with different
+        sizes.
         """
         is_first = self._has_bodies and not self._plans and not self._sized
         plan, sized = self._for_sizes(None, inputs) if is_first else None, True
@@ -486,10 +487,11 @@ class Session:
         """Returns streams for ``capacity`` clients, each of which pushes a frame and pulls its
         result.
 
-        ``states`` maps each input that takes a state to the output that is the next state. Without
-        ``states``, the model is a model of sequences; each chunk continues from the state after the
-        previous chunk (see `expose`). ``first``: states before the first frame, zeros by default.
-        ``queue``: how many frames of a stream may wait, and how many results may be left unpulled.
+        ``states`` maps each input that takes a state to the output that is the next state. If
+        ``states`` is None, the model is a model of sequences; each chunk continues from the state
+        after the previous chunk (see `expose`). ``first``: states before the first frame, zeros by
+        default. ``queue``: how many frames of a stream may wait, and how many results may be left
+        unpulled.
 
         Branches may depend on sizes, or on an integer without axes, such as a sample rate. Then
         frames of the same integers and sizes run together; no further option is needed. ``given``:

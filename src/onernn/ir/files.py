@@ -155,7 +155,7 @@ def staging(path: str | Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 
 
 class _NewFile:
-    """The content of a file under a temporary name, in the folder of the file."""
+    """A file's new content, which is written under a temporary name in the file's folder."""
 
     def __init__(self, path: str | Path) -> None:
         # A link stays a link: its target is replaced. The pipe of /dev/stdout has no real path.

@@ -87,7 +87,7 @@ def is_named_here(value: str) -> bool:
 
 @dataclass(frozen=True)
 class Value:
-    """An input or output of a graph, as the model declares it.
+    """An input or output that a graph declares.
 
     ``dtype``: NumPy's name. ``shape``: the sizes, None for a dynamic size. ``lod_depth``: the
     number of LoD levels. ``ranges``: the minimum and maximum of dynamic sizes by axis, if the model

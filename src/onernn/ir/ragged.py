@@ -269,7 +269,7 @@ def as_array(value: Any, what: str) -> Array:
     """Returns a caller's value as an array; ``what``: its name in messages.
 
     Raises `ShapeError` if NumPy cannot read it, and if elements are masked: an array would contain
-    the numbers under the mask.
+    the masked numbers.
     """
     if type(value) is np.ndarray:
         return value

@@ -118,7 +118,7 @@ class Part(NamedTuple):
 
     @property
     def side(self) -> Direction:
-        """The direction by name: left2right or right2left."""
+        """The name of the direction, which is left2right or right2left."""
         return self.spec.direction
 
     @property

@@ -50,7 +50,7 @@ kernels/unpacked.hpp.
 
 
 class Share(NamedTuple):
-    """The work of one thread.
+    """The share of the work that one thread does.
 
     ``products``: its multiplications. ``read``: the bytes of matrices that it reads. ``held``: how
     many of these bytes are distinct.
@@ -512,9 +512,9 @@ class KernelsBackend(LayerBackend):
         """Returns a layer that reads these weights in a framework's memory; it cannot be trained.
 
         ``dtype``: one of `READ_IN_PLACE`. ``like``: another such layer of the same spec, with which
-        it shares memory for runs. The results have the same bits as those of a layer that `prepare`
-        packs. `CompiledStack.reading` says what the caller must keep alive, and which errors it
-        raises.
+        it shares memory for runs. The results have the same bits as the results of a layer that
+        `prepare` packs. `CompiledStack.reading` says what the caller must keep alive, and which
+        errors it raises.
         """
         real = parts[0].recurrent[0].dtype
         kernel: Any = like.compiled if like else None

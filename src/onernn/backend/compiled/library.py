@@ -62,9 +62,7 @@ _kernels: Kernels | None = None
 
 
 def load_kernels() -> Kernels:
-    """Returns the library of this process. Raises `LibraryError` that says what is missing and what
-    to do.
-    """
+    """Returns the library of this process. Raises `LibraryError` with the cause and a remedy."""
     global _kernels
     with CREATION:
         if _kernels is None:
@@ -132,9 +130,7 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
 
 
 def how_to_get(isa: str | None = None) -> str:
-    """Returns instructions to get the kernels, or those of one instruction set, for this
-    installation.
-    """
+    """Returns how to get the kernels of one or all instruction sets in this installation."""
     names = f"ISAS={isa} " if isa else ""
     if build.sources():
         return f"run: {names}python {build.HERE / 'build.py'}; it needs a C++17 compiler"

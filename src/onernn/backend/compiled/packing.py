@@ -188,7 +188,7 @@ class Numbers:
     """The offsets and arrays, by packing function, dtype, shape and first values."""
 
     def add(self, array: Array, *, narrow: bool = False) -> int:
-        """Adds an array; returns its offset in bytes."""
+        """Adds an array and returns its byte offset."""
         if narrow:
             array = narrow_numbers(array, self.stored)
             array = pair(array) if array.dtype == np.uint16 else array
@@ -202,7 +202,7 @@ class Numbers:
         factors: Array | None = None,
         of_rows: Scale | None = None,
     ) -> int:
-        """Adds the panels of a matrix; returns their offset in bytes.
+        """Adds the panels of a matrix and returns their byte offset.
 
         For int8, ``factors``: the scales (G, O) of the columns; ``of_rows``: the scale of x or h.
         """

@@ -513,7 +513,7 @@ class OneDnnKernel(DirectionKernel):
 
 
 class FloatKernel(OneDnnKernel):
-    """A kernel for f32, bf16 and f16."""
+    """A kernel that computes in f32, bf16 or f16."""
 
     def __init__(self, library: Library, spec: RnnSpec, weights: RnnWeights, dtype: str) -> None:
         super().__init__(library, spec, PRECISIONS[dtype])
@@ -521,8 +521,8 @@ class FloatKernel(OneDnnKernel):
         self._made[dtype] = self._direction
         self.name = self._direction.kernel
         # For a projected x, the weights are the identity, whose product with infinity has NaN.
-        # oneDNN's relu returns 0 for NaN (3.2, 3.6). Its reference kernel multiplies the last of an
-        # odd number of channels with a zero.
+        # oneDNN's relu returns 0 for NaN (3.2, 3.6). The reference kernel of oneDNN multiplies the
+        # last of an odd number of channels with a zero.
         identity = weights.layer is None
         pairs = self.name == "ref" and dtype == "bf16"
         if identity or pairs or spec.cell is Cell.RNN_RELU:

@@ -302,9 +302,7 @@ _forked: int | None = None
 
 
 def load_library() -> Library:
-    """Returns the library of this process. Raises `LibraryError` that says what is missing and what
-    to do.
-    """
+    """Returns the library of this process. Raises `LibraryError` with the cause and a remedy."""
     global _library
     with CREATION:
         if _library is None:
@@ -328,8 +326,9 @@ def other_copies() -> list[Path]:
 def _after_fork() -> None:
     """Records the main thread of a forked child, whose OpenMP threads no longer exist.
 
-    That thread would wait for them forever. Measured: every kernel with two threads hangs, every
-    kernel with one thread is right. Threads that the child starts have their own OpenMP threads.
+    The main thread would wait for these threads forever. Measured: every kernel with two threads
+    hangs, every kernel with one thread is right. Threads that the child starts have their own
+    OpenMP threads.
     """
     global _forked
     if _library is not None:

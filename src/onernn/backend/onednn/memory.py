@@ -30,7 +30,7 @@ def new_handle(
 ) -> Any:
     """Returns a new C object, such as a "stream", which Python's garbage collector frees.
 
-    ``create``: the end of the C function's name. Raises `LibraryError` that names ``what``.
+    ``create``: how the C function's name ends. Raises `LibraryError` that names ``what``.
     """
     lib, handle = library.lib, library.ffi.new(f"dnnl_{kind}_t *")
     status = getattr(lib, f"dnnl_{kind}_{create}")(handle, *arguments)
@@ -39,8 +39,8 @@ def new_handle(
 
 
 class Descriptor:
-    """A memory descriptor: shape, data type and layout. "any" lets a primitive choose the
-    layout.
+    """A memory descriptor, which has a shape, a data type and a layout. "any" lets a primitive
+    choose the layout.
     """
 
     def __init__(self, library: Library, handle: Any) -> None:
@@ -231,8 +231,8 @@ def create(
     """Returns a primitive of one layer and one direction.
 
     ``kind``: forward_inference, forward_training, or backward, which needs its forward primitive as
-    ``hint``. ``wanted``: the descriptor of each argument; those of gradients are named diff_NAME.
-    Raises `UnsupportedError` if oneDNN has no such kernel.
+    ``hint``. ``wanted``: the descriptor of each argument; a gradient is named diff_NAME. Raises
+    `UnsupportedError` if oneDNN has no such kernel.
     """
     lib = library.lib
     way = "backward" if kind == "backward" else "forward"
@@ -332,7 +332,7 @@ def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
 def widen(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
     """Converts a buffer of ``dtype`` to float32.
 
-    u8 is multiplied by 1/factor, rounded to float32, as oneDNN does in products.
+    u8 is multiplied by 1/factor, rounded to float32, the same as in oneDNN's products.
     """
     if dtype == "u8":
         return (array.astype(np.float32) - np.float32(scale.shift)) * np.float32(1 / scale.factor)

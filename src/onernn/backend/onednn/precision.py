@@ -1,8 +1,8 @@
 """Data types of a layer, and the scales of u8; needs no library to be loaded.
 
-The tables have one row for each data type of x. They follow oneDNN's guide and the oneAPI
+The tables have one row for each data type of x, and follow oneDNN's guide and the oneAPI
 specification. Primitives, error messages, the checks of `onernn doctor --full` and a table of the
-README use them. They are Python code, because every process that runs a layer reads them, and
+README use them. The tables are Python code, because every process that runs a layer reads them, and
 importing a TOML parser takes longer.
 """
 
@@ -196,11 +196,11 @@ class Quantization(TypedDict, total=False):
 class U8Options:
     """The quantization of x and states in u8: q = x * data_scale + data_shift.
 
-    Without a data_scale, the range of every batch determines k, so that x / 2**k is in [-1, 1]. The
-    input weights are multiplied by 2**k before they are rounded, so that the states still use all
-    256 codes. ``scales``: the scales of each layer and direction, which replace ``data_scale``; ()
-    if none are passed. ``is_whole``: whether the caller passed ``scales``, instead of only scales
-    of columns.
+    If ``data_scale`` is None, the range of every batch determines k, so that x / 2**k is in [-1,
+    1]. The input weights are multiplied by 2**k before they are rounded, so that the states still
+    use all 256 codes. ``scales``: the scales of each layer and direction, which replace
+    ``data_scale``; () if none are passed. ``is_whole``: whether the caller passed ``scales``,
+    instead of only scales of columns.
     """
 
     def __init__(
@@ -232,9 +232,9 @@ class U8Options:
     ) -> U8Options | None:
         """Returns the options for u8, default options for int8-dynamic, and None for other types.
 
-        Raises `UnsupportedError` for u8 options with another dtype, `ValueError` for a setting that
-        is passed twice, and `ShapeError` if the number of scales does not match the layer's gates
-        and channels.
+        Raises `UnsupportedError` for u8 options if ``dtype`` is not u8, `ValueError` for a setting
+        that is passed twice, and `ShapeError` if the number of scales does not match the layer's
+        gates and channels.
         """
         of_weights = {"weights_scales": weights_scales, "projection_scales": projection_scales}
         if dtype != "u8":
@@ -275,7 +275,7 @@ class U8Options:
 
     @property
     def packs(self) -> Any:
-        """The options that the packed weights of kernels depend on, as a key."""
+        """A key of the options on which the kernels' packed weights depend."""
         return self.per_channel, self.scales, self.fixed
 
 
@@ -299,9 +299,9 @@ def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScal
     none.
 
     ``weights``: one number; (G, O) or (G*O,) in the gate order of the spec, for all layers and
-    directions; or (L, D, G, O). ``projection``: one number, (R,) or (L, D, R). The arguments are
-    oneDNN's rnn_weights_qparams and rnn_weights_projection_qparams, with one scale (mask 0) or one
-    per output channel.
+    directions; or (L, D, G, O). ``projection``: one number, or numbers of shape (R,) or (L, D, R).
+    The arguments are oneDNN's rnn_weights_qparams and rnn_weights_projection_qparams, with one
+    scale (mask 0) or one per output channel.
     """
     if weights is None and projection is None:
         return []

@@ -1,4 +1,4 @@
-"""Turns a model into C++ in five steps, named like those of ROOT's code generator SOFIE;
+"""Turns a model into C++ in five steps, named like the steps of ROOT's code generator SOFIE;
 `generating` is the last one.
 
 Parse, TypeInference, ShapeInference, Initialize, Generate: design/0053 has the tables.
@@ -59,7 +59,7 @@ _NAMES = {"u8": "int8"}
 
 
 def parse(model: Graph | str | PathLike[str], declared: Mapping[str, Any] | None = None) -> Program:
-    """Returns the fused model, or the model at a path, as a program.
+    """Fuses a model, or the model at a path, and returns its program.
 
     ``declared``: types and shapes of inputs that the model leaves open. Raises the errors of
     `onernn.load`.
@@ -371,7 +371,7 @@ def read_static(text: str) -> dict[str, int]:
 
 
 def read_declared(texts: list[str]) -> dict[str, Value]:
-    """Returns the inputs in texts like ``NAME=float32(T, N, 128)``. A size: a number or a name.
+    """Returns the inputs in texts like ``NAME=float32(T, N, 128)``. A size is a number or a name.
 
     Raises `ShapeError`.
     """

@@ -27,7 +27,9 @@ _SPELLED = {"float": "float32 or float64", "int": "a signed integer"}
 
 
 class OperatorCode:
-    """A node while a rule writes its steps. ``index``: the position of an input or output."""
+    """A node while a rule writes its steps. In its methods, ``index`` is the position of an input
+    or output.
+    """
 
     def __init__(self, program: Program, node: Node) -> None:
         self.program, self.node, self.attrs = program, node, node.attrs
@@ -175,7 +177,7 @@ class OperatorCode:
         size = program.size(size)
         if size.name != ident and "." not in (size.name or ""):
             self.refuse(f"only a run knows the number of its results: expected {size}")
-        program.inner[ident] = most.substitute(program.inner)  # a call may compute the bound, too
+        program.inner[ident] = most.substitute(program.inner)  # a call may also compute the bound
         program.rename(size, ident)
         return Size.of(ident)
 
@@ -247,7 +249,7 @@ def is_natural(size: Size) -> bool:
 
 
 def at_least(op: OperatorCode, *sizes: Size) -> list[Call]:
-    """Returns calls that check that sizes are not negative; refuses sizes that always are."""
+    """Returns calls that check sizes for negative values; refuses always negative sizes."""
     if any((size.number or 0) < 0 for size in sizes):
         op.refuse(f"sizes {', '.join(map(str, sizes))}: expected at least 0")
     return [Call("natural", size, checks=True) for size in sizes if not is_natural(size)]

@@ -125,8 +125,8 @@ def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: s
 def einsum(op: OperatorCode) -> list[Step]:
     """Returns a matrix product if the equation is one. Otherwise returns one loop per letter.
 
-    Letters that the result does not have are summed over. Their loops are the outer ones, so that
-    the inner loops add whole rows.
+    Letters that the result does not have are summed over. The loops of these letters are the outer
+    ones, so that the inner loops add whole rows.
     """
     op.alike(*range(1, len(op.node.inputs)))
     dtype = op.dtype()
@@ -431,8 +431,8 @@ _ROWS = 24
 class Windows:
     """Windows over an operator's first input, along H and W; H is 1 if there is only one axis.
 
-    ``x``, ``y``: (C, H, W) of the input and of the output. ``around``: how many elements of padding
-    the windows read before and after each axis.
+    ``x``, ``y``: the sizes (C, H, W) of the input and of the output. ``around``: how many elements
+    of padding the windows read before and after each axis.
     """
 
     def __init__(
