@@ -31,8 +31,11 @@ from onernn.ops.windows import Window, find_transposed_sizes, windows_of
 
 
 def groups_of(columns: int) -> int:
-    """Returns how many panels of 16 columns a matrix product processes together."""
-    return min(4, round_up(columns) // LANES)
+    """Returns how many panels of 16 columns a matrix product processes together: all of a few
+    panels, else 4, 3 or 2, whichever adds the fewest panels of zeros.
+    """
+    count = round_up(columns) // LANES
+    return count if count < 4 else min((4, 3, 2), key=lambda together: -count % together)
 
 
 def pack(matrices: Array, together: int = 1) -> Array:
