@@ -284,7 +284,7 @@ def test_a_lower_limit_frees_memory_and_holds_for_the_next_run(tmp_path: Path) -
     model.check(model.lib.onernn_limit(stream._stream, 1 << 20, 1))
     assert held - resident() > 48
     for _ in range(2):
-        with pytest.raises(BudgetError, match=f"x .{1 << 24}. takes .*the limit, {1 << 20}$"):
+        with pytest.raises(BudgetError, match=f"x .{1 << 24}.: .* {1 << 20} bytes"):
             stream.run(model.inputs, feed)
     assert stream.run(model.inputs, {"x": feed["x"][:9]})["y"].item() == 9
 
@@ -471,7 +471,7 @@ def test_a_state_beyond_all_memory_is_refused_at_the_first_step(tmp_path: Path) 
     words[2] = kernels.lib.onernn_checksum(kernels.ffi.from_buffer(words[3:]), words[3:].nbytes)
     path.write_bytes(words.tobytes())
     stream = CompiledModel(path).steps()
-    with pytest.raises(OnernnError, match=f"its states takes {4 << 50} bytes, more than "):
+    with pytest.raises(OnernnError, match=f"states: .* got {4 << 50}"):
         stream.run({"x": np.float32(1)})
 
 
