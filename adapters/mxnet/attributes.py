@@ -45,13 +45,13 @@ def flag(text: str) -> bool:
 
 
 def is_set(attributes: Mapping[str, str], name: str) -> bool:
-    """Returns a flag of an operator, False if it is absent."""
+    """Returns the bool attribute ``name`` of an operator, False if it is absent."""
     text = attributes.get(name, "None")
     return text != "None" and flag(text)
 
 
 def integer(text: str) -> int:
-    """Returns an integer, including "3L", which Python 2 wrote."""
+    """Returns the integer in a text such as "3", or "3L", which Python 2 wrote."""
     if not re.fullmatch(r"\s*[+-]?\d{1,18}L?\s*", text):
         raise UnsupportedError(f"expected an integer, got {text!r}")
     return int(text.strip().rstrip("L"))
@@ -65,7 +65,7 @@ def number(text: str) -> float:
 
 
 def numbers(text: str) -> tuple[int | None, ...]:
-    """Returns the elements of "(2, 0, 48)", "[1]", "-1" or "(None, 3)"."""
+    """Returns the integers in a list such as "(2, 0, 48)", "[1]", "-1" or "(None, 3)"."""
     inner = re.fullmatch(r"\s*(?:\((.*)\)|\[(.*)\]|([^()\[\]]*))\s*", text)
     if inner is None:
         raise UnsupportedError(f"expected a list of integers, got {text!r}")
@@ -84,8 +84,8 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def read_shape(text: str, *, np_shape: bool) -> tuple[int | None, ...] | None:
-    """Returns a variable's ``__shape__``: None if it is unknown, with None for each unknown
-    size.
+    """Returns the sizes in a variable's ``__shape__``, None for each unknown size. Returns None if
+    the number of axes is unknown.
     """
     result = sizes(text)
     if not result and not np_shape:
@@ -154,7 +154,7 @@ Shape = tuple[int | None, ...]
 def input_shapes(
     stack: mxnet.Stack, time: int | None, batch: int | None, width: int | None
 ) -> dict[str, Shape]:
-    """Returns the shapes of an RNN operator's inputs by their names; the lengths come last."""
+    """Returns the shapes of an RNN operator's inputs by their names, ``sequence_length`` last."""
     rows = stack.layers * stack.directions
     shapes: dict[str, Shape] = {
         "data": (time, batch, width),

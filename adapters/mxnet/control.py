@@ -94,7 +94,7 @@ def run_while_loop(
         turn, going = f"{turn}#", f"{going}#"
     own = {turn: dense("int64", ()), going: dense("bool", ())}
     builder, heads = _lower_loop(op, body, own, carried, {}, others)
-    # The condition may read a state as the outer value from which the state starts.
+    # In the condition, the name of a state's initial value denotes the current state.
     names = [value.name for _, value in carried]
     now = dict(zip(names, heads[num_out_data:], strict=True))
     graph, values = _lower_condition(op, condition, tests, now)
@@ -189,8 +189,9 @@ def _share_sizes(
     carried: Pairs,
     others: Pairs,
 ) -> None:
-    """Records in the outer context which unknown sizes of zero initial states the loop needs, and
-    which axes of the loop's inputs have the same size.
+    """Finds the sizes of zero initial states that MXNet infers from the loop's body. Records in the
+    outer context the axes of the loop's inputs with the same sizes, and the zeros whose sizes the
+    body needs.
 
     ``outer`` maps each variable of the body to the outer variable.
     """
@@ -235,8 +236,8 @@ def _lower_loop(
     steps: Mapping[str, Type],
     others: Pairs,
 ) -> tuple[GraphBuilder, list[str]]:
-    """Lowers a loop's body. If this finds the rank of a state that the symbol does not state, the
-    body is lowered again with this rank, because a state keeps its shape.
+    """Lowers a loop's body. If the rank of an initial state is unknown, this may find the rank of
+    the new state. The body is then lowered again with this rank, because a state keeps its shape.
     """
     states = {name: replace(value.type, value=None) for name, value in carried}
     builder, heads = _lower(op, body, {**front, **states, **steps}, others)
@@ -251,8 +252,8 @@ def _lower_loop(
 
 class _Body(GraphBuilder):
     def enter(self, name: str, known: Type) -> None:
-        """Adds an input. The declaration has no shape, because a carried value may grow from a size
-        of 1.
+        """Adds an input. The graph declares no shape for it, because broadcasting may enlarge a
+        state's axis of size 1.
         """
         self.input(Value(name, known.dtype))
         self.declare(name, known)
@@ -317,7 +318,7 @@ def _add_condition(
     """Adds a condition's graph to the graph ``into``, and returns the name of its result, a boolean
     scalar.
 
-    The condition becomes both branches of an If. A pass later replaces the If by one branch.
+    The condition is nested as both branches of an If, which a later pass replaces by one branch.
     """
     always = into.constant(np.True_, f"{op.node.name}/always")
     (out,) = into.branches(always, (graph, values), (graph, values))

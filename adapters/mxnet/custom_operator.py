@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401  # for worker threads: an exit refuses its import
+import concurrent.futures.thread  # noqa: F401  # for worker threads; fails during Python's exit
 import ctypes
 import json
 import logging
@@ -129,7 +129,7 @@ def register() -> None:
         """
         try:
             mx.nd.waitall()
-        finally:  # it raises the errors of earlier calls
+        finally:  # waitall raises the errors of earlier calls
             count = unchanged = 0
             while unchanged < 10:
                 unchanged = unchanged + 1 if count == len(alive) else 0
@@ -163,9 +163,9 @@ def register() -> None:
             with _log_errors(self._name):
                 heads = [view(grad, "output gradient") for grad in out_grad]
                 arrays, recorded, self._recorded = self._views(in_data), self._recorded, None
-                # A second backward pass has no record of the forward pass. The record is also
-                # missing if an executor of symbols ran the forward pass with the ``is_train`` of a
-                # later call, such as a prediction.
+                # The record of the forward pass is missing in a second backward pass. It is also
+                # missing if a later call, such as a prediction, changed ``is_train`` before MXNet's
+                # executor ran the forward pass.
                 if recorded is None:
                     _, recorded = self._live.run_training(arrays)
                 grads = self._live.backward(arrays, recorded, heads)
@@ -244,13 +244,13 @@ def _warn_of_dropout(name: str) -> None:
 
 
 UNFOUND = "onernn found no two steps of it that follow each other"
-"""The reason why MXNet runs a cell in which onernn finds no two consecutive steps."""
+"""The reason why MXNet runs a cell, if onernn finds no two consecutive steps of the cell."""
 
 # The cases in which MXNet's own operators are faster.
 
 _LARGE = 256
-"""The number of units of a large cell. With large cells, fewer steps make up for the cost of a
-call.
+"""The number of units from which a cell counts as large. With large cells, onernn is faster from
+fewer steps on.
 """
 _UNKNOWN = 64, 16
 """The numbers of steps and sequences that are assumed if a symbol does not state them."""
@@ -279,13 +279,13 @@ def slower_operator(
 ) -> str | None:
     """Returns the reason why MXNet should run an RNN operator, None if onernn should run it.
 
-    onernn runs what MXNet ignores or cannot run, and the cases in which onernn is faster. Both run
-    oneDNN or kernels of the same speed. onernn is faster with large layers, because MXNet packs
-    their weights in each call. ``folds``: whether onernn merges a FullyConnected into the operator,
-    which saves a product. ``data``: the shape (T, N, I) of its input; unknown sizes are 0 or -1.
-    ``dtype``: the input's dtype, None if unknown. MXNet has no float16, and computes float64
-    without oneDNN. ``trains``: None if it is unknown whether the operator trains (in a symbol, for
-    example). onernn must then be faster both in training and in prediction.
+    onernn runs an operator if MXNet ignores one of its features or cannot run it, or if onernn is
+    faster. The kernels of both have the same speed. But MXNet packs the weights in each call, so
+    onernn is faster with large layers. ``folds``: whether onernn merges a FullyConnected into the
+    operator, which saves a matrix product. ``data``: the shape (T, N, I) of its input; unknown
+    sizes are 0 or -1. ``dtype``: the input's dtype, None if unknown. MXNet has no float16, and
+    computes float64 without oneDNN. ``trains``: None if it is unknown whether the operator trains
+    (in a symbol, for example). onernn must then be faster both in training and in prediction.
     """
     if live.only_ours:
         return None

@@ -1,8 +1,8 @@
-"""Finds known faults of MXNet 1.9.1 that affect a symbol: of its RNN operator on a CPU, and of its
-ONNX exporter.
+"""Finds known faults of MXNet 1.9.1 that affect a symbol: faults of the RNN operator on a CPU, and
+of the ONNX exporter.
 
-The faults were measured: design/0018, tests/frameworks/test_mxnet_audit.py. The exporter's refusals
-are in convert_RNN of mxnet/onnx/mx2onnx.
+The faults were measured: design/0018, tests/frameworks/test_mxnet_audit.py. The exporter raises its
+errors in convert_RNN of mxnet/onnx/mx2onnx.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def find_faults(
 def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]:
     read, stack = node.attributes, parse.stack_of(node.attributes)
     everywhere, fault = tuple(PATHS), partial(FrameworkFault, at=at, value=output_name(node, 0, 1))
-    native = doubles or stack.projection is not None  # these always run on MXNet's own kernels
+    native = doubles or stack.projection is not None  # MXNet runs these without oneDNN
     has_lengths = parse.is_set(read, "use_sequence_length")
     has_clips = stack.mode == "lstm" and all(read.get(n, "None") != "None" for n in parse.CLIPS[:2])
     hides_states = not parse.is_set(read, "state_outputs")
@@ -106,8 +106,8 @@ def _find(at: NativeOp, node: SymbolNode, doubles: bool) -> Iterator[MxnetFault]
 
 
 def _change(position: int, attributes: Mapping[str, str], symbol: Symbol) -> Symbol:
-    """Returns the symbol with changed attributes of a node. If the lengths are removed, the node
-    loses its last input.
+    """Returns the symbol in which ``attributes`` replace attributes of a node. If they turn the
+    sequence lengths off, the node also loses its input of lengths.
     """
     node = symbol.nodes[position]
     inputs = node.inputs[:-1] if attributes is _NO_LENGTHS else node.inputs

@@ -81,7 +81,9 @@ def take(a, indices, *, axis=0, mode="clip"):
 
 @mxnet("one_hot")
 def one_hot(indices, *, depth, on_value=1.0, off_value=0.0, dtype=Dtype()):
-    """Returns rows of off values for negative indices; ONNX would count them from the end."""
+    """Returns one-hot rows. A negative index gets a row of ``off_value``; ONNX would count it from
+    the end.
+    """
     index = indices.cast(np.int64)
     index = index.Less([0]).Where([depth], index)
     return index.OneHot([depth], np.array([off_value, on_value], dtype), axis=-1)
@@ -125,7 +127,9 @@ def batch_norm(
     use_global_stats=False,
     output_mean_var=False,
 ):
-    """Computes (x - mean) / sqrt(var + eps) * gamma + beta, with the statistics of training."""
+    """Computes (x - mean) / sqrt(var + eps) * gamma + beta, with the mean and variance from
+    training.
+    """
     _refuse_statistics(output_mean_var)
     arrays = [each.array for each in (gamma, beta, moving_mean, moving_var)]
     if fix_gamma:
@@ -138,7 +142,7 @@ def batch_norm(
             refuse(f"attribute axis={axis}: expected {-rank} to {rank - 1} for {rank} axes")
         arrays = [array.reshape(-1, *(1,) * (rank - 1 - axis % rank)) for array in arrays]
     scale, shift, mean, variance = arrays
-    with np.errstate(invalid="ignore", divide="ignore"):  # a run returns the same NaN or infinity
+    with np.errstate(invalid="ignore", divide="ignore"):  # the factor is then NaN or infinity
         factor = scale / np.sqrt(variance + variance.dtype.type(eps))
     return data.Sub(mean).Mul(factor).Add(shift)
 
@@ -153,8 +157,8 @@ def layer_norm(data, gamma, beta, *, axis=-1, eps=1e-5, output_mean_var=False):
 
 @mxnet("L2Normalization")
 def l2_normalization(data, *, mode="instance", eps=1e-10):
-    """Computes x / sqrt(sum of squares + eps); the sum is over all axes except the batch, or over
-    axis 1.
+    """Computes x / sqrt(sum of squares + eps). The sum is over all axes after the batch in mode
+    "instance", and over axis 1 in mode "channel".
     """
     why = f"attribute mode={mode!r}"
     if mode == "spatial" or mode == "instance" and data.require_rank(why) != 2:
@@ -187,8 +191,8 @@ def softmax_output(
 ):
     """Computes a softmax over axis 1, the last axis, or all axes after the batch.
 
-    In place of all axes after the batch, MXNet on a CPU uses only the last axis: always in
-    SoftmaxActivation, and for inputs of four axes in SoftmaxOutput. The label is for training.
+    For a softmax over all axes after the batch, MXNet on a CPU uses only the last axis in
+    SoftmaxActivation, and in SoftmaxOutput for inputs of four axes. Only training uses the label.
     """
     if multi_output or mode == "channel":
         return data.Softmax(axis=1)
@@ -209,7 +213,7 @@ def softmax_output(
 
 @mxnet("LinearRegressionOutput MAERegressionOutput")
 def regression_output(data, label=None):
-    """Returns the data; the label is for training."""
+    """Returns the data, because only training uses the label."""
     return data
 
 
@@ -451,8 +455,8 @@ def pooling(
     layout="None",
     op,
 ):
-    """Returns the maximum or the mean of each window. A mean counts the padding, unless
-    count_include_pad=False, but never positions after the padding.
+    """Returns the maximum or the mean of each window. A mean counts padding unless
+    count_include_pad is False. It never counts positions of a window after the end of the padding.
     """
     if global_pool:
         return pool_whole(data, pool_type)
@@ -506,8 +510,8 @@ def rnn(
             f"input parameters: expected float32 or float64, got {flat.dtype}; cast them and save"
             " again"
         )
-    # Only an LSTM has an input state_cell; in other cells the lengths come directly after the
-    # state.
+    # Only an LSTM has the input state_cell. The lengths of all remaining cells come directly after
+    # the state, in the argument ``state_cell``.
     for each in op.node.inputs[2:4]:
         op.context.share(each.name, 1, op.node.inputs[0].name, 1)
     states, lengths = [_state(state, "state")], state_cell
@@ -521,7 +525,7 @@ def rnn(
 
 
 def _state(value: Any, slot: str) -> Any:
-    """Returns an initial state, None for a constant of zeros of any batch size."""
+    """Returns an initial state, None if it is a constant of zeros, whatever its batch size."""
     if value is None:
         refuse(f"input {slot} is missing: the operator requires it")
     if value.known is not None and not value.known.any():
@@ -539,8 +543,8 @@ def _lengths(op: Any, lengths: Any) -> Any:
 
 
 def _clip(op: Any, spec: RnnSpec) -> RnnSpec:
-    """Returns the specification with the range to which the cell state is clipped, and the
-    treatment of NaN.
+    """Returns the specification with the range to which the cell state is clipped, and whether NaN
+    is clipped.
     """
     clip, stops_nan = parse.cell_clip(op.node.attributes), op.keyword(parse.CLIPS[2], False)
     op.ignore(*parse.CLIPS[:2])
@@ -575,7 +579,7 @@ def sequence_mask(data, sequence_length=None, *, axis=0, use_sequence_length=Fal
 
     if not value:
         return mask(data)
-    # Put the value at all positions at which a mask of ones becomes zero.
+    # Mask an array of ones in the same way. Positions at which it becomes zero get the value.
     ones = data.sizes.ConstantOfShape(value=np.ones(1, data.dtype))
     return mask(ones).cast("bool").Where(mask(data), data.scalar(value))
 

@@ -88,7 +88,8 @@ _LENGTHS = "sequence_length"
 """The argument whose dtype may differ from the dtype of the data."""
 
 _OPEN = (-1, -1, -1)
-"""Three unknown sizes, for data of unknown shape. MXNet crashes if an output has no axes."""
+"""Three unknown sizes, used for data of unknown shape. MXNet would crash on an output without axes.
+"""
 
 LINEAR = "linear_"
 """The prefix of the attributes of a FullyConnected that is merged into an RNN operator."""
@@ -113,8 +114,9 @@ class LiveOperator:
     """An operator of onernn in MXNet's graph; its methods take arrays by name.
 
     ``arguments``, ``outputs``: their names in MXNet's order. ``parameters``, ``states``: the names
-    of the arguments that are weights and initial states. ``drops``: whether dropout between layers
-    is documented for training, which neither MXNet on the CPU nor onernn applies.
+    of the arguments that are weights and initial states. ``drops``: whether MXNet's documentation
+    says that training applies dropout between these layers. Neither MXNet on the CPU nor onernn
+    applies it.
     """
 
     arguments: Sequence[str]
@@ -164,7 +166,7 @@ class LiveOperator:
             y, ends, recorded = self.layer.run_training(self._parameters(arrays), words, begin)
         except UnsupportedError as error:
             return self.run(arrays), str(error)
-        # The record must not see later changes of the lengths.
+        # The caller may change the array of lengths before `backward`.
         kept = None if lengths is None else lengths.copy()
         return self._results(arrays, y, ends), (recorded, kept)
 
@@ -202,7 +204,7 @@ class LiveOperator:
         return [arrays[name] for name in self.parameters]
 
     def _lengths(self, arrays: Arrays) -> Array | None:
-        """Returns the number of steps of each sequence, None if all sequences have all steps."""
+        """Returns the number of steps of each sequence, None if all have the full length."""
         return None
 
     def _split(self, arrays: Arrays, states: Sequence[Array]) -> State:
@@ -216,8 +218,8 @@ class LiveOperator:
         return tuple(result)
 
     def _words(self, x: Array, axis: int, lengths: Array | None) -> Ragged | Array:
-        """Returns an array with the time axis ``axis`` as (T, N, ...), without the steps after the
-        lengths.
+        """Returns x, whose time axis is ``axis``, in the layout (T, N, ...). With ``lengths``,
+        drops the steps after the end of each sequence.
         """
         if not self.is_stack:
             x = x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
@@ -227,8 +229,8 @@ class LiveOperator:
         return Ragged.from_padded(x, lengths.astype(np.int64), time_major=True)
 
     def _pad(self, y: Ragged | Array, axis: int, arrays: Arrays) -> Array:
-        """Returns the inverse of `_words`: an array with the time axis ``axis``. Steps after the
-        lengths are zeros.
+        """Returns y, whose layout is (T, N, ...), with the time axis ``axis``. Steps after the end
+        of a sequence are zeros.
         """
         if isinstance(y, Ragged):
             y = y.to_padded(time=arrays["data"].shape[self.x_axis], time_major=True)
@@ -331,11 +333,11 @@ class Formula:
     `Cell.gates`.
 
     ``rows``: the number of rows of each array. ``layer``, ``iter``: the rows of the input weights
-    and recurrent weights of each gate. ``biases``: for each bias, the rows whose sum it is.
-    ``signs``: -1 for a gate that is computed with the opposite sign. ``x_axis``, ``y_axis``: the
-    time axis of input and output, 0 or 1. ``backwards``: whether the cell runs from the last step
-    to the first. ``projection``: the rows of the matrix that projects an LSTM's output, if there is
-    one.
+    and recurrent weights of each gate. ``biases``: for each bias of the layer, the ranges of rows
+    whose sum is the bias. ``signs``: -1 for a gate that is computed with the opposite sign.
+    ``x_axis``, ``y_axis``: the time axis of input and output, 0 or 1. ``backwards``: whether the
+    cell runs from the last step to the first. ``projection``: the rows of the matrix that projects
+    an LSTM's output, if there is one.
     """
 
     cell: str
@@ -415,8 +417,8 @@ class Formula:
         return result
 
     def _places(self, parts: Mapping[str, Array]) -> Iterator[tuple[Rows, int, Array]]:
-        """Yields each range of rows, its sign, and the part of a layer's weights to which it is
-        added.
+        """Yields (rows, sign, array) for each range of rows. The rows times the sign are a summand
+        of this array of ``parts``, a layer's weights.
         """
         for name, gates in (("layer", self.layer), ("iter", self.iter)):
             for k, rows in enumerate(gates):

@@ -48,10 +48,12 @@ from onernn.ir.graph import Graph, Value
 from onernn.reorders import mxnet
 
 __all__ = ["control", "layers", "load_mxnet", "lower", "read_model", "rules", "trace"]
-"""Includes the modules that are imported because they add their rules to the table."""
+"""The public API, and the modules that add their rules to the table when they are imported."""
 
 PARAMETERS = frozenset("weight bias gamma beta moving_mean moving_var parameters".split())
-"""Inputs of operators in which a variable without an array is a missing parameter."""
+"""Names of operator inputs that are parameters. A variable without an array at such an input is a
+missing parameter.
+"""
 
 INDICES = frozenset("sequence_length indices index".split())
 """Inputs of operators that accept numbers of any dtype, and truncate them to integers."""
@@ -186,7 +188,7 @@ def _variables(symbol: Symbol) -> Iterator[Declared]:
     """Yields the variables, and the auxiliary states that old files leave out."""
     fused: dict[int, mxnet.Stack] = {}
     for node in filter(_is_rnn, symbol.nodes):
-        with suppress(UnsupportedError):  # the rule reports it
+        with suppress(UnsupportedError):  # the operator's rule raises it
             fused[node.inputs[1].node] = stack_of(node.attributes)
     for at, node in enumerate(symbol.nodes):
         if node.op == VARIABLE:
@@ -243,7 +245,7 @@ def _shapes(symbol: Symbol, arrays: Mapping[str, Array]) -> dict[str, Shape]:
     shapes: dict[str, Shape] = {}
     for rnn in filter(_is_rnn, symbol.nodes):
         known: Collection[Shape] = ()
-        with suppress(UnsupportedError, ShapeError):  # the rule reports it
+        with suppress(UnsupportedError, ShapeError):  # the operator's rule raises it
             stack, flat = (
                 stack_of(rnn.attributes),
                 arrays.get(symbol.nodes[rnn.inputs[1].node].name),

@@ -17,8 +17,8 @@ from onernn.adapters.mxnet.read import Entry
 ORIGINAL = "onernn_original"
 """The attribute in which onernn's operator stores the replaced nodes, as compressed JSON.
 
-In the inputs of these nodes, [-1 - k, 0, 0] is input k of onernn's operator. [-1 - k, t, 1] is
-input t of the stack operator that computes input k.
+In the inputs of these nodes, [-1 - k, 0, 0] denotes input k of onernn's operator. If onernn has
+added an operator that stacks steps to this input, [-1 - k, t, 1] denotes step t.
 """
 
 Read = list[int]
@@ -56,7 +56,7 @@ class Rewriting:
             name, read = self.nodes[head[0]]["name"], self.resolve(head)
             same = self.nodes[read[0]]["name"] == name
             head[:] = read if same else self.add("_copy", name, [read])
-        self.graph.pop("node_row_ptr", None)  # a Custom operator shows all of its outputs
+        self.graph.pop("node_row_ptr", None)  # counts outputs, of which Custom has more
         return self.graph
 
 
@@ -100,8 +100,8 @@ def keep_rnn(op: str, attributes: Mapping[str, Any], inputs: int, outputs: int) 
 
 
 def restore_graph(text: str) -> Any:
-    """Returns the graph of a symbol with MXNet's own operators; None if the symbol has only
-    those.
+    """Returns the graph of a symbol with MXNet's own operators, None if the symbol has no operator
+    of onernn.
     """
     rewriting = Rewriting(text)
     nodes, instead = rewriting.nodes, rewriting.instead
@@ -120,7 +120,7 @@ def restore_graph(text: str) -> Any:
                 instead |= {Entry(at, k): step for k, step in enumerate(steps)}
         elif node["op"] == "_copy":
             read = rewriting.resolve(node["inputs"][0])
-            if nodes[read[0]]["name"] == node["name"]:  # onernn's node kept the name of an output
+            if nodes[read[0]]["name"] == node["name"]:  # `finish` added this copy for its name
                 instead[Entry(at)] = read
     return rewriting.finish()
 

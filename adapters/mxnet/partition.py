@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("onernn")
 _WARNED: deque[tuple[str, str]] = deque(maxlen=256)
-"""The last warnings, so that the symbols of other buckets do not repeat them."""
+"""The last warnings, so that symbols for batches of a different length (buckets) do not repeat
+them.
+"""
 
 
 _RECURRENT = "_h2h_weight"
@@ -89,7 +91,8 @@ def optimize_symbol(
         _replace_rnn(plan.rewriting, at, linear, params, options)
     for region in plan.regions:
         _replace_region(plan.rewriting, region, options)
-    # Reasons of two buckets differ in the number of steps and in the names of operators.
+    # Compare reasons without the number of steps and the names of operators, which differ between
+    # buckets.
     reasons = {(each.where, re.sub(r"^\d+|'.*?'", "", each.reason)): each for each in plan.refusals}
     new = [key for key in reasons if key not in _WARNED]
     _WARNED.extend(new)
@@ -131,8 +134,8 @@ def _is_replaced(node: SymbolNode) -> bool:
 class _Plan(NamedTuple):
     """The recurrent layers that onernn replaces in a symbol, and the layers that stay in MXNet.
 
-    ``operators``: the position of each replaced RNN operator, with the position of the projection
-    that becomes part of it or None. ``regions``: the replaced cells.
+    ``operators``: maps the position of each replaced RNN operator to the position of the projection
+    that becomes part of it, or to None. ``regions``: the replaced cells.
     """
 
     symbol: Symbol
@@ -171,7 +174,7 @@ def _plan(live: Any, params: Mapping[str, Any], options: Options, cells: Cells) 
     entries += [entry for region in plan.regions for entry in region.weights]
     read = {nodes[entry.node].name for entry in entries}
     names = {refusal.where for refusal in plan.refusals}
-    if not cells:  # without gluon, a cell is known by the names of its weights
+    if not cells:  # without gluon, the names of weights identify the cells
         products = [node for node in nodes if node.op == "FullyConnected"]
         matrices = [nodes[node.inputs[1].node].name for node in products]
         cells = {
@@ -197,9 +200,10 @@ def _find_regions(text: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Any, .
 
 def _refuse(symbol: Symbol, region: Region, options: Options) -> Refusal | None:
     why = slower_cells(options, Cell(region.formula.cell), region.formula.hidden, len(region.h))
-    if why and not region.is_loop:  # a step of MXNet's loop costs more
+    if why and not region.is_loop:  # onernn is faster than MXNet's loops
         return Slower(why, region.cell)
-    # Finds a variable that the inputs of later steps read, but not the input of the first step.
+    # Refuses a cell if the input of a later step depends on a variable that comes after the input
+    # of the first step.
     made = {entry.node for entry in region.x}
     for at in reversed(range(min(made) + 1, max(made) + 1)):
         if at in made:
@@ -276,7 +280,8 @@ def _find_linear(symbol: Symbol, node: SymbolNode, live: LiveRnn, sizes: Shapes)
     """Returns the position of the FullyConnected that becomes part of an RNN operator, None without
     one.
 
-    It becomes a part if one product with the merged weights costs less than two products.
+    It becomes a part if one product with the merged weights costs less than the two products with
+    the separate weights.
     """
     at = node.inputs[0].node
     linear = symbol.nodes[at]
@@ -302,8 +307,8 @@ def _infer_data(
 ) -> tuple[Any, Any]:
     """Returns the shape and the type of an RNN operator's data, None if unknown.
 
-    The operator's input identifies it, because the two operators of a layer that is called twice
-    have the same name.
+    Identifies the operator by its input, because a layer that is called twice has two operators of
+    the same name.
     """
     x = load_symbol({**graph, "heads": [node.inputs[0]]}, symbol)
     arrays = {name: params[name] for name in x.list_inputs() if name in params}

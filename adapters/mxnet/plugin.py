@@ -54,14 +54,14 @@ def optimize(
 ) -> Any:
     """Lets onernn run the recurrent layers of a model that MXNet runs.
 
-    ``target``: a Symbol or a gluon block. For a Symbol, a changed copy is returned, for Module,
-    BucketingModule, SymbolBlock or bind. In the copy, onernn replaces every RNN operator, and every
-    cell that is unrolled or is the body of a `_foreach`. ``params``: arrays of a Symbol by name,
-    which are then checked. A block is changed in place and returned. onernn replaces its recurrent
-    layers and SymbolBlocks at any depth, and cells that are unrolled in hybridized blocks. Weights
-    stay MXNet's variables. `explain` and the logger "onernn" name the layers that stay in MXNet,
-    with the reason. Layers that were measured to be faster in MXNet stay there, unless ``backend``
-    names a backend.
+    ``target``: a Symbol or a gluon block. For a Symbol, returns a changed copy, which Module,
+    BucketingModule, SymbolBlock and bind accept. In the copy, onernn replaces every RNN operator,
+    and every cell that is unrolled or is the body of a `_foreach`. ``params``: arrays of a Symbol
+    by name, which are then checked. A block is changed in place and returned. onernn replaces its
+    recurrent layers and SymbolBlocks at any depth, and cells that are unrolled in hybridized
+    blocks. Weights stay MXNet's variables. `explain` and the logger "onernn" name the layers that
+    stay in MXNet, with the reason. Layers that were measured to be faster in MXNet stay there,
+    unless ``backend`` names a backend.
 
     ``options``: semantics (see `onernn.load`); dtype, backend and threads (see `onernn.Session`);
     and frozen. Each call reads the parameters, so they may change at any time. With ``frozen=True``
@@ -150,7 +150,8 @@ STEPWISE = "a cell runs step by step until hybridize() is called on the block th
 def _stepwise(blocks: Iterable[Any]) -> list[Refusal]:
     cells = [child for child in blocks if _is_cell(child)]
     inner = {id(child) for cell in cells for child in cell._children.values()}
-    # A SequentialRNNCell is not a HybridBlock, so it is never active.
+    # A SequentialRNNCell is not a HybridBlock, so it lacks ``_active``, the flag of hybridized
+    # blocks.
     active = {id(cell) for cell in cells if getattr(cell, "_active", False)}
     return [Refusal(STEPWISE, cell.name) for cell in cells if id(cell) not in inner | active]
 
@@ -248,8 +249,8 @@ def rnn(
 
 @lru_cache(maxsize=32)
 def _live(attributes: tuple[tuple[str, str], ...], options: Options) -> LiveRnn:
-    """Returns the operator for a call of `rnn`. The cache keeps the last operators, with their
-    memory.
+    """Returns the operator for a call of `rnn`. The cache keeps the most recently used operators,
+    and thus their memory.
     """
     return LiveRnn(dict(attributes), options)
 
@@ -456,8 +457,8 @@ def _derive_switching(kind: Any, options: Options, **members: Any) -> type:
 
 
 class _Replaced:
-    """The argument ``F`` of a hybrid_forward, or its ``npx``; the function ``rnn`` replaces its RNN
-    operator.
+    """The argument ``F`` of a hybrid_forward, or ``F.npx``, with the function ``rnn`` in place of
+    the RNN operator.
     """
 
     def __init__(self, functions: Any, rnn: Callable[..., Any]) -> None:
@@ -475,11 +476,11 @@ def _run_layer(
 ) -> Any:
     native, custom = _operators(functions, numpy)
     live = _live(tuple((k, str(v)) for k, v in attributes.items()), options)
-    shape = getattr(arguments[0], "shape", None)  # a symbol has none
+    shape = getattr(arguments[0], "shape", None)  # a symbol has no shape
     trains = _TRAINS.get() if shape is None else _is_training()
     why = slower_operator(options, live, shape, layer._dtype, trains=trains)
     left = vars(layer).setdefault("onernn_left", {})
-    left.pop(None, None)  # a trace that only infers shapes adds None
+    left.pop(None, None)  # left by a trace that only infers shapes
     left[trains] = why or ""
     if why:
         leave(layer, HOST, why, lambda: str(layer.name))

@@ -45,8 +45,8 @@ _DEEPEST = 16  # subgraphs within subgraphs; no real model is that deep
 
 
 class Entry(NamedTuple):
-    """An output of a node: the positions of the node and of the output. ``version`` counts the
-    writes to a state.
+    """An output of a node: the positions of the node and of the output. ``version`` counts how
+    often operators have written to it, if it is a state.
     """
 
     node: int
@@ -103,7 +103,7 @@ class Symbol:
 
     @cached_property
     def native(self) -> NativeGraph:
-        """The nodes as a `NativeGraph`, with those outputs that other nodes or the caller read."""
+        """The nodes as a `NativeGraph`, with the outputs that nodes or the caller read."""
         read: list[set[str]] = [set() for _ in self.nodes]
         for entry in (*self.heads, *(entry for node in self.nodes for entry in node.inputs)):
             read[entry.node].add(entry.name)
@@ -314,7 +314,7 @@ class _Stream(ByteStream):
         if storage not in _AUXILIARIES:
             raise self.error(f"{what}: expected a storage type of 0 to 2, got {storage}", start)
         if storage != DENSE:
-            self._shape(what)  # the stored shape, wrong if MXNet saved too early
+            self._shape(what)  # the shape of the stored elements, may be wrong
         shape = self._shape(what)
         if shape is None or (not shape and not numpy):
             return None
@@ -329,7 +329,8 @@ class _Stream(ByteStream):
         auxiliaries = [self.numbers(sizes or (), kind, what) for kind, sizes in kinds]
         if storage == DENSE:
             return data
-        # The checks may need the row and the column of each stored element as int64.
+        # `_dense` may need temporary int64 arrays with the row and the column of each stored
+        # element.
         places = 24 * sum(auxiliary.size for auxiliary in auxiliaries)
         self.budget.take(math.prod(shape) * data.dtype.itemsize, f"{what}, a dense {shape},")
         try:
@@ -360,8 +361,9 @@ class _Stream(ByteStream):
 
 
 def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Array) -> Array:
-    """Returns the dense form of a sparse array. Row-sparse ``data`` are the rows ``indices``. For
-    csr, ``indptr`` are the offsets of the rows, and ``indices`` the columns.
+    """Returns the dense form of a sparse array. ``auxiliaries``: for a row-sparse array the indices
+    of the rows that ``data`` holds, for csr the offset of each row in ``data`` and the column of
+    each element.
     """
     out = np.zeros(shape, data.dtype)
     if any(a.ndim != 1 or a.dtype.kind not in "iu" or (a < 0).any() for a in auxiliaries):
@@ -379,7 +381,7 @@ def _dense(storage: int, shape: tuple[int, ...], data: Array, *auxiliaries: Arra
             f"expected {shape[0] + 1} offsets and as many columns as elements, got {len(indptr)}"
             f" offsets, {len(indices)} columns and elements {data.shape}"
         )
-    Ragged(data, indptr)  # checks that offsets ascend and end with the data
+    Ragged(data, indptr)  # checks that offsets ascend up to the number of elements
     out[np.repeat(np.arange(shape[0]), np.diff(indptr)), indices] = data
     return out
 
@@ -512,7 +514,8 @@ def _by_structure(
     """Returns the arrays of the symbol's variables, and notes. Blocks of the file and of the symbol
     are matched by their parameters' names and shapes.
 
-    Equal blocks are matched in order, because both sides number them in the order of creation.
+    Blocks that these do not distinguish are matched in order, because file and symbol both number
+    blocks in the order of creation.
     """
     saved: dict[str, dict[str, Array]] = {}
     for key, array in arrays.items():

@@ -49,8 +49,8 @@ class Region:
     ``name``: the name of the last node. ``cell``: the name in refusals, the same for any number of
     steps. ``x``: the input of each step. ``whole``: the value from which all these inputs were cut,
     if it is one value. ``states``: the initial states. ``h``: the new state of each step.
-    ``merged``: the values that contain all new states. ``c``: the last cell state of an LSTM. The
-    cell of a loop has one ``x``, the whole input, and one ``h``, the last state.
+    ``merged``: the values in which all new states are stacked. ``c``: the last cell state of an
+    LSTM. The cell of a loop has one ``x``, the whole input, and one ``h``, the last state.
     """
 
     name: str
@@ -200,8 +200,8 @@ class _View:
         return node.inputs[0] if node else value
 
     def check_readers(self, inside: set[int], shown: Sequence[Entry | None]) -> None:
-        """Raises `UnsupportedError` if a node that is not in ``inside`` reads an inner value that
-        is not in ``shown``.
+        """Raises `UnsupportedError` if the caller, or a node that is not in ``inside``, reads a
+        result of the nodes ``inside`` that is not in ``shown``.
         """
         nodes = self.symbol.nodes
         names = [entry.name for entry in shown if entry]
@@ -286,7 +286,7 @@ def _find_merges(symbol: Symbol, steps: Sequence[Entry]) -> dict[Entry, int]:
     result = {}
     for at, node in enumerate(symbol.nodes):
         reads, axis = node.inputs, node.attributes.get("axis", "0")
-        if node.op == "Concat":  # joins steps, each with a new axis
+        if node.op == "Concat":  # joins steps to which expand_dims has added an axis
             before = [symbol.nodes[read.node] for read in reads]
             axis = node.attributes.get("dim", "1")
             if any(
@@ -302,8 +302,8 @@ def _find_merges(symbol: Symbol, steps: Sequence[Entry]) -> dict[Entry, int]:
 
 
 def _explain_single(view: _View, chain: Chain) -> str:
-    """Returns the reason why no step follows a single step: the operator that reads its states
-    instead.
+    """Returns the reason why onernn finds only one step of a cell: a different operator reads the
+    states that the step computes.
     """
     step, symbol = chain.steps[0], view.symbol
     states, own = view.states(step), view.reads(step, chain.readings[0]).nodes
@@ -371,8 +371,8 @@ def _placeholders(symbol: Symbol, shapes: Shapes) -> dict[str, Array]:
     """Returns a placeholder for each weight and bias of a FullyConnected; its elements are never 0
     or 1.
 
-    Only operators before gates get a placeholder, because a weight after the gates may be as large
-    as a vocabulary.
+    Only the weights of layers before gates get a placeholder. A weight after the gates may be
+    large, for example in an output layer over a vocabulary.
     """
     result, before = dict[str, Array](), set[int]()
     for at, node in reversed([*enumerate(symbol.nodes)]):

@@ -223,7 +223,7 @@ def _remainder(x: Any, y: Any) -> Any:
 
 
 def _hypotenuse(x: Any, y: Any) -> Any:
-    """Computes in float64, in which no square of a float32 overflows."""
+    """Returns sqrt(x * x + y * y). In float64 no square of a float32 overflows."""
     if x.dtype != np.float32:
         refuse(f"expected float32 inputs, got {x.dtype}; cast them first")
     x, y = x.cast(np.float64), y.cast(np.float64)
@@ -255,10 +255,10 @@ NUMPY = {
     "div": "true_divide",
     "lesser": "less",
     "lesser_equal": "less_equal",
-    # In NumPy mode these are aliases of other operators (`ALIASES`), or do not exist.
+    # NumPy mode has these operators only as aliases (`ALIASES`), or not at all.
     **dict.fromkeys("maximum minimum hypot logical_and logical_or logical_xor".split(), ""),
 }
-"""The names in NumPy mode, if they differ."""
+"""Maps the name of an operator to its name in NumPy mode, if that differs. "" adds no such name."""
 
 
 def _on_two(formula, lhs, rhs):
@@ -270,7 +270,7 @@ def _on_two(formula, lhs, rhs):
 
 
 def _on_alike(formula, lhs, rhs):
-    """Computes with values of the same shape, which MXNet ensures."""
+    """Applies the formula to values of the same shape. MXNet ensures that the shapes are equal."""
     lhs.share_rank(rhs)
     return _on_two(formula, lhs, rhs)
 
@@ -291,7 +291,7 @@ def _widen(x: Any, divides: bool, is_int: bool) -> Any:
     float64.
     """
     if divides:
-        x = x.floats  # the default dtype of NumPy mode, for any scalar
+        x = x.floats  # a quotient of integers has NumPy mode's default dtype
     if x.dtype.kind == "f" or (is_int and x.dtype.kind != "b"):
         return x
     return x.cast(np.int64 if is_int else np.float64)
@@ -462,7 +462,9 @@ def split_v2(data, *, axis=1, sections=0, indices=(), squeeze_axis=False):
 
 
 def _cut(x: Any, axis: int, count: int, squeeze: bool, starts: tuple[int, ...] = ()) -> Any:
-    """Returns ``count`` equal pieces, or the pieces that begin at ``starts``."""
+    """Returns ``count`` equal pieces of x along an axis, or the pieces that begin at ``starts``.
+    ``squeeze``: whether to remove the axis from each piece.
+    """
     if not 0 < count <= 2**16:
         refuse(f"expected 1 to {2**16} outputs, got {count}")
     if x.inferred and axis == 0:
@@ -514,7 +516,7 @@ def reverse_(data, *, axis=()):
 def broadcast_to(data, *, shape=(), op):
     if math.prod([abs(size) or 1 for size in shape]) > _MOST:
         refuse(f"attribute shape={shape}: expected at most {_MOST:,} elements")
-    kept = -2 if op.numpy else 0  # the size of the input
+    kept = -2 if op.numpy else 0  # this size keeps the input's size
     return data.Expand([*(1 if size == kept else size for size in shape)])
 
 

@@ -145,7 +145,7 @@ class Context:
         return {zeros for zeros, _ in self.inferred.get(variable, {}).values()}
 
     def label(self, texts: Iterable[str]) -> list[str]:
-        """Returns the notes, each after the names of its nodes."""
+        """Returns the notes ``texts``, each preceded by the names of its nodes."""
         return [": ".join(filter(None, [", ".join(self.notes[text]), text])) for text in texts]
 
 
@@ -284,10 +284,10 @@ class Rule(NamedTuple):
     ``name``: the operator's name in the table. ``inferred``: what the operator does if MXNet infers
     sizes of its inputs (`Context.inferred`). "first": the output has the inferred size of the first
     input, which must be on axis 0. "all": the output has an inferred size if all inputs have one.
-    "alike": all inputs must have inferred sizes on the same axes, but not on the axis that the
-    attribute names. "none": the output has no inferred size. "": the operator needs the sizes.
-    ``shares``: the axes on which all inputs have the same size: "all" axes, all except the
-    attribute's ("axis"), the "first", or none ("").
+    "alike": all inputs must have inferred sizes on the same axes, but not on the axis in the
+    attribute ``axis`` or ``dim``. "none": the output has no inferred size. "": the operator needs
+    the sizes. ``shares``: the axes on which all inputs have the same size: "all" axes, all except
+    this attribute's ("axis"), the "first", or none ("").
     """
 
     name: str
@@ -355,7 +355,7 @@ class MxnetTensor(Tensor):
 
     @property
     def matrix(self) -> Self:
-        """The value with all axes after the first joined."""
+        """The value as a matrix: all axes after the first become one."""
         return self if self.rank == 2 else self.Flatten(axis=1)
 
     def part(self, first: int, end: int, axis: int = 0) -> Self:
@@ -363,7 +363,7 @@ class MxnetTensor(Tensor):
         return self.Slice([first], [end], [axis])
 
     def resize(self, axis: int, size: int) -> Self:
-        """Returns this shape with ``size`` as the size of an axis."""
+        """Returns this tensor, which is a shape, with ``size`` as the size of an axis."""
         return self.part(0, axis).join([size], self.part(axis + 1 or LAST, LAST))
 
     def at_least_one(self, *gone: int) -> Self:
@@ -377,7 +377,7 @@ class MxnetTensor(Tensor):
         if self.rank == 0:
             return self.reshape(1)
         sizes = self.sizes
-        skipped = sizes.sizes.Min([1])  # 0 for a scalar
+        skipped = sizes.sizes.Min([1])  # 0 for a scalar, otherwise 1
         whole = self.new(self.op.join([1], sizes.name))
         return self.Reshape(whole.Slice(skipped, [LAST], [0]))
 
@@ -482,7 +482,7 @@ def lower_nodes(context: Context) -> list[str]:
     read = defaultdict[int, set[int]](set)
     for entry in (*symbol.heads, *(each for at in used for each in symbol.nodes[at].inputs)):
         read[entry.node].add(entry.output)
-    # Nodes may share a name; an output of the symbol gets it first.
+    # Nodes may have the same name. An output of the symbol keeps it, inner values get a suffix.
     taken = {output_name(symbol.nodes[at], out, n) for at, out, _ in symbol.heads for n in (1, 2)}
     counts: dict[int, int] = {}
 
@@ -490,7 +490,7 @@ def lower_nodes(context: Context) -> list[str]:
         node = symbol.nodes[position]
 
         def outputs(count: int) -> Iterator[Output]:
-            counts[position] = count or len(read[position])  # none if it was refused
+            counts[position] = count or len(read[position])  # ``count`` is 0 if it was refused
             for k in sorted({*range(count), *read[position]}):
                 name, variable = output_name(node, k, counts[position]), Entry(position, k).name
                 last = variable in ends and variable not in context.halves
@@ -523,7 +523,7 @@ def lower_nodes(context: Context) -> list[str]:
             context.unsized |= context.zeros_of(head.name)
             builder.refuse(f"={name}", UNSIZED, (), name)
             result = builder.value(f"={name}")
-        if result in values or result.split("#")[0] != name:  # named twice, or by another node
+        if result in values or result.split("#")[0] != name:  # needs a copy with its own name
             builder.origin = (NativeOp(head.node, node.op, node.name),)
             result = builder.copy(result, name)
         values.append(result)

@@ -31,8 +31,8 @@ from onernn.ops.control import join_types, scan_attributes
 
 
 def _array(X: Any, ranked: bool = False) -> TensorArray:
-    """Returns an input's tensor array. Raises `UnsupportedError` if Paddle sorts the rows of its
-    elements by sequence length, unless ``ranked``.
+    """Returns an input's tensor array. Unless ``ranked``, raises `UnsupportedError` if Paddle sorts
+    the rows of its elements by sequence length.
     """
     array: TensorArray = X.op.builder.array_of(X.op.variable(X.slot))
     if not ranked and any(part.ranked for part in array.parts):
@@ -170,7 +170,9 @@ def reorder_by_rank(X, RankTable):
 
 @paddle(_SHRINK)
 def shrink_memory(X, RankTable, I, *, op):  # noqa: E741
-    """Returns X, with the rows of ended sequences. No result contains these rows."""
+    """Returns X. Paddle drops the rows of ended sequences. onernn keeps them, and no result
+    contains them.
+    """
     return X if op.builder.outer else refuse("expected this operator in the block of a loop")
 
 
@@ -188,7 +190,9 @@ def if_(Cond, *, true_block, false_block, then=("",), otherwise=("",)):
 
 @paddle("conditional_block", is_scalar_condition=True)
 def conditional_block(Cond, Input=(), *, sub_block):
-    """Runs the block if ``Cond`` is true. Otherwise its variables keep their values."""
+    """Runs the block if ``Cond`` is true. Otherwise the variables that the block assigns keep their
+    values.
+    """
     return _branches(Cond, [sub_block, -1], [[], []])
 
 
@@ -408,7 +412,8 @@ class _While:
         return values
 
     def _find_rows(self, builder: PaddleBuilder) -> dict[str, int]:
-        """Returns the axis that has one row per sequence, by outer value that the block reads.
+        """Returns the outer values that the block reads and that have one row per sequence, each
+        with the axis of these rows.
 
         Raises `UnsupportedError` for an initial state that is neither constant nor reordered by
         rank. Paddle would assign its rows to the longest sequence, the second longest, ...

@@ -249,8 +249,8 @@ class Replaced(NamedTuple):
 def log_replaced(lines: Iterable[str], refusals: Iterable[Refusal]) -> Explained:
     """Logs the operators of a program that were replaced, and those that were not.
 
-    Raises `UnsupportedError` if no operator can be replaced. An operator that is only faster in
-    Paddle counts as replaceable.
+    Raises `UnsupportedError` if no operator can be replaced. An operator that stays only because
+    Paddle is faster counts as replaceable.
     """
     done = Explained(tuple(lines), tuple(refusals))
     warn_of_left(HOST, done.refusals)
@@ -278,8 +278,8 @@ def replace_recurrent(
     """Replaces in place each ``rnn`` that onernn can run, also in inner blocks.
 
     ``fetched``: values that the caller fetches. ``all_known``: whether the caller fetches no
-    others, or replaces them by `Replaced.value`. ``fixed``: whether parameters never change. Raises
-    the same errors as `log_replaced`.
+    further values, or replaces them by `Replaced.value`. ``fixed``: whether parameters never
+    change. Raises the same errors as `log_replaced`.
     """
     block = program.global_block()
     known = all_known or fetched or any(op.name() == "pd_op.fetch" for op in block.ops)
@@ -393,7 +393,8 @@ def _gradients(op: Any) -> list[Any]:
 def _check_fetched(op: Any, gradients: Sequence[Any], known: bool, fetched: Sequence[Any]) -> None:
     """Raises `UnsupportedError` if the caller may fetch a result of the removed operators.
 
-    The caller cannot hold a result that only transposes of its batch-first layer read.
+    A batch-first layer returns only a transposed copy of this result, so the caller cannot hold the
+    result itself.
     """
     layer = op.attrs().get("struct_name")
     for result in (op.result(_OUT), *(each.result(_DX) for each in gradients)):

@@ -305,7 +305,9 @@ Chains = list[list[int]]
 
 
 def padding(values: Values, *, value: str) -> str:
-    """Returns a text that compares the rows of the padded batch with the steps of its sequences."""
+    """Returns a text with the number of rows of the padded batch, the number of steps, and their
+    ratio.
+    """
     x = values.get(value)
     if not isinstance(x, Ragged) or not len(x.data):
         return "unknown for this batch"
@@ -314,8 +316,8 @@ def padding(values: Values, *, value: str) -> str:
 
 
 def has_empty_sentences(values: Values, *, value: str) -> bool:
-    """Returns whether the batch has a sequence without steps. If only the last sequence is empty,
-    the outputs are correct, although Paddle overwrites the memory after them.
+    """Returns whether the batch has a sequence without steps. If only the last sequence has no
+    steps, the outputs are still correct, but Paddle overwrites the memory after them.
     """
     x = values.get(value)
     return isinstance(x, Ragged) and not x.lengths.all()
@@ -323,7 +325,7 @@ def has_empty_sentences(values: Values, *, value: str) -> bool:
 
 def stale_state(graph: Graph, values: Values, *, at: NativeOp) -> Graph:
     """Returns the graph in which each sequence has the initial states of the previous sequence. A
-    single sequence has its negated initial states.
+    batch of one sequence has no previous sequence, so its initial states are negated.
     """
     for node in _rnns(graph, at):
         rnn = Recurrent.of(node)

@@ -122,8 +122,9 @@ class LayerNumbers(NamedTuple):
 def _layer_numbers(X: Any, spec: RnnSpec, factors: Sequence[Array]) -> LayerNumbers:
     """Returns a layer's input and precision. Like Paddle, chooses the precision by the dtype of X.
 
-    ``factors``: the Scale_weights of each layer and direction, one scale or one per gate and output
-    channel. Paddle passes the scales to oneDNN unchanged, in the order of oneDNN's gates.
+    ``factors``: the Scale_weights of each layer and direction. Each holds a single scale, or a
+    scale per gate and output channel. Paddle passes the scales to oneDNN unchanged, in the order of
+    oneDNN's gates.
     """
     x, dtype = X.with_lod(), X.dtype.name
     if dtype == "float32" and not X.narrow:
@@ -152,8 +153,8 @@ def _weight_factors(spec: RnnSpec, scales: Sequence[Array]) -> list[Array]:
 
 
 def _before_rounding(q: Any, scale: Scale) -> Any:
-    """Returns the floats from which `_round` computed q with this scale, otherwise the dequantized
-    q.
+    """Returns the input of `_round` if `_round` computed q with this scale. Otherwise returns the
+    dequantized q.
     """
     builder, value, numbers = q.op.builder, q.name, dict[str, Array]()
     for kind, role in {"QuantizeLinear": "zero", "Add": "shift", "Mul": "factor"}.items():

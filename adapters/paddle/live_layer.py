@@ -50,8 +50,8 @@ _OLD_NAMES = pairs(
 
 
 def view(tensor: Any, name: str) -> Array:
-    """Returns an array that shares the memory of a tensor in a scope, as long as the tensor keeps
-    its memory. A bfloat16 tensor is copied to float32.
+    """Returns an array that shares the memory of a tensor in a scope. The array is valid only as
+    long as the tensor keeps this memory. A bfloat16 tensor is copied to float32.
 
     Raises `UnsupportedError` if the tensor has no elements yet, is not on the CPU, or has an
     unsupported dtype.
@@ -83,7 +83,7 @@ def _view(
     address = pointer() if math.prod(shape) else 0
     if dtype != "bfloat16":
         return array_at(address, shape, dtype, owner)
-    # NumPy has no bfloat16, which is the upper half of a float32.
+    # NumPy has no bfloat16. The bits of a bfloat16 are the upper half of a float32.
     return (array_at(address, shape, "uint16", owner).astype(np.uint32) << 16).view(np.float32)
 
 
@@ -214,7 +214,7 @@ def _check_shapes(call: LayerCall) -> None:
 
 
 def hide_from_tracer(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function so that `paddle.jit.to_static` does not trace it.
+    """Returns a function that calls ``function`` without `paddle.jit.to_static` tracing it.
 
     Otherwise Paddle would also trace NumPy and ctypes, and fail. Paddle's graph ends before a call,
     and a new graph begins after it.
@@ -288,7 +288,7 @@ def cells_class(kind: Any, chosen: Options) -> type:
     ) -> Any:
         return run(self, inputs, initial_states, sequence_length, kwargs)
 
-    whole = import_paddle().jit.not_to_static  # 2.6 would lose the closure
+    whole = import_paddle().jit.not_to_static  # to_static of 2.6 would lose the closure
     return derive(kind, chosen, forward=whole(forward))
 
 
@@ -444,7 +444,7 @@ def _layer_class(kind: Any, chosen: Options, is_short: bool) -> type:
     def is_left(layer: Any, inputs: Any) -> bool:
         """Returns whether Paddle is faster for this call. Returns False if Paddle would crash.
 
-        This check is most of the time that onernn adds to a call that Paddle runs.
+        If Paddle runs the call, this check takes most of the time that onernn adds to it.
         """
         shape, trains = inputs.shape, layer.training
         if len(shape) != 3:

@@ -59,7 +59,7 @@ class Row:
 
 
 _SCALES = ("Scale_x", "Scale_y", "Scale_out", "scale_x", "scale_y", "scale_out")
-_UNSCALED = dict.fromkeys(_SCALES, 1.0)  # set by int8 programs
+_UNSCALED = dict.fromkeys(_SCALES, 1.0)  # int8 programs set different scales
 
 
 def _binary(type_: str, op: str, pir: str = "") -> Row:

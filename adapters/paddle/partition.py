@@ -53,7 +53,7 @@ def find_obstacle(
     inputs: Collection[str],
     outputs: Collection[str],
 ) -> str:
-    """Returns the reason why the operators at ``positions`` cannot all run at the last of these
+    """Returns the reason why the operators at ``positions`` cannot be moved to the last of these
     positions. Returns "" if they can.
     """
     for name in (*inputs, *outputs):
@@ -127,9 +127,10 @@ class LiveProgram:
     """A serialized program, its parameters and the parts of it that onernn can run.
 
     ``parameters``: returns the arrays of the given variables by name. ``wanted``: variables that
-    the program must still compute, in addition to fetched ones. If there are none of either, it
-    must compute each result that no operator reads. Raises `ModelFormatError` for bytes that are
-    not a program, and `UnsupportedError` if an operator reads a parameter that has no array.
+    the rewritten program must still compute, in addition to the variables that fetch operators
+    read. If there are none of these variables, it must compute each result that no operator reads.
+    Raises `ModelFormatError` for bytes that are not a program, and `UnsupportedError` if an
+    operator reads a parameter that has no array.
     """
 
     def __init__(
@@ -233,8 +234,8 @@ class LiveProgram:
         return bytes(result.SerializeToString())
 
     def _understand(self) -> tuple[dict[str, int], dict[str, str]]:
-        """Returns the LoD levels of each variable that onernn can compute, and the reason for each
-        other.
+        """Returns the LoD levels of each variable that onernn can compute, and the reasons why it
+        cannot compute the rest.
 
         Adds the operators that onernn cannot run to ``self._foreign``. Paddle runs them, and their
         results have the declared types.
@@ -254,7 +255,8 @@ class LiveProgram:
                 if op.position not in self._foreign
                 and self._graph.writes[op.position] <= {*lacking}
             ]
-            # The other operators may be refused only because an input is missing.
+            # Add only operators whose inputs onernn can compute. The rest may be refused only
+            # because an input is missing.
             first = {at for at in lost if not self._graph.reads[at] & {*lacking}}
             for at in first:
                 reasons |= {name: lacking[name] for name in self._graph.writes[at]}

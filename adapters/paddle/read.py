@@ -95,7 +95,9 @@ def fetch_operators(names: Iterable[str]) -> list[Operator]:
 RESULTS = ("Out", "Hidden", "Output", "Y", "ViterbiPath", "Result")
 """The output slots that hold main results."""
 OPERAND, RESULT = "operand 0", "result 0"
-"""onernn's names for the first slots of an unknown operator of Paddle 3, whose file names none."""
+"""onernn's names for the first input and output slot of an unknown operator of Paddle 3, whose
+slots the file does not name.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,8 +356,8 @@ def _in_place(name: str) -> int | None:
 
 
 def _find_changed(operations: Any, depth: int) -> set[int]:
-    """Returns, by number, the values that operators overwrite, also in inner blocks. Such values
-    are not constants.
+    """Returns the number of each value that an operator overwrites, also in inner blocks. Such
+    values are not constants.
     """
     if depth > _DEEPEST:
         raise ValueError(f"expected at most {_DEEPEST} blocks inside blocks")
@@ -373,8 +375,8 @@ class _Reader:
     """A converter of PIR operations. The name of a value is its number, like ``%7``, or a user's
     name.
 
-    ``changed``: the values that operators overwrite. As in Paddle 2, each is one variable that is
-    assigned again.
+    ``changed``: the values that operators overwrite. Each of them becomes one variable, to which
+    the operator assigns again. Paddle 2 does the same.
     """
 
     def __init__(self) -> None:
@@ -427,8 +429,8 @@ class _Reader:
         self.variables[name] = Variable(name, number, dtype, sizes, 0, persistable)
 
     def _parameter(self, operation: Mapping[str, Any]) -> None:
-        """Reads a parameter. ``A``: is_distributed, is_parameter, need_clip, name. ``OA``:
-        persistable, ...
+        """Reads a parameter. The list ``A`` holds is_distributed, is_parameter, need_clip and the
+        name. The list ``OA`` begins with persistable.
         """
         name, result = str(operation["A"][3]), operation["O"]
         self._names[int(result["%"])] = name
@@ -703,7 +705,7 @@ def _bytes(file: Path) -> bytes:
 def _parameters(files: Files, variables: Iterable[Variable]) -> dict[str, Array]:
     saved = {v.name: v for v in variables if v.persistable and v.kind not in _NOT_SAVED}
     for each in saved.values():
-        if each.kind != messages.LOD_TENSOR:  # it has a different format
+        if each.kind != messages.LOD_TENSOR:  # saved in a different format
             raise UnsupportedError(
                 f"{files.model}: variable {each.name!r} of kind {each.kind} is saved with the"
                 f" parameters; only tensors (kind {messages.LOD_TENSOR}) are read"

@@ -36,8 +36,8 @@ def _input(op: PaddleOperator, slot: str) -> PaddleTensor:
 
 
 def _unary(row: Row, op: PaddleOperator) -> Results:
-    """Adds the row's operator. If it mixes elements along axis 0, it runs over all sequences
-    together.
+    """Adds the row's operator. If it mixes elements along axis 0, it treats the steps of all
+    sequences as one axis.
     """
     canonical, attributes, x = OPERATORS[row.op], _attributes(row, op), _input(op, "X")
     if canonical.slots[0].ragged:
@@ -70,7 +70,7 @@ def _binary(row: Row, op: PaddleOperator) -> PaddleTensor:
             f" {inner} axes"
         )
     y = y.dense
-    if missing:  # axes of the longer shape follow the shorter shape's axes
+    if missing:  # append axes to the shorter shape
         new = range(min(rank, inner), min(rank, inner) + missing)
         x, y = (x, y.unsqueeze(*new)) if inner < rank else (x.unsqueeze(*new), y)
     return getattr(x, row.op)(y, **attributes)
@@ -125,8 +125,8 @@ def _fill(read: Callable[[Row, PaddleOperator], Results], *rows: Row) -> None:
 
 
 def _project(x: Any, columns: int, weight: Any) -> Any:
-    """Returns x times the matrix ``weight``. The axes of x after the first ``columns`` are joined
-    first.
+    """Returns x times the matrix ``weight``. Before the product, the axes of x from index
+    ``columns`` on are joined.
     """
     rank = x.rank
     if not 0 < columns < rank:
@@ -151,7 +151,8 @@ def mul(X, Y, *, x_num_col_dims=1, y_num_col_dims=1):
     return out
 
 
-# Attributes of operators that Paddle 3's passes fuse into an fc. Every saved fc has them.
+# Attributes for the operators that Paddle 3's passes may fuse into an fc. Every saved fc has these
+# attributes.
 _FUSED: dict[str, Any] = {
     "fuse_activation": "",
     "fuse_alpha": 0.0,
@@ -250,7 +251,9 @@ def check_threshold(threshold: float) -> None:
 
 @paddle("softplus", beta=1.0)
 def softplus(X, *, threshold=20.0):
-    """Returns softplus(x). Above the threshold Paddle returns x, to which softplus(x) rounds."""
+    """Returns softplus(x). Above the threshold Paddle returns x, which equals softplus(x) after
+    rounding.
+    """
     check_threshold(threshold)
     return X.Softplus()
 
@@ -467,7 +470,9 @@ def expand_as(X, Y=None, *, target_shape=()):
 
 @paddle("tile")
 def tile(X, *, repeat_times=Integers("RepeatTimes", "repeat_times_tensor"), op):
-    """Repeats X along each axis. The shorter of repeats and shape gets leading ones."""
+    """Repeats X along each axis. If the lists of sizes and repeats differ in length, the shorter
+    list gets leading ones.
+    """
     shape = repeat_times.type.counts
     if len(shape) != 1 or shape[0] is None:
         refuse("input RepeatTimes: expected a list whose length is known")

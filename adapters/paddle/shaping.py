@@ -42,7 +42,7 @@ def reshape(X, *, shape=Integers("Shape", "ShapeTensor"), op):
     if X.ragged and shape[:1] == (-1,):
         rows = _multiply(X.shape[1:])
         new = _multiply([X.shape[at] if size == 0 else size for at, size in enumerate(shape)][1:])
-        if None not in (rows, new) and rows != new:  # Paddle would keep it
+        if None not in (rows, new) and rows != new:  # Paddle would keep the LoD
             refuse(f"attribute shape={shape}: expected rows of the same size, because X has a LoD")
     return X.reshape(*shape)
 
@@ -127,8 +127,8 @@ def concat(*X, axis=0):
 
 @paddle("stack")
 def stack(*X, axis=0):
-    """Stacks the inputs along a new axis. With a new first axis, the result has no LoD, while
-    Paddle keeps one that does not fit.
+    """Stacks the inputs along a new axis. With a new first axis, the result has no LoD. Paddle
+    would keep a LoD that does not fit.
     """
     rank = X[0].rank
     first = X[0].dense if axis in (0, -rank - 1) else X[0]
@@ -358,8 +358,8 @@ def log10(X):
 
 @dygraph("mish")
 def mish(X, *, threshold=20.0):
-    """Returns x * tanh(softplus(x)). Above the threshold Paddle uses x, to which softplus(x)
-    rounds.
+    """Returns x * tanh(softplus(x)). Above the threshold Paddle uses x in place of softplus(x),
+    which rounds to x.
     """
     check_threshold(threshold)
     return X * X.Softplus().Tanh()
@@ -474,7 +474,7 @@ def index_put(x, indices=(), value=None, *, accumulate=False, op):
     else:
         count, places = len(indices), first
         for other in indices[1:]:
-            places = places.Add(other.Mul([0]))  # broadcast
+            places = places.Add(other.Mul([0]))  # broadcasts the shapes
         each = [index.cast("int64").Expand(places.sizes) for index in indices]
         places = stack_values(each, places.rank)
     shape = places.sizes.Slice([0], [-1], [0]).join(x.sizes.Slice([count], [_ALL], [0]))

@@ -288,8 +288,8 @@ class TensorArray:
 TURN = "this turn"
 """The name of the input of a loop's block that holds the iteration number."""
 _MOST = 10**5
-"""The maximum number of operators that are lowered. A block counts each time it is lowered, which
-is repeated until the types of carried values no longer change.
+"""The maximum number of operators that are lowered. The operators of a loop's block count each time
+they are lowered. This is repeated until the types of carried values no longer change.
 """
 
 
@@ -402,8 +402,9 @@ class PaddleBuilder(GraphBuilder):
         return first is not None and step is not None and (int(first), int(step)) == (0, 1)
 
     def turn_outside(self, value: str, axis: int, rank: int) -> str:
-        """Returns an input that holds an outer value with ``axis`` moved first. The outer block
-        transposes it once. Returns "" if ``axis`` is 0 or the value is not an outer one.
+        """Returns an input of the block that holds an outer value, transposed so that ``axis`` is
+        the first axis. The outer block transposes it once, before the loop. Returns "" if ``axis``
+        is 0 or the value is not an outer one.
         """
         if axis == 0 or value not in self.taken or self.outer is None:
             return ""

@@ -29,8 +29,8 @@ def _write_body(block: Writing) -> list[Variable]:
 
 
 def _assign(block: Writing, values: Sequence[Variable], targets: Sequence[Variable]) -> None:
-    """Assigns values to variables of the outer block. A value that is one of these variables is
-    copied first.
+    """Assigns values to variables of the outer block. Values that are targets themselves are copied
+    first, so that no assignment changes a later value.
     """
     changed = {target.name for target in targets}
     copied = [value.copy() if value.name in changed else value for value in values]

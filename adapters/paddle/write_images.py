@@ -34,7 +34,7 @@ def _windows(attrs: Any, kernel: Sequence[int], sizes: Sequence[int | None]) -> 
     if windows[0].same and None not in sizes:
         windows = [window.around(size or 0) for window, size in zip(windows, sizes, strict=True)]
     elif windows[0].same and all(window.stride == 1 for window in windows):
-        windows = [window.around(1) for window in windows]  # the result does not depend on the size
+        windows = [window.around(1) for window in windows]  # at stride 1, pads fit any size
     elif windows[0].same:
         if attrs.auto_pad == "SAME_LOWER" or any(window.dilation > 1 for window in windows):
             raise UnsupportedError(
@@ -42,7 +42,7 @@ def _windows(attrs: Any, kernel: Sequence[int], sizes: Sequence[int | None]) -> 
                 " that are known before a run; set pads"
             )
         algorithm = "SAME"
-    if len(windows) == 1:  # the row of an image
+    if len(windows) == 1:  # a sequence is an image of one row
         windows = [Window(1, 1, 1, 0, 0), *windows]
     return {
         "ksize": [window.size for window in windows],

@@ -21,7 +21,7 @@ from onernn.reorders.gates import GateLayout, bias_back, input_layer_back
 # Writes sequence operators as arithmetic on offsets and as row lookups by lookup_table_v2.
 #
 # Paddle 3 no longer has sequence_pad, _unpad, _reverse and _concat. Both versions run the operators
-# that are written here. Counts and positions of steps are int64. The shape is (N, 1) for N
+# that are written here. Counts and positions of steps are int64 of the shape (N, 1) for N
 # sequences, (W, 1) for all W steps of a batch, (1,) or (1, T).
 
 
@@ -179,7 +179,7 @@ def sequence_like(x, like):
 
 @rule("SequenceReset")
 def sequence_reset(x, like):
-    """Writes constant offsets as an attribute, other offsets as an int32 input."""
+    """Writes a lod_reset. Constant offsets become an attribute, computed offsets an int32 input."""
     if like.known is None:
         return with_offsets(x, like)
     return x.lod_reset(target_lod=integers(like), append=False)
@@ -353,7 +353,7 @@ def _over_steps(
     states = [each.reshape(*shape) if each else _zeros(steps, shape, 1) for each in initial]
     summed = spec.direction == "bidirectional_sum"
     finals: list[list[Variable]] = [[] for _ in states]
-    # one rnn per layer to sum
+    # A layer that sums its directions needs an rnn of its own.
     for layers in [[each] for each in rnn.layers] if summed else [rnn.layers]:
         at = len(finals[0]) * spec.directions
         cut = {0: (at, at + spec.directions)}
@@ -388,7 +388,7 @@ def _rnn(
     """
     spec, mode = rnn.spec, _MODES[rnn.spec.cell]
     arrays = paddle.rnn_weights_back([_with_bias(spec, each) for each in layers], mode)
-    assert layers[0].layer is not None  # checked by the limits
+    assert layers[0].layer is not None  # `why_not` has refused the rest
     results = w.emit_all(
         "rnn",
         x,
@@ -476,7 +476,7 @@ def _direction(
 ) -> tuple[Variable, Any]:
     """Returns the hidden states, and an LSTM's cell states, of every step.
 
-    ``source``: the layer's input, which has the same sequences.
+    ``source``: the layer's input, from which initial states of zeros get the number of sequences.
     """
     spec, weights = part.spec, rnn.layers[part.layer].part(0, part.direction)
     is_lstm, (layout, origin_mode) = spec.cell is Cell.LSTM, _layout(spec)
@@ -488,7 +488,7 @@ def _direction(
     else:
         more |= {"activation": candidate, "origin_mode": origin_mode}
     name, fused = ("lstm" if is_lstm else "gru"), w.fused and weights.layer is not None
-    fused = fused and not origin_mode  # Paddle's fusion_gru ignores it
+    fused = fused and not origin_mode  # Paddle's fusion_gru ignores origin_mode
     placed = fused and _is_placed(w, rnn, states)
     if any(states) or fused and not placed:
         # Without H0, Paddle's fused kernels are wrong for sequences without steps.
@@ -571,7 +571,8 @@ def _is_placed(w: Writing, rnn: Recurrent, states: Sequence[Variable | None]) ->
 def _state(name: str, variable: Variable, part: Part, spec: RnnSpec) -> Variable:
     """Returns the state (N, O) of a layer and direction from the states (L, D, N, O).
 
-    If nodes combined the states from parts, returns the part's variable, without a slice.
+    If the graph concatenates the states from states (N, O), returns the variable of this part,
+    without a slice.
     """
     w, at, left = variable.w, (part.layer, part.direction), [spec.layers, spec.directions]
     while (maker := w.graph.producer(name)) is not None and maker.op == "Concat":

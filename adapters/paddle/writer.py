@@ -35,7 +35,7 @@ from onernn.ops.control import types_inside
 # lod_tensor.cc (SerializeToStream) of 2.6.
 
 VERSION = 2006002
-"""The version of the format: that of Paddle 2.6.2, which 3.x also reads."""
+"""The version of Paddle 2.6.2's format, which 3.x also reads."""
 _MOST_DIMS = 2**31 - 1  # attributes are int32
 
 _OUTPUTS = {
@@ -275,7 +275,7 @@ class Variable:
 
     @property
     def dense(self) -> Variable:
-        """The variable without its LoD. A slice of axis 0 drops it."""
+        """The variable without its LoD, which a slice of axis 0 drops."""
         if not self.depth:
             return self
         return self.slice(axes=[0], starts=[0], ends=[ALL], infer_flags=[1])
@@ -358,8 +358,9 @@ class Variable:
 class Padded:
     """The padded form of a ragged value: ``data`` (T, N, ...), and ``lengths`` (N,) in int64.
 
-    ``like``: the name of the padded value in the graph. ``time_major``: its layout. ``zeros``:
-    whether the padding in ``data`` is zero, as later operators require.
+    ``like``: the name of the padded value in the graph. ``time_major``: whether that value has the
+    layout (T, N, ...). ``zeros``: whether the padding in ``data`` is zero, as later operators
+    require.
     """
 
     data: Variable
@@ -380,8 +381,8 @@ class Writing:
     ``fused``: whether recurrent layers become fusion_gru and fusion_lstm. ``place``: "cpu" or
     "onednn".
 
-    Each written operator is at once read by its rule, which infers the dtype, sizes and LoD of its
-    results.
+    The rule that reads an operator runs when the operator is written. It infers the dtype, sizes
+    and LoD of the results.
     """
 
     graph: Graph
@@ -559,7 +560,9 @@ class Writing:
             self.program.variables.setdefault(name, like)
 
     def _give(self, name: str, variable: Variable) -> None:
-        """Sets the variable for an output of the node, with the LoD that it must have."""
+        """Sets the variable for an output of the node. The variable gets as many LoD levels as the
+        graph declares.
+        """
         expected = self.types[name]
         if expected.depth and variable.depth != expected.depth:
             variable = variable.under(self._like(expected.depth))

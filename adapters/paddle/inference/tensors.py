@@ -337,7 +337,7 @@ _TAKEN = (np.float32, np.int32, np.int64)
 
 
 def _as_taken(data: npt.ArrayLike) -> Array:
-    """Returns an array of the first dtype of `PaddleTensor` that represents the data exactly."""
+    """Returns the data as an array in the first dtype of `PaddleTensor` that holds them exactly."""
     array = as_array(data, "PaddleTensor")
     if isinstance(data, list) and array.dtype == np.int64:
         array = convert(array, np.int32, "PaddleTensor")
