@@ -510,10 +510,10 @@ def rnn(
             f"input parameters: expected float32 or float64, got {flat.dtype}; cast them and save"
             " again"
         )
-    # Only an LSTM has the input state_cell. The lengths of all remaining cells come directly after
-    # the state, in the argument ``state_cell``.
     for each in op.node.inputs[2:4]:
         op.context.share(each.name, 1, op.node.inputs[0].name, 1)
+    # Only an LSTM has the input state_cell. The lengths of all remaining cells come directly after
+    # the state, in the argument ``state_cell``.
     states, lengths = [_state(state, "state")], state_cell
     if stack.mode == "lstm":
         states, lengths = [*states, _state(state_cell, "state_cell")], sequence_length
