@@ -50,8 +50,8 @@ def write_model(
 
 
 def writer_for(path: Path) -> Writer:
-    """Returns the framework that writes files of this suffix. Raises `UnsupportedError` for other
-    suffixes.
+    """Returns the `Writer` of the framework whose files have this suffix. Raises `UnsupportedError`
+    for other suffixes.
     """
     if path.suffix not in WRITERS:
         kind, known = path.suffix or "a file of no suffix", " and ".join(WRITERS)

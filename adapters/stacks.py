@@ -1,5 +1,6 @@
-"""Finds the stacks of recurrent layers in a file whose weights are to be converted. A file may
-reverse or mask steps between the layers of a stack.
+"""Finds the stacks of recurrent layers in a file, so that their weights can be converted. In a
+stack, each layer reads the output of the layer before it; the file may reverse or mask steps
+between them.
 """
 
 from __future__ import annotations
@@ -179,8 +180,8 @@ class _Ways:
 class Stacks(dict[str, PivotLayer]):
     """The stacks of recurrent layers by name.
 
-    ``omitted``: the other recurrent layers of the file. ``advice``: a text for messages about gate
-    functions that a layout cannot express.
+    ``omitted``: the recurrent layers of the file that are in no stack. ``advice``: a text for
+    messages about gate functions that a layout cannot express.
     """
 
     omitted: tuple[Refusal, ...] = ()
@@ -337,9 +338,9 @@ def _same(one: PivotLayer, other: PivotLayer) -> bool:
 def without_states(model: Graph) -> Graph:
     """Returns the model in which no layer starts from a given state or passes its state on.
 
-    Layers that read each other become one stack, even if the model splits their states, because
-    weights do not depend on states. A node that reads a final state reads an input of the graph
-    instead.
+    Layers of which each reads the one before become one stack, even if the model splits one state
+    among them, because weights do not depend on states. A node that reads a final state reads an
+    input of the graph instead.
     """
     nodes, inputs, tops = list[Node](), list[Value](), list[Value]()
     for node in model.nodes:

@@ -74,7 +74,7 @@ def file_bytes(file: StrPath) -> bytes:
 
 
 def read_all(raw: BufferedReader, budget: FileBudget) -> bytes:
-    """Returns all bytes of an opened file, or as many bytes as it had when it was opened."""
+    """Returns the bytes of an opened file, at most as many as it had when it was opened."""
     size = os.fstat(raw.fileno()).st_size
     budget.take(size, "the file")
     return raw.read(size)
@@ -382,7 +382,7 @@ def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
     from google._upb import _message
     from google.protobuf.message import Message
 
-    def class_of(descriptor: Any) -> Any:  # as GetMessageClass does
+    def class_of(descriptor: Any) -> Any:  # the same as GetMessageClass returns
         inside = {"DESCRIPTOR": descriptor, "__module__": None}
         return _message.MessageMeta(descriptor.name, (Message,), inside)
 

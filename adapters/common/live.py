@@ -109,7 +109,7 @@ class Explained(NamedTuple):
     """A report on the recurrent layers of a model.
 
     ``replaced``: a line or a name for each layer that onernn runs. ``refusals``: the reasons why it
-    does not run the others.
+    does not run the remaining layers.
     """
 
     replaced: tuple[str, ...]

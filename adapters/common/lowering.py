@@ -488,8 +488,8 @@ class GraphBuilder:
         return self._types[value]
 
     def declare(self, value: str, known: Type) -> None:
-        """Sets the type of a value if the framework declares more of it than type inference
-        finds.
+        """Sets a value's type to the type that the framework declares, which may be more complete
+        than the inferred type.
         """
         self.type_of(value)
         self._types[value] = known

@@ -155,8 +155,8 @@ def weave(native: NativeGraph, operators: Iterable[T], parts: Sequence[Part]) ->
 
 
 def sort_positions(needs: Mapping[int, Collection[int]]) -> list[int]:
-    """Returns the positions, sorted so that each comes after the positions that it needs, otherwise
-    in ascending order.
+    """Returns the positions in ascending order, except that each comes after the positions that it
+    needs.
 
     Positions in a cycle come last.
     """

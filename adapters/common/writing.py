@@ -85,10 +85,10 @@ def declare(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     An undeclared dtype or rank is taken from ``inputs``, a batch. Without a batch the dtype is
     float32, and the rank is the only one for which all types can be inferred. If several ranks fit,
-    the model's own merging of axes decides: the chosen ranks are the ones with which it merges the
-    fewest. For example, if the model would merge A and B, (N, T, A*B) is chosen and not (N, T, A,
-    B). Raises `UnsupportedError` if no ranks fit, if several fit equally well, or for unknown
-    operators if an input may have several ranks.
+    this function chooses the ranks with which the model merges the fewest axes: for example (N, T,
+    A*B), and not (N, T, A, B) if the model would then merge A and B. Raises `UnsupportedError` if
+    no ranks fit, if several fit equally well, or for unknown operators if an input may have several
+    ranks.
     """
     feed = {} if inputs is None else check_feed(graph.inputs, inputs)
     choices = [_choices(value, feed.get(value.name)) for value in graph.inputs]

@@ -600,8 +600,8 @@ def bidirectional(*, layer=None, backward_layer=None, merge_mode=Stated("concat"
 def _outputs(
     op: KerasLayer, sides: Sequence[_Layer], paths: Sequence[str], merge: Any
 ) -> list[KerasTensor]:
-    """Returns the outputs of a layer or of both directions; ``paths``: the first parts of their
-    states' names.
+    """Returns the outputs of a layer or of both directions; ``paths``: for each direction, the
+    prefix of its states' names.
     """
     x, states = _call(op, sides)
     if x.mask and any(side.cudnn for side in sides):

@@ -482,7 +482,9 @@ class Lowering:
         self.states[name] = self.builder.copy(value, f"{name}/next")
 
     def output(self, value: str, name: str) -> Value:
-        """Returns an output of the graph under a name of its own."""
+        """Returns an output of the graph. The value is copied if it has a different name, or is
+        already an output or an input.
+        """
         builder = self.builder
         taken = value in self._given or any(each.name == value for each in builder.inputs)
         if value != name or taken:

@@ -547,7 +547,7 @@ def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
     `parse_model`.
     """
     budget = budget or loading(2 * proto.ByteSize())
-    if not proto.HasField("graph") or not proto.opset_import:  # other protobufs may parse
+    if not proto.HasField("graph") or not proto.opset_import:  # a different message may parse
         raise ModelFormatError("not an ONNX model: expected a graph and an opset", file)
     if proto.ir_version not in IR_VERSIONS:
         raise UnsupportedError(

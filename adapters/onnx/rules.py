@@ -81,9 +81,9 @@ def _read_unchanged_outside(
 ) -> tuple[Subgraph, list[int]]:
     """Returns the body without the carried values that never change, and the slots of these values.
 
-    The body reads these values from the outer graph instead. TensorFlow carries weights in this
-    way, and rules need weights that are constants. ``slots``: the position, among the loop's
-    carried values, of each value that the body carries.
+    The body reads these values from the outer graph instead. TensorFlow writes weights as such
+    carried values, and rules need weights that are constants. ``slots``: the position, among the
+    loop's carried values, of each value that the body carries.
     """
     fixed, identities = [], []
     for slot, inside, result in zip(slots, graph.inputs[2:], graph.outputs[1:], strict=False):
@@ -490,8 +490,8 @@ def range_(start, limit, delta):
 
 @onnx("CausalConvWithState")
 def causal_convolution(x, w, bias=None, past=None, *, activation="none"):
-    """Convolves each channel along time, after past steps or zeros. Output 1 contains the last
-    steps, which are the past steps of the next call.
+    """Convolves each channel along time; before the first step there are the past steps, or zeros.
+    Output 1 contains the last steps, which are the past steps of the next call.
     """
     channels, _, kernel = (*w.type.counts, None, None, None)[:3]
     name = activation.lower()
@@ -511,7 +511,9 @@ _RANDOM = "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multino
 
 @RULES(_RANDOM)
 def _random(op: OnnxOperator) -> Results:
-    """Refuses the operator, and names the call that makes all random values inputs of the model."""
+    """Raises `UnsupportedError` that names a call of onnx; it turns the model's random values into
+    inputs.
+    """
     advice, graph = "export the model in inference mode", op.builder.native
     if graph and not op.scope.prefix:
         kinds = _RANDOM.split()

@@ -157,8 +157,7 @@ def _libraries(machine: str) -> list[str]:
 def runnable(known: Flags, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     """Returns the instruction sets that this CPU can run.
 
-    /proc/cpuinfo names the CPU's features, without those that the operating system does not
-    support.
+    /proc/cpuinfo names only CPU features that the operating system supports.
     """
     try:
         text = cpuinfo.read_text()
@@ -450,9 +449,11 @@ def _choose_isa(isa: str, file: Path, targets: Flags) -> str:
 
 
 def cache_folder() -> Path:
-    """Returns ``onernn`` in XDG_CACHE_HOME or ~/.cache. Raises `OSError` if others can change it.
+    """Returns ``onernn`` in XDG_CACHE_HOME or ~/.cache. Raises `OSError` if a different user can
+    change this folder.
 
-    They can if they may write to it, or rename one of its parents, which a sticky bit prevents.
+    Users can change it if they may write to it, or if they may rename one of its parents; a sticky
+    bit prevents the renaming.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")
