@@ -31,8 +31,8 @@ def write_model(
     called with each remark for the user. ``options``: for ONNX see
     `adapters.onnx.write.write_onnx`, for Paddle see `adapters.paddle.write.write_paddle`.
 
-    Raises `UnsupportedError` that names what the target format cannot express, for an option of a
-    different format, and for an unknown suffix.
+    Raises `UnsupportedError` for an unknown suffix, for an option of a different format, and for a
+    model that the format cannot express; the message names the obstacle.
     """
     path = Path(path)
     writer = writer_for(path)
@@ -50,8 +50,8 @@ def write_model(
 
 
 def writer_for(path: Path) -> Writer:
-    """Returns the framework that writes files of this suffix. Raises `UnsupportedError` for other
-    suffixes.
+    """Returns the `Writer` of the framework whose files have this suffix. Raises `UnsupportedError`
+    for other suffixes.
     """
     if path.suffix not in WRITERS:
         kind, known = path.suffix or "a file of no suffix", " and ".join(WRITERS)

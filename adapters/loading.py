@@ -36,15 +36,16 @@ def load(
     ``path``: a Paddle folder, ``.pdmodel``, ``__model__``, or ``.json`` of Paddle 3; an MXNet
     ``-symbol.json``, its folder or the prefix of its name; an ``.onnx``; a ``.pt2`` that
     torch.export.save wrote; a ``.keras`` or ``.h5``, or a Keras model's ``.json`` with its weights
-    as ``params``; an ``.xml`` of OpenVINO, for its inputs and outputs. ``params``: the parameters'
-    file or folder, if it is not next to the model under its usual name. ``semantics``:
-    "documented", "mxnet-cpu" or "onnxruntime". It selects what operators compute if their framework
-    does not compute what it documents. A framework without the chosen semantics uses "documented".
-    ``inputs``: an array, a dtype or a shape for each input whose type the model does not declare;
-    None in a shape is a size that may vary. The shapes of weights may depend on the sizes of an
-    input. ``rules``: by the name of an operator that onernn does not know, a function that computes
-    it from canonical operators: its positional parameters are inputs, its keywords are attributes.
-    A `Replacing` replaces onernn's own rule.
+    as ``params``; an ``.xml`` of OpenVINO, of which only the inputs and outputs are read.
+    ``params``: the parameters' file or folder, if it is not next to the model under its usual name.
+    ``semantics``: "documented", "mxnet-cpu" or "onnxruntime". It selects what operators compute if
+    their framework does not compute what it documents. A framework without the chosen semantics
+    uses "documented". ``inputs``: an array, a dtype or a shape for each input whose type the model
+    does not declare; None in a shape is a size that may vary. The shapes of weights may depend on
+    the sizes of an input. ``rules``: a dict from the name of an operator that onernn does not know
+    to a function that computes the operator from canonical operators. The function's positional
+    parameters are the operator's inputs, its keywords are the attributes. A `Replacing` replaces
+    onernn's own rule.
 
     Raises `ModelFormatError` if the file is not a model, `UnsupportedError` for a kind that onernn
     does not read, with advice, and `ShapeError` for ``inputs`` that contradict the model's
@@ -72,7 +73,9 @@ def load(
 
 
 def _declared(graph: Graph, inputs: Mapping[str, Any]) -> Graph:
-    """Returns the model with the caller's types of its inputs; sizes with names may still vary."""
+    """Returns the model whose inputs have the caller's types; a name in a shape becomes a dynamic
+    size of this name.
+    """
     from onernn.fuse_passes.over_time import bind  # rarely needed
 
     graph = bind(graph, {}, inputs)
@@ -84,7 +87,7 @@ def read_weights(path: StrPath) -> dict[str, Array]:
     build yourself.
 
     ``path``: a PyTorch state dict or checkpoint (what torch.save wrote, TorchScript), a
-    .safetensors, the .index.json of either in several files, an .npz, or an .h5 that Keras's
+    .safetensors, the .index.json of such weights in several files, an .npz, or an .h5 that Keras's
     save_weights wrote. PyTorch's files may have any name. bfloat16 arrays are returned as float32.
     No code in the file is run. Raises `ModelFormatError` if the file has none of these formats,
     `UnsupportedError` for a model.
@@ -133,10 +136,10 @@ def find_faults(
 
 
 def plugin_for(graph: Graph) -> str:
-    """Returns the command for a model with operators that onernn lacks: its framework runs the
-    model, and onernn runs the recurrent layers.
+    """Returns a text with the call that runs onernn's recurrent layers inside the model's
+    framework, which runs all other operators.
 
-    Returns "" if no layer would be replaced, because unrolled cells and loops are not single
+    Returns "" if the call would replace no operator: unrolled cells and loops are not single
     operators.
     """
     find = adapter_of(graph.name).plugin

@@ -29,20 +29,22 @@ WRITERS: dict[str, Writer] = {a.writer.suffix: a.writer for a in ADAPTERS if a.w
 """The functions that write files, by the suffix of the file."""
 
 RUNTIMES: dict[str, Runtime] = {a.runtime.name: a.runtime for a in ADAPTERS if a.runtime}
-"""The frameworks' own runtimes, by the NAME in ``NAME:PATH``."""
+"""The frameworks' own runtimes, by the NAME in ``onernn verify --against NAME:PATH``."""
 
 SEMANTICS = ("documented", *(name for adapter in ADAPTERS for name in adapter.semantics))
 
 
 def pass_name(applied: Applied) -> str:
-    """Returns the framework's name for a fusion pass that changed its operators, "" if it has
-    none.
+    """Returns the name that a framework has for an applied fusion pass, "" if no framework has a
+    name for it.
     """
     return next(filter(None, (adapter.pass_name(applied) for adapter in ADAPTERS)), "")
 
 
 def usual_suffix(path: StrPath) -> str:
-    """Returns the suffix that files of this content usually have, or the file's own suffix."""
+    """Returns the suffix that files with this file's content usually have, or its own suffix if the
+    content is unknown.
+    """
     known = (adapter.suffix_of(path) for adapter in ADAPTERS)
     return next(filter(None, known), Path(path).suffix.lower())
 

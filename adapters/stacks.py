@@ -1,5 +1,6 @@
-"""Finds the stacks of recurrent layers in a file whose weights are to be converted. A file may
-reverse or mask steps between the layers of a stack.
+"""Finds the stacks of recurrent layers in a file, so that their weights can be converted. In a
+stack, each layer reads the output of the layer before it; the file may reverse or mask steps
+between them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from onernn.ir.rnn import Recurrent
 from onernn.reorders.layers import PivotLayer
 
 JOINED = "/y"
-"""The suffix of new names: of a layer's output for all steps, or of several such outputs joined."""
+"""The suffix of new names: for a layer's output of all steps if the file has no name for it, and
+for a value that joins the outputs of several layers.
+"""
 
 Way = tuple[str, bool]
 """The name of a value, and whether its steps are in reversed order."""
@@ -45,8 +48,8 @@ def join_layers(model: Graph) -> Graph:
 
     A mask removes steps before each layer and restores them after it. A backward layer may be
     written as a forward layer over reversed steps. Neither changes the weights, so the layers form
-    one stack. A node that reads the outputs of several joined layers reads an input of the graph
-    instead.
+    one stack. A value that joins the outputs of several layers becomes an output; the nodes that
+    read it read a new input of the graph instead.
     """
     result = _Ways(model)
     nodes, sizes = list[Node](), list[Value]()
@@ -60,7 +63,7 @@ def join_layers(model: Graph) -> Graph:
         if len(ways) > 1 and all(each in result.turned and not turned for each, turned in ways):
             result.names[name], made = result.join(ways, name)
             nodes += made
-        elif node.op == "Shape":  # a node that reads the number of sequences reads no layer
+        elif node.op == "Shape":  # a size becomes an input, and connects no layers
             sizes.append(Value(name))
         else:
             nodes.append(node)
@@ -85,8 +88,8 @@ def _replace_nodes(
 
 
 class _Ways:
-    """The sources of each value: the outputs of layers from which nodes only moved the value's
-    elements.
+    """The sources of each value. If nodes only moved elements of layers' outputs to make a value,
+    these outputs are its sources.
 
     ``turned``: for each layer's y, whether its steps are reversed. ``names``: the new value for
     each value of the file that joins several layers.
@@ -147,9 +150,9 @@ class _Ways:
         layers = [ways for ways in every if all(each in self.turned for each, _ in ways)]
         if node.op == "Concat" and self._is_last(node, node.attrs.axis):
             return tuple(way for ways in every for way in ways)
-        if len(sources) > 1:  # the steps, and the value for masked steps
+        if len(sources) > 1:  # a layer's steps, and values for masked steps
             return layers[0] if len(layers) == 1 else ()
-        if node.op == "Gather":  # restores the steps: one index for each step
+        if node.op == "Gather":  # with one index per step, it restores masked steps
             joined = self.graph.producer(sources[0], "Concat")
             return every[0] if layers and joined is not None else ()
         if node.op == "Transpose":
@@ -177,8 +180,8 @@ class _Ways:
 class Stacks(dict[str, PivotLayer]):
     """The stacks of recurrent layers by name.
 
-    ``omitted``: the other recurrent layers of the file. ``advice``: a text for messages about gate
-    functions that a layout cannot express.
+    ``omitted``: the recurrent layers of the file that are in no stack. ``advice``: a text for
+    messages about gate functions that a layout cannot express.
     """
 
     omitted: tuple[Refusal, ...] = ()
@@ -193,8 +196,8 @@ def read_stacks(
     recurrent_activation: str | None = None,
     rules: Mapping[str, Any] | None = None,
 ) -> Stacks:
-    """Returns the stacks in a file. In a file of weights they have the names of their modules; for
-    a model see `stacks_of`.
+    """Returns the stacks in a file. In a file of weights, each stack has the name of its module;
+    for a model see `stacks_of`.
 
     ``node``: return only the stack of this name. ``recurrent_activation``: "sigmoid" states the
     function of the gates for a file of weights that Keras before 2.3 wrote; the default of that
@@ -257,7 +260,7 @@ def stacks_of(model: Graph, node: str | None = None) -> Stacks:
             called[same[0]] += [rnn.y, *native]
             continue
         key = native[0] if native and (is_named_here(rnn.y) or rnn.y.endswith(JOINED)) else rnn.y
-        # Several cells in one layer of the file are numbered.
+        # If one layer of the file becomes several stacks, their names get numbers.
         numbers = (f"{key}#{at}" if at > 1 else key for at in itertools.count(1))
         name = next(each for each in numbers if each not in result)
         result[name], called[name] = stack, [rnn.y, *native]
@@ -335,9 +338,9 @@ def _same(one: PivotLayer, other: PivotLayer) -> bool:
 def without_states(model: Graph) -> Graph:
     """Returns the model in which no layer starts from a given state or passes its state on.
 
-    Layers that read each other become one stack, even if the model splits their states, because
-    weights do not depend on states. A node that reads a final state reads an input of the graph
-    instead.
+    Layers of which each reads the one before become one stack, whatever the model does with their
+    states, because weights do not depend on states. A node that reads a final state reads an input
+    of the graph instead.
     """
     nodes, inputs, tops = list[Node](), list[Value](), list[Value]()
     for node in model.nodes:

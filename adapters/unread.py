@@ -18,9 +18,10 @@ from onernn.ir.files import COMPILED, as_argument, check_file, is_compiled
 
 
 def refuse_unread(path: StrPath) -> None:
-    """Raises `UnsupportedError` for a file or folder of a known kind that onernn does not read, and
-    `ModelFormatError` for a pipe or a device, and for a missing file if a model has a similar
-    name. An address is not a path: raises `UnsupportedError`."""
+    """Raises `UnsupportedError` for a file or folder of a known kind that onernn does not read, or
+    for a URL. Raises `ModelFormatError` for a pipe or a device, and for a path that does not exist
+    if a model with a similar name does.
+    """
     if re.match(r"[a-z][a-z0-9]+:/", os.fspath(path)) and not os.path.lexists(path):
         raise UnsupportedError(f"{path}: expected a local path, got an address; download the file")
     if hint := _similar_model(Path(path)):
@@ -111,7 +112,7 @@ def _advice_on_folder(folder: Path) -> str:
             package = json.loads(manifest.read_bytes())
             root = package["itemInfoEntries"][package["rootModelIdentifier"]]["path"]
             return _core_ml(folder, folder / "Data" / root)
-        except (ValueError, KeyError, TypeError):  # written by a different program
+        except (ValueError, KeyError, TypeError):  # not the manifest of a CoreML model
             return ""
     return ""
 
@@ -259,7 +260,7 @@ _DYNET = (
     '[*map(int, re.findall("[0-9]+", head.split()[2]))], order="F")'
     ' for head, values in zip(lines, lines[1:]) if head[0] == "#"})'
 )
-"""The program for DyNet, whose tensors are stored column after column."""
+"""The program for DyNet, whose files store tensors in column-major order."""
 _ML_PROGRAM = 502
 _CORE_ML_PROGRAM = (
     "import sys, coremltools as c, numpy as n;"
@@ -276,8 +277,8 @@ _CORE_ML_LAYERS = (
     ' else w(e, at + (getattr(e, "name", "") or f.name) + "/"))];'
     ' n.savez("model.npz", **dict(w(c.utils.load_spec(sys.argv[1]), "")))'
 )
-"""The program visits all messages of a neural network; weights are flat arrays under the layers'
-names.
+"""The program for CoreML's neural networks: it visits all messages, and saves each weight as a flat
+array under a name that contains the layer's name.
 """
 
 

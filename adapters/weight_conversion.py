@@ -49,13 +49,13 @@ def convert_weights(
     """Returns a layer's arrays under the names of a different framework; the conversion is exact.
 
     ``layer``: a `PivotLayer`; (spec, weights); an "Rnn" node of a graph; a graph with one stack of
-    layers; a torch.nn.RNN, LSTM, GRU or cell of these, or a module with one; a built keras
-    SimpleRNN, LSTM, GRU, RNN of their cells or Bidirectional, or a model of Keras with one such
-    layer or, for a Sequential, one stack of them; a subclass of these; or arrays, parameters or
-    tensors by name, in a dict or from ``named_parameters()``. ``source`` names the layout of such
-    arrays; for tensors of PyTorch the default is "torch". bfloat16 and float16 values are returned
-    as float32, exactly. ``to`` and ``source``: a name of `reorders.layouts.FRAMEWORKS`. ``options``
-    describe the layout ``source``, see `read_layer`.
+    layers; a torch.nn.RNN, LSTM, GRU or one of their cells, or a module that contains one of these;
+    a built keras SimpleRNN, LSTM, GRU, Bidirectional, or RNN of their cells; a Keras model with one
+    such layer, or a Sequential with one stack of such layers; an instance of a subclass of these
+    classes; or arrays, parameters or tensors by name, in a dict or from ``named_parameters()``.
+    ``source`` names the layout of such arrays; for tensors of PyTorch the default is "torch".
+    bfloat16 and float16 values are returned as float32, exactly. ``to`` and ``source``: a name of
+    `reorders.layouts.FRAMEWORKS`. ``options`` describe the layout ``source``, see `read_layer`.
 
     Raises `UnsupportedError` that names a feature missing in the target layout, and `ShapeError`
     that names an array of a wrong shape.
@@ -183,7 +183,7 @@ def _from_torch(layer: Any) -> PivotLayer:
             or getattr(each, "original_name", "") in _TORCH  # of a scripted module
             or any(own.startswith("weight_hh") for own in getattr(each, "_parameters", ()))
         }
-        if "" in inner:  # it looks like a layer but is not one of PyTorch's
+        if "" in inner:  # it has PyTorch's names of weights, but a different class
             inner = {}
         problem = f"expected one of torch.nn's {', '.join(_TORCH)}, or a module with one of them"
         return _from_torch(_only(inner, f"{type(layer).__qualname__}: {problem}"))

@@ -31,8 +31,9 @@ class Runtime:
     ``name`` is the NAME in ``verify --against NAME:PATH``. One of ``packages`` must be installed;
     onernn's extra ``extra`` installs it. ``run(path, params, feed)`` returns the outputs in order.
     ``run`` is called in a separate process, and ``params`` is "" if the model has no file of
-    parameters. ``load(path, rules=)`` returns the model with the declared sizes that only the
-    framework enforces. ``run_live(model, feed)`` runs a model that is an object of the framework.
+    parameters. ``load(path, rules=)`` returns the model with all declared sizes, including sizes
+    that the framework enforces but onernn does not. ``run_live(model, feed)`` runs a model that is
+    an object of the framework.
     """
 
     name: str
@@ -61,9 +62,9 @@ class Writer:
 
     ``write(model, path, inputs=, progress=, note=, **options)``: ``inputs`` is None or a batch that
     the model runs on, ``note(text)`` is called with each remark for the user. ``options``: the
-    names of the other options of ``write``, with their defaults. ``pads``: None, or a function that
-    returns a batch in the form that the file takes, if the file pads ragged values. The framework's
-    ``runtime`` then checks the file; without ``pads`` onernn checks it.
+    names of the other options of ``write``, with their defaults. ``pads``: if the file pads ragged
+    values, a function that returns a batch in the padded form; else None. With ``pads``, the
+    framework's ``runtime`` checks the file; without it, onernn does.
     """
 
     suffix: str
@@ -102,14 +103,15 @@ class Adapter:
     that reads named arrays from a file that holds nothing else; it returns None if the file also
     holds a model. ``layers_among(arrays)``: the recurrent layers whose weights have the framework's
     names in ``arrays``, by the names of their modules. ``load(path, params, semantics, rules=)``
-    lowers a model. ``semantics``: the names of the semantics that it has besides "documented"; if
-    there are none, ``load`` gets no such argument. ``asks_sizes``: whether its operators need sizes
-    when they are lowered, so that ``load`` takes ``inputs=``. ``find_faults(path, params, rules=)``
-    returns a saved model with the known faults of the framework. ``rules`` are the caller's rules,
-    see `caller_rules`. ``no_params``: the reason why its models have no separate file of
-    parameters; then ``load`` and ``find_faults`` do not get ``params``. ``plugin(path)``: the
-    `Plugin` for a model. ``pass_name(applied)``: the framework's name for a fusion pass that
-    changed its operators, "" if the framework has no name for the pass.
+    lowers a model. ``semantics``: the names of the semantics that the framework has besides
+    "documented"; if there are none, ``load`` gets no such argument. ``asks_sizes``: whether the
+    framework's operators need sizes when they are lowered, so that ``load`` takes ``inputs=``.
+    ``find_faults(path, params, rules=)`` returns a saved model with the known faults of the
+    framework. ``rules`` are the caller's rules, see `caller_rules`. ``no_params``: the reason why
+    the framework's models have no separate file of parameters; then ``load`` and ``find_faults`` do
+    not get ``params``. ``plugin(path)``: the `Plugin` for a model. ``pass_name(applied)``: the
+    framework's name for a fusion pass that changed its operators, "" if the framework has no name
+    for the pass.
     """
 
     name: str

@@ -67,7 +67,7 @@ def pool_windows(
     """Returns the largest element ("max") or the mean ("avg") of each window; ``counts_pads``:
     whether the mean includes the padding.
 
-    Raises `UnsupportedError` if a window at an end may contain only padding.
+    Raises `UnsupportedError` if a window at the end of an axis may contain only padding.
     """
     after = windows.get("pads", [0] * len(kernel))[-len(kernel) :]
     strides = windows["strides"]

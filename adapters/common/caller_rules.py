@@ -127,8 +127,8 @@ class CallerRule:
 
 
 def _check_types(builder: GraphBuilder, before: int) -> None:
-    """Raises `UnsupportedError` if the dtypes of a node's inputs do not match, such as float32 and
-    int64.
+    """Raises `UnsupportedError` if a node's inputs have dtypes or shapes that do not fit each
+    other, such as float32 and int64. The nodes from number ``before`` on are checked.
     """
     for node in builder.nodes[before:]:
         types = [builder.type_of(name) for name in node.inputs if name]
@@ -187,7 +187,8 @@ def read_callers(
 def find_caller(
     rules: Mapping[str, CallerRule], names: Iterable[str], is_known: bool
 ) -> CallerRule | None:
-    """Returns the caller's rule for the first of an operator's names that has a rule.
+    """Returns the caller's rule for an operator that may have several names: the rule of the first
+    name with a rule.
 
     Raises `UnsupportedError` if onernn knows the operator and the rule is not `Replacing`.
     """

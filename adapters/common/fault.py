@@ -48,9 +48,9 @@ class FrameworkFault(Fault[S]):
 
     ``apply`` turns the native program into the program that the framework runs instead. If the
     faulty result depends on the batch, ``change_graph`` changes the lowered graph, using the values
-    of the correct run. ``measure`` returns the cost for a batch if the effect is "slower".
-    ``occurs`` returns whether a batch triggers the fault, if different outputs alone do not show
-    it.
+    of the correct run. If the effect is "slower", ``measure`` returns a text about the cost for a
+    batch. If a fault may occur without changing the outputs, ``occurs`` returns whether a batch
+    triggers it. Both take the values of the correct run.
     """
 
     effect: Effect
@@ -73,7 +73,7 @@ class FaultyModel(Generic[S]):
 
     ``paths``: the framework's ways of running the program, with descriptions.
 
-    Faults of other paths, such as an exporter, affect no run.
+    A fault that occurs only outside of these paths, such as in an exporter, affects no run.
     """
 
     framework: str

@@ -43,7 +43,7 @@ def reading(path: StrPath) -> Iterator[None]:
     try:
         with guard(lambda: path), budget_of_load(), working():
             yield
-            return_freed_memory()  # before packing, so that memory never holds both forms
+            return_freed_memory()  # before weights are packed, which needs memory
     except BudgetError as error:
         raise BudgetError(f"{path}: {error}") from error
     except OSError as error:
@@ -74,7 +74,7 @@ def file_bytes(file: StrPath) -> bytes:
 
 
 def read_all(raw: BufferedReader, budget: FileBudget) -> bytes:
-    """Returns all bytes of an opened file, or as many bytes as it had when it was opened."""
+    """Returns the bytes of an opened file, at most as many as it had when it was opened."""
     size = os.fstat(raw.fileno()).st_size
     budget.take(size, "the file")
     return raw.read(size)
@@ -145,7 +145,7 @@ def find_stored_dtype(dtype: str) -> np.dtype[Any]:
 def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
     """Returns the number of elements of a shape, None for an impossible shape.
 
-    With a size of zero, the other sizes need no bytes in the file, but NumPy multiplies them all.
+    NumPy limits the product of all sizes except zeros, even if the array has no elements.
     """
     most = math.prod(size or 1 for size in sizes)
     possible = len(sizes) <= most_axes and min(sizes, default=0) >= 0 and most <= 2**56
@@ -154,7 +154,7 @@ def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
 
 def numbers_of(flat: Array, dtype: str, budget: FileBudget, what: str) -> Array:
     """Returns the stored values; bfloat16 becomes float32 with the same values."""
-    if dtype in ("bfloat16", "float16"):  # a bfloat16 file counts as float32
+    if dtype in ("bfloat16", "float16"):  # the same budget as for a float32 file
         budget.allow(2 * flat.nbytes)
     if dtype == "bfloat16":
         budget.take(2 * flat.nbytes, what)
@@ -292,8 +292,9 @@ class Schema:
         """Yields the bytes of memory that protobuf and Python's strings need for ``data``, in
         several parts.
 
-        A message of two bytes may need hundreds. The results are upper bounds for upb. In damaged
-        data only the part before the damage counts, because protobuf stops there.
+        A message of two bytes may need hundreds. The results are upper bounds for upb, protobuf's
+        implementation in C. In damaged data only the part before the damage counts, because
+        protobuf stops there.
         """
         view, outer = memoryview(data), list[tuple[int, dict[int, str]]]()
         fields, at, end = self._fields[name], 0, len(data)
@@ -314,7 +315,7 @@ class Schema:
                 if wire == 0:
                     _, at = read_varint(view, at, end)
                 else:
-                    at += {1: 8, 5: 4}.get(wire, 0)  # a group's fields belong to its message
+                    at += {1: 8, 5: 4}.get(wire, 0)  # a group's fields count as its message's
                 continue
             size, at = read_varint(view, at, end)
             if size > end - at or len(outer) > _DEEPEST:
@@ -327,8 +328,8 @@ class Schema:
             if field == "string":
                 taken += 128 + size + text_size(view[at : at + size])
             elif field not in ("bytes", "float", "double", ""):
-                last = np.frombuffer(view[at : at + size], np.uint8) < 128  # bytes of numbers
-                taken += 64 + 24 * int(np.count_nonzero(last))  # arrays that grew
+                last = np.frombuffer(view[at : at + size], np.uint8) < 128  # a number's last byte
+                taken += 64 + 24 * int(np.count_nonzero(last))  # an array that has grown takes more
             else:
                 taken += 64 + size
             at += size
@@ -381,7 +382,7 @@ def _new_pool() -> tuple[Any, Callable[[Any], Any]]:
     from google._upb import _message
     from google.protobuf.message import Message
 
-    def class_of(descriptor: Any) -> Any:  # as GetMessageClass does
+    def class_of(descriptor: Any) -> Any:  # the same as GetMessageClass returns
         inside = {"DESCRIPTOR": descriptor, "__module__": None}
         return _message.MessageMeta(descriptor.name, (Message,), inside)
 

@@ -49,8 +49,9 @@ class SessionOptions(TypedDict, total=False):
 class LiveOptions:
     """The options of live layers, with the same meaning as in `onernn.Session`.
 
-    Unsupported options raise an error immediately. After an error in the first run, the framework
-    would run the layer silently, and the first run may happen while Python exits.
+    Unsupported options raise an error immediately. If the first run of a layer raised the error,
+    the framework would run the layer silently instead. The first run may also happen while Python
+    exits.
     """
 
     dtype: str = "f32"
@@ -108,7 +109,7 @@ class Explained(NamedTuple):
     """A report on the recurrent layers of a model.
 
     ``replaced``: a line or a name for each layer that onernn runs. ``refusals``: the reasons why it
-    does not run the others.
+    does not run the remaining layers.
     """
 
     replaced: tuple[str, ...]
@@ -129,7 +130,9 @@ MOST_PLACES = 16
 
 NOT_SEEN = "optimize() has not seen it"
 NOT_CALLED = "it has not been called yet"
-"""Reasons why the framework runs a layer; all frameworks share them."""
+"""A reason why the framework runs a layer, like `NOT_SEEN`; the adapters of all frameworks use both
+texts.
+"""
 
 
 def stays(host: str, refusal: Refusal) -> str:
@@ -155,7 +158,7 @@ _LEFT: WeakKeyDictionary[Any, dict[str, Refusal]] = WeakKeyDictionary()
 
 
 def leave(layer: Any, host: str, reason: str, name: Callable[[], str]) -> None:
-    """Warns about a call that the framework runs, once per reason."""
+    """Warns that the framework runs calls of a layer, once per layer and reason."""
     left = _LEFT.get(layer)
     if left is None:
         left = _LEFT[layer] = {}
@@ -318,7 +321,7 @@ class LiveLayer:
         spec, parts = views
         kept = [(key, stack) for key, stack in [*self._kept.items()] if stack.spec == spec]
         like = next((stack for key, stack in kept if key[0] == process), None)
-        with suppress(UnsupportedError):  # a bias with gaps between its elements
+        with suppress(UnsupportedError):  # the elements of a bias are not adjacent
             return self._kernels.live_stack(spec, parts, self._options.dtype, like)
         return None
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # Otherwise each run would compute the same arrays again with the same kernels.
 
 _SMALL = 2**16
-"""The number of elements that a result may always have. It may have more elements only if all its
-inputs together have as many.
+"""The number of elements that the result of a computation may have while a model is read. If all
+inputs together have more, the result may have as many.
 """
 
 FOLDED = frozenset(
@@ -51,10 +51,11 @@ _MOVING |= {"Cast", "CastLike"}
 
 
 def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
-    """Returns whether a node only moves elements or computes positions and sizes.
+    """Returns whether a node only moves or casts elements, multiplies by zeros, or computes with
+    integers and booleans.
 
-    Arithmetic stays in the graph, so that the first step of an unrolled cell, which starts from
-    zeros, looks like the other steps.
+    Arithmetic on floats stays in the graph, so that the first step of an unrolled cell, which
+    starts from zeros, looks like the other steps.
     """
     present = [array for array in arrays if array is not None]
     masked = node.op == "Mul" and not all(array.any() for array in present)  # a state of zeros
@@ -62,9 +63,9 @@ def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
 
 
 class FoldingBudget:
-    """The memory for computed constants: 16 MB, and 16 times the bytes of the model's constants.
+    """The memory for computed constants: 16 MB plus 16 times the bytes of the model's constants.
 
-    If the load's budget has less memory left, that is the limit.
+    The memory is at most as large as the rest of the load's budget.
     """
 
     def __init__(self, constants: Iterable[Array] = ()) -> None:
@@ -149,7 +150,9 @@ _NODE, _RESULT = 1_500, 500
 its names and its type.
 """
 _LARGE = 2**20
-"""Constants of this many bytes or more are dropped early while a model is read."""
+"""Computed constants of this many bytes or more are dropped after their last reader, while a model
+is still being read.
+"""
 _UNSEEN = Type(lod=())
 """The type of a value that no run computes: its operator was refused, or no node makes it."""
 
@@ -289,8 +292,8 @@ class NativeOperator(Tape):
         return self.builder.array(self.value(slot), str(slot))
 
     def absent(self, *slots: str) -> None:
-        """Raises `UnsupportedError` if inputs are present that replace attributes, because only a
-        run knows their values.
+        """Raises `UnsupportedError` if one of these inputs is present. Such an input replaces an
+        attribute, and its value is known only at run time.
         """
         for slot in slots:
             if self.variables(slot):
@@ -316,7 +319,7 @@ class NativeOperator(Tape):
         return self.attribute(name, default)
 
     def ignore(self, *names: str) -> None:
-        """Marks attributes as read that cannot change what this operator computes."""
+        """Marks attributes as read, because they cannot change what this operator computes."""
         self._unread -= {("attribute", name) for name in names}
 
     def only(self, **values: Any) -> None:
@@ -485,8 +488,8 @@ class GraphBuilder:
         return self._types[value]
 
     def declare(self, value: str, known: Type) -> None:
-        """Sets the type of a value if the framework declares more of it than type inference
-        finds.
+        """Sets a value's type to the type that the framework declares, which may be more complete
+        than the inferred type.
         """
         self.type_of(value)
         self._types[value] = known
@@ -755,6 +758,6 @@ def _lower(step: LoweringStep) -> tuple[Mapping[str, str], str]:
     except OnernnError as error:
         return {}, str(error)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Slots, attributes or inputs of an unknown form.
+        # The rule met slots, attributes or inputs of an unknown form.
         return {}, f"malformed: {type(error).__name__} {error}"
     return by_slot(results), ""

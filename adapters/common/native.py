@@ -91,11 +91,10 @@ class NativeGraph:
     def outside_reads(
         self, positions: Collection[int], shown: Collection[str] = ()
     ) -> list[tuple[int | None, str]]:
-        """Returns which readers outside of ``positions`` read results of the operators at
-        ``positions``.
+        """Returns the reads outside of ``positions`` of results of the operators at ``positions``.
 
-        The pairs are the position of the reader (None for the graph's outputs) and the name that it
-        reads. Names in ``shown`` are left out.
+        Each read is a pair: the position of the operator that reads (None for the graph's outputs)
+        and the name that it reads. Names in ``shown`` are left out.
         """
         hidden = frozenset[str]().union(*(self.writes[at] for at in positions)).difference(shown)
         readers: list[tuple[int | None, frozenset[str]]] = [
@@ -119,7 +118,7 @@ class NativeGraph:
 
 class Part(NamedTuple):
     """A group of operators, and the ``operators`` that replace them. ``reads``: the names that
-    these read.
+    these operators read.
     """
 
     positions: Collection[int]
@@ -129,7 +128,7 @@ class Part(NamedTuple):
 
 def weave(native: NativeGraph, operators: Iterable[T], parts: Sequence[Part]) -> list[T]:
     """Returns a program's operators after replacing each part: the new operators take the position
-    of its last operator.
+    of the part's last operator.
 
     An operator is left out if only replaced operators read its results. ``operators``: the
     operators of ``native``, in any form.
@@ -156,8 +155,8 @@ def weave(native: NativeGraph, operators: Iterable[T], parts: Sequence[Part]) ->
 
 
 def sort_positions(needs: Mapping[int, Collection[int]]) -> list[int]:
-    """Returns the positions, sorted so that each comes after the positions that it needs, otherwise
-    in ascending order.
+    """Returns the positions in ascending order, except that each comes after the positions that it
+    needs.
 
     Positions in a cycle come last.
     """

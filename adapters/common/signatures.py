@@ -36,7 +36,7 @@ class Tensor:
 
     __array_ufunc__ = None  # so that array + tensor calls this class
     copied = False
-    """Whether an output that is also an input is copied to a new value."""
+    """Whether a rule's result that is one of the rule's inputs is copied to a new value."""
 
     def __init__(self, op: Any, name: str, slot: str = "", place: int = 0) -> None:
         self.op, self.name, self.slot, self.place = op, name, slot, place
@@ -89,7 +89,9 @@ class Tensor:
         return self.new(self.op.constant(array))
 
     def fill(self, sizes: Sequence[int], value: float) -> Self:
-        """Returns a constant in the dtype of this value, within the budget of the load."""
+        """Returns a constant array of these sizes, filled with a number in the dtype of this
+        tensor. Raises `BudgetError` if the array is too large.
+        """
         return self.new(self.op.fill(sizes, value, self.dtype, "filled"))
 
     def _like(self, other: Any) -> Any:
@@ -227,11 +229,11 @@ class OneOf(NamedTuple):
 class Signature:
     """A rule that is called with the inputs and attributes that its parameters name.
 
-    ``only``: the one supported value of each attribute that is not a parameter. In it, a name with
-    a capital letter and the value "" is an input that must be absent. A parameter ``op`` receives
-    the operator. A default with a method ``read(op, name)``, such as `OneOf`, reads its attribute
-    itself. A keyword without a default is a required integer; a positional parameter with the
-    default () receives a list of inputs.
+    ``only``: the one supported value of each attribute that is not a parameter. In ``only``, a name
+    with a capital letter and the value "" is an input that must be absent. A parameter ``op``
+    receives the operator. A default with a method ``read(op, name)``, such as `OneOf`, reads its
+    attribute itself. A keyword without a default is a required integer; a positional parameter with
+    the default () receives a list of inputs.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.types import Type
 
 _RANKS = range(1, 5)  # the ranks that are tried for an input without a declared rank
-_MOST = 4**4  # the combinations of ranks of four such inputs
+_MOST = 4**4  # the number of combinations of ranks for four such inputs
 
 
 Progress = Callable[[str, int, int], None]
@@ -85,9 +85,10 @@ def declare(graph: Graph, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     An undeclared dtype or rank is taken from ``inputs``, a batch. Without a batch the dtype is
     float32, and the rank is the only one for which all types can be inferred. If several ranks fit,
-    those are chosen with which the model merges the fewest axes: (N, T, A*B) rather than (N, T, A,
-    B), if the model merges A and B. Raises `UnsupportedError` if no ranks fit, if several fit
-    equally well, or for unknown operators if an input may have several ranks.
+    this function chooses the ranks with which the model merges the fewest axes: for example (N, T,
+    A*B), and not (N, T, A, B) if the model would then merge A and B. Raises `UnsupportedError` if
+    no ranks fit, if several fit equally well, or for unknown operators if an input may have several
+    ranks.
     """
     feed = {} if inputs is None else check_feed(graph.inputs, inputs)
     choices = [_choices(value, feed.get(value.name)) for value in graph.inputs]
@@ -172,7 +173,7 @@ def check_again(read: Callable[[], Graph], path: Path, outputs: Sequence[Type]) 
 
 
 def _fits(result: Type, want: Type) -> bool:
-    padded = want.depth > result.depth == 0  # (N, T, ...) for (W, ...)
+    padded = want.depth > result.depth == 0  # the file has (N, T, ...) in place of (W, ...)
     sizes, wanted = result.counts[2 * padded :], want.counts[padded:]
     if result.dtype != want.dtype or not padded and result.depth != want.depth:
         return False

@@ -29,8 +29,8 @@ from onernn.adapters.keras.table import (
 
 
 def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
-    """Returns the dtype in which Keras computes: the widest float type, or NumPy's promoted type
-    without floats.
+    """Returns the dtype in which Keras computes: the widest float type, or NumPy's promoted type if
+    no dtype is a float.
     """
     floats = [each for each in dtypes if each.kind == "f"]
     return reduce(np.promote_types, floats or dtypes)
@@ -39,7 +39,7 @@ def common_dtype(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
 def alike(*values: Any) -> list[KerasTensor]:
     """Returns tensors of one type from tensors, numbers and lists of numbers.
 
-    A float among integers makes them float32. Raises `UnsupportedError` without a tensor.
+    A float among integers makes them float32. Raises `UnsupportedError` if no value is a tensor.
     """
     tensors = [each for each in values if isinstance(each, KerasTensor)]
     numbers = [np.asarray(each) for each in values if not isinstance(each, KerasTensor)]
@@ -714,7 +714,8 @@ def shape_(x, dtype="int32"):
 
 
 # TensorFlow's functions in functional models of Keras 2. The lines map TensorFlow's parameter names
-# to those in the rules above; other functions have rules of their own.
+# to the parameter names of the rules above. Functions that the lines do not list have their own
+# rules.
 
 same_in_tensorflow(
     """

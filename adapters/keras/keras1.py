@@ -60,7 +60,7 @@ def upgrade(config: Any) -> Any:
     if "dim_ordering" in options:
         ordering = options.pop("dim_ordering")
         options["data_format"] = _ORDERINGS.get(ordering, ordering)
-    if "input_dtype" in options:  # if this is an integer type, the layer computes in another type
+    if "input_dtype" in options:  # the layer does not compute in an integer type
         dtype = options.pop("input_dtype")
         if kind == "InputLayer" or str(dtype).startswith("float"):
             options["dtype"] = dtype
@@ -90,7 +90,8 @@ def _layer(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     if kind == "BatchNormalization" and options.pop("mode", 0) != 0:
         kind = "BatchNormalization of a mode other than 0"
     if kind in ("Convolution1D", "AtrousConvolution1D", "Convolution2D"):
-        # Theano turns kernels around, and no file of Keras 1 says which backend wrote it.
+        # Theano reverses kernels before it applies them, and a file of Keras 1 does not state its
+        # backend.
         kind = f"{kind} of Keras 1 (its backend decides what it computes: save it with Keras 2)"
     return {"class_name": kind, "config": options}
 

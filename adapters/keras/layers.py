@@ -47,7 +47,7 @@ def _pads(padding: str, kernel: Sequence[int], dilations: Sequence[int]) -> dict
     match padding:
         case "valid":
             return {}
-        case "same" if max(dilations) > 1:  # strides are 1
+        case "same" if max(dilations) > 1:  # then `_windows` allows no strides
             return {"pads": same_pads(kernel, dilations)}
         case "same":
             return {"auto_pad": "SAME_UPPER"}
@@ -592,7 +592,7 @@ def bidirectional(*, layer=None, backward_layer=None, merge_mode=Stated("concat"
             "expected layers of opposite directions with the same return_sequences, return_state"
             " and stateful"
         )
-    # Keras sets this option, whatever the layers' options are.
+    # Keras sets zero_output_for_mask of both layers, whatever their configurations contain.
     sides = [side._replace(zeros=side.sequences) for side in (first, second)]
     return _outputs(op, sides, [f"{op.path}/forward", f"{op.path}/backward"], merge_mode)
 
@@ -600,11 +600,13 @@ def bidirectional(*, layer=None, backward_layer=None, merge_mode=Stated("concat"
 def _outputs(
     op: KerasLayer, sides: Sequence[_Layer], paths: Sequence[str], merge: Any
 ) -> list[KerasTensor]:
-    """Returns the outputs of a layer or of both directions; ``paths``: names of their states."""
+    """Returns the outputs of a layer or of both directions; ``paths``: for each direction, the
+    prefix of its states' names.
+    """
     x, states = _call(op, sides)
     if x.mask and any(side.cudnn for side in sides):
         refuse("its input has a mask: expected none, Keras's CuDNN layers read no mask")
-    mask = x.flags  # of the output, too
+    mask = x.flags  # the output has the same mask
     if states and op.major > 2 and not op.masked_by_call:
         # Keras 3 looks for the mask of a tensor only if a layer is called with no other tensors.
         x = x.under(None)

@@ -103,8 +103,8 @@ class Flat:
         return self
 
     def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
-        """Returns the weights of each layer. The weights are found by their paths, because frozen
-        layers come last.
+        """Returns the weights of each layer. The weights are found by the names in their paths and
+        not by their order, because weights of frozen layers come last.
         """
         names = [name for _, name in named]
         parts: dict[str, list[tuple[str, Array]]] = {name: [] for name in names}
@@ -351,7 +351,8 @@ def _functional(model: Layer, listed: Any, major: int) -> Network:
         for each, counts in zip(listed, made, strict=True)
     ]
     layers = _layers(model, listed, calls)
-    # Keras 3 counts the call that made an inner model here, but not among the calls of layers.
+    # In the model's inputs and outputs, Keras 3 counts the call that made an inner model. In the
+    # arguments of layers it does not.
     earlier = {name for name, counts in zip(layers, made, strict=True) if major > 2 and counts}
     ends = [
         tuple(
@@ -443,12 +444,12 @@ def _argument(argument: Any) -> Any:
 #
 # For some damaged files the HDF5 library loops forever or crashes. In a separate process that costs
 # seconds and results in an error message. Links to other files, and datasets that are stored in
-# other files or composed of other datasets, are refused, because a model could read any file of its
-# user with them.
+# other files or composed of other datasets, are refused, because a model could use them to read any
+# file of its user.
 
 _DEEPEST = 64
-_MOST = 10**5  # objects of a file
-_SECONDS = 5  # of CPU time, and one more for each 20 MB
+_MOST = 10**5  # the largest number of objects in a file
+_SECONDS = 5  # of CPU time; each 20 MB of the file add a second
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TEXTS = ("model_config", "keras_version", "backend", "layer_names", "weight_names")
 
@@ -691,7 +692,7 @@ def _architecture(file: Path, params: str | Path | None) -> Model:
     told = config.get("keras_version") or ("3.0" if "module" in config else held.version)
     version = _version(told, file)
     if held.list_values(_root(held), "layer_names"):
-        # Like Keras, take weights without a version as written by Keras 1.
+        # Like Keras, read weights without a version as weights that Keras 1 wrote.
         written = int((re.match(r"\d+", held.version) or ["1"])[0])
         lists = _lists(held, config, written, weights)
         _check_names(lists, config, weights)
@@ -799,9 +800,9 @@ _LAYER = re.compile(r"(.*?)/?(?:(kernel|recurrent_kernel|bias)(?::0)?|cell/vars/
 
 
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
-    """Returns the recurrent layers by their groups in a file. Such a group has a kernel and a
-    recurrent_kernel, or a cell's variables. Weights do not name activation functions, so the layers
-    get the defaults of the Keras that wrote the file.
+    """Returns the recurrent layers by the names of their groups in a file. Such a group has a
+    kernel and a recurrent_kernel, or a cell's variables. Weights do not name activation functions,
+    so the layers get the defaults of the Keras that wrote the file.
 
     Raises `ShapeError` that names a group of wrong shapes.
     """
@@ -817,7 +818,7 @@ def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
         if "recurrent_kernel" in named:
             try:
                 layer = layout.read(named)
-                cudnn = layout.is_cudnn(named)  # gates are sigmoid in every version
+                cudnn = layout.is_cudnn(named)  # its gates are sigmoid in every version
                 if old and not cudnn and (gates := layer.spec.gates) > 1:
                     hard, tanh = Activation("hardsigmoid", 0.2, 0.5), Activation("tanh")
                     functions = (hard, tanh, tanh)[: 2 + (gates == 4)]

@@ -124,8 +124,8 @@ def activation(x, *, activation=None):
 
 @keras("ReLU", masks=True)
 def relu(x, *, max_value=None, negative_slope=0.0, threshold=0.0, op):
-    """Returns x from the threshold on, at most max_value, and negative_slope * (x - threshold)
-    below it.
+    """Returns x, limited to max_value, for x >= threshold, and negative_slope * (x - threshold) for
+    smaller x.
     """
     x = x.floats
     if threshold:
@@ -247,8 +247,8 @@ _MASKED = (
 def _reads_masks(inner: Layer, major: int) -> bool:
     """Returns whether a layer inside TimeDistributed depends on the mask of the steps.
 
-    Keras 3 calls the inner layer with a mask, the mask of one step, only if its call takes a mask.
-    Keras 2 raises an error for an inner layer that does not pass on masks.
+    If the inner layer's call takes a mask, Keras 3 calls it with the mask of one step. Keras 2
+    raises an error for an inner layer that does not pass on masks.
     """
     if inner.kind in (*_MASKED, *MODELS) or inner.foreign:
         return True
@@ -332,8 +332,8 @@ def arithmetic(*tensors, op):
 
 @keras("Multiply Maximum Minimum")
 def arithmetic_of_unmasked(*tensors, op):
-    """Computes without masked steps, like Keras 3.4 and later. Multiply returns 0 for a step that
-    every mask hides.
+    """Combines tensors element by element. For files of Keras 3, leaves masked steps out, like
+    Keras 3.4 and later. Multiply then returns 0 for a step that is masked in every tensor.
     """
     operands, kind = _operands(tensors), ARITHMETIC[op.at.type]
     masks = [x.flags.unsqueeze(-1) if x.flags and op.major > 2 else None for x in operands]

@@ -25,7 +25,7 @@ def run_model(path: str, params: str, feed: Mapping[str, Batch]) -> list[Batch]:
 
     ``params``: the weights of a ``.json``.
 
-    Custom code in the file is not run. Raises what Keras raises.
+    Custom code in the file is not run. Raises Keras's errors.
     """
     old = read_model(path, params or None).version < (3, 0) and find_spec("tf_keras") is not None
     if not old and "KERAS_BACKEND" not in os.environ:

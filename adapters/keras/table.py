@@ -47,7 +47,9 @@ INERT = frozenset(
     unit_forget_bias implementation use_cudnn input_length input_dim autocast batch_input_shape
     batch_shape input_shape activity_regularizer synchronized fused l1 l2""".split()
 )
-"""Options that do not change results: for training, or for how the same results are computed."""
+"""Options that do not change results, because they affect only training, or how the same results
+are computed.
+"""
 _CODE = "function function_type module output_shape output_shape_type output_shape_module".split()
 """Options of a Lambda layer that hold its code; a caller's rule replaces the code."""
 _ENDINGS = ("_initializer", "_regularizer", "_constraint")
@@ -116,11 +118,12 @@ class KerasTensor(Tensor):
 class KerasLayer(NativeOperator):
     """A call of a Keras layer as a rule reads it, and the graph into which it is lowered.
 
-    ``reader``: the reader of its weights. ``compute``: the dtype in which it computes. ``version``:
-    (major, minor) of the Keras that wrote the file. ``masked_by_call``: whether the call itself
-    names a mask. ``path``: its name after the names of the ``depth`` models that contain it.
-    ``wraps``: whether another layer checks that all its weights are read. ``masked``: whether an
-    input has a mask. ``count``: the number of outputs that the model reads.
+    ``reader``: the reader of the layer's weights. ``compute``: the dtype in which the layer
+    computes. ``version``: (major, minor) of the Keras that wrote the file. ``masked_by_call``:
+    whether the call itself names a mask. ``path``: the names of the ``depth`` models that contain
+    the layer, then the layer's name. ``wraps``: whether `read` leaves the check that all weights
+    are read to a different layer. ``masked``: whether an input has a mask. ``count``: the number of
+    outputs that the model reads.
     """
 
     def __init__(
@@ -479,7 +482,9 @@ class Lowering:
         self.states[name] = self.builder.copy(value, f"{name}/next")
 
     def output(self, value: str, name: str) -> Value:
-        """Returns an output of the graph under a name of its own."""
+        """Returns an output of the graph. The value is copied if it has a different name, or is
+        already an output or an input.
+        """
         builder = self.builder
         taken = value in self._given or any(each.name == value for each in builder.inputs)
         if value != name or taken:
@@ -526,7 +531,7 @@ class Lowering:
             except UnknownTypeError:
                 if not behind:
                     raise
-                # The reason is an earlier layer, which is reported already.
+                # The type is unknown because of an earlier layer, which is reported already.
                 self._behind |= {f"{own}{k}": behind for k in indices}
                 return {str(k): self.builder.value(behind) for k in indices}
             self._tensors |= {f"{own}{k}": each for k, each in enumerate(results)}
@@ -554,8 +559,8 @@ class Lowering:
     def _declare(self, ref: Ref, prefix: str) -> None:
         """Declares the type of a value that cannot be computed.
 
-        The type is from the file, so that the layers after an unknown layer are read. If the file
-        does not state the shape, the shape stays unknown.
+        The type is from the file, so that the layers after an unknown layer can be lowered. If the
+        file does not state the shape, the shape stays unknown.
         """
         variable = f"{prefix}{ref.layer}/{ref.call}/{ref.at}"
         value = self.builder.value(variable)

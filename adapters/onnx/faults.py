@@ -129,7 +129,8 @@ def _dynamic_quantized(op: Operator) -> Iterator[OnnxFault]:
 
 def _forgotten_states(graph: Graph) -> Iterator[OnnxFault]:
     """Yields a fault for each layer that runs one step from an initial state of zeros, and whose
-    final state no operator reads.
+    final state no operator reads. Such a layer remembers nothing, and its recurrent weights have no
+    effect.
     """
     for node in _layers(graph):
         states = [graph.constants.get(name) for name in node.inputs[1:] if name]

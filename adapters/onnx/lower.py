@@ -170,11 +170,11 @@ def lower(
 
 
 def _name_sizes(builder: OnnxBuilder, variables: Iterable[Variable]) -> None:
-    """Gives each unnamed size of an input the name that the model uses for this size in another
-    value.
+    """Names each unnamed size of an input with the name that the model uses for this size in a
+    different value.
 
-    Exporters copy the user's names for sizes of outputs, which may be wrong. So an input size that
-    already has a name keeps this name.
+    An input size that already has a name keeps it. The names of output sizes are less reliable,
+    because exporters copy them from the user.
     """
     names = [[*(value.names or ("",) * len(value.shape or ()))] for value in builder.inputs]
     places = {
@@ -216,7 +216,7 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
         return Value(builder.value(name))
     if value in builder.constants and value != variable.name:
         builder.constant(builder.constants[value], variable.name)
-    elif value != variable.name:  # another output or an input, which keeps its name
+    elif value != variable.name:  # an input or a different output keeps its name
         builder.give(variable.name, builder.emit("Identity", (value,)))
     return _value(builder, variable)
 

@@ -194,8 +194,8 @@ class ExternalData:
 
     Files are read, not mapped, because mapped memory would change or disappear if a file were saved
     again. Paths out of the model's folder, also through links, are refused. Tensors with the same
-    offset and length share one array. The lengths of all others add up to at most the file's size,
-    so that a small file cannot fill the memory.
+    offset and length share one array. Apart from such tensors, the lengths in one file may add up
+    to at most the file's size, so that a small file cannot fill the memory.
     """
 
     def __init__(self, model: Path, budget: FileBudget) -> None:
@@ -319,7 +319,7 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
     number = tensor.DESCRIPTOR.fields_by_name[field].number
     others: Any = UnknownFieldSet(tensor)
     if any(each.field_number == number for each in others):
-        if packed:  # the order is not known
+        if packed:  # their order is not known
             problem = f"{what}: expected values that are all packed or all unpacked, got both"
             raise ModelFormatError(problem, external.model)
         unpacked = MESSAGES.message("UnpackedTensor").FromString(tensor.SerializeToString())
@@ -547,7 +547,7 @@ def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
     `parse_model`.
     """
     budget = budget or loading(2 * proto.ByteSize())
-    if not proto.HasField("graph") or not proto.opset_import:  # other protobufs may parse
+    if not proto.HasField("graph") or not proto.opset_import:  # a different message may parse
         raise ModelFormatError("not an ONNX model: expected a graph and an opset", file)
     if proto.ir_version not in IR_VERSIONS:
         raise UnsupportedError(

@@ -81,9 +81,9 @@ def _read_unchanged_outside(
 ) -> tuple[Subgraph, list[int]]:
     """Returns the body without the carried values that never change, and the slots of these values.
 
-    The body reads these values from the outer graph instead. TensorFlow carries weights in this
-    way, and rules need weights that are constants. ``slots``: the position, among the loop's
-    carried values, of each value that the body carries.
+    The body reads these values from the outer graph instead. TensorFlow writes weights as such
+    carried values, and rules need weights that are constants. ``slots``: the position, among the
+    loop's carried values, of each value that the body carries.
     """
     fixed, identities = [], []
     for slot, inside, result in zip(slots, graph.inputs[2:], graph.outputs[1:], strict=False):
@@ -106,8 +106,8 @@ def _without(graph: Subgraph, carried: Collection[int]) -> Subgraph:
 
 
 def _without_sequences(op: OnnxOperator) -> tuple[Subgraph, list[int]]:
-    """Returns the body with tensors as outputs in place of the sequences to which it appends them,
-    and the positions of these sequences.
+    """Returns the body, and the positions of the sequences to which it appends tensors. In the
+    returned body, these tensors are outputs in place of the sequences.
 
     The sequences must start empty, and the body may only append to them.
     """
@@ -302,7 +302,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
             )
         if not forgets:
             return spec, weights
-        if chosen[0].name == "sigmoid":  # f = 1 - i becomes a separate gate
+        if chosen[0].name == "sigmoid":  # f = 1 - i becomes a gate with its own weights
             return spec, layout.couple(weights)
         return replace(spec, input_forget=True), weights
 
@@ -324,7 +324,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
         source, precision = precisions.take(op.builder, name, x.name, spec, weights)
         x = widen(x.new(source))
         y, *ends = stack(x, states, spec, weights, precision=precision)
-    else:  # onernn's nodes have the same functions in both directions
+    else:  # a node's directions have the same functions: make two nodes
         both: tuple[Direction, ...] = ("left2right", "right2left")
         x, sides = widen(x), []
         for d, (side, chosen) in enumerate(zip(both, functions, strict=True)):
@@ -401,8 +401,8 @@ _BECAME_INPUTS = {
     "Unsqueeze": (13, ("axes",)),
     "ReduceSum": (13, ("axes",)),
 }
-"""The operators of which attributes became inputs: the opset of this change, and the attributes in
-the order of the inputs.
+"""The operators whose attributes became inputs, each with the opset of this change and these
+attributes in the order of the inputs.
 """
 
 
@@ -490,8 +490,8 @@ def range_(start, limit, delta):
 
 @onnx("CausalConvWithState")
 def causal_convolution(x, w, bias=None, past=None, *, activation="none"):
-    """Convolves each channel along time, after past steps or zeros. Output 1 contains the last
-    steps, which are the past steps of the next call.
+    """Convolves each channel along time; before the first step there are the past steps, or zeros.
+    Output 1 contains the last steps, which are the past steps of the next call.
     """
     channels, _, kernel = (*w.type.counts, None, None, None)[:3]
     name = activation.lower()
@@ -511,7 +511,9 @@ _RANDOM = "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multino
 
 @RULES(_RANDOM)
 def _random(op: OnnxOperator) -> Results:
-    """Refuses the operator, and names the call that makes all random values inputs of the model."""
+    """Raises `UnsupportedError` that names a call of onnx; it turns the model's random values into
+    inputs.
+    """
     advice, graph = "export the model in inference mode", op.builder.native
     if graph and not op.scope.prefix:
         kinds = _RANDOM.split()
@@ -605,7 +607,7 @@ def _group_normalization(op: OnnxOperator) -> Results:
 
 @RULES("STFT")
 def _stft(op: OnnxOperator) -> Results:
-    """Adds the last axis to a real signal that lacks it, which ONNX Runtime allows."""
+    """Adds the last axis to a real signal without this axis; ONNX Runtime allows such signals."""
     x, *others = _values(op, OPERATORS["STFT"])
     if op.builder.type_of(x).rank == 2:
         x = op.emit("Unsqueeze", x, [-1])
@@ -631,7 +633,7 @@ def _resize(op: OnnxOperator) -> Results:
         attributes = op.attributes_of(record)
     else:
         x, roi, sizes = op.value(), "", ""
-        # The scales of an Upsample are at least 1.
+        # An Upsample's scales are at least 1, so it equals a Resize with these attributes.
         attributes = {**NEAREST, "mode": op.attribute("mode", "nearest")}
         factors = op.attribute("scales", None) if op.opset < 9 else None
         scales = op.value(1) if factors is None else op.constant(np.float32(factors), "scales")

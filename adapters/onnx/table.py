@@ -191,7 +191,7 @@ results if any order is allowed.
 
 
 NO_SEQUENCE = "a sequence is supported only if a Loop fills it, or SplitToSequence makes it"
-"""The reason for refusing operators that read other sequences."""
+"""The reason for refusing an operator that reads a sequence from a different source."""
 
 
 _SIZES = ("Shape", "Size")

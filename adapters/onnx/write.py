@@ -77,8 +77,8 @@ def _write(
 ) -> tuple[Any, Sequence[Refusal], dict[Refusal, int]]:
     """Returns the ModelProto, the refusals that hold in all opsets, and the refusals of this opset.
 
-    Each refusal of this opset is mapped to the first opset without it. If ``fixed``, limits of ONNX
-    Runtime do not count.
+    Each refusal of this opset is mapped to the first opset without it. ``fixed``: whether the
+    caller chose the opset; limits of ONNX Runtime then do not count.
     """
     model = MESSAGES.message("ModelProto")(producer_name="onernn")
     w = GraphWriter(shared, graph, graph.types, model.graph)

@@ -74,7 +74,9 @@ RAGGED = WritingRules()
 
 @RULES("GateLayout")
 def gate_layout(x, *, layout):
-    """Reorders the gates in the last axis, and negates the gates whose sign differs."""
+    """Reorders the gates in the last axis, and negates each gate whose sign differs between the two
+    layouts.
+    """
     if x.rank < 1:
         refuse("expected an input of 1 axis or more, got 0 axes")
     sizes, last = x.Shape(), x.rank - (not x.lengths)
@@ -107,7 +109,7 @@ def sequence_reset(x, offsets, *, w):
 
 
 def _summed(w):
-    """Returns the lengths if the graph computes the offsets as sums of lengths, else None."""
+    """Returns the lengths if the offsets are a CumSum of lengths in the graph, else None."""
     joined = w.graph.producer(w.node.inputs[1], "Concat")
     if joined is None or len(joined.inputs) != 2 or w.graph.number(joined.inputs[0]) != 0:
         return None
@@ -149,8 +151,8 @@ def crf_decode(x, *_, w):
     """Finds the best tags with two Scans (Viterbi): the best scores forwards, then the tags
     backwards.
 
-    In the first step and after the end of a sequence, its scores do not change, and every tag
-    points to itself. Of tags with equal scores the lowest is chosen, which is ArgMax's rule.
+    In the first step and after the end of a sequence, the sequence's scores do not change, and
+    every tag points to itself. Of several tags with equal scores, ArgMax chooses the lowest tag.
     """
     emission, transition = x.ragged, w.array(1, "the transition")
     tags = transition.shape[1] if transition.ndim == 2 else 0
@@ -281,7 +283,9 @@ def fill(x, value, *, time):
 
 @RAGGED("Reshape")
 def reshape(x, _, *, w, allowzero):
-    """Reshapes each step to the sizes after the first one."""
+    """Reshapes each step to the sizes of the new shape without the first one, which counts the
+    steps.
+    """
     first, *sizes = w.array(1, "shape").tolist()
     if first not in (0, -1) or allowzero:
         shape = f"shape {(first, *sizes)}, allowzero={allowzero}"
@@ -407,7 +411,7 @@ def dropout(x, *_, w):
 
 @DENSE("Shape")
 def shape(x, *, w, start, end):
-    """Adds a Slice before opset 15, because Shape then has no start and end."""
+    """Adds a Slice after Shape if the opset is below 15, in which Shape has no start and end."""
     if w.model.opset >= 15:
         return _copy(w)
     return x.Shape().Slice([start], [2**31 if end is None else end])

@@ -2,13 +2,13 @@
 
 Writes one shared library for each instruction set to ``kernels/built``: the least demanding set of
 the architecture and the best one of this CPU, or the sets that the variable ISAS names.
-``ISAS=all`` names every set. ``ISAS=native`` names only the best set of this CPU, which takes two
-thirds of the time. A library is not built again if its sources, flags and compiler are the same.
-All editable installations of a source tree share one build, and all trees of a user share objects
-(see `cache_folder`).
+``ISAS=all`` names every set. ``ISAS=native`` names only the best set of this CPU; such a build
+takes two thirds of the default's time. A library is not built again if its sources, flags and
+compiler are the same. All editable installations of a source tree share one build, and all trees of
+a user share objects (see `cache_folder`).
 
-This file needs only the standard library, so that setup.py can run it. Functions import what only
-compiling needs, because every process that runs a model imports this file.
+This file needs only the standard library, so that setup.py can run it. Modules that only compiling
+needs are imported inside functions, because every process that runs a model imports this file.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LOADER = HERE / "loader" / "libonernn.cpp"
 BUILT = HERE / "built"
 HEADERS = (HERE / "library" / "onernn.h", HERE / "library" / "kernels.h")
 Flags = dict[str, tuple[str, ...]]
-# Flags by instruction set, the least demanding one first: the names in ONERNN_MAX_ISA. They name
-# single features: with -march=skylake-avx512, the compiler could use features that the CPU was not
-# tested for.
+# Flags by instruction set, the least demanding set first. ONERNN_MAX_ISA takes the same names of
+# sets. The flags name single features: with -march=skylake-avx512, the compiler could use features
+# that the CPU was not tested for.
 _V2 = ("-march=x86-64", "-msse4.2", "-mpopcnt")
 _AVX2 = (*_V2, "-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
@@ -68,8 +68,8 @@ _SHARED = frozenset(
     }
 )
 # The approximate number of seconds that one core needs to compile these sources (GCC 12, a rented
-# Zen core), or half of it with a level of `_LEVELS`. The slowest source is compiled first, so that
-# no core waits for it at the end.
+# Zen core); with an optimization level of `_LEVELS`, half as many. The slowest source is compiled
+# first, so that no core waits for it at the end.
 _SECONDS = {
     **dict.fromkeys(("axes", "convolutions"), 13),
     **dict.fromkeys(("cells_s8", "cells_f64", "cells_bf16", "moves", "quantized"), 9),
@@ -157,8 +157,7 @@ def _libraries(machine: str) -> list[str]:
 def runnable(known: Flags, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     """Returns the instruction sets that this CPU can run.
 
-    /proc/cpuinfo names the CPU's features, without those that the operating system does not
-    support.
+    /proc/cpuinfo names only CPU features that the operating system supports.
     """
     try:
         text = cpuinfo.read_text()
@@ -348,8 +347,8 @@ def _probe(command: list[str], machine: str, *static: str) -> None:
 
 
 def _linker(command: list[str], targets: Flags) -> list[str]:
-    """Returns the link command for the least demanding set: Zig builds a C++ library for each set
-    of flags.
+    """Returns the link command of all libraries. It has the flags of the least demanding set,
+    because Zig builds its C++ library again for each set of flags.
     """
     return [*command, *LINK, *next(iter(targets.values()))]
 
@@ -399,7 +398,7 @@ def _compile(
 
     def compile_one(part: tuple[str, Path]) -> None:
         _run([*commands[part], *prefix, "-o", str(objects[part])], HERE)
-        if _object_key(origin, commands[part], part[1], {}) == keys[part]:  # no input changed
+        if _object_key(origin, commands[part], part[1], {}) == keys[part]:  # no file has changed
             cache.keep(keys[part], objects[part])
 
     with ThreadPoolExecutor(cores) as pool:
@@ -426,7 +425,7 @@ def _to_compile(command: list[str], targets: Flags, isa: str, file: Path) -> lis
     if file.stem in (
         "cpu",
         LOADER.stem,
-    ):  # only these objects depend on the set and the C interface
+    ):  # only these sources use the set's name and the C interface's number
         names += [f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u"]
     if file == LOADER:
         names.append(f'-DONERNN_LEAST="{next(iter(targets))}"')
@@ -439,7 +438,9 @@ def _level(isa: str, file: Path) -> list[str]:
 
 
 def _choose_isa(isa: str, file: Path, targets: Flags) -> str:
-    """Returns the instruction set whose object of a source a library links."""
+    """Returns the instruction set for which a source is compiled, if the library of ``isa`` links
+    the object.
+    """
     if file.stem in (*_SHARED, LOADER.stem):
         return next(iter(targets))
     known = [*targets]
@@ -448,9 +449,11 @@ def _choose_isa(isa: str, file: Path, targets: Flags) -> str:
 
 
 def cache_folder() -> Path:
-    """Returns ``onernn`` in XDG_CACHE_HOME or ~/.cache. Raises `OSError` if others can change it.
+    """Returns ``onernn`` in XDG_CACHE_HOME or ~/.cache. Raises `OSError` if a different user can
+    change this folder.
 
-    They can if they may write to it, or rename one of its parents, which a sticky bit prevents.
+    Users can change it if they may write to it, or if they may rename one of its parents; a sticky
+    bit prevents the renaming.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "onernn")
