@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # with `__getattr__`, a type checker accepts any name
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name):
         """Imports `reference_stack` at its first use, because few models need it."""
