@@ -32,9 +32,9 @@ class Reading(NamedTuple):
     """One interpretation of a step's operators: which value is x, which is h, and the constants.
 
     ``layer`` and ``iter``: the columns that multiply x and h, for each gate in oneDNN's order.
-    ``biases``: for each gate, the columns that are added. ``signs``: -1 for a gate whose sum has
-    the opposite sign. ``projection``: the matrix with which a projected LSTM makes its state.
-    ``peephole``: the peephole weights of gates i, f, o.
+    ``biases``: for each gate, the columns that are added. ``signs``: -1 for a gate whose sum is the
+    negated sum of oneDNN's gate, otherwise 1. ``projection``: the matrix with which a projected
+    LSTM makes its state. ``peephole``: the peephole weights of gates i, f, o.
     """
 
     x: str

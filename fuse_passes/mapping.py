@@ -37,8 +37,8 @@ class Mapper(Tape):
 
     Values keep their names. Values that do not depend on the rows are computed once. A ragged value
     gets no new axis: it has the sequences of all rows, row after row. The definition of an operator
-    says how to map it (`Operator.batched`). ``add`` raises `UnsupportedError` that names an
-    operator without such a definition, or a value of unknown rank.
+    says how to compute it for all rows (`Operator.batched`). ``add`` raises `UnsupportedError` that
+    names an operator without such a definition, or a value of unknown rank.
     """
 
     mapped: set[str] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Mapper(Tape):
 
     @classmethod
     def of(cls, graph: Graph, inputs: Iterable[Value]) -> Mapper:
-        """Returns the mapper of a graph whose ``inputs`` have rows.
+        """Returns a mapper of a graph; the values ``inputs`` get the axis of rows.
 
         Raises `UnsupportedError` for a ragged input or an unknown number of axes.
         """
@@ -148,7 +148,9 @@ class Mapper(Tape):
         self.mapped.add(node.outputs[0])
 
     def widen(self, node: Node, name: str, rank: int) -> str:
-        """Returns a value with axes of size 1 after the rows, so that one row has ``rank`` axes."""
+        """Returns a value with axes of size 1 after the axis of rows, so that one row has ``rank``
+        axes.
+        """
         missing = rank - self.rank(node, name)
         if name not in self.mapped or missing <= 0:
             return name

@@ -23,8 +23,8 @@ class Row(NamedTuple):
     """An output of the scan that contains h of some steps.
 
     In a step with a false mask, the output is the previous row if ``repeats``, otherwise ``begin``.
-    Before the first step, the previous row is ``begin``. ``last``: the output is only the state
-    after the last step.
+    Before the first step, the previous row is ``begin``. ``last``: whether the output is only the
+    state after the last step.
     """
 
     name: str
@@ -189,7 +189,9 @@ def _add_ragged(
     scanned: str,
     lengths: str,
 ) -> None:
-    """Adds a layer over the first steps of each sequence, whose output is padded with zeros."""
+    """Adds a layer over the steps before the length of each sequence, and pads its output with
+    zeros.
+    """
     emit = to.emit
     x, projection = _projection(to.graph, scanned) if layer.layout else (scanned, [])
     words = emit("SequenceUnpad", x, lengths, time_major=1)

@@ -116,8 +116,8 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
     Scan runs the operators from each state to the next, frame after frame. Then a note of the
     result says which operator requires the scan.
 
-    Raises `UnsupportedError` that names an operator without a rule, a branch whose condition is not
-    known before a run, or a name that is not an input or output.
+    Raises `UnsupportedError` that names an operator without a rule, a branch with a condition
+    unknown before a run, or a name that is not an input or output.
     """
     check_states(model, states)
     graph = _apart(fuse_step(model, states), states)

@@ -113,7 +113,7 @@ def is_ones_like(graph: Graph, name: str, like: str) -> bool:
 
 
 def _number(graph: Graph, name: str) -> Polynomial | None:
-    """Returns a constant, or an output of ConstantOfShape, as a polynomial if all elements are
+    """Returns the polynomial of a constant, or of an output of ConstantOfShape, if all elements are
     equal.
     """
     array = graph.constants.get(name)

@@ -185,7 +185,7 @@ def _limits(
 ) -> list[Size] | None:
     """Returns sizes that are all greater than 0 exactly if a condition is true; None if not known.
 
-    ``granted``: the name of a condition that is true.
+    ``granted``: the name of a condition that is known to be true.
     """
     waiting, seen, result = [name], {"", granted}, list[Size]()
     while waiting:

@@ -29,9 +29,9 @@ class Stacked(NamedTuple):
 class Stacker(Tape):
     """Builds the nodes that join steps.
 
-    Row t of the result of `stack` is the t-th value. Steps that were cut from one value become this
-    value again. Operators that are applied to all steps are applied to the joined value instead.
-    ``strict``: if true, `stack` returns None instead of copying steps.
+    Row t of the result of `stack` is the t-th value. If the steps are all parts of one value, the
+    result is this value. If the same operator makes all steps, it is applied once, to the joined
+    inputs. ``strict``: if true, `stack` returns None instead of copying steps.
     """
 
     strict: bool = False

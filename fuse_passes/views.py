@@ -183,7 +183,9 @@ _VIEWS = {name for name in OPERATORS if is_view(name) and name != "Identity"}
 
 @rewrite("rnn_views", "SequencePad", "SequenceUnpad", *_VIEWS)
 def drop_rnn_views(graph: Graph, node: Node) -> Graph | None:
-    """Drops views after a layer that cancel: ``views(Rnn(x))`` or ``Unpad(Pad(Rnn(x)))``."""
+    """Drops views after a layer that cancel each other: ``views(Rnn(x))`` or
+    ``Unpad(Pad(Rnn(x)))``.
+    """
     if node.op == "SequencePad":  # if `like` is itself padded like another value, uses that value
         like = graph.producer(node.input(1), "SequencePad")
         if like is None or not like.input(1) or not _agree_on_axes(node, like):

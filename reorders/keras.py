@@ -65,7 +65,7 @@ def read(
 
 
 def is_cudnn(arrays: Arrays, prefix: str = "") -> bool:
-    """Returns whether arrays belong to a CuDNN layer, whose bias (2*G*O,) consists of two biases."""
+    """Returns whether arrays belong to a CuDNN layer, whose bias (2*G*O,) joins two biases."""
     recurrent, bias = arrays.get(f"{prefix}recurrent_kernel"), arrays.get(f"{prefix}bias")
     if recurrent is None or bias is None:
         return False

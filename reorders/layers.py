@@ -218,7 +218,7 @@ class NamedArrays:
     derived.
 
     ``place(name, layer, direction, layers, directions)`` returns the name of an array in a stack.
-    ``matrices``: the names of the weights of x and h. Their shapes are (G*O, I) and (G*O, R) if
+    ``matrices``: the names of the weights of x and h. The shapes are (G*O, I) and (G*O, R) if
     ``turned``, otherwise (I, G*O) and (R, G*O). ``biases``: the names of the biases of x and h,
     (G*O,) each; or one name of their sum (G*O,), which is (2, G*O) for LBR cells. ``projection``:
     the name of the projection matrix, which is (R, O).

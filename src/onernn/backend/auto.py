@@ -37,8 +37,8 @@ class AutoBackend(LayerBackend):
 
     It opens oneDNN for the first layer that needs it, because oneDNN's library takes 20 ms and 16
     MB. The reference runs the layers that neither the kernels nor oneDNN can run. Raises
-    `LibraryError` if both libraries are missing, or if the environment requests something that is
-    missing.
+    `LibraryError` if both libraries are missing, or if an environment variable requires oneDNN and
+    it is missing.
     """
 
     def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:

@@ -183,8 +183,8 @@ class LayerBackend:
 class Stack:
     """A layer or stack that is ready to run; threads may share it.
 
-    ``kernel`` names the implementation. ``why`` says why it is not a faster one ("" if it is the
-    fastest). ``backend`` is the backend's name for `open_backend`.
+    ``kernel`` names the implementation. ``why`` says why no faster implementation runs ("" if it is
+    the fastest). ``backend`` is the backend's name for `open_backend`.
 
     A backend passes the `StackKernel`, its ``name``, and for `explain` how it ``reads`` x.
     ``real``: the dtype of inputs and results. ``compiled``: the `CompiledStack` that the engine may

@@ -183,7 +183,7 @@ def copy_to_cache(elf: ElfLibrary) -> Path:
     """Returns the path of a renamed copy in the user's cache folder, written now or before.
 
     Every load compares the whole copy with the original, which takes 10 ms for 54 MB (SHA-256: 35
-    ms). So a copy is never trusted because of its name, date, size or hash. Its name only has to
+    ms). So a copy is never trusted because of its name, date, size or hash. The name only has to
     distinguish builds: it is a hash of the first megabyte, which contains the addresses of all
     symbols.
     """

@@ -23,8 +23,8 @@ from onernn.ir.weights import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
 
 
 class Row(NamedTuple):
-    """A row of a table: the data type of each argument. Fields such as ``projection`` express the
-    notes of oneDNN's guide.
+    """A row of a table, which has the data type of each argument. Fields such as ``projection``
+    express the notes of oneDNN's guide.
 
     ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: the type of h.
     ``cell_state``: the type of c.
@@ -197,8 +197,8 @@ class Quantization(TypedDict, total=False):
 class U8Options:
     """The quantization of x and states in u8: q = x * data_scale + data_shift.
 
-    If ``data_scale`` is None, x is divided by 2**k, where k is chosen for each batch so that x /
-    2**k is in [-1, 1]. The input weights are multiplied by 2**k before they are rounded, so that
+    If ``data_scale`` is None, x is divided by 2**k. The number k is chosen for each batch so that x
+    / 2**k is in [-1, 1]. The input weights are multiplied by 2**k before they are rounded, so that
     the states still use all 256 codes. ``scales``: the scales of each layer and direction; () if
     none are passed. ``is_whole``: whether the caller passed ``scales``, which replace
     ``data_scale``; if not, they contain only scales of columns.
