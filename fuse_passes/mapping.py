@@ -66,7 +66,7 @@ class Mapper(Tape):
         """Returns the graph for all rows without fusing it; `add` must have added all nodes.
 
         All inputs must have the same number of rows. Raises `UnsupportedError` for ragged outputs,
-        in which the rows could not be told apart.
+        because they do not show which sequences belong to which row.
         """
         for value in self.graph.outputs:
             maker = self.graph.producer(value.name)

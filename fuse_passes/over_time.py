@@ -114,7 +114,7 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
 
     If an operator outside of a recurrent layer reads or makes a state (a reset, for example), a
     Scan runs the operators from each state to the next, frame after frame. Then a note of the
-    result says which operator requires the scan.
+    result says why the scan is necessary.
 
     Raises `UnsupportedError` that names an operator without a rule, a branch with a condition
     unknown before a run, or a name that is not an input or output.
@@ -310,7 +310,7 @@ def _check_names(graph: Graph, kind: str, names: Iterable[str]) -> None:
 def _ancestors(graph: Graph, goals: Iterable[str], *without: str) -> set[str]:
     """Returns all values on which the goals depend, including the goals.
 
-    ``without``: operators whose inputs do not count.
+    ``without``: operators whose inputs are not followed.
     """
     result = set(goals)
     for node in reversed(graph.nodes):

@@ -117,10 +117,11 @@ def _part(
     collected: Mapping[str, Value],
     steps: Mapping[str, str],
 ) -> Node:
-    """Returns a scan of some states and outputs of a scan.
+    """Returns a scan that computes only the states and outputs of the scan ``node`` that have these
+    indices.
 
     ``collected``: values of the body that the new scan also outputs, by their names outside.
-    ``steps``: names of values outside, by the values of the body that they replace.
+    ``steps``: names of values outside of the body, by the values of the body that they replace.
     """
     count, old = node.attributes["states"], node.attributes
     names = {name: fresh(body, f"{name}/step") for name in steps}

@@ -131,7 +131,8 @@ class TapeError(OnernnError, ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """The gradients of a loss with respect to the inputs and weights of a run, each in its shape.
+    """The gradients of a loss with respect to the inputs and weights of a run, each in the shape of
+    this input or weight.
 
     ``layers``: one read-only `RnnWeights` (1, D, ...) for each layer of the stack, in the canonical
     layouts, with None for arrays that the weights lack. It is () if `Stack.backward` added the

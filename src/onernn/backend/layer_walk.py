@@ -482,7 +482,7 @@ def magnitude(array: Array) -> float:
     """Returns the largest magnitude in an array: 0 if the array is empty, NaN if it contains
     NaN.
     """
-    # Two passes need no array of magnitudes; both return NaN if the array contains NaN.
+    # `max` and `min` need no array of magnitudes, and return NaN if the array contains NaN.
     return float(np.maximum(array.max(initial=0), -array.min(initial=0)))
 
 

@@ -85,8 +85,8 @@ class CompiledStack:
 
     Each thread that runs it uses its own C stack and memory, and all read the same weights. Only
     one of these threads at a time uses the process's worker threads. ``holds_finite``: whether
-    infinity in x becomes NaN in results, because weights are int8. `run_at` does not report this:
-    if its caller finds NaN in the final h, it must check x for infinity.
+    infinity becomes NaN in results, because weights are int8. `run_at` does not report this: if its
+    caller finds NaN in the final h, it must check x for infinity.
     """
 
     def __init__(

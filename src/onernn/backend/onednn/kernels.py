@@ -168,8 +168,8 @@ def descriptors(
 ) -> dict[str, Descriptor]:
     """Returns the memory descriptors of the forward arguments.
 
-    x and y have strides. The primitive chooses the layouts of the weight matrices, unless
-    ``plain_layouts`` requires the canonical ones.
+    x and y have the strides in ``shape``. The primitive chooses the layouts of the weight matrices,
+    unless ``plain_layouts`` requires the canonical ones.
     """
     time, batch = shape.time, shape.batch
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
@@ -394,7 +394,8 @@ class PrimitiveDirection:
     ) -> None:
         self._library, self._precision = library, precision
         self._backwards = spec.direction == "right2left"
-        # oneDNN's AUGRU cells run left to right only. Single steps have no direction.
+        # oneDNN's AUGRU cells run left to right only, so a layer in the opposite direction runs as
+        # single steps in reverse order.
         self._stepwise = self._backwards and spec.cell.has_attention
         self._spec = replace(spec, direction="left2right") if self._stepwise else spec
         self.plain = plain_weights(library, spec, weights, precision)

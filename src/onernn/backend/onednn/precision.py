@@ -145,7 +145,9 @@ OURS = {
 
 
 class Precision(NamedTuple):
-    """The data type of each argument; the comments list the arguments of a primitive."""
+    """The data types of a primitive's arguments; the comment of each field lists the arguments of
+    this type.
+    """
 
     data: str  # src_layer, src_iter, dst_iter, attention
     weights: str
