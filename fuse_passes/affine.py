@@ -1,4 +1,4 @@
-"""Reads a value as a sum of constant projections of earlier values."""
+"""Reads a value as a sum of projections of earlier values by constant matrices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MOST = 64  # maximum number of nodes of a sum; the sum of a gate has ten
 
 
 class Columns(NamedTuple):
-    """The columns from start to stop of a constant: of a matrix, transposed or not, a vector, or a
-    scalar.
+    """The columns from ``start`` to ``stop`` of a constant matrix, vector or scalar.
 
-    ``constant``: the name of the constant; "" means the identity matrix. A constant with one
-    element has this element in each of any number of columns. ``sign``: -1 if the columns are
-    subtracted. ``rows``: the first row and the end of the rows to use; None for all rows.
+    ``constant``: the name of the constant; "" means the identity matrix. If the constant has one
+    element, every column contains this element. ``transposed``: whether the matrix is transposed
+    first. ``sign``: -1 if the columns are subtracted. ``rows``: the first row and the end of the
+    rows to use; None for all rows.
     """
 
     constant: str
@@ -50,10 +50,10 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class Affine:
-    """A sum of projections ``source @ columns`` and of biases, which ``nodes`` compute.
+    """A sum of projections ``source @ columns`` and biases; ``nodes`` compute it.
 
-    ``terms``: the columns by source. ``scaled``: peepholes, values of which each column is
-    multiplied by a constant.
+    ``terms``: the columns that multiply each source. ``scaled``: the constant vectors that multiply
+    values elementwise (peepholes), by the names of these values.
     """
 
     terms: Mapping[str, Columns]
@@ -84,11 +84,11 @@ class Affine:
 
 
 def affine(graph: Graph, name: str, *, peepholes: bool = False) -> Affine | None:
-    """Returns a value as a sum of projections; None if it is not one, or if a matrix is not
+    """Returns a value as a sum of projections; None if it is not such a sum, or if a matrix is not
     constant.
 
-    The sum may be split along its last axis. ``peepholes``: whether the sum may include values
-    whose columns are only scaled.
+    The value may be a part of a sum that Split or Slice divides along the last axis. ``peepholes``:
+    whether the sum may include products of a value and a constant vector.
     """
     result = _table(graph).sums.get(name)
     return result if result and result.terms and (peepholes or not result.scaled) else None
@@ -131,7 +131,8 @@ class _Table:
     def __init__(self, graph: Graph) -> None:
         self.constants, self.types = graph.constants, graph.types
         self.sums: dict[str, Affine] = {}
-        for value in graph.inputs:  # x may be projected already
+        # A gate may read an input without a matrix, because x is projected already.
+        for value in graph.inputs:
             width = self.types[value.name].counts[1:]
             if len(width) == 1 and width[0] is not None:
                 identity = Columns("", False, 0, width[0])

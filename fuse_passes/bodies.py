@@ -37,7 +37,7 @@ def numbers(graph: Graph, name: str) -> Array | None:
 
 
 def source_of(body: Graph, name: str) -> str:
-    """Returns the value that Identities pass on under this name."""
+    """Returns the value before a chain of Identity operators, which end with ``name``."""
     while node := body.producer(name, "Identity"):
         name = node.inputs[0]
     return name
@@ -49,10 +49,11 @@ def inside(graph: Graph, node: Node, name: str) -> list[Type]:
 
 
 def declare_sizes(graph: Graph, node: Node, name: str) -> Graph:
-    """Returns a node's body, whose inputs declare the sizes that are known outside.
+    """Returns a node's body, whose inputs declare the sizes that the outer graph knows.
 
-    A state may have one row at first and more rows in later iterations. It is declared with one
-    row, because a layer would not repeat this row.
+    A state may have one row at first and more rows in later iterations. Such a state is declared
+    with one row, so that no layer replaces its cell: a layer does not repeat this row for each
+    sequence.
     """
     body: Graph = node.attributes[name]
     inputs = []

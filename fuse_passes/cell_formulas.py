@@ -32,9 +32,9 @@ class Reading(NamedTuple):
     """One interpretation of a step's operators: which value is x, which is h, and the constants.
 
     ``layer`` and ``iter``: the columns that multiply x and h, for each gate in oneDNN's order.
-    ``biases``: for each gate, the columns that are added. ``signs``: -1 for a gate whose sum has
-    the opposite sign. ``projection``: the matrix with which a projected LSTM makes its state.
-    ``peephole``: the peephole weights of gates i, f, o.
+    ``biases``: for each gate, the columns that are added. ``signs``: -1 for a gate whose sum is the
+    negated sum of oneDNN's gate, otherwise 1. ``projection``: the matrix with which a projected
+    LSTM makes its state. ``peephole``: the peephole weights of gates i, f, o.
     """
 
     x: str
@@ -52,10 +52,10 @@ class Reading(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """The attention (N, 1) that an AUGRU cell reads.
+    """The attention a, of shape (N, 1), that an AUGRU cell reads.
 
-    ``keeps``: whether the update gate u is multiplied by a. In oneDNN's guide, it is multiplied by
-    1 - a.
+    ``keeps``: whether the cell multiplies its update gate u by a; in oneDNN's guide, it multiplies
+    u by 1 - a.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Attention(NamedTuple):
 class Step:
     """One step of a cell: the states before and after it, its possible readings, and its nodes.
 
-    The last node computes h. In a projected LSTM, the node before it is the last node of a plain
-    LSTM. ``activations``: the cell's functions, in the order of `Cell.activations`.
+    The last node computes h. In a projected LSTM, the second last node computes the state before
+    the projection. ``activations``: the cell's functions, in the order of `Cell.activations`.
     """
 
     cell: Cell
@@ -84,7 +84,7 @@ class Step:
 
 _PLAIN = {each.activations[0]: each for each in Cell if len(each.gates) == 1}
 """The cells with one gate, by the name of their function."""
-_NEAR = 64  # maximum number of values from the new state back to its gates
+_NEAR = 64  # maximum number of values to visit on the way from the new state back to its gates
 
 
 def step_of(graph: Graph, node: Node) -> Step | None:
@@ -123,10 +123,10 @@ def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
 
 
 class _Letters:
-    """Implements the operations of `cells.step` on polynomials of letters: gates, h, c, and
-    attention a.
+    """Implements the operations of `cells.step` on polynomials whose variables (letters) are the
+    gates, h, c, and attention a.
 
-    ``turned``: whether the update gate is 1 - u.
+    ``turned``: whether the letter u means 1 minus oneDNN's update gate.
     """
 
     def __init__(self, cell: Cell, turned: bool, attention: Polynomial | None) -> None:
@@ -136,7 +136,7 @@ class _Letters:
         return _letter(self.cell.gates[gate])
 
     def h(self, gate: int, state: Polynomial) -> Polynomial:
-        return Polynomial({})  # a gate's letter includes this product
+        return Polynomial({})  # the letter of a gate includes this product, so it adds 0
 
     def inner(self, product: Polynomial) -> Polynomial:
         return product
@@ -183,7 +183,7 @@ _, _CELL_STATE = cells.step(
 def _match_letters(
     formula: Polynomial, value: Polynomial, **known: str
 ) -> Iterator[dict[str, str]]:
-    """Yields the assignments of values to letters for which the formula equals the value."""
+    """Yields the names of values by letter, for each choice that makes formula and value equal."""
     free = sorted(formula.atoms - known.keys())
     others = sorted(value.atoms - set(known.values()))
     for names in permutations(others, len(free)):
@@ -307,7 +307,9 @@ def _is_narrow(graph: Graph, name: str) -> bool:
 
 
 def _is_one_channel(graph: Graph, name: str) -> bool:
-    """Returns whether a value is (N, 1), and not a constant or computed from one, such as 1 - a."""
+    """Returns whether a value has the shape (N, 1), and is neither constant nor computed from a
+    constant, such as 1 - a.
+    """
     node = graph.producer(name)
     if not _is_narrow(graph, name) or is_number(graph, name):
         return False
@@ -320,7 +322,8 @@ def _candidate(
 ) -> Step | None:
     """Matches n = f(x W + r * (h U + b')), or n = f(x W + (r * h) U).
 
-    ``sign``: -1 if the update gate multiplies the candidate, because 1 - z is z of the negated sum.
+    ``update``: the update gate. ``name``: the value n. ``sign``: see `_Form`; -1 later negates the
+    weights of the gate, because 1 - f(a) is f(-a) (`is_symmetric`).
     """
     function, z = function_of(graph, name), take_apart(graph, update.sum)
     if function is None or len(z.terms) != 2 or h not in z.terms:

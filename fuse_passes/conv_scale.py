@@ -30,7 +30,7 @@ def fuse_conv_scale(graph: Graph, node: Node) -> Graph | str | None:
     if weight.dtype == np.float16:
         return "weights in float16 would lose bits"
     if weight.ndim < 3:
-        return None  # a run of the model raises the error
+        return None  # this is not a valid Conv: a run of the model raises an error
     scaling = _affine(node, [graph.constants[name] for name in others], weight)
     if isinstance(scaling, str):
         return scaling

@@ -15,8 +15,8 @@ from onernn.ir.graph import Graph, Node, Value
 
 _SIDES = {"Less": (0, True), "Greater": (1, True), "GreaterOrEqual": (0, False)}
 _SIDES["LessOrEqual"] = (1, False)
-"""For each comparison of an iteration t with a length: the index of t among the operands, and
-whether the result is true before the length.
+"""For each operator that compares an iteration t with a length: the index of the operand t, and
+whether the result is true for iterations before the length.
 """
 
 
@@ -89,7 +89,9 @@ def count_outside(graph: Graph, node: Node) -> Graph | None:
 
 
 def _cast_from(body: Graph, name: str) -> str:
-    """Returns the value before casts to types that represent numbers of steps exactly."""
+    """Returns the value before all casts to the types in `WIDE`, which represent step counts
+    exactly.
+    """
     while node := body.producer(name, "Cast", "Identity"):
         if node.op == "Cast" and node.attrs.to not in WIDE:
             break

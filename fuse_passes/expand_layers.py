@@ -25,12 +25,12 @@ def _name(rnn: Recurrent, layer: int) -> str:
 
 
 class ExpandLayers:
-    """A pass that turns an ``Rnn`` of several layers into one per layer, or per direction.
+    """A pass that turns an ``Rnn`` of several layers into one ``Rnn`` per layer, or per direction.
 
-    It is not in `PASSES`. Writers and comparisons of models read single layers. Concat or Add joins
-    the directions; Split and Concat divide and join the states. ``directions``: returns for a node
-    whether its directions become separate nodes. If a stack does not join the directions between
-    layers, they always do.
+    It is not in `PASSES`. Code that writes or compares models uses it to get single layers. Concat
+    or Add joins the directions; Split and Concat divide and join the states. ``directions``:
+    returns for a node whether its directions become separate nodes. If a stack does not join its
+    directions between layers, they become separate nodes in any case.
     """
 
     name, ops = "expand_layers", frozenset({"Rnn"})

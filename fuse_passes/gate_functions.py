@@ -54,7 +54,8 @@ def function_of(graph: Graph, name: str) -> Function | None:
 
 
 def gate_of(graph: Graph, name: str, *, peepholes: bool = False) -> Gate | None:
-    """Returns the gate that a value is, or is a part of; None if there is none.
+    """Returns the gate that a value is; None if it is not a gate. The value may be one output of a
+    Split or Slice of several gates.
 
     ``peepholes``: see `affine`.
     """
@@ -92,7 +93,7 @@ def clipped(graph: Graph, name: str) -> Clipped:
         source, bounds = _bounds(graph, clip)
         if bounds is None:
             break
-        # The bounds of the outer clips apply to the bounds of the inner clip.
+        # The outer clips also limit the bounds of the inner clip.
         low, high = (max(result.low, min(each, result.high)) for each in bounds)
         result = Clipped(source, low, high, (clip, *result.nodes))
     return result

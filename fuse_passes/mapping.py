@@ -1,4 +1,6 @@
-"""Adds an axis of rows to a graph, so that one run computes the results of all rows."""
+"""Turns a graph that computes one row (a frame, for example) into a graph that computes many rows
+in one run.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,13 @@ from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 
 Part = int | str
-"""A part of a shape: a size, or the name of a vector of sizes."""
+"""A part of a shape: one size, or the name of a vector that contains several sizes."""
 
 
 def shift(axis: Any) -> Any:
-    """Converts axes of one row to axes of all rows; negative axes do not change."""
+    """Adds 1 to indices of axes, because a new axis 0 precedes them; negative indices do not
+    change.
+    """
     return axis + (np.asarray(axis) >= 0)
 
 
@@ -33,8 +37,8 @@ class Mapper(Tape):
 
     Values keep their names. Values that do not depend on the rows are computed once. A ragged value
     gets no new axis: it has the sequences of all rows, row after row. The definition of an operator
-    says how to map it (`Operator.batched`). ``add`` raises `UnsupportedError` that names an
-    operator without such a definition, or a value of unknown rank.
+    says how to compute it for all rows (`Operator.batched`). ``add`` raises `UnsupportedError` that
+    names an operator without such a definition, or a value of unknown rank.
     """
 
     mapped: set[str] = field(default_factory=set)
@@ -42,7 +46,7 @@ class Mapper(Tape):
 
     @classmethod
     def of(cls, graph: Graph, inputs: Iterable[Value]) -> Mapper:
-        """Returns the mapper of a graph whose ``inputs`` have rows.
+        """Returns a mapper of a graph; the values ``inputs`` get the axis of rows.
 
         Raises `UnsupportedError` for a ragged input or an unknown number of axes.
         """
@@ -62,7 +66,7 @@ class Mapper(Tape):
         """Returns the graph for all rows without fusing it; `add` must have added all nodes.
 
         All inputs must have the same number of rows. Raises `UnsupportedError` for ragged outputs,
-        in which the rows could not be told apart.
+        because they do not show which sequences belong to which row.
         """
         for value in self.graph.outputs:
             maker = self.graph.producer(value.name)
@@ -137,12 +141,16 @@ class Mapper(Tape):
         self.mapped.update(filter(None, node.outputs))
 
     def end(self, node: Node, op: str, inputs: Sequence[str], **attributes: Any) -> None:
-        """Adds another operator that makes the node's first output, which has rows."""
+        """Adds the operator ``op``, which makes the node's first output in place of the node; the
+        output has rows.
+        """
         self.nodes.append(Node(op, tuple(inputs), node.outputs[:1], attributes, node.origin))
         self.mapped.add(node.outputs[0])
 
     def widen(self, node: Node, name: str, rank: int) -> str:
-        """Returns a value with axes of size 1 after the rows, so that one row has ``rank`` axes."""
+        """Returns a value with axes of size 1 after the axis of rows, so that one row has ``rank``
+        axes.
+        """
         missing = rank - self.rank(node, name)
         if name not in self.mapped or missing <= 0:
             return name
@@ -153,7 +161,7 @@ class Mapper(Tape):
         return self.emit("Shape", name, start=start, **ends)
 
     def shape(self, parts: Sequence[Part]) -> str:
-        """Returns the vector of these sizes and vectors, concatenated."""
+        """Returns the name of the vector that consists of these sizes and vectors of sizes."""
         if all(isinstance(part, int) for part in parts):
             return self.constant(parts)
         vectors = [part if isinstance(part, str) else self.constant([part]) for part in parts]
@@ -225,11 +233,12 @@ class Mapper(Tape):
 
 
 def find_unmappable(graph: Graph, decisive: Iterable[str]) -> Refusal | None:
-    """Returns the first operator that cannot be computed for many rows, whatever the sizes are.
+    """Returns a refusal of the first operator that certainly prevents a graph for many rows; None
+    if there is none.
 
-    Returns None if there may be sizes, and integers in the ``decisive`` inputs, for which all
-    operators can be. The operator must read rows, and an output must depend on it without a branch
-    or loop between.
+    Considers only operators that read rows, and on which an output depends without a branch or loop
+    between. If the sizes and the integers in the ``decisive`` inputs are known, passes may remove
+    the operators that are not considered.
     """
     needed = {value.name for value in graph.outputs}
     for node in reversed(graph.nodes):

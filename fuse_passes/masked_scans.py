@@ -22,8 +22,9 @@ from onernn.ops.control import scan_attributes
 class Row(NamedTuple):
     """An output of the scan that contains h of some steps.
 
-    If the mask is false, the output is the previous row (``repeats``), which is ``begin`` at first,
-    or always ``begin``. ``last``: the output is only the state after the last step.
+    In a step with a false mask, the output is the previous row if ``repeats``, otherwise ``begin``.
+    Before the first step, the previous row is ``begin``. ``last``: whether the output is only the
+    state after the last step.
     """
 
     name: str
@@ -36,8 +37,9 @@ class Row(NamedTuple):
 def fuse_masked_scans(graph: Graph, node: Node) -> Graph | str | None:
     """Turns ``Scan(h0, mask, x; body: h = Where(mask, cell(x, h), h))`` into an Rnn of fewer steps.
 
-    The steps with a true mask form a ragged batch, which the layer reads. Then each step takes h of
-    the last step with a true mask, or the initial value if there is none.
+    The steps with a true mask form a ragged batch, which the layer reads. Each step with a false
+    mask then gets h of the last step before it that has a true mask, or the initial value (see
+    `Row`).
     """
     if node.attributes["scanned"] not in (2, 3):
         return None
@@ -126,8 +128,8 @@ def _add_masked(
     flags = emit("Squeeze", mask, [2]) if to.graph.types[mask].rank == 3 else mask
     flags = emit("Transpose", flags, perm=(1, 0))
     chosen = emit("Reshape", flags, [-1])
-    # The number of true steps of a sequence so far, and the offset of the sequence among all of
-    # them.
+    # ``far``: the number of true steps of each sequence up to a step. ``offsets``: the offsets of
+    # the sequences in the ragged batch, which contains only the true steps.
     some = emit("Cast", flags, to="int64")
     backwards = layer.spec.direction == "right2left"
     far = emit("CumSum", some, one, reverse=int(backwards))
@@ -137,10 +139,10 @@ def _add_masked(
 
     x, width = scanned[layer.x], layer.spec.input_size
     projection: list[tuple[str, str]] = []
-    if layer.layout:  # projects only the steps with a true mask
+    if layer.layout:  # moves the projection after the mask, to project fewer steps
         x, projection = _projection(to.graph, x)
         width = len(to.graph.constants[projection[0][1]]) if projection else width
-    if layer.attention:  # concatenated with x, to get x's offsets
+    if layer.attention:  # concatenates attention with x, so that both get the same offsets
         x = emit("Concat", x, attention_of(to, scanned[layer.attention.at], layer), axis=2)
     steps = emit("Transpose", x, perm=(1, 0, 2))
     steps = emit("Reshape", steps, [-1, width + bool(layer.attention)])
@@ -187,7 +189,9 @@ def _add_ragged(
     scanned: str,
     lengths: str,
 ) -> None:
-    """Adds a layer over the first steps of each sequence, whose output is padded with zeros."""
+    """Adds a layer over the steps before the length of each sequence, and pads its output with
+    zeros.
+    """
     emit = to.emit
     x, projection = _projection(to.graph, scanned) if layer.layout else (scanned, [])
     words = emit("SequenceUnpad", x, lengths, time_major=1)
@@ -227,7 +231,9 @@ def _pads_with_zeros(to: Stacker, row: Row) -> bool:
 
 
 def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
-    """Returns the input x of a projection x @ W or x @ W + b, and its operators and constants."""
+    """Returns the input x of a projection x @ W or x @ W + b, and (operator, constant) for each of
+    its nodes.
+    """
     result: list[tuple[str, str]] = []
     source = name
     for product, bias in orders(graph.producer(name, "Add")):
@@ -241,7 +247,8 @@ def _projection(graph: Graph, name: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def find_chosen(body: Graph, name: str, mask: str) -> tuple[str, str] | None:
-    """Returns the values that a mask selects, for true and for false; None if it selects none.
+    """Returns (value if the mask is true, value if it is false) for a value that the mask selects,
+    otherwise None.
 
     Exporters write the selection as Where, or as mask * a + (not mask) * b.
     """

@@ -96,10 +96,11 @@ def fuse_layer_norm(graph: Graph, node: Node) -> Graph | None:
 
 
 def _read_unit(graph: Graph, factor: str, atoms: list[str]) -> tuple[Polynomial, str, float] | None:
-    """Returns the polynomial (x - mean) / deviation, x and epsilon; None if ``factor`` is not part
-    of it.
+    """Returns (x - mean) / deviation as a polynomial, x, and epsilon; None if ``factor`` does not
+    match.
 
-    ``factor``: this quotient, or 1 / deviation. ``atoms``: the values that may be the mean.
+    ``factor``: a value that may be the whole quotient, or only 1 / deviation. ``atoms``: the values
+    that may be the mean.
     """
     quotient = graph.producer(factor, "Div")
     if quotient and (x := _find_centred(graph, quotient.inputs[0])):

@@ -25,8 +25,8 @@ from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ops.control import scan_attributes
 
-_OPEN = 3  # the size that replaces an undeclared one
-_MOST = 1 << 24  # elements of states that float32 can number exactly
+_OPEN = 3  # the size to assume for an axis whose size is not declared
+_MOST = 1 << 24  # maximum number of elements of all states: float32 holds their indices exactly
 _FAR = 2**62
 _FEW = 1 << 16  # maximum size of a constant that is computed before a run
 _FOLDED = ("elementwise", "moves", "view")
@@ -38,8 +38,8 @@ def bind(
     given: Mapping[str, Array] = MappingProxyType({}),
     declared: Mapping[str, Any] = MappingProxyType({}),
 ) -> Graph:
-    """Returns the model with the arrays ``given`` in place of inputs, and with ``declared`` types
-    of others.
+    """Returns the model in which the arrays ``given`` replace inputs, and other inputs have the
+    types ``declared``.
 
     See `onernn.ir.graph.declare_inputs`.
     """
@@ -94,8 +94,9 @@ def take_known_choices(graph: Graph, node: Node) -> Graph | None:
 def fuse_step(model: Graph, states: Mapping[str, str]) -> Graph:
     """Returns the fused model of one frame.
 
-    Because the passes know the states, a cell that adds two projections becomes a layer.
-    ``states``: see `unrolled_cells`.
+    A plain RNN adds projections of x and h, and its formula does not show which one is h. The
+    passes know it from ``states``, so this cell also becomes a layer. ``states``: see
+    `unrolled_cells`.
     """
     known = {fuse_unrolled_cells: unrolled_cells(states)}
     return fuse(model, (take_known_choices, *(known.get(each, each) for each in PASSES))).model
@@ -112,11 +113,11 @@ def over_time(model: Graph, states: Mapping[str, str]) -> Graph:
     have no outputs except states.
 
     If an operator outside of a recurrent layer reads or makes a state (a reset, for example), a
-    Scan runs the operators from each state to the next, frame after frame. A note of the graph says
-    why.
+    Scan runs the operators from each state to the next, frame after frame. Then a note of the
+    result says why the scan is necessary.
 
-    Raises `UnsupportedError` that names an operator without a rule, an undecided branch, or a name
-    that is not an input or output.
+    Raises `UnsupportedError` that names an operator without a rule, a branch with a condition
+    unknown before a run, or a name that is not an input or output.
     """
     check_states(model, states)
     graph = _apart(fuse_step(model, states), states)
@@ -148,7 +149,8 @@ def _by_layers(graph: Graph, states: Mapping[str, str], mapper: Mapper) -> Mappe
     """
     layers, buffers = _going_on(graph, states)
     results = [value.name for value in graph.outputs if value.name not in states.values()]
-    read = [buffer.added for buffer in buffers.values()]  # and the inputs of layers, in each frame
+    # Each frame needs the results, and the inputs of buffers and layers.
+    read = [buffer.added for buffer in buffers.values()]
     for rnn in (Recurrent.of(node) for node in graph.nodes if id(node) in layers):
         read += filter(None, (rnn.x, rnn.attention))
     per_frame = _ancestors(graph, [*results, *read])
@@ -238,7 +240,8 @@ def _add_scan(
     read = [name for name in (*read, *(ends[n] for n in states)) if name not in made]
     outer = [name for name in dict.fromkeys(read) if name not in states]
     frames = [value.name for value in graph.inputs if value.name in mapper.mapped]
-    scanned = [name for name in outer if name in mapper.mapped] or frames[:1]  # gives the count
+    # A scan needs at least one input with an axis of frames.
+    scanned = [name for name in outer if name in mapper.mapped] or frames[:1]
     rest = [name for name in outer if name not in mapper.mapped and name not in graph.constants]
     wanted = {value.name for value in graph.outputs}
     for node in graph.nodes:
@@ -270,9 +273,9 @@ def _add_scan(
 
 
 def _apart(graph: Graph, states: Mapping[str, str]) -> Graph:
-    """Returns the graph in which no node reads a next state.
+    """Returns the graph in which no node reads an output that is a next state.
 
-    Instead, nodes read a value of another name that equals it.
+    Nodes read an equal value with a new name instead.
     """
     read = {name for node in graph.nodes for name in node.inputs}
     read -= {value.name for value in graph.inputs}
@@ -307,7 +310,7 @@ def _check_names(graph: Graph, kind: str, names: Iterable[str]) -> None:
 def _ancestors(graph: Graph, goals: Iterable[str], *without: str) -> set[str]:
     """Returns all values on which the goals depend, including the goals.
 
-    ``without``: operators whose inputs do not count.
+    ``without``: operators whose inputs are not followed.
     """
     result = set(goals)
     for node in reversed(graph.nodes):
@@ -317,14 +320,14 @@ def _ancestors(graph: Graph, goals: Iterable[str], *without: str) -> set[str]:
 
 
 def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[int, Buffer]]:
-    """Returns the layers and the buffers that continue from frame to frame, by the ids of their
-    nodes.
+    """Returns the layers and the buffers whose states continue from frame to frame, by the ids of
+    their nodes.
 
     Assigns an index to each element of the states, and follows the indices through operators that
     only move elements. A layer's final states get the indices of its initial states. A value that a
-    buffer passes to the next frame gets the indices of the value that it replaces. Each next state
-    must have the indices of the state itself: so each layer reads the elements that it produced in
-    the previous frame.
+    buffer passes to the next frame gets the indices of the value that it replaces. If each next
+    state has the same indices as its state, each layer reads the elements that it produced in the
+    previous frame; otherwise `UnsupportedError` is raised.
     """
     values: dict[str, Array] = dict(graph.constants)
     begin = 1
@@ -355,7 +358,8 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
                 continue
         operator = OPERATORS.get(node.op)
         moves = operator is not None and (operator.keeps or operator.kind == "sizes")
-        if operator is not None and operator.kind == "elementwise":  # others change them
+        # Elementwise operators change the elements, except casts.
+        if operator is not None and operator.kind == "elementwise":
             moves = node.op in ("Cast", "CastLike")
         constants = [values[name] for name in node.inputs if name in fixed and name in values]
         zeros = any(not np.any(array) for array in constants)
@@ -396,10 +400,10 @@ def _compute(node: Node, values: Mapping[str, Array]) -> dict[str, Array]:
 
 
 class OpenBranchError(UnsupportedError):
-    """Raised for an undecided branch that reads a state.
+    """Raised for a branch that reads a state, and whose condition is not known before a run.
 
-    ``asked``: the inputs that decide it, each with the integers with which the model compares it
-    (none for an input with axes).
+    ``asked``: the inputs on which the condition depends. Each has a list of the integers with which
+    the model compares it; the list is empty for an input with axes.
     """
 
     def __init__(
@@ -412,8 +416,8 @@ class OpenBranchError(UnsupportedError):
 
 
 def _ask(graph: Graph, node: Node) -> list[tuple[Value, list[int]]]:
-    """Returns ``asked`` of `OpenBranchError`; [] if the node is not a branch, or if values of a
-    frame decide it.
+    """Returns ``asked`` of `OpenBranchError`; [] if the node is not a branch, or if the condition
+    depends on values of a frame.
     """
     if node.op != "If":
         return []
@@ -524,8 +528,8 @@ def _number_outputs(
 def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
     """Adds a layer over the steps of all frames.
 
-    Returns the names of its values after the last frame, by their names in a frame. ``names``: the
-    values that each frame needs.
+    Returns the names of the layer's values after the last frame, by their names in a frame.
+    ``names``: the values that are needed for every frame, not only for the last one.
     """
     rnn = Recurrent.of(node)
     count = len(rnn.finals)
@@ -566,11 +570,11 @@ def _over_frames(mapper: Mapper, node: Node, names: set[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A Concat of old steps and of ``new`` steps of this frame, ``added``: ``size`` steps on
-    ``axis``.
+    """A Concat of steps from earlier frames and the steps of this frame, ``added``, on ``axis``.
 
-    The old steps are the steps of ``source`` from step ``begin`` on. ``kept``: for each value of
-    this frame that replaces another value in the next frame, the other value.
+    It has ``size`` steps, of which ``new`` are from this frame. The old steps are the steps of
+    ``source`` from step ``begin`` on. ``kept``: the values that this frame passes to the next
+    frame, each with the name of the value that it replaces there.
     """
 
     axis: int
@@ -583,7 +587,7 @@ class Buffer:
 
 
 def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer | None:
-    """Returns the buffer of a Concat of a state and new steps; None if it is not one.
+    """Returns the buffer of a Concat of a state and new steps; None if the Concat is not a buffer.
 
     ``values``: the indices of the elements of the states, see `_going_on`; 0 for other elements.
     """
@@ -614,10 +618,10 @@ def buffer_of(graph: Graph, node: Node, values: Mapping[str, Array]) -> Buffer |
 
 
 def windows(mapper: Mapper, node: Node, buffer: Buffer, *, wanted: bool) -> dict[str, str]:
-    """Adds the windows of a buffer for all frames if ``wanted``, and its steps after the last
-    frame.
+    """Adds nodes for the ``kept`` steps of a buffer after the last frame, and if ``wanted``, for
+    the steps that the buffer contains in each frame.
 
-    Returns the names of these steps, by their names in a frame.
+    Returns the names of the steps after the last frame, by their names in a frame.
     """
     axis, rank = buffer.axis, mapper.rank(node, buffer.added)
     mapper.stem = stem = node.outputs[0]

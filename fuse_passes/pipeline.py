@@ -84,8 +84,9 @@ PASSES: tuple[Pass, ...] = (
 def passes_for(dtype: str) -> tuple[Pass, ...]:
     """Returns the passes of a session, including those that are only useful for running.
 
-    Only f32 gets all passes. Another dtype would round a projected table, and a u8 layer must keep
-    its input and its input weights.
+    Only f32 gets `fuse_linear_input` and `fuse_embedding_rnn`, which multiply input weights in
+    advance. A different dtype would round the product, and a u8 layer must keep its input and its
+    input weights.
     """
     rounded = (fuse_linear_input, fuse_embedding_rnn) if dtype == "f32" else ()
     return (*PASSES, drop_zero_states, *rounded)

@@ -20,10 +20,10 @@ def is_arithmetic(op: str) -> bool:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A sum of products of a number and values, which ``nodes`` compute.
+    """A sum of products, each of one number and some values; ``nodes`` compute the sum.
 
-    ``terms``: the number in each product, by the product's values in sorted order; never 0.
-    ``likes``: values whose shapes its constants have (ConstantOfShape).
+    ``terms``: the number of each product, never 0. The key lists the product's values in sorted
+    order. ``likes``: the values from whose shapes ConstantOfShape makes constants of the sum.
     """
 
     terms: Mapping[tuple[str, ...], float]
@@ -113,7 +113,9 @@ def is_ones_like(graph: Graph, name: str, like: str) -> bool:
 
 
 def _number(graph: Graph, name: str) -> Polynomial | None:
-    """Returns a constant of equal elements as a polynomial, also one that ConstantOfShape makes."""
+    """Returns the polynomial of a constant, or of an output of ConstantOfShape, if all elements are
+    equal.
+    """
     array = graph.constants.get(name)
     if array is not None:
         if array.dtype.kind != "f" or not array.size or array.ndim > 2:

@@ -54,8 +54,8 @@ def rewrite(name: str, *ops: str) -> Callable[[Rewrite], Pass]:
 
 
 def order(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Sorts nodes after those whose outputs they read. `Graph` detects cycles, not this
-    function.
+    """Returns the nodes in an order in which each node follows the nodes whose outputs it reads.
+    `Graph` detects cycles, not this function.
     """
     whole = list(nodes)
     makers = {name: node for node in whole for name in node.outputs if name}
@@ -170,7 +170,9 @@ def depends_on(graph: Graph, names: Iterable[str], goals: Container[str]) -> boo
 def concatenate(
     graph: Graph, stem: str, pairs: Iterable[tuple[str, str]], axis: int
 ) -> tuple[tuple[str, ...], list[Node]]:
-    """Returns the names and the nodes of concatenations of pairs; "" for pairs of absent values."""
+    """Returns a Concat node for each pair of values, after the names of the outputs. The name is ""
+    if the values of a pair are absent.
+    """
     names, nodes = [], []
     for index, pair in enumerate(pairs):
         names.append(fresh(graph, f"{stem}{index}") if pair[0] else "")

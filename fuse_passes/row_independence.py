@@ -27,7 +27,9 @@ from onernn.ops.row_rules import (
 from onernn.ops.rules import ONE, volume
 
 _COUNT = "rows of the batch"
-"""The name of the number of rows in types. No other size has spaces in its name."""
+"""The name of the size of an axis of rows. It is unique, because all other sizes have names without
+spaces.
+"""
 
 
 class Independence(NamedTuple):
@@ -117,8 +119,9 @@ def _follow(graph: Graph, axes: Mapping[str, int], alike: Collection[str] = ()) 
 class RowFlow:
     """Determines where each value of a graph has its rows, for rules of `onernn.ops.row_rules`.
 
-    ``states``: the location of the rows of each value. ``own``: the names of sizes that are the
-    same in every batch that contains a row. ``lods``: the ragged inputs by their offsets.
+    ``states``: the location of the rows of each value. ``own``: the names of sizes that do not
+    depend on the number of rows, nor on the other rows of a batch. ``lods``: the name of the ragged
+    input that has certain offsets, by the names of the offsets.
     """
 
     graph: Graph
@@ -172,10 +175,11 @@ class RowFlow:
         return None if value is None else tuple(map(self._name, values or ()))
 
     def _check(self, node: Node, name: str, state: State) -> State:
-        """Returns the state. Raises `UnknownRows` if an axis other than the rows' depends on their
-        number.
+        """Returns the state. Raises `UnknownRows` if the number of rows determines the size of an
+        axis other than the axis of rows.
 
-        A size that the node itself determines depends only on the row and on constants.
+        Adds the sizes that the node itself defines to ``own``, because they depend only on a row
+        and on constants.
         """
         if state == SIZED:
             return state
@@ -251,8 +255,8 @@ class RowFlow:
                 raise UnknownRows(node, "has parameters that differ from row to row")
 
     def check_alike(self, node: Node, name: str, axis: int) -> None:
-        """Raises `UnknownRows` if a value without rows differs along an axis; a negative axis
-        passes.
+        """Raises `UnknownRows` if the entries of a value without rows may differ along an axis. If
+        the axis is negative, raises nothing.
         """
         state = self[name]
         if axis < 0 or isinstance(state, Alike) and state.uniform:
@@ -264,8 +268,8 @@ class RowFlow:
             raise UnknownRows(node, f"reads {name!r}, which differs along the axis of the rows")
 
     def expect_batch(self, node: Node, name: str, axis: int, like: Rows) -> None:
-        """Raises `UnknownRows` unless the rows of a value are on ``axis``, or it is constant along
-        it.
+        """Raises `UnknownRows` unless the rows of a value are on ``axis``, or the value has equal
+        entries along ``axis``.
         """
         state = self[name]
         if isinstance(state, Alike):

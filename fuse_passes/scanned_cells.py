@@ -96,8 +96,8 @@ def fuse_scanned_cells(graph: Graph, node: Node) -> Graph | str | None:
 
 
 def find_layer(graph: Graph, node: Node) -> Scanned | str | None:
-    """Returns the layer that a scan computes, or why there is none; None for scans of more than two
-    inputs.
+    """Returns the layer that a scan computes, or why there is none; None if the scan has more than
+    two scanned inputs.
     """
     if node.attributes["scanned"] > 2:
         return None
@@ -161,7 +161,8 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
         return ""
     flat = bool(chain) and chain[0].op == "Flatten"
     rank = graph.types[node.inputs[count + scanned.index(x)]].rank
-    if not flat and rank != 3 and (rank or origin == node.origin):  # the x of a Gemm has two axes
+    # If the rank is not known, the Gemm of a cell shows that a step of x has two axes.
+    if not flat and rank != 3 and (rank or origin == node.origin):
         return "it may scan a value of other axes than (T, N, I)"
     if not _makes(body, chain[flat:], 2, 3, spec.input_size) or count != len(spec.cell.states):
         return ""
@@ -193,9 +194,10 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
 
 
 def _source(body: Graph, name: str, before: int, after: int, width: int) -> str:
-    """Returns the value that views turn into ``name`` without a change of order, else "".
+    """Returns the value that views reshape to ``name`` without a change of order, else "".
 
-    Both have the shape (1, ..., N, width); ``before`` and ``after`` are their ranks.
+    The returned value has the rank ``before``, and ``name`` has the rank ``after``. Both have the
+    shape (N, width), after axes of size 1.
     """
     source, chain = views_of(body, name)
     return source if _makes(body, chain, before, after, width) else ""
@@ -210,7 +212,8 @@ def _makes(body: Graph, chain: list[Node], before: int, after: int, width: int) 
 def _find_attention(body: Graph, name: str, scanned: list[str]) -> Attended | str:
     """Returns the scanned input that is the attention, or why there is none.
 
-    Views of its steps must be the attention (1, N, 1).
+    Views, and possibly a subtraction from 1, must convert each step of this input to the attention
+    (1, N, 1).
     """
     turned = body.producer(name, "Sub")
     keeps = turned is not None and is_one(body, turned.inputs[0])

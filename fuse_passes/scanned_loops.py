@@ -1,4 +1,5 @@
-"""Turns a loop whose iteration t reads step t of a value, for all steps, into a scan.
+"""Turns a loop into a scan if each iteration t reads step t of a value, and there is one iteration
+per step.
 
 PyTorch and TensorFlow export loops over time in this form. TensorFlow's loops have their own
 counter, and run while it is less than the number of steps.
@@ -18,7 +19,8 @@ from onernn.ir.types import Size, Type
 from onernn.ops.control import scan_attributes
 
 _TURN = Size.of("this turn")
-_ENDLESS = 2**31 - 1  # iterations; exporters write it for loops without a limit
+# The number of iterations that exporters write for loops without a limit.
+_ENDLESS = 2**31 - 1
 WIDE = ("int32", "int64", "float32", "float64")
 """The dtypes to which integers may be cast. float32 has 24 bits, enough for TensorFlow's step
 counts.
@@ -63,7 +65,8 @@ def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
     to = Tape(graph, f"{next(filter(None, node.outputs))}/turns", node.origin)
     turns, first = to.emit("Shape", whole, start=0, end=1), to.constant([0])
     length = graph.types[whole].shape[:1]  # type: ignore[index]
-    for place, name in enumerate(scanned):  # some may have more steps than the loop has iterations
+    # A scanned value may have more steps than the loop has iterations.
+    for place, name in enumerate(scanned):
         if (graph.types[name].shape or ())[:1] != length:
             scanned[place] = to.emit("Slice", name, first, turns, first)
     others = (loop.taken[value.name] for value in rest)
@@ -81,9 +84,9 @@ def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
 class _Loop:
     """The integers of a loop that are known before a run.
 
-    ``taken``: the names of values outside, by their names in the body. ``counters``: the indices of
-    carried values that equal t in iteration t. ``numbers``: the names of t, of the condition and of
-    the counters in the body.
+    ``taken``: the names of values of the outer graph that the body reads, by their names in the
+    body. ``counters``: the indices of carried values that equal t in iteration t. ``numbers``: the
+    names of t, of the condition and of the counters in the body.
     """
 
     def __init__(self, graph: Graph, node: Node) -> None:
@@ -144,8 +147,8 @@ class _Loop:
         return 0 in more[0] or 0 in more[1] and 0 in more[2]
 
     def _most(self) -> list[Size] | None:
-        """Returns the maximum number of iterations in a list, [] if the loop has no limit, None if
-        the limit is not known.
+        """Returns a list with the maximum number of iterations. The list is empty if the loop has
+        no limit; None is returned if the limit is not known.
         """
         name = self.node.inputs[0]
         result = self._outside(name) if name else Size.of(_ENDLESS)
@@ -182,7 +185,7 @@ def _limits(
 ) -> list[Size] | None:
     """Returns sizes that are all greater than 0 exactly if a condition is true; None if not known.
 
-    ``granted``: the name of a condition that is true.
+    ``granted``: the name of a condition that is known to be true.
     """
     waiting, seen, result = [name], {"", granted}, list[Size]()
     while waiting:

@@ -82,8 +82,9 @@ def take_constants(graph: Graph, node: Node) -> Graph | None:
 def take_known_numbers(graph: Graph, node: Node) -> Graph | None:
     """Turns ``Slice(x, 0, Shape(x)[1] / 4)`` into ``Slice(x, 0, 5)`` if x has 20 columns.
 
-    Replaces all integers that are known before a run at once, because exporters compute the bounds
-    of slices. Integers that depend on a named size stay, and so do outputs of the graph.
+    Exporters compute the bounds of slices from sizes. One call replaces all integers of the graph
+    that are known before a run. Integers that depend on a named size stay, and so do outputs of the
+    graph.
     """
     if _find_integers(graph, node) is None:
         return None
@@ -108,7 +109,7 @@ _MOVING = {
     for name, each in OPERATORS.items()
     if each.since and each.kind in ("view", "moves") and name != "Identity"
 }
-# An Identity that remains determines the name of an output, so merging it would rename a value.
+# An Identity that remains determines the name of an output, so merging it would rename this output.
 
 
 @rewrite("common_values", "Einsum", *_MOVING)

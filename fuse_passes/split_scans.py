@@ -53,7 +53,7 @@ def split_scan(graph: Graph, node: Node) -> Graph | None:
     collected: dict[str, Value] = {}
     for name in read:
         value = Value(fresh(body, f"{name}/collected"), body.types[name].dtype)
-        if flags:  # nothing reads values of masked steps: they become 0
+        if flags:  # the rest of the scan does not read values of masked steps, so they become 0
             column = flags
             if body.types[flags].rank == 1:
                 column, axis = (fresh(body, f"{name}/{end}") for end in ("mask", "axis"))
@@ -117,10 +117,11 @@ def _part(
     collected: Mapping[str, Value],
     steps: Mapping[str, str],
 ) -> Node:
-    """Returns a scan of some states and outputs of a scan.
+    """Returns a scan that computes only the states and outputs of the scan ``node`` that have these
+    indices.
 
-    ``collected``: values of the body that it also outputs, by their names outside. ``steps``: names
-    of values outside, by the values of the body that they replace.
+    ``collected``: values of the body that the new scan also outputs, by their names outside.
+    ``steps``: names of values outside of the body, by the values of the body that they replace.
     """
     count, old = node.attributes["states"], node.attributes
     names = {name: fresh(body, f"{name}/step") for name in steps}

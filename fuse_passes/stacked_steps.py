@@ -14,7 +14,8 @@ from onernn.ir.operator import OPERATORS
 from onernn.ir.records import NamedTuple, dataclass
 
 _END = -(2**62)
-_DEEPEST = 16  # maximum number of consecutive operators: an unfused recurrence would never end
+# The maximum number of consecutive operators, which limits the search in an unfused recurrence.
+_DEEPEST = 16
 
 
 class Stacked(NamedTuple):
@@ -28,9 +29,9 @@ class Stacked(NamedTuple):
 class Stacker(Tape):
     """Builds the nodes that join steps.
 
-    Row t of the result of `stack` is the t-th value. Steps that were cut from one value become this
-    value again. Operators that are applied to all steps are applied to the joined value instead.
-    ``strict``: whether steps must not be copied.
+    Row t of the result of `stack` is the t-th value. If the steps are all parts of one value, the
+    result is this value. If the same operator makes all steps, it is applied once, to the joined
+    inputs. ``strict``: if true, `stack` returns None instead of copying steps.
     """
 
     strict: bool = False
@@ -40,8 +41,8 @@ class Stacker(Tape):
         """Returns the steps as one value; None if they would have to be copied and ``strict`` is
         true.
 
-        Values that are ``depth`` operators before the steps are never copied: operators broadcast,
-        so their inputs may have different sizes.
+        ``depth``: the number of operators between these values and the steps. Values before an
+        operator are never copied: operators broadcast, so their inputs may have different sizes.
         """
         if names not in self._known:
             result = self._pieces(names)
@@ -66,7 +67,7 @@ class Stacker(Tape):
         return self.emit("Einsum", name, equation=moving(source, target))
 
     def _pieces(self, names: tuple[str, ...]) -> Stacked | None:
-        """Returns the value whose parts these steps are: all of them, in order or backwards."""
+        """Returns the value that was split into exactly these steps, in order or backwards."""
         result = [piece_of(self.graph, name) for name in names]
         first = result[0]
         if first is None or any(p is None or p[:2] != first[:2] for p in result):
@@ -129,10 +130,10 @@ class Stacker(Tape):
         return column[0] if alike else None
 
     def _is_aligned(self, columns: list[tuple[str, ...]], inputs: list[Any]) -> bool:
-        """Returns whether broadcasting joined inputs equals broadcasting each step: all ranks are
-        equal.
+        """Returns whether an operator broadcasts the joined inputs in the same way as the inputs of
+        each step.
 
-        Shared constants may have a lower rank.
+        This is true if all inputs have equal ranks; shared constants may have a lower rank.
         """
         graph = self.graph
         ranks = {

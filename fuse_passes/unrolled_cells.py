@@ -31,8 +31,8 @@ from onernn.reorders.gates import GateLayout
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Consecutive steps, each of which reads the previous step's state, with readings of equal
-    constants.
+    """Consecutive steps, each of which reads the previous step's state, and one reading of each
+    step. All readings have equal constants.
     """
 
     steps: tuple[Step, ...]
@@ -50,7 +50,7 @@ def fuse_unrolled_cells(graph: Graph, node: Node) -> Graph | Refusal | None:
 
 
 def unrolled_cells(states: Mapping[str, str]) -> Pass:
-    """Returns the same pass for a model of one step.
+    """Returns the pass `fuse_unrolled_cells` for a model of one step.
 
     ``states``: for each input that is a state, the output that is the next state.
     """
@@ -108,7 +108,8 @@ def attend(stacker: Stacker, name: str, keeps: bool, dtype: np.dtype[Any]) -> st
     """Returns the attention a as oneDNN's guide defines it, where 1 - a scales u."""
     if not keeps:
         return name
-    for user in stacker.graph.users(name):  # if the other direction made it
+    # The layer of the opposite direction may have added this node.
+    for user in stacker.graph.users(name):
         if user.op == "Sub" and user.inputs[1] == name and is_one(stacker.graph, user.inputs[0]):
             return user.outputs[0]
     return stacker.emit("Sub", stacker.constant(1, dtype), name)
@@ -131,7 +132,8 @@ def chains(graph: Graph, states: Mapping[str, str] = MappingProxyType({})) -> It
                 after[before.h] = (step, reading)
                 break
     ends = [*states.values()]
-    for name in ends:  # the list grows by the values that the next states consist of
+    # Appends the values whose elements are only moved to make the next states.
+    for name in ends:
         if (node := graph.producer(name)) and node.op in OPERATORS and OPERATORS[node.op].keeps:
             ends += (each for each in node.inputs if each not in ends)
     followers = {step.h for step, _ in after.values()}
@@ -167,8 +169,9 @@ def _keeps(step: Step) -> bool | None:
 def _first_reading(
     graph: Graph, step: Step, readings: list[Reading], states: Collection[str]
 ) -> Reading | None:
-    """Returns a reading of the first step that fits its sizes and has the constants of the later
-    steps, if there are later steps.
+    """Returns the most likely reading of the first step for which `fits` is true; None if there is
+    none, or if two are equally likely. If there are later steps, the reading has the constants of
+    their ``readings``.
 
     ``states``: the inputs that are known to be states.
     """
@@ -254,7 +257,7 @@ def obstacle(graph: Graph, chain: Chain) -> str:
         return "its input depends on its own output"
     fed = {value.name for value in graph.inputs}
     if not all(depends_on(graph, [reading.x], fed) for reading in chain.readings):
-        return "its input depends on constants only"  # because it may be one row for all sequences
+        return "its input depends on constants only"  # the input may have one row for all sequences
     first = chain.readings[0]
     piece = piece_of(graph, first.x)
     shape = [*graph.types[piece[0] if piece else first.x].counts]

@@ -1,4 +1,6 @@
-"""Determines how a chain of views moves axes, and cancels or moves views."""
+"""Cancels or moves views, and determines how a chain of views moves axes. A view is an operator
+that changes only the order or the shape of elements.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _LONGEST = 8  # maximum number of consecutive views
 
 
 class Factor(NamedTuple):
-    """A part of an axis, which has a name because two parts may have the same size."""
+    """A factor of an axis: an axis of size D*O has the factors D and O. The name distinguishes
+    factors of equal size.
+    """
 
     name: str
     size: Size
@@ -75,7 +79,9 @@ def _size(axis: Axis) -> Size:
 
 
 def _deal(factors: list[Factor], shape: Shape) -> list[Axis] | None:
-    """Returns axes of these sizes that consist of the factors in their order, or None."""
+    """Returns axes with the sizes ``shape``, to which the factors are assigned in their order.
+    Returns None if the sizes do not match.
+    """
     axes: list[Axis] = []
     for size in shape:
         count = 0
@@ -177,7 +183,9 @@ _VIEWS = {name for name in OPERATORS if is_view(name) and name != "Identity"}
 
 @rewrite("rnn_views", "SequencePad", "SequenceUnpad", *_VIEWS)
 def drop_rnn_views(graph: Graph, node: Node) -> Graph | None:
-    """Drops views after a layer that cancel: ``views(Rnn(x))`` or ``Unpad(Pad(Rnn(x)))``."""
+    """Drops views after a layer that cancel each other: ``views(Rnn(x))`` or
+    ``Unpad(Pad(Rnn(x)))``.
+    """
     if node.op == "SequencePad":  # if `like` is itself padded like another value, uses that value
         like = graph.producer(node.input(1), "SequencePad")
         if like is None or not like.input(1) or not _agree_on_axes(node, like):
@@ -247,7 +255,8 @@ def drop_sequence_views(graph: Graph, node: Node) -> Graph | str | None:
             return f"{maker.label} is not row-wise"
         way.append(maker)
         name, user = maker.inputs[0], maker
-    types = Inference(graph.types)  # only of these operators: other types do not change
+    # Infers only the types of these operators: all remaining types stay the same.
+    types = Inference(graph.types)
     for maker in reversed(way):
         if maker.op == "SequenceData":
             types[maker.outputs[0]] = types[maker.inputs[0]]

@@ -11,7 +11,9 @@ from onernn.ir.records import dataclass
 
 @dataclass(frozen=True)
 class GateLayout:
-    """A framework's layout: oneDNN's gate g is ``signs[g]`` times its gate ``permutation[g]``."""
+    """A framework's layout: oneDNN's gate g is ``signs[g]`` times gate ``permutation[g]`` of the
+    framework.
+    """
 
     permutation: tuple[int, ...]
     signs: tuple[int, ...]

@@ -65,7 +65,7 @@ def read(
 
 
 def is_cudnn(arrays: Arrays, prefix: str = "") -> bool:
-    """Returns whether arrays belong to a CuDNN layer, whose bias has a row for each product."""
+    """Returns whether arrays belong to a CuDNN layer, whose bias (2*G*O,) joins two biases."""
     recurrent, bias = arrays.get(f"{prefix}recurrent_kernel"), arrays.get(f"{prefix}bias")
     if recurrent is None or bias is None:
         return False
@@ -79,8 +79,9 @@ def from_cudnn(arrays: Arrays) -> Arrays:
     unchanged.
 
     Each gate's block of kernel (I, O) has the memory order (O, I). The blocks of recurrent_kernel
-    are transposed. The bias (2*G*O,) has the biases of x, then of h: an LSTM adds them, a GRU has
-    reset_after. Source: _convert_rnn_weights in Keras 2's hdf5_format.py.
+    are transposed. The bias (2*G*O,) has the biases of x, then of h. An LSTM's biases are added; a
+    GRU's become the two rows of a layer with reset_after. Source: _convert_rnn_weights in Keras 2's
+    hdf5_format.py.
     """
     result = dict(arrays)
     for name in arrays:

@@ -97,7 +97,9 @@ def gate_layout(cell: Cell, gates: str) -> GateLayout:
 
 
 def cell_of(gates: int, *, linear_before_reset: bool, function: str = "tanh") -> Cell:
-    """Returns the cell with this number of gates. Raises `UnsupportedError` if there is none."""
+    """Returns the cell with this number of gates; ``function`` is the activation of a cell with one
+    gate. Raises `UnsupportedError` if there is none.
+    """
     plain = {"tanh": Cell.RNN_TANH, "relu": Cell.RNN_RELU, "sigmoid": Cell.RNN_SIGMOID}
     if gates == 1 and function in plain:
         return plain[function]
@@ -116,7 +118,8 @@ def part_views(
     biases: Sequence[Array] = (),
     w_hr: Array | None = None,
 ) -> PartViews:
-    """Returns views of the weights (G*O, I), (G*O, R), (R, O) and of no or two biases (G*O,).
+    """Returns views of the weights (G*O, I), (G*O, R), (R, O), and of two biases (G*O,) if there
+    are any.
 
     ``order``: for each of oneDNN's gates, the index of the framework's gate. Raises `ShapeError`.
     """
@@ -215,10 +218,10 @@ class NamedArrays:
     derived.
 
     ``place(name, layer, direction, layers, directions)`` returns the name of an array in a stack.
-    ``matrices``: the names for x (G*O, I) and h (G*O, R); unless ``turned``, the shapes are
-    transposed. ``biases``: the names for x and h, (G*O,) each; or one name of a summed bias (G*O,),
-    which is (2, G*O) for LBR cells. ``projection``: the name of the projection matrix, which is (R,
-    O).
+    ``matrices``: the names of the weights of x and h. The shapes are (G*O, I) and (G*O, R) if
+    ``turned``, otherwise (I, G*O) and (R, G*O). ``biases``: the names of the biases of x and h,
+    (G*O,) each; or one name of their sum (G*O,), which is (2, G*O) for LBR cells. ``projection``:
+    the name of the projection matrix, which is (R, O).
     """
 
     gates: Mapping[Cell, str]
@@ -280,8 +283,8 @@ class NamedArrays:
         ]
 
     def _parts(self, arrays: Arrays, cell: Cell, layers: int, sides: int) -> Iterator[Any]:
-        """Yields (I, G*O), (R, G*O), the biases of x and h or (), (O, R) or None of each part of a
-        stack.
+        """Yields the weights (I, G*O) and (R, G*O), the biases of x and h or (), and the projection
+        (O, R) or None, for each layer and direction.
         """
         kinds, seen = [*filter(None, (*self.matrices, *self.biases, self.projection))], set[str]()
         for at in np.ndindex(layers, sides):

@@ -33,7 +33,7 @@ class Packing:
 
     @classmethod
     def of_sorted(cls, order: Int64, lengths: Int64, starts: Int64) -> Packing:
-        """Returns the packing of sorted sequences with these lengths and first rows."""
+        """Returns the packing of sorted sequences; ``starts``: the rows of their first steps."""
         steps = np.arange(lengths[0] if len(lengths) else 0)
         batch_sizes = np.searchsorted(-lengths, -steps, side="left")
         time = np.repeat(steps, batch_sizes)

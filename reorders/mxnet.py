@@ -132,14 +132,14 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
     """Converts arrays with gluon's names to one `RnnWeights` for each layer.
 
     i2h_weight (G*O, I) and h2h_weight (G*O, R) become ldigo, h2r_weight (R, O) becomes ldio. The
-    biases (G*O,) are summed, except a GRU's h2h_bias of the candidate n, which is inside r*(...):
-    it is the row u'.
+    biases (G*O,) are summed. Only a GRU's h2h_bias of the candidate n becomes a row of its own, u',
+    because it is inside r*(...).
     """
     return tuple(NAMES.read(named, CELLS[stack.mode], stack.layers, stack.directions))
 
 
 def views(named: Mapping[str, Array], stack: Stack) -> list[PartViews]:
-    """Returns the arrays that `weights` reads as views, without a copy."""
+    """Returns the weights of each layer and direction as views of arrays with gluon's names."""
     return NAMES.views(named, CELLS[stack.mode], stack.layers, stack.directions)
 
 

@@ -101,8 +101,8 @@ def weights(w: Array, r: Array, b: Array | None, p: Array | None, cell: Cell) ->
 
 
 def couple(weights: RnnWeights) -> RnnWeights:
-    """Returns the weights with the negated weights of i for the forget gate, which is then 1 -
-    i.
+    """Returns the weights of an LSTM whose forget gate has the negated weights of i, so that it is
+    1 - i.
     """
     turned: Any = {
         name: array.copy() for name, array in weights.arrays.items() if name != "projection"

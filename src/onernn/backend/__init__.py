@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # with `__getattr__`, a type checker accepts any name
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name):
         """Imports `reference_stack` at its first use, because few models need it."""
@@ -81,8 +81,8 @@ def open_backend(
 
     "auto" runs a layer on the kernels, or on oneDNN if the kernels do not support it. It also runs
     bf16 and u8 on oneDNN if the CPU has AMX and the kernels were built without it. Without the
-    kernels, oneDNN runs every layer, and the ``why`` of the layers says so. The other backends do
-    not use each other.
+    kernels, oneDNN runs every layer, and the ``why`` of the layers says so. If "kernels" or
+    "onednn" cannot run a layer, the reference runs it. For u8 LBR_GRU, the kernels replace oneDNN.
 
     ``threads``: None means OMP_NUM_THREADS, or every CPU that the process may use.
     ``cache_capacity``: the maximum number of oneDNN primitives that each direction of a layer

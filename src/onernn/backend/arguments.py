@@ -64,8 +64,8 @@ def check_input(
 
 
 def _check_like(name: str, batch: Batch, of: str, like: Batch, channels: int) -> Array:
-    """Returns the array of a batch. Raises `ShapeError` unless it has ``channels`` and the lengths
-    of ``like``.
+    """Returns the array of a batch. Raises `ShapeError` unless it has ``channels`` channels and the
+    lengths of ``like``.
     """
     data, expected = data_of(batch), (*data_of(like).shape[:-1], channels)
     if data.shape != expected or isinstance(batch, Ragged) != isinstance(like, Ragged):
@@ -131,7 +131,8 @@ class TapeError(OnernnError, ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """The gradients of a loss with respect to the inputs and weights of a run, each in its shape.
+    """The gradients of a loss with respect to the inputs and weights of a run, each in the shape of
+    this input or weight.
 
     ``layers``: one read-only `RnnWeights` (1, D, ...) for each layer of the stack, in the canonical
     layouts, with None for arrays that the weights lack. It is () if `Stack.backward` added the
@@ -157,8 +158,8 @@ class Tape:
     """The record of a training run, for one `backward`; later changes of the caller's arrays have
     no effect.
 
-    ``kernel`` names the implementation that ran forward and runs backward. ``why`` says why it is
-    not oneDNN ("" if no reason is needed).
+    ``kernel`` names the implementation that ran forward and runs backward. ``why`` says why this
+    implementation is not oneDNN ("" if no reason is needed).
 
     `Stack.run_training` returns it; `Stack.backward` has an example.
     """
@@ -166,7 +167,7 @@ class Tape:
     def __init__(self, maker: object, kernel: str, why: str, frame: Ragged | Array, kept: Any):
         self.kernel, self.why = kernel, why
         self.frame = frame
-        """The batch x with zero channels: it has the lengths of the gradients of x and y."""
+        """The batch x without channels, from which the gradients of x and y get their lengths."""
         self._maker, self._kept = maker, deque([kept])
 
     def check_maker(self, maker: object) -> None:
@@ -185,8 +186,8 @@ class Tape:
 
 
 def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
-    """Raises `ShapeError` unless gradients with the shapes of ``zeros`` can be added to the
-    arrays.
+    """Raises `ShapeError` unless gradients with the shapes of ``zeros`` can be added to the arrays
+    ``into``.
     """
     if len(into) != len(zeros):
         raise ShapeError(

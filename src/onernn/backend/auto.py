@@ -37,8 +37,8 @@ class AutoBackend(LayerBackend):
 
     It opens oneDNN for the first layer that needs it, because oneDNN's library takes 20 ms and 16
     MB. The reference runs the layers that neither the kernels nor oneDNN can run. Raises
-    `LibraryError` if both libraries are missing, or if the environment requests something that is
-    missing.
+    `LibraryError` if both libraries are missing, or if an environment variable requires oneDNN and
+    it is missing.
     """
 
     def __init__(self, threads: int | None = None, cache_capacity: int | None = None) -> None:
@@ -124,8 +124,8 @@ class AutoBackend(LayerBackend):
     def _trainer(
         self, onednns: Callable[[], Trainer], spec: RnnSpec, layers: Layers, dtype: str
     ) -> Trainer:
-        """Returns oneDNN's trainer, or the kernels' if oneDNN's is a reference loop or does not
-        exist.
+        """Returns oneDNN's trainer. Returns the kernels' trainer if oneDNN has none, or only a
+        reference loop.
         """
         kernels: Any = self._open_backend("kernels")
         try:
@@ -141,7 +141,8 @@ class AutoBackend(LayerBackend):
     def _order(self, dtype: str, scales: Any) -> tuple[str, ...]:
         if dtype in KERNELS_ONLY:
             return ("kernels",)
-        if scales:  # the form of the scales decides: the backends round states differently
+        # The backends round states differently, so oneDNN is tried first for scales in its form.
+        if scales:
             return ("oneDNN", "kernels") if all(map(is_onednns, scales)) else ("kernels", "oneDNN")
         if dtype in AMX_DTYPES and self._only_onednn_has_amx():
             return ("oneDNN", "kernels")

@@ -38,7 +38,7 @@ Each core then keeps its part of the weights in cache.
 """
 
 LEAST_SHARE = 8
-"""The minimum number of sequences in a share: products over half as many sequences cost as much."""
+"""The minimum number of sequences in a share: products over 4 sequences cost as much as over 8."""
 
 
 class Share(NamedTuple):
@@ -107,7 +107,9 @@ def _segments(batch_sizes: bytes) -> tuple[Segment, ...]:
 
 
 def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Returns the same segments, divided into single steps; a single step has no direction."""
+    """Returns the same segments, divided into single steps; a step has the same result in both
+    directions.
+    """
     return tuple(
         Segment(row + t * batch, 1, batch) for row, time, batch in pieces for t in range(time)
     )
@@ -160,7 +162,9 @@ class DirectionKernel:
     dtype: np.dtype[Any]
     """The dtype of the output of `run`."""
     exact_below: float | None = None
-    """Inputs whose magnitude reaches this bound, or NaN, may give wrong results; None: no bound."""
+    """If an input reaches this magnitude or is NaN, results may be wrong; None: they are always
+    right.
+    """
 
     def run(self, batch: PackedBatch) -> tuple[Sequence[Array], Any]:
         """Returns the final states, at least of sequences that have steps, and the data for
@@ -193,10 +197,11 @@ Kernels = list[list[DirectionKernel]]
 class LayerWalk:
     """A `StackKernel` that consists of `DirectionKernel`s; threads may share it.
 
-    ``prepare`` makes a kernel from the spec and weights of one layer and direction, and from their
-    element of ``options``, if any. ``threads``: the number of threads for directions, for shares of
-    a batch unless ``whole``, and inside kernels of large layers. ``within(n)`` returns a context in
-    which kernels are made and run with n threads inside; without it, they use one.
+    ``prepare`` makes a kernel from the spec and weights of one layer and direction. If there are
+    ``options``, it also gets one of them, for this layer and direction. ``threads``: the number of
+    threads that run directions, shares of a batch, and parts of the work of large layers.
+    ``whole``: whether batches are not divided into shares. ``within(n)`` returns a context in which
+    kernels are made and run with n threads inside; without ``within``, kernels use one thread.
     """
 
     def __init__(
@@ -299,7 +304,7 @@ class LayerWalk:
                 widen = kernels[-1][0].widen
                 if len(jobs) > 1:
                     out[share.rows] = widen(y)
-                elif not isinstance(share.rows, slice):  # y is smaller before `widen`
+                elif not isinstance(share.rows, slice):  # `widen` would make y larger
                     out = widen(share.packing.unpack(y))
                 else:
                     out = y.copy() if (wide := widen(y)) is y else wide
@@ -404,7 +409,7 @@ class LayerWalk:
             ran = self._run_row("run", row, batches, inside)
             for d, (ends, _) in enumerate(ran):
                 for state, end in zip(final, ends, strict=True):
-                    state[layer, d, : len(end)] = end  # others keep their initial state
+                    state[layer, d, : len(end)] = end  # empty sequences keep their initial state
             kept.append([needed for _, needed in ran])
             if not self._spec.joins(layer):
                 sides = list(map(np.ascontiguousarray, ys))
@@ -477,7 +482,7 @@ def magnitude(array: Array) -> float:
     """Returns the largest magnitude in an array: 0 if the array is empty, NaN if it contains
     NaN.
     """
-    # Two passes need no array of magnitudes; both return NaN if the array contains NaN.
+    # `max` and `min` need no array of magnitudes, and return NaN if the array contains NaN.
     return float(np.maximum(array.max(initial=0), -array.min(initial=0)))
 
 

@@ -64,8 +64,8 @@ ONEDNN = {
 MOST_THREADS = 64
 """The maximum number of threads that the kernels use."""
 TEAM = "ONERNN_TEAM"
-"""The environment variable with which tests make this many threads share every product, even a
-small one.
+"""The environment variable for the exact number of threads that share every product, even a small
+one. Tests set it.
 """
 
 
@@ -224,8 +224,8 @@ def align(array: Array) -> Array:
 
 
 LARGEST_KEPT = 1 << 24
-"""The size in bytes of the largest array that is reused: larger ones use much memory, and huge
-pages.
+"""The size in bytes of the largest array that is reused: keeping larger ones would occupy too much
+memory.
 """
 
 

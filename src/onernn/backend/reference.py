@@ -247,8 +247,8 @@ class _Value:
         tape.append(self)
 
     def derive(self, value: Array, *parents: tuple[_Value, Callable[[Array], Array]]) -> _Value:
-        """Returns the tape entry of an operation's result; ``parents``: its operands and their
-        functions.
+        """Returns the tape entry of an operation's result. ``parents``: for each operand, its entry
+        and the function that maps the result's gradient to the operand's gradient.
         """
         result = _Value(self.tape, value)
         result.parents += parents
@@ -343,7 +343,7 @@ class _Tape(_Arrays):
     def clip(self, state: Any) -> Any:
         assert self.spec.cell_clip is not None
         low, high = self.spec.cell_clip
-        inside = (state.value >= low) & (state.value <= high)  # slope 1 at the bounds
+        inside = (state.value >= low) & (state.value <= high)  # at the bounds, the slope is 1
         return state.derive(super().clip(state.value), (state, lambda d: d * inside))
 
     def project(self, h: Any) -> Any:

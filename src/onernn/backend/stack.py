@@ -183,15 +183,15 @@ class LayerBackend:
 class Stack:
     """A layer or stack that is ready to run; threads may share it.
 
-    ``kernel`` names the implementation. ``why`` says why it is not a faster one ("" if it is the
-    fastest). ``backend`` is the backend's name for `open_backend`.
+    ``kernel`` names the implementation. ``why`` says why no faster implementation runs ("" if it is
+    the fastest). ``backend`` is the backend's name for `open_backend`.
 
     A backend passes the `StackKernel`, its ``name``, and for `explain` how it ``reads`` x.
-    ``real``: the dtype of inputs and results. ``compiled``: the `CompiledStack` that a compiled
-    plan may call instead of the kernel; None if there is none. ``other``: the stack for batches for
-    which the kernel's results are not right. ``trainer`` returns the trainer; it is called at the
-    first use, because many layers never train. It raises `UnsupportedError` if nothing can train
-    the layer.
+    ``real``: the dtype of inputs and results. ``compiled``: the `CompiledStack` that the engine may
+    call directly instead of the kernel, or None. ``other``: the stack that runs batches for which
+    the kernel's results would be wrong. ``trainer`` returns the trainer; it is called at the first
+    use, because many layers never train. It raises `UnsupportedError` if nothing can train the
+    layer.
 
     >>> layer, iter = np.ones((1, 1, 2, 3, 3), "f4"), np.ones((1, 1, 3, 3, 3), "f4")
     >>> spec, weights = onernn.RnnSpec(onernn.Cell.GRU, 2, 3), onernn.RnnWeights(layer, iter)

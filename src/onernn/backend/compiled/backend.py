@@ -84,9 +84,9 @@ class CompiledStack:
     """A `StackKernel` that calls the kernels; threads may share it.
 
     Each thread that runs it uses its own C stack and memory, and all read the same weights. Only
-    one at a time uses the process's worker threads. ``holds_finite``: whether infinity becomes NaN,
-    because weights are int8. A caller of `run_at` that finds NaN in the final h must then check x
-    for infinity.
+    one of these threads at a time uses the process's worker threads. ``holds_finite``: whether
+    infinity becomes NaN in results, because weights are int8. `run_at` does not report this: if its
+    caller finds NaN in the final h, it must check x for infinity.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class CompiledStack:
         self._idle.append(self._new())  # raises an error now if the layer cannot be made
 
     def reading(self, parts: Sequence[PartViews]) -> CompiledStack:
-        """Returns the same layer with these weights: one part for each direction of each layer, in
-        order.
+        """Returns the same layer with the weights ``parts``, one for each direction of each layer,
+        in order.
 
         The layer keeps only addresses: the caller must keep the arrays alive. Raises `ShapeError`,
         and `UnsupportedError` for arrays that C cannot read.
@@ -303,8 +303,8 @@ class CompiledStack:
         ]
 
     def handle(self) -> Any:
-        """Returns a new C stack for one thread at a time; it is valid as long as this object
-        exists.
+        """Returns a new C stack, which one thread at a time may use; it is valid as long as this
+        object exists.
         """
         return self._new()[0]
 
@@ -424,7 +424,9 @@ def _pack(
 
 
 def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[str, str]:
-    """Returns the dtype and the kernel's name of a layer whose weights have the dtype ``real``."""
+    """Returns the dtype that a layer uses, and its kernel's name; ``real``: the dtype of its
+    weights.
+    """
     if real == np.float64:
         return "f64", f"kernels {kernels.isa}"
     widens = dtype == "bf16" and not kernels.multiplies_bf16
@@ -437,7 +439,7 @@ def _describe_stored(kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], store
 
 @lru_cache(256)  # training makes layers again in every step
 def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
-    """Returns the spec as the struct in kernels.h, which C only reads."""
+    """Returns the spec as the struct `onernn_spec`, which callers may share: C only reads it."""
     lib = kernels.lib
     low, high = spec.cell_clip or (-inf, inf)
 

@@ -104,7 +104,7 @@ def _open(isa: str, folder: Path, key: str | None) -> Kernels:
     path = build.library_of(isa, folder)
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-            built = build.built_from(content)  # a mapping, because the loader maps the same pages
+            built = build.built_from(content)  # maps the file: the loader maps the same pages
     except ValueError:  # an empty file
         built = None
     except FileNotFoundError:

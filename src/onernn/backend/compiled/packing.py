@@ -204,13 +204,15 @@ class Numbers:
     ) -> int:
         """Adds the panels of a matrix and returns their byte offset.
 
-        For int8, ``factors``: the scales (G, O) of the columns; ``of_rows``: the scale of x or h.
+        ``factors``, ``of_rows``: for int8, the scales (G, O) of the columns, and the scale of the x
+        or h that multiplies the matrix.
         """
         if narrow and self.stored == BYTES:
             steps = None
             if factors is not None:
                 steps = panels(np.reciprocal(factors, dtype=np.float32)[None])[:, 0]
-                steps = np.where(steps > 0, steps, np.float32(1))  # units that fill up a panel
+                # The step is 0 for units that only fill up a panel.
+                steps = np.where(steps > 0, steps, np.float32(1))
             array = quads(panels(matrix), self.per_channel, steps, int((of_rows or UNIT).shift))
             return self._place(array)
         if narrow and self.stored == CODES:
@@ -243,7 +245,9 @@ class Numbers:
 
 
 def check_bytes(spec: RnnSpec, real: np.dtype[Any], dtype: str = "u8") -> None:
-    """Raises `UnsupportedError` for layers whose results in int8 would be wrong."""
+    """Raises `UnsupportedError` for layers that cannot run in int8, because of float64 weights or a
+    thresholdedrelu.
+    """
     if real == np.float64:
         raise UnsupportedError(f"{dtype}: expected float32 weights, got float64")
     if any(complete(function)[0] == "thresholdedrelu" for function in spec.functions):
@@ -260,8 +264,8 @@ def kernel_of(cell: Cell) -> str:
 
 
 class CellMatrices(NamedTuple):
-    """The matrices (K, G, O) of CellWeights in the kernels, in its order; None for missing
-    matrices.
+    """The matrices (K, G, O) of one cell, in the order of the C++ struct CellWeights; None for
+    missing ones.
     """
 
     bias: Array

@@ -59,8 +59,8 @@ def set_scales(
     """Sets the scales of data, weights and projection in a primitive's attributes.
 
     The weights of x and h share one scale per output channel of each gate, or one for all, because
-    their products are summed as integers. ``columns``: scales that replace 127 / the largest
-    weight.
+    their products are summed as integers. ``columns``: scales to use; without them, a scale is 127
+    / the largest weight.
     """
     lib, ffi = library.lib, library.ffi
     status = lib.dnnl_primitive_attr_set_rnn_data_qparams(attributes, *scale)
@@ -80,8 +80,8 @@ def set_scales(
 
 
 def _factors(matrix: Array, per_channel: bool, given: Array | None) -> Array:
-    """Returns the scales of a matrix's columns, or one scale for all: ``given``, or the matrix's
-    own.
+    """Returns ``given``, or if it is None, the scales of a matrix: one per column, or one for all
+    columns.
     """
     if given is not None:
         return given.reshape(-1)
@@ -92,11 +92,11 @@ def _factors(matrix: Array, per_channel: bool, given: Array | None) -> Array:
 # The inference primitives of one layer and direction, and the weights packed for them.
 
 PACKED_BYTES = 64 << 20
-"""The maximum number of bytes for further packed copies of bf16, f16 or int8 weights of a
-direction.
+"""The maximum number of bytes for packed copies of the bf16, f16 or int8 weights of one direction,
+apart from the first copy.
 
-float32 kernels are as fast with unpacked weights, of which one copy stays in the cache (measured on
-3.2: ragged 512->512 GRUs 36.2 ms unpacked, 37.6 ms with 12 copies of 6 MB).
+For float32, the maximum is 0: kernels are as fast with unpacked weights, of which one copy stays in
+the cache (measured on 3.2: ragged 512->512 GRUs 36.2 ms unpacked, 37.6 ms with 12 copies of 6 MB).
 """
 
 
@@ -143,9 +143,9 @@ class PackedWeights:
     def affords(self, layouts: Mapping[str, Descriptor], budget: int) -> bool:
         """Returns whether packed copies in these layouts fit into a budget of bytes.
 
-        The first copy of a weight is free. The gemm-based kernels of LBR cells choose another
-        layout for every T and N (measured on 3.2): all copies would take the memory of hundreds of
-        layers.
+        The first copy of a weight does not count. The gemm-based kernels of LBR cells choose
+        another layout for every T and N (measured on 3.2): all copies would take the memory of
+        hundreds of layers.
         """
         with CREATION:
             missing = [
@@ -168,8 +168,8 @@ def descriptors(
 ) -> dict[str, Descriptor]:
     """Returns the memory descriptors of the forward arguments.
 
-    x and y have strides. The primitive chooses the layouts of the weight matrices, unless
-    ``plain_layouts`` requires the canonical ones.
+    x and y have the strides in ``shape``. The primitive chooses the layouts of the weight matrices,
+    unless ``plain_layouts`` requires the canonical ones.
     """
     time, batch = shape.time, shape.batch
     widths = {"h": spec.recurrent_size, "c": spec.hidden_size}
@@ -394,7 +394,8 @@ class PrimitiveDirection:
     ) -> None:
         self._library, self._precision = library, precision
         self._backwards = spec.direction == "right2left"
-        # oneDNN's AUGRU cells run left to right only. Single steps have no direction.
+        # oneDNN's AUGRU cells run left to right only, so a layer in the opposite direction runs as
+        # single steps in reverse order.
         self._stepwise = self._backwards and spec.cell.has_attention
         self._spec = replace(spec, direction="left2right") if self._stepwise else spec
         self.plain = plain_weights(library, spec, weights, precision)
@@ -468,7 +469,8 @@ class PrimitiveDirection:
         return [end[: len(packing.last)] for end in ends]
 
 
-# The u8 primitives of a layer and direction: one for each scale of its states and of its inputs.
+# The kernels of one layer and direction. A u8 kernel has primitives for each scale of states and
+# inputs.
 
 MOST = 2.0**15
 """The largest magnitude that inputs of u8 layers may have."""
@@ -521,8 +523,8 @@ class FloatKernel(OneDnnKernel):
         self._made[dtype] = self._direction
         self.name = self._direction.kernel
         # For a projected x, the weights are the identity, whose product with infinity has NaN.
-        # oneDNN's relu returns 0 for NaN (3.2, 3.6). The reference kernel of oneDNN multiplies the
-        # last of an odd number of channels with a zero.
+        # oneDNN's relu returns 0 for NaN (3.2, 3.6). In bf16, oneDNN's reference kernel multiplies
+        # the last of an odd number of channels by 0, and infinity becomes NaN.
         identity = weights.layer is None
         pairs = self.name == "ref" and dtype == "bf16"
         if identity or pairs or spec.cell is Cell.RNN_RELU:
@@ -549,10 +551,12 @@ def _check_magnitude(name: str, array: Array, most: float) -> float:
 class U8Kernel(OneDnnKernel):
     """A kernel for LSTM and GRU in u8, which checks x and states before it converts them.
 
-    States have an error of up to bound/127. The bound of h is 1, because |o * tanh(c)| <= 1. A
-    projection may increase it up to its columns' sums of magnitudes, but rarely does. An output
-    that reaches the bound may have been cut off, so the run is repeated with twice the bound.
-    Larger inputs are divided by a power of two. Each bound and each power has its own primitives.
+    States have an error of up to bound/127. The bound of h is 1, because |o * tanh(c)| <= 1. With a
+    projection, the bound is the largest sum of magnitudes in a column of the projection matrix, but
+    h rarely exceeds 1. A run starts with the smallest bound that the initial h allows. If an output
+    reaches the bound, it may have been cut off, and the run is repeated with twice the bound.
+    Inputs above the bound are divided by a power of two. Each pair of a bound and a power has its
+    own primitives.
     """
 
     def __init__(

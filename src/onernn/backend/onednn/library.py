@@ -183,9 +183,9 @@ def copy_to_cache(elf: ElfLibrary) -> Path:
     """Returns the path of a renamed copy in the user's cache folder, written now or before.
 
     Every load compares the whole copy with the original, which takes 10 ms for 54 MB (SHA-256: 35
-    ms). So it does not depend on a stored name, date, size or hash. The copy's name must only
-    differ between builds: it comes from a hash of the first megabyte, which holds the addresses of
-    all symbols.
+    ms). So a copy is never trusted because of its name, date, size or hash. The name only has to
+    distinguish builds: it is a hash of the first megabyte, which contains the addresses of all
+    symbols.
     """
     import hashlib  # imported late: it loads OpenSSL, which a run does not need
 
@@ -217,9 +217,9 @@ class Library:
     """A loaded libdnnl with the one CPU engine of this process.
 
     ``path``: the file that was found. ``mapped``: the file that was loaded: a private copy, or
-    ``path`` if the library needs others in its folder. ``max_threads``: the number of OpenMP
-    threads of the thread that loaded it; 0 for a build without OpenMP. ``cache_capacity``: the
-    maximum number of primitives that each direction of a layer keeps, about 0.3 MB each.
+    ``path`` if the library needs more libraries from its folder. ``max_threads``: the number of
+    OpenMP threads of the thread that loaded it; 0 for a build without OpenMP. ``cache_capacity``:
+    the maximum number of primitives that each direction of a layer keeps, about 0.3 MB each.
     """
 
     ffi: Any
@@ -268,7 +268,9 @@ class Library:
 
 
 class Threads:
-    """A context that sets the number of OpenMP threads; a generator would take 2 us more."""
+    """A context manager that sets the number of OpenMP threads; `contextlib.contextmanager` would
+    take 2 us more.
+    """
 
     __slots__ = ("_before", "_count", "_library")
 

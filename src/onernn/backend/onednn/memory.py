@@ -309,7 +309,9 @@ def find_buffer_dtype(dtype: str) -> np.dtype[Any]:
 
 
 LARGEST = {"f32": 2.0**128, "bf16": 2.0**128 - 2.0**119, "f16": 65520.0, "u8": 2.0**128}
-"""Smaller magnitudes remain finite in the data types with which oneDNN computes."""
+"""For each data type of a layer: smaller magnitudes remain finite in the types with which oneDNN
+computes.
+"""
 
 
 def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
@@ -332,7 +334,8 @@ def narrow(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
 def widen(array: Array, dtype: str, scale: Scale = UNIT) -> Array:
     """Converts a buffer of ``dtype`` to float32.
 
-    u8 is multiplied by 1/factor, rounded to float32, the same as in oneDNN's products.
+    For u8, 1/factor is rounded to float32 before the multiplication; oneDNN uses the same rounded
+    factor.
     """
     if dtype == "u8":
         return (array.astype(np.float32) - np.float32(scale.shift)) * np.float32(1 / scale.factor)

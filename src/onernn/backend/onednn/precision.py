@@ -23,10 +23,11 @@ from onernn.ir.weights import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
 
 
 class Row(NamedTuple):
-    """A row of a table of data types, by argument; fields replace the guide's notes.
+    """A row of a table, which has the data type of each argument. Fields such as ``projection``
+    express the notes of oneDNN's guide.
 
-    ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: h. ``cell_state``:
-    c.
+    ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: the type of h.
+    ``cell_state``: the type of c.
     """
 
     propagation: Literal["forward and backward", "forward", "forward inference"]
@@ -89,7 +90,7 @@ GUIDE = {
     "u8": _U8,
     "s8": _U8._replace(cells=["LSTM"], data="s8", recurrent="s8", output=["s8", "f32"]),
 }
-"""oneDNN's RNN developer guide, "Data Type Support"; the notes (1) to (3) are fields."""
+"""oneDNN's RNN developer guide, "Data Type Support"; its notes (1) to (3) are fields of `Row`."""
 SPECIFICATION = {
     "f32": _F32,
     "bf16": _BF16,
@@ -144,7 +145,9 @@ OURS = {
 
 
 class Precision(NamedTuple):
-    """The data type of each argument; the comments list the arguments of a primitive."""
+    """The data types of a primitive's arguments; the comment of each field lists the arguments of
+    this type.
+    """
 
     data: str  # src_layer, src_iter, dst_iter, attention
     weights: str
@@ -196,11 +199,11 @@ class Quantization(TypedDict, total=False):
 class U8Options:
     """The quantization of x and states in u8: q = x * data_scale + data_shift.
 
-    If ``data_scale`` is None, the range of every batch determines k, so that x / 2**k is in [-1,
-    1]. The input weights are multiplied by 2**k before they are rounded, so that the states still
-    use all 256 codes. ``scales``: the scales of each layer and direction, which replace
-    ``data_scale``; () if none are passed. ``is_whole``: whether the caller passed ``scales``,
-    instead of only scales of columns.
+    If ``data_scale`` is None, x is divided by 2**k. The number k is chosen for each batch so that x
+    / 2**k is in [-1, 1]. The input weights are multiplied by 2**k before they are rounded, so that
+    the states still use all 256 codes. ``scales``: the scales of each layer and direction; () if
+    none are passed. ``is_whole``: whether the caller passed ``scales``, which replace
+    ``data_scale``; if not, they contain only scales of columns.
     """
 
     def __init__(
@@ -280,7 +283,8 @@ class U8Options:
 
 
 def has_one_scale(part: PartScales) -> bool:
-    """Returns whether x and h have equal scales, and their weights equal column scales.
+    """Returns whether x and h have equal scales, and the weights of x and h have equal column
+    scales.
 
     oneDNN requires both.
     """
@@ -331,7 +335,7 @@ def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScal
     return [PartScales(layer=w, iter=w, projection=p) for w, p in zip(*result, strict=True)]
 
 
-# Which layers oneDNN runs, known without its library.
+# The layers that oneDNN runs: these tables do not need the library to be loaded.
 
 CREATORS = {
     Cell.RNN_TANH: "vanilla_rnn",
@@ -403,7 +407,7 @@ GRADIENTS = (
         lambda spec, _: spec.recurrent_size > 4 * spec.hidden_size,
     ),
 )
-"""Faults of the backward pass; each reason is a predicate whose subject is the cell."""
+"""Faults of the backward pass; in messages, each reason follows the name of the cell."""
 
 
 def reason(table: tuple[Wrong, ...], spec: RnnSpec, dtype: str) -> str:
