@@ -34,7 +34,7 @@ matched.
 """
 
 _FEW = 8
-"""Up to this many wrong pairs are removed one by one, more of them all at once."""
+"""If at most this many pairs are wrong, they are removed one by one; otherwise, all at once."""
 
 _LAYER = 10
 """Score of a pair of recurrent layers; it is high, so that layers are matched before other
@@ -200,8 +200,9 @@ def match(graph: Graph, other: Graph, values: tuple[Values, Values]) -> Matching
 
     Nodes with equal settings, constants and inputs are matched first. The others are matched in
     order, by the similarity of their constants, attributes and names. The last axes of their
-    outputs must have equal sizes; for views, such as Reshape, all axes must. If outputs of
-    different operators are equal in both runs, no pair may contradict this.
+    outputs must have equal sizes; for views, such as Reshape, all axes must. If different operators
+    make equal values in the two runs, the node of one value is only matched with the node of the
+    equal value.
     """
     mine, theirs = ([Operation(each, node) for node in each.nodes] for each in (graph, other))
     inputs = pair_inputs(graph.inputs, other.inputs)
