@@ -99,7 +99,8 @@ def gather_elements(
 ) -> Array:
     size = x.shape[axis]
     _check_indices(non_negative, indices, size)
-    cut = [slice(0, count) for count in indices.shape]  # indices may be shorter than x
+    # Along the remaining axes, indices may be shorter than x.
+    cut = [slice(0, count) for count in indices.shape]
     cut[axis] = slice(None)
     return np.take_along_axis(x[tuple(cut)], indices % max(size, 1), axis=axis)
 

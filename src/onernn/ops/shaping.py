@@ -487,8 +487,8 @@ def _cut_paths(
 
 
 def _reach(_: Any, axis: int, x: Type, *cuts: Any) -> Window | None:
-    """Returns a window of one element. Its padding is negative: the number of elements that the
-    slice cuts off at each end.
+    """Returns a window of one element. The window has negative padding: the number of elements that
+    the slice cuts off at each end.
     """
     first, last, step = dict(_cuts(rank_of(x), *cuts) or ()).get(axis, (None,) * 3)
     if first is None or last is None:

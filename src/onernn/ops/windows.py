@@ -461,7 +461,8 @@ def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[
     paths=_pool_paths,
     reach=_pool_reach,
     batched="batch",
-    rows=lambda flow, node: row_rules.follow(flow, node)[:1],  # positions count through the batch
+    # The second output holds positions in the whole batch, so it has no rows.
+    rows=lambda flow, node: row_rules.follow(flow, node)[:1],
 )
 def max_pool(attrs: Any, x: Array) -> Any:
     """Returns (the largest elements, their positions in the flat x)."""

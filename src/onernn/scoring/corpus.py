@@ -31,7 +31,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 1000
 """Number of first rows of JSON from which the columns and their types are determined."""
 _CHUNK = 1024
-"""Number of rows of Parquet that are read at a time."""
+"""Maximum number of rows of Parquet that are read at a time."""
 _BUFFER = 2**20
 """Number of bytes of each column that are read at a time."""
 _LINE = 2**30

@@ -276,8 +276,7 @@ _REMEDIES = {
     "onernn": "continue with onernn {}",
     "instruction_set": "continue on such a CPU, or on a better one with ONERNN_MAX_ISA={}",
 }
-"""By setting, what the user can do if the folder was begun with a different value of the setting.
-"""
+"""Advice for a folder that was begun with a different value of a setting, by the setting's name."""
 
 
 def _digest(begun: Mapping[str, Any]) -> str:

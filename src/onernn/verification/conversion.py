@@ -222,7 +222,8 @@ def _beside_its_model(
         rtol = TOLERANCES[_TOLERANCES[dtype]].rtol if rtol is None else rtol
     old = {new: name for name, new in (options["names"] or {}).items()}
     report: Report | None = None
-    for semantics in SEMANTICS:  # of quantized layers: documented, and ONNX Runtime's
+    # A quantized layer may have the documented semantics, or ONNX Runtime's.
+    for semantics in SEMANTICS:
         read = rename_values(load(written, None, semantics), old)
         if inputs is None:
             inputs = make_inputs(*either(read, Against(model)))
@@ -461,7 +462,7 @@ class Repair:
     None if no file was written. ``refused``: why no file was written, or "". ``found``: the report
     with the causes.
 
-    It is the result of `repair`, whose docstring has an example.
+    A `Repair` is the result of `repair`, whose docstring has an example.
     """
 
     changes: tuple[str, ...] = ()

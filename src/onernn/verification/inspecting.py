@@ -252,7 +252,8 @@ def _draw(box: _Box, x: float, y: float) -> str:
         f"{escape(line)}</text>"
         for k, line in enumerate(box.lines)
     )
-    halo = f'stroke="{_PAPER}" stroke-width="3" paint-order="stroke"'  # if lines cross it
+    # A text in this style stays readable if a line crosses it.
+    halo = f'stroke="{_PAPER}" stroke-width="3" paint-order="stroke"'
     if box.below:
         (below,) = _cut(box.below)
         texts += (

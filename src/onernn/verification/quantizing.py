@@ -462,11 +462,12 @@ def quantize(
     A u8 layer has calibrated scales, or ("u8 rows") one scale for each row of an input.
 
     ``model``: the result of `onernn.load`, or its path. ``batches``: recordings, or inputs by name.
-    Batches 1, 3, 5, ... calibrate the scales, and batches 2, 4, 6, ... measure the error; with
-    ``held_out``, all ``batches`` calibrate and ``held_out`` measures. ``budget``: "labels 0.1%" is
-    the share of labels that may change, "max_abs 0.02" the largest error of any output, "rmse
-    0.001" the root of the mean square error over all outputs. ``labels_of``: the output whose
-    labels a budget of labels counts; by default the only output of integers, or the only output.
+    The first batch and every second one after it calibrate the scales, and the rest measures the
+    error; with ``held_out``, all ``batches`` calibrate and ``held_out`` measures. ``budget``:
+    "labels 0.1%" is the share of labels that may change, "max_abs 0.02" the largest error of any
+    output, "rmse 0.001" the root of the mean square error over all outputs. ``labels_of``: the
+    output whose labels a budget of labels counts; by default the only output of integers, or the
+    only output.
 
     All layers begin in u8. While the model breaks the budget, the layer with the largest error by
     itself gets the next wider dtype. Without a budget all layers stay in u8.
@@ -553,7 +554,8 @@ class _Search:
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
         def precision(y: str, dtype: str) -> LayerPrecision:
-            if dtype == "u8 rows":  # without PartScales, oneDNN has one scale
+            # Without these empty scales, oneDNN uses one scale for all rows.
+            if dtype == "u8 rows":
                 return LayerPrecision("u8", (PartScales(),) * len(self._scales[y]))
             return LayerPrecision(dtype, self._scales[y] if dtype == "u8" else ())
 
@@ -568,7 +570,8 @@ class _Search:
         if key not in self._done:
             error, bound = self.errors.of(self._outputs(dtypes))
             if set(key) == {"f32"}:
-                bound = error  # f32 also changes nothing on new data
+                # With all layers in f32, outputs on new data do not change.
+                bound = error
             self._done[key] = error, bound
         return self._done[key]
 

@@ -298,11 +298,11 @@ class Conformance:
 
     Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``. The tests
     compare the outputs with the outputs that onernn's float64 reference computes from the weights.
-    Without `weights`, the reference computes with ``case.weights``. Without `outputs`, the tests
-    compare the reference's outputs for the adapter's weights with its outputs for ``case.weights``.
-    The attributes declare what the adapter and its framework support; by default, everything. Each
-    case that fails must be in the file of known failures. No test is skipped because it raises, and
-    a known failure that passes is an error.
+    If `weights` is missing, the reference computes with ``case.weights``. If `outputs` is missing,
+    the tests compare the reference's outputs for the adapter's weights with its outputs for
+    ``case.weights``. The attributes declare what the adapter and its framework support; by default,
+    everything. Each case that fails must be in the file of known failures. No test is skipped
+    because it raises, and a known failure that passes is an error.
 
     >>> from onernn.backend import reference_stack
     >>> from onernn.verification.suite import Conformance

@@ -221,7 +221,8 @@ class StepCounter(Session):
         self._counts.clear()
         if observe is None and self.count_by_types(inputs):
             outputs = super().run(inputs)
-            self.count_by_types(inputs)  # the run added to these counts
+            # The run has counted some layers a second time.
+            self.count_by_types(inputs)
             return outputs
         values: dict[str, Any] = dict(inputs)
 

@@ -231,8 +231,8 @@ class Named(NamedTuple):
 
     @property
     def shared(self) -> Relation:
-        """The relation without the size of the difference. It is equal for all differences with the
-        same cause.
+        """The relation with ``apart`` set to 0, so that differences with the same cause have equal
+        relations.
         """
         return self.relation._replace(apart=0.0)
 
@@ -347,7 +347,8 @@ class Names:
             _nodes_before(graphs[1], each.wanted, {*known.values()}),
         ]
         if state and all(moves(e.node.op) for side in extra for e in side):
-            extra = [[], []]  # files slice a state in various ways
+            # Files slice one state from all states in different ways: ignore the slices.
+            extra = [[], []]
             roots = [_sources(*pair)[-1] for pair in zip(graphs, sources, strict=True)]
             sources = roots if roots[0] != roots[1] else sources
         there = each.reads in self.ragged[0]

@@ -514,7 +514,8 @@ def _relate_weights(
         one, other = pairs[name]
         if name == "bias":
             near = np.abs(one - other).max() <= _ROUNDED * np.abs(other).max()
-            if not (rounded and near):  # near: a sum of two rounded biases
+            # The sum of two rounded biases is near the reference's bias.
+            if not (rounded and near):
                 yield _relate_biases(spec, one, other)
         elif name in ("layer", "iter"):
             yield _relate_numbers(spec, name, one, other)

@@ -104,8 +104,8 @@ def graph_faults(site: Site) -> Iterator[GraphFault]:
 
 
 def _return_final_states(site: Site) -> Iterator[GraphFault]:
-    """Yields faults that make outputs return final states of layers; without the fault, these
-    outputs return inputs unchanged.
+    """Yields faults of outputs that return inputs unchanged: with the fault, they return final
+    states of layers.
     """
     inputs = {value.name for value in site.graph.inputs}
     outputs = [value.name for value in site.graph.outputs]
