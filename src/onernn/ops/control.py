@@ -195,8 +195,8 @@ def again(
     along: int | None = None,
     operators: int = 1,
 ) -> None:
-    """Ends an iteration of a loop; ``more``: whether another one follows. ``operators``: the number
-    of operators per iteration.
+    """Ends an iteration of a loop; ``more``: whether a further iteration follows. ``operators``:
+    the number of operators per iteration.
 
     ``given``: the states of this iteration, the states of the next one, the gathered values, and
     the scanned values.

@@ -216,7 +216,7 @@ def _normalize(
 def layer_normalization(
     x: Array, scale: Array, bias: Array | None = None, *, axis: Axis = -1, epsilon: float = 1e-5
 ) -> tuple[Array, Array, Array]:
-    """Returns (y, mean, 1 / standard deviation); the statistics of float16 are float32."""
+    """Returns (y, mean, 1 / standard deviation); for float16 inputs, the statistics are float32."""
     over = tuple(range(at_axis(axis, x.ndim), x.ndim))
     mean = x.mean(axis=over, keepdims=True)
     centred = x - mean

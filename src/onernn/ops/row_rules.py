@@ -133,7 +133,7 @@ def view(flow: Any, node: Node) -> State:
     """
     x, out = node.inputs[0], node.outputs[0]
     state = flow[x]
-    if None in flow.shape(node, out):  # a row could choose the shape of the result
+    if None in flow.shape(node, out):  # a row's data could set the shape of the result
         flow.expect_alike(node, node.inputs[1:])
     if isinstance(state, Alike):
         if state.uniform:

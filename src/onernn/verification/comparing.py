@@ -183,7 +183,8 @@ def pair_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Val
 
 
 def inputs_by_name(wanted: Sequence[Value], batches: Batches) -> tuple[dict[str, Batch], set[str]]:
-    """Returns the batches of a model's inputs, found by name, and the names of the batches in use.
+    """Returns the batches of a model's inputs, found by name, and the names of the batches that
+    were used.
 
     A ragged NAME is converted to a padded NAME and NAME_lengths, or the reverse, if the model takes
     the other form. A last axis of size 1 is added or removed to fit the declared shape.
@@ -309,14 +310,16 @@ def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
     """Returns both outputs as ragged batches, if one is ragged and the other has the same sequences
     padded.
 
-    The padding is then not compared. If both have integers of different dtypes, both become int64.
+    Then the padding is not compared. If both outputs have integers of different dtypes, both become
+    int64.
     """
     if isinstance(reference, Ragged) and not isinstance(actual, Ragged):
         actual = _unpad(actual, reference)
     elif isinstance(actual, Ragged) and not isinstance(reference, Ragged):
         reference = _unpad(reference, actual)
         if not isinstance(reference, Ragged) and actual.data.shape == np.shape(reference):
-            actual = actual.data  # some operators lose the reference's offsets
+            # The reference has lost its offsets in some operator: compare only the data.
+            actual = actual.data
     dtypes = [data_of(value).dtype for value in (actual, reference)]
     if dtypes[0] != dtypes[1] and all(dtype.kind in "iu" for dtype in dtypes):
         actual, reference = (

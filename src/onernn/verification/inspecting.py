@@ -81,9 +81,9 @@ def picture(
     ovals.
 
     ``fused``: colours of nodes. ``marks``: labels of nodes with a red border. ``notes``: lines
-    about nodes. Their keys are names of nodes' outputs. A label is above the box, the first note is
-    below it; hovering over a box shows all notes. The picture omits constants, and has at most
-    ``most`` nodes.
+    about nodes. The keys of all three are names of nodes' outputs. A label is above the box, the
+    first note is below it; hovering over a box shows all notes. The picture omits constants, and
+    has at most ``most`` nodes.
     """
     boxes = _boxes(graph, fused, marks, notes, most)
     ranks = _ranks(boxes)

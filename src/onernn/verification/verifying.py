@@ -125,7 +125,7 @@ class Evidence:
         for name, want in self.expected.items():
             axes, counterpart = result.get(name), (there or {}).get(self.names[name])
             if axes is not None and axes.lengths is None and counterpart is not None:
-                axes = replace(axes, lengths=counterpart.lengths)  # the model lacks them
+                axes = replace(axes, lengths=counterpart.lengths)  # only the reference has them
             profiles.append(profile(name, *in_one_form(self.actual[name], want), axes))
         return tuple(filter(None, profiles))
 
@@ -195,15 +195,15 @@ class Report:
 
     @property
     def layers(self) -> tuple[NodeComparison, ...]:
-        """The comparison of each pair of matched nodes; if outputs match, reading it runs both
-        models.
+        """The comparison of each pair of matched nodes; if the outputs match, the first access runs
+        both models.
         """
         return self._show("layers")
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """The errors of each output by step, length and direction; if outputs match, reading it
-        runs both models.
+        """The errors of each output by step, length and direction; if the outputs match, the first
+        access runs both models.
         """
         return self._show("profiles")
 

@@ -23,7 +23,8 @@ from onernn.verification.diagnosis.matching import Matching, Operation, moves
 from onernn.verification.tracing import LayerName, in_words
 
 _PAIRS = 12
-"""Maximum number of differences among which the search also tries to omit pairs."""
+"""If at most this many groups of differences remain, the search also tries to omit pairs of groups.
+"""
 
 
 class Difference(NamedTuple):
@@ -102,8 +103,9 @@ def _join_layouts(groups: Iterable[list[Difference]]) -> list[list[Difference]]:
 def patch(matching: Matching, chosen: Sequence[Difference]) -> Graph:
     """Returns the model's graph with the reference's content at the chosen differences.
 
-    If it needs a value that the model lacks, it copies the reference's nodes that make it; their
-    outputs are called NAME.reference. Raises `ModelFormatError` if the graph would have a cycle.
+    If the new graph needs a value that the model lacks, it gets copies of the reference's nodes
+    that make the value; the outputs of the copies are called NAME.reference. Raises
+    `ModelFormatError` if the graph would have a cycle.
     """
     graph, other = matching.graph, matching.other
     shadowed = {each.key: f"{each.key}.model" for each in chosen if each.model is None}

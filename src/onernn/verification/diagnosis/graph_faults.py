@@ -401,7 +401,7 @@ def _lengths(all_inputs: Batches) -> dict[str, Int64]:
 
 
 _EPSILONS = (1e-3, 1e-5, 1e-6, 1e-12)
-"""The defaults of Keras; of PyTorch and ONNX; of Paddle 1 and Keras 3; of BERT."""
+"""The default epsilons, in this order: Keras; PyTorch and ONNX; Paddle 1 and Keras 3; BERT."""
 
 
 def epsilon_faults(graph: Graph) -> Iterator[tuple[str, GraphFault]]:

@@ -456,7 +456,7 @@ def compare_nodes(
     return tuple(
         _compare(model, reference, one, other, tolerance)
         for one, other in pairs
-        if one.op == "Rnn" or "@" not in one.outputs[0]  # `expand` adds names with @
+        if one.op == "Rnn" or "@" not in one.outputs[0]  # skips nodes that `expand` added
     )
 
 
@@ -474,7 +474,7 @@ def _compare(
         each = compare(own, one, two, tolerance)
         if verdict is None or (verdict.passed and not each.passed):
             verdict = each
-    assert verdict is not None  # every matched node has a first value
+    assert verdict is not None  # the runs have each first output
     return NodeComparison(mine.op, mine.native, name, other, model.parts.get(name), verdict)
 
 
