@@ -435,7 +435,9 @@ def cast(x: Array, *, to: str) -> Array:
 
 
 def _batch_cast(m: Any, node: Node) -> None:
-    """Adds the node for all rows; the node uses only the dtype of its second input."""
+    """Adds the node for all rows. The rows of the second input have no effect, because the node
+    uses only the dtype of this input.
+    """
     if node.inputs[0] in m.mapped:
         m.add_mapped(node, node.inputs)
     else:

@@ -226,7 +226,7 @@ def conv_integer(
         raise ShapeError(f"zero point of x {x_zero.shape}: expected one value for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
         w_zero = as_column(w_zero, w.ndim)
-    running().ask(10 * (x.size + w.size))  # as int16 and as float64
+    running().ask(10 * (x.size + w.size))  # both as int16 and as float64
     factors = _shift("x", x, x_zero, True), _shift("w", w, w_zero, True)
     sums = conv(attrs, *(each.astype(np.float64) for each in factors))
     return sums.astype(np.int64).astype(np.int32)

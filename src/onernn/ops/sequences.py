@@ -134,9 +134,7 @@ def _pad(context: Context, x: Type, like: Type | None = None) -> Type:
 
 
 def _to_padded(x: Ragged, time: int | None, time_major: bool = False) -> Array:
-    """Returns the padded array. Asks the run's budget for it and for a copy in the other axis
-    order.
-    """
+    """Returns the padded array. Asks the run's budget for the array, plus two bytes per step."""
     longest = max(time or 0, int(x.lengths.max(initial=0)), 1)
     running().ask(len(x) * longest * (word_bytes(x) + 2))
     return x.to_padded(time=time, time_major=time_major)
@@ -316,8 +314,8 @@ def _expand(context: Context, x: Type, like: Type) -> Type:
     rows=row_rules.expand,
 )
 def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
-    """Repeats sequence n of x, or row n of an array: the length of element n in a level of ``like``
-    is the number of copies.
+    """Repeats sequence n of x, or row n of an array. The number of copies is the length of element
+    n in the LoD level ``level`` of ``like``.
     """
     times = np.diff((*like.outer, like.offsets)[level])
     count = len(x)

@@ -481,7 +481,7 @@ def max_pool(attrs: Any, x: Array) -> Any:
     batched="batch",
 )
 def average_pool(attrs: Any, x: Array) -> Array:
-    """Averages windows. Elements that ``ceil_mode`` adds after all pads never count."""
+    """Averages windows. An average ignores the elements that ``ceil_mode`` adds after all pads."""
     _check_floats(x)
     windows, counts = _place(attrs, x)
     divisor: Any = 1

@@ -367,8 +367,8 @@ class Corpus:
         """Yields consecutive rows of Parquet: the file's name, the number of the first row in the
         file, and a table of the rows.
 
-        The block with the index ``first`` is read first. ``skipped`` rows at its start are not
-        yielded.
+        The block with the index ``first`` is read first. The first ``skipped`` rows of this block
+        are not yielded.
         """
         for number, blocks in groupby(self.blocks[first:], lambda each: each.file):
             groups = [*blocks]

@@ -374,7 +374,7 @@ def markdown(examination: Examination) -> str:
     """Returns the support table in Markdown, after a title with the machine's oneDNN and
     kernels.
     """
-    kernels_isa = examination.kernels.split()[0].strip(":")  # without the path after it
+    kernels_isa = examination.kernels.split()[0].strip(":")  # the ISA, without the path after it
     title = f"oneDNN {examination.version} on {examination.isa}, kernels {kernels_isa}. {LEGEND}"
     head = ["cell", "direction", *columns(examination)]
     return f"{title}\n\n{_table(head, rows(examination))}"

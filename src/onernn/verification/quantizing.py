@@ -1,7 +1,7 @@
 """Quantizes as many layers of a model as an error budget allows: see `quantize`.
 
-The labels of one sequence depend on each other, so a budget of labels counts sequences; design/0061
-derives its bound.
+The labels of one sequence depend on each other, so the bound for a budget of labels treats
+sequences, not labels, as independent; see design/0061.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Budget(NamedTuple):
         return cls(name, limit)
 
     def format_amount(self, amount: float) -> str:
-        """Returns an error by this measure as a text."""
+        """Returns an error, measured by ``name``, as a text."""
         return f"{amount:.3%}" if self.name == "labels" else f"{amount:.3g}"
 
 
@@ -130,8 +130,8 @@ class Numbers:
         )
 
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
-        """Returns the error, infinite if shapes differ, twice: as the error, and as the value that
-        the budget limits.
+        """Returns the error, and the value that the budget limits, which is the same number. Both
+        are infinite if shapes differ.
         """
         pairs = [
             (data_of(one[name]), data_of(want))
@@ -246,7 +246,7 @@ class Labels:
 def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
     """Returns the sequence of each label of an output as an index, -1 for padding.
 
-    Raises `UnsupportedError` if the output's axes do not tell it.
+    Raises `UnsupportedError` if the output's axes do not show the sequences.
     """
     array = data_of(value)
     shape = array.shape if array.dtype.kind in "biu" else array.shape[:-1]
@@ -584,7 +584,7 @@ class _Search:
     def notes_on_speed(self, dtypes: Mapping[str, str]) -> list[str]:
         """Returns a note if a run with these dtypes takes more CPU time than in float32.
 
-        It alternates both models on the largest batch. The note does not affect the choice.
+        It runs both models by turns on the largest batch. The note does not affect the choice.
         """
         both = [dict.fromkeys(self._scales, "f32"), dtypes]
         if both[0] == both[1]:

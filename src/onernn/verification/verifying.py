@@ -134,7 +134,7 @@ class Evidence:
 class Report:
     """The verdict on each output, and the kernels that ran.
 
-    ``errors``: the errors of each output. ``causes``: the faults that together explain a
+    ``errors``: the `Errors` of each output. ``causes``: the faults that together explain a
     difference. ``stopped``: why a search ended before it found all causes. ``notes``: the
     assumptions. ``steps``: the steps of each recurrent layer. The report does not pass if a layer
     ran one step, although its shape allows more.

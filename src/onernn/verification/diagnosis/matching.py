@@ -474,7 +474,7 @@ def _compare(
         each = compare(own, one, two, tolerance)
         if verdict is None or (verdict.passed and not each.passed):
             verdict = each
-    assert verdict is not None  # the runs have each first output
+    assert verdict is not None  # both runs have the first output
     return NodeComparison(mine.op, mine.native, name, other, model.parts.get(name), verdict)
 
 
