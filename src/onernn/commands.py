@@ -35,8 +35,8 @@ def one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 COMMON = "Common options"
-"""The title of the options that several commands share. The help of a command shows the first
-sentence about such an option, and ``onernn --help`` shows all sentences.
+"""The heading, in a command's help, of the options that several commands share. The help of a
+command shows the first sentence about such an option, and ``onernn --help`` shows all sentences.
 """
 
 

@@ -228,8 +228,8 @@ def _new_files(out: Path) -> Iterator[list[Path]]:
 def _show_model(out: Path, files: Sequence[Path], rules: Any, *, is_checked: bool) -> None:
     """Prints the name, size and contents of a written model.
 
-    The line ends with a command that verifies the model in its framework, if the framework is
-    installed and the model is neither checked nor needs ``rules``.
+    The line ends with a command that verifies the model in its framework. Without the framework,
+    with ``rules``, or after a check, the line has no such command.
     """
     step, command = "", list[object]()
     runtime = next(a.runtime for a in ADAPTERS if a.writer and a.writer.suffix == out.suffix)

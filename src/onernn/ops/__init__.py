@@ -1,4 +1,4 @@
-"""The canonical operators: one definition for each."""
+"""Definitions of the canonical operators, one per operator."""
 
 from onernn.ir.operator import OPERATORS, Operator, op
 from onernn.ops import (

@@ -1,7 +1,7 @@
 """Operators that only a session runs: recurrent layers, and ONNX's control flow.
 
-Loop, Scan and If have `Graph` attributes. The inputs of such a body are its own inputs, followed by
-the outer values that it reads.
+Loop, Scan and If have attributes that are a `Graph`, the body. The inputs of a body are the inputs
+that ONNX defines for it, followed by the outer values that it reads.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from onernn.ir.weights import OWN, RnnWeights
 from onernn.ops import row_rules
 from onernn.ops.growth import elements, no_new_bytes
 
-_ROUNDS = 4  # after so many rounds of inference, state types that still change become unknown
+_ROUNDS = 4  # after this many rounds of inference, state types that still change become unknown
 
 
 def _outputs(body: Any, types: list[Type]) -> list[Type]:
-    """Returns the types of a body's outputs; sizes and offsets that arise inside the body become
-    unknown.
+    """Returns the types of a body's outputs. Sizes and offsets that do not follow from the inputs
+    become unknown.
     """
     inputs = {value.name: each for value, each in zip(body.inputs, types, strict=True)}
     result = body.infer_types(inputs)
@@ -74,12 +74,14 @@ def _branches(context: Context, condition: Type, *values: Type) -> tuple[Type, .
 def if_(
     condition: Array, *taken: Any, then_branch: Graph, else_branch: Graph, then_taken: int
 ) -> None:
-    """Runs one of two graphs; the first ``then_taken`` values are inputs of ``then_branch``."""
+    """Runs one of two graphs. The first ``then_taken`` values are the inputs of ``then_branch``,
+    the rest are the inputs of ``else_branch``.
+    """
 
 
-# A plan is a flat list of operators, in which the following ones mark the begin and end of branches
-# and loops (see `onernn.engine.flattening`). The first output of Then and Else is the condition; a
-# branch whose mark is ``refused`` ends the call.
+# A plan is a flat list of operators. In a plan, the operators below mark the begin and end of
+# branches and loops (see `onernn.engine.flattening`). The first output of Then and Else is the
+# condition. A branch that cannot run ends the call; then ``refused`` says why.
 
 
 def _of_any_value(types: Sequence[Type]) -> tuple[Type, ...]:
@@ -178,9 +180,7 @@ def _found_size(context: Context, x: Type) -> Type:
 
 @op("FoundSize", type=_found_size, **_MARK)
 def found_size(x: Array) -> None:
-    """Returns x; its integer gets a name, which shapes use as a size although only a run knows
-    it.
-    """
+    """Returns x, an integer that only a run knows, under a name that shapes use as a size."""
 
 
 @op("Again", type=_again, **_MARK)
@@ -195,8 +195,8 @@ def again(
     along: int | None = None,
     operators: int = 1,
 ) -> None:
-    """Ends an iteration of a loop; ``more``: whether another one follows. ``operators``: the number
-    of operators per iteration.
+    """Ends an iteration of a loop; ``more``: whether a further iteration follows. ``operators``:
+    the number of operators per iteration.
 
     ``given``: the states of this iteration, the states of the next one, the gathered values, and
     the scanned values.
@@ -204,7 +204,9 @@ def again(
 
 
 def _settle(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
-    """Returns types for all iterations: of the body's inputs, and of the outputs after states."""
+    """Returns the types that hold in all iterations: the types of the body's inputs, and the types
+    of its outputs after the states.
+    """
     states = [*_of_any_value(states)]
     for _ in range(_ROUNDS):
         result = _outputs(body, [*front, *states, *rest])
@@ -432,4 +434,6 @@ def rnn(
     weights: Any,
     precision: Any = OWN,
 ) -> None:
-    """Runs a layer of recurrent cells; ``weights``: one `RnnWeights`, or one per layer."""
+    """Runs one or more recurrent layers; ``weights``: one `RnnWeights` for all layers, or one per
+    layer.
+    """

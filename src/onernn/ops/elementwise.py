@@ -1,10 +1,10 @@
 """ONNX operators that work element by element, and the expressions that define them.
 
-An expression is a tuple (function, arguments...). An argument is an integer, the index of an input;
-another expression; or, after these, a float, a literal. Type rules, NumPy code, plans and generated
-code use the same expression. This module has the NumPy code of each function;
-`kernels/formulas.hpp` has the C++ code. The formulas follow the ONNX operator specification. An
-output has the dtype of its input, unless the operator says otherwise.
+An expression is a tuple (function, arguments...). An argument is an integer (the index of an
+input), an expression, or a float (a literal). Literals are the last arguments. Type rules, NumPy
+code, plans and generated code use the same expression. This module has the NumPy code of each
+function; `kernels/formulas.hpp` has the C++ code. The formulas follow the ONNX operator
+specification. An output has the dtype of its input, unless the operator says otherwise.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Expression = int | float | tuple[Any, ...]
 
 
 class Formula(NamedTuple):
-    """A function of elements. ``kinds``: the types that its C++ code supports: "f"loats,
-    "i"ntegers, "b"ooleans.
+    """A function of elements. ``kinds``: letters of the types that its C++ code supports: f
+    (floats), i (integers), b (booleans).
     """
 
     kinds: str
@@ -41,8 +41,8 @@ class Formula(NamedTuple):
 
 
 def compare(by: Any, a: Array, b: Array) -> Any:
-    """Returns ``by(a, b)`` of numbers or sizes. Raises `ShapeError` if only a run knows the order
-    of two sizes.
+    """Returns ``by(a, b)`` for arrays of numbers or of `Size`. Raises `ShapeError` if only a run
+    knows which of two sizes is larger.
     """
     if object not in (a.dtype, b.dtype):
         return by(a, b)
@@ -255,7 +255,9 @@ def substitute(expression: Any, places: Any) -> Any:
 
 
 def again(function: str, first: Expression, *rest: Expression) -> Expression:
-    """Returns the expression that applies a function of two arguments from left to right."""
+    """Returns the expression that applies a function of two arguments to several arguments, from
+    left to right.
+    """
     result = first
     for each in rest:
         result = (function, result, each)
@@ -268,7 +270,8 @@ Place = int
 
 
 def elementwise(name: str, **more: Any) -> Callable[[Meaning], Meaning]:
-    """Returns a decorator that adds an operator; the decorated function returns its expression.
+    """Returns a decorator that adds an operator; the decorated function returns the operator's
+    expression.
 
     The function gets the indices of the inputs, None for an absent one. ``more``: arguments of
     `op`.
@@ -321,8 +324,8 @@ def _of_one(function: str) -> Meaning:
 
 @_functions("Tanh=tanh Sigmoid=sigmoid")
 def _squash(function: str) -> Meaning:
-    """Returns an operator whose attribute ``rational=1`` selects the same bits as in ONNX
-    Runtime.
+    """Returns an operator. With the attribute ``rational=1``, its results have the same bits as in
+    ONNX Runtime.
     """
 
     def meaning(x: Place, *, rational: int = 0) -> Expression:
@@ -432,7 +435,9 @@ def cast(x: Array, *, to: str) -> Array:
 
 
 def _batch_cast(m: Any, node: Node) -> None:
-    """Adds the node for all rows; the node uses only the dtype of its second input."""
+    """Adds the node for all rows. The rows of the second input have no effect, because the node
+    uses only the dtype of this input.
+    """
     if node.inputs[0] in m.mapped:
         m.add_mapped(node, node.inputs)
     else:

@@ -21,7 +21,8 @@ _MANY = 32
 
 
 def results(node: Node, *values: Any) -> int:
-    """Returns the bytes of the results, by the operator's type rule, plus its ``scratch``.
+    """Returns the bytes of the results, by the operator's type rule, plus the bytes that its
+    `Operator.scratch` counts.
 
     A result whose shape only a run knows counts as the bytes of the largest input.
     """
@@ -29,7 +30,7 @@ def results(node: Node, *values: Any) -> int:
     try:
         given = (None if value is None else type_of(value) for value in values)
         result = operator.type(Context(node, Sizes()), *given)
-    except FAILURES:  # the run fails as well
+    except FAILURES:  # a run on these values also fails
         result = ()
     total = 0
     for each in result if isinstance(result, tuple) else (result,):
@@ -55,8 +56,8 @@ def wide(_: Node, *values: Any) -> int:
 
 
 def no_new_bytes(*_: Any) -> int:
-    """Returns 0: for operators that return views or few numbers, or that ask the budget
-    themselves.
+    """Returns 0, for operators that return views or a few elements, or that ask the run's budget
+    for memory themselves.
     """
     return 0
 
@@ -77,7 +78,8 @@ def word_bytes(x: Any) -> int:
 def product_of_sizes(values: Iterable[Any]) -> int:
     """Returns a bound for the bytes of results whose shapes do not depend on the values' content.
 
-    Returns 0 if an input is empty: then the product does not bound the result.
+    The bound is a product of the inputs' sizes. If an input is empty, the result is 0, which is not
+    a bound.
     """
     product = 16
     for value in values:
@@ -87,9 +89,9 @@ def product_of_sizes(values: Iterable[Any]) -> int:
 
 
 def product_with_numbers(values: Sequence[Any]) -> int:
-    """Returns a bound for results whose shapes depend on integers in the values.
+    """Returns a bound for the bytes of results whose shapes depend on integers in the inputs.
 
-    Returns 0 if an input has more than `_MANY` integers.
+    Returns 0, which is not a bound, if an input has more than `_MANY` integers.
     """
     product = product_of_sizes(values)
     for value in values:

@@ -75,7 +75,9 @@ def _gather_paths(attrs: Any, table: Type, indices: Type) -> list[Path]:
     batched=_batch_gather,
 )
 def gather(table: Any, indices: Any, *, axis: Axis = 0, non_negative: bool = False) -> Any:
-    """Returns entries of the table; along axis 0, the result has the offsets of ragged indices."""
+    """Returns the entries of the table at the indices. If the indices are ragged and the axis is 0,
+    the result has their offsets.
+    """
     data, chosen = data_of(table), data_of(indices)
     _check_indices(non_negative, chosen, data.shape[axis])
     out = np.take(data, chosen, axis=axis)
@@ -97,7 +99,8 @@ def gather_elements(
 ) -> Array:
     size = x.shape[axis]
     _check_indices(non_negative, indices, size)
-    cut = [slice(0, count) for count in indices.shape]  # other axes may be shorter in indices
+    # Along the remaining axes, indices may be shorter than x.
+    cut = [slice(0, count) for count in indices.shape]
     cut[axis] = slice(None)
     return np.take_along_axis(x[tuple(cut)], indices % max(size, 1), axis=axis)
 
@@ -253,7 +256,9 @@ def _one_hot_paths(attrs: Any, indices: Type, *_: Type) -> list[Path]:
     paths=_one_hot_paths,
 )
 def one_hot(indices: Any, depth: Array, values: Array, *, axis: Axis = -1) -> Any:
-    """Returns ``values`` (off, on) for each class: all off for an index outside [-depth, depth)."""
+    """Returns ``depth`` elements per index: ``values[1]`` at the index, ``values[0]`` elsewhere.
+    For an index outside [-depth, depth) all elements are ``values[0]``.
+    """
     chosen, count = data_of(indices), int(depth.reshape(-1)[0])
     if count < 0:
         raise ShapeError(f"depth={count}: expected 0 or more")

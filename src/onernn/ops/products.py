@@ -39,8 +39,8 @@ def batch_product(m: Any, node: Node) -> None:
 
 
 def product_paths(_: Any, a: Type, b: Type, *zeros: Type | None) -> list[Path]:
-    """Returns the paths of two stacks of matrices, and of their zero points: one per row of a, one
-    per column of b.
+    """Returns the `Path` of each input: two stacks of matrices, and their zero points. There is one
+    zero point per row of a, and one per column of b.
     """
     first, second = rank_of(a), rank_of(b)
     stacks = max(first, second, 2) - 2
@@ -146,7 +146,7 @@ def _einsum_type(context: Context, *factors: Type) -> Type:
 
 def _batch_einsum(m: Any, node: Node) -> None:
     terms, result = _terms(node.attrs.equation)
-    from string import ascii_letters  # compiles a pattern
+    from string import ascii_letters  # its import compiles a pattern
 
     row = next((c for c in ascii_letters if c not in node.attrs.equation), "")
     if not row or len(terms) != len(node.inputs):

@@ -27,7 +27,7 @@ from onernn.ops.reducing import as_column
 from onernn.ops.windows import conv
 
 _EXACT = 256
-"""float32 holds the sum of so many products of two nine-bit integers exactly."""
+"""float32 holds a sum of this many products of two nine-bit integers exactly."""
 
 
 def _is_single(values: Array) -> bool:
@@ -154,8 +154,8 @@ def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
 
 
 def _shift(role: str, x: Array, zero: Array | None, column: bool) -> Array:
-    """Returns x minus its zero points: one for all elements, one per row of ``a``, or one per
-    column of ``b``.
+    """Returns x minus its zero points: one for all elements, one per row, or if ``column`` one per
+    column. ``role``: the name of x in errors.
     """
     if x.dtype not in (np.uint8, np.int8):
         raise ShapeError(f"{role}: expected uint8 or int8, got {x.dtype}")
@@ -226,7 +226,7 @@ def conv_integer(
         raise ShapeError(f"zero point of x {x_zero.shape}: expected one value for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
         w_zero = as_column(w_zero, w.ndim)
-    running().ask(10 * (x.size + w.size))  # as int16 and as float64
+    running().ask(10 * (x.size + w.size))  # both as int16 and as float64
     factors = _shift("x", x, x_zero, True), _shift("w", w, w_zero, True)
     sums = conv(attrs, *(each.astype(np.float64) for each in factors))
     return sums.astype(np.int64).astype(np.int32)
@@ -236,11 +236,14 @@ _FUNCTIONS: tuple[tuple[Callable[..., Array], ...], ...] = (
     tuple(function(Activation(name)) for name in ("sigmoid", "tanh")),
     tuple(FORMULAS[f"rational_{name}"].compute for name in ("sigmoid", "tanh")),
 )
-"""(sigmoid, tanh) of gates: first accurate functions, then functions with ONNX Runtime's bits."""
+"""The functions (sigmoid, tanh) of gates. The first pair is accurate, the second pair returns the
+same bits as ONNX Runtime.
+"""
 
 
 class Quantized(NamedTuple):
-    """Integers of 8 bits minus their zero point, ``whole``, and their scales, ``steps``.
+    """A quantized array: its 8-bit integers minus their zero point (``whole``), and its scales
+    (``steps``).
 
     For weights, ``whole`` is (D, K, 4*O) and ``steps`` is (D, 4*O).
     """
@@ -357,11 +360,11 @@ def lstm(
 ) -> tuple[Array, Array, Array]:
     """Returns (Y (T, D, N, O), Y_h (D, N, O), Y_c (D, N, O)).
 
-    ``together`` does not exist in ONNX: it means one scale for all sequences, the same as in ONNX
-    Runtime on one thread. The scale also covers the padding up to the longest sequence, and the
-    states of a sequence until the step after its last one, because ONNX Runtime then writes zeros
-    into Y. With ``together=2`` the scale also covers later states, because the node has no output
-    Y.
+    The attribute ``together`` does not exist in ONNX. It selects one scale for all sequences, the
+    same as in ONNX Runtime on one thread. The scale also covers the padding up to the longest
+    sequence, and the states of a sequence until the step after its last one, because ONNX Runtime
+    then writes zeros into Y. With ``together=2`` the scale also covers later states, because the
+    node has no output Y.
     """
     _check(attrs, x, w, r, b, lengths, h, c, p)
     words = max(x.shape[0], 1) * max(x.shape[1], 1)

@@ -1,6 +1,6 @@
 """ONNX operators that combine elements along axes: reductions and norms.
 
-If opsets differ, an operator has its newest form: axes are an input.
+If ONNX changed an operator between opsets, the module has its newest form: axes are an input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def _highest(dtype: np.dtype[Any]) -> Any:
 
 
 def as_column(values: Array, axes: int) -> Array:
-    """Returns a vector along the first of so many axes; the other axes have size 1."""
+    """Returns a vector as an array with this number of axes: its elements are along the first axis,
+    all further axes have size 1.
+    """
     return values.reshape(-1, *[1] * (axes - 1))
 
 
@@ -155,7 +157,7 @@ def cum_sum(x: Array, axis: Axes, *, exclusive: int = 0, reverse: int = 0) -> Ar
     along = int(axis.reshape(()))
     ordered = np.flip(x, along) if reverse else x
     out = np.cumsum(ordered, axis=along, dtype=x.dtype)
-    if exclusive:  # shifts the sums; subtracting x would lose small values
+    if exclusive:  # shift the sums: subtracting x from them would lose small values
         lines = np.moveaxis(out, along, 0)
         lines[1:] = lines[:-1].copy()
         lines[:1] = 0
@@ -214,7 +216,7 @@ def _normalize(
 def layer_normalization(
     x: Array, scale: Array, bias: Array | None = None, *, axis: Axis = -1, epsilon: float = 1e-5
 ) -> tuple[Array, Array, Array]:
-    """Returns (y, mean, 1 / standard deviation); the statistics of float16 are float32."""
+    """Returns (y, mean, 1 / standard deviation); for float16 inputs, the statistics are float32."""
     over = tuple(range(at_axis(axis, x.ndim), x.ndim))
     mean = x.mean(axis=over, keepdims=True)
     centred = x - mean
@@ -225,7 +227,9 @@ def layer_normalization(
 
 
 def _per_channel(x: Array, scale: Array, bias: Array, **more: Array) -> list[Array]:
-    """Returns the arrays (C,) in a shape that broadcasts along axis 1 of x. Raises `ShapeError`."""
+    """Returns the arrays (C,) in a shape that broadcasts along axis 1 of x. Raises `ShapeError` if
+    an array does not have the shape (C,).
+    """
     channels = x.shape[1] if x.ndim > 1 else 1
     given = {"scale": scale, "B": bias, **more}
     for name, each in given.items():

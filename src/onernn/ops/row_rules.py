@@ -1,8 +1,9 @@
 """Rules that find the rows of a batch in an operator's results, for `fuse_passes.row_independence`.
 
-`follow` derives the rows from an operator's paths. A rule ``rule(flow, node)`` returns a `State`
-for all outputs of a node, or a tuple with one for each output. It raises `UnknownRows` if a row of
-the result may depend on other rows. Each rule checks that constants are the same for every row.
+`follow` derives the rows from an operator's paths (see `onernn.ir.operator.Path`). A rule
+``rule(flow, node)`` returns a `State` for all outputs of a node, or a tuple with one for each
+output. It raises `UnknownRows` if a row of the result may depend on other rows. Each rule checks
+that constants are the same for every row.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from onernn.ops.rules import ONE, quotient
 class Rows:
     """A value with rows along ``axis``: entries [inner * n, inner * (n + 1)) belong to row n.
 
-    After the last row the first one may follow again. ``lod``: if not (), axis 0 has one entry per
-    step, and these offsets divide the steps into rows; the outermost level has one entry per row.
+    After the last row, the axis may repeat the rows from the first one on. ``lod``: if not (), axis
+    0 has one entry per step, and these offsets divide the steps into rows; the outermost level has
+    one entry per row.
     """
 
     axis: int
@@ -44,7 +46,9 @@ class Alike:
 
 
 class UnknownRows(Exception):
-    """No rule shows that rows are independent. ``certain``: whether the operator combines rows."""
+    """No rule shows that rows are independent. ``certain``: whether the operator combines rows for
+    certain.
+    """
 
     def __init__(self, where: Node | str, why: str, certain: bool = False) -> None:
         super().__init__(f"{where.label if isinstance(where, Node) else where} {why}")
@@ -57,7 +61,9 @@ SIZED = Alike(uniform=True, sized=True)
 
 
 def follow(flow: Any, node: Node) -> tuple[State, ...]:
-    """Returns the state of each output of an operator whose paths are known."""
+    """Returns the state of each output of a node, from its operator's paths. Raises `UnknownRows`
+    if the paths do not show the rows.
+    """
     operator, (x, *_) = OPERATORS[node.op], node.inputs
     types = [flow.types[name] if name else None for name in node.inputs]
     known = operator.paths and operator.paths(node.attrs, *types)
@@ -97,7 +103,8 @@ def follow(flow: Any, node: Node) -> tuple[State, ...]:
         elif isinstance(flow[name], Alike):
             flow.expect_alike(node, [name])
     ranks = [flow.types[name].rank if name else None for name in node.outputs]
-    shifts = ((ranks[0] or 0) - (rank or ranks[0] or 0) for rank in ranks)  # aligned at the end
+    # Broadcasting aligns the last axes.
+    shifts = ((ranks[0] or 0) - (rank or ranks[0] or 0) for rank in ranks)
     return tuple(Rows(first.axis - shift, first.inner, first.lod) for shift in shifts)
 
 
@@ -126,7 +133,7 @@ def view(flow: Any, node: Node) -> State:
     """
     x, out = node.inputs[0], node.outputs[0]
     state = flow[x]
-    if None in flow.shape(node, out):  # a row could choose the shape of the result
+    if None in flow.shape(node, out):  # a row's data could set the shape of the result
         flow.expect_alike(node, node.inputs[1:])
     if isinstance(state, Alike):
         if state.uniform:
@@ -240,7 +247,7 @@ def layer(flow: Any, node: Node) -> tuple[State, ...]:
 
 def turns(flow: Any, node: Node) -> tuple[State, ...]:
     """Returns the state of each output of a Loop or a Scan."""
-    from onernn.ops.control import Turns  # its operators use this rule
+    from onernn.ops.control import Turns  # control imports this module
 
     own = Turns.of(node.attrs)
     front, begin, scanned, rest = own.parts(node.inputs)

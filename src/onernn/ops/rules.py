@@ -1,8 +1,8 @@
 """Type rules that several operators share. A rule takes a `Context` and the inputs' types.
 
-A rule infers the dtype and shape of the data. The LoD follows from the operator's record, unless
-the operator has ``offsets``. A rule returns None for parts that it cannot infer. A rule may raise
-if a run would raise; then the types of the outputs are unknown.
+A rule infers the dtype and shape of the data. The LoD follows from the fields of the `Operator`,
+unless its field ``offsets`` is true. A rule returns None for parts that it cannot infer. A rule may
+raise if a run would raise; then the types of the outputs are unknown.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def sequence_data(x: Array) -> Array:
 
 
 def _with_words(x: Type, words: Size | None) -> tuple[Size | None, ...] | None:
-    """Returns the shape of x whose rows become steps; ``words`` is their number if x's is
-    unknown.
+    """Returns the shape of x after its rows became steps. If the number of rows is unknown, it is
+    ``words``.
     """
     known = x.shape[0] if x.shape else None
     return x.shape and (words if known is None else known, *x.shape[1:])
@@ -134,9 +134,7 @@ def _pad(context: Context, x: Type, like: Type | None = None) -> Type:
 
 
 def _to_padded(x: Ragged, time: int | None, time_major: bool = False) -> Array:
-    """Returns the padded array. Asks the run's budget for it and for a copy in the other axis
-    order.
-    """
+    """Returns the padded array. Asks the run's budget for the array, plus two bytes per step."""
     longest = max(time or 0, int(x.lengths.max(initial=0)), 1)
     running().ask(len(x) * longest * (word_bytes(x) + 2))
     return x.to_padded(time=time, time_major=time_major)
@@ -316,8 +314,8 @@ def _expand(context: Context, x: Type, like: Type) -> Type:
     rows=row_rules.expand,
 )
 def sequence_expand(x: Any, like: Ragged, *, level: int = -1) -> Ragged | Array:
-    """Repeats sequence n of x, or row n of an array: the length of element n in a level of ``like``
-    is the number of copies.
+    """Repeats sequence n of x, or row n of an array. The number of copies is the length of element
+    n in the LoD level ``level`` of ``like``.
     """
     times = np.diff((*like.outer, like.offsets)[level])
     count = len(x)
@@ -354,7 +352,7 @@ def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
     if len(counts) != 1:
         raise ShapeError(f"inputs: expected equal numbers of sequences, got {sorted(counts)}")
     lengths = np.stack([part.lengths for part in parts])
-    # The row of a step is after the start of its sequence and the steps of earlier inputs.
+    # In the result, an input's steps of a sequence follow the steps of earlier inputs.
     starts = offsets_of(lengths.sum(0))[:-1] + np.cumsum(lengths, 0) - lengths
     words = np.concatenate([part.data for part in parts])
     out = np.empty_like(words)
@@ -386,8 +384,7 @@ def crf_decode(emission: Ragged, transition: Array) -> Ragged:
             f"expected emission (W, K) and transition (K+2, K),"
             f" got {scores.shape} and {transition.shape}"
         )
-    # The first term: scores between all tags in one step of all sequences. The second: ``best`` and
-    # ``path``.
+    # Memory for scores between all tags in one step of all sequences, and for `best` and `path`.
     running().ask((len(emission) * transition.size + 2 * scores.size) * 8)
     start, stop, between = transition[0], transition[1], transition[2:]
     into = between.T.copy()

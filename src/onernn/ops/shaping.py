@@ -1,6 +1,7 @@
 """ONNX operators that reshape or move elements, or that compute shapes.
 
-If opsets differ, an operator has its newest form: axes, sizes and positions are inputs.
+If ONNX changed an operator between opsets, the module has its newest form: axes, sizes and
+positions are inputs.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _shape_type(context: Context, x: Type) -> Type:
 
 
 def _batch_shape(m: Any, node: Node) -> None:
-    """Adds a Shape without the axis of rows: the shapes of all rows are equal."""
+    """Adds one Shape for all rows, without the axis of rows: the shapes of all rows are equal."""
     rank = m.rank(node, node.inputs[0])
 
     def place(index: int) -> int:
@@ -133,7 +134,7 @@ def _expand_paths(_: Any, x: Type, shape: Type) -> list[Path] | None:
     batched=_batch_expand,
 )
 def expand(x: Array, shape: Shape) -> Array:
-    """Returns x broadcast with ``shape``; sizes of 1 may be in either of them."""
+    """Returns x broadcast with ``shape``; both x and ``shape`` may have sizes of 1."""
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, check_sizes(shape)))
 
 
@@ -388,7 +389,7 @@ def _reshape(context: Context, x: Type, shape: Type) -> Type:
 def _batch_reshape(m: Any, node: Node) -> None:
     x, shape = node.inputs
     m.alike(node, (shape,))
-    m.add_mapped(node, (x, m.shape([m.count, shape])))  # a 0 still means the same axis
+    m.add_mapped(node, (x, m.shape([m.count, shape])))  # a 0 still takes the size of the same axis
 
 
 @op("Reshape", kind="view", type=_reshape, sized=True, batched=_batch_reshape)
@@ -417,10 +418,10 @@ def _check_backwards(size: int, start: int, end: int, step: int) -> None:
 def _cuts(
     rank: int, starts: Type, ends: Type, axes: Type | None = None, steps: Type | None = None
 ) -> list[tuple[int, list[Size | None]]] | None:
-    """Returns (axis, [start, end, step]) for each cut axis; None if only a run knows the number of
-    axes.
+    """Returns (axis, [start, end, step]) for each cut axis. Returns None if ``axes`` is absent and
+    only a run knows the number of ``starts``.
 
-    Raises `ShapeError` if the axes are computed at run time.
+    Raises `ShapeError` if only a run knows the integers of ``axes``.
     """
     chosen: Any = integers(axes)
     if chosen is None:
@@ -486,8 +487,8 @@ def _cut_paths(
 
 
 def _reach(_: Any, axis: int, x: Type, *cuts: Any) -> Window | None:
-    """Returns a window of one element; its negative padding is what the slice cuts off at both
-    ends.
+    """Returns a window of one element. The window has negative padding: the number of elements that
+    the slice cuts off at each end.
     """
     first, last, step = dict(_cuts(rank_of(x), *cuts) or ()).get(axis, (None,) * 3)
     if first is None or last is None:

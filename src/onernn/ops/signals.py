@@ -1,8 +1,9 @@
 """ONNX's Resize and Fourier transforms.
 
 Resize computes axis by axis: each result is a weighted sum of elements. Coordinates are computed in
-float32, the same as in ONNX Runtime, because some lie halfway between two elements. Inputs and
-results of transforms are (..., 1) if real and (..., 2) if complex.
+float32, the same as in ONNX Runtime: if a coordinate lies halfway between two elements, its
+rounding decides which element is nearest. Inputs and results of transforms are (..., 1) if real and
+(..., 2) if complex.
 """
 
 from __future__ import annotations
@@ -171,7 +172,9 @@ def _resize_type(
 
 
 def _scale(size: Size | None, scale: float) -> Size | None:
-    """Returns ``size`` times a scale, rounded down; None if float32 may round it differently."""
+    """Returns ``size`` times a scale, rounded down; None if rounding in float32 may change this
+    integer.
+    """
     if size is None:
         return None
     if size.number is not None:
@@ -204,7 +207,7 @@ def _resize_paths(
         "keep_aspect_ratio_policy": "stretch",
         "mode": "nearest",
         "nearest_mode": "round_prefer_floor",
-        "scales": (),  # onernn's own: constant scales, so that types know them
+        "scales": (),  # not in ONNX: constant scales, from which the type rule computes sizes
     },
     paths=_resize_paths,
     since=10,
@@ -233,11 +236,11 @@ def resize(
 
 
 class Resampled(NamedTuple):
-    """The elements that each result reads along axis ``at``: ``before`` and, with the weight
-    ``rest``, ``after``.
+    """The indices of the elements that each result reads along axis ``at``. A result is the element
+    ``before`` times 1 - ``rest``, plus the element ``after`` times ``rest``.
 
-    ``after`` is None if results read one element. ``outside``: a mask of the results whose
-    coordinates are not on the axis.
+    ``after`` is None if a result is the element ``before`` alone. ``outside``: a mask of the
+    results whose coordinates are not on the axis.
     """
 
     at: int

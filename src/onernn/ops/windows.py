@@ -260,7 +260,8 @@ def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     counts = places(windows, x.shape[2:])
     axes, count, depth = len(windows), math.prod(counts), math.prod(w.shape[1:])
     kernels = w.reshape(groups, len(w) // groups, depth)
-    row = max(len(x), 1) * count * x.dtype.itemsize  # columns of all images, results twice
+    row = max(len(x), 1) * count * x.dtype.itemsize
+    # Memory for the padded array, the results twice, and the columns of all images.
     running().ask(bytes_padded(x, windows, counts) + row * (2 * len(w) + max(depth * groups, 1)))
     out = np.empty((len(x), groups, len(w) // groups, count), x.dtype)
     taps_first = (0, 1, *range(axes + 2, 2 * axes + 2), *range(2, axes + 2))
@@ -283,7 +284,7 @@ def find_transposed_sizes(
     result: list[tuple[Any, int]] = []
     for axis, (window, size) in enumerate(zip(windows, sizes, strict=True)):
         asked = wanted[axis] if wanted else size * window.stride if window.same else None
-        if size is None or isinstance(size, Size) and wanted:  # only a run knows the cut
+        if size is None or isinstance(size, Size) and wanted:  # only a run knows what to cut off
             result.append((asked, 0))
             continue
         reach = size * window.stride + (window.extent - window.stride + more[axis])
@@ -438,7 +439,7 @@ def _pool(*more: str) -> Callable[..., Any]:
 
 
 def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[int, ...]]:
-    """Returns the windows of a pool and their numbers of places; asks the run's budget.
+    """Returns the windows of a pool and their numbers of places; asks the run's budget for memory.
 
     The second output, indices, takes additional memory for the elements of all windows.
     """
@@ -460,7 +461,8 @@ def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[
     paths=_pool_paths,
     reach=_pool_reach,
     batched="batch",
-    rows=lambda flow, node: row_rules.follow(flow, node)[:1],  # positions are in the whole batch
+    # The second output holds positions in the whole batch, so it has no rows.
+    rows=lambda flow, node: row_rules.follow(flow, node)[:1],
 )
 def max_pool(attrs: Any, x: Array) -> Any:
     """Returns (the largest elements, their positions in the flat x)."""
@@ -479,7 +481,7 @@ def max_pool(attrs: Any, x: Array) -> Any:
     batched="batch",
 )
 def average_pool(attrs: Any, x: Array) -> Array:
-    """Averages windows. Elements that ``ceil_mode`` adds after all pads never count."""
+    """Averages windows. An average ignores the elements that ``ceil_mode`` adds after all pads."""
     _check_floats(x)
     windows, counts = _place(attrs, x)
     divisor: Any = 1

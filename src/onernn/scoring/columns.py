@@ -202,7 +202,7 @@ def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
 def _whole(column: Any, depth: int) -> pa.Array:
     """Returns a column as one array of scalars or of nested lists.
 
-    A column with only nulls has no type. Then the array has nulls, of the type that has ``depth``
+    A column with only nulls has no type, so it becomes an array of nulls whose type has ``depth``
     levels of lists.
     """
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
@@ -250,9 +250,9 @@ class Result:
     """An output of a model that becomes a column. Each axis after the axis of rows becomes a level
     of lists, unless the axis has the known size 1. Sequences of a ragged output also become lists.
 
-    ``value``: the output. ``rows``: the sizes of the inputs' axes of rows in the graph's types, see
-    `batch_size`. The axis of a dense output that has such a size is its axis of rows. If no axis or
-    several axes have such a size, ``axis`` is the axis of rows.
+    ``value``: the output. ``rows``: for each input, the size of its axis of rows in the graph's
+    types, see `batch_size`. The axis of a dense output that has such a size is its axis of rows. If
+    no axis or several axes have such a size, ``axis`` is the axis of rows.
     """
 
     def __init__(self, graph: Graph, value: Value, rows: set[Size | None], axis: int) -> None:

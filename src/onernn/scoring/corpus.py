@@ -30,7 +30,8 @@ _INTEGER = re.compile(r"0|-?[1-9]\d{0,8}")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SAMPLE = 1000
 """Number of first rows of JSON from which the columns and their types are determined."""
-_CHUNK = 1024  # rows
+_CHUNK = 1024
+"""Maximum number of rows of Parquet that are read at a time."""
 _BUFFER = 2**20
 """Number of bytes of each column that are read at a time."""
 _LINE = 2**30
@@ -78,7 +79,7 @@ class Window(NamedTuple):
         table = self.table.replace_schema_metadata().combine_chunks()
         pq.write_table(table, content, compression="none", use_dictionary=False, store_schema=False)
         view = memoryview(content.getvalue())
-        footer = int.from_bytes(view[-8:-4], "little") + 8  # has the version of pyarrow
+        footer = int.from_bytes(view[-8:-4], "little") + 8  # depends on pyarrow's version
         result = sha256(view[:-footer])
         result.update(repr((table.num_rows, sorted(self.bad.items()))).encode())
         return result.hexdigest()
@@ -366,8 +367,8 @@ class Corpus:
         """Yields consecutive rows of Parquet: the file's name, the number of the first row in the
         file, and a table of the rows.
 
-        The block with the index ``first`` is read first. ``skipped`` rows at its start are not
-        yielded.
+        The block with the index ``first`` is read first. The first ``skipped`` rows of this block
+        are not yielded.
         """
         for number, blocks in groupby(self.blocks[first:], lambda each: each.file):
             groups = [*blocks]
@@ -420,8 +421,8 @@ class Corpus:
         """Returns the schema of the chosen columns of JSON, from the first rows.
 
         If a column has no values in these rows, later rows decide its type. A column without any
-        value in the corpus is text. If the model takes such a column, it is null, or has lists of
-        integers if its rows have lists.
+        value in the corpus is text. But if the model takes the column, the column is null, or has
+        lists of integers if its rows have lists.
         """
         rows, lines = list[dict[str, Any]](), self._lines()
         for count, line in enumerate(lines, 1):
@@ -499,7 +500,9 @@ class Corpus:
 
 @contextmanager
 def _format_errors(path: str) -> Iterator[None]:
-    """Raises `ModelFormatError`, which names the file, if the block cannot read its content."""
+    """Raises `ModelFormatError`, which names the file, if the block cannot read the content of the
+    file.
+    """
     try:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:

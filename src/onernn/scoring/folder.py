@@ -1,5 +1,5 @@
-"""Folders of results: a file is there completely or not at all, and the folder records how it was
-begun.
+"""Folders of results. A file is complete or missing, and the folder records the settings with which
+it was begun.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ _REMEDIES = {
     "onernn": "continue with onernn {}",
     "instruction_set": "continue on such a CPU, or on a better one with ONERNN_MAX_ISA={}",
 }
-"""What to do if a folder was begun with a different value of a setting, by the setting."""
+"""Advice for a folder that was begun with a different value of a setting, by the setting's name."""
 
 
 def _digest(begun: Mapping[str, Any]) -> str:

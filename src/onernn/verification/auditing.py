@@ -65,10 +65,10 @@ class AuditReport:
     """The findings of an audit; the report is true if no fault counts.
 
     ``batch``: a description of the inputs. ``paths``: for each of the framework's modes, such as
-    with or without fusion passes, the comparison of the outputs with all its faults. ``ways``: a
-    description of each mode.
+    with or without fusion passes, its outputs with all faults, compared with the outputs without
+    faults. ``ways``: a description of each mode.
 
-    `audit` returns it, with an example.
+    A report is the result of `audit`, whose docstring has an example.
     """
 
     model: str

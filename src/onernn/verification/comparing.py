@@ -35,8 +35,8 @@ TOLERANCES = {
     "bf16": Tolerance(1e-6, 2e-2),  # 8 bits of mantissa; each step rounds a few times
     "f16": Tolerance(1e-6, 4e-3),  # 11 bits of mantissa
     "u8": Tolerance(2e-2, 0.0),  # int8 stores a state in [-1, 1] in steps of 1/127
-    # design/0034 derives both: six standard deviations of a sum of rounding errors.
-    "int8-dynamic": Tolerance(2e-2, 0.0),  # rounds both factors to 1/127 of their largest element
+    # design/0034 derives the next two: six standard deviations of a sum of rounding errors.
+    "int8-dynamic": Tolerance(2e-2, 0.0),  # rounds inputs and weights to 1/127 of their maximum
     "int8-weights": Tolerance(1.4e-2, 0.0),  # rounds only the weights: half of the variance
 }
 
@@ -48,8 +48,8 @@ def tolerance_of(dtype: str, atol: float | None, rtol: float | None, *outputs: B
     """Returns the tolerance of a dtype: ``atol`` and ``rtol``, or the default for each that is
     None.
 
-    Defaults are in `TOLERANCES`, or 0. If one of the ``outputs`` to compare is float16, the default
-    ``rtol`` is at least float16's.
+    The defaults are in `TOLERANCES`, and 0 for a dtype that is missing there. If one of the
+    ``outputs`` to compare is float16, the default ``rtol`` is at least float16's.
     """
     default = TOLERANCES.get(dtype, Tolerance(0, 0))
     for output in outputs:
@@ -172,7 +172,9 @@ MAP = "--map MINE=THEIRS (names={MINE: THEIRS})"
 
 
 def pair_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Value]:
-    """Returns another model's input for each input of a model: by name, the others in order."""
+    """Returns another model's input for each input of a model: the input of the same name, or else
+    the next input in order.
+    """
     named = {value.name: value for value in theirs}
     own = {value.name for value in mine}
     spare = iter([value for value in theirs if value.name not in own])
@@ -181,7 +183,8 @@ def pair_inputs(mine: Sequence[Value], theirs: Sequence[Value]) -> dict[str, Val
 
 
 def inputs_by_name(wanted: Sequence[Value], batches: Batches) -> tuple[dict[str, Batch], set[str]]:
-    """Returns the batches of a model's inputs, found by name, and the names of the batches in use.
+    """Returns the batches of a model's inputs, found by name, and the names of the batches that
+    were used.
 
     A ragged NAME is converted to a padded NAME and NAME_lengths, or the reverse, if the model takes
     the other form. A last axis of size 1 is added or removed to fit the declared shape.
@@ -198,7 +201,7 @@ def inputs_by_name(wanted: Sequence[Value], batches: Batches) -> tuple[dict[str,
             continue
         if isinstance(batch, Ragged) and not value.lod_depth and name + LENGTHS in names:
             longest = max(1, int(batch.lengths.max(initial=0)))
-            _, declared, *_ = (*(value.shape or ()), None, None)  # T, which some files fix
+            _, declared, *_ = (*(value.shape or ()), None, None)  # some files declare a fixed T
             batch = batch.to_padded(time=longest if declared is None else declared)
         elif batch is not None and value.lod_depth == 1 and not isinstance(batch, Ragged):
             if lengths is None:
@@ -224,7 +227,7 @@ def feed_for(
     wanted: Sequence[Value], batches: Batches, who: str
 ) -> tuple[dict[str, Batch], list[str]]:
     """Returns a model's inputs, found among ``batches`` by name (see `inputs_by_name`) or in order,
-    and the assumptions.
+    and notes on what was assumed.
 
     ``who``: the model's name in messages. Raises `ModelFormatError` for an input without a batch.
     """
@@ -278,7 +281,7 @@ def outputs_for(
     names: Sequence[str], outputs: Batches
 ) -> tuple[dict[str, tuple[str, Batch]], list[str]]:
     """Returns (name, batch) of the reference's output for each output of a model, by name or in
-    order, and the assumptions.
+    order, and notes on what was assumed.
 
     Raises `ModelFormatError` if no output has a counterpart.
     """
@@ -307,14 +310,16 @@ def in_one_form(actual: Batch, reference: Batch) -> tuple[Batch, Batch]:
     """Returns both outputs as ragged batches, if one is ragged and the other has the same sequences
     padded.
 
-    The padding is then not compared. If both have integers of different dtypes, both become int64.
+    Then the padding is not compared. If both outputs have integers of different dtypes, both become
+    int64.
     """
     if isinstance(reference, Ragged) and not isinstance(actual, Ragged):
         actual = _unpad(actual, reference)
     elif isinstance(actual, Ragged) and not isinstance(reference, Ragged):
         reference = _unpad(reference, actual)
         if not isinstance(reference, Ragged) and actual.data.shape == np.shape(reference):
-            actual = actual.data  # some operators lose the reference's offsets
+            # The reference has lost its offsets in some operator: compare only the data.
+            actual = actual.data
     dtypes = [data_of(value).dtype for value in (actual, reference)]
     if dtypes[0] != dtypes[1] and all(dtype.kind in "iu" for dtype in dtypes):
         actual, reference = (
@@ -350,8 +355,9 @@ def _unpad(padded: Batch, like: Ragged) -> Batch:
 def json_text(status: bool | str, **more: Any) -> str:
     """Returns a command's result as JSON: ``{"status", "outputs": [], "cause": null, ...}``.
 
-    ``status``: a text, or whether the command passed. Objects become the result of their
-    ``as_json``, or their fields. NaN and infinity become null, because JSON lacks them.
+    ``status``: a text, or whether the command passed. A dataclass becomes the result of its method
+    ``as_json``, or if it has none, its fields. NaN and infinity become null, because JSON lacks
+    them.
     """
     words = status if isinstance(status, str) else "pass" if status else "fail"
     return json.dumps(_as_json({"status": words, "outputs": [], "cause": None, **more}))

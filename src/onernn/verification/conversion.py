@@ -222,7 +222,8 @@ def _beside_its_model(
         rtol = TOLERANCES[_TOLERANCES[dtype]].rtol if rtol is None else rtol
     old = {new: name for name, new in (options["names"] or {}).items()}
     report: Report | None = None
-    for semantics in SEMANTICS:  # a quantized layer has two: documented, and ONNX Runtime's
+    # A quantized layer may have the documented semantics, or ONNX Runtime's.
+    for semantics in SEMANTICS:
         read = rename_values(load(written, None, semantics), old)
         if inputs is None:
             inputs = make_inputs(*either(read, Against(model)))
@@ -315,8 +316,8 @@ def _compare_padded(
 
 
 class UndecidedError(UnsupportedError):
-    """Branches of a one-frame model have open conditions; ``options`` of the command line decide
-    them.
+    """An error for branches of a one-frame model whose conditions are not known. ``options``: the
+    command line's options, with their values, that decide these conditions.
     """
 
     def __init__(
@@ -348,11 +349,11 @@ def over_time(
     ``states``: by the name of each state input, the output that is this input for the next frame.
     States keep their shapes: the model takes the states before the first frame, and returns those
     after the last one. ``given``: arrays for inputs to remove, such as a sample rate. ``inputs``:
-    an array, a dtype or a shape for other inputs that the model leaves open.
+    by name, an array, a dtype or a shape for inputs whose type the model leaves open.
 
-    Both models run on generated inputs: on all frames at once, frame by frame, and in two parts.
-    Raises `UnsupportedError` if their outputs differ, or if an operator prevents this form; the
-    message names it.
+    Both models run on generated inputs: ``model`` frame by frame, the new model on all frames at
+    once and on one frame at a time. Raises `UnsupportedError` if their outputs differ, or if an
+    operator prevents the conversion; the message names the operator.
 
     >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
     >>> add = onernn.Node("Add", ("x", "s"), ("after",))
@@ -461,7 +462,7 @@ class Repair:
     None if no file was written. ``refused``: why no file was written, or "". ``found``: the report
     with the causes.
 
-    `repair` returns it, with an example.
+    A `Repair` is the result of `repair`, whose docstring has an example.
     """
 
     changes: tuple[str, ...] = ()

@@ -67,10 +67,10 @@ class Finding:
     """The verdict on a combination: works, slower path (NumPy), never ran, refused or WRONG.
 
     "never ran": NumPy runs it; oneDNN's guide lists it, but oneDNN ran it on no machine examined
-    before. ``guide``: whether the guide's table of data types has it. ``max_error`` is the largest
-    difference from the float64 reference, NaN if nothing ran; differences of gradients are relative
-    to the largest element of their array. ``reason`` says why the combination, or some of its
-    layers, is slower, refused or wrong.
+    before. ``guide``: whether the guide's table of data types has the combination. ``max_error`` is
+    the largest difference from the float64 reference, NaN if nothing ran; differences of gradients
+    are relative to the largest element of their array. ``reason`` says why the combination, or some
+    of its layers, is slower, refused or wrong.
     """
 
     combination: Combination
@@ -137,7 +137,7 @@ class Examination:
         return json_text(self.passed, **vars(self))
 
 
-# Kernels split a batch by its size: the steps of ODD have 33 sequences, 17 twice, 16, 3 and 1.
+# The steps of ODD have 33, 17, 17, 16, 3, 1 and 1 sequences, because kernels split large batches.
 # Kernels read a projection differently if it is wider than all gates together (padded to 32).
 ODD = Shape(7, 5, 1, (5, 0, *[4] * 7, *[1] * 16, 7, 3, *[4] * 6, 5), projection_size=33)
 EVEN = Shape(16, 32, 2, (3,) * 16)
@@ -273,7 +273,7 @@ def examine_one(backend: Backend, combination: Combination) -> Finding:
             layer = backend.prepare(case.spec, [*case.weights], dtype=dtype)
             if mode == "inference":
                 got, kernel = outputs(case, layer), layer.kernel
-                reason = "" if layer.backend == "kernels" else layer.why  # they are fast
+                reason = "" if layer.backend == "kernels" else layer.why  # kernels are fast
             else:
                 got, kernel, reason = gradients(case, layer)
         except UnsupportedError as error:
@@ -345,8 +345,8 @@ LEGEND = (
 
 
 def entry(finding: Finding) -> str:
-    """Returns the table's text for a finding: 2e-07 for oneDNN, (2e-07) for NumPy, refused, or
-    WRONG 2e-07.
+    """Returns a finding's entry in the table: "refused" or the largest error, such as 2e-07,
+    (2e-07) on NumPy, never ran (2e-07) or WRONG 2e-07.
     """
     if finding.verdict == REFUSED:
         return "refused"
@@ -374,7 +374,7 @@ def markdown(examination: Examination) -> str:
     """Returns the support table in Markdown, after a title with the machine's oneDNN and
     kernels.
     """
-    kernels_isa = examination.kernels.split()[0].strip(":")  # without the path after it
+    kernels_isa = examination.kernels.split()[0].strip(":")  # the ISA, without the path after it
     title = f"oneDNN {examination.version} on {examination.isa}, kernels {kernels_isa}. {LEGEND}"
     head = ["cell", "direction", *columns(examination)]
     return f"{title}\n\n{_table(head, rows(examination))}"
@@ -406,8 +406,8 @@ def data_types() -> str:
 
 
 def _cells(row: Row, like: Row | None = None) -> str:
-    """Returns the propagation kind and cells of a table row, or its differences from the row
-    ``like``.
+    """Returns a text with the propagation kind and cells of a table row. If these are equal in the
+    row ``like``, the text is "the same".
     """
     cells = "every cell" if row.cells == "all" else ", ".join(row.cells)
     lacks = [name for name in ("peephole", "projection") if not getattr(row, name)]

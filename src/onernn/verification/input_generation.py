@@ -214,7 +214,7 @@ def _find_role(graphs: list[Graph], twins: list[dict[str, Value]], value: Value)
     )
     result = next(filter(None, roles), None)
     if result is None and value.dtype in ("int32", "int64") and len(value.shape or ()) == 1:
-        return _Role("lengths", ("N",))  # the model makes a mask of them
+        return _Role("lengths", ("N",))  # the model makes a mask of lengths
     return result or _Role("other")
 
 
@@ -230,13 +230,15 @@ def _role_in(graph: Graph, value: str) -> _Role | None:
 
 
 def _keeps_role(node: Node, name: str) -> bool:
-    """Returns whether an operator only copies, joins or selects elements of this input."""
+    """Returns whether an operator only moves or selects elements of this input, without a join with
+    further inputs.
+    """
     operator = OPERATORS.get(node.op)
-    if node.op == "Einsum":  # passes write a moved axis in this form
+    if node.op == "Einsum":  # passes move an axis by an Einsum
         return True
     if operator is None or not operator.keeps:  # None for an unsupported operator
         return False
-    if operator.most is None:  # any number of inputs are joined, or the largest one is chosen
+    if operator.most is None:  # Max keeps the role, Concat does not
         return operator.kind == "elementwise"
     return name == node.inputs[0]
 
@@ -260,7 +262,7 @@ def _role_at(graph: Graph, node: Node, name: str) -> _Role | None:
         other = first if slot else second
         single = all(size is not None and size.number == 1 for size in sizes)
         if single and other is not None and other.size == 1 and other.dtype.kind in "iu":
-            return _Role("choice", (), int(other.item()))  # such as the rate of samples
+            return _Role("choice", (), int(other.item()))  # such as the sample rate
     if node.op in ("Div", "Mod") and slot == 1:
         return _Role("divisor")
     if node.op == "SequenceUnpad" and slot == 1:
@@ -280,8 +282,8 @@ def _shapes(
     lengths: Sequence[int],
     usual_batch: int,
 ) -> Iterator[tuple[Callable[[int], dict[str, tuple[int, ...]]], int, int]]:
-    """Yields guesses at all inputs' shapes, likely ones first: a function from T to shapes, T, and
-    N.
+    """Yields guesses at the shapes of all inputs, likely guesses first. A guess is a function that
+    returns the shapes for a T, the first T to try, and N.
     """
     for usual, order in itertools.product(lengths, (("T", "N"), ("N", "T"))):
         known = dict(padded)  # T and N, if an input declares them

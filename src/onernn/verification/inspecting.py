@@ -53,7 +53,7 @@ DARK = dict(
 class _Box(NamedTuple):
     key: str
     lines: tuple[str, ...]
-    inputs: tuple[str, ...]  # keys
+    inputs: tuple[str, ...]  # keys of the boxes that this box reads
     fill: str
     oval: bool
     title: str
@@ -81,9 +81,9 @@ def picture(
     ovals.
 
     ``fused``: colours of nodes. ``marks``: labels of nodes with a red border. ``notes``: lines
-    about nodes. Their keys are names of nodes' outputs. A label is above the box, the first note is
-    below it; hovering over a box shows all notes. The picture omits constants, and has at most
-    ``most`` nodes.
+    about nodes. The keys of all three are names of nodes' outputs. A label is above the box, the
+    first note is below it; hovering over a box shows all notes. The picture omits constants, and
+    has at most ``most`` nodes.
     """
     boxes = _boxes(graph, fused, marks, notes, most)
     ranks = _ranks(boxes)
@@ -109,8 +109,8 @@ def picture(
 
 
 def colour_fused_values(before: Graph, after: Graph) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns the colours of nodes before and after fusion; a fused node and the nodes that it
-    replaces share one.
+    """Returns the colours of nodes before and after fusion; a fused node has the same colour as the
+    nodes that it replaces.
     """
     kept, left = (set(map(id, graph.nodes)) for graph in (before, after))
     old: dict[str, str] = {}
@@ -252,7 +252,8 @@ def _draw(box: _Box, x: float, y: float) -> str:
         f"{escape(line)}</text>"
         for k, line in enumerate(box.lines)
     )
-    halo = f'stroke="{_PAPER}" stroke-width="3" paint-order="stroke"'  # for lines across it
+    # A text in this style stays readable if a line crosses it.
+    halo = f'stroke="{_PAPER}" stroke-width="3" paint-order="stroke"'
     if box.below:
         (below,) = _cut(box.below)
         texts += (
@@ -278,7 +279,7 @@ def fill_page(name: str, content: Mapping[str, Any]) -> str:
     """Returns a template filled with ``content``; all texts except SVGs marked as safe are
     escaped.
     """
-    import jinja2  # 20 ms, which few commands need
+    import jinja2  # takes 20 ms, and few commands need it
 
     templates = resources.files("onernn.verification").joinpath("templates")
     environment = jinja2.Environment(

@@ -193,7 +193,7 @@ def node_cases(
         case = each.case(empty=False)
         spec = case.spec
         y, final = reference_stack(spec, list(case.weights), "f64").run(case.x, case.state)
-        assert isinstance(y, Ragged)  # as case.x is
+        assert isinstance(y, Ragged)  # because case.x is ragged
         padded = y.to_padded(time_major=True)
         parts = padded.reshape(*padded.shape[:2], spec.directions, -1).transpose(0, 2, 1, 3)
         dtype = case.x.data.dtype

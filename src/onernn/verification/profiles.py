@@ -82,7 +82,7 @@ def _probe(graph: Graph, rnn: Recurrent, name: str, values: Values) -> dict[str,
     one, every = np.zeros(data.shape, bool), np.ones(data.shape, bool)
     one[(*place, ...)] = True
     marks = {k: m for k, m in mark_reached(graph, values, {name: one}).items() if m.any()}
-    paired = rnn.y.endswith((".forward", ".backward"))  # see ExpandLayers
+    paired = rnn.y.endswith((".forward", ".backward"))  # `ExpandLayers` made this name
     halves = mark_reached(graph, values, {name: every}) if paired else {}
     out: dict[str, Axes] = {}
     for output, mark in marks.items():

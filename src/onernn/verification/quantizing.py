@@ -1,7 +1,7 @@
 """Quantizes as many layers of a model as an error budget allows: see `quantize`.
 
-The labels of one sequence depend on each other, so a budget of labels counts sequences; design/0061
-derives its bound.
+The labels of one sequence depend on each other, so the bound for a budget of labels treats
+sequences, not labels, as independent; see design/0061.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ _TURNS, _TIMED, _SLOWER = 12, 1.0, 1.05
 model is called slower.
 """
 _PRIOR = 3
-"""The number of assumed label changes that change a whole sequence; see design/0061."""
+"""The number of label changes, in sequences whose labels all change, that `design_effect` adds to
+the measured changes; see design/0061.
+"""
 
 
 # --- budgets
@@ -76,7 +78,7 @@ class Budget(NamedTuple):
         return cls(name, limit)
 
     def format_amount(self, amount: float) -> str:
-        """Returns an error by this measure as a text."""
+        """Returns an error, measured by ``name``, as a text."""
         return f"{amount:.3%}" if self.name == "labels" else f"{amount:.3g}"
 
 
@@ -128,8 +130,8 @@ class Numbers:
         )
 
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
-        """Returns the error, infinite if shapes differ, twice: as the error, and as the value that
-        the budget limits.
+        """Returns the error, and the value that the budget limits, which is the same number. Both
+        are infinite if shapes differ.
         """
         pairs = [
             (data_of(one[name]), data_of(want))
@@ -147,8 +149,8 @@ class Numbers:
 
 
 def upper_bound(changed: float, total: float, effect: float) -> float:
-    """Returns a share of labels; with probability `CONFIDENCE`, a smaller share changes on new
-    data.
+    """Returns an upper bound, with confidence `CONFIDENCE`, for the share of labels that change on
+    new data.
 
     It is Poisson's upper limit, in Byar's approximation, for ``changed / effect`` independent
     changes among ``total`` labels; see `design_effect`.
@@ -244,7 +246,7 @@ class Labels:
 def _owners(value: Batch, axes: Axes | None, name: str) -> Int64:
     """Returns the sequence of each label of an output as an index, -1 for padding.
 
-    Raises `UnsupportedError` if the output's axes do not tell it.
+    Raises `UnsupportedError` if the output's axes do not show the sequences.
     """
     array = data_of(value)
     shape = array.shape if array.dtype.kind in "biu" else array.shape[:-1]
@@ -399,10 +401,10 @@ class QuantizedLayer:
 class Quantized:
     """The result of `quantize`.
 
-    ``model``: the graph; each layer has its dtype. ``error``: the error on what was ``counted``.
-    ``bound``: the value that the budget limits: for labels the upper bound for new data, otherwise
-    the error. ``promise``: a statement about new data, with its confidence. ``notes``: remarks for
-    the user. ``example``: one of the batches.
+    ``model``: the graph; each layer has its dtype. ``error``: the measured error. ``counted``: a
+    text of what was compared. ``bound``: the value that the budget limits: for labels the upper
+    bound for new data, otherwise the error. ``promise``: a statement about new data, with its
+    confidence. ``notes``: remarks for the user. ``example``: one of the batches.
     """
 
     model: Graph
@@ -460,11 +462,12 @@ def quantize(
     A u8 layer has calibrated scales, or ("u8 rows") one scale for each row of an input.
 
     ``model``: the result of `onernn.load`, or its path. ``batches``: recordings, or inputs by name.
-    Every other batch calibrates the scales, and the rest measures the error; with ``held_out``, all
-    ``batches`` calibrate and ``held_out`` measures. ``budget``: "labels 0.1%" is the share of
-    labels that may change, "max_abs 0.02" the largest error of any output, "rmse 0.001" the root of
-    the mean square error over all outputs. ``labels_of``: the output whose labels a budget of
-    labels counts; by default the only output of integers, or the only output.
+    The first batch and every second one after it calibrate the scales, and the rest measures the
+    error; with ``held_out``, all ``batches`` calibrate and ``held_out`` measures. ``budget``:
+    "labels 0.1%" is the share of labels that may change, "max_abs 0.02" the largest error of any
+    output, "rmse 0.001" the root of the mean square error over all outputs. ``labels_of``: the
+    output whose labels a budget of labels counts; by default the only output of integers, or the
+    only output.
 
     All layers begin in u8. While the model breaks the budget, the layer with the largest error by
     itself gets the next wider dtype. Without a budget all layers stay in u8.
@@ -551,7 +554,8 @@ class _Search:
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
         def precision(y: str, dtype: str) -> LayerPrecision:
-            if dtype == "u8 rows":  # without these, oneDNN uses one scale for all rows
+            # Without these empty scales, oneDNN uses one scale for all rows.
+            if dtype == "u8 rows":
                 return LayerPrecision("u8", (PartScales(),) * len(self._scales[y]))
             return LayerPrecision(dtype, self._scales[y] if dtype == "u8" else ())
 
@@ -566,7 +570,8 @@ class _Search:
         if key not in self._done:
             error, bound = self.errors.of(self._outputs(dtypes))
             if set(key) == {"f32"}:
-                bound = error  # all layers in f32: new data cannot differ more
+                # With all layers in f32, outputs on new data do not change.
+                bound = error
             self._done[key] = error, bound
         return self._done[key]
 
@@ -579,7 +584,7 @@ class _Search:
     def notes_on_speed(self, dtypes: Mapping[str, str]) -> list[str]:
         """Returns a note if a run with these dtypes takes more CPU time than in float32.
 
-        It alternates both models on the largest batch. The note does not affect the choice.
+        It runs both models by turns on the largest batch. The note does not affect the choice.
         """
         both = [dict.fromkeys(self._scales, "f32"), dtypes]
         if both[0] == both[1]:

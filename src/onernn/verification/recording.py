@@ -104,8 +104,8 @@ def rename_recording(
     """Returns the recording with the model's names. ``names``: the recorded names by the model's
     names.
 
-    ``known``: names that the recording may lack. Raises `UnsupportedError` for other names that it
-    lacks.
+    ``known``: names that the recording may lack. Raises `UnsupportedError` if the recording lacks a
+    different name.
     """
     if not names:
         return recording

@@ -20,7 +20,7 @@ from onernn.verification.verifying import Report
 _PROFILES = 6
 """Maximum number of outputs whose errors the page shows by step, length and direction."""
 _STEPS = 8
-"""Maximum number of layers whose numbers of steps the text lists."""
+"""Maximum number of layers in the text's list of steps."""
 _AROUND = 4
 """The number of matched nodes that are shown before and after the first node that differs."""
 
@@ -142,7 +142,7 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
         title = f"{count} causes" if count > 1 else "cause"
         sections[title] = lines or ["none of the known faults explains it"]
     if not report.matches and (first := report.first):
-        agreed = [  # omits other nodes of `first`'s operator that are not layers
+        agreed = [  # omits non-layers from the same operator of the file as `first`
             each
             for each in report.layers[: report.layers.index(first)]
             if each.part or each.native != first.native

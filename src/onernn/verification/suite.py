@@ -297,10 +297,12 @@ class Conformance:
     """Tests of one adapter; subclass it under a name that pytest collects.
 
     Define `outputs`, `weights`, or both, as methods or as ``staticmethod(callable)``. The tests
-    compare the outputs with those that onernn's float64 reference computes from the weights; the
-    case replaces a missing method. The attributes declare what the adapter and its framework
-    support; by default, everything. Any other failure must be in the file of known failures. No
-    test is skipped because it raises, and a known failure that passes is an error.
+    compare the outputs with the outputs that onernn's float64 reference computes from the weights.
+    If `weights` is missing, the reference computes with ``case.weights``. If `outputs` is missing,
+    the tests compare the reference's outputs for the adapter's weights with its outputs for
+    ``case.weights``. The attributes declare what the adapter and its framework support; by default,
+    everything. Each case that fails must be in the file of known failures. No test is skipped
+    because it raises, and a known failure that passes is an error.
 
     >>> from onernn.backend import reference_stack
     >>> from onernn.verification.suite import Conformance
@@ -553,7 +555,7 @@ def _read(returned: Any, spec: RnnSpec) -> tuple[RnnSpec, Weights]:
 
 def _reference(spec: RnnSpec, weights: Weights, case: Case) -> _Result:
     y, state = reference_stack(spec, weights, "f64").run(case.x, case.state, case.attention)
-    assert isinstance(y, Ragged)  # as case.x is
+    assert isinstance(y, Ragged)  # because case.x is ragged
     return y, state
 
 

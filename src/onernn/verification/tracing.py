@@ -69,8 +69,8 @@ class _Run(Session):
 
 
 def rerun(graph: Graph, known: Graph, values: Values, backend: str = "reference") -> dict[str, Any]:
-    """Returns the outputs of a changed copy of the graph ``known``, of which ``values`` are all
-    values.
+    """Returns the outputs of ``graph``, a changed copy of ``known``. ``values``: all values of a
+    run of ``known``.
 
     Only changed nodes and nodes after them run.
     """
@@ -165,10 +165,10 @@ _ONCE = Size.of(1)
 def size_layers(
     graph: Graph, types: Mapping[str, Type], turns: Size | None = _ONCE
 ) -> Iterator[tuple[Node, Size | None]]:
-    """Yields each recurrent layer and each loop with states, with its number of steps by the types,
-    or None.
+    """Yields each recurrent layer and each loop with states, with its number of steps; None if the
+    types do not show the number.
 
-    ``turns``: how many times the graph itself runs: a loop runs its body several times.
+    ``turns``: how many times the graph itself runs, because a loop runs its body several times.
     """
     for node in graph.nodes:
         given = [types[name] if name else None for name in node.inputs]
@@ -221,7 +221,8 @@ class StepCounter(Session):
         self._counts.clear()
         if observe is None and self.count_by_types(inputs):
             outputs = super().run(inputs)
-            self.count_by_types(inputs)  # again: the run counted some layers twice
+            # The run has counted some layers a second time.
+            self.count_by_types(inputs)
             return outputs
         values: dict[str, Any] = dict(inputs)
 
@@ -241,8 +242,8 @@ class StepCounter(Session):
         return super().run(inputs, keep)
 
     def count_by_types(self, inputs: Feed) -> bool:
-        """Counts the steps of a run of these inputs without the run; returns whether shapes tell
-        all counts.
+        """Counts the steps that a run of these inputs would make. Returns whether the shapes of the
+        inputs determine all counts.
 
         For ragged values, loops and branches it returns False.
         """
@@ -275,7 +276,8 @@ class StepCounter(Session):
             count, most = self._counts.get(node), None if size is None else size.number
             if node.op == "Loop" and (count is None or size is None):
                 continue  # a loop whose end depends on data is not a layer
-            several = native_types(node.origin).count("+")  # of an unrolled or written-out cell
+            # Several operators of the file may be one layer: an unrolled loop, or a cell.
+            several = native_types(node.origin).count("+")
             first = layer_operators(node.origin)[:1]
             name = describe_operators(first) if several and first else node.native
             result.append(Steps(name, count, most))

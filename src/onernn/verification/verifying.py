@@ -125,7 +125,7 @@ class Evidence:
         for name, want in self.expected.items():
             axes, counterpart = result.get(name), (there or {}).get(self.names[name])
             if axes is not None and axes.lengths is None and counterpart is not None:
-                axes = replace(axes, lengths=counterpart.lengths)  # the model lacks them
+                axes = replace(axes, lengths=counterpart.lengths)  # only the reference has them
             profiles.append(profile(name, *in_one_form(self.actual[name], want), axes))
         return tuple(filter(None, profiles))
 
@@ -134,12 +134,12 @@ class Evidence:
 class Report:
     """The verdict on each output, and the kernels that ran.
 
-    ``errors``: the errors of each output. ``causes``: the faults that together explain a
+    ``errors``: the `Errors` of each output. ``causes``: the faults that together explain a
     difference. ``stopped``: why a search ended before it found all causes. ``notes``: the
     assumptions. ``steps``: the steps of each recurrent layer. The report does not pass if a layer
     ran one step, although its shape allows more.
 
-    `verify` returns it, with an example.
+    A report is the result of `verify`, whose docstring has an example.
     """
 
     outputs: tuple[OutputComparison, ...]
@@ -195,15 +195,15 @@ class Report:
 
     @property
     def layers(self) -> tuple[NodeComparison, ...]:
-        """The comparison of each pair of matched nodes; if outputs match, reading it runs both
-        models.
+        """The comparison of each pair of matched nodes; if the outputs match, the first access runs
+        both models.
         """
         return self._show("layers")
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """The errors of each output by step, length and direction; if outputs match, reading it
-        runs both models.
+        """The errors of each output by step, length and direction; if the outputs match, the first
+        access runs both models.
         """
         return self._show("profiles")
 
@@ -281,10 +281,10 @@ def verify(
     "torch:PATH" for a framework's own run, or a torch.nn.Module in eval mode. ``against`` is the
     reference; without it the recorded outputs are. The model runs on the recorded inputs; without a
     recording it runs on inputs that reveal known faults. ``atol`` and ``rtol`` replace the dtype's
-    default tolerance. The default is wider for outputs that change more if all inputs and weights
-    change by one rounding error. ``names``: the names of the reference or recording by the model's
-    names, if they differ. Further inputs and outputs whose names differ are matched in order, and
-    the report says so.
+    default tolerance. The default is wider for outputs that amplify rounding errors of inputs and
+    weights. ``names``: the names of the reference or recording by the model's names, if they
+    differ. Further inputs and outputs whose names differ are matched in order, and the report says
+    so.
 
     If outputs differ, ``diagnose`` searches for the faults that explain the difference: it compares
     both models, and tries known faults. ``seconds`` limits everything except the model's own runs;
@@ -490,11 +490,11 @@ def compare_outputs(
 
 
 def _steps(graph: Graph, inputs: Batches, reference: Reference) -> tuple[Steps, ...]:
-    """Returns the steps of the model's layers, and of the reference's layers if these counts
-    differ.
+    """Returns the steps of the model's layers. If the reference's layers make different numbers of
+    steps, the result has these steps in addition.
     """
     session = StepCounter(graph, backend=fast_backend())
-    if not session.count_by_types(inputs):  # shapes do not tell all counts
+    if not session.count_by_types(inputs):  # shapes do not determine all counts
         session.run(inputs)
     other = reference.session
     if other is None:
@@ -544,7 +544,7 @@ def _cases(
     note = "inputs were made: no data was given"
     note += "" if error is None else f", none of length zero: {error}"
     single = [f"{k!r} is {v}" for k, v in all_inputs.items() if np.ndim(data_of(v)) == 0]
-    note += "".join(f"; {each}" for each in single)  # a condition may depend on this value
+    note += "".join(f"; {each}" for each in single)  # conditions may depend on scalars
     yield replace(case, notes=[note, *case.notes])
     try:
         few = make_inputs(*either(model, against), empty=empty, short=True, known=all_inputs)
@@ -557,8 +557,8 @@ def _cases(
 
 
 def either(model: Graph, against: Against) -> tuple[Graph, Graph]:
-    """Returns both graphs; the first one declares more inputs (without lengths), or inputs of a
-    larger LoD depth.
+    """Returns both graphs. The first one declares more inputs (without lengths), or as many with a
+    larger LoD depth. If onernn does not read the reference's graph, the model's graph is first.
     """
 
     def count_declared(graph: Graph) -> tuple[int, int]:

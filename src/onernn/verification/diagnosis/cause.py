@@ -144,12 +144,12 @@ def sort_nodes(
 class Cause:
     """A fault that explains why outputs differ.
 
-    ``id``: one of `ADVICE`. ``text``: describes the fault; it continues "the model". ``where``: the
-    layer or operator. ``node``: the first output of the node in the model, "" if there is none.
-    ``evidence``: "proved" if the edits of all causes of a report make the outputs match, also on
-    batches that were not used to find the causes; otherwise "candidate". ``edits``: changes of the
-    model's graph in the ``form``; none if only the reference can be changed. ``before``, ``after``:
-    the largest relative difference without and with the edits.
+    ``id``: one of `ADVICE`. ``text`` describes the fault; in messages it follows "the model".
+    ``where``: the layer or operator. ``node``: the first output of the node in the model, "" if
+    there is none. ``evidence``: "proved" if the edits of all causes of a report make the outputs
+    match, also on batches that were not used to find the causes; otherwise "candidate". ``edits``:
+    changes that undo the fault, in the graph that ``form`` names; none if only the reference can be
+    changed. ``before``, ``after``: the largest relative difference without and with the edits.
     """
 
     id: str
@@ -173,8 +173,8 @@ class Cause:
 
 
 def undo_causes(model: Graph, causes: Iterable[Cause]) -> Graph:
-    """Returns the model without these faults: its graph as read, or its fused and expanded graph,
-    edited.
+    """Returns the model without these faults. The edits change the graph as read, or the fused and
+    expanded graph, depending on the ``form`` of the causes.
 
     Raises `UnsupportedError` if a fault cannot be undone in the model.
     """

@@ -1,5 +1,5 @@
-"""Finds the differences of two models, and the fewest of them that explain the outputs, and names
-these.
+"""Finds the differences of two models, selects the fewest that explain the outputs, and names the
+selected ones.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from onernn.verification.diagnosis.matching import Matching, Operation, moves
 from onernn.verification.tracing import LayerName, in_words
 
 _PAIRS = 12
-"""Maximum number of differences among which the search also tries to omit pairs."""
+"""If at most this many groups of differences remain, the search also tries to omit pairs of groups.
+"""
 
 
 class Difference(NamedTuple):
     """A difference between a pair of matched nodes, or between outputs of both graphs.
 
-    ``key``: a key of `Operation.content`, or without nodes the name of an output. ``reads``,
-    ``wanted``: for an input or output, the name of the value in the model and in the reference.
+    ``key``: a key of `Operation.content`, or for outputs, the name of the model's output.
+    ``reads``, ``wanted``: for an input or output, the name of the value in the model and in the
+    reference.
     """
 
     model: Operation | None
@@ -81,9 +83,11 @@ def by_node(chosen: Sequence[Difference]) -> Iterator[list[Difference]]:
 
 
 def _join_layouts(groups: Iterable[list[Difference]]) -> list[list[Difference]]:
-    """Returns the lists; a GateLayout's list is joined to the list of the layer that reads it.
+    """Returns the lists, in which the list of a layer also has the differences of the GateLayout
+    node that the layer reads.
 
-    Both hold the signs of the gates' weights, so one fault changes both.
+    The layer's weights and the node's layout both contain the signs of gates, so one fault changes
+    both.
     """
     result = list(groups)
     for layer in [*result]:
@@ -99,8 +103,9 @@ def _join_layouts(groups: Iterable[list[Difference]]) -> list[list[Difference]]:
 def patch(matching: Matching, chosen: Sequence[Difference]) -> Graph:
     """Returns the model's graph with the reference's content at the chosen differences.
 
-    If it needs a value that the model lacks, it copies the reference's nodes that make it; their
-    outputs are called NAME.reference. Raises `ModelFormatError` if the graph would have a cycle.
+    If the new graph needs a value that the model lacks, it gets copies of the reference's nodes
+    that make the value; the outputs of the copies are called NAME.reference. Raises
+    `ModelFormatError` if the graph would have a cycle.
     """
     graph, other = matching.graph, matching.other
     shadowed = {each.key: f"{each.key}.model" for each in chosen if each.model is None}
@@ -176,10 +181,11 @@ def smallest(
     passes: Callable[[list[Difference]], bool],
     ends: float,
 ) -> list[Sequence[Difference]]:
-    """Returns the fewest groups of differences found with which outputs pass.
+    """Returns the smallest selection of groups that the search finds with which the outputs pass.
 
-    It tries to omit all wiring, then half of the rest at a time, then smaller parts, single groups
-    and pairs: exporters often write two differences that cancel each other.
+    It tries to omit all wiring, then half of the groups at a time, then fewer, then single groups.
+    At the end it tries to omit pairs, because exporters often write two differences that cancel
+    each other.
     """
     needed = list(groups)
 
@@ -216,8 +222,8 @@ def _converts(op: str) -> bool:
 
 
 class Named(NamedTuple):
-    """The differences of one node that one relation names, with the node's name and its first
-    output.
+    """The differences of one node that one `Relation` describes. ``where``: the node's name.
+    ``node``: the node's first output.
     """
 
     relation: Relation
@@ -227,8 +233,8 @@ class Named(NamedTuple):
 
     @property
     def shared(self) -> Relation:
-        """The relation without the size of the difference; differences with one cause have the same
-        value.
+        """The relation with ``apart`` set to 0, so that differences with the same cause have equal
+        relations.
         """
         return self.relation._replace(apart=0.0)
 
@@ -237,8 +243,9 @@ class Named(NamedTuple):
 class Names:
     """Names the differences between two matched models.
 
-    ``parts``: layers by their y, if the graphs are expanded. ``stacked``: the layer in a stack, by
-    the file's operator and a direction. ``ragged``: the names of ragged values in each model.
+    ``parts``: the name of each layer by its output y, if the graphs are expanded. ``stacked``: the
+    name of each layer by the file's operator for it and the direction. ``ragged``: the names of
+    ragged values in each model.
     """
 
     matching: Matching
@@ -342,7 +349,8 @@ class Names:
             _nodes_before(graphs[1], each.wanted, {*known.values()}),
         ]
         if state and all(moves(e.node.op) for side in extra for e in side):
-            extra = [[], []]  # files slice one state out of all states differently
+            # Files slice one state from all states in different ways: ignore the slices.
+            extra = [[], []]
             roots = [_sources(*pair)[-1] for pair in zip(graphs, sources, strict=True)]
             sources = roots if roots[0] != roots[1] else sources
         there = each.reads in self.ragged[0]
@@ -372,9 +380,10 @@ class Names:
         self, each: Difference, own: list[Operation], other: list[Operation]
     ) -> Relation | None:
         """Returns the relation for operators that only one model has before an input; None if there
-        are none.
+        are no such operators.
 
-        Operators that return their input unchanged do not count, unless they replace others.
+        Operators that return their input unchanged count only if they replace operators of the
+        reference.
         """
         own, other = ([op for op in ops if not _hands_on(op)] for ops in (own, other))
         both = {op.label for op in own} & {op.label for op in other}
@@ -382,7 +391,7 @@ class Names:
         path = _sources(self.matching.graph, each.reads)
         named = {name for op in other for name in op.node.outputs}.intersection(path)
         cause = "operator_changed"
-        if named and not own:  # an Identity makes the value in place of other nodes
+        if named and not own:  # an Identity replaces nodes of the reference
             copies = [self.matching.graph.producer(name) for name in path if name in named]
             own = [Operation(self.matching.graph, node) for node in copies if node]
             other = [op for op in other if not named.isdisjoint(op.node.outputs)]
@@ -400,7 +409,7 @@ class Names:
         return None
 
     def _relate_sources(self, state: str, sources: list[str]) -> Relation:
-        """Returns the relation for an input that reads a different value than the reference's."""
+        """Returns the relation for an input that reads a different value than in the reference."""
         kind = f" as its initial {state} state" if state else ""
         said = [repr(each) if each else "nothing" for each in sources]
         if said[0] == said[1]:
@@ -414,8 +423,8 @@ class Names:
         return Relation("states_exchanged" if state else "input_exchanged", text)
 
     def _find_final_state(self, each: Difference) -> str:
-        """Returns a text of the reference's final state if the model returns an input in its place,
-        or "".
+        """Returns a text that names the final state which the reference returns, if the model
+        returns an unchanged input instead; otherwise "".
         """
         (*_, name) = _sources(self.matching.graph, each.reads)
         if each.model or all(value.name != name for value in self.matching.graph.inputs):
@@ -473,8 +482,8 @@ def _join_names(layers: Sequence[tuple[LayerName, Recurrent]]) -> LayerName | st
 
 
 def _agree(every: Sequence[Named]) -> Iterator[Named]:
-    """Yields the names, changed if they depend on other names: layers without lengths, both states
-    of an LSTM.
+    """Yields the names, and unites two names of one fault: of layers that ignore lengths, and of an
+    LSTM's two initial states.
     """
     masked = {each.relation.text for each in every if each.relation.id == "mask_ignored"}
     for each in every:

@@ -265,7 +265,9 @@ _OF_GATES = (
     Activation("hardsigmoid", 1 / 6, 0.5),
 )
 _OF_STATES = tuple(map(Activation, ("tanh", "relu", "sigmoid", "softsign")))
-"""Activations in frameworks. Keras 3 has hard sigmoid x / 6 + 0.5, ONNX x / 5 + 0.5."""
+"""The activations that a search tries: `_OF_GATES` for gates, these for candidates and states. The
+hard sigmoid is x / 6 + 0.5 in Keras 3, and x / 5 + 0.5 in ONNX.
+"""
 
 
 def _functions(spec: RnnSpec) -> Iterator[LayerFault]:
@@ -288,8 +290,8 @@ _TWICE = ((0.5, "halved: it is added twice"), (2, "doubled"))
 
 
 def bias_faults(two: bool) -> Iterator[PartFault]:
-    """Yields faults of a bias that is added twice; with ``two`` biases of the candidate, also
-    faults of one of them.
+    """Yields faults of a bias, such as a bias that is added twice. ``two``: whether the candidate
+    has two biases, each of which may have a fault.
     """
 
     def fault(id: str, text: str, change: Callable[[Array], Array]) -> PartFault:
@@ -361,7 +363,7 @@ class Relation(NamedTuple):
     """A difference between arrays or settings of both models.
 
     ``id``: the fault's id. ``text``: describes it; the text fits between "the model" and "in" a
-    layer. ``apart``: the largest difference, 0 if the text tells it.
+    layer. ``apart``: the largest difference, 0 if ``text`` already describes the difference.
     """
 
     id: str
@@ -399,8 +401,8 @@ def _rule(one: Array, other: Array, verb: str) -> tuple[str, str, float]:
     """Returns how floats differ from the reference's floats: a rule, its text, and the largest
     difference.
 
-    The rule is "zeroed", "scaled", "shifted" or "". The difference is 0 if the text tells it.
-    ``verb``: "is" or "are".
+    The rule is "zeroed", "scaled", "shifted" or "". The returned difference is 0 if the text
+    already describes it. ``verb``: "is" or "are".
     """
     if not one.any():
         return "zeroed", f"{verb} zero, the reference's {verb} not", 0.0
@@ -512,7 +514,8 @@ def _relate_weights(
         one, other = pairs[name]
         if name == "bias":
             near = np.abs(one - other).max() <= _ROUNDED * np.abs(other).max()
-            if not (rounded and near):  # a sum of two rounded biases is also near
+            # The sum of two rounded biases is near the reference's bias.
+            if not (rounded and near):
                 yield _relate_biases(spec, one, other)
         elif name in ("layer", "iter"):
             yield _relate_numbers(spec, name, one, other)

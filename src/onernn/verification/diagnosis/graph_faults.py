@@ -27,7 +27,9 @@ from onernn.verification.tracing import Trial, recurrent_layers, with_nodes
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Where a fault is applied: the graph of a trial, and a group of its layers by their y."""
+    """The place of a fault: the graph of a trial, and a group of the graph's layers, named by their
+    outputs y.
+    """
 
     trial: Trial
     group: tuple[str, ...]
@@ -69,11 +71,13 @@ class Site:
 
 
 GraphFault = Fault[Site]
-"""A fault whose ``apply`` returns the graph of a site with the fault, or None."""
+"""A fault whose ``apply`` returns a site's graph with the fault, or None if the site cannot have
+it.
+"""
 
 
 def in_cells(fault: LayerFault, cell: Cell) -> GraphFault:
-    """Returns the fault of a layer as a fault of a graph: of each layer in the group that has this
+    """Returns a fault of a graph: the given fault in each layer of a site's group that has this
     cell.
     """
 
@@ -100,7 +104,9 @@ def graph_faults(site: Site) -> Iterator[GraphFault]:
 
 
 def _return_final_states(site: Site) -> Iterator[GraphFault]:
-    """Yields faults whose change returns final states in place of unchanged inputs."""
+    """Yields faults of outputs that return inputs unchanged: with the fault, they return final
+    states of layers.
+    """
     inputs = {value.name for value in site.graph.inputs}
     outputs = [value.name for value in site.graph.outputs]
     same = [name for name in outputs if _source(site.graph, name) in inputs]
@@ -154,8 +160,8 @@ def _drop_states() -> Iterator[GraphFault]:
 
 
 def _feed_states(site: Site) -> Iterator[GraphFault]:
-    """Yields faults whose change makes inputs initial states of layers; inputs that no node reads
-    come first.
+    """Yields faults that use inputs of a model as initial states of its layers, beginning with
+    inputs that no node reads.
     """
     bare = _bare(site)
     if not bare:
@@ -395,7 +401,7 @@ def _lengths(all_inputs: Batches) -> dict[str, Int64]:
 
 
 _EPSILONS = (1e-3, 1e-5, 1e-6, 1e-12)
-"""The defaults of Keras; of PyTorch and ONNX; of Paddle 1 and Keras 3; of BERT."""
+"""The default epsilons, in this order: Keras; PyTorch and ONNX; Paddle 1 and Keras 3; BERT."""
 
 
 def epsilon_faults(graph: Graph) -> Iterator[tuple[str, GraphFault]]:

@@ -34,7 +34,7 @@ matched.
 """
 
 _FEW = 8
-"""Up to this many wrong pairs are removed one by one, more of them all at once."""
+"""If at most this many pairs are wrong, they are removed one by one; otherwise, all at once."""
 
 _LAYER = 10
 """Score of a pair of recurrent layers; it is high, so that layers are matched before other
@@ -200,8 +200,9 @@ def match(graph: Graph, other: Graph, values: tuple[Values, Values]) -> Matching
 
     Nodes with equal settings, constants and inputs are matched first. The others are matched in
     order, by the similarity of their constants, attributes and names. The last axes of their
-    outputs must have equal sizes; for views, such as Reshape, all axes must. If outputs of
-    different operators are equal in both runs, no pair may contradict this.
+    outputs must have equal sizes; for views, such as Reshape, all axes must. If different operators
+    make equal values in the two runs, the node of one value is only matched with the node of the
+    equal value.
     """
     mine, theirs = ([Operation(each, node) for node in each.nodes] for each in (graph, other))
     inputs = pair_inputs(graph.inputs, other.inputs)
@@ -455,7 +456,7 @@ def compare_nodes(
     return tuple(
         _compare(model, reference, one, other, tolerance)
         for one, other in pairs
-        if one.op == "Rnn" or "@" not in one.outputs[0]  # `expand` adds names with @
+        if one.op == "Rnn" or "@" not in one.outputs[0]  # skips nodes that `expand` added
     )
 
 
@@ -473,7 +474,7 @@ def _compare(
         each = compare(own, one, two, tolerance)
         if verdict is None or (verdict.passed and not each.passed):
             verdict = each
-    assert verdict is not None  # every matched node has a first value
+    assert verdict is not None  # both runs have the first output
     return NodeComparison(mine.op, mine.native, name, other, model.parts.get(name), verdict)
 
 

@@ -32,8 +32,8 @@ from onernn.verification.tracing import LayerName, Trial, Values, fast_backend, 
 from onernn.verification.verifying import Evidence
 
 _BATCHES = 3
-"""Maximum number of batches for a search: a batch on which the found causes are too few joins the
-search.
+"""Maximum number of batches in a search. If the found causes do not explain a new batch, the search
+continues with this batch in addition.
 """
 _SHARED = ("weights_rounded", "states_exchanged", "layers_exchanged")
 """Ids of faults that usually affect several nodes."""
@@ -45,9 +45,10 @@ def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
     """Returns the differences of both models that together explain the outputs, as causes; () if
     none do, or without a second model.
 
-    After the time ``ends`` they are candidates: fewer differences may explain the outputs. It
-    compares operators of the files first. If these explain nothing, or one file lacks some of them,
-    it compares the layers of the fused and expanded graphs.
+    If the search reaches the time ``ends``, the causes are candidates, because fewer differences
+    may explain the outputs. The search first compares the operators of the files. If these explain
+    nothing, or if a cause is an operator that only one file has, it compares the layers of the
+    fused and expanded graphs.
     """
     best: tuple[Cause, ...] = ()
     if evidence.theirs is None:
@@ -63,7 +64,9 @@ def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
 
 
 def _count_unmatched(causes: Sequence[Cause]) -> int:
-    """Returns a weight of the causes that are operators of one file only."""
+    """Returns how many operators among the causes only one file has; a changed operator counts as
+    two.
+    """
     weights = {"operator_changed": 2, "operator_missing": 1, "operator_added": 1}
     return sum(weights.get(each.id, 0) for each in causes)
 
@@ -149,10 +152,10 @@ class _Reading:
         return single and theirs is not None and len(self.evidence.mine.parts) == len(theirs.parts)
 
     def _groups(self, every: Sequence[Difference]) -> list[list[Difference]]:
-        """Returns groups of differences, each one fault, in the order in which the search tries to
-        omit them.
+        """Returns the differences in groups, one group per fault, in the order in which the search
+        tries to omit them.
 
-        Wiring comes first, because it often makes no difference.
+        Wiring comes first, because different wiring often does not change the outputs.
         """
         groups: dict[Any, list[Difference]] = {}
         for named in self.names.of(every):
@@ -178,7 +181,9 @@ class _Reading:
         return result
 
     def _harmful(self, needed: list[Difference], batches: Sequence[Trial]) -> list[Difference]:
-        """Returns the differences without those causes that the outputs do not need."""
+        """Returns the differences, without each cause that can be omitted while the outputs still
+        pass.
+        """
         for together in _together(self.names.of(needed)):
             cause = {each for named in together for each in named.differences}
             rest = [each for each in needed if each not in cause]
@@ -308,8 +313,8 @@ def _together(every: Sequence[Named]) -> Iterator[list[Named]]:
 
 
 def in_place(places: Sequence[LayerName | str], layers: int) -> str:
-    """Returns a text of the layers and operators; ``layers``: the number of all layers and
-    directions.
+    """Returns a text that names the layers and operators in ``places``. ``layers``: the number of
+    all layers of the model, in which each direction counts as a layer.
     """
     distinct = list(dict.fromkeys(places))
     named = [place for place in distinct if isinstance(place, LayerName)]
