@@ -92,7 +92,7 @@ def _open(program: Program, named: bool) -> None:
 
 def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | None:
     """Returns the graph without the first branch or loop in which a node has no steps, or without
-    the first branch that fixes open sizes of inputs; None if there is none.
+    the first branch that fixes open sizes of inputs; None if nothing has to be removed.
     """
     tried = Program(program.graph, static=program.static)
     name_inputs(tried)

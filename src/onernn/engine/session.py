@@ -100,8 +100,8 @@ class Session:
     fuse passes of the dtype. ``max_bytes``: the maximum memory for the values of one run; by
     default three quarters of the memory that the process may use. ``max_steps``: the maximum number
     of operators that the loops and layers of one run may execute. A layer counts as the number of
-    small operators that take as long as the layer. Layers that only run over the rows of the inputs
-    are not counted. ``rules``: definitions of operators that onernn does not know (see
+    small operators that take as long as the layer. Running each layer once over the rows of the
+    inputs does not count. ``rules``: definitions of operators that onernn does not know (see
     `onernn.load`); only with a path.
 
     Raises `UnsupportedError` for operators that cannot run, all of them at once, `LibraryError` if

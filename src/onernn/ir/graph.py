@@ -315,7 +315,7 @@ class Node(Immutable):
         self.__dict__["_typed"] = known
 
     def rename(self, names: Mapping[str, str]) -> Node:
-        """Returns the node with renamed values, and with its cached attributes and types."""
+        """Returns the node with renamed values; keeps its cached attributes and types."""
         if names.keys().isdisjoint((*self.inputs, *self.outputs)):
             return self
         inputs, outputs = (
@@ -720,7 +720,7 @@ class Graph(Immutable):
         constants: Mapping[str, Array] = MappingProxyType({}),
     ) -> Graph:
         """Returns the pruned graph in which ``new`` replaces the ``old`` nodes, at the position of
-        the last one; adds constants.
+        the last old node; adds constants.
         """
         gone = set(map(id, old))
         place = max(i for i, node in enumerate(self.nodes) if id(node) in gone)

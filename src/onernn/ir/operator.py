@@ -48,7 +48,7 @@ Kind = Literal["elementwise", "view", "moves", "mixes", "sizes", "sequences", "l
 ``view``: the result has the input's elements in the same order, in a different shape.
 ``moves``: the result has the input's elements at different indices.
 ``mixes``: an element of the result depends on several elements: products, reductions, norms.
-``sizes``: the result consists of integers that depend only on shapes.
+``sizes``: the result consists of integers computed from shapes, or depends only on such integers.
 ``sequences``: the operator works sequence by sequence.
 ``layer``: the operator is a recurrent layer.
 ``control``: the operator runs graphs inside of the node.
@@ -94,7 +94,8 @@ class Slot:
     """One input of an operator; any number of inputs may take the place of a ``variadic`` last one.
 
     ``ragged``: the input must have offsets. ``axes``: the input holds axis numbers, on which the
-    result's type depends. ``shape``: the input holds integers that only determine the result's size.
+    result's type depends. ``shape``: the input holds integers that only determine the result's
+    size.
     """
 
     name: str
@@ -118,14 +119,15 @@ class Operator:
     ``paths``: see `Paths`, None if not known; the steps of a ragged input must keep their indices.
     ``reach(attrs, axis, *types)`` returns the `onernn.ops.windows.Window` of the first input that
     each index of the result reads along an axis; None if its size varies.
-    ``dropped``: whether the result of ragged inputs is an array, since its axis 0 is not the axis
-    of steps; or a function ``dropped(attrs, *types)`` that returns this.
+    ``dropped``: whether the result of ragged inputs is an array, because its axis 0 is not the axis
+    of steps; or a function ``dropped(attrs, *types)`` that decides this.
     ``since``: the first opset of ``domain`` in which ONNX's operator has the same definition; 0 if
     ONNX does not have the operator.
     ``keeps``: whether each element of the result is a moved, selected or cast element of the first
     input (of any input if the last one is variadic).
     ``growth(node, *values)`` returns a bound for the bytes that a run allocates. If it is None, the
-    bound follows from ``type``; ``compute`` asks the run's budget if the size depends on data.
+    bound is the size of the results, by ``type``; ``compute`` asks the run's budget if that size
+    depends on data.
     ``scratch``: additional bytes that a run takes, for each element of the largest input.
     ``sized``: whether ``compute`` also works on arrays of `Size`: type inference then calls it.
     ``expression(attrs, there)`` returns the expression that an elementwise operator computes from

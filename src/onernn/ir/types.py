@@ -404,9 +404,9 @@ Numbers = Size | tuple[Size, ...]
 class Type:
     """A value's dtype (NumPy's name), shape, and LoD levels from the outermost; None means unknown.
 
-    The shape of a ragged value is the shape of its steps, (W, ...). A single size may also be
-    unknown. ``lod`` is () for a dense value. ``value``: the elements of an integer or Boolean
-    scalar or short vector, if they are known before a run, for example a shape; True is 1.
+    The shape of a ragged value is the shape of its steps, (W, ...). In a known shape, single sizes
+    may be unknown. ``lod`` is () for a dense value. ``value``: the elements of an integer or
+    Boolean scalar or short vector, if they are known before a run, for example a shape; True is 1.
     """
 
     dtype: str | None = None
