@@ -309,11 +309,12 @@ def expose(model: Graph) -> Stateful:
     """Returns a model that takes any number of steps per call and continues after the previous
     chunk.
 
-    Layers get their states as inputs and outputs. Lengths of padded sequences count the valid steps
-    of a chunk. An operator with a window along time gets the last steps of its input as a state. If
-    the window includes later steps, the output is delayed. If an operator combines several values,
-    they get the same delay. If it combines inputs step by step, they get the same number of steps.
-    The first state has the batch size that the model declares, or 1 if the batch size is open.
+    Layers get their states as inputs and outputs. An input with the lengths of padded sequences
+    holds the number of valid steps in the chunk. An operator with a window along time gets the last
+    steps of its input as a state. If the window includes later steps, the output is delayed. If an
+    operator combines several values, they get the same delay. If it combines inputs step by step,
+    they get the same number of steps. The first state has the batch size that the model declares,
+    or 1 if the batch size is open.
 
     As a check, the model runs on chunks of `Stateful.least`, 1, 3, 2 and 5 steps; the outputs must
     equal the outputs of one run over all steps. Raises `UnsupportedError` that names the first

@@ -141,7 +141,7 @@ class _Stream:
     def _ragged(self, number: int, levels: int, array: Array, feed: Feed) -> Ragged:
         """Returns an output with its offsets, which may be the offsets of an input."""
         ffi, lib, stream, owners = self._ffi, self._lib, self._stream, self._model.owners
-        if number not in owners:  # an output has the same input's offsets in all runs
+        if number not in owners:  # an output's owner is the same in all runs
             at = [lib.onernn_offsets(stream, number, level) for level in range(levels)]
             same = [
                 name

@@ -267,7 +267,7 @@ class Encoded:
             for name in filter(None, node.inputs):
                 first, _ = self.spans[self.root(name)]
                 self.spans[self.root(name)] = first, len(self.steps)
-        for lod in program.lods.values():  # outputs get offsets after the last step
+        for lod in program.lods.values():  # outputs read offsets after the last step
             if lod.offsets in self.spans:
                 self.spans[lod.offsets] = self.spans[lod.offsets][0], len(self.steps)
         python |= program.graph.constants.keys()

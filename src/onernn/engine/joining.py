@@ -91,7 +91,7 @@ def _one_loop(program: Program, first: Nest, then: Nest, index: int) -> Nest | N
 
 
 def operands(step: Nest) -> int:
-    """Returns the number of values, literals and functions of a loop."""
+    """Returns the number of values, literals and functions in a loop's expression."""
 
     def within(expression: Expression) -> int:
         if isinstance(expression, tuple):

@@ -176,7 +176,9 @@ class Call:
 
     @property
     def makes(self) -> str | None:
-        """The name of the value that the call writes; "" if it is absent, None for other calls."""
+        """The name of the value that the call writes, "" if the node lacks this output; None if the
+        call writes no value.
+        """
         first = self.arguments[0]
         return first.name if isinstance(first, At) else None
 
@@ -315,8 +317,8 @@ class DelayLine:
     """Memory for previous steps, in generated code that runs step by step.
 
     Each call copies ``held`` over the first ``width`` elements of each row of ``out``. Then it
-    stores ``width`` elements of the row, from ``begin`` on, in ``held``. There are ``rows`` rows of
-    ``size`` elements.
+    stores ``width`` elements of the row, from ``begin`` on, in ``held``. ``out`` has ``rows`` rows
+    of ``size`` elements.
     """
 
     out: str

@@ -248,7 +248,7 @@ class Streams:
             )
         rows = [self._free.pop() for _ in range(min(count, len(self._free)))]
         rows += itertools.islice(self._new, count - len(rows))
-        if len(rows) < count:  # interrupted calls took rows and opened no streams
+        if len(rows) < count:  # interrupted calls took rows without opening streams
             unused = {*range(self._capacity)}.difference(self._rows.values(), rows)
             rows += itertools.islice(unused, count - len(rows))
         for name, array in self._states.items():
@@ -395,7 +395,7 @@ class Streams:
             waiting = self._waiting[stream]
             if waiting and (len(self._done[stream]) < self._most or stream in pulled):
                 kind = self._kind(stream, *waiting[0])
-                if kind is not last:  # a look-up in the dictionary takes longer
+                if kind is not last:  # spares a look-up in the dictionary
                     last, group = kind, groups.setdefault(kind, [])
                 group.append(stream)
         for streams in groups.values():

@@ -271,13 +271,13 @@ class FileBudget(Budget):
         """
         count = text.count
         objects = 96 * (count(b"[") + count(b",")) + 256 * count(b"{") + 160 * count(b":")
-        escapes = count(b"\\")  # an escape adds a piece, and may widen its whole string
+        escapes = count(b"\\")  # each adds an object, and may widen its string
         strings = 8 * len(text) + 96 * escapes if escapes else text_size(text)
         self.take(objects + strings, "the text as objects")
         self.ask(text_size(text), "the text")
 
 
-_SHORT = 1000  # bytes that Python searches faster than NumPy starts
+_SHORT = 1000  # Python searches fewer bytes in less time than a call of NumPy takes
 
 
 def text_size(text: bytes | memoryview) -> int:

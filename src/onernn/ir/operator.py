@@ -33,7 +33,8 @@ def is_like(value: Any, default: Any) -> bool:
     text.
 
     Integers also fit Boolean and float defaults, since frameworks write 1 for True and 1.0. The
-    elements of a list must be like the default's first element. Any value fits other defaults.
+    elements of a list must be like the default's first element. Any value fits a default of a
+    different kind.
     """
     kinds = next((kinds for kinds in _KINDS if isinstance(default, kinds)), None)
     if isinstance(default, tuple | list) and isinstance(value, tuple | list):

@@ -86,7 +86,8 @@ class _Late:
 def _complete(
     cls: Any, own: dict[str, Any], given: dict[str, Any], eq: bool, frozen: bool, kw_only: bool
 ) -> None:
-    """Adds the methods that follow from a class's fields. Two threads may call it at the same time.
+    """Adds the methods of a dataclass, which follow from its fields. Two threads may call it at the
+    same time.
 
     ``own``: the attributes that the class itself defines; ``given``: the defaults of its fields.
     """

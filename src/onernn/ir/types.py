@@ -169,8 +169,8 @@ class Size:
     __radd__, __rmul__ = __add__, __mul__
 
     def __floordiv__(self, other: Any) -> Size:
-        """Returns the quotient by one product. Raises `ValueError` unless it is known to be
-        exact.
+        """Returns the quotient by a size of one term, such as 2 * T. Raises `ValueError` unless the
+        quotient is known to be exact.
         """
         by = Size.of(other)
         if len(by.terms) != 1:

@@ -280,7 +280,7 @@ def _words(data: bytes) -> list[str]:
 
 
 class _Header:
-    """The variables of a model's templates."""
+    """The values of the variables in the C++ templates of a model."""
 
     def __init__(self, program: Program, store: Store, threads: int) -> None:
         self.program, self.plan, self.store = program, plan(program, store), store

@@ -168,7 +168,7 @@ class CellCode:
 
     @property
     def title(self) -> str:
-        """A description for readers of the code."""
+        """A comment that describes the layer, for readers of the code."""
         spec = self.spec
         parts = [f"{spec.cell.name}, {spec.input_size} -> {spec.recurrent_size} channels"]
         parts += [f"{spec.hidden_size} units"] if spec.projection_size else []

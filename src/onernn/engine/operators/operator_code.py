@@ -59,7 +59,7 @@ class OperatorCode:
 
     @property
     def types(self) -> list[Type | None]:
-        """The inputs' types, in sizes that are known at present; None for absent inputs."""
+        """The inputs' types, with the sizes that are known so far; None for absent inputs."""
         return [self.program.settle(name) if name else None for name in self.node.inputs]
 
     def shape(self, index: int = 0) -> Shape:
@@ -184,8 +184,8 @@ class OperatorCode:
     def makes_sentences(
         self, *counts: Size, words: Size | None = None, most: Size | None = None
     ) -> tuple[LodLevel, ...]:
-        """Adds LoD levels of the first output; without ``words`` only a call knows the number of
-        steps.
+        """Adds LoD levels of the first output; without ``words``, the number of steps is known only
+        during a call, and is at most ``most``.
         """
         out, program = self.node.outputs[0], self.program
         lod = program.type(out).lod or self.refuse("the offsets of its result are not known")

@@ -186,7 +186,7 @@ def found_size(op: OperatorCode) -> Call:
 
 @rule("GateLayout")
 def gate_layout(op: OperatorCode) -> list[Nest]:
-    """Returns a copy of each gate, from a framework's gate order and signs to onernn's."""
+    """Returns loops that copy each gate from a framework's gate order and signs to onernn's."""
     source, (out, shape) = op.read(0), op.out()
     layout, strides = op.attrs.layout, strides_of(shape)
     units = shape[-1] // len(layout.permutation)
