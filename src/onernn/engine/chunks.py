@@ -27,15 +27,17 @@ from onernn.ir.types import Size, Type
 Types = Mapping[str, Type]
 _FAR = 2**31 - 1  # a slice with this end or a larger one includes the last step
 _LONG = 2**13
-"""Added to each open size: slices then end inside of the axis, so that their sizes are known."""
+"""`_long` adds this number to each open size, so that slices end inside of the axis and their sizes
+are known.
+"""
 
 
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
     """Yields each node that chunks cannot run because it computes with the number of steps, and the
     reason.
 
-    ``time``: the name of the number of steps. Sums and products that describe a shape are allowed:
-    `prove` checks them with chunks of several sizes.
+    ``time``: the name of the number of steps. Sums and products of the number of steps are allowed
+    if only shapes depend on them: `prove` checks them with chunks of several sizes.
     """
     counts = set[str]()
     for node in graph.nodes:
@@ -74,7 +76,8 @@ def _types_of(types: Types, node: Node) -> list[Type | None]:
 
 
 def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
-    """Returns the type and the `Path` of each input of a node; [] if only a run knows the paths.
+    """Returns the type and the `Path` of each input of a node; [] if the paths are known only
+    during a run.
 
     Raises `ShapeError` if the paths depend on a rank that is not known.
     """
@@ -86,7 +89,9 @@ def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
 
 
 def _meet(types: Types, node: Node, time: str) -> bool:
-    """Returns whether a node combines steps without a window that moves along time."""
+    """Returns whether a node combines different steps, other than through a window that moves along
+    time.
+    """
     operator = OPERATORS.get(node.op)
     if operator is None or operator.kind != "mixes" or operator.reach:
         return False
@@ -139,8 +144,8 @@ class Stateful:
     change from call to call.
 
     For models of sequences (see `expose`): ``time``: the axis of steps of each input and output.
-    ``delay``: the number of steps by which each output is late; as many of its last steps are never
-    returned. ``least``: the minimum number of steps in the first chunk.
+    ``delay``: the number of steps by which each output is late; this many steps at the output's end
+    are never returned. ``least``: the minimum number of steps in the first chunk.
     """
 
     graph: Graph
@@ -267,8 +272,8 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
 
 
 def _wide(model: Stateful) -> dict[str, Array]:
-    """Returns the states before the first call, repeated for each sequence of `prove` if the batch
-    size is open.
+    """Returns the states before the first call; if the batch size is open, repeats them for the
+    `_OPEN` sequences with which `prove` runs the model.
     """
     shapes = {value.name: value.shape or () for value in model.graph.inputs}
     result = dict[str, Array]()
@@ -280,8 +285,8 @@ def _wide(model: Stateful) -> dict[str, Array]:
 
 
 def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
-    """Returns how chunks of an output differ from the whole output ("" if they do not differ), and
-    their delay in steps.
+    """Returns how the joined ``parts`` of an output differ from ``whole``, the output of one run
+    ("" if they do not differ), and their delay in steps.
     """
     if isinstance(whole, Ragged):
         return "ragged values", 0
@@ -304,14 +309,15 @@ def expose(model: Graph) -> Stateful:
     """Returns a model that takes any number of steps per call and continues after the previous
     chunk.
 
-    Layers get their states as inputs and outputs. Lengths of padded sequences count the valid steps
-    of a chunk. An operator with a window along time gets the last steps of its input as a state. If
-    the window includes later steps, the output is delayed. Values that are combined get the same
-    delay. Inputs whose steps are combined have the same number of steps. The first state has the
-    batch size that the model declares, or 1 if the batch size is open.
+    Layers get their states as inputs and outputs. An input with the lengths of padded sequences
+    holds the number of valid steps in the chunk. An operator with a window along time gets the last
+    steps of its input as a state. If the window includes later steps, the output is delayed. If an
+    operator combines several values, they get the same delay. If it combines inputs step by step,
+    they get the same number of steps. The first state has the batch size that the model declares,
+    or 1 if the batch size is open.
 
-    To check this, the model runs on chunks of `Stateful.least`, 1, 3, 2 and 5 steps; the outputs
-    must equal the outputs of one run over all steps. Raises `UnsupportedError` that names the first
+    As a check, the model runs on chunks of `Stateful.least`, 1, 3, 2 and 5 steps; the outputs must
+    equal the outputs of one run over all steps. Raises `UnsupportedError` that names the first
     operator whose output differs.
     """
     graph = _pads_folded(_with_one_time(fuse(model).model))
@@ -489,9 +495,9 @@ class _Maker(Tape):
     """Builder of the graph that runs chunks, from the nodes of the model that runs all steps.
 
     ``first``: the name, the array before the first call and the declared shape of each state.
-    ``stems``: the number of states with each name, such as h0 and h1. ``late`` maps each value to
-    the number of steps by which it is late, negative if it begins with padding. ``waiting``: the
-    delayed values, by value and number of steps.
+    ``stems``: how many states have each stem; states of the stem h are h0, h1 and so on. ``late``
+    maps each value to the number of steps by which it is late, negative if it begins with padding.
+    ``waiting``: the name of each delayed value, by the original's name and the delay in steps.
     """
 
     types: Types = field(default_factory=dict)
@@ -579,7 +585,7 @@ class _Maker(Tape):
 
     def _is_input(self, name: str) -> bool:
         """Returns whether an initial state is an input, perhaps with moved elements: if so, the
-        caller passes the state on.
+        caller passes the state from call to call.
         """
         while (maker := self.graph.producer(name)) and maker.op != "Pad" and _moves(maker):
             name = maker.inputs[0]
@@ -647,8 +653,8 @@ class _Maker(Tape):
         return "ceil_mode" not in vars(node.attrs) and (not value or self._is_zero(value))
 
     def _elsewhere(self, node: Node, x: str, axis: int) -> str:
-        """Adds the node, applied to ``x``, without its pads and cuts along the axis of steps;
-        returns the result's name.
+        """Adds the node, applied to ``x``, but without its padding and slicing along the axis of
+        steps; returns the result's name.
         """
         if "kernel_shape" in vars(node.attrs):
             pads = node.attrs.pads or ()
@@ -683,8 +689,8 @@ class _Maker(Tape):
         return _along(self.types[name], self.time)
 
     def _reshape(self, node: Node) -> bool:
-        """Adds a Reshape with -1 in place of the number of steps; returns False if this is not the
-        only open size, or if a size is 0.
+        """Adds a Reshape with -1 in place of the number of steps; returns False if a different size
+        is open as well, or if a size is 0.
         """
         out = node.outputs[0]
         sizes = self.types[out].shape or ()
@@ -698,10 +704,11 @@ class _Maker(Tape):
         return True
 
     def _behind(self, node: Node, x: str, axis: int, zeros: int, steps: int, like: str = "") -> str:
-        """Returns ``x`` after the last ``steps`` steps of the previous chunk; in the first chunk,
-        ``x`` after ``zeros`` steps of zeros.
+        """Returns the last ``steps`` steps of the previous chunk, joined with ``x``; in the first
+        chunk, ``zeros`` steps of zeros, joined with ``x``.
 
-        ``like``: a value with the sizes of the other axes, ``x`` by default.
+        ``like``: the value that determines the sizes along all axes except ``axis``, ``x`` by
+        default.
         """
         result = self.types[like or x]
         if result.shape is None or result.dtype is None:
@@ -728,7 +735,9 @@ class _Maker(Tape):
         return None if size is None else (size - self.time - _LONG).number
 
     def _end(self, node: Node, x: str, axis: int) -> None:
-        """Adds ``x`` as the node's output, delayed by as many steps as the node cuts at the end."""
+        """Adds ``x`` as the node's output, delayed by the number of steps that the node removes at
+        the end.
+        """
         out = node.outputs[0]
         wait = -(self._more(out, axis) or 0) - self.late[out]
         if wait > 0:

@@ -32,8 +32,8 @@ from onernn.ir.ragged import Ragged, data_of
 class _Stream:
     """A stream of the library, with states; only one thread at a time may use it.
 
-    ``need``: the number of elements of the largest array in the last run; ``largest``: the same for
-    all runs.
+    ``need``: the number of elements of the largest array in the last run; ``largest``: the maximum
+    of ``need`` over all runs.
     """
 
     def __init__(self, model: CompiledModel) -> None:
@@ -53,18 +53,20 @@ class _Stream:
     def run(self, expected: tuple[Value, ...], inputs: Feed) -> dict[str, Ragged | Array]:
         """Returns the outputs by name.
 
-        The library checks sizes. The library uses the states of the previous run unless they are
-        ``expected`` as inputs. Raises `ShapeError`.
+        The library checks sizes. ``expected``: the inputs that the caller passes; the library uses
+        the previous run's states unless ``expected`` contains them. Raises `ShapeError`.
         """
         outputs = (
             self._run(inputs) if type(inputs) is dict and len(inputs) == len(expected) else None
         )
-        if outputs is None:  # inputs to convert, or an error that needs more detail
+        if outputs is None:  # `check_feed` converts inputs, or raises a detailed error
             outputs = self._run(check_feed(expected, inputs))
         return outputs or {}
 
     def _run(self, feed: Feed) -> dict[str, Any] | None:
-        """Returns the outputs; None if the type of an input differs from the model's."""
+        """Returns the outputs; None if an input is missing or unknown, or if its type differs from
+        the type in the model.
+        """
         ffi, lib, model, stream = self._ffi, self._lib, self._model, self._stream
         address, memory = ffi.from_buffer, self._memory
         kept = list[Any]()  # keeps alive the arrays that the library reads and writes
@@ -109,7 +111,7 @@ class _Stream:
         late = []
         for each, shape in zip(model.makes, self._shapes, strict=True):
             name, number, dtype, _, levels = each
-            if shape is None:  # only the run determines its sizes
+            if shape is None:  # the run determines the sizes
                 outputs[name], memory[number] = None, ffi.NULL
             else:
                 outputs[name] = array = np.empty(shape, dtype)
@@ -139,7 +141,7 @@ class _Stream:
     def _ragged(self, number: int, levels: int, array: Array, feed: Feed) -> Ragged:
         """Returns an output with its offsets, which may be the offsets of an input."""
         ffi, lib, stream, owners = self._ffi, self._lib, self._stream, self._model.owners
-        if number not in owners:  # the arrays that the library reads are the same in all runs
+        if number not in owners:  # an output's owner is the same in all runs
             at = [lib.onernn_offsets(stream, number, level) for level in range(levels)]
             same = [
                 name
@@ -147,7 +149,7 @@ class _Stream:
                 if isinstance(value, Ragged)
                 and [ffi.from_buffer("int64_t[]", o) for o in (*value.outer, value.offsets)] == at
             ]
-            if len(same) < 2:  # otherwise two inputs share one array of offsets
+            if len(same) < 2:  # not if inputs share one array of offsets
                 owners[number] = same[0] if same else ""
         if owner := owners.get(number):
             value: Any = feed[owner]
@@ -262,7 +264,9 @@ class CompiledModel:
                 return_freed_memory()
 
     def steps(self) -> Steps:
-        """Returns `Steps`, which begin with the first states and pass states from step to step."""
+        """Returns a `Steps` object: the first run starts from the initial states, and each run
+        passes its states to the next one.
+        """
         return Steps(self)
 
     def explain(self) -> str:

@@ -32,8 +32,8 @@ from onernn.ir.types import write_shape
 
 MAGIC, FORMAT = b"onernn\r\n", 1
 _HEADER = 5
-"""Number of integers in the header: magic, format, checksum of the rest, bytes of the file,
-integers before the arrays.
+"""Number of integers in the header: a magic number, the format, a checksum of the rest, the number
+of bytes in the file, and the number of integers before the arrays.
 """
 _MOST = 2**63 - 1
 
@@ -49,16 +49,16 @@ def compile_model(
     inputs: Mapping[str, Any] | None = None,
     streams: bool = False,
 ) -> list[str]:
-    """Writes a model as a file that `onernn.Session` and libonernn run; returns notes for its
-    callers.
+    """Writes a model as a file that `onernn.Session` and libonernn run; returns notes for users of
+    the file.
 
     ``path``: a name that ends with ".onernn". ``dtype``: the same as for `Session`. ``states`` maps
     each input that takes a state to the output that is the next state; a call of the library then
-    runs one step. ``expose_states`` turns a model of sequences into a model of steps. ``given``:
-    arrays that replace inputs. ``inputs``: an array, a dtype or a shape for inputs that the model
-    leaves open. States are zeros at first. With ``streams``, inputs and outputs get a first axis of
-    clients, and the states come last, in the order that ``onernn_clients_open`` takes; all other
-    sizes must be known.
+    runs one step. ``expose_states`` turns a model of sequences into a model of chunks, which
+    continues after the previous chunk. ``given``: arrays that replace inputs. ``inputs``: an array,
+    a dtype or a shape for each input that the model does not fully declare. States are zeros at
+    first. With ``streams``, inputs and outputs get a first axis of clients, and the states come
+    last, in the order that ``onernn_clients_open`` takes; all other sizes must be known.
 
     Raises `UnsupportedError` that names the operators without a function in the library, and the
     states whose sizes are open or change. Raises `LibraryError` if the kernels are missing.
@@ -143,7 +143,8 @@ def _refuse(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
 def _plan(
     session: Session, states: Mapping[str, str], hidden: AbstractSet[str] = frozenset()
 ) -> Plan:
-    """Returns the plan of a session. ``hidden``: the states that the caller does not know.
+    """Returns the plan of a session. ``hidden``: the states that `expose` added, which are not
+    inputs of the caller's model.
 
     Raises `UnsupportedError` if Python has to run nodes, or if no run could succeed.
     """
@@ -191,7 +192,8 @@ def _find_misfits(plan: Plan, graph: Graph, states: Mapping[str, str]) -> Iterat
         sizes, next_sizes = program.shape(name), program.shape(after)
         alike = len(sizes) == len(next_sizes) and program.dtype(name) == program.dtype(after)
         for size, other in zip(sizes, next_sizes, strict=False):
-            is_found = not program.inner.keys().isdisjoint(other.names)  # each run compares it
+            # each run compares a size that it computes
+            is_found = not program.inner.keys().isdisjoint(other.names)
             alike = alike and (is_found or size == other)
         open_axes = [str(axis) for axis, size in enumerate(sizes) if size.number is None]
         if not alike:

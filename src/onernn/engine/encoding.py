@@ -43,7 +43,7 @@ from onernn.ops.elementwise import BETWEEN_HALVES, TRUE_OR_FALSE
 
 _MOST_OPERANDS = 24
 _MOST_AXES = 16
-"""The limits of kernels/library/nests.hpp and kernels/moves.hpp."""
+"""The maximum numbers of operands and axes in kernels/library/nests.hpp and kernels/moves.hpp."""
 CALL, NEST, LAYER, OUTSIDE, VIEW, JUMP, REFUSE = range(7)
 
 
@@ -54,8 +54,8 @@ class NotEncoded(Exception):
 class EncodedLayer(NamedTuple):
     """A recurrent layer. The library runs it, or Python if the layer takes long.
 
-    ``words``, ``steps``: the indices of two sizes: the number of rows, and the maximum number
-    of steps of the longest sequence.
+    ``words``: the index of the plan's size that is the number of rows. ``steps``: the index of a
+    size that no sequence exceeds.
     """
 
     node: Node
@@ -73,9 +73,10 @@ class Encoded:
     and offsets that a call passes. ``outside``: the nodes that Python runs, by the index of their
     step. ``reasons``: why the library cannot run these nodes. ``layers``: the recurrent layers, by
     the index of their step. ``places``: the place of each value, its index in the plan's table of
-    addresses. ``keeps``: the arrays that the plan points to. ``open``: the indices of jumps without
-    a target so far, and of the first steps of loops. ``loops``: the first and last step of each
-    loop, inner loops first. ``functions``: the names of functions, by their addresses in the plan.
+    addresses. ``keeps``: the arrays that the plan points to. ``open``: the indices of jumps whose
+    target is not known yet, and of the first steps of unfinished loops. ``loops``: the first and
+    last step of each loop, inner loops first. ``functions``: the names of functions, by their
+    addresses in the plan.
     """
 
     program: Program
@@ -115,7 +116,9 @@ class Encoded:
         return self._index_size(size, size, 1)
 
     def _index_size(self, key: Size | Quotient, dividend: Size, by: int) -> int:
-        """Returns the index of ``dividend`` / ``by``; first adds the quotients in ``dividend``."""
+        """Returns the index of ``dividend`` / ``by``; first adds the quotients that ``dividend``
+        contains.
+        """
         if key not in self.sizes:
             assert not self.done, f"{key}: the plan is made already"
             for inner in dividend.quotients:
@@ -129,7 +132,7 @@ class Encoded:
         return self._views[name][0] if name in self._views else name
 
     def owner(self, name: str) -> str:
-        """Returns the value that has a place of its own and begins at the same address."""
+        """Returns the value whose place ``name`` uses, because both begin at the same address."""
         return name if name in self._views and self._views[name][1].terms else self.root(name)
 
     def place(self, name: str) -> int:
@@ -139,12 +142,14 @@ class Encoded:
         return self.places.setdefault(self.owner(name), len(self.places))
 
     def view(self, name: str) -> list[int]:
-        """Returns (place, place of the value that contains it, first element, bytes per element)"""
+        """Returns (place, place of the containing value, first element in it, bytes per element)"""
         root, start = self._views[name]
         return [self.place(name), self.place(root), self.size(start), self.width(root)]
 
     def constant(self, array: Array, name: str = "") -> int:
-        """Adds a constant array and returns its place; ``name``: its value, "" if it has none."""
+        """Adds a constant array and returns its place; ``name``: the name of its value, "" if it
+        has none.
+        """
         array = np.require(array, requirements=("C", "A"))
         self.keeps.append(array)
         place = self.place(name or name_kept(name, str(len(self.keeps))))
@@ -194,7 +199,9 @@ class Encoded:
         return result
 
     def _memory(self, name: str) -> tuple[int, ...]:
-        """Returns (place, elements, maximum of elements, bytes per element) of a caller's memory"""
+        """Returns (place, number of elements, its maximum, bytes per element) of a value in a
+        caller's memory
+        """
         counts = self.count(name), self.count(name, most=True)
         return self.places[name], *counts, self.width(name)
 
@@ -247,7 +254,8 @@ class Encoded:
             self.open.append(now)
 
     def place_arena(self) -> None:
-        """Sets ``outputs``, the values in a caller's memory, and ``arena``, the remaining values.
+        """Sets ``outputs``, the values that are written to a caller's memory, and ``arena``, the
+        values in the plan's own memory.
 
         Values that Python reads keep their memory until the end, since Python may return them.
         """
@@ -259,7 +267,7 @@ class Encoded:
             for name in filter(None, node.inputs):
                 first, _ = self.spans[self.root(name)]
                 self.spans[self.root(name)] = first, len(self.steps)
-        for lod in program.lods.values():  # outputs get offsets after the last step
+        for lod in program.lods.values():  # outputs read offsets after the last step
             if lod.offsets in self.spans:
                 self.spans[lod.offsets] = self.spans[lod.offsets][0], len(self.steps)
         python |= program.graph.constants.keys()
@@ -288,7 +296,9 @@ class Encoded:
         return result
 
     def write_sizes(self, pending: dict[str, frozenset[str]], unknown: set[str]) -> None:
-        """Adds steps that write the ``pending`` integers whose sizes are not ``unknown``."""
+        """Adds steps that write the ``pending`` integers, except integers computed from ``unknown``
+        sizes.
+        """
         for name in [name for name, names in pending.items() if names.isdisjoint(unknown)]:
             del pending[name]
             dtype = self.program.dtype(name)
@@ -329,9 +339,11 @@ class Encoded:
         return result
 
     def _argument(self, argument: Any, parameter: str) -> tuple[Any, ...]:
-        """Returns (letter, integers...); ``parameter``: the letter that the function takes.
+        """Returns (letter for the kind of argument, integers...); ``parameter``: the letter that
+        the function expects.
 
-        A call may write fewer elements than its result has memory for.
+        For a result, the integers contain the maximum number of elements, since a call may write
+        fewer.
         """
         match argument:
             case At(name):
@@ -353,12 +365,12 @@ class Encoded:
         return "d", *struct.unpack("<q", struct.pack("<d", argument))  # the bits of the number
 
     def _nest(self, step: Nest) -> list[int]:
-        """Returns (loops, output and inputs, literals, formulas), for copies (loops, output and
+        """Returns (loops, output and inputs, literals, formulas), or for a copy (loops, output and
         input, -1)
         """
         program, copies = self.program, step.expression == COPY
         if len(step.loops) > _MOST_AXES or (step.out.strides[-1:] == (Size(()),) and not copies):
-            # The innermost loop takes several elements at a time.
+            # The innermost loop computes several elements at a time, so it cannot add them up.
             raise NotEncoded(
                 f"{len(step.loops)} loops: expected at most {_MOST_AXES}, no inner sums"
             )

@@ -21,12 +21,13 @@ Part = tuple[str, str]
 
 @dataclass
 class Flat:
-    """A graph in which the nodes of branches and loops are nodes of the outer graph, between marks.
+    """A graph in which the nodes of branches and loops are nodes of the outer graph.
 
-    ``parts``: the branches and loops that contain each value, the innermost last. ``marks`` maps
-    each output of a mark, such as Then or Repeat, to the first output of its If or loop.
-    ``sources``: the original of each renamed node. ``left``: by first output, why an If or loop
-    keeps its graphs. ``refused``: why a branch ends the call.
+    ``parts``: the branches and loops that contain each value, the innermost last. Marks are nodes
+    that begin or end a branch or loop, such as Then and Repeat; ``marks`` maps each output of a
+    mark to the first output of its If or loop. ``sources``: the original of each renamed node.
+    ``left``: the reason why an If or loop keeps its graphs, by its first output. ``refused``: the
+    reason why a branch ends the call instead of running.
     """
 
     graph: Graph
@@ -42,7 +43,9 @@ def flatten(
     left: Mapping[str, str] = MappingProxyType({}),
     refused: Mapping[Part, str] = MappingProxyType({}),
 ) -> Flat:
-    """Returns the graph with the nodes of all branches and loops, except of those in ``left``."""
+    """Returns the graph with the nodes of all branches and loops; an If or loop in ``left`` keeps
+    its graphs.
+    """
     result = Flat(graph, left=left, refused=refused)
     if not any(map(bodies, graph.nodes)):
         return result
@@ -174,7 +177,7 @@ class _Opened:
 
 
 def smaller(whole: Graph, flat: Flat, name: str, reason: str) -> Flat | None:
-    """Returns the graph without the branch or loop that makes a value, because it cannot run.
+    """Returns the graph without the branch or loop that computes the value ``name`` and cannot run.
 
     If a mark makes the value, the If or loop keeps its graphs. Returns None for a value outside of
     branches and loops.
@@ -235,7 +238,9 @@ def widen(graph: Graph) -> Graph:
 
 
 def _computes(node: Node, types: Mapping[str, Type]) -> bool:
-    """Returns whether a node computes new values from float16 and from no wider dtype."""
+    """Returns whether a node computes new values, with float16 as the only float dtype of its
+    inputs.
+    """
     record = OPERATORS.get(node.op)
     if record is None or record.kind in _MOVE or node.op in ("Cast", "CastLike"):
         return False

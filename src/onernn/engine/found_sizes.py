@@ -31,7 +31,9 @@ _ADDS = ("Pad", "ScatterElements", "ScatterND")
 
 
 class Bound(NamedTuple):
-    """The bounds of a value's elements: whether none is negative, and a size that none exceeds."""
+    """The bounds of a value's elements. ``natural``: whether all are known to be at least 0.
+    ``most``: a size that no element exceeds, None if none is known.
+    """
 
     natural: bool
     most: Size | None
@@ -41,7 +43,8 @@ _ANY = Bound(False, None)
 
 
 def add_found_sizes(program: Program) -> bool:
-    """Adds a FoundSize after each integer that determines an unknown shape: its output is a size.
+    """Adds a FoundSize node after each integer that determines an unknown shape; the node's output
+    is a size of the plan.
 
     Returns whether there was any such integer.
     """
@@ -85,7 +88,8 @@ def _describes(program: Program, name: str) -> bool:
 def _sources(
     program: Program, name: str, traced: dict[str, list[str] | None], depth: int = _DEEP
 ) -> list[str] | None:
-    """Returns the integers that must become sizes to make a value known; None if that fails.
+    """Returns the integers that must become sizes to make a value known; None if no such integers
+    are found.
 
     ``traced``: the results for the values that were traced before.
     """
@@ -178,8 +182,10 @@ def _bound_of_result(program: Program, node: Node, known: dict[str, Bound], dept
 def _bound_of_input(program: Program, name: str) -> Size | None:
     """Returns a size that the integers of an input are not expected to exceed.
 
-    Lengths of a batch do not exceed other axes of inputs. If the batch size has a name, only inputs
-    with this batch size count. If an integer does exceed the size, the call runs in Python.
+    Such integers are usually lengths of sequences, so the result is the sum of the inputs' open
+    sizes except the batch size (of fixed sizes if none is open). Inputs with a different batch size
+    do not count, unless no input has this one. If an integer does exceed the size, the call runs in
+    Python.
     """
     own = program.settle(name).shape
     if not own or own[0] is None or own[0].number == 1:  # one integer is not the lengths of a batch
@@ -207,7 +213,7 @@ def _add_all(sizes: Iterable[Size | None]) -> Size | None:
 
 
 def _count_summed(program: Program, node: Node) -> Size:
-    """Returns the maximum number of elements that are added to one element of a result."""
+    """Returns the maximum number of elements whose sum is one element of the result."""
     shape = program.shape(node.inputs[0])
     axes = program.graph.constants.get(node.input(1))
     if axes is None or not axes.size:

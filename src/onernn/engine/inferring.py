@@ -26,24 +26,26 @@ from onernn.ir.types import Size, counts_of
 from onernn.ops import OPERATORS
 
 _MOST_PASSES = 300_000
-"""Limit for how many nodes get new steps because of new sizes; some 30,000 get them in a second."""
+"""Limit for how often nodes are inferred again because of new sizes; a second suffices for some
+30,000 nodes.
+"""
 _TRIED, _MOST_TRIED = (16, 7, 1), 8
-"""Values that are tried for sizes, and the number of sizes that are tried: each trial infers the
-model once more.
+"""The values that `find_sufficient` tries for open sizes, and the maximum number of open sizes for
+which it tries: each trial infers the model once more.
 """
 _MOST_TURNS = 10_000
-"""Limit for the operators that loops over constants run whenever types are inferred."""
+"""Limit for the operators that loops over constants may run in one inference of types."""
 
 
 def infer(
     program: Program, static: Mapping[str, int] | None = None, *, named: bool = True
 ) -> list[Refusal]:
-    """Infers the type of every value and the code of every node, with names for open sizes.
+    """Infers the type of every value and the steps of every node, with names for open sizes.
 
     ``named``: names the sizes of the first recurrent layer T and N (W and N if its input is
     ragged), for human readers. ``static``: sizes that are fixed. T is fixed only in the sizes of
-    memory, because a call of one step still has T=1. Returns why nodes have no code. Raises
-    `ShapeError` for a size that the model does not have.
+    memory, because a call of one step still has T=1. Returns the reasons why nodes have no steps.
+    Raises `ShapeError` if ``static`` names a size that the model does not have.
     """
     program.static = dict(static or {})
     _open(program, named)
@@ -73,9 +75,10 @@ def infer(
 def _open(program: Program, named: bool) -> None:
     """Moves the graphs inside of nodes into the outer graph, if all their sizes are known.
 
-    Python may run the other graphs, but not with ``named``: generated code has no Python.
+    Python may run the remaining graphs, except with ``named``, because generated code has no
+    Python.
     """
-    if any(map(bodies, program.graph.nodes)):  # graphs of constants are run now
+    if any(map(bodies, program.graph.nodes)):  # runs graphs whose inputs are constants
         known = Program(program.graph)
         _fold(known)
         program.graph = known.graph
@@ -88,8 +91,8 @@ def _open(program: Program, named: bool) -> None:
 
 
 def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | None:
-    """Returns the graph without the first branch that has no steps, or that fixes open sizes of
-    inputs; None if there is no such branch.
+    """Returns the graph without the first branch or loop in which a node has no steps, or without
+    the first branch that fixes open sizes of inputs; None if nothing has to be removed.
     """
     tried = Program(program.graph, static=program.static)
     name_inputs(tried)
@@ -114,7 +117,9 @@ def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | 
 
 
 def _is_typed(program: Program, name: str) -> bool:
-    """Returns whether other nodes may read a value that Python computes."""
+    """Returns whether steps can read a value that Python computes: its dtype and rank must be
+    known.
+    """
     try:
         return bool(program.dtype(name)) and program.shape(name) is not None
     except (UnknownError, UnsupportedError):
@@ -122,7 +127,9 @@ def _is_typed(program: Program, name: str) -> bool:
 
 
 def _count_decided(program: Program) -> int:
-    """Returns how many open sizes of inputs the nodes have determined."""
+    """Returns how many open sizes of inputs inference has replaced by numbers or by different
+    sizes.
+    """
     sizes = [size for value in program.graph.inputs for size in value.type.shape or () if size]
     left = [size for size in sizes if size.number is None]
     return len(left) - len({name for size in left for name in program.size(size).names})
@@ -161,10 +168,10 @@ def sizes_of(program: Program) -> list[str]:
 def find_sufficient(
     names: Sequence[str], works: Callable[[Mapping[str, int]], bool]
 ) -> dict[str, str]:
-    """Returns a minimal set of open sizes that suffice if they are fixed.
+    """Returns a minimal set of open sizes for which ``works`` is true once they are fixed.
 
     Each size has the text for its value: ``?`` for any value, or the only value that works. Returns
-    {} if no values suffice. ``works(numbers)``: whether these sizes suffice.
+    {} if no values suffice. ``works(numbers)``: whether it suffices to fix these sizes.
     """
     if not 0 < len(names) <= _MOST_TRIED:
         return {}
@@ -213,7 +220,7 @@ def write_option(value: Value, fixed: Mapping[int, str] = MappingProxyType({})) 
 
 
 def _settle(program: Program) -> list[Refusal]:
-    """Calls `write` until no size changes; returns why nodes have no code."""
+    """Calls `write` until no size changes; returns the reasons why nodes have no steps."""
     budget = _MOST_PASSES
     while True:
         program.grew = False
@@ -231,7 +238,9 @@ def _settle(program: Program) -> list[Refusal]:
 
 
 def write(program: Program) -> list[Refusal]:
-    """Infers types of all values and the code of all nodes; returns why some nodes have none."""
+    """Infers the types of all values and the steps of all nodes; returns the reasons why nodes have
+    no steps.
+    """
     _fold(program)
     graph, refusals = program.graph, list[Refusal]()
     program.codes, program.lods, program.inner = [], {}, {}
@@ -259,8 +268,8 @@ def write(program: Program) -> list[Refusal]:
 
 
 def _is_declared(program: Program, node: Node) -> bool:
-    """Returns whether the dtypes and ranks of all inputs are known. If some are not known, another
-    refusal explains why.
+    """Returns whether the dtypes and ranks of all inputs are known. If not, a different refusal
+    explains why.
     """
     types = [program.types[name] for name in node.inputs if name]
     return all(each.dtype is not None and each.shape is not None for each in types)
@@ -342,7 +351,7 @@ def _compute(program: Program, node: Node, made: Mapping[str, Array]) -> dict[st
 
 
 def _name_sizes(program: Program) -> None:
-    """Replaces names that are made of the inputs' names by T, N and W."""
+    """Replaces names of sizes that are derived from the inputs' names by T, N and W."""
     for each in program.codes:
         if each.node.op == "Rnn":
             words, time, count, _ = batch_of(program, each.node.inputs[0])

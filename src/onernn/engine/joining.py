@@ -28,7 +28,7 @@ def join(program: Program) -> None:
     makers: dict[str, WrittenNode] = {}
     for each in program.codes:
         if each.mark:
-            makers.clear()  # steps before a branch do not run inside of it
+            makers.clear()  # a step before a branch or loop must not move into it
         if len(each.codes) == 1:
             for name in list(dict.fromkeys(each.reads)):
                 maker = makers.get(name)
@@ -74,7 +74,7 @@ def _one_loop(program: Program, first: Nest, then: Nest, index: int) -> Nest | N
         return None
     if operands(first) + operands(then) > _MOST_OPERANDS:
         return None
-    # The literals of an expression have the type of its inputs, so both types must be the same.
+    # Literals take the type of the inputs, so both loops must have inputs of one type.
     # float16 is widened before anything is computed from it.
     dtypes = {program.dtype(a.name) for a in (*first.reads, *then.reads, first.out)}
     if len({"float32" if dtype == "float16" else dtype for dtype in dtypes}) > 1:
@@ -91,7 +91,7 @@ def _one_loop(program: Program, first: Nest, then: Nest, index: int) -> Nest | N
 
 
 def operands(step: Nest) -> int:
-    """Returns the number of values, literals and functions of a loop."""
+    """Returns the number of values, literals and functions in a loop's expression."""
 
     def within(expression: Expression) -> int:
         if isinstance(expression, tuple):
@@ -140,9 +140,9 @@ _BEGIN = Size(())
 def view(program: Program) -> None:
     """Changes the program's steps: contiguous copies become views.
 
-    A copied part of a value becomes a view of it. Values that are copied into one result, such as a
-    Concat's, become views of the result, so that steps write directly into it. Outputs remain
-    arrays of their own.
+    The copy of a part of a value becomes a view of the value. Values that are copied into one
+    result, such as a Concat's, become views of the result, so that steps write directly into it.
+    The graph's outputs remain separate arrays.
     """
     views = {name: at for each in program.codes for name, at in each.views.items()}
     wanted = set()
@@ -178,8 +178,8 @@ def view(program: Program) -> None:
 def _list_copies_in_place(program: Program, each: WrittenNode) -> list[Nest]:
     """Returns the copies whose source may become a view of the copy.
 
-    At the end of an iteration these are copies of the new states into separate memory: the
-    iteration may still read its old states.
+    At the end of a loop's iteration, returns only copies into memory apart from the old states,
+    because the iteration may still read the old states.
     """
     if each.mark == "again":
         return [copy for copy in _copies(each) if copy.makes in program.memory]

@@ -110,8 +110,8 @@ def recurrence_of(
 
 
 def share_of(graph: Graph, layers: Mapping[Node, PreparedNode]) -> int:
-    """Returns the cost of one row in all recurrent layers together, including layers of graphs
-    inside of nodes.
+    """Returns the cost of one input row in all recurrent layers together, including layers of
+    graphs inside of nodes.
     """
     recurrences = (recurrence_of(graph, node, layers) for node in graph.nodes)
     inner = (body for node in graph.nodes for body in bodies(node).values())
@@ -151,8 +151,8 @@ def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
 
 
 def _alone(value: Any) -> Any:
-    """Returns the value; copies a small part of an array, which would keep the whole
-    array alive.
+    """Returns the value, or a copy if it is a view of a small part of an array: the view would keep
+    the whole array alive.
     """
     base = getattr(value, "base", None)
     base_size = getattr(base, "nbytes", 0)
@@ -264,7 +264,7 @@ def _account(name: str, run: Kernel) -> Kernel:
         result = run(node, *values)
         for value in result if type(result) is tuple else (result,):
             array = value.data if type(value) is Ragged else value
-            size = getattr(array, "nbytes", 1)  # emit's sizes are Python objects
+            size = getattr(array, "nbytes", 1)  # results may be Python objects
             if not (may_share and size > _ALWAYS_COUNTED and _is_view(array, values)):
                 budget.used += size or bytes_of(array)
         if budget.used > budget.most:

@@ -66,7 +66,9 @@ class Workspace:
         self.stopped = False
 
     def note_need(self) -> None:
-        """Records the largest of the plan's sizes in this run: the element count of a value."""
+        """Records the need of this run: the largest of the plan's sizes, usually the element count
+        of a value.
+        """
         self.need = max(self._unpack(self.sizes, self._count), default=0)
         self.largest = max(self.largest, self.need)
 
@@ -268,8 +270,8 @@ class Plan:
         return any(kind in (CALL, NEST, LAYER) for kind, _ in self.encoded.steps)
 
     def fits(self, other: Plan) -> bool:
-        """Returns whether the plan takes the same inputs as another plan, and Python runs less of
-        it.
+        """Returns whether the plan takes the same inputs as ``other``, and either leaves fewer
+        nodes to Python or is not partial.
         """
         runs_more = len(self.outside) < len(other.outside) or not self.is_partial
         return runs_more and self._inputs == other._inputs
@@ -361,7 +363,9 @@ class Plan:
         return Arguments(feed, dims, places)
 
     def _bind(self, workspace: Workspace, dims: list[int], most: int) -> bool:
-        """Assigns memory to all values for these sizes of inputs; returns False if it fails."""
+        """Assigns memory to all values for these sizes of inputs; returns False if the sizes are
+        invalid or need too much memory.
+        """
         workspace.bound = None
         buffer = workspace.dims
         buffer[0 : len(dims)] = dims
@@ -399,7 +403,8 @@ class Plan:
     def _choose(self, workspace: Workspace, most_steps: int) -> None:
         """Sets the cost of each step for these sizes: -1 if Python runs the step.
 
-        Other costs are 0 if every layer runs once and all layers together are within the budget.
+        In a plan without loops, the cost of a layer is 0, which means uncounted, if all layers
+        together cost at most ``most_steps``.
         """
         sizes, costs = workspace.sizes, dict[int, int]()
         for at, layer in self.encoded.layers.items():
@@ -512,7 +517,9 @@ class Plan:
 
 
 def doubtful_sizes(program: Program) -> dict[Size, None]:
-    """Returns the sizes of axes that may be negative, except sizes that a run computes."""
+    """Returns the sizes of values that may be negative because they subtract a term, such as T - 3;
+    leaves out sizes that only a run computes.
+    """
     names = (name for code in program.codes for name in code.node.outputs if name)
     sizes = (size for name in names for size in program.shape(name))
     return {

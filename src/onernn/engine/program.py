@@ -150,7 +150,9 @@ class Team:
 
 
 def find_moved_type(dtype: str) -> str:
-    """Returns the type in `Call` for functions that only move elements: u1, u2, u4 or u8."""
+    """Returns the type in `Call` for functions that only move elements: u1, u2, u4 or u8, by bytes
+    per element.
+    """
     return f"u{np.dtype(dtype).itemsize}"
 
 
@@ -160,7 +162,7 @@ Argument = At | Packed | RuntimeSize | Team | Size | tuple[Size, ...] | float
 class Call:
     """A call of one of the functions in `kernels/steps`.
 
-    A string argument names a value; a `LodLevel` means its offsets. Integers and booleans are
+    A string argument names a value; a `LodLevel` means its offsets. Integers and booleans become
     sizes; a list holds the sizes of axes. The call writes the first argument. ``types`` selects the
     function's instance: dtypes, or u1, u2, u4, u8 if elements are only moved. ``checks``: the
     function examines indices or lengths, and may refuse them.
@@ -174,7 +176,9 @@ class Call:
 
     @property
     def makes(self) -> str | None:
-        """The name of the value that the call writes; "" if it is absent, None for other calls."""
+        """The name of the value that the call writes, "" if the node lacks this output; None if the
+        call writes no value.
+        """
         first = self.arguments[0]
         return first.name if isinstance(first, At) else None
 
@@ -239,8 +243,8 @@ class Nest:
 class Run:
     """One direction of one layer, whose cell runs over a batch.
 
-    ``index``: its position in the list of all layers' directions. ``offset``: the position of its
-    first channel in a row of y.
+    ``index``: the position in the list of all layers' directions. ``offset``: the position of the
+    direction's first channel along the last axis of y.
     """
 
     title: str
@@ -260,7 +264,7 @@ class State:
     """One of a layer's states, h or c.
 
     ``given``: the initial state, which is "" if absent. ``final``: the final state. ``held``: the
-    state in memory between calls of one step.
+    memory that keeps the state between calls that run one step each.
     """
 
     name: str
@@ -313,8 +317,8 @@ class DelayLine:
     """Memory for previous steps, in generated code that runs step by step.
 
     Each call copies ``held`` over the first ``width`` elements of each row of ``out``. Then it
-    stores ``width`` elements of the row, from ``begin`` on, in ``held``. There are ``rows`` rows of
-    ``size`` elements.
+    stores ``width`` elements of the row, from ``begin`` on, in ``held``. ``out`` has ``rows`` rows
+    of ``size`` elements.
     """
 
     out: str
@@ -356,8 +360,8 @@ class WrittenNode:
     """A node, and the steps that its rule returned.
 
     ``codes``: the steps that run the node. ``reads``: the inputs that must be in memory when it
-    runs. ``views``: the values that are parts of another value's memory, each with that value's
-    name and the position of the first element there.
+    runs. ``views``: the values that are parts of another value's memory, each with the name of that
+    value and the position of the part's first element.
     """
 
     node: Node
@@ -396,13 +400,13 @@ class Program:
     ``codes``: the nodes that need steps, in order. ``lods``: LoD levels by their names in types.
     ``inner``: sizes that only a call computes, each with its upper bound. ``given_sizes``: names of
     sizes of inputs. ``memory``: types of the memory that operators need besides their outputs;
-    ``held``: the names of memory that only calls of one step need. ``sizes``: the sizes that names
-    turned out to be; ``grew``: whether ``sizes`` changed. ``longest``: for each input, the number
-    of steps of its longest sequence, if needed. ``no_step``: why the model cannot run step by step.
-    ``undetermined``: nodes whose result has a shape that only a call knows. ``reasons``: why nodes
-    have no steps. ``left``: by first outputs, why branches and loops are not in the outer graph.
-    ``refused``: why a branch ends the call. ``sources``: for each node of a branch or loop, the
-    original node.
+    ``held``: the names of memory that only calls of one step need. ``sizes``: the size that each
+    name is bound to (`bind`); ``grew``: whether ``sizes`` changed. ``longest``: for each input, the
+    number of steps of its longest sequence, if needed. ``no_step``: why the model cannot run step
+    by step. ``undetermined``: nodes whose result has a shape that only a call knows. ``reasons``:
+    why nodes have no steps. ``left``: the reason why an If or loop is not part of the outer graph,
+    by its first output. ``refused``: the reason why a branch ends the call. ``sources``: for each
+    node of a branch or loop, the original node.
     """
 
     graph: Graph
@@ -424,7 +428,7 @@ class Program:
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)
     sources: Mapping[Node, Node] = field(default_factory=dict)
     idents: dict[str, str] = field(default_factory=dict)
-    _taken: dict[str, int] = field(default_factory=dict)  # identifiers, and their last suffix
+    _taken: dict[str, int] = field(default_factory=dict)  # the last suffix of each identifier
 
     def ident(self, name: str) -> str:
         """Returns the value's name in C++, which is unique."""
@@ -448,11 +452,13 @@ class Program:
         return text
 
     def size(self, value: Any) -> Size:
-        """Returns a size in which each name is replaced by the size that it turned out to be."""
+        """Returns a size in which each bound name is replaced by the size that it is bound to
+        (`bind`).
+        """
         return self.sizes.settle_size(Size.of(value))
 
     def bind(self, name: str, size: Size) -> None:
-        """Records that a name turned out to be this size, so that types are inferred again."""
+        """Records that a name is equal to this size, so that types are inferred again."""
         self.sizes.bound[name], self.grew = size, True
 
     def rename(self, size: Size | None, new: Any) -> None:
@@ -554,7 +560,8 @@ class Program:
     def most(self, name: str) -> Size:
         """Returns the maximum number of elements of a value, for all sizes that a call may compute.
 
-        Subtracted terms are dropped first, because a size that a call computes may be small.
+        A subtracted term may be a size that a call computes, which may be 0, so subtracted terms
+        are dropped.
         """
         return volume(self.shape(name)).most().substitute(self.inner).most()
 

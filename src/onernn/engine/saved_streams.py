@@ -95,8 +95,8 @@ class _Reader:
         return result
 
     def array(self, like: Array, declared: tuple[int | None, ...] | None) -> Array:
-        """Returns an array like ``like``; ``declared``: the declared shape of a state that changes
-        its open sizes.
+        """Returns the next array, in the dtype and shape of ``like``; ``declared``: the declared
+        shape of a state whose open sizes change from call to call.
         """
         shape = like.shape
         if declared is not None:

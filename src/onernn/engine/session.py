@@ -71,7 +71,7 @@ def _refuse_unsupported(graph: Graph) -> None:
 
 @dataclass(frozen=True)
 class Explained:
-    """The kernel and the dtype that a recurrent node runs with, and the reason."""
+    """The kernel and the dtype that a recurrent node runs with, and the reason for this choice."""
 
     node: str
     cell: str
@@ -100,9 +100,9 @@ class Session:
     fuse passes of the dtype. ``max_bytes``: the maximum memory for the values of one run; by
     default three quarters of the memory that the process may use. ``max_steps``: the maximum number
     of operators that the loops and layers of one run may execute. A layer counts as the number of
-    operators that take as long. Layers that only run over the rows of the inputs are not counted.
-    ``rules``: definitions of operators that onernn does not know (see `onernn.load`); only with a
-    path.
+    small operators that take as long as the layer. Running each layer once over the rows of the
+    inputs does not count. ``rules``: definitions of operators that onernn does not know (see
+    `onernn.load`); only with a path.
 
     Raises `UnsupportedError` for operators that cannot run, all of them at once, `LibraryError` if
     the backend's library is missing, and the errors of `onernn.load` for a path.
@@ -165,18 +165,19 @@ class Session:
             return super().__new__(cls)
 
     def _set_up(self) -> None:
-        """Sets the attributes that a pickled session lacks: they depend on this process, or runs
-        fill them.
+        """Sets the attributes that a pickled session lacks, because they depend on the process or
+        are filled by runs.
         """
         self._max_bytes = usable_memory() if self._asked_bytes is None else self._asked_bytes
         self._share = share_of(self.graph, self.layers)
         self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
         self._threads = getattr(self._engine, "threads", 1)
         self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
-        self._ranged = any(value.ranges for value in self.graph.inputs)  # plans check no ranges
+        self._ranged = any(value.ranges for value in self.graph.inputs)  # plans do not check them
         self._plans: dict[tuple[Any, ...], Plan | None] = {}
         self._sized: dict[tuple[Any, ...], Plan | None] = {}
-        self._last: tuple[Plan | None, list[int] | None] = None, None  # plan, its sizes if fixed
+        # the last plan, and its sizes if they are fixed
+        self._last: tuple[Plan | None, list[int] | None] = None, None
         self._why_walked = ""
         self._has_bodies = any(map(bodies, self.graph.nodes))
         self._fed: dict[frozenset[str], Session] = {}
@@ -228,7 +229,7 @@ class Session:
             return self._on_kernels(rnn, options)
         choice = layer.backend in ("auto", "onednn") and getattr(self._engine, "kernels", None)
         if choice and rnn.precision and not rnn.precision.parts:
-            # One kernel for all batch sizes computes the same bits for a sequence in every batch.
+            # Uses one kernel for all batch sizes: a sequence has the same results in every batch.
             # Layers with fixed scales use one kernel anyway.
             kernels = self._on_kernels(rnn, {**options, "strict": False})
             layer = kernels if kernels.backend == "kernels" else layer
@@ -467,8 +468,8 @@ class Session:
     @property
     def slower_kernels(self) -> str:
         """Why the kernels in use are not the best for this CPU, and what to do; "" if they are, or
-        if no kernels are used. `onernn doctor` reports a limit that the user sets in the variable
-        ONERNN_MAX_ISA.
+        if no kernels are used. Not this property but `onernn doctor` reports a limit that the user
+        sets in the variable ONERNN_MAX_ISA.
         """
         if self._kernels is None or not self._kernels.missing:
             return ""
@@ -490,18 +491,17 @@ class Session:
         ``states`` maps each input that takes a state to the output that is the next state. If
         ``states`` is None, the model is a model of sequences; each chunk continues from the state
         after the previous chunk (see `expose`). ``first``: states before the first frame, zeros by
-        default. ``queue``: how many frames of a stream may wait, and how many results may be left
-        unpulled.
+        default. ``queue``: the maximum number of waiting frames, and of results that are not pulled
+        yet, per stream.
 
         Branches may depend on sizes, or on an integer without axes, such as a sample rate. Then
         frames of the same integers and sizes run together; no further option is needed. ``given``:
-        arrays for inputs that are the same in all frames; frames must not contain them.
-        ``inputs``: an array, a dtype or a shape for inputs that the model leaves open, or texts in
-        the form of the option ``--input``, ``["x=float32(1, 576)"]`` or
-        ``{"x": "float32(1, 576)"}``. With these two options, this method raises errors that `push`
-        would raise for some frames, for instance if a branch mixes streams. Raises
-        `UnsupportedError` naming an operator that cannot continue from a state, or that mixes
-        streams.
+        arrays for inputs that are the same in all frames; frames must not contain them. ``inputs``:
+        an array, a dtype or a shape for inputs that the model leaves open, or texts in the form of
+        the option ``--input``, ``["x=float32(1, 576)"]`` or ``{"x": "float32(1, 576)"}``. With
+        ``given`` or ``inputs``, this method raises errors that `push` would otherwise raise later,
+        for instance if a branch mixes streams. Raises `UnsupportedError` naming an operator that
+        cannot continue from a state, or that mixes streams.
 
         >>> x, s, after = (onernn.Value(name, "float32", (1,)) for name in ("x", "s", "after"))
         >>> add = onernn.Node("Add", ("x", "s"), ("after",))

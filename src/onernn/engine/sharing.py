@@ -17,7 +17,7 @@ from onernn.ir.files import new_part
 T = TypeVar("T")
 _ALIGNMENT = 64
 _STAMP = 64
-"""Bytes before the arrays, which identify the file."""
+"""Number of bytes before the arrays; these bytes identify the file."""
 
 
 class SharedFileError(OnernnError):

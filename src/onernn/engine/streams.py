@@ -46,7 +46,7 @@ class Streams:
 
     Arrays hold the states of all streams, one row per stream. Results do not depend on other
     streams: operators work row by row. ``first``: states before the first frame, which replace the
-    model's.
+    model's initial states.
 
     Some models cannot run row by row without changes, for instance because a branch depends on the
     sample rate. Then frames of one kind run together. Frames of one kind have the same shapes, and
@@ -96,7 +96,8 @@ class Streams:
         self._session, self._graph = session, graph
         self._alike: tuple[str, ...] = ()
         self._of_kinds: dict[_Kind, Session | OnernnError] = {}
-        self._wide: tuple[int, tuple[Value, ...]] | None = None  # inputs for this number of frames
+        # a number of frames, and the inputs with an axis of this size
+        self._wide: tuple[int, tuple[Value, ...]] | None = None
         self._searches = 0
         self._whole: Session | None = None
         try:
@@ -110,7 +111,8 @@ class Streams:
             elif refusal := find_unmappable(graph, self._alike):
                 raise UnsupportedError(f"{graph.name} as streams:", (refusal,)) from None
         layers = session.layers.values()
-        self._rounds = any(each.layer.compiled is None for each in layers)  # batches for oneDNN
+        # whether batch sizes are rounded up, for layers on oneDNN
+        self._rounds = any(each.layer.compiled is None for each in layers)
         self._waiting: dict[int, list[_Entry]] = {}
         self._done: dict[int, list[_Entry | OnernnError]] = {}
         self._made: _Made | None = None
@@ -211,10 +213,10 @@ class Streams:
 
         Runs the ticks that the results need; each tick takes the oldest frame of every stream that
         has a waiting frame. A frame that the model refuses is left out, and the state stays as it
-        was. `pull` of one stream raises the model's error after the results before it have been
-        pulled. With ids it raises `FrameError`, which names these streams. With ids, it raises
-        `ShapeError` if a stream has fewer results, or if results differ in shape. All remaining
-        results can still be pulled after any error.
+        was. `pull` of one stream raises the model's error after the results of earlier frames have
+        been pulled. With ids it raises `FrameError`, which names the streams of refused frames.
+        With ids, it raises `ShapeError` if a stream has fewer results, or if results differ in
+        shape. All remaining results can still be pulled after any error.
         """
         ids, is_one = _list_ids(stream)
         with self._lock:
@@ -235,8 +237,8 @@ class Streams:
             raise ShapeError(f"stream {closed} is not open: expected an id that open() returned")
 
     def _open(self, count: int, states: Mapping[str, Sequence[Array] | Array]) -> list[int]:
-        """Opens ``count`` streams; after an error none is open. ``states``: the states by name, one
-        per stream.
+        """Opens ``count`` streams, or none of them if it raises an error. ``states``: the states by
+        name, one per stream.
         """
         self._store()
         if len(self._rows) + count > self._capacity:
@@ -246,7 +248,7 @@ class Streams:
             )
         rows = [self._free.pop() for _ in range(min(count, len(self._free)))]
         rows += itertools.islice(self._new, count - len(rows))
-        if len(rows) < count:  # interrupted calls took rows and opened no streams
+        if len(rows) < count:  # interrupted calls took rows without opening streams
             unused = {*range(self._capacity)}.difference(self._rows.values(), rows)
             rows += itertools.islice(unused, count - len(rows))
         for name, array in self._states.items():
@@ -277,8 +279,8 @@ class Streams:
         return digest((graph.inputs, graph.outputs, graph.nodes, dict(graph.constants), self._next))
 
     def _check_frames(self, frame: Frame | Array, count: int | None) -> _Frames:
-        """Returns a copy of ``count`` frames; None: of one frame, whose arrays have no axis of
-        frames.
+        """Returns a copy of ``count`` frames. If ``count`` is None, ``frame`` is one frame, and its
+        arrays have no axis of frames.
         """
         if not isinstance(frame, Mapping):
             if len(self._inputs) != 1:
@@ -393,7 +395,7 @@ class Streams:
             waiting = self._waiting[stream]
             if waiting and (len(self._done[stream]) < self._most or stream in pulled):
                 kind = self._kind(stream, *waiting[0])
-                if kind is not last:  # a look-up in the dictionary takes longer
+                if kind is not last:  # spares a look-up in the dictionary
                     last, group = kind, groups.setdefault(kind, [])
                 group.append(stream)
         for streams in groups.values():
@@ -516,7 +518,7 @@ class Streams:
         self._store()
 
     def _store(self) -> None:
-        """Stores the changes in ``_made``.
+        """Applies the changes that ``_made`` holds.
 
         Every call begins with this method, and running it again changes nothing. So an interrupt
         loses no frame and runs no frame twice.
@@ -605,7 +607,9 @@ def _gather(entries: list[_Entry], streams: list[int]) -> dict[str, Array]:
 
 
 def _settle(graph: Graph, value: Value) -> Value:
-    """Returns an input whose open sizes are fixed if the model's operators require a size."""
+    """Returns the input; an open size becomes a number if the model's operators require that
+    number.
+    """
     if value.shape is None:
         return value
     counts = graph.types[value.name].counts

@@ -33,7 +33,7 @@ _OF_ONNX: dict[str, tuple[Callable[..., Array], *tuple[float | None, ...]]] = {
     "Softplus": (lambda a: np.logaddexp(0, a).astype(a.dtype),),
     "Affine": (lambda a, alpha, beta: alpha * a + beta, None, None),
     "LeakyRelu": (lambda a, alpha: np.where(a < 0, alpha * a, a), 0.01),
-    # ONNX says 1, ONNX Runtime takes 0
+    # no default: ONNX says 1, ONNX Runtime takes 0
     "ThresholdedRelu": (lambda a, alpha: np.where(a > alpha, a, 0).astype(a.dtype), None),
     "ScaledTanh": (lambda a, alpha, beta: alpha * np.tanh(beta * a), None, None),
     "HardSigmoid": (_clip_affine, 0.2, 0.5),

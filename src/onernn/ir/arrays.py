@@ -121,8 +121,8 @@ def digest(value: Any) -> str:
 
 
 def _add(value: Any, update: Callable[[Any], None]) -> None:
-    """Passes type, length and content of a value to ``update``: no two values have the same
-    bytes.
+    """Passes the type, length and content of a value to ``update``, so that different values pass
+    different bytes.
     """
     parts: list[Any]
     if isinstance(value, np.ndarray | np.generic):

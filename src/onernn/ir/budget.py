@@ -1,7 +1,7 @@
 """Budgets that limit the memory and time that files and graphs take.
 
-Even a small file may declare arrays of any size. So code asks a `Budget` before it allocates an
-array of that size or inflates a stream (design/0024).
+Even a small file may declare arrays of any size. So readers ask a `Budget` before they allocate an
+array whose size a file declares, or inflate a stream (design/0024).
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class Recurrence(NamedTuple):
 class TimeLimit(NamedTuple):
     """A time limit for work.
 
-    ``seconds``: the duration that the user set. ``ends``: the end by `time.monotonic`.
+    ``seconds``: the duration that the user set. ``ends``: the value of `time.monotonic` at which
+    the limit passes.
     """
 
     seconds: float
@@ -270,13 +271,13 @@ class FileBudget(Budget):
         """
         count = text.count
         objects = 96 * (count(b"[") + count(b",")) + 256 * count(b"{") + 160 * count(b":")
-        escapes = count(b"\\")  # each adds a piece, and may widen all characters of its string
+        escapes = count(b"\\")  # each adds an object, and may widen its string
         strings = 8 * len(text) + 96 * escapes if escapes else text_size(text)
         self.take(objects + strings, "the text as objects")
         self.ask(text_size(text), "the text")
 
 
-_SHORT = 1000  # bytes that Python searches faster than NumPy starts
+_SHORT = 1000  # Python searches fewer bytes in less time than a call of NumPy takes
 
 
 def text_size(text: bytes | memoryview) -> int:
@@ -330,7 +331,7 @@ def usable_memory() -> int:
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             whole = min(whole, int(Path(limit).read_text()))
-        except (OSError, ValueError):  # no such cgroup, or "max"
+        except (OSError, ValueError):  # no such cgroup, or the limit is "max"
             pass
     return whole * 3 // 4
 

@@ -178,7 +178,7 @@ class MissingDependencyError(OnernnError, ImportError):
 class LibraryError(OnernnError):
     """libdnnl cannot be found, loaded or used, or one of its calls failed."""
 
-    _keep = "\n"  # keeps the lines of compilers' messages
+    _keep = "\n"  # compilers' messages keep their line breaks
 
 
 class UnforeseenError(OnernnError):

@@ -252,9 +252,9 @@ def _move(path: str, to: str) -> None:
             os.close(folder)
 
 
-# Temporary files and folders. The process that makes one locks it, and the lock ends with the
-# process. So the next process in the folder can recognise and remove files that a killed process
-# left.
+# Temporary files and folders: the process that makes a file or folder locks it, and the lock ends
+# with the process. So the next process in the folder can recognise and remove files that a killed
+# process left.
 
 
 def _part_in(folder: str | Path, name: str = "") -> str:
@@ -351,8 +351,8 @@ ARRAY = 512
 dictionaries.
 """
 _MOST_HEADER = 10_000
-"""The maximum number of bytes of an ``.npy``'s header, the same as in NumPy; checked before the
-header is read.
+"""The maximum number of bytes in the header of an ``.npy``, the same as in NumPy; checked before
+the header is read.
 """
 
 
@@ -366,7 +366,7 @@ class _Directory:
         self.seek, self.tell, self.seekable = stream.seek, stream.tell, stream.seekable
 
     def read(self, size: int = -1) -> bytes:
-        if size > 0:  # otherwise the end of the file, which may have a comment
+        if size > 0:  # without a size, zipfile reads the end record and comment
             self.budget.take(_ENTRY * size, "the archive's directory")
         return self.stream.read(size)
 

@@ -49,8 +49,8 @@ def layer_operators(origin: Iterable[NativeOp]) -> tuple[NativeOp, ...]:
 
 
 def names_recurrence(text: str) -> bool:
-    """Returns whether the type of a native operator, or a reason, names a kind of
-    recurrent layer.
+    """Returns whether a text, such as an operator's type or a refusal's reason, contains the name
+    of a kind of recurrent layer.
     """
     return any(kind in text.lower() for kind in _RECURRENT)
 
@@ -315,7 +315,7 @@ class Node(Immutable):
         self.__dict__["_typed"] = known
 
     def rename(self, names: Mapping[str, str]) -> Node:
-        """Returns the node with renamed values, and with its cached attributes and types."""
+        """Returns the node with renamed values; keeps its cached attributes and types."""
         if names.keys().isdisjoint((*self.inputs, *self.outputs)):
             return self
         inputs, outputs = (
@@ -375,7 +375,9 @@ class Sizes:
         )
 
     def _follow(self, name: str) -> Size:
-        """Returns the final size of a bound name, and binds every name on the way to that size."""
+        """Returns the final size of a bound name, and binds every name in the chain to that size
+        directly.
+        """
         way, result = [name], self.bound[name]
         while result.name in self.bound:
             way.append(result.name)
@@ -460,7 +462,7 @@ class Inference:
         spend(1 + len(node.inputs) + len(node.outputs))
         inputs = tuple([self[name] if name else None for name in node.inputs])
         before, outputs, said, _ = node.typed
-        if before == inputs:  # graphs that are made from each other share most nodes
+        if before == inputs:  # a changed graph shares most nodes with the original
             for equal in said:
                 self._sizes.same(*equal)
         else:
@@ -544,8 +546,8 @@ def _numbers(
     """Returns the types of integer or Boolean outputs with their values, computed from the inputs'
     values.
 
-    Returns None if an input's value is unknown, and for other dtypes: smaller integers may
-    overflow.
+    Returns None if an input's value is unknown, or if the dtype is not int32, int64 or bool:
+    smaller integers may overflow.
     """
     if not operator.sized or out.dtype not in ("int32", "int64", "bool"):
         return None
@@ -718,7 +720,7 @@ class Graph(Immutable):
         constants: Mapping[str, Array] = MappingProxyType({}),
     ) -> Graph:
         """Returns the pruned graph in which ``new`` replaces the ``old`` nodes, at the position of
-        the last one; adds constants.
+        the last old node; adds constants.
         """
         gone = set(map(id, old))
         place = max(i for i, node in enumerate(self.nodes) if id(node) in gone)

@@ -33,7 +33,8 @@ def is_like(value: Any, default: Any) -> bool:
     text.
 
     Integers also fit Boolean and float defaults, since frameworks write 1 for True and 1.0. The
-    elements of a list must be like the default's first element. Any value fits other defaults.
+    elements of a list must be like the default's first element. Any value fits a default of a
+    different kind.
     """
     kinds = next((kinds for kinds in _KINDS if isinstance(default, kinds)), None)
     if isinstance(default, tuple | list) and isinstance(value, tuple | list):
@@ -42,14 +43,17 @@ def is_like(value: Any, default: Any) -> bool:
 
 
 Kind = Literal["elementwise", "view", "moves", "mixes", "sizes", "sequences", "layer", "control"]
-"""elementwise  each element of the result depends on the input elements with the same indices
-view         the result has the input's elements in the same order, in another shape
-moves        the result has the input's elements at other indices
-mixes        an element of the result depends on several: products, reductions, norms
-sizes        the result holds integers computed from shapes, or depends on such integers only
-sequences    works sequence by sequence
-layer        a recurrent layer
-control      runs graphs inside of the node"""
+"""The kinds of operators:
+
+``elementwise``: each element of the result depends on the input elements with the same indices.
+``view``: the result has the input's elements in the same order, in a different shape.
+``moves``: the result has the input's elements at different indices.
+``mixes``: an element of the result depends on several elements: products, reductions, norms.
+``sizes``: the result consists of integers computed from shapes, or depends only on such integers.
+``sequences``: the operator works sequence by sequence.
+``layer``: the operator is a recurrent layer.
+``control``: the operator runs graphs inside of the node.
+"""
 
 Compute = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -73,12 +77,14 @@ TypeRule = Callable[..., Any]
 Growth = Callable[..., int]
 Batched = Literal["", "stretched", "axis", "joined", "axes", "batch"] | Callable[[Any, Any], None]
 """How a node computes many rows at once, after its inputs get a new axis 0, the axis of rows:
-stretched  inputs with fewer axes get axes of size 1 after the axis of rows
-axis       attribute ``axis`` moves by one; inputs after the first are the same for all rows
-joined     attribute ``axis`` moves by one; every input gets the axis of rows
-axes       the axis numbers in the input of `Axes` move by one
-batch      the axis of rows and axis 0 become one axis
-""         the node cannot do so"""
+
+``stretched``: inputs with fewer axes get axes of size 1 after the axis of rows.
+``axis``: attribute ``axis`` increases by 1; inputs after the first are the same for all rows.
+``joined``: attribute ``axis`` increases by 1; every input gets the axis of rows.
+``axes``: the axis numbers in the input of `Axes` increase by 1.
+``batch``: the axis of rows and the old axis 0 become one axis.
+``""``: the node cannot compute many rows at once.
+"""
 RowRule = Callable[[Any, Any], Any]
 """``rows(flow, node)``: see `onernn.ops.row_rules`."""
 Drops = bool | Callable[..., bool]
@@ -88,8 +94,9 @@ Drops = bool | Callable[..., bool]
 class Slot:
     """One input of an operator; any number of inputs may take the place of a ``variadic`` last one.
 
-    ``ragged``: it must have offsets. ``axes``: it holds axis numbers, on which the result's type
-    depends. ``shape``: it holds integers that only determine the size of the result.
+    ``ragged``: the input must have offsets. ``axes``: the input holds axis numbers, on which the
+    result's type depends. ``shape``: the input holds integers that only determine the result's
+    size.
     """
 
     name: str
@@ -104,30 +111,31 @@ class Slot:
 class Operator:
     """An operator of ONNX in its newest form, or one of onernn's own operators.
 
-    attributes  the attributes' names and defaults
-    type        ``type(context, *types)`` returns the types of the outputs
-    compute     ``compute(attrs, *values)`` returns the output, or a tuple of outputs; an absent
-                input is None. It gets the steps of a ragged input as an array; its result gets the
-                offsets of the first ragged input
-    offsets     whether ``compute`` gets and returns `Ragged` values instead
-    paths       see `Paths`; the steps of a ragged input must keep their indices. None: not known
-    reach       ``reach(attrs, axis, *types)`` returns the `onernn.ops.windows.Window` of the first
-                input that each index of the result reads along an axis; None if its size varies
-    dropped     whether the result of ragged inputs is an array, since its axis 0 is not the axis
-                of steps; or a function ``dropped(attrs, *types)`` that returns this
-    since       the first opset of ``domain`` in which ONNX's operator means the same; 0: not ONNX's
-    keeps       whether each element of the result is an element of the first input (of any input
-                if the last one is variadic) that was moved, selected or cast
-    growth      ``growth(node, *values)`` returns a bound for the bytes that a run allocates. None:
-                the bytes of the results, by ``type``; ``compute`` asks the run's budget if the
-                size depends on data
-    scratch     additional bytes that a run takes, for each element of the largest input
-    sized       whether ``compute`` also works on arrays of `Size`: type inference then calls it
-    expression  ``expression(attrs, there)`` returns the expression that an elementwise operator
-                computes from the inputs that are present; see `onernn.ops.elementwise`
-    batched     see `Batched`; a function ``batched(mapper, node)`` adds the node for all rows to a
-                `fuse_passes.mapping.Mapper`
-    rows        a rule that finds a batch's rows in the outputs if ``paths`` do not show them
+    ``attributes``: the attributes' names and defaults.
+    ``type(context, *types)`` returns the types of the outputs.
+    ``compute(attrs, *values)`` returns the output, or a tuple of outputs; an absent input is None.
+    For a ragged input it gets the array of steps; its result gets the offsets of the first ragged
+    input.
+    ``offsets``: whether ``compute`` takes and returns `Ragged` values instead of arrays.
+    ``paths``: see `Paths`, None if not known; the steps of a ragged input must keep their indices.
+    ``reach(attrs, axis, *types)`` returns the `onernn.ops.windows.Window` of the first input that
+    each index of the result reads along an axis; None if its size varies.
+    ``dropped``: whether the result of ragged inputs is an array, because its axis 0 is not the axis
+    of steps; or a function ``dropped(attrs, *types)`` that decides this.
+    ``since``: the first opset of ``domain`` in which ONNX's operator has the same definition; 0 if
+    ONNX does not have the operator.
+    ``keeps``: whether each element of the result is a moved, selected or cast element of the first
+    input (of any input if the last one is variadic).
+    ``growth(node, *values)`` returns a bound for the bytes that a run allocates. If it is None, the
+    bound is the size of the results, by ``type``; ``compute`` asks the run's budget if that size
+    depends on data.
+    ``scratch``: additional bytes that a run takes, for each element of the largest input.
+    ``sized``: whether ``compute`` also works on arrays of `Size`: type inference then calls it.
+    ``expression(attrs, there)`` returns the expression that an elementwise operator computes from
+    the inputs that are present; see `onernn.ops.elementwise`.
+    ``batched``: see `Batched`; a function ``batched(mapper, node)`` adds the node for all rows to a
+    `fuse_passes.mapping.Mapper`.
+    ``rows``: a rule that finds a batch's rows in the outputs if ``paths`` do not show them.
     """
 
     name: str
@@ -207,7 +215,7 @@ class Operator:
             return f"unknown attribute {', '.join(unknown)}: expected {known}"
         for name, value in attributes.items():
             default = self.attributes[name]
-            if default is None and value is not None:  # integers that the operator can compute
+            if default is None and value is not None:  # the operator computes such integers
                 default = (0,) if isinstance(value, tuple | list) else 0
             if not is_like(value, default):
                 return f"attribute {name}={value!r}: expected one like {default!r}"
@@ -369,7 +377,7 @@ def op(
     """
 
     def register(function: Function) -> Function:
-        plain: Any = unwrap(function)  # `inspect.signature` is slower, for 250 operators
+        plain: Any = unwrap(function)  # `inspect.signature` would be slower
         code, said = plain.__code__, plain.__annotations__
         inputs, rest = code.co_varnames[: code.co_argcount], code.co_flags & CO_VARARGS
         last = code.co_argcount + code.co_kwonlyargcount

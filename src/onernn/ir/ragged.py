@@ -47,8 +47,8 @@ class Ragged:
     """N sequences of W steps in total: ``data`` (W, ...), ``offsets`` (N+1,), int64.
 
     Sequence n is ``data[offsets[n]:offsets[n+1]]``; length zero is valid. ``outer`` holds the upper
-    LoD levels, outermost first; the last offset of a level is the number of elements one level
-    below. Data is not copied. Raises `ShapeError` with the offending numbers: offsets must start at
+    LoD levels, outermost first; the last offset of a level is the number of sequences in the next
+    level. Data is not copied. Raises `ShapeError` with the offending numbers: offsets must start at
     0, must not decrease and must end at W; no element may be masked.
 
     >>> batch = onernn.Ragged.from_list([np.zeros((3, 8)), np.zeros((1, 8))])
@@ -181,7 +181,7 @@ class Ragged:
         """Returns a batch of ``data`` with the same offsets, which are not checked again."""
         data = as_array(data, "data")
         if data.shape[:1] != self.data.shape[:1]:
-            return Ragged(data, self.offsets, self.outer)  # raises the error
+            return Ragged(data, self.offsets, self.outer)  # the constructor raises an error
         same = object.__new__(Ragged)
         for name, value in (("data", data), ("offsets", self.offsets), ("outer", self.outer)):
             object.__setattr__(same, name, value)
@@ -214,7 +214,7 @@ class Ragged:
 def falls(offsets: Array) -> Array:
     """Returns the indices of offsets that a smaller offset follows.
 
-    It compares the offsets, since a difference could overflow.
+    Compares the offsets instead of their differences, which could overflow.
     """
     return np.flatnonzero(offsets[1:] < offsets[:-1])
 

@@ -70,7 +70,9 @@ _FROM_FIELDS = ("__dataclass_fields__", "__dataclass_params__", "__match_args__"
 
 
 class _Late:
-    """A descriptor that makes a class's attribute at the first use; a run uses few of them."""
+    """A descriptor that makes a class's attribute at the first use; a run uses few of these
+    attributes.
+    """
 
     def __init__(self, name: str, cls: Any, complete: Callable[[], None]) -> None:
         self._name, self._class, self._complete = name, cls, complete
@@ -84,7 +86,8 @@ class _Late:
 def _complete(
     cls: Any, own: dict[str, Any], given: dict[str, Any], eq: bool, frozen: bool, kw_only: bool
 ) -> None:
-    """Adds the methods that follow from a class's fields. Two threads may call it at the same time.
+    """Adds the methods of a dataclass, which follow from its fields. Two threads may call it at the
+    same time.
 
     ``own``: the attributes that the class itself defines; ``given``: the defaults of its fields.
     """
@@ -115,8 +118,8 @@ _FACTORY = _Factory()
 
 
 def _init(cls: Any, shown: Collection[Any]) -> Any:
-    """Returns an ``__init__`` that writes into ``self.__dict__``: ``__setattr__`` of frozen records
-    refuses.
+    """Returns an ``__init__`` that writes into ``self.__dict__``, because ``__setattr__`` of frozen
+    records raises an error.
     """
     scope: dict[str, Any] = {"__missing": _FACTORY}  # no field has a name with this prefix
     positional, named, body = ["self"], ["*"], ["__dict__ = self.__dict__"]

@@ -126,7 +126,7 @@ class Part(NamedTuple):
         return self.spec.direction == "right2left"
 
 
-@lru_cache(256)  # for layers that are made again with every step of training
+@lru_cache(256)  # training makes the layer again at each step
 def parts(spec: RnnSpec) -> tuple[Part, ...]:
     """Returns all directions of all layers of a stack, layer by layer, from the first layer on."""
     both: tuple[Direction, ...] = ("left2right", "right2left")

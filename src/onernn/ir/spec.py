@@ -101,13 +101,13 @@ class Cell(Enum):
 class RnnSpec:
     """A recurrent layer or stack: hashable, complete, and free of tensors and their names.
 
-    ``input_size`` is I. ``hidden_size`` is the number of units; the recurrent width O is
-    ``projection_size`` if there is a projection. ``activations`` are strings or `Activation`, in
-    the order of `Cell.activations`; None means the cell's own activations. ``update`` says what the
-    update gate of a GRU scales: the old state ("keep"), or the new one ("replace"). ``gate_clip``
-    bounds every gate before its activation to [-gate_clip, gate_clip] (ONNX). ``cell_clip`` = (min,
-    max) bounds an LSTM's cell state, and with ``cell_clip_nan`` a NaN there becomes the lower bound
-    (MXNet). With ``input_forget`` an LSTM's forget gate is 1 - i (ONNX).
+    ``input_size`` is I. ``hidden_size`` is the number of units; the recurrent width R, the width of
+    h, is ``projection_size`` if there is a projection. ``activations`` are strings or `Activation`,
+    in the order of `Cell.activations`; None means the cell's own activations. ``update`` says what
+    the update gate of a GRU scales: the old state ("keep"), or the new one ("replace").
+    ``gate_clip`` bounds every gate before its activation to [-gate_clip, gate_clip] (ONNX).
+    ``cell_clip`` = (min, max) bounds an LSTM's cell state, and with ``cell_clip_nan`` a NaN there
+    becomes the lower bound (MXNet). With ``input_forget`` an LSTM's forget gate is 1 - i (ONNX).
 
     Raises `ShapeError` for sizes below 1 and `ValueError` for fields that contradict the cell.
 

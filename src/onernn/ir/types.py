@@ -34,8 +34,8 @@ class Size:
     the number 3.
 
     Sizes are equal if they have the same value for all values of their names, such as T - T / 2 and
-    (T + 1) / 2. `_is_zero` decides this; sizes that need more than `_POINTS` points count as
-    different.
+    (T + 1) / 2. `_is_zero` compares their values at points (values of the names); if that needs
+    more than `_POINTS` points, the sizes count as different.
     """
 
     terms: tuple[tuple[Product, int], ...]
@@ -101,7 +101,7 @@ class Size:
         if len(terms) > _FEW:
             spend(len(terms))
         left = cls(tuple(sorted((factors, by) for factors, by in terms.items() if by)))
-        # A model of thirty operators can square a size thirty times.
+        # Limits sizes: a model of thirty operators can square a size thirty times.
         if left.length > _MOST_FACTORS or any(not -(2**63) <= by < 2**63 for _, by in left.terms):
             raise SizeError("a size: expected fewer names in it, and numbers below 2**63")
         return left
@@ -169,8 +169,8 @@ class Size:
     __radd__, __rmul__ = __add__, __mul__
 
     def __floordiv__(self, other: Any) -> Size:
-        """Returns the quotient by one product. Raises `ValueError` unless it is known to be
-        exact.
+        """Returns the quotient by a size of one term, such as 2 * T. Raises `ValueError` unless the
+        quotient is known to be exact.
         """
         by = Size.of(other)
         if len(by.terms) != 1:
@@ -191,8 +191,8 @@ class Size:
     def floor_div(self, by: int) -> Size:
         """Returns the quotient by a positive number, rounded down.
 
-        A `Quotient` holds only terms that ``by`` does not divide: (4 * T + 3) / 4 is T. It contains
-        no negative number, so C++ rounds it in the same way as Python.
+        A `Quotient` holds only terms that ``by`` does not divide: (4 * T + 3) / 4 is T. A
+        `Quotient` contains no negative number, so C++ rounds it in the same way as Python.
         """
         if not 0 < by < 2**63:
             raise SizeError(f"{self} / {by}: expected a positive number of 64 bits")
@@ -243,7 +243,7 @@ class Size:
         return Size(tuple((names, by) for names, by in self.terms if by > 0))
 
     def __str__(self) -> str:
-        """Returns the size as text, in the notation of C++ and of mathematics."""
+        """Returns the size as text, which is also a C++ expression."""
         text = ""
         for names, by in reversed(self.terms):
             factors = [str(name) for name in names]
@@ -289,9 +289,9 @@ def _degree(factor: Factor, name: str) -> int:
 def _is_zero(size: Size) -> bool:
     """Returns whether a size is 0 for all values of its names; False if this needs too many points.
 
-    Each sum of `_apart` must be constant if the size is constant. For values with the same
-    remainder (`Size.period`), a sum is a polynomial. A polynomial of degree n is 0 if it is 0 at
-    more than n points.
+    If the size is constant, each sum of `_apart` is constant, since the sums share no names. For
+    values with the same remainder (`Size.period`), a sum is a polynomial. A polynomial of degree n
+    is 0 if it is 0 at more than n points.
     """
     rest = 0
     for part in _apart(size):
@@ -404,9 +404,9 @@ Numbers = Size | tuple[Size, ...]
 class Type:
     """A value's dtype (NumPy's name), shape, and LoD levels from the outermost; None means unknown.
 
-    The shape of a ragged value is the shape of its steps, (W, ...). A single size may also be
-    unknown. ``lod`` is () for a dense value. ``value`` holds the integers of a scalar or short
-    vector that describes a shape or axes, or truth values (0 or 1) that follow from these.
+    The shape of a ragged value is the shape of its steps, (W, ...). In a known shape, single sizes
+    may be unknown. ``lod`` is () for a dense value. ``value``: the elements of an integer or
+    Boolean scalar or short vector, if they are known before a run, for example a shape; True is 1.
     """
 
     dtype: str | None = None
@@ -421,7 +421,7 @@ class Type:
 
     @property
     def counts(self) -> tuple[int | None, ...]:
-        """The sizes that are numbers, None in place of others; () if the rank is unknown."""
+        """The sizes as numbers, None for a size that is not a number; () if the rank is unknown."""
         return tuple(None if size is None else size.number for size in self.shape or ())
 
     @property

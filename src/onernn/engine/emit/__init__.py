@@ -1,4 +1,6 @@
-"""Turns any graph into standalone C++17: in one call, or in the five steps that this takes."""
+"""Turns any graph into standalone C++17: with `write_cpp`, or with five functions that each do one
+step.
+"""
 
 from onernn.engine.emit.generating import generate
 from onernn.engine.emit.pipeline import infer_shapes, infer_types, initialize, parse, write_cpp

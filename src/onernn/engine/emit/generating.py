@@ -59,7 +59,7 @@ class Local:
 
 @dataclass
 class Plan:
-    """The C++ expression of each value, ``places``, and the memory that the model needs."""
+    """The memory that the model needs, and ``places``: the C++ expression of each value."""
 
     program: Program
     places: dict[str, str] = field(default_factory=dict)
@@ -75,7 +75,9 @@ class Plan:
         return "nullptr" if name in self.unread else self.places[name]
 
     def point(self, name: str, ctype: str, expression: str) -> None:
-        """Adds a pointer to a value. No identifier of a template ends with ``_at``."""
+        """Adds a pointer to a value. The pointer's name ends with ``_at``, unlike all identifiers
+        of templates.
+        """
         ident = f"{self.program.ident(name)}_at"
         comment = write_shape(self.program.shape(name))
         self.locals.append(Local(ident, ctype, expression, comment))
@@ -141,8 +143,8 @@ def _allocate(
     """Adds memory for values. When the last step that reads a value has run, a later value of the
     same type and size reuses the memory.
 
-    ``spans``: the first and last step that use each value. ``makers``: the first value that is
-    written to the same memory, and its node.
+    ``spans``: the first and last step that use each value. ``makers``: for each value, the first
+    value that is written to its memory, and the node of that first value.
     """
     program = plan.program
     free: dict[tuple[str, str], list[Member]] = defaultdict(list)
@@ -169,7 +171,9 @@ def _allocate(
 
 
 def _is_needed(plan: Plan, code: WrittenNode, name: str) -> bool:
-    """Returns whether a value is read, or is a state from which the next step continues."""
+    """Returns whether a value needs memory: it is read, or is the first output of its node, or its
+    node keeps states for the next call.
+    """
     is_held = any(isinstance(step, Layer) and goes_on(plan.program, step) for step in code.codes)
     return is_held or name == code.node.outputs[0] or name in plan.used
 
@@ -256,7 +260,7 @@ def limits(program: Program) -> list[Size]:
 
 
 def list_made_levels(program: Program) -> list[LodLevel]:
-    """Returns the LoD levels of outputs that do not belong to an input."""
+    """Returns the LoD levels of outputs, except levels that belong to inputs."""
     inputs = {value.name for value in program.graph.inputs}
     levels = (level for each in program.graph.outputs for level in program.levels(each.name))
     return [level for level in dict.fromkeys(levels) if level.name not in inputs]
@@ -276,7 +280,7 @@ def _words(data: bytes) -> list[str]:
 
 
 class _Header:
-    """The variables of a model's templates."""
+    """The values of the variables in the C++ templates of a model."""
 
     def __init__(self, program: Program, store: Store, threads: int) -> None:
         self.program, self.plan, self.store = program, plan(program, store), store
@@ -405,7 +409,9 @@ class _Header:
         return {"ident": ident, "type": type, "most": self._most(size, "most")}
 
     def _most(self, size: Size, sizes: str) -> str:
-        """Returns a size in C++ for the largest inputs; ``sizes``: the variable of their sizes."""
+        """Returns a size as a C++ expression; ``sizes``: the C++ variable that holds the maximum of
+        each open size.
+        """
         names = {name: f"{sizes}.{name}" for name in size.names}
         return str(size.substitute({**names, **self.program.static}))
 
@@ -422,8 +428,8 @@ class _Header:
                 yield {"ident": member.ident, "ctype": member.ctype, "most": most}
 
     def _missing(self) -> Iterator[tuple[str, str, str]]:
-        """Yields the branches that end a call: the condition, the value that it must have, and the
-        reason.
+        """Yields the branches that end a call: the condition, the value of the condition for which
+        the call ends, and the reason.
         """
         for each in self.program.codes:
             if any(isinstance(step, Mark) and step.kind == "refuse" for step in each.codes):

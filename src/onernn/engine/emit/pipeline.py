@@ -1,7 +1,8 @@
 """Turns a model into C++ in five steps, named like the steps of ROOT's code generator SOFIE;
 `generating` is the last one.
 
-Parse, TypeInference, ShapeInference, Initialize, Generate: design/0053 has the tables.
+The steps are Parse, TypeInference, ShapeInference, Initialize and Generate; design/0053 compares
+them with SOFIE's steps.
 """
 
 from __future__ import annotations
@@ -170,9 +171,9 @@ def initialize(program: Program, weights: str = "f32") -> Store:
     """Returns the weights file, with constants packed in the form that the kernels read.
 
     ``weights`` says how matrices are stored. With f32, f16 or bf16, all are stored in this type.
-    With int8, the matrices of recurrent layers are stored as int8 and the others as float32. A
-    layer that has a precision of its own keeps it. Raises `UnsupportedError` for weights that the
-    type cannot represent.
+    With int8, the matrices of recurrent layers are stored as int8 and all further matrices as
+    float32. A layer that has a precision of its own keeps it. Raises `UnsupportedError` for weights
+    that the type cannot represent.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -251,14 +252,14 @@ def write_cpp(
 
     ``name``: the name of the files and of the namespace, by default the name of the model's file or
     folder. ``weights``: how matrices are stored: f32, f16 or bf16. Everything is computed in
-    float32, except that with bf16 products also round inputs and states on targets that multiply
+    float32. With bf16, on targets that multiply bf16, products also round inputs and states to
     bf16. With int8, recurrent layers compute in int8 in the same way as a `Session` of dtype u8.
     Layers with a precision of their own keep this precision and its scales. ``static``: sizes that
     are fixed now, by their names. ``declared``: types and shapes of inputs that the model does not
-    declare. ``like``: batches from which types and shapes are read; sizes stay open if the model
-    allows it. ``embed``: stores the weights in the header. ``threads``: the maximum number of
-    threads of a model, 1 to 64. ``force``: overwrites files that this function did not write, or
-    that were edited.
+    declare. ``like``: batches from which types and shapes are read; sizes stay open if C++ can be
+    generated for open sizes. ``embed``: stores the weights in the header. ``threads``: the maximum
+    number of threads of a model, 1 to 64. ``force``: overwrites files that this function did not
+    write, or that were edited.
 
     All files are replaced, or none. Raises `UnsupportedError` naming every node that C++ cannot
     be generated for, or a file that was edited or is from a different program.

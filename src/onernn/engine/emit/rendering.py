@@ -31,7 +31,9 @@ class Store(Numbers):
 
     size: int = HEADER
     places: dict[Any, Any] = field(default_factory=dict)
-    """By `Packed`: its C++ type and position. By `Run`: its `CellCode` and C++ expressions."""
+    """For each `Packed`, its C++ type and position; for each `Run`, its `CellCode` and C++
+    expressions.
+    """
     packed_for: object = None
     """The program that these arrays belong to."""
     layers: str = ""
@@ -41,7 +43,7 @@ class Store(Numbers):
 
     @contextmanager
     def storing(self, stored: str) -> Iterator[None]:
-        """Stores the matrices that are added inside of the block in this type."""
+        """Sets the C++ type of all matrices that are added inside of the block."""
         before, self.stored = self.stored, stored
         try:
             yield
@@ -143,8 +145,8 @@ FUNCTIONS = ("gate", "candidate", "output")
 
 @dataclass(frozen=True)
 class CellCode:
-    """The code of one layer that runs from left to right, without its weights. ``real``,
-    ``stored``: the C++ types that it computes in, and that its matrices are stored in.
+    """The code of one layer that runs from left to right, without its weights. ``real``: the C++
+    type in which it computes. ``stored``: the C++ type of its stored matrices.
 
     Layers with equal fields share the code.
     """
@@ -166,7 +168,7 @@ class CellCode:
 
     @property
     def title(self) -> str:
-        """A description for readers of the code."""
+        """A comment that describes the layer, for readers of the code."""
         spec = self.spec
         parts = [f"{spec.cell.name}, {spec.input_size} -> {spec.recurrent_size} channels"]
         parts += [f"{spec.hidden_size} units"] if spec.projection_size else []

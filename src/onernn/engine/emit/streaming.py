@@ -1,9 +1,10 @@
-"""Decides whether a model can run step by step, and which previous steps it keeps.
+"""Decides whether a model can run step by step, and which steps each call must keep for later
+calls.
 
 A value may have more steps than a call takes: ``early`` steps before the first one, which a Pad has
 added, and ``late`` steps after the last one, which no output may contain. In a streaming call, the
-last steps of the previous calls replace the padding. A convolution uses the additional steps up; a
-slice removes late steps.
+last steps of the previous calls replace the padding. A convolution without padding has fewer steps
+in its output, so it removes early steps; a slice removes late steps.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class _Steps:
 
     def _find_moved(self, op: OperatorCode, early: int, late: int) -> _Span | None:
         """Returns the early and late steps of the output of an operator over a window of steps;
-        None if the window has later steps, or is not known.
+        None if the window contains later steps than the result's step, or is not known.
         """
         shape, reach = op.shape(), OPERATORS[op.node.op].reach
         axes = self._axes(shape)
@@ -192,7 +193,7 @@ class _Steps:
                 return None
             self._hold(op, axis, window.before, shape[axis] - late)
         early, late = early + window.before + 1 - window.extent, late + window.after
-        if late < 0:  # if the result is one step later, the operator looks back one step more
+        if late < 0:  # without its last step, the result is one step later
             early, late = early + late, 0
         return (early, late) if early >= 0 else None
 

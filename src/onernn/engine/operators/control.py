@@ -1,4 +1,4 @@
-"""Branches and loops: marks between their nodes, and copies of their results and states."""
+"""Branches and loops: marks that begin and end them, and copies of their results and states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def _condition(op: OperatorCode) -> str:
 
 
 def _copy(op: OperatorCode, index: int, out: str) -> Nest:
-    """Copies an input unchanged to an output that may have memory for more elements."""
+    """Returns the loops that copy an input to the output ``out``, which may have memory for more
+    elements.
+    """
     return copy(op.read(index), op.shape(index), out)
 
 
@@ -48,7 +50,9 @@ def otherwise(op: OperatorCode) -> list[Step]:
 
 @rule("EndIf")
 def end_if(op: OperatorCode) -> list[Step]:
-    """Writes the outputs of both branches into the same memory; a call chooses their sizes."""
+    """Writes the outputs of both branches into the same memory; if the branches' sizes differ, a
+    call computes the sizes.
+    """
     program, outputs, values = op.program, op.node.outputs, op.node.inputs[1:]
     condition, copies, result = _condition(op), list[Step](), list[Step]()
     count = len(outputs)

@@ -1,4 +1,4 @@
-"""Loops over an output's elements: operators that work element by element, and reductions."""
+"""Operators that become loops over an output's elements: elementwise operators and reductions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def nest(loops: Shape, out: Access, reads: Sequence[Access], expression: Express
 
 
 def copy(name: str, shape: Shape, out: str) -> Nest:
-    """Copies a value of this shape to the beginning of another one."""
+    """Returns the loops that copy a value of this shape to the beginning of the value ``out``."""
     return nest(shape, whole(out, shape), [whole(name, shape)])
 
 

@@ -23,7 +23,7 @@ from onernn.ir.types import Shape, Size, Type, counts_of, dense, volume, words_o
 from onernn.ops import OPERATORS
 
 _SPELLED = {"float": "float32 or float64", "int": "a signed integer"}
-"""Groups of dtypes in messages."""
+"""Texts in messages for groups of dtypes."""
 
 
 class OperatorCode:
@@ -59,7 +59,7 @@ class OperatorCode:
 
     @property
     def types(self) -> list[Type | None]:
-        """The inputs' types, in sizes that are known at present; None for absent inputs."""
+        """The inputs' types, with the sizes that are known so far; None for absent inputs."""
         return [self.program.settle(name) if name else None for name in self.node.inputs]
 
     def shape(self, index: int = 0) -> Shape:
@@ -99,8 +99,8 @@ class OperatorCode:
         return self.program.dtype(self.node.inputs[index])
 
     def of(self, *kinds: str, index: int = 0) -> None:
-        """Refuses an input whose dtype begins with none of ``kinds``, or is float16, which `widen`
-        should have cast.
+        """Refuses an input unless its dtype begins with one of ``kinds``. Refuses float16 as well,
+        which `widen` should have cast.
         """
         if not self.dtype(index).startswith(kinds) or self.dtype(index) == "float16":
             expected = " or ".join(_SPELLED.get(kind, kind) for kind in kinds)
@@ -154,7 +154,7 @@ class OperatorCode:
         return [one if isinstance(one, Size) else int(one) for one in result.reshape(-1)]
 
     def integers(self, index: int, what: str) -> list[int] | None:
-        """Returns `numbers` as plain integers. Refuses sizes among them."""
+        """Returns `numbers` as plain integers. Refuses open sizes among the integers."""
         result = self.numbers(index, what)
         if result is None:
             return None
@@ -184,8 +184,8 @@ class OperatorCode:
     def makes_sentences(
         self, *counts: Size, words: Size | None = None, most: Size | None = None
     ) -> tuple[LodLevel, ...]:
-        """Adds LoD levels of the first output; without ``words`` only a call knows the number of
-        steps.
+        """Adds LoD levels of the first output; without ``words``, the number of steps is known only
+        during a call, and is at most ``most``.
         """
         out, program = self.node.outputs[0], self.program
         lod = program.type(out).lod or self.refuse("the offsets of its result are not known")
@@ -249,7 +249,9 @@ def is_natural(size: Size) -> bool:
 
 
 def at_least(op: OperatorCode, *sizes: Size) -> list[Call]:
-    """Returns calls that check sizes for negative values; refuses always negative sizes."""
+    """Returns calls that check sizes for negative values; refuses sizes that are negative in all
+    calls.
+    """
     if any((size.number or 0) < 0 for size in sizes):
         op.refuse(f"sizes {', '.join(map(str, sizes))}: expected at least 0")
     return [Call("natural", size, checks=True) for size in sizes if not is_natural(size)]

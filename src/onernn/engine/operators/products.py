@@ -31,8 +31,9 @@ from onernn.ops.windows import Window, find_transposed_sizes, windows_of
 
 
 def groups_of(columns: int) -> int:
-    """Returns how many panels of 16 columns a matrix product processes together: all of a few
-    panels, else 4, 3 or 2, whichever adds the fewest panels of zeros.
+    """Returns how many panels of 16 columns a matrix product processes together. If there are fewer
+    than 4 panels, this is all of them. Otherwise it is the number from 4, 3 and 2 that adds the
+    fewest panels of zeros.
     """
     count = round_up(columns) // LANES
     return count if count < 4 else min((4, 3, 2), key=lambda together: -count % together)
@@ -421,7 +422,8 @@ def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
     return np.stack(numbers), Packed(together) if together.any() else ""
 
 
-# Convolutions and pools over one axis or two: constant weights are packed now, others in each call.
+# Convolutions and pools over one or two axes: constant weights are packed once, computed weights
+# in each call.
 
 FEW = 8
 """A convolution with at most this many output positions multiplies rows of windows with weights,
@@ -458,7 +460,9 @@ class Windows:
 
     @property
     def sizes(self) -> tuple[list[Size], list[Size], list[Size]]:
-        """The arguments of kernels/windows.hpp."""
+        """The arguments of kernels/windows.hpp: sizes of the input, sizes of the output, and the
+        kernel sizes, strides, dilations and padding of the windows.
+        """
         rows = [[getattr(w, key) for w in self.windows] for key in ("size", "stride", "dilation")]
         return self.x, self.y, [*map(Size.of, sum(rows, [])), *self.before]
 
@@ -511,7 +515,7 @@ def conv(op: OperatorCode) -> list[Step]:
         if x[2:] == weights[2:]:  # one window covers the whole image
             matrix = constant.reshape(own, -1).T
             return [*checks, dense(op, out, op.read(0), x[0], matrix, op.read(2))]
-    together = _together(own) if op.dtype() == "float32" else 1  # library/convolutions.cpp
+    together = _together(own) if op.dtype() == "float32" else 1  # float64 kernels take 1
     types = [op.dtype(), str(together)]
     panels: str | Packed
     if constant is not None:

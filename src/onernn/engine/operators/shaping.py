@@ -186,7 +186,7 @@ def found_size(op: OperatorCode) -> Call:
 
 @rule("GateLayout")
 def gate_layout(op: OperatorCode) -> list[Nest]:
-    """Returns a copy of each gate, from a framework's gate order and signs to onernn's."""
+    """Returns loops that copy each gate from a framework's gate order and signs to onernn's."""
     source, (out, shape) = op.read(0), op.out()
     layout, strides = op.attrs.layout, strides_of(shape)
     units = shape[-1] // len(layout.permutation)
@@ -211,7 +211,9 @@ def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
 
 
 def _choose(op: OperatorCode, function: str, *sizes: Any) -> Call:
-    """Returns a call with indices; negative indices count from the end if the operator allows."""
+    """Returns a call with indices; negative indices count from the end if the operator allows
+    negative indices.
+    """
     op.of("int", index=1)
     negative = not op.attrs.non_negative
     return op.move(function, *op.read_first(2), *sizes, negative, by=1, checks=True)
@@ -237,7 +239,7 @@ def gather_elements(op: OperatorCode) -> Call:
 
 @rule("GatherND")
 def gather_nd(op: OperatorCode) -> Call:
-    """Takes an index along each of the first axes after the axes of the batch."""
+    """Takes elements by one index for each of the axes that follow the batch axes."""
     table, indices, batch = op.shape(0), op.shape(1), op.attrs.batch_dims
     for size, other in zip(table[:batch], indices[:batch], strict=True):
         op.same(size, other)

@@ -73,9 +73,9 @@ def _spectra(
     inverse: bool = False,
     halved: bool = False,
 ) -> Call:
-    """Returns the call that transforms rows of ``count`` numbers. ``rows``, ``columns``: the sizes
-    and strides of (outer, inner, element) of the input and the output, and the number of parts, 2
-    for complex numbers.
+    """Returns the call that transforms rows of ``count`` numbers. ``rows`` describes the input,
+    ``columns`` the output: the sizes and the strides along (outer axes, inner axes, the transformed
+    axis), and the parts per element, 2 if it is complex.
     """
     memory = op.keep("rows", "float64", (3 * count, 2))
     how: list[Any] = [count, halved, 1 / count if inverse else 1.0]
