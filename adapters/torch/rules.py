@@ -231,8 +231,8 @@ def glu(self, *, dim=Axis(-1)):
 
 
 def _usual(x: TorchTensor, *numbers: float) -> tuple[float, ...]:
-    """Returns all ``numbers`` for a float result, where they fix no sizes; () for an integer
-    result, where they may come from a size.
+    """Returns the ``numbers`` that fix no sizes: all for a float result, none for an integer
+    result, because integers may come from a size.
     """
     return numbers if x.op.result_dtype().kind == "f" else ()
 
