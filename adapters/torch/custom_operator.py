@@ -38,9 +38,7 @@ _FIRST = "weight_ih_l0"
 
 
 class _Token(np.ndarray[Any, Any]):
-    """An array that holds the record of a forward run, which a compiled graph keeps for
-    backward.
-    """
+    """An array with the record of a forward run; a compiled graph keeps the array for backward."""
 
     call: Call
 

@@ -237,7 +237,9 @@ def _read(node: Node) -> list[Ref | Open]:
 
 
 def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
-    """Raises `UnsupportedError` if a result's dtype or exported shape is not the declared one."""
+    """Raises `UnsupportedError` if a result's dtype, or its shape at the exported sizes, differs
+    from the declared one.
+    """
     values = (results,) if isinstance(results, str) else tuple(results)
     for name, value in zip(node.outputs, values, strict=False):
         meta = builder.metas.get(name)

@@ -42,10 +42,10 @@ class TorchBuilder(GraphBuilder):
 
     ``metas``: the declared types of tensors. ``free``: the program's numbers for input sizes, by
     onernn's names of the sizes. ``tied``: why some of these sizes must keep their numbers.
-    ``literal``: constants whose shapes are numbers in the program, and these numbers. These numbers
-    tie sizes only when a node reads the constant, because an initial state of zeros may be left
-    out. ``computed``: for each result of Python's arithmetic with sizes, its integer operands.
-    ``axes``: for each size, a variable and an axis that have it.
+    ``literal``: for each constant that the model's code creates, its sizes and elements that may be
+    sizes of inputs. A constant ties sizes only when a node reads the constant, because an initial
+    state of zeros may be left out. ``computed``: for each result of Python's arithmetic with sizes,
+    its integer operands. ``axes``: for each size, a variable and an axis that have it.
     """
 
     def __init__(self, name: str, budget: FoldingBudget, metas: Mapping[str, Meta]) -> None:
