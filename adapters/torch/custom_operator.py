@@ -33,14 +33,12 @@ from onernn.adapters.torch.live_layer import (
 from onernn.ir.spec import RnnSpec
 
 _LIVE: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""The live layers of compiled graphs, by the first parameter of each."""
+"""The `LiveModule` of each module in compiled graphs, by the module's parameter `_FIRST`."""
 _FIRST = "weight_ih_l0"
 
 
 class _Token(np.ndarray[Any, Any]):
-    """An array that holds the record of a forward run, which a compiled graph keeps for
-    backward.
-    """
+    """An array with the record of a forward run; a compiled graph keeps the array for backward."""
 
     call: Call
 
@@ -99,7 +97,7 @@ def _check(
 
 
 def _results(x: Any, sizes: Any, states: Any, weights: Any, layer: str) -> list[Tensor]:
-    """Returns empty tensors like y, h and c; c is (0,) for cells without it."""
+    """Returns empty tensors with the shapes of y, h and c; (0,) for c if the cell has no c."""
     spec = _spec_of(layer, x, weights)
     sequences = x.shape[1] if sizes is None else states[0].shape[1]
     shapes = [(*x.shape[:-1], spec.output_size), *state_shapes(spec, sequences), (0,)][:3]
@@ -191,8 +189,9 @@ def _backward(ctx: Any, dy: Any, dh: Any, dc: Any, _: Any) -> Any:
     token, x, *others = ctx.saved_tensors
     states, weights = others[: ctx.states], others[ctx.states :]
     grads = [dy, dh, dc] if ctx.layer.startswith("LSTM") else [dy, dh]
-    # PyTorch's operators compute gradients that are differentiated again, batched, or in forward
-    # mode. Tensors of a tracer have their own classes.
+    # onernn cannot compute gradients that are differentiated again, batched (vmap), or in forward
+    # mode; PyTorch's operators can. A tracer's tensors are not plain either, but their class is not
+    # Tensor.
     is_batched = any([type(grad) is Tensor and not is_plain(grad) for grad in grads])
     if torch.is_grad_enabled() or is_batched or forward_ad._current_level >= 0:
         call, tensors = _call(x, ctx.sizes, states, weights, ctx.layer)
@@ -225,7 +224,7 @@ _is_whole._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def may_trace(module: Any) -> bool:
-    """Returns whether a graph may contain calls of a module, as far as it does not depend on
+    """Returns whether a compiled graph may contain a module's calls; `run_traced` then checks the
     arguments.
 
     torch.compile traces again if a value that this function reads changes. A compiled graph cannot

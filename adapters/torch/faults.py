@@ -56,5 +56,5 @@ def _find_fixed_times(
 
 
 def _why(notes: tuple[str, ...]) -> str:
-    """Returns the graph's notes on sizes that other operators or constants also fix."""
+    """Returns the graph's notes that contain "nothing else"."""
     return "; ".join(note for note in notes if "nothing else" in note)

@@ -64,10 +64,9 @@ def is_plain(tensor: Any) -> bool:
 
 
 def follower() -> str:
-    """Returns a description of the tool that must see each of PyTorch's operators, or "" if there
-    is none.
+    """Returns a description of an active tracer or transform, or "" if there is none.
 
-    onernn would hide the operators from this tool.
+    Such a tool must see each operator of PyTorch; a call of onernn would hide the operators.
     """
     if peek_interpreter_stack() is not None:
         return "a transform of torch.func is at work"
@@ -87,9 +86,10 @@ class Left(Exception):
 class Batch(NamedTuple):
     """A batch in one of the layouts of `kernels.h`: "lod", "tnc" or "packed".
 
-    ``begin``: the first rows of the sequences (lod) or of the time steps (packed). ``order`` and
-    ``back``: the permutations of the initial and of the final states of packed sequences; None if
-    the order is the same. ``whole(y)`` returns y as the caller's type of batch.
+    ``begin``: the index of the first row of each sequence (lod) or time step (packed). ``order``
+    and ``back`` are PackedSequence's sorted_indices, which permute the initial states, and
+    unsorted_indices, which permute the final states. ``whole(y)`` returns y as the type of batch
+    that the caller passed.
     """
 
     x: Tensor
@@ -222,7 +222,7 @@ def batch_of(inputs: Any, batch_first: bool) -> Batch | None:
         return Batch(inputs.contiguous(), "tnc", len(inputs), 1)
     if inputs.dim() != 3:
         return None
-    if batch_first:  # transposed in place, because PyTorch's y is not a view
+    if batch_first:  # y is transposed in place, because PyTorch's y is not a view
         steps_first = inputs.transpose(0, 1).contiguous()
         steps, rows, _ = steps_first.shape
         return Batch(steps_first, "tnc", steps, rows, whole=lambda y: y.transpose_(0, 1))
@@ -290,7 +290,8 @@ def _batch_of_nested(nested: Any) -> Batch | None:
 def as_packed(
     x: Tensor, begin: Int64, states: Sequence[Tensor], run: Callable[..., Any]
 ) -> list[Tensor]:
-    """Returns y and the final states of sequences (W, I), from a function for packed sequences.
+    """Runs ragged sequences (W, I) by a function for packed sequences; returns y and the final
+    states.
 
     ``run(x, batch_sizes, states)`` returns y and the final states. PyTorch cannot pack sequences
     without steps, so their initial states become their final states.
@@ -356,7 +357,9 @@ def views_of(spec: RnnSpec, parameters: Sequence[Array]) -> list[PartViews]:
 
 
 def _new(shape: Sequence[int], _: object) -> Array:
-    """Returns memory from PyTorch's allocator, which makes transposed copies a third faster."""
+    """Returns memory from PyTorch's allocator: transposed copies are a third faster than in
+    NumPy's.
+    """
     return torch.empty(shape).numpy()
 
 
@@ -374,8 +377,8 @@ DTYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options(LiveOptions):
-    """The options of a live layer; onernn raises an error for layers that its backends cannot
-    run.
+    """The options of a live layer; ``strict``: a layer that only the NumPy reference can run is an
+    error.
     """
 
     strict = True
@@ -404,10 +407,10 @@ class LiveModule:
         # PyTorch runs a padded LSTM as one oneDNN primitive, and all other layers step by step.
         by_steps = f"torch {'GRU' if kind == 'LSTM' else kind} trained"
         self.trained = by_steps if spec.projection_size else f"torch {kind} trained", by_steps
-        """The keys of `gain` for training: with padded and with packed batches."""
+        """The keys of training in `gain`'s table: for padded and for packed batches."""
         self.predicted = f"torch {kind}"
         self.is_large = not (frozen or gain.is_faster(self.predicted, 1, 1, spec.hidden_size))
-        """Whether PyTorch runs a single step faster."""
+        """Whether PyTorch runs one step of one sequence faster than onernn; False if frozen."""
         self._like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
         self.types: dict[Any, list[torch.dtype]] = {}
@@ -653,7 +656,8 @@ class Call:
         """
         is_recorded = torch.is_grad_enabled()
         with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-            # Views, because a parameter may depend on x: only this layer is differentiated.
+            # A parameter may be computed from x. With views, the gradient of x does not include the
+            # gradient of the parameter.
             inputs = [tensor.view_as(tensor) for tensor in tensors]
             results = zip(self._by_torch(inputs), grads, strict=True)
             pairs = [(result, grad) for result, grad in results if grad is not None]

@@ -51,7 +51,7 @@ __all__ = ["load_torch", "lower", "rules", "shaping", "spectra"]
 """Includes the modules with rules, because their import fills the table `RULES`."""
 
 _FEW = 64
-"""The maximum size of a tensor in the code whose elements may be sizes."""
+"""The maximum number of elements of a tensor in the model's code whose elements may be sizes."""
 _CHANGES = re.compile(r"[a-z0-9]_(\.|$)|\bout$")
 """Matches the names of operators that change a tensor in place."""
 _PASSES = 5
@@ -144,7 +144,7 @@ def _enter(builder: TorchBuilder, program: Program, entry: Input, tied: Mapping[
         builder.give(entry.name, held)
         if entry.lifted:  # its shape and its elements may be sizes
             numbers = list[float]()
-            if array.size <= _FEW:  # reads a float's decimal, 0.3, not its float32 value
+            if array.size <= _FEW:  # float32's 0.3 is read as 0.3, not as 0.30000001
                 texts = map(str, array.reshape(-1)) if array.dtype.kind == "f" else array.flat
                 numbers = [*map(float, texts)]
             builder.literal[held] = [*(size for size in array.shape if size > 1), *numbers]
@@ -237,7 +237,9 @@ def _read(node: Node) -> list[Ref | Open]:
 
 
 def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
-    """Raises `UnsupportedError` if a result's dtype or exported shape is not the declared one."""
+    """Raises `UnsupportedError` if a result's dtype, or its shape at the exported sizes, differs
+    from the declared one.
+    """
     values = (results,) if isinstance(results, str) else tuple(results)
     for name, value in zip(node.outputs, values, strict=False):
         meta = builder.metas.get(name)

@@ -367,14 +367,14 @@ def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
             reason = str(error)
     result = _run_theirs(kind, module, input, hx)  # raises PyTorch's own errors
     if reason not in live.reasons:
-        if not why_theirs():  # otherwise the reason may end
+        if not why_theirs():  # a temporary reason needs no warning
             warn_of_left(HOST, [Refusal(reason, type(module).__name__)])
         live.reasons[reason] = None
     return result
 
 
 _outside = call
-"""The function `call`; after the first use of torch.compile, a wrapper that it does not trace."""
+"""The function `call`; from the first use of torch.compile on, a wrapper that is not traced."""
 
 
 def call_any(kind: Any, module: Any, input: Any, hx: Any) -> Any:
@@ -399,7 +399,7 @@ def ours(kind: Any, dtype: str, frozen: bool = False) -> type:
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
         return run(kind, self, input, hx)
 
-    # torch.jit.script compiles a method's wrapped function, with that function's globals.
+    # torch.jit.script compiles kind.forward, which forward wraps, with the globals of kind.forward.
     forward = FunctionType(
         forward.__code__, kind.forward.__globals__, "forward", (None,), forward.__closure__
     )

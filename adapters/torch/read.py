@@ -74,7 +74,7 @@ class Meta(NamedTuple):
 
     @property
     def parts(self) -> Meta:
-        """The type as real numbers: the real and imaginary parts are the last axis, of size 2."""
+        """The type of a complex tensor stored as floats: a last axis of size 2 has both parts."""
         return Meta(COMPLEX[self.dtype], (*self.sizes, 2))
 
 

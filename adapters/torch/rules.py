@@ -231,8 +231,8 @@ def glu(self, *, dim=Axis(-1)):
 
 
 def _usual(x: TorchTensor, *numbers: float) -> tuple[float, ...]:
-    """Returns the ``numbers`` that cannot come from a size: all for a float result, none for
-    integers.
+    """Returns the ``numbers`` that fix no sizes: all for a float result, none for an integer
+    result, because integers may come from a size.
     """
     return numbers if x.op.result_dtype().kind == "f" else ()
 
@@ -302,7 +302,7 @@ def compare(self, other, *, op):
 
 
 def _common(x: Any, other: Any) -> Any:
-    """Returns the dtype of a comparison; a tensor's dtype has precedence over a number's."""
+    """Returns the dtype in which x and ``other`` are compared; a tensor's precedes a number's."""
     mine = x.dtype
     if isinstance(other, Number) or not other.slot:
         whole = not isinstance(other, Number) or not isinstance(other.value, float)
@@ -379,7 +379,8 @@ _OF_SIZES = pairs(
 def compute_size(*, a=None, b=None, op):
     """Returns the result of Python's arithmetic with sizes, which are not negative.
 
-    Operators that read the result fix the input sizes from which its integers may come.
+    An operator that reads the result fixes the input sizes from which the integers in ``a`` and
+    ``b`` may come.
     """
     builder, values, numbers = op.builder, [], []
     for each in (a, b):
@@ -694,7 +695,7 @@ def weight_norm(v, g, *, dim=0):
 
 @torch("max.dim min.dim")
 def extreme(self, *, dim=Axis(), keepdim=False, op):
-    """Returns the extreme values, and the index of the first one."""
+    """Returns the maximum or minimum along ``dim``, and the index of its first occurrence."""
     kind = op.name.capitalize()
     values = getattr(self, f"Reduce{kind}")([dim], keepdims=int(keepdim))
     return values, extreme_index(self, f"Arg{kind}", dim, keepdim)

@@ -37,7 +37,7 @@ _MOST_WAYS = 100
 
 
 class _Group(NamedTuple):
-    """The axes before and after a view whose sizes have the same product."""
+    """Axes before a view, and the axes after it whose sizes have the same product."""
 
     before: range
     after: range
@@ -64,7 +64,7 @@ def view(self, *, size=Sizes(), shape=Sizes(), stride=(), op):
 
 
 def _choose_size(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Open | TorchTensor:
-    """Returns a size after a view of x; a product of sizes is -1 if ``is_inferred``."""
+    """Returns the size of an axis after a view of x; -1 if ``is_inferred``."""
     match size:
         case _ if is_inferred:
             return -1
@@ -76,7 +76,7 @@ def _choose_size(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Op
 
 
 def _stand_for(op: TorchOperator, wanted: int | Open) -> int | None:
-    """Returns the number of a size, with primes for dynamic sizes; None if it is not known."""
+    """Returns a size as a number, with a prime for each dynamic size; None for an unknown size."""
     if isinstance(wanted, int):
         return wanted
     known = op.builder.type_of(op.builder.value(wanted.name)).value
@@ -84,7 +84,7 @@ def _stand_for(op: TorchOperator, wanted: int | Open) -> int | None:
 
 
 def _complete(wanted: Sequence[int | None], before: Sequence[int | None]) -> list[int] | None:
-    """Returns the shape after a view, with -1 replaced by its number; None if it is not known."""
+    """Returns the shape after a view, with a size in place of -1; None for an unknown shape."""
     known = [each for each in before if each is not None]
     target = [each for each in wanted if each is not None]
     if len(known) < len(before) or len(target) < len(wanted) or min(target, default=0) < -1:
@@ -98,7 +98,7 @@ def _complete(wanted: Sequence[int | None], before: Sequence[int | None]) -> lis
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[_Group]:
-    """Returns the smallest possible groups, in order. A size of 1 is its own group if possible."""
+    """Returns the smallest groups, in order. An axis of size 1 is a group by itself if possible."""
     groups, one, other = [], 0, 0
     while one < len(before) or other < len(after):
         first, second = one, other
@@ -117,7 +117,7 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[_Group]:
 
 
 class _Axis(NamedTuple):
-    """The size, before the view, of this axis."""
+    """A size after a view that is the size of ``axis`` before the view."""
 
     axis: int
 
@@ -150,14 +150,15 @@ def _group_sizes(
             result = _assign(factors, numbers, [after[at] for at in group.after])
             if len(result) == 1:
                 return [*result[0]]
-    op.builder.tie(free, op.why)  # a size of 1 need not come from a free size
+    op.builder.tie(free, op.why)  # for example if a free size is 1: any 1 may come from it
     return [wanted[at] for at in group.after]
 
 
 def _assign(
     factors: Sequence[Factor], numbers: Sequence[int], after: Sequence[int]
 ) -> list[list[Size]]:
-    """Returns all ways to write the sizes in ``after`` as products of numbers and all ``factors``.
+    """Returns all ways to write each size in ``after`` as a number times some of ``factors``; each
+    factor is used once.
 
     ``numbers``: the exported numbers of the factors.
     """
@@ -367,7 +368,7 @@ def gather(self, index, *, dim=Axis(), sparse_grad=False):
 
 @torch("select_scatter")
 def select_scatter(self, src, *, dim=Axis(), index=Place()):
-    """Returns self with src at one position of an axis, which src lacks."""
+    """Returns self with src at one position of an axis; src lacks this axis."""
     if not isinstance(index, int):
         refuse("argument index: expected a number, got a value that is computed at run time")
     return _replace_part(self, src.unsqueeze(dim), dim, index, index + 1 if index != -1 else END)

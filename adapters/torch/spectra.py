@@ -216,8 +216,8 @@ def istft(
 def _check_sums(squares: Array, hop: int, count: int | None, begin: int, end: int) -> None:
     """Raises `UnsupportedError` if a sum of squared windows is too small; PyTorch also fails then.
 
-    ``count``: the number of frames, None for a dynamic number. With more than ``most`` frames, the
-    sums in the middle repeat.
+    ``count``: the number of frames, None for a dynamic number. The sums in the middle of a long
+    signal repeat, so a limited number of frames is checked.
     """
     most = 2 * -(-len(squares) // hop) + 1
     counts = range(1, most + 1) if count is None else [min(count, most)]

@@ -42,10 +42,10 @@ class TorchBuilder(GraphBuilder):
 
     ``metas``: the declared types of tensors. ``free``: the program's numbers for input sizes, by
     onernn's names of the sizes. ``tied``: why some of these sizes must keep their numbers.
-    ``literal``: constants whose shapes are numbers in the program, and these numbers. These numbers
-    tie sizes only when a node reads the constant, because an initial state of zeros may be left
-    out. ``computed``: for each result of Python's arithmetic with sizes, its integer operands.
-    ``axes``: for each size, a variable and an axis that have it.
+    ``literal``: for each constant that the model's code creates, its sizes and elements that may be
+    sizes of inputs. A constant ties sizes only when a node reads the constant, because an initial
+    state of zeros may be left out. ``computed``: for each result of Python's arithmetic with sizes,
+    its integer operands. ``axes``: for each size, a variable and an axis that have it.
     """
 
     def __init__(self, name: str, budget: FoldingBudget, metas: Mapping[str, Meta]) -> None:
@@ -86,9 +86,7 @@ class TorchBuilder(GraphBuilder):
                     self.axes.setdefault(factors[0], (variable, axis))
 
     def is_zeros(self, value: str) -> bool:
-        """Returns whether a value has only zeros and a shape that is in the program or computed in
-        a run.
-        """
+        """Returns whether a value is a tensor of zeros that the model's code creates."""
         if value in self.constants:
             return value in self.literal and not self.constants[value].any()
         maker = self.maker(value)
@@ -99,7 +97,7 @@ class TorchBuilder(GraphBuilder):
         return None if size is None else size.substitute(self.free).number
 
     def standing_for(self, size: Size | None) -> int | None:
-        """Returns the number for a size in the program, with a prime in place of each dynamic
+        """Returns a size as a number: its number in the program, with a prime for each dynamic
         size.
         """
         if size is None:
@@ -174,9 +172,9 @@ class TorchOperator(NativeOperator):
         return f"{self.label!r} ({self.at.type}) may hold that number"
 
     def number(self, name: str, plain: Sequence[float] = ()) -> float:
-        """Returns a number in arithmetic.
+        """Returns the argument ``name``, a number.
 
-        Unless it is in ``plain``, fixes the input sizes from which it may be computed.
+        Unless the number is in ``plain``, fixes the input sizes from which it may be computed.
         """
         result = self.attribute(name, None)
         if not isinstance(result, int | float):
@@ -294,13 +292,12 @@ class Number(TorchTensor):
         return self.cast(self.op.result_dtype(), *plain)
 
 
-# Kinds of arguments. As the default of a rule's keyword, such an object reads the argument.
+# Kinds of arguments. If a rule's keyword has such an object as its default, the object's ``read``
+# returns the argument.
 
 
 class Scalar(NamedTuple):
-    """A number in arithmetic; unless it is in ``plain``, it fixes sizes as in
-    `TorchOperator.number`.
-    """
+    """A number; unless it is in ``plain``, it fixes the input sizes from which it may come."""
 
     default: float | None = None
     plain: tuple[float, ...] = ()
@@ -348,7 +345,8 @@ class Sizes(NamedTuple):
 class Place(NamedTuple):
     """A position along the axis ``dim``; it may fix the size of this axis at its exported number.
 
-    0, 1 and negative positions do not depend on the size unless it is small. All others may.
+    A position above 1 may be computed from the size; 0 or 1 only if it is the size, the size minus
+    1 or half of the size.
     """
 
     default: int = 0
@@ -371,7 +369,9 @@ class Place(NamedTuple):
 
 
 RULES = Rules[Signature]()
-"""The rules by the names of aten's operators, such as "add.Tensor", and by other full names."""
+"""The rules by operator names: "add.Tensor" for aten, full names such as "_operator.add" for
+others.
+"""
 VIEWS: set[str] = set()
 """Operators whose result may share the memory of an input."""
 COMPLEX: set[Signature] = set()

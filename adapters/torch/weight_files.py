@@ -76,7 +76,7 @@ entries.
 
 _LARGER = {"EMPTY_SET": 256, "EMPTY_DICT": 256, "ADDITEMS": 256}
 _LONG, _WIDE = 4096, 10
-"""The size in bytes of a long text, and the memory that each byte of it may take."""
+"""The minimum size in bytes of a long text, and the memory that each of its bytes may take."""
 
 
 class Storage(NamedTuple):
@@ -166,8 +166,8 @@ _NAMES: dict[str, Any] = {
 
 
 def _key(key: Any) -> Any:
-    """Returns a key of a dict. Raises `TypeError` for a tuple: hashing nested tuples has no
-    limit.
+    """Returns a key of a dict. Raises `TypeError` for a tuple: nested tuples may take forever to
+    hash.
     """
     if not isinstance(key, str | int | float | bytes | None):
         raise TypeError(f"key: expected a text or a number, got {type(key).__name__}")
@@ -519,7 +519,7 @@ _OLD = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _HEAD = 4096
 _PROTOCOL = 1001
 _MOST = 10**6
-"""The maximum number of values of a pickle among which tensors are searched."""
+"""The maximum number of a pickle's values that wait to be searched for tensors."""
 _STATES = ("state_dict", "model_state_dict", "model")
 """The keys under which checkpoints store a model's state dict."""
 _ADVICE = (
