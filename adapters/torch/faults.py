@@ -47,14 +47,11 @@ def _find_fixed_times(
             f"PyTorch runs it for {time} steps and no other number: torch.export cannot leave the"
             " time of a recurrent layer open; "
         )
-        text += (
-            "it runs at any number here" if open_here else "so does it here: " + _why(graph.notes)
-        )
+        why = "; ".join(note for note in graph.notes if " must be " in note)
+        if open_here:
+            text += "it runs at any number here"
+        else:
+            text += f"so does it here: {why}" if why else "so does it here"
         at = node.origin[0]
         value = node.inputs[0]
         yield FrameworkFault("fixed_time", text, keep_unchanged, "refuses", ("pytorch",), at, value)
-
-
-def _why(notes: tuple[str, ...]) -> str:
-    """Returns the graph's notes that contain "nothing else"."""
-    return "; ".join(note for note in notes if "nothing else" in note)

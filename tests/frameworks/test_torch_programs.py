@@ -60,6 +60,18 @@ def test_pytorch_itself_is_a_reference_for_its_file(name: str, tmp_path: Path) -
     assert onernn.verify(file, against=f"torch:{file}")
 
 
+def test_an_audit_names_the_operator_that_fixes_the_time(tmp_path: Path) -> None:
+    found = [
+        finding.text
+        for name in programs.MODELS
+        if "T" in programs.TIED[name]
+        for finding in onernn.audit(exported(name, tmp_path)).findings
+        if finding.fault == "fixed_time" and "so does it here" in finding.text
+    ]
+    assert any(re.search(r"so does it here: .*axis \d must be 7: '", text) for text in found)
+    assert not [text for text in found if text.endswith(": ")]
+
+
 @pytest.mark.parametrize("save", [programs.save_as_2_5, programs.save_as_2_8])
 def test_older_layouts_are_such_as_pytorch_reads(save: Any, tmp_path: Path) -> None:
     save(programs.program("tagger"), tmp_path / "model.pt2")
