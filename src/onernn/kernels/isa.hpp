@@ -54,9 +54,9 @@
 #endif
 #endif
 
-// One instruction multiplies pairs of bfloat16, and adds their products. So do tiles, which
-// build.py asks for (tiles.hpp): a program that is compiled for this CPU has no permission to use
-// them.
+// One instruction multiplies pairs of bfloat16, and adds their products. Tiles do the same, if
+// build.py defines ONERNN_TILES (tiles.hpp): -march alone does not suffice, because a program needs
+// the system's permission to use them.
 #if (defined(__AVX512F__) && defined(__AVX512BF16__)) || defined(ONERNN_SQUARES) || \
     defined(ONERNN_TILES)
 #define ONERNN_PAIRS
