@@ -307,8 +307,7 @@ void arg_extreme(std::int64_t* out, const T* x, std::int64_t outer, std::int64_t
   }
 ONERNN_REDUCE(reduce_sum, Sum<T>, kStrip, 0, a, a + b, a)
 ONERNN_REDUCE(reduce_mean, Sum<T>, kStrip, 0, a, a + b, a / static_cast<Sum<T>>(count))
-ONERNN_REDUCE(reduce_prod, T, 1, 1, a, a* b,
-              a)  // in order: in another order, different inputs overflow
+ONERNN_REDUCE(reduce_prod, T, 1, 1, a, a* b, a)  // in order: otherwise different inputs overflow
 ONERNN_REDUCE(reduce_max, T, kStrip, lowest<T>(), a, most(a, b), a)
 ONERNN_REDUCE(reduce_min, T, kStrip, highest<T>(), a, least(a, b), a)
 ONERNN_REDUCE(reduce_l1, Sum<T>, kStrip, 0, std::abs(a), a + b, a)

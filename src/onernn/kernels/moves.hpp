@@ -74,8 +74,8 @@ template <class T>
 void arrange(T* out, const T* x, std::int64_t to, std::int64_t from, const Dims& sizes,
              const Dims& to_strides, const Dims& from_strides) {
   const std::int64_t last = sizes.count - 1;
-  std::int64_t turned =
-      last;  // if x has a stride above 1 along the last axis: its axis of stride 1
+  // If x has a stride above 1 along the last axis: the axis along which its stride is 1.
+  std::int64_t turned = last;
   for (std::int64_t axis = 0; axis <= last; ++axis) {
     if (sizes[axis] <= 0) return;
     if (from_strides[last] > 1 && from_strides[axis] == 1) turned = axis;

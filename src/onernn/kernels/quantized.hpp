@@ -47,8 +47,8 @@ class Range255 {
   void add(const float* x, std::int64_t count) {
     Floats low = low_, high = high_, rest = rest_;
     for (std::int64_t k = 0; k < count; k += 16) {
-      const Floats v =
-          load_some(x + k, count - k);  // the zeros after the last number change no range
+      // The zeros after the last number change no range.
+      const Floats v = load_some(x + k, count - k);
       low = minimum(v, low);
       high = maximum(v, high);
       rest = rest + (v - v);  // 0, or NaN if a number is not finite

@@ -83,8 +83,8 @@ class Recurrent {
   }
 
  private:
-  static constexpr std::int64_t kStepsAhead =
-      32;  // of one sequence: steps that are projected at once
+  // How many steps are projected at once if there is only one sequence.
+  static constexpr std::int64_t kStepsAhead = 32;
 
   /// Returns the row of step t of the m-th longest sequence.
   static std::int64_t row(const Batch& batch, const Words& words, std::int64_t m, std::int64_t t) {

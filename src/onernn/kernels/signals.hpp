@@ -113,8 +113,8 @@ Status interpolate(T* out, const T* x, const std::int64_t* before, const std::in
                    std::int64_t inner) {
   for (std::int64_t o = 0; o < outer; ++o, x += rows * inner)
     for (std::int64_t k = 0; k < count; ++k, out += inner) {
-      const std::int64_t first = before[k],
-                         second = after[k];  // a hostile file may have rows out of range
+      // A hostile file may have rows that are out of range.
+      const std::int64_t first = before[k], second = after[k];
       if ((std::min)(first, second) < 0 || (std::max)(first, second) >= rows)
         return Status::bad_sizes;
       const T *const a = x + first * inner, *const b = x + second * inner, weight = rest[k];

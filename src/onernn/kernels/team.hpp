@@ -278,8 +278,8 @@ class Workers {
 
   Crew crew_{kMost};
   std::mutex led_;
-  std::atomic<bool> stopped_{
-      false};  // released, acquired: threads see all earlier writes before they end
+  // Released and acquired: threads see all earlier writes before they end.
+  std::atomic<bool> stopped_{false};
   std::vector<std::thread> threads_;
 };
 

@@ -135,8 +135,8 @@ class TileTwin {
   static float added(double a, double b) {
     const double sum = a + b, size = sum < 0 ? -sum : sum;
     constexpr double kNormal = 0x1p-126;
-    if (size < kNormal - 0x1p-151)
-      return static_cast<float>(sum * 0.0);  // subnormal even after rounding
+    // Subnormal even after rounding.
+    if (size < kNormal - 0x1p-151) return static_cast<float>(sum * 0.0);
     if (size < kNormal) return static_cast<float>(sum < 0 ? -kNormal : kNormal);
     return static_cast<float>(sum);
   }
@@ -225,8 +225,8 @@ template <int R, int C, class Factor, class Stored>
 inline void add_in_tiles(const Factor* const* left, int second, std::int64_t apart,
                          const Stored* panel, std::int64_t row, std::int64_t count) {
   static_assert(sizeof(Factor) == 4 && sizeof(Stored) == 4 && R * C <= 4);
-  alignas(64)
-      Stored last[kTileRows * C * 16];  // the last rows, filled up with zeros to sixteen rows
+  // The last rows, filled up with zeros to sixteen rows.
+  alignas(64) Stored last[kTileRows * C * 16];
   for (std::int64_t k = 0; k < count; k += kTileRows, panel += kTileRows * row) {
     const std::int64_t some = count - k;
     if (some < kTileRows) {

@@ -17,8 +17,7 @@ inline namespace ONERNN_ISA {
 namespace {
 
 constexpr std::int64_t kFar = std::int64_t(1) << 40;
-constexpr std::int64_t kSide = std::int64_t(1)
-                               << 31;  // the limit of the sides of planes and windows
+constexpr std::int64_t kSide = std::int64_t(1) << 31;  // limits sides of planes and windows
 
 std::int64_t up(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
 

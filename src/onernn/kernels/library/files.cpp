@@ -214,8 +214,8 @@ class PlanReader {
       model_.steps.push_back(guarded);
       words.emplace_back(from, from + length);
     }
-    for (std::int64_t step = 0; step < count;
-         ++step)  // first, so that earlier steps know the alignment
+    // First, so that earlier steps know the alignment.
+    for (std::int64_t step = 0; step < count; ++step)
       if (model_.steps[static_cast<std::size_t>(step)].kind == kView) {
         Reader in_step = words[static_cast<std::size_t>(step)];
         const std::int64_t inner = place(in_step), around = root(in_step);
@@ -484,8 +484,8 @@ Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
   expect(words[2] == onernn_checksum(bytes->begin + 24, bytes->size - 24),
          "its checksum does not match its content");
   expect(words[4] >= kHeader && words[4] <= bytes->size / 8, "a count exceeds the file");
-  const Numbers meta(words + kHeader,
-                     words + words[4]);  // a copy, because the mapped file might change
+  // A copy, because the mapped file might change.
+  const Numbers meta(words + kHeader, words + words[4]);
   Reader in(meta.data(), meta.data() + meta.size());
   const std::int64_t numbers_from = (kHeader + static_cast<std::int64_t>(meta.size())) * 8;
 
@@ -614,8 +614,8 @@ Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
     cost.rows = reader.size(in);
     cost.steps = reader.size(in);
     cost.runs = in.below(2049, "a cost");
-    cost.work =
-        in.below(64 * bytes->size, "a cost");  // not bytes->size: equal weights are stored once
+    // Not bytes->size: equal weights are stored once.
+    cost.work = in.below(64 * bytes->size, "a cost");
     share += cost.runs + cost.work / kWork + 1;
     costs.push_back(cost);
   }

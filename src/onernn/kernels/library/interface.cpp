@@ -20,8 +20,8 @@ constexpr Factory kFactoriesOf[7] = {
 constexpr const Factory (*kFactories[])[7] = {&kFactoriesOf<Rnn>, &kFactoriesOf<Gru>,
                                               &kFactoriesOf<LbrGru>, &kFactoriesOf<Lstm>};
 
-/// Returns the function that makes such a stack; null if the spec has a number that kernels.h does
-/// not define.
+/// Returns the function that makes a stack for `spec`; null if `spec` has a number that kernels.h
+/// does not define.
 Factory factory_of(const onernn_spec& spec) {
   const auto within = [](std::int32_t at, auto count) {
     return at >= 0 && at < static_cast<std::int32_t>(count);

@@ -405,8 +405,8 @@ struct onernn_stream {
     return result;
   }
 
-  static constexpr std::int64_t kMostOperators =
-      INT32_MAX / 2;  // so that the rest of the budget fits 32 bits
+  // So that the rest of the budget fits 32 bits.
+  static constexpr std::int64_t kMostOperators = INT32_MAX / 2;
 
   /// Decides which steps' costs are counted. Layers need not be counted if all of them together are
   /// within the budget.

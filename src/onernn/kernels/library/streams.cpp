@@ -71,8 +71,8 @@ std::int32_t opened(std::unique_ptr<Bytes> bytes, std::int32_t threads, onernn_m
   if (threads < 0) misused("threads: expected 0 or more, got " + std::to_string(threads));
   const std::int32_t cpus = usable_cpus();
   std::int32_t team = threads ? (std::min)(threads, cpus) : cpus;
-  if (const char* const wish = std::getenv("ONERNN_TEAM");
-      wish && *wish) {  // for tests: exactly so many threads
+  // For tests: exactly so many threads.
+  if (const char* const wish = std::getenv("ONERNN_TEAM"); wish && *wish) {
     const int exactly = std::atoi(wish);
     if (exactly < 1 || exactly > 64)
       misused(std::string("ONERNN_TEAM=") + wish + ": expected a number from 1 to 64");

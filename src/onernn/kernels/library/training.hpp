@@ -307,8 +307,8 @@ class Training final : public onernn_training {
   /// Calls function(m, o, count) for all rows m, and sixteen units from unit o on at a time.
   template <class Function>
   void units(const Step& at, Team& team, Function function) const {
-    constexpr std::int64_t kEach =
-        128;  // functions of one unit take as long as so many multiplications
+    // The functions of one unit take as long as so many multiplications.
+    constexpr std::int64_t kEach = 128;
     team.split(at.count(), O_ * kEach, [&](std::int64_t row, std::int64_t end) {
       for (; row < end; ++row)
         for (std::int64_t o = 0; o < O_; o += 16) function(at.first + row * at.every, o, O_ - o);
