@@ -139,7 +139,8 @@ class Cell {
         });
   }
 
-  /// The same for one row whose product was computed before: x is W x, (gates, units).
+  /// Computes the same for one row whose product was computed before: here x is already W x, with
+  /// the shape (gates, units).
   void add_bias(const Weights& weights, const Real* x, Real* share) const {
     for (std::int64_t o = 0; o < c_row(); ++o)
       for (std::int64_t g = 0; g < kGates; ++g)

@@ -1,9 +1,9 @@
 // Lanes: sixteen numbers at once, in whatever registers the target has.
 //
 // broadcast, load, store, + - * /, multiply_add, minimum, maximum, round_to_even,
-// times_power_of_two and times_normal_power_of_two (n from -126 to 128; of 128 the result may be
-// infinite) are written for each kind of register, everything else in terms of them. If one of two
-// numbers is NaN, minimum and maximum return the second number, as on x86.
+// times_power_of_two and times_normal_power_of_two (for n from -126 to 128; with n = 128 the result
+// may be infinite) are written for each kind of register, everything else in terms of them. If one
+// of two numbers is NaN, minimum and maximum return the second number, as on x86.
 #ifndef ONERNN_LANES_HPP
 #define ONERNN_LANES_HPP
 

@@ -246,8 +246,8 @@ inline void multiply_panel(Lanes (&sums)[M][G], const Factor* const* left, const
   multiply(sums, left, panel_of<G>(matrix, p, K), K, Fixed<G * 16>(), ahead);
 }
 
-/// Calls function(Fixed<M>, first row) for blocks of M rows that cover all rows. M is the largest
-/// number of rows whose G sums each fit the registers.
+/// Calls function(Fixed<M>, first row) for blocks of M rows that together cover all rows. M is as
+/// large as possible: the registers must hold G sums for each row.
 template <class Lanes, int G, class Function>
 inline void in_blocks(std::int64_t rows, Function function) {
   constexpr int M = kSums<Lanes> / G > 8 ? 8 : kSums<Lanes> / G > 1 ? kSums<Lanes> / G : 1;

@@ -126,8 +126,8 @@ template <int M, int G, int S = G, class Use>
 }
 #endif
 
-/// How many of a panel's G * 16 columns are summed at a time, in sixteens: all G if registers hold
-/// the sums of M rows, else 1.
+/// How many sixteens of a panel's G * 16 columns are summed at a time: all G if registers hold the
+/// sums of M rows, else 1.
 template <int M, int G>
 inline constexpr int kBeside = M * G <= (M == 1 ? kSums<Floats> : kSums<Ints>) ? G : 1;
 /// The number of sums per row from which `in_blocks` finds how many rows are in a block: see

@@ -67,12 +67,13 @@ void transform(Complex<T>* out, const Complex<T>* x, std::int64_t count, std::in
   }
 }
 
-/// Fourier transforms of rows. x and out have rows (outer, inner); an element is the real part of a
-/// number, or its real and imaginary parts. `counts` and `bins` say which. Sizes and strides are
-/// lists (outer, inner, element). Rows are cut to `count` numbers or filled with zeros. A `halved`
-/// spectrum is continued with the conjugates of its numbers, and the result is real. `scale`
-/// multiplies the results; `memory` holds 3 * count complex numbers. Sums are double, because
-/// results may be divided by the small end of a window.
+/// Fourier transforms of rows. x and out have rows (outer, inner). An element has one part, which
+/// is real, or two, the real and the imaginary one: `parts` says how many in x, `results` how many
+/// in out. `counts` and `from` are the sizes and strides of x along (outer, inner, element); `bins`
+/// and `to` are the sizes and strides of out. Rows are cut to `count` numbers or filled with zeros.
+/// A `halved` spectrum is continued with the conjugates of its numbers, and the result is real.
+/// `scale` multiplies the results; `memory` holds 3 * count complex numbers. Sums are double,
+/// because results may be divided by the small end of a window.
 template <class T>
 void spectra(T* out, const T* x, Optional<const T> window, const double* roots, double* memory,
              const Dims& counts, const Dims& from, std::int64_t parts, const Dims& bins,

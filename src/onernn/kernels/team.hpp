@@ -27,7 +27,8 @@ void may_be_late();  // tests make a member wait where another member could over
 inline void may_be_late() {}
 #endif
 
-/// Tells the CPU that this thread waits in a loop. Now and then also tells the system.
+/// Tells the CPU that this thread waits in a loop. Now and then lets the system run a different
+/// thread.
 inline void wait_a_little(int turns) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -47,7 +48,7 @@ inline void wait_a_little(int turns) {
 /// step. A helper that was not needed for a while sleeps.
 class Crew {
  public:
-  static constexpr std::int64_t kMost = 1 << 12;  // turns have fewer pieces
+  static constexpr std::int64_t kMost = 1 << 12;  // a turn has fewer pieces
 
   explicit Crew(int members) : places_(static_cast<std::size_t>(members)) {}
 

@@ -93,7 +93,8 @@ class Args {
   Dims dims_[kMostDims];
 };
 
-/// Returns how many elements an array has if strides reach no further; axis `but` is left out.
+/// Returns how many elements an array must have so that these strides stay inside. Axis `but` is
+/// left out.
 Count reach(const Dims& sizes, const Dims& strides, std::int64_t but = -1) {
   Count last = 0;
   for (std::int64_t at = 0; at < sizes.count; ++at)

@@ -131,7 +131,7 @@ struct onernn_plan {
 
   const Numbers words;
   Numbers names;  // Per named size: its index in the inputs' dims; -1: a step computes it.
-  std::vector<Polynomial> sizes;  // The sizes after the named ones.
+  std::vector<Polynomial> sizes;  // The sizes that follow the named ones, as polynomials.
   Numbers inner;                  // Indices of sizes that depend on a step.
   Numbers checks;                 // Per input size: the index of the size that it must equal.
   Numbers roots;                  // Per place: the value that contains it.

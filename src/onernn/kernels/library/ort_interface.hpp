@@ -71,7 +71,7 @@ static_assert(offsetof(Api, KernelContext_ParallelFor) == 274 * sizeof(void*));
 
 /// OrtApiBase.
 struct ApiBase {
-  const Api* (*GetApi)(std::uint32_t version);  // null if ONNX Runtime is older than `version`
+  const Api* (*GetApi)(std::uint32_t version);  // null if ONNX Runtime is older than this version
   const char* (*GetVersionString)();
 };
 

@@ -214,7 +214,7 @@ class Stack final : public onernn_stack {
 
   [[gnu::noinline]] onernn_account account(const Paper& paper, std::int32_t layer,
                                            std::int64_t groups, const Work& work) const {
-    // A turn with one member does not count, unless all turns are of this kind.
+    // Turns with one member do not count, because no thread waits in them.
     const std::int64_t* const alone = paper.turns + 1;
     const std::int64_t* const all = alone + Workers::kMost;
     const std::int64_t turns = std::accumulate(alone + 1, all, std::int64_t(0));

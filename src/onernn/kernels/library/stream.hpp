@@ -234,7 +234,7 @@ struct onernn_stream {
         if (model->outputs[o].place == wanted.place && taken_[o].at && taken_[o].bytes >= bytes &&
             !shares_ && !is_shared(o))
           memory = taken_[o].at;
-      // New memory is zeros, because no step may write some of its bytes.
+      // New memory is zeros, because there may be bytes that no step writes.
       places_[wanted.place] = memory ? memory : memory_[k].of<char>(bytes);
     }
     std::int32_t step[2] = {-1, budget_};

@@ -241,7 +241,8 @@ class Training final : public onernn_training {
     std::int64_t count() const { return rows > first ? (rows - first + every - 1) / every : 0; }
   };
 
-  /// Returns as many as there may be pieces of work, because members of the team allocate nothing.
+  /// Returns one object for each piece of work that may run at the same time, because members of
+  /// the team allocate nothing.
   std::vector<Products<Stored>> products(std::int64_t groups, const Team& team) const {
     std::vector<Products<Stored>> own;
     for (std::int64_t i = 0; i < (std::max<std::int64_t>)(groups, team.members()); ++i)
