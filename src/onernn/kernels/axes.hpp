@@ -1,5 +1,5 @@
-// Functions that combine the elements along one axis: x is (outer, count, inner), and a function
-// goes over `count`. Formulas: ONNX operator specification.
+// Functions along one axis, such as sums, softmax and top-k. x has the shape (outer, count, inner);
+// the axis is the one with `count` elements. Formulas: ONNX operator specification.
 #ifndef ONERNN_AXES_HPP
 #define ONERNN_AXES_HPP
 
@@ -18,7 +18,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// The numbers of x along an axis, one after the other.
+/// A line: the elements of x along the axis, at one index of the outer and inner axes.
 template <class T>
 struct Line {
   T* first;
@@ -26,7 +26,7 @@ struct Line {
   T& operator[](std::int64_t k) const { return first[k * step]; }
 };
 
-/// function(line of x, which line) for every line.
+/// Calls function(line, its number) for every line of x.
 template <class T, class Function>
 inline void each_line(T* x, std::int64_t outer, std::int64_t count, std::int64_t inner,
                       Function function) {
@@ -35,11 +35,12 @@ inline void each_line(T* x, std::int64_t outer, std::int64_t count, std::int64_t
       function(Line<T>{x + i * count * inner + j, inner}, i * inner + j);
 }
 
-/// The type of sums of T: one float after the other would lose what long axes hold.
+/// The type of a sum of elements of T. Floats are summed in double: a float sum over a long axis
+/// would lose small terms.
 template <class T>
 using Sum = std::conditional_t<std::is_floating_point_v<T>, double, T>;
 
-/// Below every number.
+/// Minus infinity, or the lowest integer.
 template <class T>
 constexpr T lowest() {
   return std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
@@ -51,28 +52,30 @@ constexpr T highest() {
                                               : (std::numeric_limits<T>::max)();
 }
 
-/// Where the same line of another value begins.
+/// Returns line number `line` of another array y, which has `count` elements along the axis.
 template <class T>
 inline Line<T> beside(T* y, std::int64_t line, std::int64_t count, std::int64_t inner) {
   return {y + line / inner * count * inner + line % inner, inner};
 }
 
-/// A strip of at most so many lines side by side: rows are added to rows. A single line is cut into
-/// rows; the results of their columns are joined in the end.
+/// A strip: at most kStrip neighbouring lines, which are combined at the same time. Element k of
+/// all its lines is one row of the strip. If there is only one line, it is cut into rows; the
+/// results of the columns are combined at the end.
 constexpr std::int64_t kStrip = 64;
 struct Strip {
-  std::int64_t count, step, width, last;  // `last`: the width of the last one
+  std::int64_t count, step, width, last;  // `last`: the width of the last row
   bool alone;
 
   std::int64_t lines() const { return alone ? 1 : width; }
-  /// function(first number of a row, its width)
+  /// Calls function(index of the row's first element, width of the row) for each row.
   template <class Function>
   void each(Function function) const {
     for (std::int64_t k = 0; k < count; ++k) function(k * step, k + 1 < count ? width : last);
   }
 };
 
-/// A line of numbers side by side; with Width = 1 they are taken in their order.
+/// Returns the strip of a single line that is contiguous in memory. With Width = 1 its elements are
+/// combined in their order.
 template <std::int64_t Width = kStrip>
 inline Strip strip_of(std::int64_t count) {
   const std::int64_t rows = (count + Width - 1) / Width;
@@ -80,7 +83,7 @@ inline Strip strip_of(std::int64_t count) {
   return {rows, Width, width, count - (rows - 1) * Width, true};
 }
 
-/// function(strip, the index in x of its first element, its first line)
+/// Calls function(strip, index in x of its first element, number of its first line) for each strip.
 template <std::int64_t Width = kStrip, class Function>
 inline void each_strip(std::int64_t outer, std::int64_t count, std::int64_t inner,
                        Function function) {
@@ -105,7 +108,8 @@ struct Columns {
 
   static std::int64_t padded(const Strip& strip) { return (strip.width + 15) / 16 * 16; }
 
-  /// A single line: all of its columns joined, in each of them.
+  /// If the strip is a single line: combines the totals of all columns, and stores the result in
+  /// each column.
   template <class Join>
   void meet(const Strip& strip, Join join) {
     if (!strip.alone) return;
@@ -122,7 +126,7 @@ struct Columns {
   }
 };
 
-/// The lines of x: `of` takes a number, `join` two totals.
+/// Returns the totals of a strip's lines. `of` maps each element, `join` combines two totals.
 template <class Total, class T, class Of, class Join>
 inline Columns<Total> joined(const T* x, const Strip& strip, Total begin, Of of, Join join) {
   Columns<Total> totals(strip, begin);
@@ -143,7 +147,8 @@ inline Columns<T> tops(const T* x, const Strip& strip) {
   return joined(x, strip, lowest<T>(), [](T a) { return a; }, [](T a, T b) { return most(a, b); });
 }
 
-/// The sums of e^(x - from), which are also written to out, if it is not null.
+/// Returns the sums of e^(x - from) over each line. Also writes these powers to `out` if it is not
+/// null.
 template <class T>
 inline Columns<Sum<T>> exps(Optional<T> out, const T* x, const Strip& strip,
                             const Columns<T>& from) {
@@ -183,7 +188,7 @@ void log_softmax(T* out, const T* x, std::int64_t outer, std::int64_t count, std
   });
 }
 
-/// The mean of so many numbers, and 1 / their standard deviation.
+/// The mean of `count` numbers, and 1 / their standard deviation.
 template <class T>
 struct Moments {
   T mean, inverse;
@@ -199,7 +204,8 @@ struct Moments {
   }
 };
 
-/// Norms of rows; `bias`, `mean` and `inverse` (one number per row) may be null.
+/// Normalizes each row (LayerNormalization). `bias`, `mean_out` and `inverse_out` (one number per
+/// row) may be null.
 template <class T>
 void layer_norm(T* out, const T* x, const T* scale, Optional<const T> bias, Optional<T> mean_out,
                 Optional<T> inverse_out, std::int64_t rows, std::int64_t count, double epsilon) {
@@ -212,8 +218,8 @@ void layer_norm(T* out, const T* x, const T* scale, Optional<const T> bias, Opti
   }
 }
 
-/// y (N, C, inner): every channel, or `groups` of neighbouring ones, less its mean and by its
-/// standard deviation, times scale (C), plus bias (C).
+/// Group normalization of x (N, C, inner): each group of C / groups neighbouring channels is
+/// normalized by its own mean and standard deviation, then multiplied by scale (C), plus bias (C).
 template <class T>
 void group_norm(T* y, const T* x, const T* scale, const T* bias, std::int64_t N, std::int64_t C,
                 std::int64_t inner, std::int64_t groups, double epsilon) {
@@ -245,8 +251,9 @@ void cum_sum(T* out, const T* x, std::int64_t outer, std::int64_t count, std::in
   });
 }
 
-/// The `best` of each line and their places; `order` (count) is memory of its own, `places` may be
-/// null. A NaN is larger than every number; of equal ones the first one comes first.
+/// Finds the `best` largest (or smallest) elements of each line, and their indices. `order` (count)
+/// is scratch memory; `places` may be null. A NaN counts as larger than every number; equal
+/// elements stay in the order of their indices.
 template <class T>
 void top_k(T* out, std::int64_t* places, const T* x, std::int64_t* order, std::int64_t outer,
            std::int64_t count, std::int64_t inner, std::int64_t best, std::int64_t largest) {
@@ -266,8 +273,8 @@ void top_k(T* out, std::int64_t* places, const T* x, std::int64_t* order, std::i
   });
 }
 
-/// The place of the largest number of each line, or of the smallest one, or of a NaN; of equal ones
-/// the first or the last.
+/// Finds the index of the largest element of each line (of the smallest one with `smallest`), or of
+/// a NaN if there is one. Of equal elements it takes the first one (the last one with `last`).
 template <class T>
 void arg_extreme(std::int64_t* out, const T* x, std::int64_t outer, std::int64_t count,
                  std::int64_t inner, std::int64_t smallest, std::int64_t last) {
@@ -300,7 +307,7 @@ void arg_extreme(std::int64_t* out, const T* x, std::int64_t outer, std::int64_t
   }
 ONERNN_REDUCE(reduce_sum, Sum<T>, kStrip, 0, a, a + b, a)
 ONERNN_REDUCE(reduce_mean, Sum<T>, kStrip, 0, a, a + b, a / static_cast<Sum<T>>(count))
-ONERNN_REDUCE(reduce_prod, T, 1, 1, a, a* b, a)  // in order: others overflow elsewhere
+ONERNN_REDUCE(reduce_prod, T, 1, 1, a, a* b, a)  // in order: otherwise different inputs overflow
 ONERNN_REDUCE(reduce_max, T, kStrip, lowest<T>(), a, most(a, b), a)
 ONERNN_REDUCE(reduce_min, T, kStrip, highest<T>(), a, least(a, b), a)
 ONERNN_REDUCE(reduce_l1, Sum<T>, kStrip, 0, std::abs(a), a + b, a)

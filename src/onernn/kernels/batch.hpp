@@ -1,7 +1,9 @@
-// The rows of a batch's steps, which are read in place and without padding.
+// A batch, which says at which rows of an array its sequences are. Kernels read the rows in place,
+// without padding.
 //
-// Step t of sequence n is row first[n] + t * stride, or first[n] + start[t]: LoD (sequences one
-// after the other), TNC, NTC, and PyTorch's packed layout (all first steps, then all second ones).
+// Step t of sequence n is row first[n] + t * stride, or first[n] + start[t] if `start` is not null.
+// This describes LoD (one sequence after the other), TNC, NTC, and PyTorch's packed layout (all
+// first steps, then all second steps, and so on).
 #ifndef ONERNN_BATCH_HPP
 #define ONERNN_BATCH_HPP
 
@@ -16,10 +18,10 @@ inline namespace ONERNN_ISA {
 
 struct Batch {
   std::int64_t sequences, stride;
-  const std::int64_t* start;   // of each step, or null: t * stride
-  const std::int64_t* first;   // (N)
-  const std::int64_t* length;  // (N)
-  const std::int64_t* order;   // (N), the longest sequence first
+  const std::int64_t* start;   // Null, or per step: replaces t * stride.
+  const std::int64_t* first;   // (N): the row of each sequence's first step.
+  const std::int64_t* length;  // (N): how many steps each sequence has.
+  const std::int64_t* order;   // (N): indices of the sequences, the longest one first.
 
   /// Returns the row of step t of sequence n.
   std::int64_t row(std::int64_t n, std::int64_t t) const {
@@ -27,7 +29,7 @@ struct Batch {
   }
 };
 
-/// Makes batches of at most so many sequences; each is good until the next one is made.
+/// Makes batches of at most `most` sequences. A batch is valid until the next one is made.
 class Batching {
  public:
   explicit Batching(std::int64_t most) : first_(most), length_(most), order_(most) {}
@@ -55,8 +57,9 @@ class Batching {
     return {N, 1, nullptr, first, length, order};
   }
 
-  /// PyTorch's PackedSequence: the rows of step t begin at starts[t] and end at starts[t + 1], no
-  /// step has more than the one before. Sequence n is row n of each step that has it.
+  /// PyTorch's PackedSequence: the rows of step t begin at starts[t] and end at starts[t + 1]. A
+  /// step never has more rows than the step before it. In each step that sequence n reaches, it is
+  /// row n.
   Batch packed(const std::int64_t* starts, std::int64_t T) {
     const std::int64_t N = T ? starts[1] - starts[0] : 0;
     for (std::int64_t n = 0, t = T; n < N; ++n) {
@@ -79,7 +82,7 @@ class Batching {
     return {N, stride, nullptr, first_.data(), length_.data(), order_.data()};
   }
 
-  /// The longest sequence first.
+  /// Sorts the sequences by length, the longest one first.
   void sort(std::int64_t N) {
     const std::int64_t* length = length_.data();
     std::sort(order_.data(), order_.data() + N, [length](std::int64_t a, std::int64_t b) {

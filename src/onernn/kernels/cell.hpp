@@ -1,9 +1,9 @@
-// The common part of all recurrent cells: their traits, numbers, the memory of a step, and the
-// input's share of the gates.
+// The common part of all recurrent cells: their traits, weights, the memory of a step, and the
+// input's share of the gates, which is W x + b.
 //
-// A cell's Traits say what is special about it. Traits derive from onernn::Traits and replace
-// members; each member may be a constant (Fixed<128> for a size), or a number that only the run
-// knows.
+// A cell's Traits say what is special about it: they derive from onernn::Traits and replace
+// members. Each member may be a compile-time constant (Fixed<128> for a size), or a value that is
+// known only at run time.
 #ifndef ONERNN_CELL_HPP
 #define ONERNN_CELL_HPP
 
@@ -21,37 +21,37 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Traits of a plain cell. A derived class adds its sizes: `inputs` channels of a step, `units`,
-/// and `width` channels of h, which equals `units` unless a projection follows.
+/// Traits of a plain cell. A derived class adds its sizes: `inputs`, the channels of x; `units`;
+/// and `width`, the channels of h, which equals `units` unless a projection follows.
 template <class Real_, class Stored_ = Real_>
 struct Traits {
-  using Real = Real_;      // what is computed with
-  using Stored = Stored_;  // what matrices are made of
+  using Real = Real_;      // the type of the computation
+  using Stored = Stored_;  // the type of the stored weights
   using Matrix = const Stored*;
   static constexpr Sigmoid<Real> gate{};
   static constexpr Tanh<Real> candidate{};
-  static constexpr Tanh<Real> output{};    // LSTM: what c goes through
-  static constexpr Identity<Real> clip{};  // of what goes into a gate
+  static constexpr Tanh<Real> output{};    // LSTM: applied to c before the output gate
+  static constexpr Identity<Real> clip{};  // applied to a gate's sum before its function
   static constexpr Identity<Real> clip_cell{};
   static constexpr bool attention = false;     // AUGRU: u becomes (1 - attention) u
-  static constexpr bool replaces = false;      // GRU: u is the part of h that is replaced
-  static constexpr bool peephole = false;      // LSTM: gates see c
+  static constexpr bool replaces = false;      // GRU: u is the factor of the candidate, not of h
+  static constexpr bool peephole = false;      // LSTM: gates also read c
   static constexpr bool input_forget = false;  // LSTM: the forget gate is 1 - i
-  static constexpr bool projection = false;    // LSTM: h is the output times one more matrix
-  static constexpr bool coded = false;         // matrices of codes, see codes.hpp
+  static constexpr bool projection = false;    // LSTM: h is multiplied by one more matrix
+  static constexpr bool coded = false;         // matrices of 8-bit codes, see codes.hpp
 };
 
-/// The numbers of one direction of one layer; matrices in panels, as products.hpp has them.
+/// The weights of one direction of one layer. Matrices are in panels, see products.hpp.
 template <class Real, class Matrix>
 struct CellWeights {
-  const Real* bias;          // (panels, rows of bias, 16)
-  Matrix input;              // (panels, inputs, gates, 16); null: x holds the gates' sums
-  Matrix recurrent;          // (panels, width, gates but a GRU's candidate, 16)
-  Matrix candidate;          // (panels, width, 1, 16), of a GRU
-  const Real* peephole;      // (panels, 3, 16), of an LSTM: input, forget and output gate
-  Matrix projection;         // (panels of width, units, 1, 16), of an LSTM
-  ByteScale of_x{}, of_h{};  // in quads; what is projected has a step for each row
-  bool is_finite = true;     // else zeros times a matrix may not be zeros
+  const Real* bias;          // (panels, rows of bias, 16).
+  Matrix input;              // (panels, inputs, gates, 16); null: x already is W x.
+  Matrix recurrent;          // (panels, width, gates, 16), of a GRU without the candidate.
+  Matrix candidate;          // GRU: (panels, width, 1, 16).
+  const Real* peephole;      // LSTM: (panels, 3, 16), for input, forget and output gate.
+  Matrix projection;         // LSTM: (panels of width, units, 1, 16).
+  ByteScale of_x{}, of_h{};  // How x and h are rounded to bytes, if they are.
+  bool is_finite = true;     // No weight is NaN or infinite, so zeros times them are zeros.
 };
 
 /// The rows that a step works on, one per sequence.
@@ -65,28 +65,31 @@ class CellState {
         left_(most, (std::max)(width, units), coded) {}
 
   Real* h() { return turned_ ? two_.data() : one_.data(); }
-  /// The output of the cell: h, or the factor of one more product that results in h.
+  /// Returns the memory for the cell's output: the next h, or the vector that the projection
+  /// multiplies.
   Real* next() { return turned_ ? one_.data() : two_.data(); }
-  /// The state of an LSTM, or the update gates of a GRU.
+  /// Returns the cell states of an LSTM, or the update gates of a GRU.
   Real* c() { return three_.data(); }
-  /// `count` rows of K numbers, as products read them.
+  /// Returns `count` rows of K numbers in the form that products read. The rows begin at `first`
+  /// and are `row` numbers apart.
   const Factor* const* rows(const Real* first, std::int64_t row, std::int64_t K, std::int64_t count,
                             ByteScale scale) {
     left_.scale(scale);
-    left_.put(0, first, K);  // not in the loop: of one row, which has most steps, that is all
+    left_.put(0, first, K);  // outside the loop: most steps have only this row
     for (std::int64_t m = 1; m < count; ++m) left_.put(m, first + m * row, K);
     return left_.get();
   }
   void turn() { turned_ = !turned_; }
-  /// Whether h holds zeros: products with it read no matrix.
+  /// Says whether h is all zeros. If it is, products with h read no matrix.
   void set_zero(bool zero) { zero_ = zero; }
-  /// The rows of a recurrent matrix that a step reads.
+  /// Returns how many rows of a recurrent matrix a step reads.
   std::int64_t depth(std::int64_t width) const { return zero_ ? 0 : width; }
   template <std::int64_t kWidth>
   Fixed<kWidth> depth(Fixed<kWidth> width) const {
     return width;
   }
-  /// Whether the products of a step read a matrix from its end, as in every second step.
+  /// Returns whether the products of this step read their matrix from the end to the beginning.
+  /// Every second step does.
   bool back() { return back_ = !back_; }
 
  private:
@@ -95,7 +98,7 @@ class CellState {
   bool turned_ = false, back_ = true, zero_ = false;
 };
 
-/// A cell of so many gates, without its step.
+/// A cell with kGates gates, without the function that computes a step.
 template <class Traits, int kGates_, int kBiasRows_ = kGates_>
 class Cell {
  public:
@@ -107,7 +110,7 @@ class Cell {
   using L = Lanes<Real>;
   static constexpr int kGates = kGates_, kBiasRows = kBiasRows_;
   static constexpr bool kHasCellState = false;
-  static constexpr int kTogether = kGates;  // gates of the recurrent matrix
+  static constexpr int kTogether = kGates;  // gates in the recurrent matrix
 
   explicit Cell(const Traits& traits = {}) : traits_(traits) {}
 
@@ -115,12 +118,13 @@ class Cell {
   bool coded() const { return traits_.coded; }
   std::int64_t units() const { return traits_.units; }
   std::int64_t width() const { return traits_.width; }
-  /// Numbers of a row of c, of h, and of the input's share: panels are whole in memory.
+  /// Return how many numbers a row of c, of h, and of the input's share has in memory: whole panels
+  /// of 16.
   std::int64_t c_row() const { return 16 * panels_of(traits_.units); }
   std::int64_t h_row() const { return 16 * panels_of(traits_.width); }
   std::int64_t share_row() const { return kGates * c_row(); }
 
-  /// The input's share of the gates with the bias, of `count` rows: (count, panels, gates, 16).
+  /// Computes the input's share of the gates, W x + b, of `count` rows: (count, panels, gates, 16).
   template <class Team>
   void project(const Weights& weights, const Factor* const* x, std::int64_t count, Real* share,
                Team& team) const {
@@ -135,7 +139,8 @@ class Cell {
         });
   }
 
-  /// The same of one row that was projected before: x holds gates of units.
+  /// Computes the same for one row whose product was computed before: here x is already W x, with
+  /// the shape (gates, units).
   void add_bias(const Weights& weights, const Real* x, Real* share) const {
     for (std::int64_t o = 0; o < c_row(); ++o)
       for (std::int64_t g = 0; g < kGates; ++g)
@@ -145,20 +150,22 @@ class Cell {
   }
 
  protected:
-  /// The input's share of gate g, panel p and row n, from which the sum starts.
+  /// Returns a function of row n, panel p and gate g that loads the input's share. A gate's sum
+  /// starts with it.
   auto shared(const Real* share) const {
     return [share, row = share_row()](std::int64_t n, std::int64_t p, int g) {
       return load(share + n * row + (p * kGates + g) * 16);
     };
   }
-  /// One less each number.
+  /// 1 - a.
   static L without(L a) { return broadcast(Real(1)) - a; }
-  /// a if u is 1, b if u is 0. It is one addition, so that every compiler rounds it once.
+  /// u a + (1 - u) b. The addition is part of a multiply_add, so that every compiler rounds it
+  /// once.
   static L mixed(L u, L a, L b) { return multiply_add(u, a, without(u) * b); }
 
   L gate(L sum) const { return traits_.gate(traits_.clip(sum)); }
   L candidate(L sum) const { return traits_.candidate(traits_.clip(sum)); }
-  /// A GRU's update gate: the part of h that stays.
+  /// Returns a GRU's update gate: the factor of the old h in the next h.
   L update(L sum, const Real* attention, std::int64_t n) const {
     L u = gate(sum);
     if (traits_.attention) u = without(broadcast(attention[n])) * u;

@@ -1,13 +1,15 @@
-// Matrices of codes of 8 bits, times rows whose numbers keep 24 bits: for small batches, in which
-// reading the weights is what costs.
+// Matrices of 8-bit codes, times rows whose numbers keep 24 bits. Such matrices are for small
+// batches, which spend most of their time on reading the weights.
 //
 // A row is rounded to multiples of its largest magnitude / kMostWhole. Each multiple is an integer
-// of three digits, signed bytes, so the products of a row are three integer sums, which are exact:
-// the same in any batch and on every instruction set. The rounding error is as small as float32's.
+// with three digits, which are signed bytes. So the products of a row are three integer sums, which
+// are exact: the same in any batch and on every instruction set. The rounding error is as small as
+// float32's.
 //
-// A panel has groups of rows. A group begins with the steps of its columns, as floats; its rows
-// follow in quads of codes, which are numbers plus 128. vpdpbusd takes codes without a sign, so a
-// row keeps what the sums of each group start with: minus 128 times the sum of its digits.
+// The rows of a panel form groups. A group begins with the steps (scales) of its columns, as
+// floats; then its rows follow in quads of codes. A code is a signed number plus 128. vpdpbusd
+// multiplies these unsigned codes, so a row also stores the value with which the sums of each group
+// start: minus 128 times the sum of the row's digits.
 #ifndef ONERNN_CODES_HPP
 #define ONERNN_CODES_HPP
 
@@ -26,14 +28,14 @@ inline namespace ONERNN_ISA {
 inline constexpr int kDigits = 3;
 inline constexpr float kMostWhole = 127 << 16;
 
-/// Rows that share their columns' steps: as many as sums of 32 bits hold.
+/// How many rows share the steps of their columns: as many as 32-bit sums can add.
 inline constexpr std::int64_t kGroup = 1 << 16;
-/// The number that is added to a stored one.
+/// A code is a signed number plus kZero.
 inline constexpr int kZero = 128;
 
-/// Quads of one digit of a row.
+/// Returns how many quads one digit of K numbers takes.
 inline std::int64_t digit_quads(std::int64_t K) { return (K + 15) / 16 * 4; }
-/// Of all digits, and of what sums start with.
+/// Returns how many quads all digits take, with the values with which sums start.
 inline std::int64_t quads_with_digits(std::int64_t K) {
   const std::int64_t groups = (K + kGroup - 1) / kGroup;
   return kDigits * (digit_quads(K) + groups);
@@ -48,7 +50,8 @@ inline __m512i without_byte(__m512i a) { return _mm512_maskz_srli_epi32(kEvery, 
 inline __m256i differ(__m256i a, __m256i b) { return _mm256_xor_si256(a, b); }
 inline __m256i without_byte(__m256i a) { return _mm256_srli_epi32(a, 8); }
 #endif
-/// The first digit is the highest one; of sixteen numbers, digit d goes to `to + d * quads`.
+/// Stores the digits of sixteen integers: digit d at `to + d * quads`. Digit 0 has the highest
+/// place value.
 inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
   // The bytes of a number plus 0x808080 are its digits plus 128.
   const auto zeros = all_of(0x808080);
@@ -59,7 +62,7 @@ inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
     left = in_each([](auto a) { return without_byte(a); }, left);
   }
 }
-/// Codes as they are: vpdpbusd takes them without a sign, and digits with one.
+/// Loads codes unchanged: vpdpbusd multiplies unsigned codes by signed digits.
 inline QuadColumns load_codes(const ByteQuad* p, ByteQuad*) { return load_row(p, 0); }
 inline Ints times_digits(QuadColumns codes, QuadFactors digits, Ints sums) {
   return in_each([=](auto code, auto sum) { return add_products(sum, code, digits.v), sum; }, codes,
@@ -80,7 +83,7 @@ inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
     left = in_each([](auto a) { return vshrq_n_s32(a, 8); }, left);
   }
 }
-/// As numbers with a sign.
+/// Loads codes as signed numbers.
 inline QuadColumns load_codes(const ByteQuad* p, ByteQuad*) {
   return in_each([](auto codes) { return veorq_s8(codes, vdupq_n_s8(-kZero)); }, load_row(p, 0));
 }
@@ -97,8 +100,8 @@ inline void store_digits(QuadFactor* to, std::int64_t quads, Floats whole) {
   }
   for (int d = 0; d < kDigits; ++d) store_quads(to + d * quads, load(digits[d]), 0);
 }
-/// As numbers with a sign, of which there are sixteen quads in `scratch`: bytes are widened with
-/// it.
+/// Loads sixteen quads of codes as signed numbers, by way of `scratch`, from which `load_row`
+/// widens bytes.
 inline QuadColumns load_codes(const ByteQuad* p, ByteQuad* scratch) {
   std::uint8_t codes[64];
   std::memcpy(codes, p, sizeof codes);
@@ -117,7 +120,8 @@ inline QuadSums times_digits(QuadColumns columns, Digits digits, QuadSums sum) {
 inline QuadSums start_of(std::int32_t) { return QuadSums{}; }
 #endif
 
-/// K numbers of a row as digits, and after these the start of each group's sums.
+/// Writes K numbers of a row as digits, and after them the values with which the sums of each group
+/// start.
 inline void round_to_digits(const float* row, std::int64_t K, QuadFactor* to) {
   const std::int64_t quads = digit_quads(K);
   const Floats inverse = broadcast(put_head(row, K, 0, kMostWhole, true, to));
@@ -145,7 +149,7 @@ template <int G>
   const ByteQuad* panel = matrix + p * (groups + rows) * G * 16;
   const char* starts = reinterpret_cast<const char*>(row + kDigits * quads);
   const Floats step = broadcast(head_of(row).step);
-  constexpr std::int64_t kRows = kGroup / 4;  // of quads a group
+  constexpr std::int64_t kRows = kGroup / 4;  // quads in a group
   for (std::int64_t first = 0; first < rows; first += kRows) {
     const ByteQuad* const steps = panel;
     QuadSums own[kDigits][G];

@@ -1,9 +1,11 @@
-// Convolutions over the rows and columns of x (N, C, H, W), and their way back.
+// Convolutions over the rows and columns of x (N, C, H, W), and transposed convolutions. A place is
+// one position of the window, which is one element of y.
 //
-// A convolution is a product of a matrix of weights and of what windows see at each place. The
-// second matrix is never written: its elements are read from x, or from a copy with zeros around
-// it, at distances (`taps`) that are the same for all places. Sums add their products in one order,
-// channel after channel, so a place has the same bits in any batch and on any number of threads.
+// A convolution is the product of a matrix of weights and a matrix that has the elements of the
+// window at each place. The second matrix is never written: its elements are read from x, or from a
+// copy of x with zeros around it, at distances (`taps`) that are the same for all places. Sums add
+// their products in one order, channel after channel. So a place has the same bits in any batch and
+// on any number of threads.
 #ifndef ONERNN_CONVOLUTIONS_HPP
 #define ONERNN_CONVOLUTIONS_HPP
 
@@ -20,9 +22,9 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Sums of a few channels, sixteen places side by side: sums[m][b] += weight m of each of K rows,
-/// which are `row` numbers long, times what places see. `count`: of places, where not all are
-/// there.
+/// Adds to the sums of M channels at B * 16 neighbouring places: sums[m][b] += weight m of each of
+/// K rows, which are `row` numbers apart, times the places' elements at that tap. Without kAll
+/// there are only `count` places.
 template <int M, int B, bool kAll, class Real>
 inline void sum_channels(Lanes<Real> (&sums)[M][B], const Real* from, const std::int64_t* taps,
                          const Real* weights, std::int64_t row, std::int64_t K,
@@ -43,22 +45,24 @@ inline void sum_channels(Lanes<Real> (&sums)[M][B], const Real* from, const std:
     for (int b = 0; b < B; ++b) sums[m][b] = own[m][b];
 }
 
-/// The channels of one group: `panels` has K rows for each G * 16 of M channels.
+/// Describes one group of a convolution. `panels` has K rows for each G * 16 of the M output
+/// channels.
 template <class Real>
 struct Group {
-  const Real* from;  // what the first place sees
+  const Real* from;  // the first element of the first place's window
   const std::int64_t* taps;
   const Real* panels;
   std::int64_t K, M;
-  const Real* bias;  // or null
-  Real least;        // smaller results become this number
+  const Real* bias;  // null: zeros
+  Real least;        // the lower bound of results
   Real* y;
 
   Real begin(std::int64_t m) const { return bias ? bias[m] : Real(); }
   Lanes<Real> result(Lanes<Real> sums) const { return maximum(broadcast(least), sums); }
 };
 
-/// The elements of a window at a place, in each of C planes.
+/// Copies the elements of the window at a place, for each of C channels; outside of x they are
+/// zeros.
 template <class Real>
 void see(Real* row, const Real* x, std::int64_t C, const Windows& w, std::int64_t place) {
   const std::int64_t down = place / w.column.out * w.row.stride - w.row.before;
@@ -74,15 +78,16 @@ void see(Real* row, const Real* x, std::int64_t C, const Windows& w, std::int64_
     if (C < count)
       for (std::int64_t c = 0; c < C; ++c)
         copy_steps(to + c * taps, from + c * seen, w.column.dilation, count);
-    else  // the longer loop inside
+    else  // the inner loop is the longer one
       for (std::int64_t j = 0; j < count; ++j)
         for (std::int64_t c = 0; c < C; ++c)
           to[c * taps + j] = from[c * seen + j * w.column.dilation];
   }
 }
 
-/// Computes one group's channels at the few places of N images: the rows that windows see times
-/// panels. `x`, `y`: the first image; `x_image`, `y_image`: the distance to the next one.
+/// Computes the channels of one group if images have few places. Copies the windows of all N images
+/// to `rows`, and multiplies these rows by the panels. `x_image` and `y_image` are the distances
+/// between two images in x and in y.
 template <int G, class Real, class Team>
 void convolve_few(const Group<Real>& of, Real* rows, std::int64_t N, std::int64_t x_image,
                   std::int64_t y_image, const Windows& w, Team& team) {
@@ -106,8 +111,8 @@ void convolve_few(const Group<Real>& of, Real* rows, std::int64_t N, std::int64_
   }
 }
 
-/// Stores what is there of `some` places from a column on: rows have `width` of them, of `stride`
-/// that are counted.
+/// Stores the sums of `some` places from `column` on. Places are counted in rows of `stride`, but
+/// only the first `width` of each row are elements of y.
 template <class Real>
 inline void store_around(Real* y, Lanes<Real> sums, std::int64_t column, std::int64_t some,
                          std::int64_t width, std::int64_t stride) {
@@ -120,9 +125,10 @@ inline void store_around(Real* y, Lanes<Real> sums, std::int64_t column, std::in
   }
 }
 
-/// All channels at all places of an image. Places are counted along the rows of what is seen:
-/// those between two rows of y are computed and thrown away. Some places go through some rows of a
-/// panel at a time, so that what they see and their sums stay in the first cache.
+/// Computes all channels at all places of an image. Places are counted along the rows of the input:
+/// the sums that lie between two rows of y are computed and thrown away. kSome places are
+/// multiplied by kTaps rows of a panel at a time, so that their elements and sums stay in the L1
+/// cache.
 template <int G, class Real, class Team>
 void convolve_many(const Group<Real>& of, const Windows& w, const Surroundings& around,
                    Team& team) {
@@ -180,8 +186,8 @@ void convolve_many(const Group<Real>& of, const Windows& w, const Surroundings& 
              });
 }
 
-/// Rows of `row` sums, one for each of M places, get added what the places see times `taps` rows of
-/// a panel, B times sixteen channels side by side.
+/// Adds to the sums of M places, which are `row` numbers apart: the places' elements at `count`
+/// taps times `count` rows of a panel, for B * 16 channels.
 template <int M, int B, class Real>
 [[gnu::noinline]] void add_places(Real* sums, const Real* const* from, const std::int64_t* taps,
                                   const Real* weights, std::int64_t row, std::int64_t count,
@@ -203,11 +209,12 @@ template <int M, int B, class Real>
   unrolled<M * B>([&](int i) { store(sums + i / B * row + i % B * 16, own[i / B][i % B]); });
 }
 
-/// So many places go through so many rows of a panel at a time: these rows stay in the first cache,
-/// a panel in the second one.
+/// How many places are multiplied by how many rows of a panel at a time: these rows stay in the L1
+/// cache, a panel in the L2 cache.
 inline constexpr std::int64_t kWidePlaces = 96, kWideTaps = 64;
 
-/// Computes panel p's channels at `count` places from `first` on; channels are side by side.
+/// Computes panel p's channels at `count` places from `first` on. The lanes of a register are
+/// channels.
 template <int G, class Real>
 void convolve_panel(const Group<Real>& of, const Windows& w, const Surroundings& around,
                     std::int64_t p, std::int64_t first, std::int64_t count) {
@@ -232,7 +239,7 @@ void convolve_panel(const Group<Real>& of, const Windows& w, const Surroundings&
   for (std::int64_t k = 0; k < of.K; k += kWideTaps) {
     const Real* const rows = of.panels + (p * of.K + k) * kRow;
     const std::int64_t taps = (std::min)(kWideTaps, of.K - k);
-    const Real* next = rows + taps * kRow;  // comes from memory meanwhile
+    const Real* next = rows + taps * kRow;  // prefetched meanwhile
     for (int g = 0; g < G; g += B)
       in_parts(count, M, [&](std::int64_t i, std::int64_t some) {
         const bool comes = next < rows + (taps + kWideTaps) * kRow;
@@ -254,17 +261,18 @@ void convolve_panel(const Group<Real>& of, const Windows& w, const Surroundings&
     }
 }
 
-/// As `convolve_many`, with channels side by side.
+/// The same as `convolve_many`, except that the lanes of a register are channels, not places.
 template <int G, class Real, class Team>
 void convolve_wide(const Group<Real>& of, const Windows& w, const Surroundings& around,
                    Team& team) {
   const std::int64_t places = w.places(), pieces = (places + kWidePlaces - 1) / kWidePlaces;
   const std::int64_t panels = (of.M + G * 16 - 1) / (G * 16);
-  constexpr std::int64_t kHalf = kWidePlaces / 2;  // registers and blocks of places divide it
+  constexpr std::int64_t kHalf = kWidePlaces / 2;  // a multiple of 16 and of the places in a block
   const auto first = [=](std::int64_t piece) {
     return (std::min)(places, (places + kHalf - 1) / kHalf * piece / pieces * kHalf);
   };
-  // Small matrices stay in the second cache, while an image goes through it once.
+  // Small matrices stay in the L2 cache, so all panels multiply one piece of the image before the
+  // next piece is read.
   const bool small = panels * of.K * G * 16 * std::int64_t(sizeof(Real)) <= 1 << 18;
   team.split(panels * pieces, places / pieces * of.K * G * 16,
              [&](std::int64_t begin, std::int64_t end) {
@@ -276,8 +284,8 @@ void convolve_wide(const Group<Real>& of, const Windows& w, const Surroundings& 
              });
 }
 
-/// Weights of one group after the other, (groups * M, K), as convolutions read them: for every G *
-/// 16 channels K rows, with zeros for missing channels.
+/// Packs the weights of all groups, (groups * M, K), for `convolve`: K rows for each G * 16
+/// channels of a group, with zeros for missing channels.
 template <int G, class Real>
 void pack(Real* panels, const Real* weights, std::int64_t groups, std::int64_t M, std::int64_t K) {
   for (std::int64_t group = 0; group < groups; ++group)
@@ -287,10 +295,10 @@ void pack(Real* panels, const Real* weights, std::int64_t groups, std::int64_t M
           *panels++ = m < M ? weights[(group * M + m) * K + k] : Real();
 }
 
-/// y (N, M, ...) = bias (M; null: zeros) + what windows over x (N, C, ...) see times the weights of
-/// `groups`, see `pack`; `rectified`: negative results become 0. Memory of its own: `seen` for an
-/// image with its surroundings or, at few places, for kRowsAtOnce windows; `taps` for one number
-/// for each weight of a channel.
+/// Convolution: y (N, M, ...) = bias (M; null: zeros) + the windows of x (N, C, ...) times the
+/// weights of their group, which `pack` has packed. `rectified`: negative results become 0. Scratch
+/// memory: `seen` holds an image with zeros around it or, if there are few places, kRowsAtOnce
+/// windows; `taps` holds one number for each weight of an output channel.
 template <int G, class Real, class Team>
 void convolve(Real* y, const Real* x, const Real* panels, Optional<const Real> bias, Real* seen,
               std::int64_t* taps, std::int64_t N, const Dims& x_sizes, const Dims& y_sizes,
@@ -333,16 +341,16 @@ void convolve(Real* y, const Real* x, const Real* panels, Optional<const Real> b
       run(0, team);
     } else {
       team.split(groups, w.places() * K * M, [&](std::int64_t begin, std::int64_t end) {
-        Team alone(1);  // no Serial: all functions would compile once more, for it
+        Team alone(1);  // not Serial: all functions would be compiled a second time for it
         for (std::int64_t at = begin; at < end; ++at) run(at, alone);
       });
     }
   }
 }
 
-/// y (N, M, ...) = bias (M; null: zeros) + the way back of a convolution whose weights are
-/// (C, M / groups, ...): what each place of x (N, C, ...) adds to its window in y. The window's
-/// places are elements of x, and it goes over y.
+/// Transposed convolution: y (N, M, ...) = bias (M; null: zeros) + the sum of what each element of
+/// x (N, C, ...) times the weights (C, M / groups, ...) adds to its window. The window moves over
+/// y; its places are elements of x.
 template <class Real>
 void convolve_back(Real* y, const Real* x, const Real* weights, Optional<const Real> bias,
                    std::int64_t N, const Dims& x_sizes, const Dims& y_sizes, const Dims& window,

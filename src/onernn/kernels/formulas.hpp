@@ -1,5 +1,5 @@
-// Functions of single numbers that operators are written with.
-// Formulas: ONNX operator specification.
+// Functions of single numbers, which operators apply to each element. Formulas: ONNX operator
+// specification.
 #ifndef ONERNN_FORMULAS_HPP
 #define ONERNN_FORMULAS_HPP
 
@@ -16,30 +16,31 @@ inline namespace ONERNN_ISA {
 
 using Truth = std::uint8_t;
 
-/// The larger number; NaN stays NaN, as in NumPy.
+/// Returns the larger number, or NaN if one of both is NaN. NumPy does the same.
 template <class T>
 inline T most(T a, T b) {
   return a > b || a != a ? a : b;
 }
-/// The smaller one.
+/// Returns the smaller number, or NaN if one of both is NaN.
 template <class T>
 inline T least(T a, T b) {
   return a < b || a != a ? a : b;
 }
-/// 1, 0 or -1; a NaN stays one.
+/// Returns 1, 0 or -1, or NaN for NaN.
 template <class T>
 inline T sign(T a) {
   return a > 0 ? T(1) : a < 0 ? T(-1) : a;
 }
-/// The integer towards zero; the lowest integer for NaN and numbers out of range, as x86 does it.
+/// Rounds towards zero. NaN and numbers out of range become the lowest integer, the same as on x86.
 template <class T, class Real>
 inline T whole(Real a) {
   const Real bound = 2 * static_cast<Real>(T(1) << (std::numeric_limits<T>::digits - 1));
   return a > -bound - 1 && a < bound ? static_cast<T>(a) : (std::numeric_limits<T>::min)();
 }
 
-/// Returns Eigen's quotient of polynomials for an odd function, with fused products: the bits of
-/// ONNX Runtime on x86-64. `above`, `below`: factors from the highest power on. NaN stays NaN.
+/// Returns Eigen's rational approximation of an odd function, with fused multiply-adds, so that it
+/// has the bits of ONNX Runtime on x86-64. `above`, `below`: coefficients of the numerator and
+/// denominator, the highest power first. NaN stays NaN.
 template <class T, std::size_t A, std::size_t B>
 inline T quotient(T a, T bound, const T (&above)[A], const T (&below)[B]) {
   a = a < -bound ? -bound : a > bound ? bound : a;
@@ -112,8 +113,8 @@ ONERNN_BINARY(plus, a + b)
 ONERNN_BINARY(minus, a - b)
 ONERNN_BINARY(times, a* b)
 ONERNN_BINARY(divided, a / b)
-ONERNN_BINARY(power, b == 2 ? a * a : std::pow(a, b))  // squares are what most powers are
-// The second one is alpha, or a slope.
+ONERNN_BINARY(power, b == 2 ? a * a : std::pow(a, b))  // Most powers are squares.
+// b is alpha, or the slope.
 ONERNN_BINARY(leaky_relu, a < 0 ? a * b : a)
 ONERNN_BINARY(thresholded_relu, a > b ? a : 0)
 ONERNN_BINARY(elu, a < 0 ? b * std::expm1(a) : a)
@@ -151,7 +152,7 @@ template <class T>
 inline T selu(T a, T alpha, T gamma) {
   return gamma * (a > 0 ? a : alpha * std::expm1(a));
 }
-/// Batch normalization: of mean and variance, scaled and shifted.
+/// Returns a number after batch normalization.
 template <class T>
 inline T normalized(T a, T scale, T bias, T mean, T variance, T epsilon) {
   return (a - mean) * (scale / std::sqrt(variance + epsilon)) + bias;
@@ -170,7 +171,7 @@ inline Truth negated(T a) {
   return !a;
 }
 
-/// A number as another type.
+/// Converts a number to another type.
 template <class To, class From>
 inline To cast(From a) {
   if constexpr (std::is_same_v<From, Half>)
@@ -182,7 +183,7 @@ inline To cast(From a) {
   else
     return static_cast<To>(a);
 }
-/// A number of the 8 bits that bfloat16 keeps.
+/// Rounds a number to bfloat16 and returns it as a float.
 inline float as_bfloat16(float a) {
   const std::uint32_t bits = brain_bits(a) << 16;
   std::memcpy(&a, &bits, sizeof a);

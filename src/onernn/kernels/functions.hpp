@@ -1,4 +1,4 @@
-// The functions that gates go through, of Lanes. Formulas: ONNX operator specification, RNN.
+// Functions of gates, on Lanes. Formulas: ONNX operator specification, RNN.
 #ifndef ONERNN_FUNCTIONS_HPP
 #define ONERNN_FUNCTIONS_HPP
 
@@ -11,8 +11,9 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// e^a = 2^n e^r, |r| <= log(2) / 2: n, and e^r to 2 units in the last place, a polynomial of
-/// degree 6 whose terms wait for each other as little as they can. A NaN stays one.
+/// Computes e^a = 2^n e^r with |r| <= log(2) / 2: sets n, and returns e^r to 2 units in the last
+/// place. A polynomial of degree 6 computes e^r; its terms depend on each other as little as
+/// possible. NaN stays NaN.
 inline Floats exp_without_power(Floats a, Floats& n) {
   n = round_to_even(a * broadcast(1.44269504f));
   // log(2) in two parts: n times the first one is exact.
@@ -25,14 +26,14 @@ inline Floats exp_without_power(Floats a, Floats& n) {
   return multiply_add(square, q, r + broadcast(1.0f));
 }
 
-/// e^a. Beyond the bounds of a the result is 0, or infinite, the same as at the bound.
+/// e^a. If a is out of range, the result is 0 or infinite, the same as at the bound of the range.
 inline Floats exp(Floats a) {
   Floats n;
   a = exp_without_power(minimum(broadcast(89.0f), maximum(broadcast(-104.0f), a)), n);
   return times_power_of_two(a, n);
 }
-/// 1 + e^a in fewer steps: e^a is at least e^-87, which adds nothing, and may be infinite if its
-/// inverse is subnormal.
+/// 1 + e^a in fewer steps than with `exp`. e^a is bounded below by e^-87, which does not change the
+/// sum. The sum may be infinite if its inverse is subnormal.
 inline Floats one_and_exp(Floats a) {
   Floats n;
   a = exp_without_power(minimum(broadcast(89.0f), maximum(broadcast(-87.0f), a)), n);
@@ -54,7 +55,7 @@ inline Doubles sigmoid(Doubles a) {
   return broadcast(1.0) / (broadcast(1.0) + exp(broadcast(0.0) - a));
 }
 
-/// Not below `low` nor above `high`; a NaN stays one.
+/// Limits a number to the range from `low` to `high`; NaN stays NaN.
 template <class Real>
 struct Clip {
   Real low, high;
@@ -62,7 +63,7 @@ struct Clip {
     return minimum(broadcast(high), maximum(broadcast(low), a));
   }
 };
-/// The same, and a NaN becomes `low`.
+/// Limits a number to the range from `low` to `high`; NaN becomes `low`.
 template <class Real>
 struct ClipNan {
   Real low, high;
@@ -71,7 +72,7 @@ struct ClipNan {
   }
 };
 
-// Functions of a cell are objects, with the default numbers of ONNX.
+// A cell's functions are objects; alpha and beta have ONNX's defaults.
 #define ONERNN_FUNCTION(Name, formula)                              \
   template <class Real>                                             \
   struct Name {                                                     \

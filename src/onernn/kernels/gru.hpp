@@ -1,8 +1,8 @@
 // GRU, gates u, r, o:
 //   u = f(Wu x + Ru h + bu)        r = f(Wr x + Rr h + br)
 //   o = g(Wo x + Ro (r h) + bo)    h' = u h + (1 - u) o
-// AUGRU: u becomes (1 - a) u, with a number a for each step. Where the traits say `replaces`, u and
-// 1 - u change places in h'. Source: oneDNN's guide of the RNN primitive, GRU and AUGRU; ONNX
+// AUGRU: u becomes (1 - a) u, with a number a per step. If the traits set `replaces`, u and
+// 1 - u are swapped in h'. Source: oneDNN's guide of the RNN primitive, GRU and AUGRU; ONNX
 // operator specification, GRU, linear_before_reset = 0.
 #ifndef ONERNN_GRU_HPP
 #define ONERNN_GRU_HPP
@@ -12,7 +12,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// The candidate o waits for the reset gate: it is a second product.
+/// The candidate o needs the reset gate first, so a step has a second product.
 template <class Traits>
 class Gru : public Cell<Traits, 3> {
   using Base = Cell<Traits, 3>;
@@ -23,7 +23,7 @@ class Gru : public Cell<Traits, 3> {
   using typename Base::Real;
   static constexpr int kTogether = 2;
 
-  /// The next h of the first `running` sequences.
+  /// Computes the next h of the first `running` sequences.
   template <class Team>
   void step(const typename Base::Weights& weights, const Real* share, const Real* attention,
             std::int64_t running, typename Base::State& state, Team& team) const {

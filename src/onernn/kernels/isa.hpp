@@ -1,9 +1,9 @@
 // The instruction set that this translation unit is compiled for (-march=...).
 //
-// All kernels are in a namespace of its name, onernn::avx2 for one: objects that were compiled for
-// different instruction sets can be linked together, and none calls the code of another. Programs
-// write onernn:: only, the namespace is inline. build.py, which chooses the objects of a library,
-// defines a name of its own.
+// All kernels are in a namespace with the name of the instruction set, such as onernn::avx2. So
+// objects that were compiled for different instruction sets can be linked together, and none calls
+// the code of another. The namespace is inline, so programs write only onernn::. build.py, which
+// chooses the objects of a library, defines a name of its own.
 #ifndef ONERNN_ISA_HPP
 #define ONERNN_ISA_HPP
 
@@ -54,9 +54,9 @@
 #endif
 #endif
 
-// One instruction multiplies pairs of bfloat16, and adds their products. So do tiles, which
-// build.py asks for (tiles.hpp): a program that is compiled for this CPU has no permission to use
-// them.
+// One instruction multiplies pairs of bfloat16, and adds their products. Tiles do the same, if
+// build.py defines ONERNN_TILES (tiles.hpp): -march alone does not suffice, because a program needs
+// the system's permission to use them.
 #if (defined(__AVX512F__) && defined(__AVX512BF16__)) || defined(ONERNN_SQUARES) || \
     defined(ONERNN_TILES)
 #define ONERNN_PAIRS

@@ -1,9 +1,9 @@
 // Lanes: sixteen numbers at once, in whatever registers the target has.
 //
 // broadcast, load, store, + - * /, multiply_add, minimum, maximum, round_to_even,
-// times_power_of_two and times_normal_power_of_two (n from -126 to 128; of 128 the result may be
-// infinite) are written for each kind of register, everything else in terms of them. If one of two
-// numbers is NaN, minimum and maximum return the second number, as on x86.
+// times_power_of_two and times_normal_power_of_two (for n from -126 to 128; with n = 128 the result
+// may be infinite) are written for each kind of register, everything else in terms of them. If one
+// of two numbers is NaN, minimum and maximum return the second number, as on x86.
 #ifndef ONERNN_LANES_HPP
 #define ONERNN_LANES_HPP
 
@@ -59,7 +59,7 @@ inline Ints operator+(Ints x, Ints y) {
 inline Floats to_floats(Ints x) {
   return in_each([](auto a) { return to_floats(a); }, x);
 }
-/// Sixteen integers, or data of the same size, at any address.
+/// Loads sixteen integers, or other data of that size, from any address.
 template <class Number>
 inline Ints integers(const Number* p) {
   return in_each([p](int first) { return integers_at(p + first); }, kFirst);
@@ -81,7 +81,7 @@ inline Floats load(const Half* p) {
 
 using Doubles = Loops<double>;
 
-/// How many Lanes stay in registers together with the numbers that they sum.
+/// How many sums of this type stay in registers, together with what is added to them.
 template <class Lanes>
 inline constexpr int kSums = 3;
 #if defined(__AVX512F__)
@@ -113,8 +113,8 @@ struct LanesOf<double> {
 template <class Real>
 using Lanes = typename LanesOf<Real>::Type;
 
-/// Returns the same numbers. AVX-512 has enough registers to keep them: GCC reads memory again for
-/// each of two or three uses.
+/// Returns x unchanged, and makes GCC keep it in registers with AVX-512, which has enough of them.
+/// Otherwise GCC would read x from memory again for each of two or three uses.
 template <class Numbers>
 inline Numbers kept(Numbers x) {
 #if defined(__AVX512F__)
@@ -124,7 +124,7 @@ inline Numbers kept(Numbers x) {
   return x;
 }
 
-/// The first `count` of up to sixteen numbers; then zeros.
+/// Loads the first `count` of sixteen numbers; the rest are zeros.
 template <class Real>
 inline Lanes<Real> load_some(const Real* p, std::int64_t count) {
   if (count >= 16) return load(p);
@@ -165,7 +165,7 @@ inline Floats load_some(const float* p, std::int64_t count) {
 }
 #endif
 
-/// A function of one number, sixteen times.
+/// Applies a function of one number to each of sixteen numbers.
 template <class Real, class Function>
 inline Lanes<Real> each(Lanes<Real> a, Function function) {
   Real v[16];

@@ -33,7 +33,8 @@ inline __m256 times_power_of_two(__m256 a, __m256i n) {
   return _mm256_mul_ps(a, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)));
 }
 inline __m256 times_power_of_two(__m256 a, __m256 n) {
-  // In two steps: a result may be subnormal, or infinite, and no single power is a finite number.
+  // Multiplies by two powers of two: if the result is subnormal or infinite, 2^n alone may not be a
+  // finite normal number.
   const __m256i all = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(all, 1);
   return times_power_of_two(times_power_of_two(a, half), _mm256_sub_epi32(all, half));
 }
@@ -41,7 +42,7 @@ inline __m256 times_normal_power_of_two(__m256 a, __m256 n) {
   return times_power_of_two(a, _mm256_cvtps_epi32(n));
 }
 
-/// Four columns of sixteen rows, which are `apart` numbers apart.
+/// Loads four columns of sixteen rows. Rows are `apart` numbers apart.
 inline void turn(const float* from, std::int64_t apart, Floats (&columns)[4]) {
   const auto half = [=](std::int64_t first, auto put) {
     __m256 v[4];

@@ -15,7 +15,7 @@ using IntRegister [[gnu::vector_size(64)]] = long long;
 using Floats = One<FloatRegister>;
 using Ints = One<IntRegister>;
 inline constexpr One<int> kFirst{0};
-constexpr __mmask16 kEvery = 0xffff;  // GCC 12 warns of its own header if nothing is masked
+constexpr __mmask16 kEvery = 0xffff;  // without a mask GCC 12 warns of its own header
 
 inline __m512 all_of(float a) { return _mm512_set1_ps(a); }
 inline __m512 register_at(const float* p) { return _mm512_loadu_ps(p); }
@@ -33,7 +33,7 @@ inline __m512 times_power_of_two(__m512 a, __m512 n) {
 }
 inline __m512 times_normal_power_of_two(__m512 a, __m512 n) { return times_power_of_two(a, n); }
 
-/// Four columns of sixteen rows, which are `apart` numbers apart.
+/// Loads four columns of sixteen rows. Rows are `apart` numbers apart.
 inline void turn(const float* from, std::int64_t apart, Floats (&columns)[4]) {
   __m512 v[4];
   for (int r = 0; r < 4; ++r) {

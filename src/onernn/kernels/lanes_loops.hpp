@@ -70,14 +70,15 @@ inline Loops<Real> maximum(Loops<Real> a, Loops<Real> b) {
 }
 
 inline Loops<float> round_to_even(Loops<float> a) {
-  for (float& v : a.v) v = (v + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23: no fraction left
+  for (float& v : a.v) v = (v + 12582912.0f) - 12582912.0f;  // adding 1.5 * 2^23 leaves no fraction
   return a;
 }
 inline Loops<float> times_power_of_two(Loops<float> a, Loops<float> n) {
   for (int i = 0; i < 16; ++i) {
-    // Where n is none, neither is a, whatever it is multiplied by.
+    // If n is NaN, a is NaN as well, and stays NaN whatever its factor is.
     const std::int32_t whole = n.v[i] == n.v[i] ? static_cast<std::int32_t>(n.v[i]) : 0;
-    // In two steps: a result may be subnormal, or infinite, and no single power is a finite number.
+    // Multiplies by two powers of two: if the result is subnormal or infinite, 2^n alone may not be
+    // a finite normal number.
     const std::int32_t half = whole / 2;
     const std::int32_t bits[] = {(half + 127) * (1 << 23), (whole - half + 127) * (1 << 23)};
     float powers[2];

@@ -30,7 +30,7 @@ inline void put(float* p, float32x4_t a) { vst1q_f32(p, a); }
 inline float32x4_t multiply_add(float32x4_t a, float32x4_t b, float32x4_t c) {
   return vfmaq_f32(c, a, b);
 }
-/// fmin and fmax make NaN of one: the second number is to come out.
+/// fmin and fmax return NaN if either number is NaN; here the second number must be returned.
 inline float32x4_t minimum(float32x4_t a, float32x4_t b) {
   return vbslq_f32(vcltq_f32(a, b), a, b);
 }
@@ -43,7 +43,8 @@ inline float32x4_t times_power_of_two(float32x4_t a, int32x4_t n) {
   return vmulq_f32(a, vreinterpretq_f32_s32(exponent));
 }
 inline float32x4_t times_power_of_two(float32x4_t a, float32x4_t n) {
-  // In two steps: a result may be subnormal, or infinite, and no single power is a finite number.
+  // Multiplies by two powers of two: if the result is subnormal or infinite, 2^n alone may not be a
+  // finite normal number.
   const int32x4_t all = vcvtnq_s32_f32(n), half = vshrq_n_s32(all, 1);
   return times_power_of_two(times_power_of_two(a, half), vsubq_s32(all, half));
 }
@@ -51,7 +52,7 @@ inline float32x4_t times_normal_power_of_two(float32x4_t a, float32x4_t n) {
   return times_power_of_two(a, vcvtnq_s32_f32(n));
 }
 
-/// Four columns of sixteen rows, which are `apart` numbers apart.
+/// Loads four columns of sixteen rows. Rows are `apart` numbers apart.
 inline void turn(const float* from, std::int64_t apart, Floats (&columns)[4]) {
   const auto quarter = [=](std::int64_t first, auto put) {
     float32x4_t v[4];
@@ -76,8 +77,8 @@ inline float32x4_t upper_half(int32x4_t a) {
 }
 inline float32x4_t lower_half(int32x4_t a) { return vreinterpretq_f32_s32(vshlq_n_s32(a, 16)); }
 
-/// One number that sixteen are multiplied by: instructions take it from the first lane of a
-/// register. Nothing happens to it as text: but else Clang would load it to all lanes, by an
+/// A factor for sixteen numbers, which instructions take from the first lane of a register. The
+/// empty assembler statement keeps it there. Otherwise Clang would copy it to all lanes, with an
 /// instruction that keeps a vector unit busy.
 struct Lane {
   float v;
@@ -90,7 +91,7 @@ inline Floats multiply_add(Lane x, Floats y, Floats z) {
   return in_each([x](auto b, auto c) { return vfmaq_n_f32(c, b, x.v); }, y, z);
 }
 
-/// Four bytes as a lane: a quad, or a pair of bfloat16.
+/// Returns a Lane of four bytes, which are a quad or a pair of bfloat16.
 template <class Bytes>
 inline Lane lane_of(const Bytes& bytes) {
   float lane;
@@ -102,7 +103,7 @@ inline float32x2_t register_of(Lane x) {
 #if defined(__clang__)
   return vdup_n_f32(x.v);
 #else
-  float32x2_t out;  // the same register: GCC would dup
+  float32x2_t out;  // no instruction: GCC would copy the lane
   asm("" : "=w"(out) : "0"(x.v));
   return out;
 #endif
@@ -125,9 +126,9 @@ inline Floats add_pairs(Lane x, Four<bfloat16x8_t> columns, Floats sums) {
                  sums);
 }
 
-/// Two rows' sums of two columns get added two quads, or pairs, of each row times the quads or
-/// pairs of each column, one after the other: the same bits as add_quads and add_pairs. Written
-/// out, and in this order: Clang would need more registers than there are.
+/// Adds to the sums of two rows and two columns: two quads (or pairs) of each row times two quads
+/// (or pairs) of each column, one after the other. The bits are the same as with add_quads and
+/// add_pairs. In assembler, and in this order: Clang would need more registers than there are.
 inline int32x4_t add_square(uint8x16_t rows, uint8x16_t columns, int32x4_t sums) {
   asm volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(sums) : "w"(rows), "w"(columns));
   return sums;
@@ -150,8 +151,9 @@ inline float32x4_t upper_halves(float32x4_t a, float32x4_t b) {
   return vreinterpretq_f32_f64(vzip2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
 }
 
-/// sums[m][g] += `count` quads or pairs of row m of M, both even, times the quads or pairs of
-/// columns place(g), whose rows are `row` apart: two rows and two columns in a register.
+/// sums[m][g] += `count` quads or pairs of row m times the quads or pairs of columns place(g). M
+/// and `count` are even; rows of the matrix are `row` stored numbers apart. A register holds two
+/// rows or two columns.
 template <int M, int G, class Sums, class Factor, class Stored, class Place>
 inline void multiply_squares(Sums (*sums)[G], const Factor* const* left, const Stored* panel,
                              std::int64_t count, std::int64_t row, Place place) {

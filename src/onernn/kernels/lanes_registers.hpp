@@ -1,5 +1,5 @@
-// Sixteen numbers in registers, of whatever width: what a target says of one register is done in
-// each of them.
+// Sixteen numbers in registers of any width. An operation on sixteen numbers applies the target's
+// operation to each register.
 #ifndef ONERNN_LANES_REGISTERS_HPP
 #define ONERNN_LANES_REGISTERS_HPP
 
@@ -21,7 +21,7 @@ struct Four {
   Register a, b, c, d;
 };
 
-/// A function of registers, for each of them.
+/// Calls a function of single registers for each register of the arguments.
 template <class Function, class... R>
 [[gnu::always_inline]] inline auto in_each(Function function, One<R>... x) {
   return One<decltype(function(x.v...))>{function(x.v...)};

@@ -28,7 +28,8 @@ inline __m128 times_power_of_two(__m128 a, __m128i n) {
   return _mm_mul_ps(a, _mm_castsi128_ps(_mm_slli_epi32(exponent, 23)));
 }
 inline __m128 times_power_of_two(__m128 a, __m128 n) {
-  // In two steps: a result may be subnormal, or infinite, and no single power is a finite number.
+  // Multiplies by two powers of two: if the result is subnormal or infinite, 2^n alone may not be a
+  // finite normal number.
   const __m128i all = _mm_cvtps_epi32(n), half = _mm_srai_epi32(all, 1);
   return times_power_of_two(times_power_of_two(a, half), _mm_sub_epi32(all, half));
 }
@@ -36,7 +37,7 @@ inline __m128 times_normal_power_of_two(__m128 a, __m128 n) {
   return times_power_of_two(a, _mm_cvtps_epi32(n));
 }
 
-/// Four columns of sixteen rows, which are `apart` numbers apart.
+/// Loads four columns of sixteen rows. Rows are `apart` numbers apart.
 inline void turn(const float* from, std::int64_t apart, Floats (&columns)[4]) {
   const auto quarter = [=](std::int64_t first, auto put) {
     __m128 v[4];

@@ -21,7 +21,7 @@ class LbrGru : public Cell<Traits, 3, 4> {
   using typename Base::L;
   using typename Base::Real;
 
-  /// The next h of the first `running` sequences.
+  /// Computes the next h of the first `running` sequences.
   template <class Team>
   void step(const typename Base::Weights& weights, const Real* share, const Real* attention,
             std::int64_t running, typename Base::State& state, Team& team) const {

@@ -23,7 +23,7 @@ class Lstm : public Cell<Traits, 4> {
   using typename Base::Real;
   static constexpr bool kHasCellState = true;
 
-  /// The next h and c of the first `running` sequences.
+  /// Computes the next h and c of the first `running` sequences.
   template <class Team>
   void step(const typename Base::Weights& weights, const Real* share, const Real*,
             std::int64_t running, typename Base::State& state, Team& team) const {

@@ -1,5 +1,5 @@
-// Products of row-major matrices, for training: rows times a matrix, and the sum over all steps of
-// a row of one matrix by a row of another.
+// Products of row-major matrices, for training: rows times a matrix, and sums over all steps of the
+// outer product of a row of one matrix and a row of another.
 #ifndef ONERNN_MATRICES_HPP
 #define ONERNN_MATRICES_HPP
 
@@ -19,12 +19,12 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// So many times sixteen columns of a matrix are multiplied together.
+/// How many columns of a matrix are multiplied at the same time: kSixteens times sixteen.
 inline constexpr int kSixteens = kSums<Floats> >= 16 ? 4 : 2;
 inline constexpr std::int64_t kColumns = 16 * kSixteens;
 
-/// A number of a matrix in bfloat16, widened: without an instruction that multiplies pairs,
-/// products would widen them again and again.
+/// A bfloat16 number of a matrix, stored as a float. Without an instruction that multiplies pairs,
+/// each product would otherwise convert it again.
 struct Brain {
   float v;
 };
@@ -35,7 +35,7 @@ using Brains = BrainPair;
 using Brains = Brain;
 #endif
 
-/// Sixteen columns of a row, or of two rows, in the layout of a matrix.
+/// Stores sixteen columns of one row, or of two rows, in the layout of a matrix.
 inline void store_row(const float* row, const float*, float* to) { std::copy_n(row, 16, to); }
 inline void store_row(const float* even, const float* odd, BrainPair* to) {
   std::uint32_t bits[16];
@@ -48,8 +48,8 @@ inline void store_row(const float* row, const float*, Brain* to) {
   std::memcpy(to, bits, sizeof bits);
 }
 
-/// Sixteen rows and columns of a matrix, of which `rows` and `columns` are there, else zeros; a
-/// number of the next row is `row` numbers further, of the next column `column`.
+/// Copies sixteen rows and columns of a matrix. If it has only `rows` rows or `columns` columns,
+/// the rest are zeros. Rows of the matrix are `row` numbers apart, columns `column` numbers.
 inline void take_square(const float* from, std::int64_t row, std::int64_t column, std::int64_t rows,
                         std::int64_t columns, float (&to)[16][16]) {
   if (rows < 16 || columns < 16) std::memset(to, 0, sizeof to);
@@ -62,18 +62,18 @@ inline void take_square(const float* from, std::int64_t row, std::int64_t column
       for (std::int64_t k = 0; k < rows; ++k) to[k][c] = from[c * column + k * row];
 }
 
-/// At most (K, C) numbers in panels of `kColumns`; what is missing in the last panel is zeros.
+/// A matrix of at most (K, C) numbers, in panels of `kColumns` columns; zeros fill the last panel.
 template <class Stored>
 class Matrix {
  public:
   Matrix(std::int64_t K, std::int64_t C) : K_(K), C_(C), panels_(size(K, C)) {}
-  /// The numbers of K rows and C columns; null: none. See `fill`.
+  /// Copies K rows and C columns, see `fill`; if `from` is null, the matrix is empty.
   Matrix(const float* from, std::int64_t row, std::int64_t column, std::int64_t K, std::int64_t C)
       : Matrix(from ? K : 0, C) {
     if (from) fill(from, row, column, K, C);
   }
 
-  /// Takes K rows and C columns; see `take_square`.
+  /// Copies K rows and C columns; `row` and `column` are distances, see `take_square`.
   void fill(const float* from, std::int64_t row, std::int64_t column, std::int64_t K,
             std::int64_t C) {
     constexpr std::int64_t R = kRowsOf<Stored>;
@@ -95,7 +95,7 @@ class Matrix {
       }
     }
   }
-  /// The one that begins with column c.
+  /// Returns the panel that begins with column c.
   const Stored* panel(std::int64_t c) const { return panels_.data() + size(K_, c); }
   std::int64_t rows() const { return K_; }
   std::int64_t columns() const { return C_; }
@@ -108,8 +108,8 @@ class Matrix {
   Memory<Stored> panels_;
 };
 
-/// The first `columns` of y's rows, which are `y_row` apart, become, or get added, x (rows, K)
-/// times a panel.
+/// Computes y = x (rows, K) times a panel, or y += that product if `added`. Rows of y are `y_row`
+/// numbers apart; only their first `columns` numbers are written.
 template <class Factor, class Stored>
 void times_panel(const Factor* const* x, std::int64_t rows, const Stored* panel, std::int64_t K,
                  float* y, std::int64_t y_row, std::int64_t columns, bool added) {
@@ -131,8 +131,8 @@ void times_panel(const Factor* const* x, std::int64_t rows, const Stored* panel,
   });
 }
 
-/// A matrix of results in panels of columns, and panels in parts of rows if there are fewer than
-/// two panels per member of a team.
+/// Divides a matrix of results into panels of columns. If there are fewer than two panels per
+/// member of a team, each panel is divided into parts of rows.
 struct Tiles {
   Tiles(std::int64_t rows, std::int64_t columns, std::int64_t members)
       : rows(rows),
@@ -146,17 +146,18 @@ struct Tiles {
   std::int64_t row_end(std::int64_t tile) const { return rows * (tile % parts + 1) / parts; }
 };
 
-/// Products of rows of at most K numbers.
+/// Multiplies rows of at most K numbers by matrices.
 template <class Stored>
 class Products {
   using Factor = typename FactorOf<float, Stored>::Type;
-  static constexpr std::int64_t kRows = 240;  // at once: these stay in the caches
+  static constexpr std::int64_t kRows = 240;  // multiplied at once: they stay in the caches
 
  public:
   explicit Products(std::int64_t K) : left_(kRows, K) {}
 
-  /// y (rows, C) becomes, or gets added, x times a matrix; rows are so many numbers apart. The team
-  /// splits the panels, and the rows if there are few panels.
+  /// Computes y (rows, C) = x times a matrix, or y += that product if `added`. `x_row` and `y_row`
+  /// are the distances between two rows. The team splits the panels, and the rows if there are few
+  /// panels.
   void multiply(const float* x, std::int64_t x_row, std::int64_t rows, const Matrix<Stored>& matrix,
                 float* y, std::int64_t y_row, bool added, Team& team) {
     const std::int64_t K = matrix.rows(), C = matrix.columns();
@@ -180,23 +181,23 @@ class Products {
   Rows<Factor> left_;
 };
 
-/// Sums over steps of a row of one matrix by a row of another, (I, C). The team splits the elements
-/// of the result: one thread adds up each of them, in the order of steps.
+/// Sums over steps of the outer product of a row of one matrix and a row of another, (I, C). The
+/// team splits the elements of the result: one thread adds up each of them, in the order of steps.
 template <class Stored>
 class OuterProducts {
   using Factor = typename FactorOf<float, Stored>::Type;
-  static constexpr std::int64_t kWords = 576;  // at once: these stay in the caches
+  static constexpr std::int64_t kWords = 576;  // multiplied at once: they stay in the caches
 
  public:
-  /// For at most I numbers of a row, and so many members of a team.
+  /// For rows of at most I numbers, and a team of `members` members.
   OuterProducts(std::int64_t I, std::int64_t words, std::int64_t members)
       : most_((std::min)(words, kWords)), turned_((I + 15) / 16 * 16 * most_), left_(I, most_) {
-    // Two pieces a member; each has memory of its own for a panel.
+    // There are two pieces per member; each has its own memory for a panel.
     for (std::int64_t piece = 0; piece < (members > 1 ? 2 * members : 1); ++piece)
       panels_.emplace_back(most_, kColumns);
   }
 
-  /// y (I, C) gets added the sum over all steps of the products of a's I by b's C numbers.
+  /// y (I, C) += the sum over all steps of the products of I numbers of a by C numbers of b.
   void add(const float* a, std::int64_t I, const float* b, std::int64_t b_row, std::int64_t C,
            std::int64_t words, float* y, std::int64_t y_row, Team& team) {
     for (std::int64_t w = 0; w < words; w += most_) {

@@ -14,7 +14,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// `count` numbers, zeros at first.
+/// An array of `count` numbers, which are zeros at first.
 template <class T>
 class Memory {
   static_assert(std::is_trivially_copyable_v<T>, "plain numbers only");
@@ -28,7 +28,8 @@ class Memory {
   const T* data() const { return own_.get(); }
 
  private:
-  /// The bytes of so many numbers; beyond an int64, more than any memory has.
+  /// Returns the bytes of `count` numbers. If these exceed an int64, it returns more than any
+  /// memory has.
   static std::size_t bytes(std::int64_t count) {
     constexpr std::int64_t kMost = PTRDIFF_MAX, kSize = sizeof(T);
     return static_cast<std::size_t>(

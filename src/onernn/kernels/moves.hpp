@@ -1,5 +1,6 @@
-// Functions that move elements, and that fill with one number. Sizes count elements: `outer` before
-// the axis that a function works along, `inner` after it. Indices are checked.
+// Functions that move elements, or fill arrays with one number. Sizes count elements: `outer` is
+// the product of the axes before the axis that a function works along, `inner` the product of the
+// axes after it. Indices are checked.
 #ifndef ONERNN_MOVES_HPP
 #define ONERNN_MOVES_HPP
 
@@ -13,23 +14,23 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Sizes of axes, strides along them.
+/// Sizes of axes, or strides along axes.
 struct Dims {
   static constexpr int kMost = 16;
   std::int64_t count, size[kMost];
   std::int64_t operator[](std::int64_t at) const { return size[at]; }
 };
 
-/// Chooses the size of a branch's result: of the branch that was taken.
+/// Sets `size`, the size of an If's result, to the size in the branch that was taken.
 inline void choose(std::int64_t& size, const std::uint8_t* condition, std::int64_t then,
                    std::int64_t otherwise) {
   size = *condition ? then : otherwise;
 }
 
-/// A size that is known from here on.
+/// Sets a size that a step of the plan computes.
 inline void tell_size(std::int64_t& size, std::int64_t number) { size = number; }
 
-/// A size from 0 to `most`, which is a number in memory.
+/// Reads a size from memory. It must be from 0 to `most`.
 template <class I>
 Status read_size(std::int64_t& size, const I* number, std::int64_t most) {
   if (*number < 0 || *number > most) return Status::bad_sizes;
@@ -37,16 +38,18 @@ Status read_size(std::int64_t& size, const I* number, std::int64_t most) {
   return Status::ok;
 }
 
-/// Whether a loop goes on: `most`, if it is there, and `limit` bound the turns.
+/// Says whether a loop continues: its condition is true, and the turn is below `limit` and, if it
+/// is not null, below `*most`.
 inline void has_turn(std::uint8_t* out, const std::uint8_t* going, const std::int64_t* most,
                      std::int64_t turn, std::int64_t limit) {
   *out = *going && turn < limit && (most == nullptr || turn < *most);
 }
 
-/// Whether a size is one.
+/// Checks that a size is not negative.
 inline Status natural(std::int64_t size) { return size < 0 ? Status::bad_sizes : Status::ok; }
 
-/// Whether integers may divide others: 0 never does, and no integer is -1 times the lowest one.
+/// Checks that integers may be divisors: neither 0 nor -1, because the lowest integer / -1
+/// overflows.
 template <class T>
 Status are_divisors(std::int64_t count, const T* x) {
   for (std::int64_t i = 0; i < count; ++i)
@@ -54,7 +57,7 @@ Status are_divisors(std::int64_t count, const T* x) {
   return Status::ok;
 }
 
-/// Integers that are made of sizes.
+/// Writes sizes as integers.
 template <class T>
 void tell(T* out, const Dims& sizes) {
   for (std::int64_t at = 0; at < sizes.count; ++at) out[at] = static_cast<T>(sizes[at]);
@@ -65,12 +68,14 @@ void copy(T* out, const T* x, std::int64_t count) {
   std::copy_n(x, count, out);
 }
 
-/// out[i, j, ...] = x[i, j, ...], each by its strides, which begin at `to` and at `from`.
+/// out[i, j, ...] = x[i, j, ...]. Each array has its own strides; `to` and `from` are the indices
+/// of the first elements.
 template <class T>
 void arrange(T* out, const T* x, std::int64_t to, std::int64_t from, const Dims& sizes,
              const Dims& to_strides, const Dims& from_strides) {
   const std::int64_t last = sizes.count - 1;
-  std::int64_t turned = last;  // where x jumps along the last axis: the one that it runs on along
+  // If x has a stride above 1 along the last axis: the axis along which its stride is 1.
+  std::int64_t turned = last;
   for (std::int64_t axis = 0; axis <= last; ++axis) {
     if (sizes[axis] <= 0) return;
     if (from_strides[last] > 1 && from_strides[axis] == 1) turned = axis;
@@ -78,7 +83,7 @@ void arrange(T* out, const T* x, std::int64_t to, std::int64_t from, const Dims&
   out += to;
   x += from;
   if (last < 0) return copy(out, x, 1);
-  constexpr std::int64_t kTile = 16;  // rows of out that are written together
+  constexpr std::int64_t kTile = 16;  // rows of out that are written at the same time
   const std::int64_t count = sizes[last], write = to_strides[last], read = from_strides[last];
   std::int64_t index[Dims::kMost] = {};
   for (;;) {
@@ -115,7 +120,8 @@ void range(T* out, std::int64_t start, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(start + i);
 }
 
-/// The row of an index, a negative one from the end where `negative`; -1 if there is none.
+/// Returns the row of an index, or -1 if there is no such row. With `negative`, negative indices
+/// count from the end.
 template <class I>
 std::int64_t row_of(I index, std::int64_t rows, std::int64_t negative) {
   std::int64_t row = index;
@@ -123,7 +129,7 @@ std::int64_t row_of(I index, std::int64_t rows, std::int64_t negative) {
   return row < 0 || row >= rows ? -1 : row;
 }
 
-/// out (outer, count, inner): rows of table (outer, rows, inner).
+/// out (outer, count, inner) = the rows of table (outer, rows, inner) that `indices` (count) name.
 template <class T, class I>
 Status gather(T* out, const T* table, const I* indices, std::int64_t rows, std::int64_t count,
               std::int64_t outer, std::int64_t inner, std::int64_t negative) {
@@ -136,8 +142,8 @@ Status gather(T* out, const T* table, const I* indices, std::int64_t rows, std::
   return Status::ok;
 }
 
-/// out (outer, count, inner): an element each, by indices of the same shape, of table
-/// (outer, rows, inner).
+/// out (outer, count, inner) = elements of table (outer, rows, inner). Each element of `indices`,
+/// which have the shape of out, names a row.
 template <class T, class I>
 Status gather_elements(T* out, const T* table, const I* indices, std::int64_t rows,
                        std::int64_t count, std::int64_t outer, std::int64_t inner,
@@ -153,8 +159,8 @@ Status gather_elements(T* out, const T* table, const I* indices, std::int64_t ro
   return Status::ok;
 }
 
-/// out (batch, count, inner): slices of table (batch, sizes..., inner), by an index along each of
-/// `sizes` in indices (batch, count, number of sizes).
+/// out (batch, count, inner) = slices of table (batch, sizes..., inner). `indices` (batch, count,
+/// number of sizes) has an index along each of `sizes` for each slice.
 template <class T, class I>
 Status gather_nd(T* out, const T* table, const I* indices, const Dims& sizes, std::int64_t batch,
                  std::int64_t count, std::int64_t inner, std::int64_t negative) {
@@ -187,8 +193,9 @@ inline void meet(T& there, T number, std::int64_t how) {
     there = how == kMost ? most(there, number) : least(there, number);
 }
 
-/// out = x (count), with updates at places along an axis of `rows`, by indices (sizes); `strides`
-/// of x. Of two numbers for one place the last one stays.
+/// out = x, in which each update is combined with the element at its index along `axis`, an axis of
+/// `rows` elements. `indices` and `updates` have the shape `sizes`; `strides` are the strides of x.
+/// If two updates replace the same element, the last one stays.
 template <class T, class I>
 Status scatter_elements(T* out, const T* x, const I* indices, const T* updates, std::int64_t count,
                         std::int64_t axis, std::int64_t rows, const Dims& sizes,
@@ -209,8 +216,8 @@ Status scatter_elements(T* out, const T* x, const I* indices, const T* updates, 
   return Status::ok;
 }
 
-/// out = x (sizes..., inner), with updates (count, inner) at places by an index along each of
-/// `sizes` in indices (count, number of sizes).
+/// out = x (sizes..., inner), in which each row of updates (count, inner) is combined with a row of
+/// out. `indices` (count, number of sizes) has an index along each of `sizes` for each row.
 template <class T, class I>
 Status scatter_nd(T* out, const T* x, const I* indices, const T* updates, const Dims& sizes,
                   std::int64_t count, std::int64_t inner, std::int64_t how) {
@@ -229,10 +236,11 @@ Status scatter_nd(T* out, const T* x, const I* indices, const T* updates, const 
   return Status::ok;
 }
 
-/// How `around` fills what is not there.
+/// How `around` fills elements outside of x.
 enum : std::int64_t { kConstant = 0, kEdge = 1, kReflect = 2, kWrap = 3 };
 
-/// The index among `left` elements of the one at a place around them; -1 if there is none.
+/// Returns which of `left` elements has the value of index `at`, which may be outside of them; -1
+/// for the constant.
 inline std::int64_t place_around(std::int64_t at, std::int64_t left, std::int64_t mode) {
   if (at >= 0 && at < left) return at;
   if (mode == kConstant) return -1;
@@ -242,8 +250,9 @@ inline std::int64_t place_around(std::int64_t at, std::int64_t left, std::int64_
   return mode == kReflect && there >= left ? turn - there : there;
 }
 
-/// out (shape) around x: along each axis `low` elements come before the `left` ones of x that stay,
-/// which begin at `cut`. *value or 0 if the mode is constant.
+/// Pads x to out (shape). Along each axis, `low` elements of padding come before the `left`
+/// elements of x that stay, the first of which is x's element `cut`. In the constant mode, padding
+/// is *value, or 0 if `value` is null.
 template <class T>
 void around(T* out, const T* x, Optional<const T> value, const Dims& shape, const Dims& low,
             const Dims& left, const Dims& cut, const Dims& strides, std::int64_t mode) {
@@ -275,7 +284,8 @@ void around(T* out, const T* x, Optional<const T> value, const Dims& shape, cons
   }
 }
 
-/// Sequences of x (time, count, inner), or (count, time, inner), the other way round.
+/// Reverses the steps of each sequence of x: (time, count, inner) if `time_major`, else (count,
+/// time, inner).
 template <class T, class I>
 Status reverse(T* out, const T* x, const I* lengths, std::int64_t time, std::int64_t count,
                std::int64_t inner, std::int64_t time_major) {
@@ -291,7 +301,8 @@ Status reverse(T* out, const T* x, const I* lengths, std::int64_t time, std::int
   return Status::ok;
 }
 
-/// out (outer, depth, inner): values[1] at the indices (outer, inner), else values[0].
+/// out (outer, depth, inner) = values[1] at the indices (outer, inner) along the axis `depth`, else
+/// values[0].
 template <class T, class I>
 void one_hot(T* out, const I* indices, const T* values, std::int64_t outer, std::int64_t inner,
              std::int64_t depth) {
@@ -303,7 +314,7 @@ void one_hot(T* out, const I* indices, const T* values, std::int64_t outer, std:
       }
 }
 
-/// out (outer, chosen, inner): elements of x (outer, size, inner) whose condition is true.
+/// out (outer, chosen, inner) = the elements of x (outer, size, inner) whose condition is true.
 template <class T>
 Status compress(T* out, const T* x, const Truth* condition, std::int64_t given,
                 std::int64_t& chosen, std::int64_t size, std::int64_t outer, std::int64_t inner) {
@@ -320,7 +331,7 @@ Status compress(T* out, const T* x, const Truth* condition, std::int64_t given,
   return Status::ok;
 }
 
-/// out (axes, chosen): the places of what is not 0 in x (sizes).
+/// out (axes, chosen) = the indices of the elements of x (sizes) that are not 0.
 template <class T>
 void non_zero(std::int64_t* out, const T* x, std::int64_t& chosen, const Dims& sizes,
               const Dims& strides, std::int64_t count) {
@@ -335,7 +346,8 @@ void non_zero(std::int64_t* out, const T* x, std::int64_t& chosen, const Dims& s
   }
 }
 
-/// out (outer, rows, columns): the elements on or above diagonal k, or on or below it; else 0.
+/// out (outer, rows, columns) = x on and above diagonal k if `upper`, else on and below it; 0
+/// elsewhere.
 template <class T>
 void trilu(T* out, const T* x, std::int64_t outer, std::int64_t rows, std::int64_t columns,
            std::int64_t k, std::int64_t upper) {

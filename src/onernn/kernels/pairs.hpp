@@ -1,6 +1,6 @@
-// Matrices of bfloat16, which are stored in pairs of rows: both rows as Lanes, or, with
-// AVX512_BF16 or bfdot, the pairs as they are, which one instruction multiplies by pairs of the
-// other factor.
+// Matrices of bfloat16, which are stored in pairs of rows. With AVX512_BF16 or bfdot, one
+// instruction multiplies pairs by pairs of the second factor. Otherwise both rows of a pair are
+// loaded as Lanes.
 #ifndef ONERNN_PAIRS_HPP
 #define ONERNN_PAIRS_HPP
 
@@ -31,7 +31,7 @@ inline Floats multiply_add(Pairs a, Pairs b, Floats c) {
   return {_mm512_dpbf16_ps(c.v, (__m512bh)a.v, (__m512bh)b.v)};
 }
 
-/// K numbers of a row as pairs, rounded to nearest even; zeros up to the next 32.
+/// Rounds K numbers of a row to pairs, to nearest even. Zeros follow up to the next multiple of 32.
 inline void round_to_pairs(const float* row, std::int64_t K, BrainPair* to) {
   const auto sixteen = [row, K](std::int64_t k) {
     const std::int64_t begin = (std::min)(k, K), count = (std::min<std::int64_t>)(K - begin, 16);
@@ -50,7 +50,7 @@ inline Four<bfloat16x8_t> load_row(const BrainPair* p, int) {
 }
 inline Floats multiply_add(Lane a, Four<bfloat16x8_t> b, Floats c) { return add_pairs(a, b, c); }
 
-/// K numbers of a row as pairs, rounded to nearest even; zeros up to the next 32.
+/// Rounds K numbers of a row to pairs, to nearest even. Zeros follow up to the next multiple of 32.
 inline void round_to_pairs(const float* row, std::int64_t K, BrainPair* to) {
   for (std::int64_t k = 0; k < K || k % 32; k += 16) {
     const std::int64_t begin = (std::min)(k, K);
@@ -66,7 +66,7 @@ inline void round_to_pairs(const float* row, std::int64_t K, BrainPair* to) {
 
 #else
 
-/// Row r of the two, as Lanes.
+/// Loads row r of the two rows of a pair, as Lanes.
 inline Floats load_row(const BrainPair* p, int r) {
 #if defined(__SSE4_1__) || defined(ONERNN_NEON)
   return in_each([r](auto bits) { return r ? upper_half(bits) : lower_half(bits); }, integers(p));
@@ -84,7 +84,7 @@ inline Floats load_row(const BrainPair* p, int r) {
 }
 
 #if defined(ONERNN_TILES)
-/// K numbers of a row as pairs, rounded to nearest even; zeros up to the next 32.
+/// Rounds K numbers of a row to pairs, to nearest even. Zeros follow up to the next multiple of 32.
 inline void round_to_pairs(const float* row, std::int64_t K, BrainPair* to) {
   const auto rounded = [row, K](std::int64_t k) {
     return static_cast<std::uint16_t>(k < K ? brain_bits(row[k]) : 0);

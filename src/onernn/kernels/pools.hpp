@@ -1,4 +1,4 @@
-// One number of all that a window sees, at each of its places over planes (H, W).
+// Pooling: the maximum or mean of a window at each of its places over planes (H, W).
 #ifndef ONERNN_POOLS_HPP
 #define ONERNN_POOLS_HPP
 
@@ -15,8 +15,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// to[k] = function(to[k], every `stride`-th element of `from`). Compilers take several at a time
-/// of the strides that they know.
+/// to[k] = function(to[k], from[k * stride]). Compilers vectorize the loops whose stride they know.
 template <class T, class Function>
 inline void combine(T* to, const T* from, std::int64_t stride, std::int64_t count,
                     Function function) {
@@ -28,8 +27,8 @@ inline void combine(T* to, const T* from, std::int64_t stride, std::int64_t coun
     for (std::int64_t k = 0; k < count; ++k) to[k] = function(to[k], from[k * stride]);
 }
 
-/// The largest number that windows see at each place, of so many planes: first down each column,
-/// then along the row of these.
+/// Computes the maximum of the window at each place of each plane: first down each column, then
+/// along each row of these maxima.
 template <class T>
 void max_pool(T* y, const T* x, std::int64_t planes, const Dims& x_sizes, const Dims& y_sizes,
               const Dims& window) {
@@ -57,8 +56,8 @@ void max_pool(T* y, const T* x, std::int64_t planes, const Dims& x_sizes, const 
     }
 }
 
-/// The mean of what windows see; `after`: how many elements after each axis also count, like the
-/// elements before it; -1: only elements of x.
+/// Computes the mean of the window at each place. `after`: how many elements of padding after each
+/// axis count, in the same way as padding before it; -1: only elements of x count.
 template <class T>
 void average_pool(T* y, const T* x, std::int64_t planes, const Dims& x_sizes, const Dims& y_sizes,
                   const Dims& window, std::int64_t rows_after, std::int64_t columns_after) {

@@ -1,11 +1,12 @@
 // Rows times a matrix.
 //
-// A matrix of K rows is stored panel by panel: for each of its rows G times 16 numbers, so that a
-// product reads it once, front to back, and G gates of 16 units are in registers together.
+// A matrix of K rows is stored in panels of columns. For each of the K rows, a panel has G times 16
+// numbers. So a product reads the matrix once, front to back, and the sums of G gates of 16 units
+// are in registers at the same time.
 //
 // A sum adds its products one after the other, from the first row of the matrix to the last one,
-// whatever the batch: a row has the same bits in any batch, and on any number of threads. Tiles add
-// 32 products of bfloat16 at a time, in one order as well.
+// whatever the batch. So a row has the same bits in any batch, and on any number of threads. Tiles
+// (AMX) add 32 products of bfloat16 at a time, also in a fixed order.
 #ifndef ONERNN_PRODUCTS_HPP
 #define ONERNN_PRODUCTS_HPP
 
@@ -27,55 +28,57 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// A number that the compiler knows, in the place of one that only the run knows.
+/// A size that the compiler knows. It can replace a size that is known only at run time.
 template <std::int64_t N>
 using Fixed = std::integral_constant<std::int64_t, N>;
 
-/// function(0) to function(N - 1), without a loop: so GCC keeps small arrays in registers.
+/// Calls function(0) to function(N - 1) without a loop, so that GCC keeps small arrays in
+/// registers.
 template <int N, class Function>
 inline void unrolled(Function function) {
 #pragma GCC unroll 32
   for (int i = 0; i < N; ++i) function(i);
 }
 
-/// Panels of sixteen for so many units.
+/// Returns how many panels of sixteen units there are.
 constexpr std::int64_t panels_of(std::int64_t units) { return (units + 15) / 16; }
 template <std::int64_t N>
 constexpr Fixed<(N + 15) / 16> panels_of(Fixed<N>) {
   return {};
 }
 
-/// So many panels are side by side: each number of a row is read again for every one; with four
-/// sums or more to add it to, that costs less than reading the panel.
+/// Returns how many panels are multiplied at the same time. Each number of a row is read once for
+/// all of them; if it is used for four sums or more, reading it costs less than reading the panels.
 template <int G>
 constexpr int beside(std::int64_t panels) {
   return G == 1 && panels % 4 == 0 ? 4 : G <= 2 && panels % 2 == 0 ? 2 : 1;
 }
 
-/// The type in which a number of a row is multiplied.
+/// Returns a number of a row in the type in which it is multiplied.
 template <class Factor>
 inline auto factor_of(Factor a) {
   return broadcast(a);
 }
 
-/// Row r of those that are in sixteen stored numbers.
+/// Loads row r of the rows that share sixteen stored numbers.
 template <class Stored>
 inline auto load_row(const Stored* p, int) {
   return load(p);
 }
 
-/// Stored numbers of a panel of K rows.
+/// Returns how many stored numbers a panel of K rows has.
 template <int G, class Stored>
 constexpr std::int64_t panel_size(std::int64_t K) {
   return (kHeadRows<Stored> + (K + kRowsOf<Stored> - 1) / kRowsOf<Stored>)*G * 16;
 }
-/// Panel p of a matrix of K rows.
+/// Returns panel p of a matrix of K rows.
 template <int G, class Stored>
 inline const Stored* panel_of(const Stored* matrix, std::int64_t p, std::int64_t K) {
   return matrix + p * panel_size<G, Stored>(K);
 }
 
-/// Memory that is multiplied next: some cache lines of it are asked for with every row of a panel.
+/// Memory that is multiplied next: with every row of a panel, some of its cache lines are
+/// prefetched.
 struct Nothing {
   void row(std::int64_t) const {}
 };
@@ -85,7 +88,7 @@ struct Ahead {
   Ahead(const Stored* next, std::int64_t stored)
       : first(reinterpret_cast<const char*>(next)), step(stored * sizeof(Stored)) {}
   const char* first;
-  std::int64_t step;  // bytes from the sums of one row to the sums of the next
+  std::int64_t step;  // bytes between the prefetches of two rows
   void row(std::int64_t k) const {
 #if defined(__GNUC__)
     for (int line = 0; line < kLines; ++line)
@@ -94,11 +97,12 @@ struct Ahead {
   }
 };
 
-/// What a thread holds while it multiplies rows of these factors by these stored numbers.
+/// An object that a thread keeps while it multiplies numbers of these types: for tiles a TileScope.
 template <class Factor, class Stored>
 struct Scope {};
 
-/// Where the columns of sum g are in a row of a panel; or of several panels of G sums each.
+/// Where the columns of sum g are in a row: InOnePanel in a row of one panel, InPanels in rows of
+/// several panels of G sums each.
 struct InOnePanel {
   std::int64_t operator()(int g) const { return g * 16; }
 };
@@ -109,7 +113,7 @@ struct InPanels {
 };
 
 #if defined(ONERNN_SQUARES)
-/// Pairs or quads of two rows or more: see `multiply`.
+/// Multiplies pairs or quads of two rows or more: see `multiply`.
 template <int M, int G, class Sums, class Factor, class Stored, class Row, class Place>
 inline void multiply_two_rows(Sums (&sums)[M][G], const Factor* const* left, const Stored* panel,
                               std::int64_t count, Row row, Place place);
@@ -121,14 +125,14 @@ template <int M, int G, class Lanes, class Factor, class Stored, class Size,
           class Row = Fixed<G * 16>, class Next = Nothing, class Place = InOnePanel>
 inline void multiply(Lanes (&sums)[M][G], const Factor* const* left, const Stored* panel, Size K,
                      Row row = {}, Next ahead = {}, Place place = {}) {
-  constexpr int R = kRowsOf<Stored> / kRowsOf<Factor>;  // factors a stored row
+  constexpr int R = kRowsOf<Stored> / kRowsOf<Factor>;  // factors per stored row
   const std::int64_t count = (K + kRowsOf<Factor> - 1) / kRowsOf<Factor>;
-  if (count < 1) return;  // else the sums would also be stored before the loop
+  if (count < 1) return;  // otherwise the sums would also be stored before the loop
 #if defined(ONERNN_SQUARES)
   if constexpr (kRowsOf<Factor> > 1 && M > 1)
     return multiply_two_rows(sums, left, panel, count, row, place);
 #endif
-  Lanes own[M][G];  // without an address they stay in registers
+  Lanes own[M][G];  // their address is not taken, so they stay in registers
   const Factor* rows[M];
   unrolled<M>([&](int m) { rows[m] = left[m]; });
   unrolled<M * G>([&](int i) { own[i / G][i % G] = sums[i / G][i % G]; });
@@ -174,14 +178,15 @@ inline void multiply_two_rows(Sums (&sums)[M][G], const Factor* const* left, con
 }
 #endif
 
-/// Tells how rows are rounded to quads: q = number / step + shift, from 0 to 255. A step of 0: the
-/// row's largest magnitude / 127.
+/// How rows are rounded to quads: q = number / step + shift, from 0 to 255. If `step` is 0, each
+/// row has its own step: its largest magnitude / 127.
 struct ByteScale {
   float step = 0;
   std::int32_t shift = 128;
 };
 
-/// Rows of at most K numbers for products: unchanged, or rounded to pairs or quads.
+/// Rows of at most K numbers in the form that products read: unchanged, or rounded to pairs or
+/// quads.
 template <class Factor>
 class Rows {
  public:
@@ -216,7 +221,7 @@ class Rows<BrainPair> {
   Memory<BrainPair> made_;
 };
 
-/// As above, of unchanged rows: some of each at a time are rounded to pairs.
+/// The same for rows that are not yet rounded: rounds kSome numbers of each row to pairs at a time.
 template <int M, int G, class Row = Fixed<G * 16>, class Next = Nothing>
 inline void multiply(Floats (&sums)[M][G], const float* const* left, const BrainPair* panel,
                      std::int64_t K, Row row = {}, Next = {}) {
@@ -241,7 +246,8 @@ inline void multiply_panel(Lanes (&sums)[M][G], const Factor* const* left, const
   multiply(sums, left, panel_of<G>(matrix, p, K), K, Fixed<G * 16>(), ahead);
 }
 
-/// function(Fixed<M>, first row) over all rows, with as large an M as has its G sums in registers.
+/// Calls function(Fixed<M>, first row) for blocks of M rows that together cover all rows. M is as
+/// large as possible: the registers must hold G sums for each row.
 template <class Lanes, int G, class Function>
 inline void in_blocks(std::int64_t rows, Function function) {
   constexpr int M = kSums<Lanes> / G > 8 ? 8 : kSums<Lanes> / G > 1 ? kSums<Lanes> / G : 1;
@@ -256,7 +262,7 @@ inline void in_blocks(std::int64_t rows, Function function) {
   for (; row < rows; ++row) function(Fixed<1>(), row);
 }
 
-/// function(Fixed<M>) for the `rows` that the compiler is to know, at most M.
+/// Calls function(Fixed<rows>), so that the compiler knows the number of rows, which is at most M.
 template <int M, class Function>
 inline void with_rows(std::int64_t rows, Function function) {
   if constexpr (M > 1)
@@ -264,8 +270,9 @@ inline void with_rows(std::int64_t rows, Function function) {
   function(Fixed<M>());
 }
 
-/// function(first, count) over all rows in as few parts of at most `most` as there can be, all of
-/// nearly the same size: a small part would wait for its own sums.
+/// Calls function(first, count) for parts that cover all rows. There are as few parts of at most
+/// `most` rows as possible, of nearly the same size: in a small part, each addition would wait for
+/// the one before.
 template <class Function>
 inline void in_parts(std::int64_t rows, std::int64_t most, Function function) {
   std::int64_t row = 0;
@@ -276,14 +283,14 @@ inline void in_parts(std::int64_t rows, std::int64_t most, Function function) {
   }
 }
 
-/// So many rows go through a panel together, and so many of the panel's rows at a time: with the
-/// sums of both they stay in the caches of a core.
+/// A product multiplies kRowsAtOnce rows by kDepth rows of a panel at a time. With their sums, both
+/// stay in the caches of a core.
 inline constexpr std::int64_t kRowsAtOnce = 24, kDepth = 64;
 template <class Factor, class Stored>
 inline constexpr std::int64_t kRowsTogether = kRowsAtOnce;
 
-/// M rows of B sums, `sums_row` numbers apart, get added the rows of `left` from a number on times
-/// K rows of a panel; see `multiply`. A function of its own, which all cells share.
+/// Adds to M rows of B sums, which are `sums_row` numbers apart: numbers of `left` from index
+/// `from` on times K rows of a panel, see `multiply`. Not inlined, so that all cells share it.
 template <int M, int B, class Real, class Factor, class Stored>
 [[gnu::noinline]] void add_block(Real* sums, std::int64_t sums_row, const Factor* const* left,
                                  std::int64_t from, const Stored* panel, std::int64_t row,
@@ -296,9 +303,10 @@ template <int M, int B, class Real, class Factor, class Stored>
   unrolled<M * B>([&](int i) { store(sums + i / B * sums_row + i % B * 16, own[i / B][i % B]); });
 }
 
-/// sums (rows, S, 16) get added `rows` of `left` times a panel of S sums per row, if registers do
-/// not hold the sums of some rows and all gates: one or two gates after the other, for as many rows
-/// as there are registers. `next`: the panel that is multiplied then.
+/// sums (rows, S, 16) += `rows` rows of `left` times a panel of S sums per row. It is for cases in
+/// which the registers cannot hold the sums of all gates for some rows: it multiplies one or two
+/// gates at a time, for as many rows as the registers hold. `next`: the panel that is multiplied
+/// next.
 template <int S, class Real, class Factor, class Stored>
 inline void add_by_gates(Real* sums, const Factor* const* left, std::int64_t rows,
                          const Stored* panel, std::int64_t K, const Stored* next) {
@@ -318,7 +326,7 @@ inline void add_by_gates(Real* sums, const Factor* const* left, std::int64_t row
       });
     };
     if constexpr (!std::is_same_v<Stored, Real> && std::is_same_v<decltype(load_row(part, 0)), L>)
-      if (rows > kSums<L>) {  // what is stored narrow is widened once for several blocks
+      if (rows > kSums<L>) {  // narrow types are widened once for several blocks
         alignas(64) Real wide[kDepth * 16];
         for (int g = 0; g < S; ++g) {
           for (std::int64_t r = 0; r < depth; ++r)
@@ -329,14 +337,14 @@ inline void add_by_gates(Real* sums, const Factor* const* left, std::int64_t row
         continue;
       }
     int g = 0;
-    if constexpr (S > 1)  // few sums would wait for themselves: two gates side by side
+    if constexpr (S > 1)  // with few sums, additions would wait for each other
       if (rows <= kSums<L> / 2)
         for (; g + 2 <= S; g += 2) gates(Fixed<2>(), g, part + g * 16, kRow);
     for (; g < S; ++g) gates(Fixed<1>(), g, part + g * 16, kRow);
   }
 }
 
-/// The sums of some rows of a product and one panel of S sums per row; of one row, and some panels.
+/// A part of a product: some rows and one panel of S sums per row, or one row and some panels.
 template <class Real, class Factor, class Stored, class Size>
 struct Tile {
   Real* sums;  // (rows, panels, S, 16)
@@ -344,22 +352,22 @@ struct Tile {
   Size K;
   std::int64_t panel, panels;
   const Factor* const* left;
-  std::int64_t row, rows;  // of `left`
-  bool back;               // the next tile is the one before this one
+  std::int64_t row, rows;  // rows of `left`
+  bool back;               // the panel before this one is multiplied next
 };
 
-/// Adds its rows times its panels to a tile. All cells share this function, apart from their work
-/// on the sums: it takes longer to compile than all of that work.
+/// Adds the products of a tile's rows and panels to its sums. All cells share this function,
+/// because it takes longer to compile than all that the cells do with the sums.
 template <int S, class Real, class Factor, class Stored, class Size>
 [[gnu::noinline]] void add_tile(const Tile<Real, Factor, Stored, Size> tile) {
   using L = Lanes<Real>;
   constexpr bool kInRegisters = kRowsOf<Stored> == 4 || kSums<L> >= 24;
-  // Short sums do not pay for going through memory, nor do sums of rows that fit registers; with
-  // few registers not even one row's sums fit.
+  // Storing the sums between parts of a panel does not pay for short sums, nor for rows whose sums
+  // fit the registers. With few registers, not even the sums of one row fit.
   constexpr std::int64_t kShort = 48, kFew = S == 1 || kSums<L> < S ? 1 : kSums<L> / S;
   constexpr bool kNeverFits = kSums<L> < 4 && S != 3;
-  // Of one row some panels are multiplied together, as many as it takes to hide how long each
-  // addition waits for the one before.
+  // For one row, some panels are multiplied at the same time: as many as hide the latency of an
+  // addition.
   constexpr int kMost = kHeadRows<Stored> > 0 ? 1 : (std::min)(kSums<L>, 6) / S;
   const Size K = tile.K;
   for (std::int64_t done = 0; done < tile.panels;) {
@@ -402,7 +410,7 @@ template <int S, class Real, class Factor, class Stored, class Size>
         Real* const sums = sums_of(one) + m * S * 16;
         L own[M][S];
         unrolled<M * S>([&](int i) { own[i / S][i % S] = load(sums + i * 16); });
-        // A panel comes from memory while the one before it is multiplied, a part with each block
+        // The next panel is prefetched while this one is multiplied, a part of it with each block
         // of rows.
         constexpr std::int64_t kLine = 64 / sizeof(Stored);
         const std::int64_t row = tile.row + m;
@@ -417,12 +425,12 @@ template <int S, class Real, class Factor, class Stored, class Size>
   }
 }
 
-/// So many rows are multiplied by the rows of a matrix that were packed for them.
+/// Rows of a framework's matrix are packed for this many rows of `left` at a time.
 inline constexpr std::int64_t kRowsInPlace = 64;
 
-/// Adds one row of `left` times whole panels to S sums. The matrix keeps a column's numbers side by
-/// side: transposed numbers go from registers into the sums, one after the other, so a product
-/// reads sixteen streams of memory.
+/// Adds one row of `left` times whole panels to S sums. The matrix is contiguous along its columns.
+/// So its numbers are transposed in registers and added one after the other, and a product reads
+/// sixteen streams of memory.
 template <int S, int G, class Real>
 inline void add_row_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int64_t p,
                              std::int64_t K, const Real* left) {
@@ -437,7 +445,8 @@ inline void add_row_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int6
         own = multiply_add(broadcast(left[k + j]), columns[j], own);
     };
     std::int64_t k = 0;
-    // A cache line of each row at once: rows that are a power of two apart push each other out.
+    // Reads a whole cache line of each row at a time: rows whose distance is a power of two push
+    // each other out of the cache.
     for (; k + 16 <= K; k += 16)
       unrolled<4>([&](int t) { add(from + k + 4 * t, matrix.column, k + 4 * t, 4); });
     for (; k + 4 <= K; k += 4) add(from + k, matrix.column, k, 4);
@@ -451,8 +460,8 @@ inline void add_row_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int6
   }
 }
 
-/// Rows of sums get added their rows of `left` times the S sums from panel p on, G gates a panel,
-/// of a matrix as a framework keeps it. A function of its own, as `add_tile`.
+/// Adds to `rows` rows of S sums: rows of `left` times the columns from panel p on, with G gates
+/// per panel, of a framework's matrix. Not inlined, for the same reason as `add_tile`.
 template <int S, int G, class Real, class Stored, class Factor>
 [[gnu::noinline]] void add_unpacked(Real* sums, const Unpacked<Real>& matrix, std::int64_t p,
                                     std::int64_t K, const Factor* const* left, std::int64_t rows) {
@@ -470,20 +479,23 @@ template <int S, int G, class Real, class Stored, class Factor>
   }
 }
 
-/// Into how many parts the rows of a product go, for two pieces or more a member of a team; a part
-/// of fewer than eight rows would read the matrix more often than it multiplies.
+/// Returns into how many parts the rows of a product are split, so that each member of a team has
+/// two pieces or more. A part has at least eight rows: with fewer, the matrix would be read too
+/// often.
 constexpr std::int64_t parts_of(std::int64_t rows, std::int64_t groups, std::int64_t members) {
   if (groups >= 2 * members || members < 2) return 1;
   return (std::max)((std::min)(rows / 8, (2 * members + groups - 1) / groups), std::int64_t(1));
 }
 
 /// Calls finish(row, panel, sums) with the G sums of every row and panel: start(row, panel, g) plus
-/// row m of `left` times the matrix. The team splits the panels, so that each thread keeps its part
-/// of the matrix in its own cache, and all rows go through a panel while it is there; if there are
-/// too few panels, it also splits the rows. `back`: from the last panel to the first one. If every
-/// second product does so, a matrix larger than the cache is read first at its end that was read
-/// last. Each `finish` handles all sums at hand before the next one begins: while one function of
-/// gates waits, others compute.
+/// the row of `left` times the matrix.
+///
+/// The team splits the panels, so that each thread keeps its part of the matrix in its own cache,
+/// and all rows are multiplied by a panel while it is there. If there are too few panels, the team
+/// also splits the rows. `back`: goes from the last panel to the first one. If every second product
+/// does so, it begins with the part of a large matrix that is still in the cache. Each `finish`
+/// handles all sums at hand before the next `finish` begins, so that independent gate functions
+/// overlap.
 template <int G, class Real, class Factor, class Matrix, class Size, class Panels, class Team,
           class Start, class... Finish>
 inline void product(Matrix given, Size K, Panels panels, const Factor* const* left,
@@ -550,8 +562,8 @@ inline void product(Matrix given, Size K, Panels panels, const Factor* const* le
   });
 }
 
-/// use(row, column, sums, count) with up to sixteen sums from a column on: the sums of bias (C;
-/// null: zeros) + x (rows, K) times a matrix of C columns, in panels of G times 16.
+/// Calls use(row, column, sums, count) with up to sixteen sums from a column on. The sums are bias
+/// (C; null: zeros) + x (rows, K) times a matrix of C columns, in panels of G times 16 columns.
 template <int G, class Real, class Stored, class Team, class Use>
 inline void each_product(const Real* x, std::int64_t rows, std::int64_t K, const Stored* matrix,
                          Optional<const Real> bias, std::int64_t C, Team& team, Use use) {
@@ -579,7 +591,7 @@ inline void each_product(const Real* x, std::int64_t rows, std::int64_t K, const
              });
 }
 
-/// y (rows, C): as above.
+/// y (rows, C) = the sums of `each_product`.
 template <int G, class Real, class Stored, class Team>
 inline void dense(Real* y, const Real* x, std::int64_t rows, std::int64_t K, const Stored* matrix,
                   Optional<const Real> bias, std::int64_t C, Team& team) {
@@ -589,7 +601,7 @@ inline void dense(Real* y, const Real* x, std::int64_t rows, std::int64_t K, con
                   });
 }
 
-/// Of two rows, in sixteen sums side by side.
+/// Returns the scalar product of two rows; sixteen partial sums are independent.
 template <class T>
 T scalar_product(const T* x, const T* y, std::int64_t count) {
   constexpr std::int64_t kSums = 16;

@@ -1,7 +1,7 @@
-// Sixteen integer sums, and products of fours of bytes ("quads") that are added to them, for each
-// kind of register: QuadFactor, four numbers of a row as products read them; Ints, the sums;
-// QuadColumns, a stored row of sixteen quads; and functions of these. Sums are exact: the same on
-// every instruction set.
+// Sixteen integer sums, and products of quads (fours of bytes) that are added to them, for each
+// kind of register. QuadFactor is four numbers of a row in the form that products read, Ints are
+// the sums, QuadColumns is a stored row of sixteen quads. Sums are exact: the same on every
+// instruction set.
 #ifndef ONERNN_QUAD_LANES_HPP
 #define ONERNN_QUAD_LANES_HPP
 
@@ -21,19 +21,19 @@ inline namespace ONERNN_ISA {
 #if defined(ONERNN_VNNI)
 
 struct QuadFactor {
-  std::uint8_t v[4];  // plus the shift of their row
+  std::uint8_t v[4];  // each plus the shift of its row
 };
 inline void put_byte(QuadFactor& quad, int i, int number) {
   quad.v[i] = static_cast<std::uint8_t>(number + 128);
 }
 
-/// sum += bytes without a sign times bytes with one. As text: GCC 12 copies each sum around the
+/// sum += unsigned bytes times signed bytes. In assembler: GCC 12 copies each sum around the
 /// intrinsic, and runs out of registers.
 #if defined(__AVX512VNNI__)
 inline void add_products(__m512i& sum, __m512i bytes, __m512i signed_bytes) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(signed_bytes));
 }
-/// The lowest byte of each of sixteen numbers.
+/// Returns the lowest byte of each of sixteen integers.
 inline __m128i lowest_bytes(Ints a) { return _mm512_maskz_cvtepi32_epi8(kEvery, a.v); }
 #else
 inline void add_products(__m256i& sum, __m256i bytes, __m256i signed_bytes) {
@@ -62,7 +62,7 @@ inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sums) {
   return in_each([=](auto column, auto sum) { return add_products(sum, factor.v, column), sum; },
                  columns, sums);
 }
-/// Sixteen integers from -shift to 255 - shift.
+/// Stores sixteen integers, which are from -shift to 255 - shift.
 inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
   const auto more = all_of(shift);
   const __m128i bytes =
@@ -72,8 +72,8 @@ inline void store_quads(QuadFactor* to, Floats whole, std::int32_t shift) {
 
 #elif defined(ONERNN_NEON)
 
-// Both factors have a sign: numbers of a row, which may be from 0 to 255 with their shift, are
-// moved by 128; see multiply_quads.
+// Both factors are signed here. A number of a row plus its shift may be from 0 to 255, so 128 is
+// subtracted; see multiply_quads.
 struct QuadFactor {
   std::int8_t v[4];
 };
@@ -84,7 +84,7 @@ using QuadColumns = Four<int8x16_t>;
 inline QuadColumns load_row(const ByteQuad* p, int) {
   return in_each([](auto quads) { return vreinterpretq_s8_s32(quads); }, integers(p));
 }
-/// The lowest byte of each of sixteen numbers.
+/// Stores the lowest byte of each of sixteen integers.
 inline void store_bytes(QuadFactor* to, Ints x) {
   const auto eight = [](int32x4_t low, int32x4_t high) {
     return vmovn_s16(vcombine_s16(vmovn_s32(low), vmovn_s32(high)));
@@ -104,10 +104,10 @@ inline Ints multiply_add(Lane factor, QuadColumns columns, Ints sums) {
   return add_quads(factor, columns, sums);
 }
 #else
-/// Two sums of each column: of numbers 0 and 1 of its quads, and of 2 and 3. 16 bits hold each
-/// product, not each sum of two.
+/// Two sums per column: of numbers 0 and 1 of its quads, and of numbers 2 and 3. 16 bits hold each
+/// product, but not the sum of two products.
 struct QuadSums {
-  Ints low, high;  // columns 0 and 1 of four; 2 and 3
+  Ints low, high;  // of four columns: 0 and 1; 2 and 3
 };
 inline QuadSums operator+(QuadSums a, QuadSums b) { return {a.low + b.low, a.high + b.high}; }
 inline Ints total(QuadSums sums) {
@@ -131,14 +131,14 @@ inline QuadSums multiply_add(int8x16_t factor, QuadColumns columns, QuadSums sum
 
 #else
 
-// Without vpdpbusd bytes are widened: sums of two products do not fit 16 bits, where vpmaddubsw
-// saturates.
+// Without vpdpbusd, bytes are widened to 16 bits: vpmaddubsw would saturate sums of two products.
 struct QuadFactor {
   std::int16_t v[4];  // numbers 0, 2, 1 and 3
 };
 
 #if defined(__AVX512BW__)
-/// Numbers 0 and 2 of each quad, as pairs of 16 bits; 1 and 3; sums of products of pairs.
+/// even_of and odd_of return numbers 0 and 2, or 1 and 3, of each quad, as pairs of 16 bits.
+/// products_of returns the sums of the products of pairs.
 inline __m512i even_of(__m512i bytes) { return _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8); }
 inline __m512i odd_of(__m512i bytes) { return _mm512_srai_epi16(bytes, 8); }
 inline __m512i products_of(__m512i a, __m512i b) { return _mm512_madd_epi16(a, b); }
@@ -158,7 +158,8 @@ struct QuadFactors {
   IntRegister even, odd;
 };
 #if defined(__AVX2__) && !defined(__AVX512F__)
-/// From memory: GCC 12 would load both at once, and part them in other registers.
+/// Loads each half from memory: GCC 12 would load both at once, and separate them in further
+/// registers.
 inline QuadFactors broadcast(const QuadFactor& a) {
   const auto two = [](const std::int16_t* at) {
     return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(at)));
@@ -177,7 +178,7 @@ inline Register add_products(QuadFactors factor, Register even, Register odd, Re
   return sum_of(sum_of(sum, products_of(factor.even, even)), products_of(factor.odd, odd));
 }
 #if defined(__AVX2__) && defined(__FMA__)
-/// Widened once for all rows.
+/// Columns that are widened once for all rows.
 struct QuadColumns {
   Ints even, odd;
 };
@@ -191,7 +192,7 @@ inline Ints multiply_add(QuadFactors factor, const QuadColumns& columns, Ints su
       [=](auto even, auto odd, auto sum) { return add_products(factor, even, odd, sum); },
       columns.even, columns.odd, sums);
 }
-#else  // too few registers for that
+#else  // too few registers to hold widened columns
 using QuadColumns = Ints;
 inline QuadColumns load_row(const ByteQuad* p, int) { return integers(p); }
 inline Ints multiply_add(QuadFactors factor, QuadColumns columns, Ints sums) {
@@ -269,7 +270,7 @@ struct FactorOf<float, ByteQuad> {
 template <>
 inline constexpr int kRowsOf<QuadFactor> = 4;
 
-/// The steps of sixteen columns, which are stored in place of quads.
+/// Loads the steps (scales) of sixteen columns, which are stored like a row of quads.
 inline Floats load_steps(const ByteQuad* p) {
 #if defined(ONERNN_NEON)
   return in_each([](auto steps) { return vreinterpretq_f32_s32(steps); }, integers(p));
@@ -282,8 +283,8 @@ inline Floats load_steps(const ByteQuad* p) {
 #endif
 }
 
-/// The head of a row in quads: how its numbers were rounded, see quads.hpp. `coded`: 1 for a matrix
-/// of codes, see codes.hpp.
+/// The head of a row in quads, which says how its numbers were rounded, see quads.hpp. `coded`: 1
+/// if a matrix of codes is multiplied, see codes.hpp.
 struct QuadHead {
   float step;
   std::int32_t coded;
@@ -297,7 +298,7 @@ inline QuadHead head_of(const QuadFactor* row) {
   return head;
 }
 
-/// Numbers k to k + 15 of a row of K, then zeros.
+/// Loads numbers k to k + 15 of a row of K numbers, with zeros after its end.
 inline Floats sixteen_of(const float* row, std::int64_t k, std::int64_t K) {
   if (k + 16 <= K) return load(row + k);
   float some[16] = {};
@@ -305,11 +306,12 @@ inline Floats sixteen_of(const float* row, std::int64_t k, std::int64_t K) {
   return load(some);
 }
 
-/// Writes the head of a row of K numbers. Its step is `step`; if that is 0, its largest magnitude /
-/// `most`, or NaN if a number is not finite. Returns 1 / step; 0 for NaN.
+/// Writes the head of a row of K numbers. Returns 1 / the row's step, or 0 if that step is NaN. The
+/// row's step is `step`; if `step` is 0, it is the row's largest magnitude / `most`, or NaN if a
+/// number is not finite.
 inline float put_head(const float* row, std::int64_t K, float step, float most, bool coded,
                       QuadFactor* to) {
-  std::uint32_t largest = 0;  // as bits, magnitudes are in order; infinity and NaN are last
+  std::uint32_t largest = 0;  // magnitudes sort like their bits; infinity and NaN come last
   for (std::int64_t k = 0; k < K; ++k) {
     std::uint32_t number;
     std::memcpy(&number, row + k, sizeof number);
@@ -318,13 +320,13 @@ inline float put_head(const float* row, std::int64_t K, float step, float most, 
   const bool finite = largest < 0x7f800000u;
   float magnitude;
   std::memcpy(&magnitude, &largest, sizeof magnitude);
-  if (!(step > 0)) step = (std::max)(magnitude, 1e-30f) / most;  // what is smaller counts as 0
+  if (!(step > 0)) step = (std::max)(magnitude, 1e-30f) / most;  // smaller magnitudes count as 0
   const QuadHead head{finite ? step : std::numeric_limits<float>::quiet_NaN(), coded};
   std::memcpy(reinterpret_cast<char*>(to) - sizeof head, &head, sizeof head);
   return finite ? 1 / step : 0.0f;
 }
 
-/// The nearest integers, at least `low` and at most `high`; NaN becomes `low`.
+/// Returns the nearest integers, limited to the range from `low` to `high`; NaN becomes `low`.
 inline Floats whole_of(Floats a, float low, float high) {
   return round_to_even(minimum(maximum(a, broadcast(low)), broadcast(high)));
 }

@@ -1,14 +1,14 @@
 // Matrices of signed bytes, which are stored in fours of rows ("quads"), times rows of numbers that
 // are rounded to bytes for the product. Sums are exact integers: the same on every instruction set.
 //
-// A row of numbers has a step of its own, its largest magnitude / 127. So a sequence has the same
-// bits in any batch, and states of any size are as exact as small ones. Calibrated layers have one
-// step, and one shift, for all rows of x, and others for h. A row with a number that is not finite
-// has the step NaN: all that it is multiplied into becomes NaN.
+// A row of numbers has its own step: its largest magnitude / 127. So a sequence has the same bits
+// in any batch, and the relative error does not depend on the magnitude of a state. Calibrated
+// layers have one step and one shift for all rows of x, and one step and one shift for all rows of
+// h. If a number of a row is not finite, the row's step is NaN, and so is every sum of the row.
 //
-// Two rows come before each panel: what an integer sum starts with, minus the shift times the sum
-// of its column, as vpdpbusd multiplies numbers that are shifted to have no sign; and the columns'
-// steps, as floats.
+// Two rows come before each panel. The first one is what an integer sum starts with: minus the
+// shift times the sum of its column, because vpdpbusd needs the shift to read unsigned bytes. The
+// second one has the steps of the columns, as floats.
 #ifndef ONERNN_QUADS_HPP
 #define ONERNN_QUADS_HPP
 
@@ -25,7 +25,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// K numbers of a row as bytes.
+/// Rounds K numbers of a row to bytes.
 inline void round_to_quads(const float* row, std::int64_t K, ByteScale scale, QuadFactor* to) {
   const Floats inverse = broadcast(put_head(row, K, scale.step, 127, false, to));
 #if defined(ONERNN_NEON)
@@ -36,7 +36,7 @@ inline void round_to_quads(const float* row, std::int64_t K, ByteScale scale, Qu
     store_quads(to + k / 4, whole_of(sixteen_of(row, k, K) * inverse, low, high), scale.shift);
 }
 
-/// Rows of at most K numbers: in quads, or in digits for a matrix of codes (`coded`).
+/// Rows of at most K numbers: in quads, or in digits if a matrix of codes is multiplied (`coded`).
 template <>
 class Rows<QuadFactor> {
  public:
@@ -52,12 +52,12 @@ class Rows<QuadFactor> {
     else
       round_to_quads(row, K, scale_, to);
   }
-  /// Of the rows that are put from now on.
+  /// Sets how the rows are rounded that `put` adds from now on.
   void scale(ByteScale scale) { scale_ = scale; }
   const QuadFactor* const* get() const { return rows_.data(); }
 
  private:
-  static constexpr std::int64_t kHead = 64 / sizeof(QuadFactor);  // a row begins a cache line
+  static constexpr std::int64_t kHead = 64 / sizeof(QuadFactor);  // each row begins a cache line
 
   std::int64_t row_of(std::int64_t K) const {
     const std::int64_t quads = coded_ ? quads_with_digits(K) : (K + 15) / 16 * 4;
@@ -70,9 +70,9 @@ class Rows<QuadFactor> {
   Memory<QuadFactor> made_;
 };
 
-/// use(m, g, sum) of row m of `left` times columns g of a panel whose rows have S sixteens of
-/// columns, `count` quads each. It is a function of its own: inlined, GCC runs out of registers for
-/// the rows' addresses.
+/// Calls use(m, g, sum) with the sums of row m of `left` times columns g of a panel. A row of the
+/// panel has S * 16 columns; rows of `left` have `count` quads. Not inlined: GCC would run out of
+/// registers for the rows' addresses.
 #if defined(ONERNN_NEON)
 template <int M, int G, int S = G, class Use>
 [[gnu::noinline]] void sum_quads(const QuadFactor* const* left, const ByteQuad* panel,
@@ -86,7 +86,7 @@ template <int M, int G, int S = G, class Use>
 template <int M, int G, int S = G, class Use>
 [[gnu::noinline]] void sum_quads(const QuadFactor* const* left, const ByteQuad* panel,
                                  std::int64_t count, Use use) {
-  // Few sums wait for themselves: these have two parts.
+  // With few sums, additions would wait for each other, so each sum has two parts.
   constexpr int P = M * G * 3 < kSums<Ints> ? 2 : 1;
   Ints own[P * M][G];
   const QuadFactor* rows[M];
@@ -97,11 +97,11 @@ template <int M, int G, int S = G, class Use>
       if (P > 1) own[M * (P - 1) + m][g] = Ints{};
     }
   }
-  if (count < 1) return;  // else the sums would also be stored before the loop
+  if (count < 1) return;  // otherwise the sums would also be stored before the loop
   panel += 2 * S * 16;
   const auto add = [&](auto part, std::int64_t k) {
     const auto column = [&](int g) { return load_row(panel + (k * S + g) * 16, 0); };
-    if constexpr (M == 1) {  // widened columns of all sums would not fit the registers
+    if constexpr (M == 1) {  // with more rows, the registers could not hold the widened columns
       const auto factor = broadcast(rows[0][k]);
       unrolled<G>([&](int g) { own[part][g] = multiply_add(factor, column(g), own[part][g]); });
     } else {
@@ -126,15 +126,16 @@ template <int M, int G, int S = G, class Use>
 }
 #endif
 
-/// So many of a panel's G sixteens of columns are summed at a time: all of one row if registers
-/// hold their sums, or of as many rows as fit; else one, of more rows.
+/// How many sixteens of a panel's G * 16 columns are summed at a time: all G if registers hold the
+/// sums of M rows, else 1.
 template <int M, int G>
 inline constexpr int kBeside = M * G <= (M == 1 ? kSums<Floats> : kSums<Ints>) ? G : 1;
-/// The widest block of rows: see `kBeside`.
+/// The number of sums per row from which `in_blocks` finds how many rows are in a block: see
+/// `kBeside`.
 template <int G>
 inline constexpr int kWide = kSums<Ints> / G > 1 ? G : 1;
 
-/// The same of all G sixteens of columns, for as many rows as `in_blocks<Ints, kWide<G>>` has.
+/// The same for all G * 16 columns, and for a block of rows from `in_blocks<Ints, kWide<G>>`.
 template <int M, int G, class Use>
 inline void sum_panel(const QuadFactor* const* left, const ByteQuad* panel, std::int64_t count,
                       Use use) {
@@ -145,8 +146,8 @@ inline void sum_panel(const QuadFactor* const* left, const ByteQuad* panel, std:
 }
 
 #if defined(ONERNN_NEON)
-/// A row's bytes represent numbers that are `moved` larger: sum += `moved` times the sum of each of
-/// G * 16 columns.
+/// Corrects sums if a row's bytes represent numbers that are `moved` larger: sum += `moved` times
+/// the sum of the column, for each of G * 16 columns.
 template <int G>
 [[gnu::noinline]] void add_columns(Ints (&sums)[G], std::int32_t moved, const ByteQuad* panel,
                                    std::int64_t count) {
@@ -160,13 +161,14 @@ template <int G>
                       total(own[g]));
 }
 
-/// sums[m][g] += row m of `left` times the panel, in the steps of both. Of several rows each
-/// sixteen of columns is multiplied by itself: registers hold more rows of one.
+/// sums[m][g] += row m of `left` times the panel, multiplied by the steps of the row and of the
+/// columns. For several rows, each sixteen columns are multiplied separately: then the registers
+/// hold more rows.
 template <int M, int G>
 inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
                            const ByteQuad* panel, std::int64_t count) {
   constexpr int kTogether = M == 1 && kSums<Ints> >= 4 ? G : 1;
-  const std::int32_t moved = 128 - head_of(left[0]).shift;  // all rows are moved as far
+  const std::int32_t moved = 128 - head_of(left[0]).shift;  // all rows have the same shift
   Ints columns[G] = {};
   if (moved != 0) add_columns<G>(columns, moved, panel, count);
   for (int first = 0; first < G; first += kTogether)
@@ -178,7 +180,8 @@ inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
     });
 }
 #else
-/// sums[m][g] += row m of `left` times the panel, in the steps of both.
+/// sums[m][g] += row m of `left` times the panel, multiplied by the steps of the row and of the
+/// columns.
 template <int M, int G>
 inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
                            const ByteQuad* panel, std::int64_t count) {
@@ -190,7 +193,8 @@ inline void multiply_quads(Floats (&sums)[M][G], const QuadFactor* const* left,
 }
 #endif
 
-/// The same of panel p of a matrix, in quads or in codes, like the rows.
+/// Multiplies by panel p of a matrix in the same way. Both the matrix and the rows are in quads, or
+/// the matrix is in codes and the rows are in digits.
 template <int M, int G, class Size, class Next>
 inline void multiply_panel(Floats (&sums)[M][G], const QuadFactor* const* left,
                            const ByteQuad* matrix, std::int64_t p, Size K, Next) {
@@ -199,7 +203,8 @@ inline void multiply_panel(Floats (&sums)[M][G], const QuadFactor* const* left,
   for (int m = 0; m < M; ++m) multiply_codes(sums[m], left[m], matrix, p, K);
 }
 
-/// use(row, g, sixteen sums) of all rows of `left` times a panel of G * 16 columns.
+/// Calls use(row, g, sums) with sixteen sums at a time, for all rows of `left` times a panel of G *
+/// 16 columns.
 template <int G, class Factor, class Use>
 inline void each_sum(const Factor* const* left, std::int64_t rows, const ByteQuad* panel,
                      std::int64_t count, Use use) {

@@ -23,37 +23,40 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// x / scale to the nearest integer, the even one of two, and within `low` and `high`.
+/// Returns x / scale, rounded to the nearest integer (ties to even), plus `zero`, within `low` and
+/// `high`.
 inline float whole_within(float x, float scale, float zero, float low, float high) {
   const float whole = std::nearbyint(x / scale) + zero;
   return whole < low ? low : whole > high ? high : whole;
 }
 
-/// The scale of unsigned bytes, NaN if numbers are not finite, and their zero point.
+/// The scale and zero point of unsigned bytes. The scale is NaN if numbers are not finite.
 struct Parameters {
   float scale, zero;
 };
 
-/// As above, of sixteen numbers; NaN becomes 0.
+/// Rounds sixteen numbers to bytes; NaN becomes 0.
 inline Floats bytes_of(Floats x, Parameters in) {
   const Floats whole = round_to_even(x / broadcast(in.scale)) + broadcast(in.zero);
   return minimum(maximum(whole, broadcast(0.0f)), broadcast(255.0f));
 }
 
-/// A range of numbers that has 0 in it.
+/// The range of some numbers, extended so that it contains 0.
 class Range255 {
  public:
   void add(const float* x, std::int64_t count) {
     Floats low = low_, high = high_, rest = rest_;
     for (std::int64_t k = 0; k < count; k += 16) {
-      const Floats v = load_some(x + k, count - k);  // zeros after the last one change no range
+      // The zeros after the last number change no range.
+      const Floats v = load_some(x + k, count - k);
       low = minimum(v, low);
       high = maximum(v, high);
-      rest = rest + (v - v);  // 0, or NaN of what is not finite
+      rest = rest + (v - v);  // 0, or NaN if a number is not finite
     }
     low_ = low, high_ = high, rest_ = rest;
   }
-  /// A range without width, or with one below what float divides, has the scale 1.
+  /// Returns the parameters of the range. The scale is 1 if the range is empty, or too narrow for a
+  /// float to divide by.
   Parameters parameters() const {
     const auto folded = [](Floats lanes, auto function) {
       float v[16];
@@ -76,7 +79,7 @@ class Range255 {
   Floats low_ = broadcast(0.0f), high_ = broadcast(0.0f), rest_ = broadcast(0.0f);
 };
 
-/// `scale` and `zero` may be null.
+/// Quantizes x with the scale and zero point of its range; `scale` and `zero` may be null.
 inline Status dynamic_quantize(std::uint8_t* y, float* scale, std::uint8_t* zero, const float* x,
                                std::int64_t count) {
   Range255 range;
@@ -90,14 +93,14 @@ inline Status dynamic_quantize(std::uint8_t* y, float* scale, std::uint8_t* zero
   return Status::ok;
 }
 
-/// Scales that are finite numbers other than 0.
+/// Checks that all scales are finite and not 0.
 inline Status are_scales(const float* scale, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i)
     if (scale[i] == 0 || scale[i] - scale[i] != 0) return Status::no_bytes;
   return Status::ok;
 }
 
-/// y (outer, count, inner): one scale and zero point for each of `count`.
+/// y (outer, count, inner): each index of the axis `count` has its own scale and zero point.
 template <class T>
 Status quantize(T* y, const float* x, const float* scale, Optional<const T> zero,
                 std::int64_t outer, std::int64_t count, std::int64_t inner) {
@@ -127,11 +130,12 @@ Status dequantize(float* y, const T* x, const float* scale, Optional<const T> ze
   return Status::ok;
 }
 
-/// Quads of a row of so many bytes.
+/// Returns how many quads a row of K bytes takes.
 constexpr std::int64_t quads_of(std::int64_t K) { return (K + 3) / 4; }
 
-/// Rows of K bytes as products take them: what each is short of when 128 is its zero point, the sum
-/// of its numbers without it, and its scale.
+/// Rows of K bytes in the form that products read, where 128 is the zero point. Each row also
+/// stores how far its own zero point is from 128, the sum of its numbers after the zero point is
+/// subtracted, and its scale.
 class ByteRows {
  public:
   ByteRows(std::int64_t most, std::int64_t K)
@@ -139,7 +143,7 @@ class ByteRows {
     for (std::int64_t m = 0; m < most; ++m) rows_.data()[m] = made_.data() + m * quads_;
   }
 
-  /// Bytes without a change; signed bytes are moved by 128, with their zero point.
+  /// Puts bytes unchanged. 128 is added to signed bytes and their zero point.
   template <class T>
   void put(std::int64_t m, const T* row, int zero) {
     constexpr int kShift = std::is_signed_v<T> ? 0 : 128;
@@ -158,10 +162,10 @@ class ByteRows {
     for (std::int64_t k = 0; k < K_; ++k) sum += row[k];
     told_.data()[m] = {kShift - zero, sum - static_cast<std::int32_t>(K_) * zero, 1};
   }
-  /// Numbers that are put into bytes.
+  /// Quantizes numbers and puts the bytes.
   void round(std::int64_t m, const float* row, Parameters in) {
     QuadFactor* const to = made_.data() + m * quads_;
-    Floats sums = broadcast(0.0f);  // exact: each of a sixteenth of the row
+    Floats sums = broadcast(0.0f);  // exact: each lane sums a sixteenth of the row
     for (std::int64_t k = 0; k < K_; k += 16) {
       const Floats whole = bytes_of(load_some(row + k, K_ - k), in);
       store_quads(to + k / 4, whole - broadcast(128.0f), 128);
@@ -176,11 +180,12 @@ class ByteRows {
   const QuadFactor* const* get() const { return rows_.data(); }
   float scale(std::int64_t m) const { return told_.data()[m].scale; }
 
-  /// Sixteen sums of row m, of columns with these zero points or none; `head`: the row before the
-  /// columns in their panel, -128 times their sums.
+  /// Returns sixteen sums of row m without the parts of the zero points. `zeros`: the columns' zero
+  /// points; null: none. `head`: the row before the columns in their panel, which is -128 times
+  /// their sums.
   Ints unshifted(std::int64_t m, Ints sums, const ByteQuad* head,
                  Optional<const std::int32_t> zeros) const {
-    // Without a sign, as sums wrap around.
+    // Unsigned, because sums wrap around.
     using Wrapping [[gnu::vector_size(64)]] = std::uint32_t;
     using Signed [[gnu::vector_size(64)]] = std::int32_t;
     const Told& row = told_.data()[m];
@@ -213,7 +218,8 @@ inline const ByteQuad* as_quads(const std::int8_t* bytes) {
   return reinterpret_cast<const ByteQuad*>(bytes);
 }
 
-/// use(row, column, sixteen sums) of all rows times panels of G * 16 columns.
+/// Calls use(row, column, sums) with sixteen sums at a time, for all rows times panels of G * 16
+/// columns.
 template <int G, class Team, class Use>
 void sums_of_bytes(const ByteRows& rows, std::int64_t count, std::int64_t K,
                    const std::int8_t* panels, std::int64_t columns,
@@ -250,21 +256,22 @@ inline void dense_bytes(std::int32_t* y, const T* x, Optional<const T> zero, std
                    });
 }
 
-/// y (M, places) = what windows see in (rows, `columns`, C) bytes, whose zero point is `zero`,
-/// times weights in panels of G * 16 channels, whose rows are (taps, C).
+/// y (M, places) = windows times weights. The windows are read from `seen`, (rows, `columns`, C)
+/// bytes with the zero point `zero`. The weights are in panels of G * 16 channels; rows of a panel
+/// are (taps, C).
 template <int G, class Team>
 void convolve_seen(std::int32_t* y, const std::uint8_t* seen, std::int64_t columns, std::int64_t C,
                    std::int64_t M, int zero, const std::int8_t* panels,
                    Optional<const std::int32_t> zeros, const Windows& w, Team& team) {
   constexpr std::int64_t kSome = 48;
   const std::int64_t K = C * w.taps(), places = w.places();
-  // Neighbours in a row of a window are side by side, unless they are some elements apart.
+  // A row of a window is contiguous, unless its elements have a distance above 1.
   const std::int64_t runs = w.column.dilation == 1 ? 1 : w.column.size, run = K / w.row.size / runs;
   team.split(
       (places + kSome - 1) / kSome, kSome * K * M / 4, [&](std::int64_t begin, std::int64_t end) {
         ByteRows rows(kSome, K);
         Memory<std::uint8_t> window(K);
-        Team alone(1);  // no Serial: all functions would compile once more, for it
+        Team alone(1);  // not Serial: all functions would be compiled a second time for it
         for (; begin < end; ++begin) {
           const std::int64_t first = begin * kSome, some = (std::min)(kSome, places - first);
           for (std::int64_t m = 0; m < some; ++m) {
@@ -290,9 +297,9 @@ void convolve_seen(std::int32_t* y, const std::uint8_t* seen, std::int64_t colum
       });
 }
 
-/// y (N, M, ...) = what windows over x (N, C, ...) see times the weights of `groups`, each in
-/// panels as above. Padding around x counts as its zero point. `seen`: memory for a group's
-/// channels with what windows see around them.
+/// y (N, M, ...) = the windows of x (N, C, ...) times the weights of their group, in the panels of
+/// `convolve_seen`. Padding around x counts as its zero point. `seen`: memory for the channels of
+/// one group, with the padding that windows read.
 template <int G, class T, class Team>
 void convolve_bytes(std::int32_t* y, const T* x, Optional<const T> zero, const std::int8_t* panels,
                     Optional<const std::int32_t> zeros, std::uint8_t* seen, std::int64_t N,
@@ -323,13 +330,15 @@ void convolve_bytes(std::int32_t* y, const T* x, Optional<const T> zero, const s
   }
 }
 
-/// y (T, directions, N, O), y_h and y_c (directions, N, O). Null may be: y_h, y_c, `lengths`, h, c,
-/// zero points. A direction's matrices are panels of sixteen units with their gates i, o, f and c
-/// side by side, the columns' scales in their heads; zero points and bias have the same order,
-/// peepholes go by sixteen units of i, o and f. `clip`: 0 if nothing is clipped. `backwards`: the
-/// first direction is. `tied`: f is 1 - i. `together`: one scale for all sequences, like ONNX
-/// Runtime on one thread: padding up to the longest one counts, and so do the states of a sequence
-/// until the step after its last; 2: also later states. `fed` is memory for the gates of all steps.
+/// ONNX Runtime's DynamicQuantizeLSTM. y (T, directions, N, O), y_h and y_c (directions, N, O).
+/// Null may be passed for y_h, y_c, `lengths`, h, c, zero points. A direction's matrices are panels
+/// of sixteen units with their gates i, o, f and c next to each other; the columns' scales are in
+/// the panels' heads. Zero points and bias have the same order; peepholes are stored for sixteen
+/// units of i, o and f at a time. `clip`: 0 if nothing is clipped. `backwards`: the first direction
+/// runs backwards. `tied`: f is 1 - i. `together` is not 0: one scale for all sequences, like ONNX
+/// Runtime on one thread. Then padding up to the longest sequence counts, and so do the states of a
+/// sequence until the step after its last; if it is 2, also later states. `fed`: memory for the
+/// gates of all steps.
 template <class Team>
 inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const float* x,
                              const std::int32_t* lengths, const float* h, const float* c,
@@ -407,7 +416,8 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
       }
       team.split(panels, running * O * 16, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t k = begin; k < end; ++k) {
-          // A matrix larger than the cache is read first at the end that was read last.
+          // Every second step reads the matrix backwards. So a step begins with the part of a large
+          // matrix that is still in the cache.
           const std::int64_t p = t % 2 ? begin + end - 1 - k : k;
           const ByteQuad* const panel = panel_of<4>(as_quads(own_r), p, O);
           const float *const b = own_bias + p * 64, *const peephole = own_p + p * 48;
@@ -437,11 +447,11 @@ inline Status quantized_lstm(float* y, float* y_h, float* y_c, float* fed, const
               const Floats o = of_sigmoid(within(gate(1) + load(peephole + 16) * now_c));
               const Floats now_h = o * of_tanh(now_c);
               store(cell, now_c);
-              store(own_h + (n * panels + p) * 16, now_h);  // read before, as bytes
+              store(own_h + (n * panels + p) * 16, now_h);  // the bytes of the old h have been read
               store_some(y + ((at * directions + d) * N + n) * O + p * 16, now_h, O - p * 16);
             }
           };
-          if (running == 1)  // the compiler is to know it: most streams have one sequence
+          if (running == 1)  // as a constant for the compiler: most streams have one sequence
             step(Fixed<1>(), 0, Fixed<1>());
           else
             in_parts(running, kRowsAtOnce, [&step](std::int64_t first, std::int64_t some) {

@@ -17,7 +17,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Memory for at most `most` sequences; a call allocates nothing.
+/// Runs a cell over batches of at most `most` sequences. A run allocates nothing.
 template <class Cell>
 class Recurrent {
   using Real = typename Cell::Real;
@@ -26,14 +26,14 @@ class Recurrent {
   struct Words {
     const Real* x;          // (W, inputs)
     const Real* attention;  // (W), for AUGRU cells
-    Real* y;                // rows of y_row numbers, of which `width` are written
+    Real* y;                // Rows of y_row numbers, of which `width` are written.
     std::int64_t y_row;
-    bool backwards, added;  // added to what y holds
-    Real* cells = nullptr;  // (W, units), c of every step; null: not wanted
+    bool backwards, added;  // `added`: the outputs are added to y.
+    Real* cells = nullptr;  // (W, units), c of every step; null: not wanted.
   };
   struct States {
-    const Real *h, *c;  // (N, width), (N, units); null: zeros
-    Real *h_n, *c_n;    // null: not wanted; may be h and c
+    const Real *h, *c;  // (N, width) and (N, units); null: zeros.
+    Real *h_n, *c_n;    // Null: not wanted. May be h and c.
   };
 
   explicit Recurrent(std::int64_t most, const Cell& cell = Cell())
@@ -44,14 +44,14 @@ class Recurrent {
         share_((most + kStepsAhead) * cell.share_row()),
         state_(most, cell.h_row(), cell.c_row(), cell.coded()) {}
 
-  /// A function of its own: what calls it in two places would hold all of it twice.
+  /// Not inlined: a caller with two calls would contain all of it twice.
   template <class Team>
   [[gnu::noinline]] void run(const typename Cell::Weights& weights, const Batch& batch,
                              const Words& words, const States& states, Team& team) {
     [[maybe_unused]] const Scope<typename Cell::Factor, typename Cell::Stored> scope{};
     begin(batch, states, weights.is_finite);
-    // Where steps are too short to be shared, what another thread has projected would come from its
-    // cache: that takes longer than the product.
+    // If steps are too short to be shared, this thread also projects alone: reading another core's
+    // results from its cache would take longer than the product.
     const bool shared = team.is_worth_it(batch.sequences * cell_.width() * cell_.share_row());
     Team alone(1, team);
     rows_.scale(weights.of_x);
@@ -83,7 +83,8 @@ class Recurrent {
   }
 
  private:
-  static constexpr std::int64_t kStepsAhead = 32;  // of one sequence: their input's share at once
+  // How many steps are projected at once if there is only one sequence.
+  static constexpr std::int64_t kStepsAhead = 32;
 
   /// Returns the row of step t of the m-th longest sequence.
   static std::int64_t row(const Batch& batch, const Words& words, std::int64_t m, std::int64_t t) {
@@ -106,7 +107,7 @@ class Recurrent {
     }
   }
 
-  /// Hands out the states of the sequences that are at their end before step t.
+  /// Writes the final states of the sequences that end before step t.
   void finish(const Batch& batch, const States& states, std::int64_t t, std::int64_t* running) {
     for (; *running > 0 && batch.length[batch.order[*running - 1]] <= t; --*running) {
       const std::int64_t m = *running - 1, n = batch.order[m], R = cell_.width(), O = cell_.units();
@@ -116,7 +117,8 @@ class Recurrent {
     }
   }
 
-  /// The input's share of the gates, of as many steps from t on as there is room for; their end.
+  /// Computes the input's share of the gates for as many steps from t on as fit the memory. Returns
+  /// the end of these steps.
   template <class Team>
   std::int64_t project(const typename Cell::Weights& weights, const Batch& batch,
                        const Words& words, std::int64_t t, std::int64_t running, Team& team) {
@@ -137,8 +139,8 @@ class Recurrent {
   }
 
   Cell cell_;
-  Memory<std::int64_t> steps_;        // where the rows of each step begin
-  Rows<typename Cell::Factor> rows_;  // the steps whose share is computed
+  Memory<std::int64_t> steps_;        // Per step: its first row.
+  Rows<typename Cell::Factor> rows_;  // The rows of x that are projected.
   Memory<Real> attention_, share_;
   typename Cell::State state_;
 };

@@ -8,7 +8,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// One gate; its function is the traits' `gate`.
+/// A cell with one gate, whose function is the traits' `gate`.
 template <class Traits>
 class Rnn : public Cell<Traits, 1> {
   using Base = Cell<Traits, 1>;
@@ -18,7 +18,7 @@ class Rnn : public Cell<Traits, 1> {
   using typename Base::L;
   using typename Base::Real;
 
-  /// The next h of the first `running` sequences.
+  /// Computes the next h of the first `running` sequences.
   template <class Team>
   void step(const typename Base::Weights& weights, const Real* share, const Real*,
             std::int64_t running, typename Base::State& state, Team& team) const {

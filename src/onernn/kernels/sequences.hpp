@@ -17,7 +17,7 @@ inline namespace ONERNN_ISA {
 
 using Offsets = const std::int64_t*;
 
-/// Whether offsets begin at 0, end at the number of steps and never fall.
+/// Checks that offsets begin at 0, end at the number of steps and never decrease.
 inline Status sound(Offsets offsets, std::int64_t count, std::int64_t words) {
   for (std::int64_t n = 0; n < count; ++n)
     if (offsets[n] > offsets[n + 1]) return Status::bad_lengths;
@@ -31,12 +31,12 @@ inline std::int64_t longest(Offsets offsets, std::int64_t count) {
   return most;
 }
 
-/// Finds that number.
+/// Sets `size` to the number of steps of the longest sequence.
 inline void find_longest(std::int64_t& size, Offsets offsets, std::int64_t count) {
   size = longest(offsets, count);
 }
 
-/// Offsets that come as numbers.
+/// Copies offsets from an input of the model, and checks them.
 template <class I>
 Status take_offsets(std::int64_t* offsets, const I* given, std::int64_t count, std::int64_t words) {
   if (count < 0) return Status::bad_lengths;
@@ -44,26 +44,26 @@ Status take_offsets(std::int64_t* offsets, const I* given, std::int64_t count, s
   return sound(offsets, count, words);
 }
 
-/// Appends the offsets of one value after the `before` offsets that are there, for `rows` steps.
+/// Appends the offsets of one value to `before` offsets; `rows` steps come before its first step.
 inline void append_offsets(std::int64_t* offsets, Offsets from, std::int64_t before,
                            std::int64_t rows, std::int64_t count) {
   for (std::int64_t n = 0; n <= count; ++n) offsets[before + n] = rows + from[n];
 }
 
-/// Appends the numbers of one value after the `before` numbers that are there.
+/// Appends `count` elements of x after the first `before` elements of out.
 template <class T>
 void append(T* out, const T* x, std::int64_t before, std::int64_t count) {
   std::copy_n(x, count, out + before);
 }
 
-/// Where sequences begin that join the sequences of two values; starts with 0 or what is there.
+/// Adds the offsets of one value to the offsets of joined sequences. The first value sets these.
 inline void add_offsets(std::int64_t* offsets, Offsets from, std::int64_t count,
                         std::int64_t first) {
   for (std::int64_t n = 0; n <= count; ++n) offsets[n] = from[n] + (first ? 0 : offsets[n]);
 }
 
-/// Copies sequence n of x into sequence n of out, after the steps of earlier values: `ends` are
-/// their ends, and move on.
+/// Appends sequence n of x to sequence n of out. `ends` holds the row at which each sequence of out
+/// ends so far, and is updated.
 template <class T>
 void join(T* out, std::int64_t* ends, Offsets offsets, const T* x, Offsets from, std::int64_t count,
           std::int64_t inner, std::int64_t first) {
@@ -86,8 +86,8 @@ inline std::int64_t padded_row(std::int64_t n, std::int64_t t, std::int64_t time
   return time_major ? t * count + n : n * time + t;
 }
 
-/// out, (time, count, inner) or (count, time, inner): after each sequence *value, or one step of
-/// values if `word` says so; zeros if `value` is null.
+/// Pads sequences to out, (time, count, inner) or (count, time, inner). The padding is *value, or
+/// one step of values if `word` is set, or zeros if `value` is null.
 template <class T>
 Status pad(T* out, const T* x, Offsets offsets, Optional<const T> value, std::int64_t word,
            std::int64_t time, std::int64_t count, std::int64_t inner, std::int64_t time_major) {
@@ -124,10 +124,10 @@ Status unpad(T* out, const T* x, const I* lengths, std::int64_t* offsets, std::i
   return Status::ok;
 }
 
-/// How `pool` makes one row of a sequence.
+/// How `pool` makes one row from the steps of a sequence.
 enum : std::int64_t { kFirstWord = 0, kLastWord = 1, kMax = 2, kSum = 3, kAverage = 4, kSqrt = 5 };
 
-/// out (count, inner); `empty` for a sequence without steps.
+/// out (count, inner) = one row per sequence; `empty` is the value for a sequence without steps.
 template <class T>
 void pool(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_t inner,
           std::int64_t kind, double empty) {
@@ -159,7 +159,7 @@ void reverse_sentences(T* out, const T* x, Offsets offsets, std::int64_t count,
       std::copy_n(x + from * inner, inner, out + k * inner);
 }
 
-/// Over the steps of each sequence, of one number per step.
+/// Softmax over the steps of each sequence. x has one number per step.
 template <class T>
 void sentence_softmax(T* out, const T* x, Offsets offsets, std::int64_t count) {
   for (std::int64_t n = 0; n < count; ++n) {
@@ -168,8 +168,8 @@ void sentence_softmax(T* out, const T* x, Offsets offsets, std::int64_t count) {
   }
 }
 
-/// out (steps, length, inner): neighbouring steps side by side, the first one `start` steps away;
-/// zeros outside of the sequence.
+/// out (steps, length, inner) = for each step, `length` neighbouring steps, of which the first one
+/// is `start` steps away. Steps outside of the sequence are zeros.
 template <class T>
 void context(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_t inner,
              std::int64_t length, std::int64_t start) {
@@ -192,16 +192,16 @@ void expand(T* out, const T* x, Offsets offsets, std::int64_t count, std::int64_
       std::copy_n(x + n * inner, inner, out + k * inner);
 }
 
-/// Whether a is larger than b; NaN is larger than every number, as in NumPy.
+/// Says whether a is larger than b. NaN counts as larger than every number, the same as in NumPy.
 template <class T>
 inline bool beyond(T a, T b) {
   return !(a <= b) && b == b;
 }
 
-/// Computes Viterbi's path: the tags of each sequence with the highest score; ties go to the lower
-/// tag. emission (steps, tags); rows of the transition (tags + 2, tags): scores of starting with a
-/// tag, of ending with it, then from tag i to tag j. Formula: Paddle's operator crf_decoding.
-/// `best` (2, tags) and `came_from` (steps, tags) are memory of its own.
+/// Computes the Viterbi path: the tags of each sequence with the highest score; ties go to the
+/// lower tag. emission (steps, tags). transition (tags + 2, tags) has the scores of starting with a
+/// tag, of ending with it, and then of going from tag i to tag j. Formula: Paddle's operator
+/// crf_decoding. `best` (2, tags) and `came_from` (steps, tags) are scratch memory.
 template <class T>
 void viterbi(std::int64_t* out, const T* emission, const T* transition, Offsets offsets,
              std::int64_t count, std::int64_t tags, T* best, std::int32_t* came_from) {

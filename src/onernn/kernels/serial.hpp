@@ -1,4 +1,4 @@
-// A team of this thread only.
+// A team that consists of this thread only.
 #ifndef ONERNN_SERIAL_HPP
 #define ONERNN_SERIAL_HPP
 
@@ -20,7 +20,7 @@ struct Serial {
     return false;
   }
 
-  /// function(begin, end) over 0 to count.
+  /// Calls function(begin, end) for the range from 0 to `count`.
   template <class Function>
   void split(std::int64_t count, std::int64_t, Function function) {
     function(std::int64_t(0), count);

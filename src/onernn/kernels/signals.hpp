@@ -28,9 +28,9 @@ struct Complex {
   }
 };
 
-/// out[k] = sum over j of x[j * stride] * root^(j * k), for `count` numbers. `roots`: root^0,
-/// root^1, ... of the whole transform, of which each `stride` is one of these. `sums`: memory for
-/// `count` numbers.
+/// out[k] = sum over j of x[j * stride] * root^(j * k), for `count` numbers. `roots` holds root^0,
+/// root^1, ... of the whole transform; this part of it uses every `stride`-th of them. `sums`:
+/// memory for `count` numbers.
 template <class T>
 void transform(Complex<T>* out, const Complex<T>* x, std::int64_t count, std::int64_t stride,
                const Complex<T>* roots, Complex<T>* sums) {
@@ -38,7 +38,7 @@ void transform(Complex<T>* out, const Complex<T>* x, std::int64_t count, std::in
     *out = *x;
     return;
   }
-  std::int64_t factor = 2;  // the smallest one: the sum has so many parts
+  std::int64_t factor = 2;  // the smallest factor of `count`
   while (count % factor && factor * factor <= count) ++factor;
   if (count % factor) factor = count;
   const std::int64_t part = count / factor;
@@ -67,12 +67,13 @@ void transform(Complex<T>* out, const Complex<T>* x, std::int64_t count, std::in
   }
 }
 
-/// Transforms rows of numbers: x and out have rows (outer, inner), whose elements, `counts` and
-/// `bins`, are (one or two) parts of a number. Sizes and strides are lists (outer, inner, element).
-/// Rows are cut to `count` numbers or filled with zeros; a `halved` spectrum goes on with
-/// the conjugates of their numbers, and the result is real. `scale` multiplies the results,
-/// `memory` holds 3 * count complex numbers. Sums are double: results may be divided by the small
-/// end of a window.
+/// Fourier transforms of rows. x and out have rows (outer, inner). An element has one part, which
+/// is real, or two, the real and the imaginary one: `parts` says how many in x, `results` how many
+/// in out. `counts` and `from` are the sizes and strides of x along (outer, inner, element); `bins`
+/// and `to` are the sizes and strides of out. Rows are cut to `count` numbers or filled with zeros.
+/// A `halved` spectrum is continued with the conjugates of its numbers, and the result is real.
+/// `scale` multiplies the results; `memory` holds 3 * count complex numbers. Sums are double,
+/// because results may be divided by the small end of a window.
 template <class T>
 void spectra(T* out, const T* x, Optional<const T> window, const double* roots, double* memory,
              const Dims& counts, const Dims& from, std::int64_t parts, const Dims& bins,
@@ -105,7 +106,7 @@ void spectra(T* out, const T* x, Optional<const T> window, const double* roots, 
     }
 }
 
-/// out (outer, count, inner): numbers between the rows `before` and `after` of x (outer, rows,
+/// out (outer, count, inner) = rows between the rows before[k] and after[k] of x (outer, rows,
 /// inner); `rest` is the weight of the second row.
 template <class T>
 Status interpolate(T* out, const T* x, const std::int64_t* before, const std::int64_t* after,
@@ -113,7 +114,8 @@ Status interpolate(T* out, const T* x, const std::int64_t* before, const std::in
                    std::int64_t inner) {
   for (std::int64_t o = 0; o < outer; ++o, x += rows * inner)
     for (std::int64_t k = 0; k < count; ++k, out += inner) {
-      const std::int64_t first = before[k], second = after[k];  // a hostile file writes out to them
+      // A hostile file may have rows that are out of range.
+      const std::int64_t first = before[k], second = after[k];
       if ((std::min)(first, second) < 0 || (std::max)(first, second) >= rows)
         return Status::bad_sizes;
       const T *const a = x + first * inner, *const b = x + second * inner, weight = rest[k];

@@ -6,15 +6,15 @@ namespace onernn {
 
 enum class Status {
   ok,
-  no_weights,   ///< nothing was loaded
-  bad_sizes,    ///< negative, or larger than the model was made for
-  bad_index,    ///< an index outside of its table
-  bad_lengths,  ///< a sentence longer than its array, or offsets that fall
-  no_branch,    ///< what would have to run then was not generated
-  no_bytes,     ///< numbers or scales for which no byte stands: NaN, infinity, a scale of 0
+  no_weights,   // No weights were loaded.
+  bad_sizes,    // A size is negative, or larger than the model was made for.
+  bad_index,    // An index is outside of its table.
+  bad_lengths,  // A sequence is longer than its array, or offsets decrease.
+  no_branch,    // A branch that has to run was not generated.
+  no_bytes,     // A number or scale has no byte: NaN, infinity, or a scale of 0.
 };
 
-/// A pointer that may be null: other arguments determine its type.
+/// A pointer that may be null. The type T follows from the other arguments of a call.
 template <class T>
 struct Optional_ {
   using Pointer = T*;

@@ -1,5 +1,4 @@
-// How the numbers of a matrix are stored: unchanged, as float16, as pairs of bfloat16, or as fours
-// of bytes.
+// How a matrix is stored: unchanged, as float16, as pairs of bfloat16, or as fours of bytes.
 #ifndef ONERNN_STORED_HPP
 #define ONERNN_STORED_HPP
 
@@ -23,12 +22,12 @@ struct BrainPair {
   std::uint16_t even, odd;
 };
 
-/// Signed bytes: rows 4k to 4k + 3 of a column, in steps of the column's largest number / 127.
+/// Signed bytes: rows 4k to 4k + 3 of a column. The unit is the column's largest magnitude / 127.
 struct ByteQuad {
   std::int8_t v[4];
 };
 
-/// So many rows of a matrix are in one of its stored numbers.
+/// How many rows of a matrix are in one stored number.
 template <class Stored>
 inline constexpr int kRowsOf = 1;
 template <>
@@ -36,13 +35,13 @@ inline constexpr int kRowsOf<BrainPair> = 2;
 template <>
 inline constexpr int kRowsOf<ByteQuad> = 4;
 
-/// The rows of stored numbers before a panel's first row, which describe its columns.
+/// How many rows of stored numbers come before a panel's first row. They describe its columns.
 template <class Stored>
 inline constexpr int kHeadRows = 0;
 template <>
 inline constexpr int kHeadRows<ByteQuad> = 2;
 
-/// The type of the factors of a matrix of `Stored`.
+/// The type of factors by which a matrix of `Stored` is multiplied.
 template <class Real, class Stored>
 struct FactorOf {
   using Type = Real;
@@ -50,11 +49,11 @@ struct FactorOf {
 #if defined(ONERNN_PAIRS)
 template <>
 struct FactorOf<float, BrainPair> {
-  using Type = BrainPair;  // this target multiplies pairs: the other factor is also rounded
+  using Type = BrainPair;  // this target multiplies pairs, so both factors are rounded
 };
 #endif
 
-/// The upper half of a float, rounded to nearest even; a NaN stays one.
+/// Returns the upper half of a float, rounded to nearest even; NaN stays NaN.
 inline std::uint32_t brain_bits(float a) {
   std::uint32_t bits;
   std::memcpy(&bits, &a, sizeof bits);
@@ -62,10 +61,11 @@ inline std::uint32_t brain_bits(float a) {
   return ((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) >> 16;
 }
 
-/// A half as a float, exactly.
+/// Converts a half to a float, exactly.
 inline float widened(Half half) {
   const std::uint32_t sign = (half.bits & 0x8000u) << 16, rest = half.bits & 0x7fffu;
-  // The exponent moves by 112 (by 224 for infinity and NaN); a subnormal is cut out.
+  // The exponent increases by 112 (by 224 for infinity and NaN). Subnormal numbers are converted
+  // separately.
   std::uint32_t bits = sign | ((rest << 13) + (rest < 0x7c00u ? 112u << 23 : 224u << 23));
   float out;
   if (rest < 0x400u) {
@@ -76,7 +76,7 @@ inline float widened(Half half) {
   return out;
 }
 
-/// The nearest half, the even one of two; beyond 65504 lies infinity.
+/// Returns the nearest half, ties to even. Numbers that are too large become infinite.
 inline Half halved(float a) {
   std::uint32_t bits;
   std::memcpy(&bits, &a, sizeof bits);
@@ -95,7 +95,8 @@ inline Half halved(float a) {
   }
   return {static_cast<std::uint16_t>(out | sign >> 16)};
 }
-/// The same of a double: what a float cannot hold makes it odd, so that it is rounded once.
+/// Converts a double in the same way. If a float does not hold all of its bits, the float is made
+/// odd, so that the number is rounded only once.
 inline Half halved(double a) {
   float near = static_cast<float>(a);
   const auto of = static_cast<double>(near);

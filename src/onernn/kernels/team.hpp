@@ -1,5 +1,5 @@
-// Who computes: this thread, and helpers. Helpers are threads that the process keeps for all teams,
-// or somebody else's that are lent.
+// Teams of threads: the calling thread and its helpers. Helpers are threads that the process keeps
+// for all teams, or threads that another library lends.
 #ifndef ONERNN_TEAM_HPP
 #define ONERNN_TEAM_HPP
 
@@ -22,12 +22,13 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 
 #ifdef ONERNN_LATE_MEMBERS
-void may_be_late();  // tests let a member wait where another one could overtake it
+void may_be_late();  // tests make a member wait where another member could overtake it
 #else
 inline void may_be_late() {}
 #endif
 
-/// Tells the CPU that this thread waits in a loop, and now and then the system.
+/// Tells the CPU that this thread waits in a loop. Now and then lets the system run a different
+/// thread.
 inline void wait_a_little(int turns) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -37,26 +38,29 @@ inline void wait_a_little(int turns) {
   if (turns % 256 == 0) std::this_thread::yield();
 }
 
-/// A leader and its helpers, by number; 0 is the leader. A turn divides the pieces of one job into
-/// equal runs, which depend on sizes alone: each member keeps its part of the weights in its own
-/// cache. A member whose run is done takes pieces from the ends of other runs. If the system
-/// suspends a thread, the others wait only for the piece that it has begun.
+/// A leader, which is member 0, and its helpers. A turn is one job, divided into pieces. Each
+/// member has a run of consecutive pieces, which depends on sizes alone, so that it keeps its part
+/// of the weights in its own cache. A member that has finished its run takes pieces from the ends
+/// of the runs of others. If the system suspends a thread, the others wait only for the piece that
+/// this thread has begun.
 ///
-/// Between two turns helpers watch a number: waking a thread would take longer than a step. One
-/// that was not needed for a while sleeps.
+/// Between two turns, helpers poll the number of the turn: waking a thread would take longer than a
+/// step. A helper that was not needed for a while sleeps.
 class Crew {
  public:
-  static constexpr std::int64_t kMost = 1 << 12;  // pieces of a turn
+  static constexpr std::int64_t kMost = 1 << 12;  // a turn has fewer pieces
 
   explicit Crew(int members) : places_(static_cast<std::size_t>(members)) {}
 
-  /// The first of `count` pieces that is member m's: its run ends at the start of the next one's.
+  /// Returns the first of `count` pieces in member m's run, which ends at the first piece of member
+  /// m + 1.
   static std::int64_t first_of(std::int64_t count, int m, int members) {
     return count * m / members;
   }
 
-  /// function(begin, end) over 0 to count by those of the first `members` that come. Takes a copy:
-  /// without helpers, a function whose address is not taken stays in registers.
+  /// Calls function(begin, end) for ranges that cover 0 to `count`, on the threads that take part,
+  /// at most `members`. Takes a copy of the function: so a caller without helpers takes no address
+  /// of its own function, and keeps it in registers.
   template <class Function>
 #if defined(__GNUC__)
   [[gnu::noinline]]
@@ -84,11 +88,11 @@ class Crew {
       wait_a_little(turns);
   }
 
-  /// Member m takes part in turns while `stays()`.
+  /// Makes member m take part in turns while `stays()` is true.
   template <class Stays>
   void serve(int m, Stays stays) {
     std::uint64_t seen = turn_.load(std::memory_order_acquire);
-    work(m, seen);  // it may have come late
+    work(m, seen);  // a turn may have begun before this member came
     for (int idle = 1; stays();) {
       const std::uint64_t now = turn_.load(std::memory_order_acquire);
       if (now != seen) {
@@ -106,7 +110,7 @@ class Crew {
     }
   }
 
-  /// Lets helpers sleep, for a crew that lives longer than a call; `wake` wakes one.
+  /// Lets helpers sleep, for a crew that exists longer than a call; `wake` wakes one of them.
   void let_sleep() { may_sleep_.store(true, std::memory_order_relaxed); }
   void wake(int m) {
     Place& place = places_[m];
@@ -115,20 +119,21 @@ class Crew {
   }
 
  private:
-  static constexpr int kPatience = 1 << 10;  // turns of waiting, some ten microseconds
+  static constexpr int kPatience = 1 << 10;  // loops of waiting, some ten microseconds
 
   struct alignas(64) Place {
-    // The pieces of its run that are left: turn, end, begin. Relaxed: a piece is taken by changing
-    // this one number, and what the piece needs has come with `turn_`.
+    // The pieces of its run that are left, as one number: turn, end, begin. Relaxed, because taking
+    // a piece changes only this number, and `turn_` has published what the piece needs.
     std::atomic<std::uint64_t> left{0};
-    // Sequentially consistent, like `turn_`: a helper sets this and then reads the turn, the leader
-    // sets the turn and then reads this, and one of both has to see what the other set.
+    // Sequentially consistent, like `turn_`. A helper sets this and then reads the turn; the leader
+    // sets the turn and then reads this. So one of them sees what the second one has set.
     std::atomic<bool> asleep{false};
     std::mutex mutex;
     std::condition_variable woken;
   };
 
-  /// Takes half of what is left of a run from one end; false if nothing of this turn is left.
+  /// Takes half of the pieces that are left in a run, from its front or its end. Returns false if
+  /// no piece of this turn is left.
   static bool take(Place& place, std::uint64_t turn, bool front, std::int64_t* from,
                    std::int64_t* to) {
     for (std::uint64_t left = place.left.load(std::memory_order_relaxed);;) {
@@ -144,11 +149,11 @@ class Crew {
     }
   }
 
-  /// All that member m can take of a turn.
+  /// Does all pieces of a turn that member m can take.
   void work(int m, std::uint64_t turn) {
-    // Read before a piece is taken: while a piece of the turn is left, all of these belong to it.
-    // They are not older, since the turn was acquired, nor newer: the leader writes the next ones
-    // after what this member adds to `finished_`.
+    // Read before a piece is taken. While a piece of the turn is left, these three belong to this
+    // turn: they are not older, because the turn was acquired; they are not newer, because the
+    // leader writes the next ones only after this member has added its pieces to `finished_`.
     const int members = members_.load(std::memory_order_relaxed);
     void* const function = function_.load(std::memory_order_relaxed);
     const Call call = call_.load(std::memory_order_relaxed);
@@ -179,25 +184,25 @@ class Crew {
   }
 
   using Call = void (*)(void*, std::int64_t, std::int64_t);
-  // Released after all that a turn needs, including what the leader wrote before; helpers acquire
-  // it.
+  // Released after everything that a turn needs, also after what the leader wrote before. Helpers
+  // acquire it.
   alignas(64) std::atomic<std::uint64_t> turn_{0};
   // Relaxed: `turn_` publishes them.
   std::atomic<void*> function_{nullptr};
   std::atomic<Call> call_{nullptr};
   std::atomic<int> members_{0};
-  std::atomic<bool> may_sleep_{false};  // relaxed: set before there are helpers
+  std::atomic<bool> may_sleep_{false};  // Relaxed: it is set before there are helpers.
   // Released by each member after its pieces, acquired by the leader: it then sees their results.
   alignas(64) std::atomic<std::int64_t> finished_{0};
   std::vector<Place> places_;
 };
 
-/// The threads that a process keeps for its teams: started when one first has use for them, ended
-/// with the last team. One thread of a caller leads them at a time, others work by themselves. A
-/// forked child has none of them, and starts its own.
+/// The threads that a process keeps for its teams. The threads start when a team first needs them,
+/// and end with the last team. One calling thread leads them at a time; meanwhile, other calling
+/// threads compute alone. A forked child has none of these threads, and starts its own.
 class Workers {
  public:
-  static constexpr int kMost = 64;  // members, the leader among them
+  static constexpr int kMost = 64;  // members, with the leader
 
   ~Workers() {
     stopped_.store(true, std::memory_order_release);
@@ -205,20 +210,21 @@ class Workers {
     for (std::thread& each : threads_) each.join();
   }
 
-  /// Null where another thread leads.
+  /// Returns null if another thread leads.
   [[gnu::noinline]] static Workers* lead() {
     Workers* const workers = of_process().workers.load(std::memory_order_acquire);
     return workers && workers->led_.try_lock() ? workers : nullptr;
   }
   void leave() { led_.unlock(); }
   Crew& crew() { return crew_; }
-  /// At most so many members, whose missing threads are started.
+  /// Starts missing threads. Returns the number of members, at most `most`.
   int members(int most) {
     if (members() < most) start(most);
     return (std::min)(members(), most);
   }
 
-  /// For each team that may use them.
+  /// Counts the teams that may use the workers. The first team makes the workers, the last one ends
+  /// them.
   [[gnu::noinline]] static void count_team(int more) {
     Process& process = of_process();
     Workers* ended = nullptr;
@@ -234,7 +240,8 @@ class Workers {
  private:
   struct Process {
     std::mutex mutex;
-    // Released after what a constructor writes; acquired, without the mutex, by who leads.
+    // Released after the writes of a constructor. A thread that leads acquires it, without the
+    // mutex.
     std::atomic<Workers*> workers{nullptr};
     int teams = 0;
   };
@@ -250,7 +257,7 @@ class Workers {
 #if defined(__unix__) || defined(__APPLE__)
     pthread_atfork([] { process->mutex.lock(); }, [] { process->mutex.unlock(); },
                    [] {
-                     // A child has no threads of its parent: their stacks stay.
+                     // A child has no threads of its parent. The parent's Workers stay in memory.
                      process->workers.store(process->teams ? new Workers : nullptr,
                                             std::memory_order_release);
                      process->mutex.unlock();
@@ -266,31 +273,32 @@ class Workers {
         threads_.emplace_back([this, m] {
           crew_.serve(m, [this] { return !stopped_.load(std::memory_order_acquire); });
         });
-    } catch (...) {  // the system has no more threads: with those that there are
+    } catch (...) {  // the system has no more threads: the existing ones suffice
     }
   }
 
   Crew crew_{kMost};
   std::mutex led_;
-  std::atomic<bool> stopped_{false};  // released, acquired: workers end after what was before
+  // Released and acquired: threads see all earlier writes before they end.
+  std::atomic<bool> stopped_{false};
   std::vector<std::thread> threads_;
 };
 
-/// Counts what each member of a team would do, on one thread that multiplies nothing.
+/// Counts what each member of a team would do. One thread counts, and multiplies nothing.
 struct Paper {
   struct Held {
     const void* matrix;
     std::int64_t bytes;
   };
   struct Member {
-    std::int64_t products = 0, read = 0;  // multiplications, and bytes of matrices
-    std::vector<Held> held;               // the bytes that differ
+    std::int64_t products = 0, read = 0;  // Multiplications, and bytes of matrices that are read.
+    std::vector<Held> held;               // Of these, the bytes that are not read twice.
   };
   Member members[Workers::kMost];
-  std::int64_t turns[Workers::kMost + 1] = {};  // of so many members
-  int begun = 0;                                // whose pieces are run now
+  std::int64_t turns[Workers::kMost + 1] = {};  // How many turns had so many members.
+  int begun = 0;                                // The member whose pieces are counted now.
 
-  /// As Crew's.
+  /// The same as Crew::share, on one thread.
   template <class Function>
   void share(int count_of_members, std::int64_t count, Function function) {
     ++turns[count_of_members];
@@ -300,7 +308,8 @@ struct Paper {
     begun = 0;
   }
 
-  /// Pieces, `parts` of them in a row of the same `bytes` of a matrix.
+  /// Counts `count` pieces of `each` multiplications. `parts` successive pieces read the same
+  /// `bytes` of a matrix.
   void multiply(int count_of_members, std::int64_t count, std::int64_t parts, std::int64_t each,
                 const void* matrix, std::int64_t bytes) {
     ++turns[count_of_members];
@@ -320,11 +329,12 @@ struct Paper {
   }
 };
 
-/// At most so many threads; fewer if there is little to do. Negative: exactly so many, for tests.
+/// A team of at most `threads` threads; fewer if there is little to do. Negative, for tests:
+/// exactly so many.
 class Team {
  public:
-  /// As many threads take part as have so many multiplications to do: three microseconds of a core
-  /// with AVX-512, six if it reads its part of the matrix for one row.
+  /// One more thread takes part for so many multiplications: three microseconds of a core with
+  /// AVX-512, six if it reads its part of the matrix for one row.
   static constexpr std::int64_t kWorth = 1 << 17;
 
   explicit Team(int threads)
@@ -332,14 +342,15 @@ class Team {
         forced_(threads < 0) {
     if (threads_ > 1) Workers::count_team(1);
   }
-  /// Counts where another one does.
+  /// Counts on the same Paper as another team.
   Team(int threads, const Team& other) : Team(threads) { paper_ = other.paper_; }
   ~Team() {
     if (threads_ > 1) Workers::count_team(-1);
   }
   Team(const Team&) = delete;
 
-  /// While it lives, this thread leads the workers for all of its teams, unless another one does.
+  /// While it exists, this thread leads the workers for all of its teams, unless another thread
+  /// leads them.
   class Lead {
    public:
     explicit Lead(Team& team, int most = Workers::kMost)
@@ -364,7 +375,7 @@ class Team {
     return led().tried && !led().workers ? 1 : threads_;
   }
 
-  /// Up to `helpers` threads of somebody else's may `help` from now on, until `recall`.
+  /// Lets up to `helpers` threads of another library call `help` from now on, until `recall`.
   void lend(int helpers) {
     if (helpers >= lent_members_) {
       lent_members_ = helpers + 1;
@@ -375,7 +386,7 @@ class Team {
   }
   void recall() { lent_.store(false, std::memory_order_release); }
 
-  /// Takes pieces of the thread that called `lend`, until it calls `recall`.
+  /// Does pieces of the thread that called `lend`, until that thread calls `recall`.
   void help() {
     if (!lent_.load(std::memory_order_acquire)) return;
     const int m = arrived_.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -383,12 +394,12 @@ class Team {
       lent_crew_->serve(m, [this] { return lent_.load(std::memory_order_acquire); });
   }
 
-  /// Whether a job of so many multiplications would be split.
+  /// Says whether a job of so many multiplications would be split.
   bool is_worth_it(std::int64_t job) const { return forced_ || job >= 2 * kWorth; }
 
-  /// From now on products are counted there, and nobody multiplies; null: no longer.
+  /// From now on, products are counted in `paper` and not computed; null: computed again.
   void count_on(Paper* paper) { paper_ = paper; }
-  /// Whether a product of such pieces is counted in place of being computed; see Paper::multiply.
+  /// If products are counted, counts this one and returns true; see Paper::multiply.
   bool counts(std::int64_t count, std::int64_t parts, std::int64_t each, const void* matrix,
               std::int64_t bytes) {
     if (paper_)
@@ -397,8 +408,9 @@ class Team {
     return paper_;
   }
 
-  /// function(begin, end) over 0 to count, in pieces, each of so many multiplications and
-  /// additions; whole while nobody else is there or the work is not worth it.
+  /// Calls function(begin, end) for ranges that cover 0 to `count`; each element takes `each`
+  /// multiplications and additions. Makes only one call if there is no other thread, or if the work
+  /// is too small to be split.
   template <class Function>
   void split(std::int64_t count, std::int64_t each, Function function) {
     const int most = worth(count, each);
@@ -407,7 +419,7 @@ class Team {
     const bool lent = lent_.load(std::memory_order_relaxed);
     if (members > 1 && !lent && !paper_) members = led().workers->members(members);
     if (members < 2)
-      function(std::int64_t(0), count);  // once in this function, because it is inlined
+      function(std::int64_t(0), count);  // the only such call, because it is inlined
     else if (paper_)
       paper_->share(members, count, function);
     else
@@ -423,7 +435,7 @@ class Team {
         forced_ ? count : (std::min)(count, (std::max)(count * each / kWorth, std::int64_t(1))));
   }
 
-  /// Of this thread: the crew that it leads; null if another thread leads it.
+  /// The crew that this thread leads; null if another thread leads it.
   struct Led {
     Workers* workers = nullptr;
     bool tried = false;
@@ -435,9 +447,9 @@ class Team {
 
   const int threads_;
   const bool forced_;
-  // Released after the crew that is lent, acquired by helpers; the leader's own thread wrote it.
+  // Released by the leader's own thread, after it wrote the crew that is lent; helpers acquire it.
   std::atomic<bool> lent_{false};
-  std::atomic<int> arrived_{0};  // relaxed: a number for each helper; their work comes with turns
+  std::atomic<int> arrived_{0};  // relaxed: only numbers the helpers; `turn_` publishes their work
   int lent_members_ = 0;
   std::unique_ptr<Crew> lent_crew_;
   Paper* paper_ = nullptr;

@@ -1,9 +1,8 @@
-// Products in tiles: more special forms of the functions of products.hpp, matrices.hpp and
-// quads.hpp, which these find for matrices of bfloat16 and of bytes in every source that includes
-// this header.
+// Products in tiles: further overloads of functions of products.hpp, matrices.hpp and quads.hpp,
+// for matrices of bfloat16 and of bytes. Every source that includes this header calls them.
 //
-// A layer in bfloat16 multiplies in tiles whatever its batch, since a sum is added in another order
-// than without them. Sums of bytes are exact: those of one row, which are as fast, go without.
+// A layer in bfloat16 uses tiles for every batch size, because tiles add in a different order. Sums
+// of bytes are exact. So a single row of bytes does not use tiles: it is as fast without them.
 #ifndef ONERNN_TILE_PRODUCTS_HPP
 #define ONERNN_TILE_PRODUCTS_HPP
 
@@ -28,8 +27,9 @@ struct Scope<BrainPair, BrainPair> : TileScope {};
 template <>
 inline constexpr std::int64_t kRowsTogether<BrainPair, BrainPair> = kRowsInTiles;
 
-/// Rows of S * 16 sums, `sums_row` numbers apart, get added `rows` of `left` times K rows of a
-/// panel, `row` stored numbers apart; `added`: else they become that.
+/// Adds to rows of S * 16 sums, which are `sums_row` numbers apart: `rows` rows of `left` times K
+/// rows of a panel, which are `row` stored numbers apart. If not `added`, the product replaces the
+/// sums.
 template <int S>
 inline void add_pairs(float* sums, std::int64_t sums_row, const BrainPair* const* left,
                       std::int64_t rows, const BrainPair* panel, std::int64_t row, std::int64_t K,
@@ -51,7 +51,7 @@ inline void add_pairs(float* sums, std::int64_t sums_row, const BrainPair* const
   });
 }
 
-/// Of any number of rows, so that a row has the same bits in any batch.
+/// Uses tiles for any number of rows, so that a row has the same bits in any batch.
 template <int S, class Size>
 [[gnu::noinline]] void add_tile(const Tile<float, BrainPair, BrainPair, Size> tile) {
   for (std::int64_t done = 0; done < tile.panels; ++done) {
@@ -61,7 +61,7 @@ template <int S, class Size>
   }
 }
 
-/// The same for training.
+/// Multiplies in the same way for training.
 inline void times_panel(const BrainPair* const* x, std::int64_t rows, const BrainPair* panel,
                         std::int64_t K, float* y, std::int64_t y_row, std::int64_t columns,
                         bool added) {
@@ -105,7 +105,7 @@ inline void each_sum(const QuadFactor* const* left, std::int64_t rows, const Byt
   });
 }
 
-/// Digits of rows go with codes only.
+/// Tiles do not multiply single rows, nor rows in digits.
 template <int S, class Size>
 [[gnu::noinline]] void add_tile(const Tile<float, QuadFactor, ByteQuad, Size> tile) {
   const QuadFactor* const* const rows = tile.left + tile.row;

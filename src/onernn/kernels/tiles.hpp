@@ -1,12 +1,12 @@
 // Tiles: registers of at most sixteen rows of 64 bytes, and products of two of them that are added
 // to a third one. AMX has them; a twin in plain C++ has the same bits on any CPU.
 //
-// In rows of 64 bytes there are sixteen sums, sixteen pairs of bfloat16, or sixteen quads of bytes.
-// Tiles 0 to 3 are sums, 4 and 5 rows of the left factor, 6 and 7 sixteen rows of a panel. Sums and
-// rows of the left factor are as many as `shape` says: of tiles 0, 1 and 4, and of 2, 3 and 5.
+// A row of 64 bytes holds sixteen sums, sixteen pairs of bfloat16, or sixteen quads of bytes. Tiles
+// 0 to 3 hold sums, tiles 4 and 5 rows of the left factor, tiles 6 and 7 sixteen rows of a panel.
+// `shape` sets how many rows tiles 0, 1 and 4 have, and how many rows tiles 2, 3 and 5 have.
 //
 // build.py defines ONERNN_TILES for libraries that use them. Linux lets a process use AMX only if
-// it has asked (library/cpu.hpp), so no other program gets them by its flags alone.
+// the process has asked (library/cpu.hpp), so compiler flags alone do not enable tiles.
 #ifndef ONERNN_TILES_HPP
 #define ONERNN_TILES_HPP
 
@@ -24,7 +24,7 @@ inline namespace ONERNN_ISA {
 
 inline constexpr int kTileRows = 16;
 
-/// What LDTILECFG reads.
+/// The configuration that LDTILECFG reads.
 struct TileConfig {
   TileConfig(int first, int second) {
     const int rows_of[8] = {first, first, second, second, first, second, kTileRows, kTileRows};
@@ -34,7 +34,7 @@ struct TileConfig {
     }
   }
   std::uint8_t palette = 1, start = 0, reserved[14] = {};
-  std::uint16_t bytes[16] = {};  // of a row
+  std::uint16_t bytes[16] = {};  // bytes of a row of each tile
   std::uint8_t rows[16] = {};
 };
 
@@ -52,7 +52,7 @@ class TileTwin {
   static void zero() {
     zeros(tiles()[kTo], 0);
   }
-  /// Rows of 64 bytes, `apart` bytes from one to the next.
+  /// Loads rows of 64 bytes. Rows are `apart` bytes apart.
   template <int kTo>
   static void load(const void* from, std::int64_t apart) {
     Tile& to = tiles()[kTo];
@@ -66,7 +66,8 @@ class TileTwin {
     for (int r = 0; r < from.rows; ++r)
       std::memcpy(static_cast<char*>(to) + r * apart, from.words[r], 64);
   }
-  /// Sums of even and of odd products of a step of 32, each from zero, then both to the sum.
+  /// Adds the products of the even and of the odd numbers of a step of 32, each from zero, then
+  /// adds both to the sum.
   template <int kSum, int kLeft, int kRight>
   static void multiply(BrainPair) {
     each<kSum>([left = tiles()[kLeft], right = tiles()[kRight]](int m, int n, std::uint32_t sum) {
@@ -79,7 +80,7 @@ class TileTwin {
       return bits_of(added(flushed(sum), added(even, odd)));
     });
   }
-  /// Bytes without a sign times bytes with one; the sums wrap around.
+  /// Unsigned bytes times signed bytes; the sums wrap around.
   template <int kSum, int kLeft, int kRight>
   static void multiply(ByteQuad) {
     each<kSum>([left = tiles()[kLeft], right = tiles()[kRight]](int m, int n, std::uint32_t sum) {
@@ -117,30 +118,33 @@ class TileTwin {
     std::memcpy(&bits, &a, sizeof bits);
     return bits;
   }
-  /// The float with these bits; a subnormal one is zero.
+  /// Returns the float with these bits, or zero if it is subnormal.
   static float flushed(std::uint32_t bits) {
     if (!(bits & 0x7f800000u)) bits &= 0x80000000u;
     float a;
     std::memcpy(&a, &bits, sizeof a);
     return a;
   }
-  /// Of two factors of eight bits: exact.
+  /// Returns the exact product of two bfloat16 numbers.
   static double product(std::uint32_t a, std::uint32_t b) {
     return static_cast<double>(flushed(a)) * static_cast<double>(flushed(b));
   }
-  /// a + b as a float, rounded to nearest even; what is subnormal is zero. Both have at most a
-  /// float's 24 bits, and a double has more than twice as many: rounding twice changes nothing.
+  /// Returns a + b as a float, rounded to nearest even; subnormal results become zero. Both have at
+  /// most a float's 24 bits, and a double has more than twice as many, so rounding twice changes
+  /// nothing.
   static float added(double a, double b) {
     const double sum = a + b, size = sum < 0 ? -sum : sum;
     constexpr double kNormal = 0x1p-126;
-    if (size < kNormal - 0x1p-151) return static_cast<float>(sum * 0.0);  // also if rounded first
+    // Subnormal even after rounding.
+    if (size < kNormal - 0x1p-151) return static_cast<float>(sum * 0.0);
     if (size < kNormal) return static_cast<float>(sum < 0 ? -kNormal : kNormal);
     return static_cast<float>(sum);
   }
 };
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
-/// The instructions. As text: the compilers' own functions take a tile's number as a literal only.
+/// The instructions, in assembler: the compilers' functions accept a tile's number only as a
+/// literal.
 class TileRegisters {
  public:
   static void configure(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
@@ -171,8 +175,8 @@ using TileUnit = TileRegisters;
 using TileUnit = TileTwin;
 #endif
 
-/// While one lives, its thread keeps the shape of its tiles; the last one to end releases them, so
-/// that no other code pays for their state.
+/// While at least one exists, its thread keeps the shape of its tiles. When the last one ends, it
+/// releases the tiles, so that no other code pays for their state.
 class TileScope {
  public:
   TileScope() { ++state().scopes; }
@@ -202,7 +206,7 @@ class TileScope {
   }
 };
 
-/// function(0) to function(N - 1), with numbers that the compiler knows.
+/// Calls function(0) to function(N - 1) with compile-time constants.
 template <int... I, class Function>
 inline void each_constant(std::integer_sequence<int, I...>, Function function) {
   (function(std::integral_constant<int, I>()), ...);
@@ -212,15 +216,17 @@ inline void each_constant(Function function) {
   each_constant(std::make_integer_sequence<int, N>(), function);
 }
 
-/// Sums get added R blocks of rows of `left`, the second one from row `second` on, times C sixteens
-/// of columns of `count` stored rows, which are `row` stored numbers apart. Sums of the first block
-/// are in tiles from 0 on, of the second one from 2 on. Each row of `left` ends with zeros, or with
-/// numbers of any kind if they are integers, up to a multiple of 64 bytes.
+/// Adds to sums in tiles: R blocks of rows of `left` times C * 16 columns of `count` stored rows,
+/// which are `row` stored numbers apart. The second block begins at row `second`. Tiles from 0 on
+/// hold the sums of the first block, tiles from 2 on the sums of the second block. Each row of
+/// `left` is filled up to a multiple of 64 bytes: with zeros, or with any numbers if they are
+/// integers.
 template <int R, int C, class Factor, class Stored>
 inline void add_in_tiles(const Factor* const* left, int second, std::int64_t apart,
                          const Stored* panel, std::int64_t row, std::int64_t count) {
   static_assert(sizeof(Factor) == 4 && sizeof(Stored) == 4 && R * C <= 4);
-  alignas(64) Stored last[kTileRows * C * 16];  // the last rows, and zeros: tiles have sixteen
+  // The last rows, filled up with zeros to sixteen rows.
+  alignas(64) Stored last[kTileRows * C * 16];
   for (std::int64_t k = 0; k < count; k += kTileRows, panel += kTileRows * row) {
     const std::int64_t some = count - k;
     if (some < kTileRows) {
@@ -241,12 +247,12 @@ inline void add_in_tiles(const Factor* const* left, int second, std::int64_t apa
   }
 }
 
-/// So many rows go through a panel together.
+/// How many rows are multiplied by a panel at the same time.
 inline constexpr std::int64_t kRowsInTiles = 2 * kTileRows;
 
-/// At most `kRowsInTiles` rows of `left`, equally far apart, times S sixteens of columns. For each
-/// sixteen of columns of at most sixteen rows, start(tile, row, column) fills a tile of sums, and
-/// finish(tile, row, column) empties it.
+/// Multiplies at most `kRowsInTiles` rows of `left`, which are equally far apart, by S * 16
+/// columns. For each sixteen columns of at most sixteen rows, start(tile, row, column) fills a tile
+/// of sums, and finish(tile, row, column) empties it.
 template <int S, class Factor, class Stored, class Start, class Finish>
 inline void multiply_in_tiles(const Factor* const* left, std::int64_t rows, const Stored* panel,
                               std::int64_t row, std::int64_t count, Start start, Finish finish) {

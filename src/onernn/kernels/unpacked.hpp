@@ -18,7 +18,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Row k and column o of gate g are at gates[g][k * row + o * column]; `columns` of each gate.
+/// Row k and column o of gate g is gates[g][k * row + o * column]. Each gate has `columns` columns.
 template <class Real>
 struct Unpacked {
   const Real* gates[4];
@@ -54,25 +54,27 @@ template <class Matrix>
 using StoredOf =
     std::remove_const_t<std::remove_pointer_t<decltype(panels_of_matrix(std::declval<Matrix>()))>>;
 
-/// Whether a matrix of `Stored` can be packed some rows at a time: a column of float16 may have to
-/// be refused, a column of bytes needs its largest number.
+/// Says whether some rows of a matrix can be packed at a time. This is false for float16, because a
+/// whole column may have to be refused, and for bytes, because the scale of a column needs its
+/// largest number.
 template <class Real, class Stored>
 inline constexpr bool kReadsUnpacked =
     std::is_same_v<Real, Stored> || std::is_same_v<Stored, BrainPair>;
 
-/// The fields of a matrix that a stack of the library keeps.
+/// Defines the type of matrices in a stack of the library.
 template <class Real, class Stored>
 using MatrixOf =
     std::conditional_t<kReadsUnpacked<Real, Stored>, Operand<Real, Stored>, const Stored*>;
 
-/// Four columns of sixteen rows, which are `apart` numbers apart.
+/// Loads four columns of sixteen rows. Rows are `apart` numbers apart.
 template <class Real>
 inline void turn(const Real* from, std::int64_t apart, Loops<Real> (&columns)[4]) {
   for (int j = 0; j < 4; ++j)
     for (int i = 0; i < 16; ++i) columns[j].v[i] = from[i * apart + j];
 }
 
-/// At most four rows of sixteen columns as a panel stores them, `step` stored numbers apart.
+/// Writes at most four rows of sixteen columns in the layout of a panel, whose rows are `step`
+/// stored numbers apart.
 template <class Real>
 inline void put_rows(const Lanes<Real> (&rows)[4], std::int64_t count, Real* to,
                      std::int64_t step) {
@@ -90,7 +92,8 @@ inline void put_rows(const Floats (&rows)[4], std::int64_t count, BrainPair* to,
   }
 }
 
-/// `count` rows of at most sixteen columns become rows of a panel; zeros for missing columns.
+/// Packs `count` rows of at most sixteen columns into rows of a panel, with zeros for missing
+/// columns.
 template <class Real, class Stored>
 [[gnu::noinline]] void pack_rows(const Real* from, std::int64_t row, std::int64_t column,
                                  std::int64_t count, std::int64_t columns, Stored* to,
@@ -121,7 +124,8 @@ template <class Real, class Stored>
   }
 }
 
-/// Rows k to k + count of the S sums from panel p on, G gates a panel, as `multiply` reads them.
+/// Packs rows k to k + count of the columns of S sums, from panel p on with G gates per panel, in
+/// the form that `multiply` reads.
 template <int S, int G, class Real, class Stored>
 inline void pack_panel(const Unpacked<Real>& matrix, std::int64_t p, std::int64_t k,
                        std::int64_t count, Stored* to) {

@@ -1,4 +1,4 @@
-// Windows that go over the rows and columns of planes.
+// Windows that move over the rows and columns of planes.
 #ifndef ONERNN_WINDOWS_HPP
 #define ONERNN_WINDOWS_HPP
 
@@ -11,13 +11,14 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// A window along an axis of `in` elements: it has `size` elements, `dilation` apart, and `out`
-/// places, `stride` apart. At its first place `before` elements come before the axis.
+/// A window along one axis. The axis has `in` elements. The window has `size` elements, which are
+/// `dilation` apart, and `out` places, which are `stride` apart. At the first place, `before`
+/// elements of padding come before the axis.
 struct Window {
   std::int64_t in, out, size, stride, dilation, before;
 
   std::int64_t extent() const { return dilation * (size - 1) + 1; }
-  /// From the first element that it sees to the last one.
+  /// The distance from the first to the last element that the window reads at all places, plus 1.
   std::int64_t span() const { return out > 0 ? (out - 1) * stride + extent() : 0; }
   bool stays_inside() const { return before == 0 && span() <= in; }
 };
@@ -26,7 +27,8 @@ struct Window {
 struct Windows {
   Window row, column;
 
-  /// Sizes: (..., H, W) of x and of y; `of`: sizes, strides, dilations, what comes before.
+  /// The last two sizes of x and y are H and W. `of` has sizes, strides, dilations and padding
+  /// before, each for rows and columns.
   Windows(const Dims& x, const Dims& y, const Dims& of)
       : row{x[x.count - 2], y[y.count - 2], of[0], of[2], of[4], of[6]},
         column{x[x.count - 1], y[y.count - 1], of[1], of[3], of[5], of[7]} {}
@@ -35,25 +37,27 @@ struct Windows {
   std::int64_t seen() const { return row.in * column.in; }
   std::int64_t places() const { return row.out * column.out; }
   std::int64_t taps() const { return row.size * column.size; }
-  /// Whether so few places are side by side that the M channels go side by side, at least as many
-  /// as lanes.
+  /// Says whether there are so few places that the lanes of registers are channels: then there are
+  /// at least as many channels (M) as lanes.
   bool are_few(std::int64_t M) const { return places() <= 8 && M >= 16; }
-  /// Whether the M channels, sums of K products, go side by side at many places: rows of a matrix
-  /// are read once for all places; few places leave lanes empty. Short sums at many places would
-  /// wait for planes that are far apart.
+  /// Says whether the lanes of registers are channels although there are many places: M channels,
+  /// which are sums of K products. Then the rows of a matrix are read once for all places, and no
+  /// lanes stay empty if there are few places. Short sums at many places would wait for planes that
+  /// are far apart.
   bool are_wide(std::int64_t M, std::int64_t K) const {
     return M >= 32 && (K >= 512 || (K >= 64 && places() <= 128));
   }
 };
 
-/// Returns the distance from one place to another.
+/// The integers from `begin` to `end` - 1.
 struct Range {
   std::int64_t begin, end;
 };
 
-/// The places, of `out`, at which place * stride + shift is one of `in` elements.
+/// Returns the places below `out` at which place * stride + shift is an index of one of `in`
+/// elements.
 inline Range inside(std::int64_t in, std::int64_t out, std::int64_t stride, std::int64_t shift) {
-  const auto from = [=](std::int64_t at) {  // the first one at `at` or after it
+  const auto from = [=](std::int64_t at) {  // the first place that reaches index `at`
     return at <= 0 ? 0 : (std::min)(out, (at + stride - 1) / stride);
   };
   const std::int64_t begin = from(-shift);
@@ -70,9 +74,10 @@ inline void copy_steps(Real* to, const Real* from, std::int64_t step, std::int64
     for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * step];
 }
 
-/// How windows find their elements: in x itself, or in a copy with zeros around. The copy is made
-/// of rows * columns `phases`: each has every so manieth row and column, so that neighbouring
-/// places of a window that strides see neighbours.
+/// How windows find their elements: in x itself, or in a copy with zeros around it. The copy
+/// consists of phase_rows * phase_columns planes. Each plane has every phase_rows-th row and every
+/// phase_columns-th column. So neighbouring places of a window read neighbouring elements, whatever
+/// the stride is.
 struct Surroundings {
   std::int64_t phase_rows, phase_columns, rows, columns;
   bool copied;
@@ -96,7 +101,8 @@ struct Surroundings {
     return (row % phase_rows * phase_columns + column % phase_columns) * phase() +
            row / phase_rows * columns + column / phase_columns;
   }
-  /// The copy of so many planes of x; `first`: with the zeros around them, which stay.
+  /// Copies `planes` planes of x. If `first`, also writes the zeros around them, which later copies
+  /// keep.
   template <class Real>
   void copy(Real* to, const Real* x, std::int64_t planes, const Windows& w, bool first) const {
     for (std::int64_t a = 0; a < phase_rows; ++a)
@@ -121,8 +127,8 @@ struct Surroundings {
   }
 };
 
-/// function(place, element, count) for what windows see at tap (row, column): `count` places side
-/// by side, whose elements are a stride apart.
+/// Calls function(place, element, count) for the places at which tap (row, column) of the window is
+/// inside x: `count` neighbouring places at a time, whose elements are a stride apart.
 template <class Function>
 inline void each_seen(const Windows& w, std::int64_t row, std::int64_t column, Function function) {
   const std::int64_t down = row * w.row.dilation - w.row.before;

@@ -1,4 +1,4 @@
-// A stack of any cell, and what makes one.
+// The interface of all stacks of layers, and the functions that make stacks.
 #ifndef ONERNN_ANY_STACK_HPP
 #define ONERNN_ANY_STACK_HPP
 
@@ -10,8 +10,9 @@
 /// The stack that kernels.h declares.
 struct onernn_stack {
   virtual ~onernn_stack() = default;
-  /// `accounts`: of each layer, see onernn_stack_account; null: it computes. `unpacked`: see
-  /// onernn_stack_run_unpacked; null: the stack's own weights.
+  /// Runs the layers. `accounts`: null, or one per layer; then nothing is computed, see
+  /// onernn_stack_account. `unpacked`: the weights, see onernn_stack_run_unpacked; null: the
+  /// stack's own weights.
   virtual void run(const onernn_batch& batch, const onernn_arrays& arrays,
                    onernn_account* accounts = nullptr,
                    const onernn_unpacked* unpacked = nullptr) = 0;
@@ -24,7 +25,7 @@ inline namespace ONERNN_ISA {
 inline std::int64_t gates_of(const onernn_spec& spec) {
   return spec.cell == ONERNN_RNN ? 1 : spec.cell == ONERNN_LSTM ? 4 : 3;
 }
-/// Channels of y.
+/// Returns the channels of y.
 inline std::int64_t joined_width(const onernn_spec& spec) {
   return spec.width * (spec.directions == 2 && !spec.added ? 2 : 1);
 }
@@ -38,7 +39,7 @@ class LbrGru;
 template <class Traits>
 class Lstm;
 
-/// Of onernn_stack_new.
+/// The arguments of onernn_stack_new.
 struct Arguments {
   const onernn_spec& spec;
   const onernn_part* parts;
@@ -46,10 +47,10 @@ struct Arguments {
   int threads;
 };
 
-/// Makes a stack of one cell and kind of stored numbers. It is defined in stack.hpp, and each kind
-/// of numbers is compiled in a source of its own, so that they compile side by side: all cells in
-/// one, since they share what reads the headers takes. A new pair: a line there, and its place in
-/// the table of interface.cpp.
+/// Makes a stack of one cell and one type of stored weights. It is defined in stack.hpp. Each type
+/// of stored weights is compiled in a source of its own, so that the sources compile in parallel.
+/// One source has all cells, because most of the time goes into reading the headers. A new type
+/// needs such a source, and an entry in the table of interface.cpp.
 template <template <class> class Kernel, class Real, class Stored>
 onernn_stack* new_stack(const Arguments& arguments);
 

@@ -1,4 +1,4 @@
-// Functions of axes.hpp and signals.hpp that steps call.
+// The functions of axes.hpp and signals.hpp that a plan's steps call.
 #include "../axes.hpp"
 
 #include <iterator>
@@ -16,7 +16,7 @@ namespace {
 #define NUMBERS(name, ...)                                                        \
   FLOATS(name, __VA_ARGS__), function<&name<int32>, __VA_ARGS__>(#name ":int32"), \
       function<&name<int64>, __VA_ARGS__>(#name ":int64")
-// Sizes 2 to 4 are those before an axis, of it, and after it.
+// Arguments 2 to 4 are the sizes before an axis, of the axis, and after it.
 #define ALONG Of<2, 3, 4>, Of<2, 3, 4>
 #define REDUCED Of<2, 4>, Of<2, 3, 4>
 constexpr Function kFunctions[] = {

@@ -1,4 +1,4 @@
-// How many numbers each function reads and writes, from its other arguments.
+// Rules that say how many elements each function reads and writes, given its arguments.
 #include "bounds.hpp"
 
 #include <algorithm>
@@ -17,14 +17,14 @@ inline namespace ONERNN_ISA {
 namespace {
 
 constexpr std::int64_t kFar = std::int64_t(1) << 40;
-constexpr std::int64_t kSide = std::int64_t(1) << 31;  // of planes and windows
+constexpr std::int64_t kSide = std::int64_t(1) << 31;  // limits sides of planes and windows
 
 std::int64_t up(std::int64_t count, std::int64_t by) { return (count + by - 1) / by; }
 
-/// The arguments of a call as its rule sees them, by number.
+/// The arguments of a call, which its rule reads by their index.
 class Args {
  public:
-  /// `most`: bytes that a run may take.
+  /// `most`: the bytes that a run may use.
   Args(const Function& function, const std::int64_t* words, const std::int64_t* sizes,
        const Frame* frame, std::int64_t most)
       : name_(function.name), frame_(frame), most_(most) {
@@ -54,7 +54,7 @@ class Args {
   }
 
   std::int64_t operator[](int i) const { return number_[i]; }
-  /// A size, as one factor of a count.
+  /// Returns a size argument as a Count, for products.
   Count of(int i) const { return number_[i]; }
   const Dims& dims(int i) const { return dims_[number_[i]]; }
   Count all(int i) const {
@@ -64,14 +64,15 @@ class Args {
   }
   bool has(int i, Count count) const { return place_[i] >= 0 && count.within(number_[i]); }
   bool may(int i, Count count) const { return place_[i] < 0 || has(i, count); }
-  /// Whether the function may take so many bytes of its own.
+  /// Says whether the function may allocate so many bytes.
   bool takes(Count bytes) const { return bytes.within(most_); }
-  /// So many integers, which have been written; null if they are absent.
+  /// Returns `count` integers of argument i, or null if a step has not written so many.
   const std::int64_t* numbers(int i, Count count) const {
     if (!has(i, count) || !count.within(frame_->readable[place_[i]] / 8)) return nullptr;
     return static_cast<const std::int64_t*>(frame_->places[place_[i]]);
   }
-  /// Whether argument i holds the offsets of argument `of`, whose rows have so many numbers.
+  /// Says whether argument i holds valid offsets of `sequences` sequences, and argument `of` has
+  /// all of their rows of `inner` numbers.
   bool divides(int i, std::int64_t sequences, int of, Count inner) const {
     const std::int64_t* const offsets = numbers(i, Count(sequences) + 1);
     return offsets && are_offsets(offsets, sequences) && has(of, Count(offsets[sequences]) * inner);
@@ -92,7 +93,8 @@ class Args {
   Dims dims_[kMostDims];
 };
 
-/// Elements that are reached by strides from the first one.
+/// Returns how many elements an array must have so that these strides stay inside. Axis `but` is
+/// left out.
 Count reach(const Dims& sizes, const Dims& strides, std::int64_t but = -1) {
   Count last = 0;
   for (std::int64_t at = 0; at < sizes.count; ++at)
@@ -112,7 +114,7 @@ std::optional<Windows> windows(const Dims& x, const Dims& y, const Dims& of) {
   if (w.taps() >= kFar || w.row.extent() >= kFar || w.column.extent() >= kFar) return {};
   return w;
 }
-/// The same over channels of planes, in groups.
+/// The same for channels of planes, in `groups` groups.
 std::optional<Windows> windows(const Dims& x, const Dims& y, const Dims& of, std::int64_t groups) {
   if (x.count < 3 || y.count < 3 || groups < 1 || x[0] % groups || y[0] % groups) return {};
   return windows(x, y, of);
@@ -132,7 +134,7 @@ bool convolves(const Args& a) {
          (w->are_few(M) ? a.has(4, K * 24) : !around.copied || a.has(4, copy * x[0]));
 }
 
-/// The bytes of rows that are put into quads.
+/// Returns the bytes of rows of K numbers in quads.
 Count bytes_of_rows(Count rows, std::int64_t K) { return rows * (Count(up(K, 16)) * 32 + 20); }
 
 bool convolves_bytes(const Args& a) {
@@ -150,7 +152,7 @@ bool convolves_bytes(const Args& a) {
          a.has(5, Count(w->row.span()) * w->column.span() * C);
 }
 
-/// Like rows of x times panels of bytes: y, x, rows, K, panels, columns.
+/// Products of rows of x and panels of bytes: the arguments are y, x, rows, K, panels, columns.
 bool multiplies_bytes(const Args& a) {
   const std::int64_t K = a[4], G = a.beside();
   if (K < 0 || K > kFar || a[7] < 0 || a[7] > kFar) return false;
@@ -175,7 +177,8 @@ bool runs_lstm(const Args& a) {
          a.has(18, wide) && a.has(19, Count(D) * panels * 48);
 }
 
-/// Along every axis `low` elements, the `left` ones of x that stay, and what comes after them.
+/// Padding: along every axis, `low` elements come first, then the `left` elements of x that stay,
+/// then further padding.
 bool pads(const Args& a) {
   const Dims &shape = a.dims(3), &low = a.dims(4), &left = a.dims(5), &cut = a.dims(6);
   const Dims& strides = a.dims(7);
@@ -192,7 +195,8 @@ bool pads(const Args& a) {
          (empty ? a[8] == 0 || a.all(3).value() == 0 : a.has(1, end));
 }
 
-/// Sequence by sequence after what is already there: out, ends, offsets, x, its offsets.
+/// Each sequence of x is appended to the same sequence of out. The arguments are out, ends,
+/// offsets, x, offsets of x.
 bool joins(const Args& a) {
   const std::int64_t count = a[5];
   if (!a.divides(4, count, 3, a.of(6)) || !a.has(1, a.of(5)) || !a.divides(2, count, 0, a.of(6)))
@@ -205,7 +209,7 @@ bool joins(const Args& a) {
   return true;
 }
 
-/// Updates at places of x: out, x, indices, updates.
+/// Updates are written to elements of out, a copy of x. The arguments are out, x, indices, updates.
 bool scatters(const Args& a) {
   const Dims &sizes = a.dims(7), &strides = a.dims(8);
   const std::int64_t axis = a[5];
@@ -231,7 +235,7 @@ bool pools(const Args& a) {
 bool convolves_back(const Args& a) {
   const Dims &x = a.dims(5), &y = a.dims(6);
   const std::int64_t groups = a[8];
-  const auto w = windows(y, x, a.dims(7), groups);  // they go over y
+  const auto w = windows(y, x, a.dims(7), groups);  // windows go over y
   return w && a.has(0, a.of(4) * y[0] * w->seen()) && a.has(1, a.of(4) * x[0] * w->places()) &&
          a.has(2, Count(x[0]) * (y[0] / groups) * w->taps()) && a.may(3, y[0]);
 }
@@ -259,7 +263,7 @@ bool transforms(const Args& a) {
 bool sentences(const Args& a, int out, Count inner) {
   return a.divides(2, a[3], 1, inner) && a.has(out, Count(a.rows(2, a[3])) * inner);
 }
-/// The products that the function's type says.
+/// Says whether each pointer has as many elements as `counts` says.
 bool fits(const Counts& counts, const char* takes, const Args& a) {
   const Counts::Pointer* pointer = counts.pointer;
   for (int i = 0; takes[i]; ++i) {
@@ -275,8 +279,8 @@ bool near(std::int64_t number) { return number > -kFar && number < kFar; }
 
 }  // namespace
 
-/// `contents`: the function looks at numbers twice, such as offsets: it is asked in every run, and
-/// what it reads is not what it writes.
+/// `contents`: the function reads some arguments twice, such as offsets. So the rule is checked in
+/// every run, and the function may not write to what the rule has read.
 struct Rule {
   const char* function;
   bool contents;

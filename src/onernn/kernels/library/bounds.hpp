@@ -11,20 +11,20 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// How many numbers there are. A count that is negative or beyond 64 bits is invalid, and stays so
-/// in sums and products. `work`: as if no factor was 0, which is how often loops around nothing
-/// would turn.
+/// A number of elements. A count that is negative or exceeds 64 bits is invalid, and so are sums
+/// and products with it. `work` is the product with 1 in place of each factor 0: it says how often
+/// a function's loops turn, even if they reach no element.
 class Count {
  public:
   Count(std::int64_t value) : value_(value), work_(value < 1 ? 1 : value), is_one_(value >= 0) {}
 
-  /// Whether so many are within `available`, and loops over them end soon.
+  /// Says whether the count is at most `available`, and loops over it end soon.
   bool within(std::int64_t available) const {
     return is_one_ && value_ <= available && (value_ > 0 || work_ <= kMostTurns);
   }
-  /// -1 for what counts nothing.
+  /// Returns the count, or -1 if it is invalid.
   std::int64_t value() const { return is_one_ ? value_ : -1; }
-  /// `most` for what is more, or counts nothing.
+  /// Returns the count, or `most` if it is larger or invalid.
   std::int64_t value_to(std::int64_t most) const {
     return is_one_ && value_ < most ? value_ : most;
   }
@@ -50,28 +50,28 @@ class Count {
   bool is_one_;
 };
 
-/// Whether offsets begin with 0 and never fall.
+/// Says whether offsets begin with 0 and never decrease.
 bool are_offsets(const std::int64_t* offsets, std::int64_t count);
 
-/// The rule of a function, by its name; null: there is none, its type says the counts.
+/// Returns the rule of a function by its name. Null: it has no rule, and its type says the counts.
 struct Rule;
 const Rule* rule_of(const char* function);
 
-/// Whether the contents of its arguments also decide.
+/// Says whether the rule also reads the contents of arguments.
 bool depends_on_contents(const Rule* rule);
 
-/// Whether weights of so many bytes have all that a layer reads.
+/// Says whether weights of `bytes` bytes contain everything that a layer reads.
 bool are_parts(const onernn_spec& spec, const onernn_part* parts, std::int64_t bytes);
 
-/// A step, and what the guard asks of it.
+/// A step, and what the guard checks.
 struct Guarded {
   std::int64_t kind;
   const std::int64_t* words;
-  const Function* function;  // of a call
-  const Rule* rule;          // where its type does not say the counts
-  const onernn_spec* spec;   // of a layer
-  std::int64_t room;         // of a nest: the size of what it writes to
-  bool always;               // it depends on more than the sizes of the inputs
+  const Function* function;  // Of a call.
+  const Rule* rule;          // Of a call whose type does not say the counts.
+  const onernn_spec* spec;   // Of a layer.
+  std::int64_t room;         // Of a nest: the index of the size of its output's memory.
+  bool always;               // It is checked in every run, since more than input sizes decides.
 };
 
 class Bounds final : public Guard {
@@ -85,7 +85,7 @@ class Bounds final : public Guard {
   }
 
  private:
-  /// `most`: bytes that the step may take.
+  /// `most`: the bytes that the step may use.
   bool holds(const Guarded& step, const std::int64_t* sizes, const Frame* frame,
              std::int64_t most) const;
 

@@ -1,5 +1,4 @@
-// Functions that steps of a plan call, by their names, with arguments read from integers of 64
-// bits.
+// Functions that a plan's steps call by their names. The arguments are read from 64-bit integers.
 #ifndef ONERNN_CALLS_HPP
 #define ONERNN_CALLS_HPP
 
@@ -19,22 +18,24 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// The inputs of a step: addresses of values, sizes, and threads.
+/// The addresses, sizes and threads to which a step's arguments refer. A place is an index into
+/// `places`, the table of addresses.
 struct Frame {
   void** places;
   std::int64_t* sizes;
   Team* team;
-  std::int64_t* readable;     // bytes from each place on: none before a step has written there
-  std::int64_t* writable;     // bytes from each place on
-  const std::int64_t* roots;  // the place of the value that contains each one
-  bool sound = true;          // so far every step reads and writes only what is there
+  std::int64_t* readable;     // Per place: bytes that may be read; 0 until a step has written.
+  std::int64_t* writable;     // Per place: bytes that may be written.
+  const std::int64_t* roots;  // Per place: the place of the value that contains it.
+  bool sound = true;          // So far, every step has stayed inside its memory.
 
-  /// Returns where a step reads its arguments before argument `end`.
+  /// Returns the address of an argument that is read. Clears `sound` if fewer than `end` elements
+  /// of `width` bytes may be read.
   const void* read(std::int64_t place, std::int64_t end, std::int64_t width) {
     sound = sound && fits(end, width, readable[place]);
     return places[place];
   }
-  /// Where it writes them, from now on to be read.
+  /// Returns the address of an argument that is written, and lets later steps read it.
   void* write(std::int64_t place, std::int64_t end, std::int64_t width) {
     sound = sound && fits(end, width, writable[place]);
     written(place);
@@ -57,8 +58,8 @@ using Numbers = std::vector<std::int64_t>;
 /// The kinds of a plan's steps.
 enum : std::int64_t { kCall, kNest, kLayer, kOutside, kView, kJump, kRefuse };
 
-/// The integers of a step that runs a layer: indices of sizes, and places of arrays, -1 for absent
-/// ones.
+/// The integers of a step that runs a layer: indices of sizes, and places of arrays. -1 means that
+/// an array is absent.
 struct LayerWords {
   struct Array {
     std::int64_t place, numbers, width;
@@ -77,7 +78,8 @@ class Words {
   const std::int64_t* at_;
 };
 
-/// How an argument of a function is read; `kLetter` is what kernels.h calls it.
+/// Reads one argument of a function from a step's integers. `kLetter` is the letter of its type in
+/// `takes` of onernn_call.
 template <class T>
 struct Argument;
 template <class T>
@@ -137,27 +139,28 @@ struct Argument<Team&> {
   Argument(Frame& frame, Words&) : value(*frame.team) {}
 };
 
-/// The bytes of a number that an argument points to; 0: it is no pointer.
+/// The bytes of an element that a pointer argument points to; 0 if the argument is not a pointer.
 template <class T>
 constexpr std::uint8_t kWidthOf = 0;
 template <class T>
 constexpr std::uint8_t kWidthOf<T*> = sizeof(T);
 
-/// How many numbers an argument points to: the product of the sizes that these arguments hold, 1
-/// for none. `May`: it may be null.
+/// Says how many elements a pointer argument has: the product of the arguments with these indices,
+/// which are sizes; 1 without indices. `May`: the pointer may also be null.
 template <int... Sizes>
 struct Of {};
 template <int... Sizes>
 struct May {};
-/// More than products decides: kRules of bounds.cpp has a rule of the function's name.
+/// Says that the counts are not products of sizes: kRules in bounds.cpp has a rule for the
+/// function.
 struct ByRule {};
 
-/// The counts of a function's pointers, in their order.
+/// How many elements each pointer argument of a function has.
 struct Counts {
   struct Pointer {
     bool may;
     int sizes;
-    int size[4];  // arguments
+    int size[4];  // indices of arguments
   };
   int pointers;
   Pointer pointer[8];
@@ -175,13 +178,13 @@ inline constexpr Counts kCountsOf = {sizeof...(Pointers), {pointer(Pointers())..
 template <class... Pointers>
 inline constexpr const Counts* kCounts = &kCountsOf<Pointers...>;
 template <>
-inline constexpr const Counts* kCounts<ByRule> = nullptr;  // Clang exports it without `inline`
+inline constexpr const Counts* kCounts<ByRule> = nullptr;  // without `inline` Clang would export it
 
-/// A function that steps call. `counts`: null if a rule says them.
+/// A function that steps call. `counts`: null if a rule in bounds.cpp replaces it.
 struct Function {
   const char* name;
   const char* takes;
-  const std::uint8_t* widths;  // of each argument
+  const std::uint8_t* widths;  // bytes per element, of each argument
   Status (*run)(Frame&, Words);
   const Counts* counts;
 };
@@ -195,7 +198,7 @@ struct Caller<F> {
   static constexpr int kPointers = (0 + ... + int(kWidthOf<A> != 0));
 
   static Status run(Frame& frame, Words words) {
-    std::tuple<Argument<A>...> read{Argument<A>(frame, words)...};  // braces: in their order
+    std::tuple<Argument<A>...> read{Argument<A>(frame, words)...};  // braces: read in their order
     if (!frame.sound) return Status::bad_sizes;
     return std::apply(
         [](auto&... each) {
@@ -208,8 +211,8 @@ struct Caller<F> {
   }
 };
 
-/// `Pointers`: Of or May for each argument that is a pointer, or ByRule: what a file may name is
-/// checked by it.
+/// `Pointers`: an Of or a May for each argument that is a pointer, or ByRule: these limit what the
+/// function may access if a file names it.
 template <auto F, class... Pointers>
 constexpr Function function(const char* name) {
   static_assert(std::is_same_v<std::tuple<Pointers...>, std::tuple<ByRule>> ||
@@ -218,27 +221,30 @@ constexpr Function function(const char* name) {
   return {name, Caller<F>::kTakes, Caller<F>::kWidths, Caller<F>::run, kCounts<Pointers...>};
 }
 
-/// Looks at each step before it runs; a plan that Python has made needs none.
+/// Checks each step before it runs. Only plans from files have a guard, not plans that Python has
+/// made.
 struct Guard {
   virtual ~Guard() = default;
-  /// For sizes that a workspace was bound to. False if a step would leave its memory.
+  /// Checks the steps for the sizes that a workspace was bound to. Returns false if a step would
+  /// leave its memory.
   virtual bool bind(const std::int64_t* sizes, std::int64_t most) = 0;
-  /// Whether a step may run: ONERNN_DONE, ONERNN_UNSOUND or ONERNN_TOO_LARGE.
+  /// Returns whether a step may run: ONERNN_DONE, ONERNN_UNSOUND or ONERNN_TOO_LARGE.
   virtual std::int32_t check(std::int64_t step, const Frame& frame) const = 0;
 };
 void set_guard(onernn_workspace& workspace, Guard* guard);
-/// Why sizes were refused: one of the dims and the number that it had to be (-1: none is wrong by
-/// itself), and the bytes of a run.
+/// Why sizes were refused: the index of the wrong one of the inputs' sizes (-1: none is wrong by
+/// itself), the number that was expected, and the bytes that a run would take.
 struct Misfit {
   std::int64_t dim = -1, expected = 0, bytes = 0;
 };
 const Misfit& misfit_of(const onernn_workspace& workspace);
 /// Frees the memory of values; the workspace has to be bound again.
 void release(onernn_workspace& workspace);
-/// Bytes that may be read at a place.
+/// Returns how many bytes may be read at a place.
 std::int64_t readable(const onernn_workspace& workspace, std::int64_t place);
 
-// Of functions for numbers that only move, u1, u2, u4 and u8: of one, two, four and eight bytes.
+// Functions that only move elements exist for four types: u1, u2, u4 and u8 have one, two, four and
+// eight bytes.
 using u1 = std::uint8_t;
 using u2 = std::uint16_t;
 using u4 = std::uint32_t;
@@ -260,7 +266,7 @@ struct Functions {
   const Function* first;
   std::int64_t count;
 };
-// One source each, so that they compile side by side.
+// Each of these is defined in a source of its own, so that they compile in parallel.
 Functions moves();
 Functions sequences();
 Functions axes();
@@ -268,11 +274,11 @@ Functions products();
 Functions convolutions();
 Functions quantized();
 
-/// out[i] = a function of the i-th numbers of all arguments.
+/// A formula: out[i] = a function of element i of each argument.
 struct Formula {
   const char* name;
   void (*run)(void* out, const void* const* arguments, std::int64_t count);
-  const std::uint8_t* widths;  // bytes of a result, of each argument; then 0
+  const std::uint8_t* widths;  // bytes per element of the result and of each argument, then 0
 };
 struct Formulas {
   const Formula* first;

@@ -1,4 +1,5 @@
-// All cells with one kind of stored numbers: each source of these names it.
+// Stacks of all cells with one type of stored weights. Each source that includes this names the
+// type.
 #ifndef ONERNN_CELLS_HPP
 #define ONERNN_CELLS_HPP
 

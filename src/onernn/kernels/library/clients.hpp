@@ -37,7 +37,7 @@ struct onernn_clients {
       (k < frames_ ? frame_bytes_ : state_bytes_) += taken_[k];
     }
     for (std::size_t k = 0; k < results_; ++k) result_bytes_ += made_[k];
-    std::int64_t all = 0;  // a file may declare any sizes
+    std::int64_t all = 0;  // a file may declare any sizes, so this may overflow
     for (const auto* rows : {&taken_, &made_})
       for (const std::size_t bytes : *rows)
         if (__builtin_add_overflow(all, bytes, &all) || all > INT64_MAX / capacity)
@@ -141,7 +141,7 @@ struct onernn_clients {
     std::deque<Result> done;
   };
 
-  /// The bytes of one client's part of a value.
+  /// Returns the bytes of one client's row in a value.
   static std::size_t row_of(const Described& value, bool is_input) {
     const std::string what = (is_input ? "input '" : "output '") + value.name + "'";
     if (value.axes.empty() || value.axes[0].size >= 0)
@@ -169,7 +169,8 @@ struct onernn_clients {
     for (std::int64_t at = 0; at < count; ++at) find(ids[at]);
   }
 
-  /// Runs the oldest frame of each client that waits and has room for the result, or is wanted.
+  /// Runs the oldest frame of each client that has one, and that either has room for the result or
+  /// is in `wanted`.
   void tick(const std::unordered_map<std::int64_t, std::size_t>* wanted) {
     std::vector<Client*> batch;
     for (auto& each : clients_) {
@@ -187,7 +188,7 @@ struct onernn_clients {
     try {
       attempt(batch, count, made, states);
     } catch (const Failure& failure) {
-      if (count > 1) {  // which frame that was
+      if (count > 1) {  // runs each frame alone to find the wrong one
         for (std::size_t at = 0; at < count; ++at) run(batch + at, 1);
         return;
       }
@@ -240,7 +241,7 @@ struct onernn_clients {
 
   onernn_stream stream_;
   std::int64_t capacity_, queue_, next_ = 0;
-  std::size_t frames_ = 0, results_ = 0;  // values that are not states
+  std::size_t frames_ = 0, results_ = 0;  // inputs and outputs that are not states
   std::vector<std::size_t> taken_, made_;
   std::size_t frame_bytes_ = 0, state_bytes_ = 0, result_bytes_ = 0;
   std::vector<Scratch> gathered_;

@@ -1,4 +1,4 @@
-// A compiled model: what a file says, once every number in it has been checked.
+// A compiled model: the contents of a file, after every number in it has been checked.
 #ifndef ONERNN_COMPILED_HPP
 #define ONERNN_COMPILED_HPP
 
@@ -19,7 +19,7 @@ struct Failure {
   std::string why;
 };
 
-/// Bytes of a file, which is mapped, or a copy; they begin at a multiple of 64.
+/// The bytes of a file, which is mapped, or a copy of bytes. The first one is at a multiple of 64.
 class Bytes {
  public:
   explicit Bytes(const char* path);
@@ -35,10 +35,11 @@ class Bytes {
 };
 
 struct Axis {
-  std::int64_t size, least, most;  // -1: open
+  std::int64_t size, least, most;  // -1: not fixed
 };
 
-/// Offsets of a value: an input's, or a place and the size that is how many sequences there are.
+/// One level of an output's offsets: level `level` of input `input`, or the offsets at `place`,
+/// where size number `count` says how many sequences there are.
 struct Level {
   std::int64_t input, level, place, count;
 };
@@ -50,20 +51,20 @@ struct Described {
 };
 
 struct Input : Described {
-  Numbers levels;       // places of offsets
-  bool counts_longest;  // the rows of the longest sequence are one of the dims
-  std::int64_t next;    // the output that is the next state; -1: none
-  const void* first;    // the first state; null: zeros
+  Numbers levels;       // The place of each level's offsets.
+  bool counts_longest;  // The length of the longest sequence is one of the dims.
+  std::int64_t next;    // The output that is the next state; -1: not a state.
+  const void* first;    // The first state; null: zeros.
   std::int64_t first_bytes;
-  std::int64_t numbers;  // the size that is how many numbers it has
-  Numbers offsets;       // of each level: the place of its offsets
+  std::int64_t numbers;  // The index of the size that counts its elements.
+  Numbers offsets;       // Per level: the index of the size that counts its offsets.
 };
 
 struct Output : Described {
-  Numbers sizes;  // of its axes
+  Numbers sizes;  // Per axis: the index of its size.
   std::vector<Level> levels;
-  std::int64_t most = -1;  // of memory that a caller may pass; -1: it is elsewhere
-  bool known = true;       // the sizes of inputs decide all of its sizes
+  std::int64_t most = -1;  // The index of the memory's size; -1: no memory of its own.
+  bool known = true;       // The inputs' sizes decide all of its sizes.
 };
 
 struct StoredLayer {
@@ -72,10 +73,10 @@ struct StoredLayer {
   const void* numbers;
 };
 
-/// Multiplications that count as one operator: _WORK of ir/budget.py.
+/// Multiplications that count as one operator: the same as _WORK in ir/budget.py.
 constexpr std::int64_t kWork = 1 << 18;
 
-/// The limit of a step's cost; a layer's cost follows from its rows and steps.
+/// Limits a step's cost. A layer's cost follows from its rows and steps.
 struct Cost {
   std::int64_t step, rows, steps, runs, work;
 };
@@ -95,8 +96,8 @@ struct Compiled {
   struct Memory {
     std::int64_t place, most, width;
   };
-  std::vector<Memory> written;  // what callers get; the library's own if they pass none
-  Numbers axes;                 // sizes that may not be negative
+  std::vector<Memory> written;  // Memory of outputs; the library's own if callers pass none.
+  Numbers axes;                 // Indices of sizes that must not be negative.
   std::vector<Cost> costs;
   std::int64_t dims = 0, share = 0;
   bool loops = false;

@@ -1,4 +1,4 @@
-// Functions of convolutions.hpp and pools.hpp that steps call.
+// The functions of convolutions.hpp and pools.hpp that a plan's steps call.
 #include "../convolutions.hpp"
 
 #include <iterator>
@@ -17,7 +17,8 @@ namespace {
   function<&convolve_back<type>, ByRule>("convolve_back:" name), \
       function<&max_pool<type>, ByRule>("max_pool:" name),       \
       function<&average_pool<type>, ByRule>("average_pool:" name)
-// Doubles one way only: each takes as long to compile as all other functions here.
+// float64 has one panel width only: each one takes as long to compile as all other functions of
+// this file.
 constexpr Function kFunctions[] = {
     CONVOLVE(float, "float32", 1), CONVOLVE(float, "float32", 2),  CONVOLVE(float, "float32", 3),
     CONVOLVE(float, "float32", 4), CONVOLVE(double, "float64", 1), WINDOWS(float, "float32"),

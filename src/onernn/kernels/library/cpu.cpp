@@ -1,4 +1,4 @@
-// Tells what this library is, and what this CPU runs.
+// Says which instruction set this library is for, and which instruction sets this CPU runs.
 #include "cpu.hpp"
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Finds the instruction sets that this CPU runs. Nothing here needs more than any x86-64, or any
-// 64-bit ARM, has.
+// Finds the instruction sets that this CPU runs. This code itself runs on any x86-64 CPU and on any
+// 64-bit ARM CPU.
 #ifndef ONERNN_CPU_HPP
 #define ONERNN_CPU_HPP
 
@@ -27,8 +27,8 @@ struct Names {
 };
 
 #if defined(__x86_64__)
-/// Asks Linux for tiles, whose state is larger than what a process has by itself; it may refuse.
-/// Once granted, all threads and forked children have them.
+/// Asks Linux for permission to use tiles, because their state is larger than the default limit of
+/// a process; Linux may refuse. Once granted, all threads and forked children have the permission.
 bool may_use_tiles() {
 #if defined(__linux__)
   constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
@@ -39,14 +39,14 @@ bool may_use_tiles() {
 }
 
 Names runnable() {
-  // No __builtin_cpu_supports: with some runtimes of Clang it knows no feature at all.
+  // Does not use __builtin_cpu_supports: with some runtimes of Clang it knows no feature at all.
   struct Leaf {
     unsigned a = 0, b = 0, c = 0, d = 0;
     Leaf(unsigned leaf, unsigned part) { __get_cpuid_count(leaf, part, &a, &b, &c, &d); }
   };
   const auto all = [](unsigned found, unsigned wanted) { return (found & wanted) == wanted; };
   const Leaf first(1, 0), seventh(7, 0), more(7, 1);
-  unsigned kept = 0, rest;  // the registers that the operating system keeps
+  unsigned kept = 0, rest;  // the registers that the operating system saves
   if (first.c & bit_OSXSAVE) __asm__("xgetbv" : "=a"(kept), "=d"(rest) : "c"(0));
   constexpr unsigned kYmm = 0x06, kZmm = 0xe6, kAvxVnni = 1 << 4;
   constexpr unsigned k512 = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
@@ -70,8 +70,8 @@ Names runnable() {
 }
 #elif defined(__aarch64__)
 Names runnable() {
-  // By number: the headers of old systems do not name the newer features. Features of ARMv8.2 that
-  // a compiler uses by itself: CRC32, atomics and RDM.
+  // Bits as numbers: the headers of old systems do not name the newer features. kV82 has the
+  // features of ARMv8.2 that a compiler uses by itself: CRC32, atomics and RDM.
   constexpr unsigned long kV82 = 1ul << 7 | 1ul << 8 | 1ul << 12, kDotProd = 1ul << 20;
   constexpr unsigned long kI8mm = 1ul << 13, kBf16 = 1ul << 14;
   const auto all = [](unsigned long found, unsigned long wanted) {

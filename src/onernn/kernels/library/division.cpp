@@ -7,22 +7,27 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// The cost model's constants, the same for all machines: times in nanoseconds. Measured on cores
-/// with AVX-512, f32, design/0072; what needs many cores to be measured is an estimate.
+/// The constants of the cost model, which are the same for all machines. Times are in nanoseconds,
+/// and were measured on cores with AVX-512, in f32 (design/0072); constants that need many cores
+/// are estimates.
 namespace machine {
 
-// Multiplications of a core, of many rows and a matrix in its cache: 47 to 50 on a Zen 4.
+// Multiplications that a core does per nanosecond, for many rows and a matrix in its cache: 47 to
+// 50 on a Zen 4.
 constexpr double kMultiplying = 50;
-// Bytes of a matrix that one core reads per nanosecond for the product with one row. From L2: 90 to
-// 99 on a Zen 4. From L3: 55 to 85 there, 49 on a Xeon. From memory: 27 to 32 on a Zen 4.
+// Bytes of a matrix that one core reads per nanosecond for the product with one row. It reads 90 to
+// 99 from L2 on a Zen 4; from L3 55 to 85 on a Zen 4, and 49 on a Xeon; from memory 27 to 32 on a
+// Zen 4.
 constexpr double kReading[] = {90, 60, 25};
-// The same of all cores together: an estimate, of L3 and memory.
+// The same for all cores together. The numbers for L3 and memory are estimates.
 constexpr double kAllReading[] = {90 * Workers::kMost, 400, 100};
-// The smallest L2 of a core since 2021, and a common size of an L3.
+// The smallest L2 that cores have had since 2021, and a common size of an L3.
 constexpr std::int64_t kNear = 1 << 20, kFar = 24 << 20;
-// Of one unit and row: functions of gates, which threads share; x, h and y, which one moves.
+// Times per unit and row: of the functions of gates, which threads share, and of moving x, h and y,
+// which one thread does.
 constexpr double kFunctions = 0.8, kMoving = 0.2;
-// The end of a turn: 280 with two members that compute little; for each member, an estimate.
+// The time that the end of a turn takes, and how much each member adds to it. 280 was measured with
+// two members that compute little; the second number is an estimate.
 constexpr double kMeeting = 300, kEachMore = 30;
 
 }  // namespace machine
@@ -34,7 +39,8 @@ std::int32_t cache_of(std::int64_t bytes) {
 double cost(const Work& work, std::int64_t members, std::int64_t groups) {
   const auto steps = static_cast<double>((std::max)(work.steps, std::int64_t(1)));
   const double running = static_cast<double>(work.words) / steps;
-  // A step of some rows, of which each of some cores multiplies a part.
+  // Returns the time of one step of `rows` rows, if each of `cores` cores multiplies the fraction
+  // `part`.
   const auto step = [&work](double rows, double part, double cores) {
     const auto input = static_cast<double>(work.input);
     const auto recurrent = static_cast<double>(work.recurrent);
@@ -72,7 +78,7 @@ void Deal::operator()(const Batch& batch, std::int64_t groups) {
   orders_.assign(static_cast<std::size_t>(groups), {});
   for (std::int64_t m = 0; m < batch.sequences; ++m) {
     const auto least = std::min_element(load.begin(), load.end());
-    // A sequence without steps also has a state to return.
+    // A sequence without steps counts as one, because it also has a state to return.
     *least += (std::max)(batch.length[batch.order[m]], std::int64_t(1));
     orders_[static_cast<std::size_t>(least - load.begin())].push_back(batch.order[m]);
   }

@@ -11,32 +11,33 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// A layer in one direction, and a batch: what its cost depends on.
+/// The sizes on which the cost of a layer in one direction depends.
 struct Work {
-  std::int64_t sequences, words, steps;  // steps: of the longest sequence
+  std::int64_t sequences, words, steps;  // words: rows of all steps
   std::int64_t units;
-  std::int64_t input, recurrent;  // multiplications of a step, with x and with h
-  std::int64_t bytes;             // of the matrices that are multiplied with h
-  std::int64_t meetings;          // products with h in a step, one after the other
-  std::int64_t directions;        // that may run side by side
+  std::int64_t input, recurrent;  // Multiplications per row of x and of h.
+  std::int64_t bytes;             // Bytes of the matrices that are multiplied with h.
+  std::int64_t meetings;          // Products with h in a step, one after the other.
+  std::int64_t directions;        // Directions that may run at the same time.
 };
 
-/// Which cache of a core holds so many bytes: 2 or 3; 4: memory.
+/// Returns which cache of a core holds so many bytes: 2 for L2, 3 for L3, 4 for memory.
 std::int32_t cache_of(std::int64_t bytes);
-/// Nanoseconds that a layer takes on `members` threads, of which not all need take part; see
-/// `groups_of`.
+/// Returns the nanoseconds that a layer takes on `members` threads, some of which may stay idle;
+/// see `groups_of`.
 double cost(const Work& work, std::int64_t members, std::int64_t groups);
-/// Into how many groups a batch's sequences are dealt out: nobody meets, everybody reads all
-/// weights. 0: all threads share each step, by units; each keeps its part of the weights in its
-/// cache, and they meet after every product. Sizes alone decide, and the results do not depend on
-/// the decision.
+/// Returns into how many groups a batch's sequences are divided. The threads of groups do not wait
+/// for each other, and each thread reads all weights. 0: all threads share each step, and divide
+/// its units. Then each thread keeps its part of the weights in its cache, and all of them wait for
+/// each other after every product. Sizes alone decide; the results do not depend on the decision.
 std::int64_t groups_of(const Work& work, std::int64_t members);
-/// Sequences dealt out to groups, the longest ones first, each to the group that has the fewest
-/// steps: the shares of many sequences differ by less than the shortest one.
+/// Divides sequences into groups, the longest ones first: each goes to the group that has the
+/// fewest steps so far. With many sequences, the groups differ by fewer steps than the shortest
+/// sequence has.
 class Deal {
  public:
   void operator()(const Batch& batch, std::int64_t groups);
-  /// The sequences of a group.
+  /// Returns the sequences of a group as a batch.
   Batch part(const Batch& batch, std::int64_t group) const;
 
  private:

@@ -1,5 +1,6 @@
-// Runs a plan of integers: sizes are polynomials, values are in an arena, steps call functions by
-// their places in tables. engine/encoding.py writes the integers.
+// Runs a plan, which is a list of integers. Sizes are polynomials, most values are in one block of
+// memory (the arena), and steps call functions of the library. engine/encoding.py writes the
+// integers.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,7 +23,8 @@ using namespace onernn;
 
 namespace {
 
-/// Under address sanitizer no two values share memory, and the bytes after each are unused.
+/// Under address sanitizer no two values share memory, and an access to the bytes after a value is
+/// an error.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kWatched = true;
 void watch(const unsigned char* begin, std::int64_t bytes) {
@@ -43,7 +45,7 @@ struct Polynomial {
   std::int64_t divisor;
   std::vector<Term> terms;
 
-  /// False if it is beyond 64 bits.
+  /// Computes the sum. Returns false if it exceeds 64 bits.
   bool value(const std::int64_t* sizes, std::int64_t* out) const {
     *out = 0;
     for (const Term& term : terms) {
@@ -57,12 +59,14 @@ struct Polynomial {
   }
 };
 
-/// Memory of the caller: how many numbers are at a place, how many may be, the bytes of each.
+/// An input or output, whose memory belongs to the caller: its place, the index of the size that
+/// counts its elements, the index of the largest count, and the bytes per element.
 struct Given {
   std::int64_t place, numbers, most, width;
 };
 
-/// A value in the arena: how many bytes it takes, from its first step to its last one.
+/// A value in the arena: its place, the index of the size that counts its elements, the bytes per
+/// element, and the first and last step that use it.
 struct Buffer {
   std::int64_t place, numbers, width, first, last;
 };
@@ -126,14 +130,14 @@ struct onernn_plan {
   }
 
   const Numbers words;
-  Numbers names;                  // each one's place in the dims of inputs; -1: a step finds it
-  std::vector<Polynomial> sizes;  // behind the names
-  Numbers inner;                  // the sizes that steps compute
-  Numbers checks;                 // the size that each of the dims has to be
-  Numbers roots;                  // of each place: the value that contains it
+  Numbers names;  // Per named size: its index in the inputs' dims; -1: a step computes it.
+  std::vector<Polynomial> sizes;  // The sizes that follow the named ones, as polynomials.
+  Numbers inner;                  // Indices of sizes that depend on a step.
+  Numbers checks;                 // Per input size: the index of the size that it must equal.
+  Numbers roots;                  // Per place: the value that contains it.
   std::vector<Given> inputs, outputs;
   std::vector<Buffer> buffers;
-  Numbers constants;  // a place, an address, how many bytes
+  Numbers constants;  // per constant: place, address, number of bytes
   std::vector<Step> steps;
 };
 
@@ -181,7 +185,7 @@ struct onernn_workspace {
     size_ = 0;
   }
 
-  /// False for memory that is not there.
+  /// Sets the address of a value, or copies numbers to it. Returns false if they do not fit.
   bool put(std::int64_t place, const void* numbers, std::int64_t bytes, bool copies) {
     const auto at = static_cast<std::size_t>(place);
     if (!copies) {
@@ -205,7 +209,7 @@ struct onernn_workspace {
     const Team::Lead lead(team_);
     const bool done = run(frame, costs, step);
     if (done && *step == static_cast<std::int32_t>(plan_.steps.size()))
-      for (const Given& each : plan_.outputs) {  // callers get only what was written
+      for (const Given& each : plan_.outputs) {  // callers must not read what no step has written
         const auto place = static_cast<std::size_t>(each.place);
         if (sizes_[static_cast<std::size_t>(each.numbers)] > 0 && readable_[place] == 0)
           frame.sound = false;
@@ -248,7 +252,7 @@ struct onernn_workspace {
         if (!frame.sound) return false;
       } else if (now.kind == kView) {
         if (!view(Words(now.words))) return frame.sound = false;
-      } else if (now.kind == kJump) {  // unless the condition holds, if there is one
+      } else if (now.kind == kJump) {  // jumps unless there is a condition and it is true
         const std::int64_t place = now.words[0];
         const void* const condition = place < 0 ? nullptr : frame.read(place, 1, 1);
         if (!frame.sound) return false;
@@ -266,7 +270,8 @@ struct onernn_workspace {
     return true;
   }
 
-  /// Finds where a value is inside of another one, and how much of that is left; false for none.
+  /// Sets the address of a value that is inside another value, and how many bytes are left from
+  /// there. Returns false if the address is outside.
   bool view(Words words) {
     const auto inner = static_cast<std::size_t>(words.next());
     const auto around = static_cast<std::size_t>(words.next());
@@ -280,7 +285,7 @@ struct onernn_workspace {
     return true;
   }
 
-  /// The sizes that follow from others.
+  /// Computes the sizes that follow from others. Returns false if one exceeds 64 bits.
   bool evaluate() {
     std::int64_t* to = sizes_.data() + plan_.names.size();
     for (const Polynomial& each : plan_.sizes)
@@ -288,7 +293,7 @@ struct onernn_workspace {
     return true;
   }
 
-  /// Sizes that depend on sizes which a step has written.
+  /// Computes the sizes that depend on sizes which a step has written.
   bool evaluate_inner() {
     std::int64_t* to = sizes_.data() + plan_.names.size();
     for (const std::int64_t at : plan_.inner)
@@ -296,9 +301,10 @@ struct onernn_workspace {
     return true;
   }
 
-  /// Gives every value memory that no other one uses at that time, and returns the status.
+  /// Assigns memory to every value so that values that are needed at the same time do not overlap.
+  /// Returns the status.
   std::int32_t place(std::int64_t most) {
-    constexpr std::int64_t kFar = std::int64_t(1) << 56;  // sums of a few such numbers have 64 bits
+    constexpr std::int64_t kFar = std::int64_t(1) << 56;  // sums of a few such numbers fit 64 bits
     const auto too_large = [this](std::int64_t bytes) {
       misfit_.bytes = bytes;
       return ONERNN_TOO_LARGE;
@@ -306,7 +312,7 @@ struct onernn_workspace {
     struct Taken {
       std::int64_t begin, end, last;
     };
-    std::vector<Taken> taken;  // by where they begin
+    std::vector<Taken> taken;  // sorted by `begin`
     std::vector<std::int64_t> begins;
     std::int64_t end = 0;
     for (const Buffer& each : plan_.buffers) {
@@ -341,7 +347,7 @@ struct onernn_workspace {
       begun_[static_cast<std::size_t>(each.place)] = count * each.width;
     }
     if (end > size_ || kWatched) {
-      arena_.reset();  // before there is more
+      arena_.reset();  // frees it before more is allocated
       size_ = 0;
       arena_ = std::make_unique<Memory<unsigned char>>(end);
       size_ = end;
@@ -356,7 +362,8 @@ struct onernn_workspace {
     return ONERNN_DONE;
   }
 
-  /// False where numbers came out that may have to be refused.
+  /// Runs a layer. Returns false if the layer may not run, or if it returned NaN that may have to
+  /// be refused.
   bool layer(Frame& frame, const LayerWords& step) {
     const auto read = [&](const LayerWords::Array& one) -> const void* {
       return one.place < 0 ? nullptr : frame.read(one.place, frame.sizes[one.numbers], one.width);
@@ -378,7 +385,7 @@ struct onernn_workspace {
       return first && std::any_of(first, first + frame.sizes[of.numbers], is);
     };
     const auto is_infinite = [](float one) { return std::isinf(one); };
-    // NaN from NaN is right, but int8 also turns infinity into NaN.
+    // NaN that follows from NaN is right, but int8 also turns infinity into NaN.
     return !any(arrays.h_n, step.h_n, [](float one) { return std::isnan(one); }) ||
            (!any(arrays.x, step.x, is_infinite) && !any(arrays.h, step.h, is_infinite));
   }
@@ -387,13 +394,13 @@ struct onernn_workspace {
   Team team_;
   onernn_stack* const* stacks_;
   Guard* guard_ = nullptr;
-  std::int32_t refusal_ = ONERNN_UNSOUND;  // what a step that is not sound is
+  std::int32_t refusal_ = ONERNN_UNSOUND;  // the status if a step is not sound
   bool bound_ = false;
   Misfit misfit_;
   std::int64_t most_ = 0;
   Numbers dims_, sizes_;
   std::vector<void*> places_;
-  // Bytes: what may be read when a call begins, and now; what may be written.
+  // Bytes per place: readable when a run begins, readable now, and writable.
   Numbers begun_, readable_, writable_;
   std::unique_ptr<Memory<unsigned char>> arena_;
   std::int64_t size_ = 0;

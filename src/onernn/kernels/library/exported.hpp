@@ -1,4 +1,4 @@
-// The functions of onernn.h and kernels.h, the only ones that can be seen from outside.
+// Makes the functions of onernn.h and kernels.h visible to programs. All others are hidden.
 #ifndef ONERNN_EXPORTED_HPP
 #define ONERNN_EXPORTED_HPP
 

@@ -1,5 +1,5 @@
-// Reads compiled models: engine/compiling.py writes them, design/0073 has the format. Whatever a
-// file says may be wrong: no index, count, size or offset is used before it has been compared.
+// Reads compiled models. engine/compiling.py writes them; design/0073 has the format. Whatever a
+// file says may be wrong: no index, count, size or offset is used before it has been checked.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -19,7 +19,7 @@ inline namespace ONERNN_ISA {
 namespace {
 
 constexpr char kMagic[8] = {'o', 'n', 'e', 'r', 'n', 'n', '\r', '\n'};
-constexpr std::int64_t kFormat = 1, kHeader = 5;  // words of the header
+constexpr std::int64_t kFormat = 1, kHeader = 5;  // kHeader: integers in the header
 static_assert(sizeof(onernn_spec) % 8 == 0 && sizeof(onernn_part) % 8 == 0);
 
 [[noreturn]] void damaged(const std::string& why) {
@@ -39,13 +39,13 @@ class Reader {
     expect(at_ < end_, "it ends too early");
     return *at_++;
   }
-  /// Reads a number from `least` to below `end`.
+  /// Reads an integer that must be from `least` to `end` - 1; an error names it `what`.
   std::int64_t below(std::int64_t end, const char* what, std::int64_t least = 0) {
     const std::int64_t value = next();
     expect(value >= least && value < end, what);
     return value;
   }
-  /// Reads how many items follow, of at least so many integers each.
+  /// Reads how many items follow. Each item has at least `words` integers.
   std::int64_t count(std::int64_t words = 1) {
     return below((end_ - at_) / words + 1, "a count exceeds the file");
   }
@@ -96,12 +96,14 @@ std::int64_t width_of(const std::string& dtype) {
   damaged("a dtype is unknown");
 }
 
-/// A place of a plan's values. It has memory of its own, or is inside its root's memory.
+/// A place of a plan's values. It has memory of its own, or is inside the memory of a different
+/// place, its root.
 struct Place {
   std::int64_t root = 0, align = 0, numbers = -1, first = 0, last = INT64_MAX;
 };
 
-/// A plan's integers, with functions by index in place of addresses; see onernn_plan in engine.cpp.
+/// Reads a plan's integers, in which a function is an index, not an address; see onernn_plan in
+/// engine.cpp.
 class PlanReader {
  public:
   PlanReader(Compiled& model, const std::vector<const Function*>& functions,
@@ -172,7 +174,7 @@ class PlanReader {
   std::int64_t steps() const { return static_cast<std::int64_t>(model_.steps.size()); }
   std::int64_t numbers(std::int64_t place) { return at(place).numbers; }
   std::int64_t align(std::int64_t place) { return at(place).align; }
-  /// Whether the place is a caller's memory that nothing else of the file has named so far.
+  /// Says whether the place is a caller's memory that no earlier input of the file has named.
   bool takes_input(std::int64_t place) {
     const auto found = std::find(inputs_.begin(), inputs_.end(), place);
     if (found == inputs_.end()) return false;
@@ -212,7 +214,8 @@ class PlanReader {
       model_.steps.push_back(guarded);
       words.emplace_back(from, from + length);
     }
-    for (std::int64_t step = 0; step < count; ++step)  // so that earlier steps also know them
+    // First, so that earlier steps know the alignment.
+    for (std::int64_t step = 0; step < count; ++step)
       if (model_.steps[static_cast<std::size_t>(step)].kind == kView) {
         Reader in_step = words[static_cast<std::size_t>(step)];
         const std::int64_t inner = place(in_step), around = root(in_step);
@@ -241,7 +244,7 @@ class PlanReader {
     }
   }
 
-  /// A step reads or writes there, numbers of so many bytes.
+  /// Checks that the current step may read or write elements of `width` bytes at a place.
   std::int64_t use(std::int64_t place, std::int64_t width) {
     const Place& own = at(place);
     const Place& memory = at(own.root);
@@ -249,7 +252,8 @@ class PlanReader {
     expect(memory.first <= step_ && step_ <= memory.last, "memory of another step");
     return place;
   }
-  /// A size of memory, which the inputs decide: memory is there before a step computes a size.
+  /// Reads the index of a size that the inputs decide. Sizes of memory must be known before any
+  /// step runs.
   std::int64_t known_size(Reader& in) {
     const std::int64_t result = size(in);
     expect(is_known(result), "memory whose size a step finds");
@@ -299,7 +303,7 @@ class PlanReader {
     std::sort(written.begin(), written.end());
     expect(std::adjacent_find(written.begin(), written.end()) == written.end(),
            "memory written twice");
-    if (depends_on_contents(step.rule))  // what has been looked at must not change meanwhile
+    if (depends_on_contents(step.rule))  // what a rule has read must not change before the call
       for (const std::int64_t one : written)
         expect(std::find(read.begin(), read.end(), one) == read.end(), "memory read and written");
   }
@@ -413,7 +417,7 @@ class PlanReader {
   const std::vector<const Formula*>& formulas_;
   const std::vector<Blob>& blobs_;
   const std::int64_t* begin_ = nullptr;
-  std::vector<bool> inner_;  // of each size, whether steps find it
+  std::vector<bool> inner_;  // per size: whether steps compute it
   std::int64_t names_ = 0, most_dim_ = -1, step_ = 0;
   std::vector<Place> places_;
   Numbers inputs_;
@@ -480,7 +484,8 @@ Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
   expect(words[2] == onernn_checksum(bytes->begin + 24, bytes->size - 24),
          "its checksum does not match its content");
   expect(words[4] >= kHeader && words[4] <= bytes->size / 8, "a count exceeds the file");
-  const Numbers meta(words + kHeader, words + words[4]);  // nobody changes a copy meanwhile
+  // A copy, because the mapped file might change.
+  const Numbers meta(words + kHeader, words + words[4]);
   Reader in(meta.data(), meta.data() + meta.size());
   const std::int64_t numbers_from = (kHeader + static_cast<std::int64_t>(meta.size())) * 8;
 
@@ -609,7 +614,8 @@ Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
     cost.rows = reader.size(in);
     cost.steps = reader.size(in);
     cost.runs = in.below(2049, "a cost");
-    cost.work = in.below(64 * bytes->size, "a cost");  // equal weights are stored once
+    // Not bytes->size: equal weights are stored once.
+    cost.work = in.below(64 * bytes->size, "a cost");
     share += cost.runs + cost.work / kWork + 1;
     costs.push_back(cost);
   }
@@ -621,7 +627,7 @@ Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
 }  // namespace onernn
 
 std::int64_t onernn_checksum(const void* bytes, std::int64_t size) {
-  // Four sums side by side; each integer changes its sum, whatever follows.
+  // Four independent sums. A changed integer changes its sum, whatever follows.
   std::uint64_t sums[4] = {1, 2, 3, 4};
   const auto* const from = static_cast<const unsigned char*>(bytes);
   const auto add = [&sums](std::uint64_t word, int lane) {

@@ -1,4 +1,4 @@
-// Functions of formulas.hpp over many numbers at once.
+// The functions of formulas.hpp, over arrays.
 #include "../formulas.hpp"
 
 #include <iterator>
@@ -37,7 +37,7 @@ void in_lanes(void* out, const void* const* arguments, std::int64_t count) {
   for (std::int64_t i = 0; i < count; i += 16)
     store_some(to + i, F(load_some(from + i, count - i)), count - i);
 }
-/// Near 0 a polynomial, whose error is relative to the result; elsewhere by exp.
+/// tanh, by a polynomial near 0 so that the relative error stays small, and elsewhere by exp.
 Floats relative_tanh(Floats a) {
   float x[16], made[16];
   store(x, a);
@@ -53,8 +53,8 @@ Floats relative_tanh(Floats a) {
   return load(made);
 }
 
-/// A division that no CPU can do returns 0: sessions refuse these divisors, a damaged file may have
-/// them.
+/// Integer division that returns 0 if the CPU cannot divide. Sessions refuse these divisors, but a
+/// damaged file may have them.
 template <class T, T (*F)(T, T)>
 T safely(T a, T b) {
   return b == 0 || (b == -1 && a == (std::numeric_limits<T>::min)()) ? T(0) : F(a, b);

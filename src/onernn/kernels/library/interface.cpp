@@ -1,4 +1,4 @@
-// kernels.h in C++: no exception leaves.
+// Implements kernels.h. Exceptions become a status.
 #include <cstdint>
 #include <iterator>
 
@@ -9,7 +9,8 @@ namespace {
 
 using namespace onernn;
 
-/// By cell and stored numbers, in the order of kernels.h; all int8 types share one kind of stack.
+/// The functions that make stacks, by cell and by type of stored weights, in the order of
+/// kernels.h. All int8 types share one kind of stack.
 template <template <class> class Kernel>
 constexpr Factory kFactoriesOf[7] = {
     new_stack<Kernel, float, float>,     new_stack<Kernel, float, Half>,
@@ -19,7 +20,8 @@ constexpr Factory kFactoriesOf[7] = {
 constexpr const Factory (*kFactories[])[7] = {&kFactoriesOf<Rnn>, &kFactoriesOf<Gru>,
                                               &kFactoriesOf<LbrGru>, &kFactoriesOf<Lstm>};
 
-/// A number that is not in the table is none of its rows either.
+/// Returns the function that makes a stack for `spec`; null if `spec` has a number that kernels.h
+/// does not define.
 Factory factory_of(const onernn_spec& spec) {
   const auto within = [](std::int32_t at, auto count) {
     return at >= 0 && at < static_cast<std::int32_t>(count);
@@ -45,7 +47,7 @@ int32_t onernn_stack_new(const onernn_spec* spec, const onernn_part* parts, cons
   if (!factory || (!parts && !reads_unpacked(*spec))) return ONERNN_UNKNOWN;
   *stack = factory({*spec, parts, numbers, threads});
   return ONERNN_DONE;
-} catch (...) {  // no memory, or no second thread
+} catch (...) {  // out of memory, or no thread can start
   return ONERNN_NO_MEMORY;
 }
 

@@ -1,4 +1,4 @@
-// Functions of moves.hpp that steps call.
+// The functions of moves.hpp that a plan's steps call.
 #include "../moves.hpp"
 
 #include <iterator>

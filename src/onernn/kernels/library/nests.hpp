@@ -1,4 +1,5 @@
-// Loops over one expression, which a step of a plan encodes in integers; see engine/encoding.py.
+// Loops over one expression ("nests"), which a plan's step encodes in integers; see
+// engine/encoding.py.
 #ifndef ONERNN_NESTS_HPP
 #define ONERNN_NESTS_HPP
 
@@ -12,13 +13,13 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Runs loops in blocks; holds their numbers between two formulas.
+/// Runs nests in blocks of elements. Holds the results of a block between two formulas.
 class Nests {
  public:
   static constexpr std::int64_t kOperands = 24;
 
-  /// Loops over all elements, the innermost one in blocks that stay in the cache between formulas.
-  /// Nothing runs if an element would be missing.
+  /// Runs loops over all elements. The innermost loop runs in blocks that stay in the cache between
+  /// two formulas. Nothing runs if an operand has fewer elements than the loops reach.
   void run(Frame& frame, Words words) {
     const std::int64_t rank = words.next();
     std::int64_t size[Dims::kMost], index[Dims::kMost] = {};
@@ -32,8 +33,8 @@ class Nests {
     if (empty) return frame.written(words.next());
     Operand operands[kOperands];
     const auto own = [&](std::int64_t at) { return scratch_.data() + at * kBlock; };
-    bool moves[kOperands];                          // with the outer loops
-    for (std::int64_t at = 0; at <= reads; ++at) {  // the output first
+    bool moves[kOperands];                          // whether outer loops change its address
+    for (std::int64_t at = 0; at <= reads; ++at) {  // operand 0 is the output
       Operand& one = operands[at];
       const std::int64_t place = words.next();
       one.width = words.next();
@@ -123,7 +124,7 @@ class Nests {
     bool filled;
   };
 
-  /// The first and the last of the elements that loops come to.
+  /// The lowest and the highest index that the loops reach.
   struct Reach {
     std::int64_t low, high;
     bool known = true;
@@ -133,11 +134,12 @@ class Nests {
       known = known && !__builtin_mul_overflow(size - 1, stride, &way) &&
               !__builtin_add_overflow(bound, way, &bound);
     }
-    /// How many elements have to be there; -1 if elements before the first one would be read.
+    /// Returns how many elements an operand must have; -1 if the loops would reach an index below
+    /// 0.
     std::int64_t end() const { return known && low >= 0 && high < INT64_MAX ? high + 1 : -1; }
   };
 
-  /// function(an integer of so many bytes, without a sign)
+  /// Calls the function with an unsigned integer of `width` bytes.
   template <class Function>
   static void with_width(std::int64_t width, Function function) {
     if (width == 2) return function(std::uint16_t());
@@ -146,10 +148,10 @@ class Nests {
     function(std::uint8_t());
   }
 
-  /// Elements that only move.
+  /// Runs a nest without formulas, which only moves elements.
   static void copy(const Operand& out, const Operand& x, std::int64_t rank,
                    const std::int64_t* size) {
-    Dims dims[3];  // sizes, and strides in elements
+    Dims dims[3];  // sizes, strides of out, strides of x, in elements
     const int shift = __builtin_ctzll(static_cast<unsigned long long>(out.width));
     for (Dims& each : dims) each.count = rank;
     for (std::int64_t axis = 0; axis < rank; ++axis) {
@@ -169,7 +171,8 @@ class Nests {
       std::fill_n(static_cast<decltype(one)*>(to), count, one);
     });
   }
-  /// Numbers so many bytes apart.
+  /// Copies `count` elements that are `from_step` bytes apart to elements that are `to_step` bytes
+  /// apart.
   static void move(void* to, std::int64_t to_step, const void* from, std::int64_t from_step,
                    std::int64_t width, std::int64_t count) {
     with_width(width, [=](auto one) {

@@ -13,7 +13,7 @@
 
 namespace onernn {
 
-/// What onernn_message says. `status` is one of the ONERNN_ numbers.
+/// An error whose text is onernn_message. `status` is one of the ONERNN_ constants.
 struct Error : std::runtime_error {
   explicit Error(int code) : std::runtime_error(onernn_message()), status(code) {}
   int status;
@@ -59,7 +59,7 @@ class Stream {
   }
   onernn_stream* get() const { return stream_.get(); }
   void limit(std::int64_t bytes, std::int64_t steps) { check(onernn_limit(get(), bytes, steps)); }
-  /// Without `dims` the model must declare all sizes.
+  /// Sets the memory of an input. If `dims` is omitted, the model must declare all sizes.
   void give(int value, const void* numbers, const std::vector<std::int64_t>& dims = {}) {
     const int rank = onernn_rank(model_.get(), value);
     if (!dims.empty() && rank >= 0 && dims.size() != static_cast<std::size_t>(rank))
@@ -79,7 +79,8 @@ class Stream {
   void run() { check(onernn_run(get())); }
   void reset() { check(onernn_reset(get())); }
 
-  /// Of an output, after a run, until the next call; `Number` is the type that onernn_dtype names.
+  /// Returns the elements of an output after a run, which are valid until the next call. `Number`
+  /// is the type that onernn_dtype names.
   template <class Number>
   const Number* numbers(int value) const {
     return static_cast<const Number*>(onernn_numbers(get(), value));
@@ -105,7 +106,7 @@ class Stream {
 /// One thread at a time may use it.
 class Clients {
  public:
-  /// `capacity`: of clients; `queue`: of frames of a client that wait.
+  /// `capacity`: how many clients may be open. `queue`: how many frames of a client may wait.
   Clients(const Model& model, std::int64_t capacity, int states, std::int64_t queue)
       : model_(model), states_(states) {
     onernn_clients* opened = nullptr;
@@ -120,13 +121,13 @@ class Clients {
     return id;
   }
   void close(std::int64_t id) { check(onernn_client_close(get(), id)); }
-  /// `frames`: for each input that is not a state, a row for each id.
+  /// `frames`: for each input that is not a state, an array with a row for each id.
   void push(const std::vector<std::int64_t>& ids, const std::vector<const void*>& frames) {
     count("inputs", model_.inputs(), frames.size());
     check(onernn_push(get(), ids.data(), static_cast<std::int64_t>(ids.size()), frames.data()));
   }
-  /// `results`: for each output that is not a state, memory for a row for each id. Returns the
-  /// place of an id whose frame the model refused, or -1.
+  /// `results`: for each output that is not a state, memory with a row for each id. If the model
+  /// refused a frame, returns the index of its id in `ids`, else -1.
   std::int64_t pull(const std::vector<std::int64_t>& ids, const std::vector<void*>& results) {
     count("outputs", model_.outputs(), results.size());
     std::int64_t refused = -1;

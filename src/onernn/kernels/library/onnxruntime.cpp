@@ -1,8 +1,9 @@
-// Recurrent layers as operators of ONNX Runtime, for which this is also a library of custom
-// operators.
+// Recurrent layers as operators of ONNX Runtime. This library is also a library of custom operators
+// for it.
 //
 // A node holds its layer, which `onernn plug` has put into the model; nothing in it is trusted. Or
-// it names one by a number: Python makes such layers and drops them when the session is made.
+// the node has the number of a layer that Python has made. Python drops such layers when the
+// session has been made.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -35,7 +36,7 @@ void check(ort::Status* status) {
   if (status) throw Failed{status};
 }
 
-/// No exception leaves.
+/// Turns an exception into a status of ONNX Runtime.
 template <class Function>
 ort::Status* guarded(const ort::Api& api, Function function) try {
   function();
@@ -101,7 +102,7 @@ struct Node {
     return found;
   }
 
-  /// Null if it is not asked for.
+  /// Returns null if the output is not requested.
   template <class Real>
   Real* output(std::size_t at, std::initializer_list<std::int64_t> shape) const {
     ort::Value* value = nullptr;
@@ -122,7 +123,7 @@ void swap_axes(const Real* from, Real* to, std::int64_t outer, std::int64_t a, s
         std::copy_n(from, width, to + (k * a + j) * width);
 }
 
-/// Raises a refusal for a number in `count` ones that bytes cannot hold.
+/// Raises an error if one of `count` numbers is infinite, because bytes cannot represent it.
 template <class Real>
 void refuse_infinity(const Real* numbers, std::int64_t count, const char* name,
                      std::int32_t stored) {
@@ -132,8 +133,8 @@ void refuse_infinity(const Real* numbers, std::int64_t count, const char* name,
                      std::string(name) + ": " + dtype + " holds finite numbers, got inf"};
 }
 
-/// One state of a layer as the stack has it, (D, N, O): the caller's memory, or a copy of it where
-/// ONNX has (N, D, O).
+/// One state of a layer in the layout of a stack, (D, N, O): the caller's memory, or a copy if the
+/// caller's layout is (N, D, O).
 template <class Real>
 class State {
  public:
@@ -149,7 +150,7 @@ class State {
     end = wanted && !turned ? wanted : wanted || needed ? out.of<Real>(D * N * O) : nullptr;
   }
 
-  /// Zeros after no step, whatever the initial state is.
+  /// Sets the final state of a sequence without steps to zeros, whatever its initial state is.
   void clear(std::int64_t n) {
     if (end && begin)
       for (std::int64_t d = 0; d < D_; ++d) std::fill_n(end + (d * N_ + n) * O_, O_, Real(0));
@@ -168,10 +169,10 @@ class State {
   bool turned_;
 };
 
-/// Bytes of weights, over all steps, that are worth another thread.
+/// One more thread is used for so many bytes of weights, counted in every step.
 constexpr std::int64_t kShared = 1 << 22;
 
-/// Asked once: the system library reads a file, which takes 7 us.
+/// Asked only once, because the system library reads a file, which takes 7 us.
 const double kCores = std::thread::hardware_concurrency();
 
 /// Runs a stack; if there is enough to do, threads of ONNX Runtime help.
@@ -184,14 +185,14 @@ void run_stack(const Node& node, const ort::Layer& layer, onernn_stack* stack,
     std::atomic<bool> begun{false};
     std::int32_t status = ONERNN_DONE;
 
-    /// The first thread runs the stack. A later thread does nothing.
+    /// The first thread to come runs the stack; later threads help it.
     void join() {
       if (begun.exchange(true)) return stack->team().help();
       status = onernn_stack_run(stack, &batch, &arrays);
       stack->team().recall();
     }
   } shared{stack, batch, arrays};
-  // Double precision: the product of sizes may be beyond 64 bits.
+  // In double precision, because the product of sizes may exceed 64 bits.
   const double worth =
       double(layer.bytes) * double(batch.steps) * double(batch.sequences) / kShared;
   const int threads = static_cast<int>((std::min)(worth + 1, kCores));
@@ -240,7 +241,8 @@ void run(const Kernel& kernel, ort::Context* context) {
   Real* const h_n = node.output<Real>(1, {outer, inner, O});
   Real* const c_n = spec.cell == ONERNN_LSTM ? node.output<Real>(2, {outer, inner, O}) : nullptr;
 
-  // The stack has both directions side by side. With one sequence no axis has moved.
+  // The stack writes both directions of a step next to each other. With one sequence, ONNX's layout
+  // is the same.
   const bool both = D == 2 && N != 1, turned = both && !major;
   State<Real> h(initial_h, h_n, worker->h, worker->h_n, both && major, in_bytes, D, N, O);
   State<Real> c(initial_c, c_n, worker->c, worker->c_n, both && major, false, D, N, O);
@@ -293,7 +295,8 @@ std::shared_ptr<ort::Layer> layer_of(const ort::Api& api, const ort::KernelInfo*
   return std::make_shared<ort::Layer>(std::move(bytes), static_cast<std::int64_t>(size) - 1);
 }
 
-/// X, sequence_lens, initial_h, initial_c -> Y, Y_h, Y_c, as ONNX's RNN, GRU and LSTM have them.
+/// Returns the operator: inputs X, sequence_lens, initial_h and initial_c, outputs Y, Y_h and Y_c,
+/// like ONNX's RNN, GRU and LSTM.
 template <class Real>
 ort::Operator described() {
   ort::Operator op;
@@ -328,7 +331,7 @@ ort::Operator described() {
   return op;
 }
 
-/// Our operators' domain, for one copy of ONNX Runtime; made once.
+/// Returns the domain "onernn" for one copy of ONNX Runtime. It is made once.
 ort::Domain* domain_of(const ort::Api& api) {
   static const ort::Operator operators[] = {described<float>(), described<double>()};
   static std::map<const ort::Api*, ort::Domain*>& made =
@@ -362,7 +365,7 @@ int32_t onernn_ort_layer_new(const void* bytes, int64_t size, int64_t* layer) tr
 }
 
 void onernn_ort_layer_free(int64_t layer) {
-  std::shared_ptr<ort::Layer> last;  // destroyed when the registry is free again
+  std::shared_ptr<ort::Layer> last;  // destroyed after the lock is released
   ort::Registry& known = ort::registry();
   const std::lock_guard<std::mutex> lock(known.mutex);
   const auto found = known.layers.find(layer);
@@ -376,7 +379,7 @@ void* RegisterCustomOps(void* options, const void* api_base) {
   const char* version = base->GetVersionString();
   const ort::Api* api = std::strncmp(version, "1.", 2) == 0 ? base->GetApi(ort::kVersion) : nullptr;
   if (!api) {
-    const ort::Api* first = base->GetApi(1);  // has always been able to make a status
+    const ort::Api* first = base->GetApi(1);  // every version can make a status with it
     char why[128];
     std::snprintf(why, sizeof why,
                   "onernn's operators know ONNX Runtime 1.17 and later ones of version 1, this is"

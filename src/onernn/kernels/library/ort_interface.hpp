@@ -1,7 +1,7 @@
 // The part of version 17 of ONNX Runtime's C interface that our operators use.
 //
-// The table of functions only grows, and keeps what older versions have at its place: any ONNX
-// Runtime from 1.17 on returns a table that begins like this one.
+// The table of functions only grows, and its entries never move. So any ONNX Runtime from 1.17 on
+// returns a table that begins like this one.
 #ifndef ONERNN_ORT_INTERFACE_HPP
 #define ONERNN_ORT_INTERFACE_HPP
 
@@ -29,7 +29,7 @@ enum Code : int { kFail = 1, kInvalidArgument = 2, kNotImplemented = 9 };
 enum Element : int { kFloat = 1, kInt32 = 6, kDouble = 11 };
 enum Presence : int { kRequired = 0, kOptional = 1 };
 
-/// OrtApi. `unused`: functions that are not called here.
+/// OrtApi. `unused`: functions that onernn does not call.
 struct Api {
   Status* (*CreateStatus)(Code, const char* message);
   void* unused_1[25];
@@ -71,7 +71,7 @@ static_assert(offsetof(Api, KernelContext_ParallelFor) == 274 * sizeof(void*));
 
 /// OrtApiBase.
 struct ApiBase {
-  const Api* (*GetApi)(std::uint32_t version);  // null where ONNX Runtime is older than that
+  const Api* (*GetApi)(std::uint32_t version);  // null if ONNX Runtime is older than this version
   const char* (*GetVersionString)();
 };
 

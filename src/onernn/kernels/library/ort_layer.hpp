@@ -1,4 +1,4 @@
-// The layers of nodes inside ONNX Runtime: a node holds its layer, or the number of one.
+// The layers of nodes inside ONNX Runtime: a node holds its layer, or the number of a layer.
 #ifndef ONERNN_ORT_LAYER_HPP
 #define ONERNN_ORT_LAYER_HPP
 
@@ -26,7 +26,7 @@ namespace onernn {
 inline namespace ONERNN_ISA {
 namespace ort {
 
-/// The reason why a call fails. ONNX Runtime puts the node's name before it.
+/// The reason why a call fails. ONNX Runtime adds the node's name.
 struct Refused {
   Code code;
   std::string why;
@@ -39,30 +39,32 @@ struct Worker {
   Scratch y, h, c, h_n, c_n, lengths;
 };
 
-/// The header before a layer's numbers: store_layer of backend.py writes both.
+/// The header before a layer's weights. The function store_layer of backend.py writes the header
+/// and the weights.
 struct Head {
-  std::int64_t format, checksum;  // of everything after these two
-  std::int64_t batch_major;       // ONNX's layout=1
+  std::int64_t format, checksum;  // the checksum is of all bytes after these two
+  std::int64_t batch_major;       // ONNX's layout=1.
   onernn_spec spec;
-  onernn_part parts[2];  // as many as directions
+  onernn_part parts[2];  // one per direction
 };
 
 class Layer {
  public:
-  /// Of bytes that may come from a file: nothing in them is believed. Raises `Refused`.
+  /// Takes bytes that may come from a file, and checks all of them. Raises `Refused`.
   Layer(Memory<char> all, std::int64_t size)
       : head_(checked(all.data(), size)),
         spec(head_.spec),
         batch_major(head_.batch_major != 0),
         bytes(size - kNumbers),
         memory_(std::move(all)) {
-    give(made());  // a layer without memory is refused now
+    give(made());  // so that a lack of memory is an error now
   }
   ~Layer() {
     for (auto& place : idle_) delete place.load();
   }
 
-  /// Returns an idle stack, or a new one. No lock: a child that is forked meanwhile never waits.
+  /// Returns an idle worker, or a new one. It takes no lock, so that a child that is forked
+  /// meanwhile never waits.
   Worker* take() {
     for (auto& place : idle_)
       if (Worker* found = place.exchange(nullptr)) return found;
@@ -83,10 +85,10 @@ class Layer {
  public:
   const onernn_spec& spec;
   const bool batch_major;
-  const std::int64_t bytes;  // of the numbers
+  const std::int64_t bytes;  // of the weights
 
  private:
-  static constexpr std::int64_t kFormat = 1;  // of spec, parts, and panels of numbers
+  static constexpr std::int64_t kFormat = 1;  // version of the layout of spec, parts and panels
   static constexpr std::int64_t kNumbers = (sizeof(Head) + 63) / 64 * 64;
 
   static Head checked(const char* all, std::int64_t size) {
@@ -106,7 +108,7 @@ class Layer {
     return head;
   }
 
-  /// Without a thread of its own: ONNX Runtime lends one.
+  /// Makes a worker whose stack has no thread of its own: ONNX Runtime lends threads.
   Worker* made() {
     auto worker = std::make_unique<Worker>();
     const std::int32_t status =
@@ -121,7 +123,7 @@ class Layer {
   std::array<std::atomic<Worker*>, 16> idle_{};
 };
 
-/// A worker for as long as this lives.
+/// Holds a worker of a layer, and returns it at the end of its scope.
 class Lease {
  public:
   explicit Lease(Layer& layer) : layer_(layer), worker_(layer.take()) {}
@@ -134,7 +136,7 @@ class Lease {
   Worker* worker_;
 };
 
-/// The layers that nodes may name.
+/// The layers that nodes may name by a number.
 struct Registry {
   std::mutex mutex;
   std::map<std::int64_t, std::shared_ptr<Layer>> layers;

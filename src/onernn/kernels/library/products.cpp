@@ -1,4 +1,4 @@
-// Functions of products.hpp that steps call.
+// The functions of products.hpp that a plan's steps call.
 #include "../products.hpp"
 
 #include <iterator>

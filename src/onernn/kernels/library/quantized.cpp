@@ -1,4 +1,4 @@
-// Functions of quantized.hpp that steps call.
+// The functions of quantized.hpp that a plan's steps call.
 #include "../quantized.hpp"
 
 #include <iterator>

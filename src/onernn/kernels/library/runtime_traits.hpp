@@ -1,4 +1,4 @@
-// Traits of a cell that only the run knows.
+// Traits of a cell that are known only at run time.
 #ifndef ONERNN_RUNTIME_TRAITS_HPP
 #define ONERNN_RUNTIME_TRAITS_HPP
 
@@ -14,7 +14,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// Computes any function of a gate.
+/// A function of a gate that is chosen at run time.
 template <class Real>
 class AnyFunction {
   using L = Lanes<Real>;
@@ -30,8 +30,9 @@ class AnyFunction {
         offset_(kind_ == ONERNN_TANH ? Real(1) : Real(0)),
         outside_(kind_ == ONERNN_TANH ? Real(-2) : Real(1)) {}
 
-  /// tanh and sigmoid are one formula with different constants: the same bits as `tanh` and
-  /// `sigmoid`, and nearly the time of a function that the compiler knows.
+  /// tanh and sigmoid are one formula with different constants. So the bits are the same as with
+  /// `tanh` and `sigmoid`, and it takes nearly the time of a function that is known at compile
+  /// time.
   L operator()(L a) const {
     if (!is_curve_) return other(a);
     return curve(a);
@@ -81,8 +82,8 @@ class AnyFunction {
   Real inside_, offset_, outside_;
 };
 
-/// Bounds that may be infinite: then nothing changes, and a branch is less than two instructions
-/// that the sums wait for.
+/// Bounds that may be infinite. If they are, nothing changes: a branch takes less time than two
+/// instructions that the sums wait for.
 template <class Real>
 struct AnyClip {
   AnyClip(double low_bound, double high_bound, bool nan_becomes_low)

@@ -11,14 +11,14 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// It keeps nothing when it grows: zeros come first.
+/// When it grows, the old contents are lost, and the new memory is zeros.
 class Scratch {
  public:
   template <class T>
   T* of(std::int64_t count) {
     const std::int64_t wanted = count * static_cast<std::int64_t>(sizeof(T));
     if (!memory_ || wanted > bytes_) {
-      memory_.reset();  // before there is more
+      memory_.reset();  // frees it before more is allocated
       memory_.emplace(wanted);
       bytes_ = wanted;
     }

@@ -1,4 +1,4 @@
-// Functions of sequences.hpp that steps call.
+// The functions of sequences.hpp that a plan's steps call.
 #include "../sequences.hpp"
 
 #include <iterator>

@@ -22,7 +22,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// The sequences and the steps of a batch.
+/// The number of sequences of a batch, and the number of rows of all steps.
 struct Extent {
   std::int64_t sequences, words;
 };
@@ -39,7 +39,7 @@ inline Batch batch_of(Batching& batching, const onernn_batch& batch) {
   return batching.tnc(batch.steps, batch.sequences, batch.offsets);
 }
 
-/// Memory for panels, from multiples of 64 bytes on; nothing is written to it.
+/// Memory for panels, which begin at multiples of 64 bytes. It is not initialized.
 template <class Stored>
 class PanelMemory {
  public:
@@ -104,10 +104,10 @@ class Stack final : public onernn_stack {
       const bool added = joins && spec_.added && D == 2;
       const std::int64_t row = joins ? joined_width(spec_) : spec_.width;
       Real* const out = last ? static_cast<Real*>(arrays.y) : workspace_->between[layer % 2].data();
-      // Some sequences in one direction.
+      // Runs some sequences in one direction.
       const auto run_some = [&](std::int64_t d, Recurrent<Cell>& cells, const Batch& some,
                                 Team& team) {
-        // Where directions do not meet, each has memory of its own.
+        // If the next layer reads only its own direction, each direction has memory of its own.
         const std::int64_t own = d * extent.words * spec_.width;
         const Real* const read = layer == 0 || spec_.joined ? both : both + own;
         Real* const y = !joins ? out + own : added ? out : out + d * (row - spec_.width);
@@ -130,7 +130,7 @@ class Stack final : public onernn_stack {
         for (std::int64_t first = 0; first < D; first += beside)
           team_.split(groups * beside, job / (groups * beside),
                       [&](std::int64_t piece, std::int64_t end) {
-                        // No Serial: all functions would compile once more, for it.
+                        // Not Serial: all functions would be compiled a second time for it.
                         Team alone(1, team_);
                         for (; piece < end; ++piece)
                           run_some(first + piece / groups, *share(piece, layer > 0).cells,
@@ -146,13 +146,13 @@ class Stack final : public onernn_stack {
   Team& team() override { return team_; }
 
  private:
-  /// The memory with which one member runs its sequences.
+  /// The memory that one member of the team needs for its sequences.
   struct Share {
     std::int64_t most = 0;
     std::unique_ptr<Recurrent<Cell>> cells;
   };
 
-  /// Memory for batches of some size.
+  /// The memory for batches of at most some size.
   struct Workspace {
     Workspace(const onernn_spec& spec, const onernn_spec& above, Extent most)
         : batching(most.sequences),
@@ -162,9 +162,9 @@ class Stack final : public onernn_stack {
                   Memory<Real>(spec.layers > 2 ? most.words * spec.directions * spec.width : 0)} {}
     Batching batching;
     Recurrent<Cell> first, upper;
-    Memory<Real> between[2];  // what one layer writes and the next one reads, in turn
+    Memory<Real> between[2];  // outputs of even layers, and of odd layers
     Deal deal;
-    Share shares[2 * Workers::kMost];  // of each piece: of the first layer, of the upper ones
+    Share shares[2 * Workers::kMost];  // per piece: for the first layer, and for the upper layers
   };
 
   void grow(Extent extent) {
@@ -172,13 +172,13 @@ class Stack final : public onernn_stack {
       renew(extent);
   }
   [[gnu::noinline]] void renew(Extent extent) {
-    workspace_.reset();  // before there is more
+    workspace_.reset();  // frees it before more is allocated
     most_ = {(std::max)(extent.sequences, most_.sequences), (std::max)(extent.words, most_.words)};
     workspace_ = std::make_unique<Workspace>(spec_, above(), most_);
   }
 
   Share& share(std::int64_t piece, bool upper) { return workspace_->shares[2 * piece + upper]; }
-  /// Makes the memory of a layer large enough; members allocate nothing.
+  /// Makes the memory of a layer large enough, because members of the team allocate nothing.
   [[gnu::noinline]] void shares(std::int64_t groups, std::int64_t beside, bool upper,
                                 const Batch& batch) {
     const std::int64_t pieces = groups * beside;
@@ -186,7 +186,7 @@ class Stack final : public onernn_stack {
       const std::int64_t count = workspace_->deal.part(batch, piece % groups).sequences;
       Share& own = share(piece, upper);
       if (own.cells && count <= own.most) continue;
-      own.cells.reset();  // before there is more
+      own.cells.reset();  // frees it before more is allocated
       own.most = count;
       own.cells = std::make_unique<Recurrent<Cell>>(count, Cell(upper ? above() : spec_));
     }
@@ -214,7 +214,7 @@ class Stack final : public onernn_stack {
 
   [[gnu::noinline]] onernn_account account(const Paper& paper, std::int32_t layer,
                                            std::int64_t groups, const Work& work) const {
-    // Of one member: no turn, unless nothing else is there.
+    // Turns with one member do not count, because no thread waits in them.
     const std::int64_t* const alone = paper.turns + 1;
     const std::int64_t* const all = alone + Workers::kMost;
     const std::int64_t turns = std::accumulate(alone + 1, all, std::int64_t(0));
@@ -245,7 +245,7 @@ class Stack final : public onernn_stack {
     Memory<Real> bias;
   };
 
-  /// Each run brings them.
+  /// Prepares a stack without weights: each run passes its weights.
   void without_weights() {
     if constexpr (kReadsUnpacked<Real, Stored>) {
       const std::int64_t bias = panels_of(spec_.units) * Cell::kBiasRows * 16;
@@ -254,14 +254,14 @@ class Stack final : public onernn_stack {
         const Loose& own = loose_.back();
         Weights weights{};
         weights.bias = own.bias.data();
-        weights.is_finite = false;  // nobody has looked
+        weights.is_finite = false;  // not checked
         weights_.push_back(weights);
       }
       for (std::size_t i = 0; i < loose_.size(); ++i) place(i);
     }
   }
 
-  /// Makes a part read its matrices at the framework's addresses.
+  /// Makes one layer and direction read its matrices at the framework's addresses.
   void place(std::size_t part) {
     Weights& weights = weights_[part];
     const Loose& loose = loose_[part];
@@ -278,7 +278,7 @@ class Stack final : public onernn_stack {
     const std::int64_t inputs = layer > 0 ? above().inputs : spec_.inputs;
     const std::int64_t longest = batch.sequences ? batch.length[batch.order[0]] : 0;
     constexpr int G = Cell::kGates, kTogether = Cell::kTogether;
-    // Words go through the input's matrix in blocks, see `project`.
+    // The input's matrix is read once per block of rows, see `project`.
     const std::int64_t blocks = extent.words / kRowsInPlace;
     for (std::int32_t d = 0; d < spec_.directions; ++d) {
       const auto part = static_cast<std::size_t>(layer * spec_.directions + d);
@@ -341,14 +341,15 @@ class Stack final : public onernn_stack {
     matrix = {to, nullptr};
   }
 
-  /// Whether a matrix of so many numbers that is read so many times is faster packed: packing takes
-  /// as long as some products, more of them if memory, or new pages of it, cannot keep up.
+  /// Says whether it is faster to pack a matrix of `numbers` numbers that is read `times` times.
+  /// Packing takes as long as some products; it takes longer if the matrix, or the new memory for
+  /// its panels, is slow to access.
   static bool pays(std::int64_t numbers, std::int64_t times) {
     const std::int64_t bytes = numbers * std::int64_t(sizeof(Real));
     return times >= (bytes <= 1 << 20 ? 3 : bytes <= 4 << 20 ? 10 : 32);
   }
 
-  /// As the layers above the first one know it.
+  /// Returns the spec of the layers above the first one.
   onernn_spec above() const {
     onernn_spec spec = spec_;
     spec.inputs = spec_.joined ? joined_width(spec_) : spec_.width;

@@ -37,7 +37,7 @@ inline bool is_at(const void* memory, std::int64_t align) {
 
 }  // namespace onernn
 
-using namespace onernn;  // the structures of onernn.h are outside of it
+using namespace onernn;  // the structures of onernn.h are in the global namespace
 
 struct onernn_model {
   std::shared_ptr<const Compiled> compiled;
@@ -79,7 +79,7 @@ struct onernn_stream {
       misused("limits: expected 1 or more, got " + std::to_string(bytes) + " bytes and " +
               std::to_string(steps) + " steps");
     bytes = (std::min)(bytes, std::int64_t(1) << 56);
-    if (bytes < most_bytes_ && was_bound_) {  // what is held may be more
+    if (bytes < most_bytes_ && was_bound_) {  // its memory may exceed the new limit
       make_stacks();
       release(*workspace_);
       memory_ = std::vector<Scratch>(memory_.size());
@@ -89,7 +89,7 @@ struct onernn_stream {
     most_bytes_ = bytes;
     most_steps_ = steps;
     prepared_ = false;
-    bound_.assign(bound_.size(), -1);  // no size of inputs
+    bound_.assign(bound_.size(), -1);  // -1 is not a size of any input
   }
 
   void give(std::size_t at, const void* numbers, const std::int64_t* dims) {
@@ -134,7 +134,7 @@ struct onernn_stream {
               "': " + "expected a number of sequences that memory can hold, got " +
               std::to_string(sequences));
     given_[at].levels[static_cast<std::size_t>(level)] = {offsets, sequences};
-    prepared_ = ran_ = false;  // offsets of outputs may be these, which are not checked yet
+    prepared_ = ran_ = false;  // outputs may use these offsets, which are not checked yet
   }
 
   void take(std::size_t at, void* numbers, std::int64_t bytes) {
@@ -201,7 +201,8 @@ struct onernn_stream {
         fits = sizes_[input.offsets[k]] == given_[i].levels[k].sequences + 1;
     }
     if (!fits) misfit("an operator of the model has no result for these sizes: " + inputs());
-    for (std::size_t o = 0; o < taken_.size(); ++o) {  // so that callers may get memory for them
+    for (std::size_t o = 0; o < taken_.size();
+         ++o) {  // so that callers can allocate memory for the outputs
       const Output& output = model->outputs[o];
       const Count elsewhere = Count(taken) + most_bytes_ + model->bytes->size;
       if (output.known)
@@ -214,7 +215,7 @@ struct onernn_stream {
   }
 
   void run() {
-    if (!prepared_ || is_ragged_) prepare();  // offsets are read anew
+    if (!prepared_ || is_ragged_) prepare();  // offsets may have changed
     if (begins_) begin();
     for (std::size_t i = 0; i < given_.size(); ++i) {
       const Input& input = model->inputs[i];
@@ -233,7 +234,7 @@ struct onernn_stream {
         if (model->outputs[o].place == wanted.place && taken_[o].at && taken_[o].bytes >= bytes &&
             !shares_ && !is_shared(o))
           memory = taken_[o].at;
-      // Zeros at first: bytes that no step writes are nobody's.
+      // New memory is zeros, because there may be bytes that no step writes.
       places_[wanted.place] = memory ? memory : memory_[k].of<char>(bytes);
     }
     std::int32_t step[2] = {-1, budget_};
@@ -320,7 +321,8 @@ struct onernn_stream {
            std::to_string(most_bytes_) + " bytes, got more; raise the limit; operator ";
   }
 
-  /// Returns the inputs with the sizes that they have now, as "x (3, 4), words (7) in 2 sequences".
+  /// Returns a list of the inputs with their current sizes, such as "x (3, 4), lengths (7) in 2
+  /// sequences".
   std::string inputs() const {
     std::string all;
     for (std::size_t i = 0; i < given_.size(); ++i) {
@@ -334,7 +336,7 @@ struct onernn_stream {
     return all;
   }
 
-  /// Returns the input of one of `dims_`, and what is wrong with it.
+  /// Returns the name of the input whose size is `dims_[dim]`, and that size.
   std::string name_of_dim(std::int64_t dim) const {
     const std::string size = std::to_string(dims_[static_cast<std::size_t>(dim)]);
     for (std::size_t i = 0; i < given_.size(); ++i) {
@@ -352,7 +354,7 @@ struct onernn_stream {
     return "a size is " + size;
   }
 
-  /// Makes the layers, without the memory of runs before.
+  /// Makes the stacks of the layers, without the memory of earlier runs.
   void make_stacks() {
     std::vector<std::unique_ptr<onernn_stack, FreeStack>> owned;
     for (const StoredLayer& each : model->layers) {
@@ -377,7 +379,7 @@ struct onernn_stream {
     return guarded.function ? number + ", " + guarded.function->name : number;
   }
 
-  /// States at their first values.
+  /// Sets the states to their first values.
   void begin() {
     for (std::size_t i = 0; i < given_.size(); ++i) {
       const Input& input = model->inputs[i];
@@ -403,10 +405,11 @@ struct onernn_stream {
     return result;
   }
 
-  static constexpr std::int64_t kMostOperators = INT32_MAX / 2;  // what is left stays in 32 bits
+  // So that the rest of the budget fits 32 bits.
+  static constexpr std::int64_t kMostOperators = INT32_MAX / 2;
 
-  /// Decides which costs of steps are counted. Layers need not be counted if all of them are within
-  /// the budget.
+  /// Decides which steps' costs are counted. Layers need not be counted if all of them together are
+  /// within the budget.
   void choose(std::int64_t taken) {
     Count all = 0, most = Count(taken) * model->share + most_steps_;
     std::fill(costs_.begin(), costs_.end(), 0);
@@ -424,7 +427,7 @@ struct onernn_stream {
       std::fill(costs_.begin(), costs_.end(), 0);
   }
 
-  /// Memory that a caller has given.
+  /// A range of memory that the caller has passed.
   struct Part {
     std::uintptr_t begin, end;
     Part(const void* from, std::int64_t bytes)
@@ -435,14 +438,14 @@ struct onernn_stream {
     }
   };
 
-  /// The most that a run writes to the memory of an output.
+  /// Returns the range of an output's memory that a run may write.
   Part taken(std::size_t at) const {
     const Output& output = model->outputs[at];
     const std::int64_t bytes = taken_[at].bytes;
     return {taken_[at].at,
             output.most < 0 ? bytes : (std::min)(bytes, sizes_[output.most] * output.width)};
   }
-  /// Whether the memory of an output is also an input's.
+  /// Says whether the memory of an output is also an input's.
   bool is_given(std::size_t at) const {
     const Part own = taken(at);
     for (std::size_t i = 0; i < given_.size(); ++i) {
@@ -456,7 +459,7 @@ struct onernn_stream {
     }
     return false;
   }
-  /// Whether another output has the same memory.
+  /// Says whether two outputs share this memory.
   bool is_shared(std::size_t at) const {
     for (std::size_t o = 0; o < taken_.size(); ++o)
       if (o != at && taken(o).meets(taken(at))) return true;
@@ -472,7 +475,8 @@ struct onernn_stream {
     return wanted.value();
   }
 
-  /// Returns where an output is, once its sizes, its offsets and the caller's memory fit.
+  /// Returns the address of an output, after a check of its sizes, its offsets and the caller's
+  /// memory.
   const void* checked(std::size_t at) const {
     const Output& output = model->outputs[at];
     const std::int64_t bytes =

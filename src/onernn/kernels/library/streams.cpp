@@ -1,5 +1,5 @@
-// onernn.h: models, and streams that run them. No exception leaves, and no state is shared but
-// what a model is, which nobody changes.
+// Implements onernn.h: models, and streams that run them. Exceptions become a status. Streams share
+// only the model, which never changes.
 #include <sched.h>
 
 #include <cstdio>
@@ -16,7 +16,7 @@ std::int32_t failed(std::int32_t status, const char* why) {
   return status;
 }
 
-/// The status of a function; whatever it throws stays here.
+/// Returns the status of a function, also if it throws.
 template <class Function>
 std::int32_t guarded(Function function) try {
   function();
@@ -35,7 +35,8 @@ std::int32_t usable_cpus() {
   return (std::max)(1, (std::min)(count, 64));
 }
 
-/// Returns an input, or after all inputs an output; null: there is none.
+/// Returns value number `value` of a model, whose inputs come before its outputs; null if there is
+/// no such value.
 const Described* described(const onernn_model* model, std::int32_t value) {
   if (!model || value < 0) return nullptr;
   const auto at = static_cast<std::size_t>(value);
@@ -58,7 +59,7 @@ onernn_clients& of(onernn_clients* clients) {
   if (!clients) misused("clients: expected clients, got NULL");
   return *clients;
 }
-/// The number of an output, if it is one.
+/// Returns the index among the outputs of value number `value`, if it is an output.
 std::optional<std::size_t> output_of(const onernn_stream* stream, std::int32_t value) {
   if (!stream || value < 0) return {};
   const std::size_t inputs = stream->model->inputs.size(), at = static_cast<std::size_t>(value);
@@ -70,7 +71,8 @@ std::int32_t opened(std::unique_ptr<Bytes> bytes, std::int32_t threads, onernn_m
   if (threads < 0) misused("threads: expected 0 or more, got " + std::to_string(threads));
   const std::int32_t cpus = usable_cpus();
   std::int32_t team = threads ? (std::min)(threads, cpus) : cpus;
-  if (const char* const wish = std::getenv("ONERNN_TEAM"); wish && *wish) {  // for tests: exactly
+  // For tests: exactly so many threads.
+  if (const char* const wish = std::getenv("ONERNN_TEAM"); wish && *wish) {
     const int exactly = std::atoi(wish);
     if (exactly < 1 || exactly > 64)
       misused(std::string("ONERNN_TEAM=") + wish + ": expected a number from 1 to 64");

@@ -1,4 +1,4 @@
-// Training through kernels.h: no exception leaves.
+// Implements the training functions of kernels.h. Exceptions become a status.
 #include "training.hpp"
 
 #include <atomic>
@@ -16,8 +16,8 @@ bool is_known(const onernn_spec& spec) {
   return spec.cell >= ONERNN_RNN && spec.cell <= ONERNN_LSTM;
 }
 
-/// Runs each direction of a layer: side by side if more than one thread per direction does not pay,
-/// else one after the other.
+/// Runs the directions of a layer: at the same time if more than one thread per direction does not
+/// pay, otherwise one after the other.
 int32_t run(const onernn_trained* directions, int32_t count, const Steps& steps,
             decltype(&onernn_training::forward) way) try {
   const onernn_spec& spec = directions[0].training->spec;

@@ -1,8 +1,10 @@
-// One direction of one recurrent layer, forward with all that backward needs, and backward.
+// One direction of one recurrent layer: a forward pass that stores what the backward pass needs,
+// and the backward pass.
 //
-// Equations forward: the cells' own headers; backward they are differentiated by hand. A step's
-// gates are side by side (gates, units). Backward, a step hands on what the step before it needs;
-// the gradients by the input and by the weights are products over all steps at once.
+// The headers of the cells have the equations of the forward pass; the equations of the backward
+// pass were derived by hand. The gates of a step are (gates, units). In the backward pass, each
+// step passes on what the step before it needs. The gradients of the input and of the weights are
+// products over all steps at once.
 #ifndef ONERNN_TRAINING_HPP
 #define ONERNN_TRAINING_HPP
 
@@ -24,7 +26,7 @@
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// The rows of sorted sequences, step by step: step t is the rows begin[t] to begin[t + 1].
+/// The rows of sorted sequences, step by step: step t has the rows begin[t] to begin[t + 1].
 struct Steps {
   const std::int64_t* begin;
   std::int64_t count;
@@ -33,7 +35,8 @@ struct Steps {
   std::int64_t sequences() const { return count ? begin[1] : 0; }
 };
 
-/// The slope of a gate's function, in terms of its value; at 0 a relu has none.
+/// Returns the derivative of a gate's function, computed from the function's value. For a relu at 0
+/// it is 0.
 inline Floats slope(const onernn_function& function, Floats y) {
   const Floats one = broadcast(1.0f);
   switch (function.kind) {
@@ -47,12 +50,13 @@ inline Floats slope(const onernn_function& function, Floats y) {
       return one;
   }
 }
-/// 1 from bound to bound, 0 outside, in terms of the state before it was clipped.
+/// Returns the derivative of the clipping of the state c, before it is clipped: 1 within the
+/// bounds, else 0.
 inline Floats slope(const AnyClip<float>& clip, Floats c) {
   return each<float>(c, [&](float v) { return v >= clip.low && v <= clip.high ? 1.0f : 0.0f; });
 }
-/// A factor of the state; 0 if the state is NaN and a bound replaced its result: there is no slope
-/// then, and 0 * NaN must not make one.
+/// Returns a factor of the state's gradient. If a bound replaces NaN, a factor that is not finite
+/// becomes 0: the derivative is 0 for a NaN state, and 0 * NaN would be NaN.
 inline Floats kept_factor(const AnyClip<float>& clip, Floats factor) {
   if (!clip.nan_is_low) return factor;
   return each<float>(factor, [](float v) { return v - v == 0 ? v : 0.0f; });
@@ -61,12 +65,12 @@ inline Floats kept_factor(const AnyClip<float>& clip, Floats factor) {
 }  // namespace ONERNN_ISA
 }  // namespace onernn
 
-/// The training that kernels.h declares, of any stored numbers.
+/// The training that kernels.h declares, for any type of stored weights.
 struct onernn_training {
   onernn_training(const onernn_spec& of, std::int32_t threads) : spec(of), team(threads) {}
   virtual ~onernn_training() = default;
-  /// Sequences are dealt out to so many groups, each of which one member of the team runs; below 2
-  /// all members share each step. The numbers are the same.
+  /// Runs the forward pass. Sequences are divided into `groups` groups, each of which one member of
+  /// the team runs; below 2, all members share each step. The results are the same.
   virtual void forward(const onernn::Steps& steps, const onernn_trained& one, std::int64_t groups,
                        onernn::Team& team) const = 0;
   virtual void backward(const onernn::Steps& steps, const onernn_trained& one, std::int64_t groups,
@@ -79,7 +83,8 @@ struct onernn_training {
 namespace onernn {
 inline namespace ONERNN_ISA {
 
-/// The weights of one layer and direction in panels, forward and turned; many threads may read.
+/// The weights of one layer and direction in panels, both as they are and transposed. Many threads
+/// may read them.
 template <class Stored>
 class Training final : public onernn_training {
   using Held = Scope<typename FactorOf<float, Stored>::Type, Stored>;
@@ -113,7 +118,7 @@ class Training final : public onernn_training {
     float* const h = one.h;
     std::vector<Products<Stored>> own = products(groups, team);
     Team alone(1);
-    // Where steps are not shared, their gates had better stay in one core's cache.
+    // If the threads do not share steps, the gates of these steps should stay in one core's cache.
     const bool shared = groups > 1 || team.is_worth_it(steps.sequences() * R_ * row_);
     for (std::int64_t k = 0, end = 0; k < steps.count; k = end) {
       const std::int64_t least = kAhead * (shared ? team.members() : 1);
@@ -149,8 +154,8 @@ class Training final : public onernn_training {
     }
   }
 
-  /// With peepholes tape.three becomes the cell state after the step, tape.one of LBR the gradient
-  /// by what r is multiplied by.
+  /// Overwrites the tape. With peepholes, tape.three becomes the cell state after the step. For
+  /// ONERNN_LBR_GRU, tape.one becomes the gradient of the factor that r is multiplied by.
   void backward(const Steps& steps, const onernn_trained& one, std::int64_t groups,
                 Team& team) const override {
     [[maybe_unused]] const Held scope{};
@@ -161,7 +166,7 @@ class Training final : public onernn_training {
                                (std::min)(steps.words(), kSummed + steps.sequences()),
                                team.members());
     Memory<float> scratch(steps.sequences() * O_);
-    Memory<float> outer(is_.projection ? steps.words() * R_ : 0);  // by each word's h
+    Memory<float> outer(is_.projection ? steps.words() * R_ : 0);  // gradients of h, per row
     for (std::int64_t k = 0, end = 0; k < steps.count; k = end) {
       const Words words = some_steps(steps, !spec.backwards, kSummed, &end);
       by_sequences(words, groups, own, team, [&](Step at, Products<Stored>& products, Team& team) {
@@ -206,14 +211,16 @@ class Training final : public onernn_training {
   }
 
  private:
-  /// Words of some steps, so many at least, whose gates are still in the cache when they are read
-  /// again: for the input's share of the gates, and for gradients by the weights.
+  /// Rows of some successive steps, whose gates are still in the cache when they are read again.
+  /// kAhead rows (or a few more) are projected together, kSummed rows are summed for the gradients
+  /// of the weights.
   static constexpr std::int64_t kAhead = 240, kSummed = 448;
   struct Words {
     std::int64_t first, count;
   };
 
-  /// The rows from step `*end` on, in the order of steps or its reverse; their end.
+  /// Returns the rows from step `*end` on, in the order of steps or in reverse, at least `least`
+  /// rows if there are so many. Moves `*end` to the step after them.
   static Words some_steps(const Steps& steps, bool reverse, std::int64_t least, std::int64_t* end) {
     const auto row = [&](std::int64_t k) { return steps.begin[reverse ? steps.count - k : k]; };
     const std::int64_t from = row(*end);
@@ -222,8 +229,8 @@ class Training final : public onernn_training {
     return {(std::min)(from, to), std::abs(to - from)};
   }
 
-  /// Some sequences in one step: its rows `first`, `first` + `every`, ... below `rows`, from row
-  /// `word` on.
+  /// Some sequences of one step: its rows `first`, `first` + `every`, ... below `rows`. The step's
+  /// own rows begin at row `word`.
   struct Step {
     std::int64_t first, every, word = 0, rows = 0;
 
@@ -234,7 +241,8 @@ class Training final : public onernn_training {
     std::int64_t count() const { return rows > first ? (rows - first + every - 1) / every : 0; }
   };
 
-  /// As many as there may be pieces of work that need one each: members allocate nothing.
+  /// Returns one object for each piece of work that may run at the same time, because members of
+  /// the team allocate nothing.
   std::vector<Products<Stored>> products(std::int64_t groups, const Team& team) const {
     std::vector<Products<Stored>> own;
     for (std::int64_t i = 0; i < (std::max<std::int64_t>)(groups, team.members()); ++i)
@@ -242,7 +250,7 @@ class Training final : public onernn_training {
     return own;
   }
 
-  /// function(step without rows, products, team) for each group of sequences.
+  /// Calls function(step without rows, products, team) for each group of sequences.
   template <class Function>
   void by_sequences(const Words& words, std::int64_t groups, std::vector<Products<Stored>>& own,
                     Team& team, Function function) const {
@@ -254,8 +262,8 @@ class Training final : public onernn_training {
     });
   }
 
-  /// function(some of the rows, products, team), a part of the rows per member, each row so many
-  /// multiplications.
+  /// Calls function(rows, products, team) for parts of the rows, one part per member. Each row
+  /// takes `each` multiplications.
   template <class Function>
   static void by_words(const Words& words, std::int64_t each, std::vector<Products<Stored>>& own,
                        Team& team, Function function) {
@@ -272,7 +280,7 @@ class Training final : public onernn_training {
     });
   }
 
-  /// Rows of y become, or get added, rows of x times a matrix.
+  /// Computes rows of y = rows of x times a matrix, or y += that product if `added`.
   static void multiply(const Step& at, const float* x, std::int64_t x_row,
                        const Matrix<Stored>& matrix, float* y, std::int64_t y_row, bool added,
                        Products<Stored>& products, Team& team) {
@@ -282,9 +290,10 @@ class Training final : public onernn_training {
 
   bool is_lbr() const { return spec.cell == ONERNN_LBR_GRU; }
   bool is_gru() const { return spec.cell == ONERNN_GRU || is_lbr(); }
-  /// Columns of the gates that h is multiplied for first: a GRU's candidate comes on its own.
+  /// Returns how many columns of gates are multiplied with h first. A GRU's candidate is multiplied
+  /// separately.
   std::int64_t together() const { return is_gru() ? 2 * O_ : row_; }
-  /// Most numbers of a row that is multiplied.
+  /// Returns the largest number of elements in a row that is multiplied.
   std::int64_t most() const { return (std::max)({is_.inputs, row_, R_}); }
 
   const float* candidate_of(const onernn_weights& weights) const {
@@ -296,17 +305,18 @@ class Training final : public onernn_training {
     for (std::int64_t m = at.first; m < at.rows; m += at.every) function(m);
   }
 
-  /// function(m, o, count) over all rows, sixteen units at a time.
+  /// Calls function(m, o, count) for all rows m, and sixteen units from unit o on at a time.
   template <class Function>
   void units(const Step& at, Team& team, Function function) const {
-    constexpr std::int64_t kEach = 128;  // multiplications that take as long as a unit's functions
+    // The functions of one unit take as long as so many multiplications.
+    constexpr std::int64_t kEach = 128;
     team.split(at.count(), O_ * kEach, [&](std::int64_t row, std::int64_t end) {
       for (; row < end; ++row)
         for (std::int64_t o = 0; o < O_; o += 16) function(at.first + row * at.every, o, O_ - o);
     });
   }
 
-  /// The input's share of the gates, with the bias.
+  /// Computes the input's share of the gates, with the bias.
   void begin_gates(const onernn_tape& tape, const Words& words, Products<Stored>& products,
                    Team& team) const {
     float* gates = tape.gates + words.first * row_;
@@ -380,7 +390,7 @@ class Training final : public onernn_training {
     });
   }
 
-  /// How much of h stays, from the update gate of row w.
+  /// Returns the factor of the old h in the next one, from the update gates of row w.
   Floats kept(const onernn_tape& tape, std::int64_t w, Floats u) const {
     if (is_.attention) u = broadcast(1.0f - tape.attention[w]) * u;
     return is_.replaces ? broadcast(1.0f) - u : u;
@@ -421,7 +431,7 @@ class Training final : public onernn_training {
     });
   }
 
-  /// `scratch`: (N, units).
+  /// `scratch` has the shape (N, units).
   void gru_gradient(const onernn_tape& tape, const Step& at, float* dh, float* scratch,
                     float* dattention, Products<Stored>& products, Team& team) const {
     const std::int64_t w = at.word;
@@ -467,7 +477,7 @@ class Training final : public onernn_training {
     });
   }
 
-  /// The gradients by the weights, from the gradients by the gates of some rows.
+  /// Adds the gradients of the weights, from the gradients of the gates of some rows.
   void add_weights(const Words& words, const onernn_tape& tape, const float* by_h,
                    const onernn_weights& into, OuterProducts<Stored>& sums, Team& team) const {
     const auto [first, count] = words;

@@ -1,5 +1,6 @@
 // libonernn: onernn.h for programs that link with it, and operators for ONNX Runtime. The functions
-// come from the best library in its folder that this machine runs, libonernn-avx2.so for instance.
+// are in a library per instruction set, such as libonernn-avx2.so. This loads the best one in its
+// folder that the machine runs.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -17,13 +18,13 @@
 
 namespace {
 
-/// Returns a status for ONNX Runtime: the library is missing.
+/// Returns an error for ONNX Runtime: the library is missing.
 void* unregistered(const void* api_base) {
   const auto* const api = static_cast<const onernn::ort::ApiBase*>(api_base)->GetApi(1);
   return api ? api->CreateStatus(onernn::ort::kFail, onernn_message()) : nullptr;
 }
 
-// Result, name, parameters, arguments, and what it returns without a library.
+// For each function: result, name, parameters, arguments, and the result if no library is found.
 #define FUNCTIONS(F)                                                                               \
   F(int32_t, onernn_open, (const char* a, int32_t b, onernn_model** c), (a, b, c), 2)              \
   F(int32_t, onernn_open_bytes, (const void* a, int64_t b, int32_t c, onernn_model** d),           \
@@ -98,7 +99,7 @@ struct Library {
       if (cap && isa == cap) break;
     }
     if (!best) return;
-    missing[0] = 0;  // others need not be there
+    missing[0] = 0;  // one library suffices
 #define FIND(result, name, parameters, arguments, none) \
   name = reinterpret_cast<result(*) parameters>(dlsym(best, #name));
     FUNCTIONS(FIND)
@@ -106,7 +107,7 @@ struct Library {
     message = reinterpret_cast<const char* (*)()>(dlsym(best, "onernn_message"));
   }
 
-  /// Null, and `missing`, if it is absent or of another version.
+  /// Returns null, and sets `missing`, if the library is absent or of another version.
   void* opened(const std::string& folder, const char* isa) {
     const std::string path = folder + "libonernn-" + isa + ".so";
     void* const found = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
