@@ -14,7 +14,7 @@ from benchmarks.tasks import Array, LeftOut, Prepared, Takes
 
 PACKAGES = ("onernn", "pytest")
 MODES = {"": Takes("onnx paddle mxnet")}
-_FLAGS = ("-O2", "-march=native")
+_FLAGS = ("-O2", "-march=native", "-ffp-contract=off")
 
 
 def prepare(model: Model, _: str) -> Prepared:
