@@ -170,7 +170,7 @@ COMMON = {"status", "outputs", "cause"}
 
 def listed_keys() -> dict[str, list[str]]:
     page = (REFERENCE / "exit_codes.md").read_text()
-    rows = rows_of(page[page.index("These keys are added") :])[1:]
+    rows = rows_of(page[page.index("| command | keys |") :])[1:]
     return {code(row[0])[0]: code(row[1]) for row in rows}
 
 
