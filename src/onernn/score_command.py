@@ -21,14 +21,13 @@ from onernn.commands import (
     MaxSteps,
     Model,
     Params,
-    Quiet,
     Rules,
     Semantics,
     one_of,
     pairs,
 )
 from onernn.ir.budget import STEPS
-from onernn.showing import complain, counted, hide_bar, progress, show_json, show_written, stdout
+from onernn.showing import complain, counted, hide_bar, progress, show_json, show_written
 
 
 def score(
@@ -53,7 +52,8 @@ def score(
             "--output",
             "-o",
             metavar="NAME=COLUMN",
-            help="An output to write, and its column. Without it, all outputs are written.",
+            help="An output of MODEL to write, and its column. Without it, all outputs are written."
+            " Here -o names no file: the folder is the argument OUTPUT.",
         ),
     ] = None,
     output_type: Annotated[
@@ -104,7 +104,6 @@ def score(
         bool,
         typer.Option("--accept-input", help="Score windows again whose rows changed in INPUT."),
     ] = False,
-    quiet: Quiet = False,
     json: Json = False,
     dtype: Dtype = "f32",
     backend: Backend = "auto",
@@ -152,17 +151,12 @@ def score(
     output = shown(output)
     if json:
         show_json("pass", **result._asdict(), output=output)
-    elif not quiet:
-        went_on = f", {result.windows_before:,} of them before" if result.windows_before else ""
-        stdout().print(
-            f"{output}: rows {result.rows:,}, files {result.windows:,}{went_on};"
-            f" {result.seconds:,.1f} s"
-        )
-        if result.rejected:
-            where = shown(rejected) if rejected else "the column 'rejected'"
-            stdout().print(f"rows rejected: {result.rejected:,}, see {where}")
+    before = f" ({result.windows_before:,} from before)" if result.windows_before else ""
+    contents = [counted(result.windows, "file") + before, counted(result.rows, "row")]
+    if result.rejected:
+        contents.append(f"{result.rejected:,} of them rejected (column 'rejected')")
+    contents.append(f"{result.seconds:,.1f} s")
     files = [*Path(output).glob("*.parquet")]
-    contents = [counted(result.windows, "file"), counted(result.rows, "row")]
     show_written(output, files, contents)
     if rejected:
         files = [*Path(rejected).glob("*.parquet")]

@@ -126,6 +126,15 @@ def test_a_command_says_what_it_wrote(name: str, files: Path) -> None:
         assert result["lines"] == plain.stdout.splitlines()
 
 
+def test_a_scoring_says_once_what_it_wrote_and_rejected(files: Path) -> None:
+    with open("rows.jsonl", "a") as rows:
+        rows.write('{"letters": [99]}\n')
+    first, second = (onernn("score", "tags", "rows.jsonl", "scores") for _ in range(2))
+    (told,) = first.stderr.splitlines()
+    assert first.stdout == "" and ", 1 file, 3 rows, 1 of them rejected" in told
+    assert ", 1 file (1 from before), 3 rows, " in second.stderr
+
+
 @pytest.mark.parametrize("name", ["new.onnx", "it's new.onnx", "-new.onnx"])
 def test_the_printed_command_runs(files: Path, name: str) -> None:
     (told,) = said(onernn("convert", "m", "--", name))

@@ -102,6 +102,25 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["x.csv", "x.txt", "x"])
+def test_a_file_of_another_format_is_refused_and_parquet_has_any_name(
+    tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / name
+    file.write_text("x\n1\n")
+    expected = rf"{file}: .*expected Parquet or JSON lines .*, got {file.suffix or 'no suffix'};"
+    with pytest.raises(ModelFormatError, match=expected):
+        read(tmp_path)
+    pq.write_table(pa.table({"x": [1]}), file)
+    assert read(tmp_path).table.to_pydict() == {"x": [1]}
+
+
+def test_a_missing_corpus_is_named_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="check the path") as raised:
+        Corpus(str(tmp_path / "no.parquet"), ["x"])
+    assert raised.value.filename == str(tmp_path / "no.parquet")
+
+
 @pytest.mark.parametrize("damage", ["magic", "footer", "length", "page", "empty", "gzip"])
 def test_the_damaged_file_among_several_is_named(tmp_path: Path, damage: str) -> None:
     kind = "jsonl.gz" if damage == "gzip" else "parquet"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from support.command_line import onernn as command
 from support.recordings import RECORDED
+from support.scoring import INPUTS, MODEL
 
 import onernn
 from onernn import Graph, Ragged
@@ -18,6 +19,7 @@ from onernn.ir.ragged import data_of
 from onernn.scoring import Scorer
 from onernn.verification.recording import read_arrays, read_inputs
 
+TAGS = "save_infer_model/scale_1.tmp_0"
 MODELS = ("attention", "embedding_crf", "lstm_states_reverse", "normalized")
 
 
@@ -63,6 +65,17 @@ def test_a_table_of_sequences_has_the_same_outputs_with_the_written_file(
             assert (a is None) == (b is None)
             if a is not None and not isinstance(a, str):
                 np.testing.assert_allclose(np.array(b), np.array(a), atol=1e-5)
+
+
+def test_a_batch_without_steps_runs_only_in_the_ragged_model_and_the_reason_names_the_column(
+    tmp_path: Path,
+) -> None:
+    onernn.convert(onernn.load(MODEL), tmp_path / "padded.onnx")
+    empty = pa.table({"text": pa.array([[]], pa.list_(pa.int64()))})
+    for model, reason in ((MODEL, None), (tmp_path / "padded.onnx", "column 'text' has no steps:")):
+        scorer = Scorer(model, INPUTS, {TAGS: "tags"}, types={TAGS: "list<int64>"})
+        (got,) = scorer(empty)["rejected"].to_pylist()
+        assert got == reason or got.startswith(f"{reason} node ")
 
 
 def test_only_inputs_of_any_size_with_integer_lengths_become_ragged() -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from hashlib import sha256
 from io import BufferedReader
 from itertools import filterfalse, groupby, islice
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -345,11 +346,15 @@ class Corpus:
         """Opens a Parquet file so that only a piece of each column is in memory at a time. By
         default pyarrow would read whole row groups.
         """
-        with (
-            self._system.open_input_file(path) as stream,
-            pq.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False) as file,
-        ):
-            yield file
+        with self._system.open_input_file(path) as stream:
+            suffix = PurePosixPath(self._name(path)).suffix.lower()
+            if suffix != ".parquet" and stream.read_at(3, 0) != b"PAR":
+                raise pa.ArrowInvalid(
+                    "expected Parquet or JSON lines (.parquet, .jsonl, .ndjson, .json), got"
+                    f" {suffix or 'no suffix'}; convert the file, for example with pyarrow.csv"
+                )
+            with pq.ParquetFile(stream, buffer_size=_BUFFER, pre_buffer=False) as file:
+                yield file
 
     def _pieces(self, size: int, block: int, skipped: int) -> Iterator[Window]:
         rows, origins, first = self.schema.empty_table(), _Ranges(), True

@@ -149,7 +149,7 @@ class Folder:
             )
         for key in sorted({**asked, **begun}.keys() - _CORPUS):
             if begun.get(key) != asked.get(key):
-                was, now = (f"{json.dumps(each.get(key)):.80}" for each in (begun, asked))
+                was, now = (json.dumps(each.get(key)) for each in (begun, asked))
                 remedy = _REMEDIES.get(key, "continue with that value").format(begun.get(key))
                 raise UnsupportedError(
                     f"{self.name}: expected {key} {was}, with which this folder was begun, got"

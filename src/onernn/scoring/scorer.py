@@ -303,7 +303,9 @@ class Scorer:
             outputs = self._outputs_of(columns, rows, known, results)
         except _Refused as error:
             if len(rows) == 1:
-                bad[int(rows[0])] = str(error)
+                empty = [self.columns[n] for n, each in columns.items() if not each.filled[rows[0]]]
+                why = f"column {empty[0]!r} has no steps: " if empty else ""
+                bad[int(rows[0])] = f"{why}{error}"
                 return
             for half in np.array_split(rows, 2):
                 yield from self._run(columns, half, bad, known, results)
