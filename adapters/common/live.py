@@ -50,8 +50,7 @@ class LiveOptions:
     """The options of live layers, with the same meaning as in `onernn.Session`.
 
     Unsupported options raise an error immediately. If the first run of a layer raised the error,
-    the framework would run the layer silently instead. The first run may also happen while Python
-    exits.
+    the framework would run the layer silently instead.
     """
 
     dtype: str = "f32"

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # Otherwise each run would compute the same arrays again with the same kernels.
 
 _SMALL = 2**16
-"""The number of elements that the result of a computation may have while a model is read. If all
-inputs together have more, the result may have as many.
+"""The maximum number of elements of a constant that is computed while a model is read. If the
+inputs of the computation together have more elements, their number is the maximum.
 """
 
 FOLDED = frozenset(
@@ -65,7 +65,7 @@ def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
 class FoldingBudget:
     """The memory for computed constants: 16 MB plus 16 times the bytes of the model's constants.
 
-    The memory is at most as large as the rest of the load's budget.
+    The memory never exceeds what remains of the load's budget.
     """
 
     def __init__(self, constants: Iterable[Array] = ()) -> None:
@@ -113,9 +113,9 @@ def by_slot(results: Results) -> Mapping[str, str]:
 
 
 class Rules(dict[str, R]):
-    """The rules by the names of operators. A call with names returns a decorator that adds a rule
-    for them. A second rule for a name is an error, because the order of imports would decide which
-    one applies.
+    """The rules of a framework, by the names of operators. A call with names returns a decorator
+    that adds a rule for them. A second rule for a name is an error, because the order of imports
+    would decide which one applies.
     """
 
     def __call__(self, names: str) -> Callable[[R], R]:

@@ -62,8 +62,9 @@ FIX_SIZE = "; build the model with a fixed size, such as keras.Input((10, 8))"
 class Held(NamedTuple):
     """A value and the mask of its steps (N, T), "" without a mask.
 
-    ``words``: the unmasked steps as a ragged batch, if the previous layer made them. ``behind``:
-    the variable that cannot be computed and on which the value depends, "" if there is none.
+    ``words``: the unmasked steps as a ragged batch, if the previous layer made this batch.
+    ``behind``: the variable that cannot be computed and on which the value depends, "" if there is
+    none.
     """
 
     value: str
@@ -121,9 +122,9 @@ class KerasLayer(NativeOperator):
     ``reader``: the reader of the layer's weights. ``compute``: the dtype in which the layer
     computes. ``version``: (major, minor) of the Keras that wrote the file. ``masked_by_call``:
     whether the call itself names a mask. ``path``: the names of the ``depth`` models that contain
-    the layer, then the layer's name. ``wraps``: whether `read` leaves the check that all weights
-    are read to a different layer. ``masked``: whether an input has a mask. ``count``: the number of
-    outputs that the model reads.
+    the layer, then the layer's name. ``wraps``: whether a different layer, not `read`, checks that
+    all weights were used. ``masked``: whether an input has a mask. ``count``: the number of outputs
+    that the model reads.
     """
 
     def __init__(

@@ -514,7 +514,7 @@ def _by_structure(
     """Returns the arrays of the symbol's variables, and notes. Blocks of the file and of the symbol
     are matched by their parameters' names and shapes.
 
-    Blocks that these do not distinguish are matched in order, because file and symbol both number
+    Blocks with equal names and shapes are matched in order, because file and symbol both number
     blocks in the order of creation.
     """
     saved: dict[str, dict[str, Array]] = {}

@@ -258,7 +258,9 @@ NUMPY = {
     # NumPy mode has these operators only as aliases (`ALIASES`), or not at all.
     **dict.fromkeys("maximum minimum hypot logical_and logical_or logical_xor".split(), ""),
 }
-"""Maps the name of an operator to its name in NumPy mode, if that differs. "" adds no such name."""
+"""Maps the name of an operator to its name in NumPy mode, if the names differ. "" means that no
+rule is added for NumPy mode.
+"""
 
 
 def _on_two(formula, lhs, rhs):

@@ -319,7 +319,7 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
     number = tensor.DESCRIPTOR.fields_by_name[field].number
     others: Any = UnknownFieldSet(tensor)
     if any(each.field_number == number for each in others):
-        if packed:  # their order is not known
+        if packed:  # the order of both kinds is unknown
             problem = f"{what}: expected values that are all packed or all unpacked, got both"
             raise ModelFormatError(problem, external.model)
         unpacked = MESSAGES.message("UnpackedTensor").FromString(tensor.SerializeToString())

@@ -349,15 +349,15 @@ def _reason(error: Exception) -> str:
 def _in_place(name: str) -> int | None:
     """Returns the index of the operand that an operator overwrites, None if there is none."""
     dialect, _, kind = name.partition(".")
-    # only overwrites statistics
+    # batch_norm_ overwrites only statistics
     if dialect != "1" or not kind.endswith("_") or kind == "batch_norm_":
         return None
     return 1 if kind == "assign_out_" else 0
 
 
 def _find_changed(operations: Any, depth: int) -> set[int]:
-    """Returns the number of each value that an operator overwrites, also in inner blocks. Such
-    values are not constants.
+    """Returns the values that operators overwrite, also in inner blocks. Such values are not
+    constants. A value is identified by its number in the file.
     """
     if depth > _DEEPEST:
         raise ValueError(f"expected at most {_DEEPEST} blocks inside blocks")

@@ -307,7 +307,9 @@ def gather(table, index, *, axis, non_negative, w):
 
 
 def _with_rest(sizes: Sequence[int | Variable]) -> list[int | Variable]:
-    """Returns the sizes. A single size that is known only at run time becomes -1."""
+    """Returns the sizes. If exactly one size is known only at run time, and no size is 0, that size
+    becomes -1.
+    """
     if sum(isinstance(size, Variable) for size in sizes) > 1 or 0 in sizes:
         return list(sizes)
     return [size if isinstance(size, int) else -1 for size in sizes]
