@@ -348,8 +348,8 @@ class LiveLayer:
         dends: State | None,
         parameters: Sequence[Array],
     ) -> tuple[Ragged | Array, State, list[Array]]:
-        """Returns the gradients of x, the states and the parameters; ``dy`` or ``dends`` may be
-        None for zeros.
+        """Returns the gradients of x, the states and the parameters; None for ``dy`` or ``dends``
+        means zeros.
         """
         result = recorded.stack.backward(recorded.tape, dy, dends)
         parameters = [*map(widen_float16, parameters)]

@@ -272,7 +272,7 @@ class NativeOperator(Tape):
         return self.builder.value(variable)
 
     def values(self, slot: Slot) -> list[str]:
-        """Returns the values of an input slot that takes several."""
+        """Returns the values in an input slot that takes a list of variables."""
         return [self.resolve(name) for name in self.variables(slot)]
 
     def optional(self, slot: Slot) -> str:
@@ -359,7 +359,7 @@ class NativeOperator(Tape):
             raise UnknownTypeError(f"{reason}{self.builder.advice}")
         return tuple(result.counts)
 
-    # The nodes and constants that the operator becomes.
+    # Methods that add the nodes and constants to which the operator is lowered.
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
         values = self.name_operands(inputs)
@@ -440,8 +440,8 @@ class GraphBuilder:
 
     A variable may be assigned again: `value` returns the variable's current value. ``budget``: the
     memory for constants that the builder computes; the builder of a body shares it. ``taken``: in a
-    body, the outer values by the names of its inputs. ``rules``: the caller's rules, see
-    `caller_rules`.
+    body, the outer values that the body reads, by the names of its inputs. ``rules``: the caller's
+    rules, see `caller_rules`.
     """
 
     advice = ""
@@ -639,7 +639,7 @@ class GraphBuilder:
         self.give_all([(variable, value, name)])
 
     def give_all(self, triples: Iterable[tuple[str, str, str]]) -> None:
-        """Binds variables to values under names; see `give`. All nodes are renamed in one pass."""
+        """Calls `give` for each (variable, value, name). All nodes are renamed in one pass."""
         names: dict[str, str] = {}
         first = len(self.nodes)
         for variable, value, name in triples:

@@ -817,7 +817,9 @@ def mean_of_tensorflow(input_tensor, axis=None, keepdims=False):
 def _total_of_tensorflow(
     kind: str, input_tensor: KerasTensor, axis: Any = None, keepdims: bool = False
 ) -> Any:
-    """Adds or multiplies in the type of the tensor; refuses small integers, which overflow."""
+    """Adds or multiplies in the type of the tensor; refuses small integers, whose sums may
+    overflow.
+    """
     if input_tensor.dtype.itemsize < 4:
         refuse(f"expected types of 32 bits or more, got {input_tensor.dtype}; cast it first")
     return _total(kind, input_tensor, axis, keepdims)

@@ -289,7 +289,7 @@ class Stated(NamedTuple):
 
 def _compute_dtype(policy: Any) -> str:
     """Returns the dtype in which a layer with this dtype or dtype policy computes. Raises
-    `UnsupportedError` unless it is a float.
+    `UnsupportedError` for dtypes other than floats.
     """
     name = policy
     if isinstance(policy, dict) and isinstance(policy.get("config"), dict):

@@ -314,7 +314,7 @@ class _Stream(ByteStream):
         if storage not in _AUXILIARIES:
             raise self.error(f"{what}: expected a storage type of 0 to 2, got {storage}", start)
         if storage != DENSE:
-            self._shape(what)  # the shape of the stored elements, may be wrong
+            self._shape(what)  # the shape of the stored elements, which may be wrong
         shape = self._shape(what)
         if shape is None or (not shape and not numpy):
             return None

@@ -631,7 +631,7 @@ def _infer_axes(op: MxnetOperator, rule: Rule, reads: Sequence[str]) -> dict[int
     which it comes.
 
     Records which other inputs have the same sizes. Raises `UnsupportedError` if the operator needs
-    sizes.
+    a size that MXNet infers.
     """
     known = [op.context.inferred.get(each, {}) for each in reads]
     if not any(known):

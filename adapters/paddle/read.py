@@ -376,7 +376,7 @@ class _Reader:
     name.
 
     ``changed``: the values that operators overwrite. Each of them becomes one variable, to which
-    the operator assigns again. Paddle 2 does the same.
+    the operator assigns again, as in programs of Paddle 2.
     """
 
     def __init__(self) -> None:

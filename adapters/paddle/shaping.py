@@ -99,7 +99,9 @@ def flatten_to_matrix(X, *, axis=1):
 
 @paddle("unsqueeze2")
 def unsqueeze(X, *, axes=()):
-    """Inserts axes one after the other. Each index counts the axes that were inserted before."""
+    """Inserts axes one after the other. Each index refers to the shape after the previous
+    insertions.
+    """
     placed = [False] * X.rank
     for axis in axes:
         place = axis if axis >= 0 else axis + len(placed) + 1

@@ -203,8 +203,8 @@ def sequence_reverse(x):
 
 @rule("SequenceContext")
 def sequence_context(x, *, length, start, w):
-    """Writes a sequence_conv with the identity matrix. A MatMul after it writes a sequence_conv
-    with its own matrix instead.
+    """Writes a sequence_conv with the identity matrix. If a MatMul reads the result, it writes a
+    sequence_conv with its own matrix instead.
     """
     width = x.sizes[-1]
     if width is None:
