@@ -315,7 +315,7 @@ class Schema:
                 if wire == 0:
                     _, at = read_varint(view, at, end)
                 else:
-                    at += {1: 8, 5: 4}.get(wire, 0)  # a group's fields count as its message's
+                    at += {1: 8, 5: 4}.get(wire, 0)  # fields of a group count for its message
                 continue
             size, at = read_varint(view, at, end)
             if size > end - at or len(outer) > _DEEPEST:

@@ -40,7 +40,7 @@ from onernn.reorders.layers import PivotLayer
 
 
 class Tree:
-    """A group of a ``.keras`` file. Its members are found by name, because their order varies.
+    """A group of a ``.keras`` file. Readers find its members by name, not by order.
 
     ``reader`` returns a copy of the group from which no array has been taken. ``inside`` returns
     the group of an inner layer, by the name of the attribute that holds it. ``finish`` of the outer

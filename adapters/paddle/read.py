@@ -292,8 +292,8 @@ def _scalar(desc: Any) -> bool | int | float | complex:
 # op_compat.yaml (operands). Measured with 3.3.1.
 
 VERSIONS = range(1, 5)
-"""The supported versions of the format; 3.3.1 writes 4. The operators of the table are the same in
-all of them.
+"""The supported versions of the format; 3.3.1 writes 4. All of them store the operators that onernn
+reads in the same form.
 """
 _DTYPES = pairs(
     """

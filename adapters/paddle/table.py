@@ -289,7 +289,7 @@ TURN = "this turn"
 """The name of the input of a loop's block that holds the iteration number."""
 _MOST = 10**5
 """The maximum number of operators that are lowered. A loop's block is lowered repeatedly, until the
-types of carried values no longer change. Its operators count each time.
+types of carried values no longer change. The block's operators count each time.
 """
 
 

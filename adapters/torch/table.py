@@ -185,8 +185,8 @@ class TorchOperator(NativeOperator):
         return result
 
     def tie_all(self) -> None:
-        """Keeps the exported numbers of input sizes from which any number among the arguments may
-        have been computed.
+        """Keeps the exported numbers of all input sizes from which an argument may have been
+        computed.
         """
         for value in self.attributes.values():
             numbers = value if isinstance(value, list) else [value]
