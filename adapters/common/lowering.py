@@ -359,7 +359,7 @@ class NativeOperator(Tape):
             raise UnknownTypeError(f"{reason}{self.builder.advice}")
         return tuple(result.counts)
 
-    # Methods that add the nodes and constants to which the operator is lowered.
+    # Methods that add nodes and constants.
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
         values = self.name_operands(inputs)

@@ -62,9 +62,8 @@ FIX_SIZE = "; build the model with a fixed size, such as keras.Input((10, 8))"
 class Held(NamedTuple):
     """A value and the mask of its steps (N, T), "" without a mask.
 
-    ``words``: the unmasked steps as a ragged batch, if the previous layer made this batch.
-    ``behind``: the variable that cannot be computed and on which the value depends, "" if there is
-    none.
+    ``words``: a ragged batch of the unmasked steps, "" if the previous layer made none. ``behind``:
+    the variable that cannot be computed and on which the value depends, "" if there is none.
     """
 
     value: str

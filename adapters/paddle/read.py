@@ -292,8 +292,8 @@ def _scalar(desc: Any) -> bool | int | float | complex:
 # op_compat.yaml (operands). Measured with 3.3.1.
 
 VERSIONS = range(1, 5)
-"""The supported versions of the format; 3.3.1 writes 4. All of them store the operators that onernn
-reads in the same form.
+"""The supported versions of the format; 3.3.1 writes 4. The operators in `OPERATORS` are the same
+in all versions.
 """
 _DTYPES = pairs(
     """
@@ -376,7 +376,7 @@ class _Reader:
     name.
 
     ``changed``: the values that operators overwrite. Each of them becomes one variable, to which
-    the operator assigns again, as in programs of Paddle 2.
+    the operator assigns again, like in Paddle 2.
     """
 
     def __init__(self) -> None:

@@ -429,7 +429,7 @@ def _with_bias(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
 
 
 def _zeros(like: Variable, shape: list[int], axis: int) -> Variable:
-    """Returns zeros of a shape. The number of sequences, along ``axis``, comes from ``like``."""
+    """Returns zeros of a shape. The size of ``axis`` comes from ``like``."""
     return like.fill_constant_batch_size_like(
         shape=shape, input_dim_idx=axis, output_dim_idx=axis, value=0.0, dtype=5
     )

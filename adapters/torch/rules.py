@@ -742,9 +742,7 @@ def cumsum(self, *, dim=Axis()):
 
 @torch("logcumsumexp _logcumsumexp")
 def logcumsumexp(self, *, dim=Axis()):
-    """Returns, for each position, log(sum(exp(x))) over all positions up to it. A scan computes
-    this with `logaddexp`.
-    """
+    """Returns, for each position, log(sum(exp(x))) over all positions up to it."""
     if self.rank == 0:
         return self
     dtype, others = self.dtype, [axis for axis in range(self.rank) if axis != dim]

@@ -76,9 +76,7 @@ def _choose_size(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Op
 
 
 def _stand_for(op: TorchOperator, wanted: int | Open) -> int | None:
-    """Returns a size as a number, None for an unknown size. A prime number stands for each dynamic
-    size.
-    """
+    """Returns a size as `TorchBuilder.standing_for` does, None for an unknown size."""
     if isinstance(wanted, int):
         return wanted
     known = op.builder.type_of(op.builder.value(wanted.name)).value
