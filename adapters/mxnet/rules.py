@@ -141,7 +141,7 @@ def leaky_relu(
     match act_type:
         case "leaky":
             return data.LeakyRelu(alpha=slope)
-        case "rrelu":  # random in training; in inference the middle of its range
+        case "rrelu":  # random in training, the mean in inference
             return data.LeakyRelu(alpha=(lower_bound + upper_bound) / 2)
         case "elu":
             return data.Elu(alpha=slope)

@@ -535,7 +535,7 @@ def parse_model(
     size, before = len(data) if taken else 0, budget.used
     message = MESSAGES.parse("ModelProto", data, file, budget=budget)
     held = budget.used - before
-    del data  # no third copy, next to the message and the arrays
+    del data  # frees one of three copies
     budget.release(size)
     model = model_of(message, file, budget)
     budget.release(held)

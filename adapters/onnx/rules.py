@@ -332,7 +332,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
             sides.append(stack(x, own, *read(side, chosen, slice(d, d + 1))))
         pairs = zip(zip(*sides, strict=True), (-1, 0, 0), strict=False)
         y, *ends = (first.Concat(other, axis=axis) for (first, other), axis in pairs)
-    if lengths:  # the final states of an empty sequence are zero
+    if lengths:  # an empty sequence has final states of zero
         some, zero = lengths.cast("bool").unsqueeze(1), x.new(op.ints(0)).CastLike(x)
         pairs = zip(ends, initial, strict=True)
         ends = [some.Where(end, zero) if state else end for end, state in pairs]
