@@ -446,8 +446,8 @@ def transpose(x, *, perm):
 def einsum(*values, equation, w):
     """Writes an einsum. An einsum of one input becomes a sum and a transpose. An einsum of two
     inputs becomes Paddle's einsum, which accepts no ellipsis and crashes the process if the
-    equation has a capital letter. So both are replaced by small letters. Paddle's einsum does not
-    broadcast, so shared axes of size one are removed first.
+    equation has a capital letter. So the ellipsis and capital letters are replaced by small
+    letters. Paddle's einsum does not broadcast, so shared axes of size one are removed first.
     """
     given, arrow, target = equation.replace(" ", "").partition("->")
     sources = given.split(",")
