@@ -525,8 +525,8 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
 
     Programs in any language can run the written model after they call ONNX Runtime's
     ``RegisterCustomOpsLibrary``. The written file also contains the data of other files of
-    ``model``. ``dtype``: the same as for `Session`. Returns a line of text for each replaced node
-    in ``replaced``, and the reasons why other recurrent nodes stay in ``refusals``.
+    ``model``. ``dtype``: the same as for `Session`. The result's ``replaced`` has a line of text
+    for each replaced node; ``refusals`` has the reasons why other recurrent nodes stay.
 
     Raises `UnsupportedError` if no node can be replaced, for an unknown dtype, and for a model of
     more than 2 GB; `ModelFormatError` if the file is not a model; `MissingDependencyError` without

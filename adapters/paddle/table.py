@@ -655,7 +655,7 @@ class DtypeNumber(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """A list of elements from an attribute whose name may begin with a dtype, like ``fp32_values``."""
+    """A list of elements from an attribute whose name may begin with a dtype: ``fp32_values``."""
 
     kinds: tuple[str, ...] = ("bool", "fp32", "fp64", "int32", "int64")
 
