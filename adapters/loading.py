@@ -86,7 +86,7 @@ def read_weights(path: StrPath) -> dict[str, Array]:
     """Returns the arrays of a file without a model, by their names in it; for a graph that you
     build yourself.
 
-    ``path``: a PyTorch state dict or checkpoint (what torch.save wrote, TorchScript), a
+    ``path``: a PyTorch state dict or checkpoint that torch.save wrote, a TorchScript archive, a
     .safetensors, the .index.json of such weights in several files, an .npz, or an .h5 that Keras's
     save_weights wrote. PyTorch's files may have any name. bfloat16 arrays are returned as float32.
     No code in the file is run. Raises `ModelFormatError` if the file has none of these formats,

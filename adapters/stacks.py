@@ -338,9 +338,9 @@ def _same(one: PivotLayer, other: PivotLayer) -> bool:
 def without_states(model: Graph) -> Graph:
     """Returns the model in which no layer starts from a given state or passes its state on.
 
-    Layers of which each reads the one before become one stack, whatever the model does with their
-    states, because weights do not depend on states. A node that reads a final state reads an input
-    of the graph instead.
+    Consecutive layers then form one stack, whatever the model does with their states, because
+    weights do not depend on states. A node that reads a final state reads an input of the graph
+    instead.
     """
     nodes, inputs, tops = list[Node](), list[Value](), list[Value]()
     for node in model.nodes:

@@ -311,11 +311,11 @@ class Schema:
             tag, at = (view[at], at + 1) if view[at] < 128 else read_varint(view, at, end)
             wire, field = tag & 7, fields.get(tag >> 3, "")
             if wire != 2:
-                taken += 16 if wire == 0 else 64  # unpacked floats are unknown fields
+                taken += 16 if wire == 0 else 64  # the schema lacks unpacked floats
                 if wire == 0:
                     _, at = read_varint(view, at, end)
                 else:
-                    at += {1: 8, 5: 4}.get(wire, 0)  # a group's fields count as its message's
+                    at += {1: 8, 5: 4}.get(wire, 0)  # fields of a group count for its message
                 continue
             size, at = read_varint(view, at, end)
             if size > end - at or len(outer) > _DEEPEST:
@@ -329,7 +329,7 @@ class Schema:
                 taken += 128 + size + text_size(view[at : at + size])
             elif field not in ("bytes", "float", "double", ""):
                 last = np.frombuffer(view[at : at + size], np.uint8) < 128  # a number's last byte
-                taken += 64 + 24 * int(np.count_nonzero(last))  # an array that has grown takes more
+                taken += 64 + 24 * int(np.count_nonzero(last))  # a growing array takes more
             else:
                 taken += 64 + size
             at += size

@@ -19,8 +19,8 @@ class Least(NamedTuple):
     """The thresholds from which a call is faster in onernn; the call must reach all of them.
 
     ``words``: steps times sequences. ``share``: ``words`` divided by units. ``turns``: steps
-    divided by units. ``work``: ``words`` times units. ``large``: layers with fewer units than this
-    are always faster.
+    divided by units. ``work``: ``words`` times units. ``large``: below this number of units, every
+    call is faster.
     """
 
     large: float = 0

@@ -50,8 +50,7 @@ class LiveOptions:
     """The options of live layers, with the same meaning as in `onernn.Session`.
 
     Unsupported options raise an error immediately. If the first run of a layer raised the error,
-    the framework would run the layer silently instead. The first run may also happen while Python
-    exits.
+    the framework would run the layer silently instead.
     """
 
     dtype: str = "f32"
@@ -349,8 +348,8 @@ class LiveLayer:
         dends: State | None,
         parameters: Sequence[Array],
     ) -> tuple[Ragged | Array, State, list[Array]]:
-        """Returns the gradients of x, the states and the parameters; ``dy`` or ``dends`` may be
-        None for zeros.
+        """Returns the gradients of x, the states and the parameters; None for ``dy`` or ``dends``
+        means zeros.
         """
         result = recorded.stack.backward(recorded.tape, dy, dends)
         parameters = [*map(widen_float16, parameters)]

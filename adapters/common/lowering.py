@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # Otherwise each run would compute the same arrays again with the same kernels.
 
 _SMALL = 2**16
-"""The number of elements that the result of a computation may have while a model is read. If all
-inputs together have more, the result may have as many.
+"""The maximum number of elements of a constant that is computed while a model is read. If the
+inputs of the computation together have more elements, their number is the maximum.
 """
 
 FOLDED = frozenset(
@@ -65,7 +65,7 @@ def moves(node: Node, arrays: Iterable[Array | None]) -> bool:
 class FoldingBudget:
     """The memory for computed constants: 16 MB plus 16 times the bytes of the model's constants.
 
-    The memory is at most as large as the rest of the load's budget.
+    The memory never exceeds what remains of the load's budget.
     """
 
     def __init__(self, constants: Iterable[Array] = ()) -> None:
@@ -113,9 +113,9 @@ def by_slot(results: Results) -> Mapping[str, str]:
 
 
 class Rules(dict[str, R]):
-    """The rules by the names of operators. A call with names returns a decorator that adds a rule
-    for them. A second rule for a name is an error, because the order of imports would decide which
-    one applies.
+    """The rules of a framework, by the names of operators. A call with names returns a decorator
+    that adds a rule for them. A second rule for a name is an error, because the order of imports
+    would decide which one applies.
     """
 
     def __call__(self, names: str) -> Callable[[R], R]:
@@ -272,7 +272,7 @@ class NativeOperator(Tape):
         return self.builder.value(variable)
 
     def values(self, slot: Slot) -> list[str]:
-        """Returns the values of an input slot that takes several."""
+        """Returns the values in an input slot that takes a list of variables."""
         return [self.resolve(name) for name in self.variables(slot)]
 
     def optional(self, slot: Slot) -> str:
@@ -359,7 +359,7 @@ class NativeOperator(Tape):
             raise UnknownTypeError(f"{reason}{self.builder.advice}")
         return tuple(result.counts)
 
-    # The nodes and constants that the operator becomes.
+    # Methods that add nodes and constants.
 
     def emit(self, op: str, *inputs: Operand, **attributes: Any) -> str:
         values = self.name_operands(inputs)
@@ -440,8 +440,8 @@ class GraphBuilder:
 
     A variable may be assigned again: `value` returns the variable's current value. ``budget``: the
     memory for constants that the builder computes; the builder of a body shares it. ``taken``: in a
-    body, the outer values by the names of its inputs. ``rules``: the caller's rules, see
-    `caller_rules`.
+    body, the outer values that the body reads, by the names of its inputs. ``rules``: the caller's
+    rules, see `caller_rules`.
     """
 
     advice = ""
@@ -639,7 +639,7 @@ class GraphBuilder:
         self.give_all([(variable, value, name)])
 
     def give_all(self, triples: Iterable[tuple[str, str, str]]) -> None:
-        """Binds variables to values under names; see `give`. All nodes are renamed in one pass."""
+        """Calls `give` for each (variable, value, name). All nodes are renamed in one pass."""
         names: dict[str, str] = {}
         first = len(self.nodes)
         for variable, value, name in triples:

@@ -118,7 +118,7 @@ class NativeGraph:
 
 class Part(NamedTuple):
     """A group of operators, and the ``operators`` that replace them. ``reads``: the names that
-    these operators read.
+    ``operators`` read.
     """
 
     positions: Collection[int]

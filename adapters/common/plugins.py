@@ -51,7 +51,7 @@ def plugins_enabled() -> bool:
 
 
 def still_enabled() -> bool:
-    """Returns `plugins_enabled` without reading the environment again. Layers call this function in
-    each of their calls, which may take only microseconds.
+    """Returns the result of `plugins_enabled` without reading the environment again. Layers call
+    this function in each of their calls, which may take only microseconds.
     """
     return not _disabled and _wanted

@@ -1,8 +1,9 @@
 """Rules for the functions of ``keras.ops``, and for the TensorFlow functions that Keras 2 files
 list as layers.
 
-A rule turns one function into onernn's canonical operators, and has the function's parameters. The
-results have no mask. Formulas: documentation of keras.ops and of TensorFlow's functions.
+A rule lowers one function to onernn's canonical operators. The rule's parameters are the parameters
+of the function. Results have no mask. Formulas: documentation of keras.ops and of TensorFlow's
+functions.
 """
 
 from __future__ import annotations
@@ -262,7 +263,7 @@ def _axes(x: KerasTensor, axis: Any) -> list[int]:
 
 
 def _places(x: KerasTensor, axes: Any) -> list[int]:
-    """Returns axes as numbers from 0; raises `UnsupportedError` for axes that x does not have."""
+    """Returns axes as indices from 0. Raises `UnsupportedError` for axes that x does not have."""
     return [rules.one_axis(x, each) for each in (axes if isinstance(axes, list) else [axes])]
 
 
@@ -501,8 +502,8 @@ _MOST_PARTS = 2**12
 
 
 def _check_parts(count: int) -> None:
-    """Raises `UnsupportedError` for too many parts, because each becomes a value, and a damaged
-    file may contain any number.
+    """Raises `UnsupportedError` if a damaged file asks for too many parts. Each part would become a
+    value of the graph.
     """
     if count > _MOST_PARTS:
         refuse(f"{count} parts: expected at most {_MOST_PARTS}")
@@ -668,7 +669,7 @@ def one_hot(x, num_classes, axis=-1, dtype="float32", sparse=False):
             f"attributes axis={axis}, num_classes={num_classes!r}, sparse={sparse}: expected"
             " axis=-1, an integer, and False"
         )
-    outside = x.Less(x.scalar(0))  # a negative class becomes zeros
+    outside = x.Less(x.scalar(0))  # a negative class gets a row of zeros
     ids = outside.Where(x.scalar(num_classes), x)
     return ids.OneHot([num_classes], np.array([0, 1], np.dtype(dtype)), axis=-1)
 
@@ -816,7 +817,9 @@ def mean_of_tensorflow(input_tensor, axis=None, keepdims=False):
 def _total_of_tensorflow(
     kind: str, input_tensor: KerasTensor, axis: Any = None, keepdims: bool = False
 ) -> Any:
-    """Adds or multiplies in the type of the tensor; refuses small integers, which overflow."""
+    """Adds or multiplies in the type of the tensor; refuses small integers, whose sums may
+    overflow.
+    """
     if input_tensor.dtype.itemsize < 4:
         refuse(f"expected types of 32 bits or more, got {input_tensor.dtype}; cast it first")
     return _total(kind, input_tensor, axis, keepdims)
@@ -838,7 +841,9 @@ def gelu_of_tensorflow(features, approximate=False):
 
 @tensorflow("math.l2_normalize nn.l2_normalize")
 def l2_normalize(x, axis=None, epsilon=1e-12):
-    """Divides x by the root of its sum of squares, or of epsilon if the sum is smaller."""
+    """Divides x by sqrt(s), the root of its sum of squares, or by sqrt(epsilon) if s is smaller
+    than epsilon.
+    """
     return x / x.ReduceSumSquare(_axes(x, axis), keepdims=1).Max(float(epsilon)).Sqrt()
 
 

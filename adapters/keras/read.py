@@ -42,7 +42,7 @@ from onernn.reorders.layers import PivotLayer
 class Tree:
     """A group of a ``.keras`` file. Readers find its members by name, not by order.
 
-    ``reader`` returns a new reader, which returns each array of the layer once. ``inside`` returns
+    ``reader`` returns a copy of the group from which no array has been taken. ``inside`` returns
     the group of an inner layer, by the name of the attribute that holds it. ``finish`` of the outer
     group also checks the arrays of inner groups.
     """
@@ -61,7 +61,7 @@ class Tree:
         """Returns the weights of each layer of a model, given the (class, name) of each layer in
         order.
 
-        The names of groups are the names of classes with numbers.
+        Keras names each group by its layer's class and a number.
         """
         groups = group_names(kind for kind, _ in named)
         return [Tree(self._arrays, f"{self._path}layers/{group}/") for group in groups]
@@ -174,8 +174,8 @@ def _snake_case(kind: str) -> str:
 
 # The configuration of a model: its layers, and the calls that connect them.
 #
-# The forms of Keras 2 and Keras 3 are read into one form. Documentation: the functions get_config
-# and from_config of keras.Model, keras.Sequential and of each layer.
+# Configurations of Keras 2 and Keras 3 are read into the same classes. Documentation: the functions
+# get_config and from_config of keras.Model, keras.Sequential and of each layer.
 
 MODELS = ("Functional", "Model", "Sequential")
 _OWN = ("keras", "tf_keras")
@@ -184,7 +184,7 @@ _MISFITS = (LookupError, TypeError, ValueError, AttributeError)
 
 
 _TYPED = "Cast ZerosLike OnesLike FullLike OneHot Prod Cumsum Cumprod Arange".split()
-"""Functions of ``keras.ops`` that have an option dtype, as layers have."""
+"""Functions of ``keras.ops`` that have an option ``dtype``, like layers."""
 
 
 class Ref(NamedTuple):
@@ -352,7 +352,7 @@ def _functional(model: Layer, listed: Any, major: int) -> Network:
     ]
     layers = _layers(model, listed, calls)
     # In the model's inputs and outputs, Keras 3 counts the call that made an inner model. In the
-    # arguments of layers it does not.
+    # arguments of layers, Keras 3 does not count this call.
     earlier = {name for name, counts in zip(layers, made, strict=True) if major > 2 and counts}
     ends = [
         tuple(
@@ -465,12 +465,12 @@ class Held(NamedTuple):
 
     @property
     def version(self) -> str:
-        """The version of the Keras that wrote the file, "" if it does not say."""
+        """The version of the Keras that wrote the file, "" if the file does not state it."""
         return self._text("keras_version")
 
     @property
     def backend(self) -> str:
-        """The backend of the Keras that wrote the file, "" if it does not say."""
+        """The backend of the Keras that wrote the file, "" if the file does not state it."""
         return self._text("backend")
 
     def _text(self, name: str) -> str:
@@ -818,7 +818,7 @@ def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
         if "recurrent_kernel" in named:
             try:
                 layer = layout.read(named)
-                cudnn = layout.is_cudnn(named)  # its gates are sigmoid in every version
+                cudnn = layout.is_cudnn(named)  # CuDNN's gates always use sigmoid
                 if old and not cudnn and (gates := layer.spec.gates) > 1:
                     hard, tanh = Activation("hardsigmoid", 0.2, 0.5), Activation("tanh")
                     functions = (hard, tanh, tanh)[: 2 + (gates == 4)]

@@ -62,7 +62,7 @@ FIX_SIZE = "; build the model with a fixed size, such as keras.Input((10, 8))"
 class Held(NamedTuple):
     """A value and the mask of its steps (N, T), "" without a mask.
 
-    ``words``: the unmasked steps as a ragged batch, if the previous layer made them. ``behind``:
+    ``words``: a ragged batch of the unmasked steps, "" if the previous layer made none. ``behind``:
     the variable that cannot be computed and on which the value depends, "" if there is none.
     """
 
@@ -121,9 +121,9 @@ class KerasLayer(NativeOperator):
     ``reader``: the reader of the layer's weights. ``compute``: the dtype in which the layer
     computes. ``version``: (major, minor) of the Keras that wrote the file. ``masked_by_call``:
     whether the call itself names a mask. ``path``: the names of the ``depth`` models that contain
-    the layer, then the layer's name. ``wraps``: whether `read` leaves the check that all weights
-    are read to a different layer. ``masked``: whether an input has a mask. ``count``: the number of
-    outputs that the model reads.
+    the layer, then the layer's name. ``wraps``: whether a different layer, not `read`, checks that
+    all weights were used. ``masked``: whether an input has a mask. ``count``: the number of outputs
+    that the model reads.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class Stated(NamedTuple):
 
 def _compute_dtype(policy: Any) -> str:
     """Returns the dtype in which a layer with this dtype or dtype policy computes. Raises
-    `UnsupportedError` unless it is a float.
+    `UnsupportedError` for dtypes other than floats.
     """
     name = policy
     if isinstance(policy, dict) and isinstance(policy.get("config"), dict):

@@ -417,8 +417,8 @@ class Formula:
         return result
 
     def _places(self, parts: Mapping[str, Array]) -> Iterator[tuple[Rows, int, Array]]:
-        """Yields (rows, sign, array) for each range of rows. The rows times the sign are a summand
-        of this array of ``parts``, a layer's weights.
+        """Yields (rows, sign, array) for each range of rows. ``parts``: the weights of a layer.
+        ``array``, one of them, is a sum that contains the rows times the sign.
         """
         for name, gates in (("layer", self.layer), ("iter", self.iter)):
             for k, rows in enumerate(gates):

@@ -192,7 +192,7 @@ def _plan(live: Any, params: Mapping[str, Any], options: Options, cells: Cells) 
 
 @lru_cache(maxsize=32)
 def _find_regions(text: str, sizes: tuple[tuple[str, Any], ...]) -> tuple[Any, ...]:
-    """Caches `find_regions`, because modules make the symbol of a bucket several times."""
+    """Caches `find_regions`, because MXNet's modules make the same symbol several times."""
     from onernn.adapters.mxnet.regions import find_regions
 
     return tuple(find_regions(parse_symbol(text), dict(sizes)))

@@ -68,8 +68,8 @@ def optimize(
     the first call packs the parameters, and later changes have no effect. With
     semantics="documented", sequence lengths and clips have an effect, although MXNet ignores them
     on CPU. float16 is computed in float32. Neither MXNet on the CPU nor onernn applies dropout p
-    between layers. So in training MXNet runs such layers of a block, and a warning names such
-    layers of a symbol.
+    between layers. So MXNet trains the layers of a block that would need dropout, and a warning
+    names such layers of a symbol.
 
     onernn computes gradients. It is an error to ask for a backend that has no gradients. Raises
     `UnsupportedError`, and replaces nothing, if there is nothing to replace or if onernn cannot run

@@ -314,7 +314,7 @@ class _Stream(ByteStream):
         if storage not in _AUXILIARIES:
             raise self.error(f"{what}: expected a storage type of 0 to 2, got {storage}", start)
         if storage != DENSE:
-            self._shape(what)  # the shape of the stored elements, may be wrong
+            self._shape(what)  # the shape of the stored elements, which may be wrong
         shape = self._shape(what)
         if shape is None or (not shape and not numpy):
             return None
@@ -514,7 +514,7 @@ def _by_structure(
     """Returns the arrays of the symbol's variables, and notes. Blocks of the file and of the symbol
     are matched by their parameters' names and shapes.
 
-    Blocks that these do not distinguish are matched in order, because file and symbol both number
+    Blocks with equal names and shapes are matched in order, because file and symbol both number
     blocks in the order of creation.
     """
     saved: dict[str, dict[str, Array]] = {}

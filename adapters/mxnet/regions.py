@@ -200,8 +200,8 @@ class _View:
         return node.inputs[0] if node else value
 
     def check_readers(self, inside: set[int], shown: Sequence[Entry | None]) -> None:
-        """Raises `UnsupportedError` if the caller, or a node that is not in ``inside``, reads a
-        result of the nodes ``inside`` that is not in ``shown``.
+        """Raises `UnsupportedError` if the caller or another node reads a result of the nodes
+        ``inside``. Results in ``shown`` may be read.
         """
         nodes = self.symbol.nodes
         names = [entry.name for entry in shown if entry]

@@ -141,7 +141,7 @@ def leaky_relu(
     match act_type:
         case "leaky":
             return data.LeakyRelu(alpha=slope)
-        case "rrelu":  # random in training; in inference the middle of its range
+        case "rrelu":  # random in training, the mean in inference
             return data.LeakyRelu(alpha=(lower_bound + upper_bound) / 2)
         case "elu":
             return data.Elu(alpha=slope)
@@ -258,7 +258,9 @@ NUMPY = {
     # NumPy mode has these operators only as aliases (`ALIASES`), or not at all.
     **dict.fromkeys("maximum minimum hypot logical_and logical_or logical_xor".split(), ""),
 }
-"""Maps the name of an operator to its name in NumPy mode, if that differs. "" adds no such name."""
+"""Maps the name of an operator to its name in NumPy mode, if the names differ. "" means that no
+rule is added for NumPy mode.
+"""
 
 
 def _on_two(formula, lhs, rhs):

@@ -286,8 +286,9 @@ class Rule(NamedTuple):
     input, which must be on axis 0. "all": the output has an inferred size if all inputs have one.
     "alike": all inputs must have inferred sizes on the same axes, but not on the axis in the
     attribute ``axis`` or ``dim``. "none": the output has no inferred size. "": the operator needs
-    the sizes. ``shares``: the axes on which all inputs have the same size: "all" axes, all except
-    this attribute's ("axis"), the "first", or none ("").
+    the sizes. ``shares``: the axes on which all inputs have the same size. "all": every axis.
+    "axis": every axis except the axis in the attribute ``dim`` or ``axis``. "first": axis 0. "": no
+    axis.
     """
 
     name: str
@@ -630,7 +631,7 @@ def _infer_axes(op: MxnetOperator, rule: Rule, reads: Sequence[str]) -> dict[int
     which it comes.
 
     Records which other inputs have the same sizes. Raises `UnsupportedError` if the operator needs
-    sizes.
+    a size that MXNet infers.
     """
     known = [op.context.inferred.get(each, {}) for each in reads]
     if not any(known):

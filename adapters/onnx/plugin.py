@@ -113,7 +113,7 @@ class _Scope(NamedTuple):
     """The initializers and nodes whose outputs a graph's nodes may read, beginning with the
     outermost graph.
 
-    ``messages``: their protobuf messages. ``native``: the same as a `NativeGraph`.
+    ``messages``: their protobuf messages. ``native``: the same nodes as a `NativeGraph`.
     """
 
     messages: list[Any]
@@ -257,7 +257,7 @@ class Replacement:
 
     def _array(self, tensor: Any) -> Array:
         self._external.budget.allow(2 * tensor.ByteSize())
-        if tensor.float_data or tensor.double_data:  # bytes in onernn's schema
+        if tensor.float_data or tensor.double_data:  # onernn's schema declares both as bytes
             tensor = MESSAGES.message("TensorProto").FromString(tensor.SerializeToString())
         return array_of(tensor, f"initializer {tensor.name!r}", self._external)
 
@@ -343,12 +343,12 @@ def rewritten(
         files = [onnx.external_data_helper.ExternalDataInfo(each).location for each in outside]
         names = [each.name for each in tensors(model)]
         for each in tensors(model):
-            if prod(each.dims) <= SMALL:  # sizes may depend on this initializer
+            if prod(each.dims) <= SMALL:  # the values may be sizes
                 fill(onnx, each, external)
     except Exception as error:  # ONNX Runtime opens it or raises its own error
         return keep_unchanged(error)
     result = Replacement(onnx, model, external, partial(layers.add, dtype=dtype))
-    return_freed_memory()  # the memory of weights, before the model is serialized
+    return_freed_memory()  # serializing the model needs memory
     lines, refusals = tuple(result.lines), tuple(result.refusals)
     if not lines:
         return Rewritten(source, options, (), refusals)
@@ -401,7 +401,7 @@ def _check_free(options: Any, providers: Any) -> None:
         )
     available = require("onnxruntime", "onnx").get_available_providers()
     names = [each if isinstance(each, str) else each[0] for each in providers or available]
-    names = [name for name in names if name in available]  # ONNX Runtime warns about the others
+    names = [name for name in names if name in available]  # unavailable ones cause warnings
     if others := [name for name in names if name not in _ON_CPU]:
         raise UnsupportedError(
             f"provider {others[0]}: expected only the CPU's; pass providers={list(_ON_CPU[:1])}"
@@ -525,8 +525,8 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
 
     Programs in any language can run the written model after they call ONNX Runtime's
     ``RegisterCustomOpsLibrary``. The written file also contains the data of other files of
-    ``model``. ``dtype``: the same as for `Session`. Returns a line of text for each replaced node
-    in ``replaced``, and the reasons for the other recurrent nodes in ``refusals``.
+    ``model``. ``dtype``: the same as for `Session`. The result's ``replaced`` has a line of text
+    for each replaced node; ``refusals`` has the reasons why other recurrent nodes stay.
 
     Raises `UnsupportedError` if no node can be replaced, for an unknown dtype, and for a model of
     more than 2 GB; `ModelFormatError` if the file is not a model; `MissingDependencyError` without
@@ -568,7 +568,7 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
         )
     try:
         content = proto.SerializeToString()
-    except Exception as error:  # its class depends on protobuf's version
+    except Exception as error:  # the error's class depends on protobuf's version
         reason = f"{path}: expected at most 2 GB with all weights in the file: {error}"
         raise UnsupportedError(reason) from error
     with replacing(path) as stream:

@@ -24,8 +24,8 @@ from onernn.ops import OPERATORS
 
 
 def _slots(inputs: Sequence[Tensor | None], required: int, optional: int = 1) -> list[Any]:
-    """Returns the ``required`` inputs and the ``optional`` last inputs of an operator, None for
-    absent inputs.
+    """Returns the ``required`` inputs of an operator, then its ``optional`` inputs, None for absent
+    inputs.
 
     A zero point, which comes after each scale, may always be absent.
     """
@@ -290,8 +290,7 @@ def matmul_to_float(A, B, a_scale, b_scale, a_zero_point=None, b_zero_point=None
 
 @microsoft("QLinearAdd")
 def qlinear_add(*inputs):
-    """Returns A + B in units of the result's scale. One constant contains the terms of all zero
-    points.
+    """Returns A + B in units of the result's scale. All zero points are combined into one constant.
 
     MLAS rounds once after a multiplication and an addition. Computing both in float64 leads to the
     same result.

@@ -319,7 +319,7 @@ def _floats(tensor: Any, field: str, kind: str, what: str, external: ExternalDat
     number = tensor.DESCRIPTOR.fields_by_name[field].number
     others: Any = UnknownFieldSet(tensor)
     if any(each.field_number == number for each in others):
-        if packed:  # their order is not known
+        if packed:  # the order of both kinds is unknown
             problem = f"{what}: expected values that are all packed or all unpacked, got both"
             raise ModelFormatError(problem, external.model)
         unpacked = MESSAGES.message("UnpackedTensor").FromString(tensor.SerializeToString())
@@ -535,7 +535,7 @@ def parse_model(
     size, before = len(data) if taken else 0, budget.used
     message = MESSAGES.parse("ModelProto", data, file, budget=budget)
     held = budget.used - before
-    del data  # no third copy, next to the message and the arrays
+    del data  # frees one of three copies
     budget.release(size)
     model = model_of(message, file, budget)
     budget.release(held)

@@ -324,7 +324,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
         source, precision = precisions.take(op.builder, name, x.name, spec, weights)
         x = widen(x.new(source))
         y, *ends = stack(x, states, spec, weights, precision=precision)
-    else:  # a node's directions have the same functions: make two nodes
+    else:  # an Rnn has one set of functions: make two nodes
         both: tuple[Direction, ...] = ("left2right", "right2left")
         x, sides = widen(x), []
         for d, (side, chosen) in enumerate(zip(both, functions, strict=True)):
@@ -332,7 +332,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
             sides.append(stack(x, own, *read(side, chosen, slice(d, d + 1))))
         pairs = zip(zip(*sides, strict=True), (-1, 0, 0), strict=False)
         y, *ends = (first.Concat(other, axis=axis) for (first, other), axis in pairs)
-    if lengths:  # the final states of an empty sequence are zero
+    if lengths:  # an empty sequence has final states of zero
         some, zero = lengths.cast("bool").unsqueeze(1), x.new(op.ints(0)).CastLike(x)
         pairs = zip(ends, initial, strict=True)
         ends = [some.Where(end, zero) if state else end for end, state in pairs]
@@ -511,8 +511,8 @@ _RANDOM = "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multino
 
 @RULES(_RANDOM)
 def _random(op: OnnxOperator) -> Results:
-    """Raises `UnsupportedError` that names a call of onnx; it turns the model's random values into
-    inputs.
+    """Raises `UnsupportedError`. The message contains a call of the package onnx that turns the
+    model's random values into inputs.
     """
     advice, graph = "export the model in inference mode", op.builder.native
     if graph and not op.scope.prefix:

@@ -124,8 +124,8 @@ class StoredPrecisions:
     def take(
         self, builder: GraphBuilder, name: str, x: str, spec: RnnSpec, weights: RnnWeights
     ) -> tuple[str, LayerPrecision]:
-        """Returns the value that a layer reads, and the layer's precision. If the file stores none,
-        the value is ``x``.
+        """Returns the value that a layer reads, and the layer's precision. If the file stores no
+        precision, the value is ``x``.
 
         A quantized layer rounds its input itself, so it reads the value before QuantizeLinear.
         """
@@ -185,8 +185,8 @@ def _find_rounded(builder: GraphBuilder, x: str, scale: Scale) -> str:
 # An ONNX operator in the form that rules read.
 
 INERT = frozenset({"momentum", "seed", "saturate", "sorted"})
-"""Attributes that do not change results: for training, for 8-bit floats, or for the order of
-results if any order is allowed.
+"""Attributes that do not change results. They concern training, 8-bit floats, or the order of
+results that may have any order.
 """
 
 

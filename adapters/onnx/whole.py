@@ -41,8 +41,8 @@ def choose(graph: Graph) -> Choice:
 
     It should if the plan is about as fast and exact as ONNX Runtime with onernn's layers. ONNX
     Runtime is at least as fast in convolutions over images, and in loops that are not recurrent
-    layers. Rounding to 8 bits or float16 can turn float32 rounding errors into differences that are
-    larger than `verify` allows.
+    layers. Models that round to 8 bits or to float16 also stay in ONNX Runtime, because rounding
+    can turn errors of float32 into differences that are larger than `verify` allows.
     """
     work, nodes = Counter[str](), 0
     for node, types in _typed(graph):

@@ -366,7 +366,9 @@ class OnnxValue(Tensor):
         return rows.replace(rank=self.rank, lengths=lengths)
 
     def with_time(self, time: Self) -> Self:
-        """Returns the tensor padded or cut to ``time`` (1,) steps, at least the longest length."""
+        """Returns the tensor padded or cut to ``time`` (1,) steps. ``time`` is at least the longest
+        length.
+        """
         cut = self.Slice([0], time, [1])
         more, after = time - cut.size(1), [0] * (self.rank - 1)
         pads = self.op.join([0] * (self.rank + 2), more.name, *([after] if after else []))

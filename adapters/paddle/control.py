@@ -245,7 +245,6 @@ def _branch(outer: PaddleBuilder, number: int, names: Sequence[str]) -> tuple[Gr
 
 
 def _truth(builder: PaddleBuilder, value: str) -> str:
-    """Returns a condition as a scalar."""
     if builder.type_of(value).rank == 0:
         return value
     return builder.emit("Reshape", (value, builder.constant(np.zeros(0, np.int64), "scalar")))

@@ -12,9 +12,9 @@ from onernn.ir.records import dataclass
 # The table of Paddle's operators that are equivalent to one canonical operator each.
 #
 # A row has three uses: reading (`lower`), reading Paddle 3's format (`read.parse_pir`) and writing
-# (`write`). A use that a row does not describe completely has its own rule. Slots and defaults come
-# from the OpMaker classes of Paddle 2.6, and are the same in 3.x. Which operators keep a LoD was
-# measured with 2.6.2.
+# (`write`). If a row is not enough for one of these uses, a separate rule implements the use. Slots
+# and defaults come from the OpMaker classes of Paddle 2.6, and are the same in 3.x. Which operators
+# keep a LoD was measured with 2.6.2.
 
 
 class Named(NamedTuple):

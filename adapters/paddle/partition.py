@@ -186,7 +186,7 @@ class LiveProgram:
         candidates += [
             {op.position}
             for op in self._inner
-            if op.type in RECURRENT and op.position not in seen  # its results are not in the graph
+            if op.type in RECURRENT and op.position not in seen  # no result is in the graph
         ]
         parts: list[ReplaceablePart] = []
         refusals = list(self._refusals(reasons))
@@ -286,8 +286,8 @@ class LiveProgram:
                     yield Refusal(reason, op.type)
 
     def _results(self) -> list[str]:
-        """Returns the non-persistable variables that exactly one operator assigns, which onernn
-        runs.
+        """Returns the variables that exactly one operator assigns, if onernn runs this operator.
+        Leaves out persistable variables.
         """
         variables = self._program.variables
         return [

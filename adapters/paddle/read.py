@@ -292,8 +292,8 @@ def _scalar(desc: Any) -> bool | int | float | complex:
 # op_compat.yaml (operands). Measured with 3.3.1.
 
 VERSIONS = range(1, 5)
-"""The supported versions of the format; 3.3.1 writes 4. The operators of the table are the same in
-all of them.
+"""The supported versions of the format; 3.3.1 writes 4. The operators in `OPERATORS` are the same
+in all versions.
 """
 _DTYPES = pairs(
     """
@@ -349,15 +349,15 @@ def _reason(error: Exception) -> str:
 def _in_place(name: str) -> int | None:
     """Returns the index of the operand that an operator overwrites, None if there is none."""
     dialect, _, kind = name.partition(".")
-    # only overwrites statistics
+    # batch_norm_ overwrites only statistics
     if dialect != "1" or not kind.endswith("_") or kind == "batch_norm_":
         return None
     return 1 if kind == "assign_out_" else 0
 
 
 def _find_changed(operations: Any, depth: int) -> set[int]:
-    """Returns the number of each value that an operator overwrites, also in inner blocks. Such
-    values are not constants.
+    """Returns the values that operators overwrite, also in inner blocks. Such values are not
+    constants. A value is identified by its number in the file.
     """
     if depth > _DEEPEST:
         raise ValueError(f"expected at most {_DEEPEST} blocks inside blocks")
@@ -376,7 +376,7 @@ class _Reader:
     name.
 
     ``changed``: the values that operators overwrite. Each of them becomes one variable, to which
-    the operator assigns again. Paddle 2 does the same.
+    the operator assigns again, like in Paddle 2.
     """
 
     def __init__(self) -> None:

@@ -99,7 +99,9 @@ def flatten_to_matrix(X, *, axis=1):
 
 @paddle("unsqueeze2")
 def unsqueeze(X, *, axes=()):
-    """Inserts axes one after the other. Each index counts the axes that were inserted before."""
+    """Inserts axes one after the other. Each index refers to the shape after the previous
+    insertions.
+    """
     placed = [False] * X.rank
     for axis in axes:
         place = axis if axis >= 0 else axis + len(placed) + 1
@@ -234,8 +236,8 @@ def slice_(
 def _slice_element(op: Any, x: Any, axis: int, starts: Any, ends: Any) -> Any:
     """Returns the last element of a tensor array, or a tensor's element at a loop's counter.
 
-    Returns None for other slices. For the tensor 0, 1, 2, ..., returns the index, which equals the
-    element.
+    Returns None for other slices. An element of the tensor 0, 1, 2, ... equals its index, so the
+    index is returned.
     """
     builder, begin, end = op.builder, starts.type, ends.type
     array = builder.stacked.get(op.variable("Input"))
@@ -288,8 +290,8 @@ def set_value(
     shape=(),
     values=Elements(),
 ):
-    """Returns the input with a value in a slice. The same slice of a tensor of flat indices yields
-    the indices to overwrite.
+    """Returns the input after writing a value to a slice. To find the elements to overwrite, the
+    same slice is taken from a tensor of flat indices.
     """
     if ValueTensor:
         value = ValueTensor.dense
@@ -327,7 +329,7 @@ def floordiv(X, Y):
     if X.dtype.kind == "f":
         return (X / Y).Floor()
     if X.type.sizes is not None and Y.known is not None and (Y.known > 0).all():
-        return X / Y  # X is a size, which a plan stores as a polynomial
+        return X / Y  # stays a formula of sizes
     return (X - X.Mod(Y)) / Y
 
 
@@ -638,7 +640,7 @@ def sequence_reshape(X, *, new_dim):
             f"attribute {new_dim=}: expected 1 or more, and an input of two axes and known width,"
             f" got {x.shape}"
         )
-    lengths = x.SequenceLengths().Mul([width]).Div([new_dim])  # a remainder changes the sum
+    lengths = x.SequenceLengths().Mul([width]).Div([new_dim])  # if inexact, the sum differs
     return x.dense.reshape(-1, new_dim).SequenceReset(_offsets(lengths))
 
 

@@ -288,8 +288,8 @@ class TensorArray:
 TURN = "this turn"
 """The name of the input of a loop's block that holds the iteration number."""
 _MOST = 10**5
-"""The maximum number of operators that are lowered. The operators of a loop's block count each time
-they are lowered. This is repeated until the types of carried values no longer change.
+"""The maximum number of operators that are lowered. A loop's block is lowered repeatedly, until the
+types of carried values no longer change. The block's operators count each time.
 """
 
 
@@ -490,8 +490,8 @@ class PaddleOperator(NativeOperator):
                     builder.narrow.update(*op.outputs.values())
 
     def run_rule(self, rule: Callable[[Self], Results]) -> Mapping[str, str]:
-        """Returns the results of a rule by the keys of `list_places`; the default keys are the main
-        slots.
+        """Returns the results of a rule by the keys of `list_places`. Results without slots are in
+        the main output slots.
         """
         results = super().run_rule(rule)
         if isinstance(results, Mapping):
@@ -655,9 +655,7 @@ class DtypeNumber(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """A list of elements from an attribute, or from one with a dtype in its name, like
-    ``fp32_values``.
-    """
+    """A list of elements from an attribute whose name may begin with a dtype: ``fp32_values``."""
 
     kinds: tuple[str, ...] = ("bool", "fp32", "fp64", "int32", "int64")
 

@@ -48,8 +48,8 @@ def write_paddle(
     ``place``: "onednn" sets use_mkldnn on fused recurrent operators. ``fused``: whether a recurrent
     layer becomes fusion_gru or fusion_lstm, instead of mul followed by gru or lstm. The default is
     true for "onednn" only. ``note``: a function that is called for each operator on which
-    use_mkldnn cannot be set, with the reason. ``inputs``: an example batch, which is needed if
-    generated batches do not fit the graph. The fuse passes must have run on ``graph`` already.
+    use_mkldnn cannot be set, with the reason. ``inputs``: a batch that supplies dtypes and ranks
+    that the graph does not declare. The fuse passes must have run on ``graph`` already.
 
     The written files are checked by reading them before they get their final names. Raises
     `UnsupportedError`, which names each operator that Paddle cannot express.

@@ -203,8 +203,8 @@ def sequence_reverse(x):
 
 @rule("SequenceContext")
 def sequence_context(x, *, length, start, w):
-    """Writes a sequence_conv with the identity matrix. A MatMul after it writes a sequence_conv
-    with its own matrix instead.
+    """Writes a sequence_conv with the identity matrix. If a MatMul reads the result, it writes a
+    sequence_conv with its own matrix instead.
     """
     width = x.sizes[-1]
     if width is None:
@@ -429,7 +429,7 @@ def _with_bias(spec: RnnSpec, weights: RnnWeights) -> RnnWeights:
 
 
 def _zeros(like: Variable, shape: list[int], axis: int) -> Variable:
-    """Returns zeros of a shape. The number of sequences, along ``axis``, comes from ``like``."""
+    """Returns zeros of a shape. The size of ``axis`` comes from ``like``."""
     return like.fill_constant_batch_size_like(
         shape=shape, input_dim_idx=axis, output_dim_idx=axis, value=0.0, dtype=5
     )

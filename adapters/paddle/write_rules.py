@@ -307,7 +307,9 @@ def gather(table, index, *, axis, non_negative, w):
 
 
 def _with_rest(sizes: Sequence[int | Variable]) -> list[int | Variable]:
-    """Returns the sizes. A single size that is known only at run time becomes -1."""
+    """Returns the sizes. If exactly one size is known only at run time, and no size is 0, that size
+    becomes -1.
+    """
     if sum(isinstance(size, Variable) for size in sizes) > 1 or 0 in sizes:
         return list(sizes)
     return [size if isinstance(size, int) else -1 for size in sizes]
@@ -444,8 +446,8 @@ def transpose(x, *, perm):
 def einsum(*values, equation, w):
     """Writes an einsum. An einsum of one input becomes a sum and a transpose. An einsum of two
     inputs becomes Paddle's einsum, which accepts no ellipsis and crashes the process if the
-    equation has a capital letter. So both are replaced by small letters. Paddle's einsum does not
-    broadcast, so shared axes of size one are removed first.
+    equation has a capital letter. So the ellipsis and capital letters are replaced by small
+    letters. Paddle's einsum does not broadcast, so shared axes of size one are removed first.
     """
     given, arrow, target = equation.replace(" ", "").partition("->")
     sources = given.split(",")

@@ -156,7 +156,9 @@ class ProgramWriter:
 
 
 def save(program: ProgramWriter, path: Path) -> None:
-    """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``. Replaces old files when both are complete."""
+    """Writes ``NAME.pdmodel`` and ``NAME.pdiparams``. Replaces old files when both new files are
+    complete.
+    """
     model, tensors = program.files()
     with replacing_all([path, path.with_suffix(".pdiparams")]) as (program_file, parameters):
         program_file.write(model)
@@ -480,7 +482,7 @@ class Writing:
         self._values[name] = variable.name
 
     def take(self, outer: Variable) -> Variable:
-        """Makes a variable of an outer block known in this block, and returns it."""
+        """Makes a variable of an outer block readable in this block, and returns it."""
         if outer.known is not None and not self._reader.holds(outer.name):
             self._reader.give(outer.name, self._reader.constant(outer.known, outer.name))
         return self.enter(outer.name, outer.type)

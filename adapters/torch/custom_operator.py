@@ -190,8 +190,8 @@ def _backward(ctx: Any, dy: Any, dh: Any, dc: Any, _: Any) -> Any:
     states, weights = others[: ctx.states], others[ctx.states :]
     grads = [dy, dh, dc] if ctx.layer.startswith("LSTM") else [dy, dh]
     # onernn cannot compute gradients that are differentiated again, batched (vmap), or in forward
-    # mode; PyTorch's operators can. A tracer's tensors are not plain either, but their class is not
-    # Tensor.
+    # mode; PyTorch's operators can. `is_plain` is also false for a tracer's tensors, but their
+    # class is not Tensor.
     is_batched = any([type(grad) is Tensor and not is_plain(grad) for grad in grads])
     if torch.is_grad_enabled() or is_batched or forward_ad._current_level >= 0:
         call, tensors = _call(x, ctx.sizes, states, weights, ctx.layer)

@@ -55,8 +55,8 @@ _FEW = 64
 _CHANGES = re.compile(r"[a-z0-9]_(\.|$)|\bout$")
 """Matches the names of operators that change a tensor in place."""
 _PASSES = 5
-"""The maximum number of conversions of a program. Each one fixes more sizes, the last one all
-sizes.
+"""The maximum number of conversions of a program. Each conversion keeps the exported numbers of
+more sizes, the last conversion of all sizes.
 """
 
 

@@ -71,7 +71,7 @@ class _Awaited(MetaPathFinder):
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = find_spec(fullname)  # by the other import hooks
+        spec = find_spec(fullname)  # asks the other import hooks
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -245,7 +245,7 @@ def _weights(module: Any, names: Sequence[str]) -> Sequence[Tensor]:
     except KeyError:  # weight_norm and parametrizations compute weights
         weights = [getattr(module, name, None) for name in names]
     for weight in weights:
-        if weight is None:  # PyTorch uses the weight that was deleted
+        if weight is None:  # PyTorch still uses the deleted weight
             raise Left("a weight was deleted, expected all weights")
     return weights
 
@@ -374,7 +374,9 @@ def call(kind: Any, module: Any, input: Any, hx: Any) -> Any:
 
 
 _outside = call
-"""The function `call`; from the first use of torch.compile on, a wrapper that is not traced."""
+"""The function `call`. The first use of torch.compile replaces it by a wrapper that is not
+traced.
+"""
 
 
 def call_any(kind: Any, module: Any, input: Any, hx: Any) -> Any:

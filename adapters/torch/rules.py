@@ -70,7 +70,7 @@ def square(self):
 def log1p(self):
     """Returns log(1 + x), computed as log(u) + (x - (u - 1)) / u with u = 1 + x, rounded.
 
-    Where u - 1 equals x, for example at -1 and at infinity, the result is log(u).
+    If u - 1 equals x, for example for -1 and infinity, the result is log(u).
     """
     x = self.promote()
     total = x + 1
@@ -172,7 +172,7 @@ def gelu(self, *, approximate="none"):
 
 @torch("softplus", beta=1.0)
 def softplus(self, *, threshold=20.0):
-    """Ignores the threshold: above 17, x differs from softplus(x) by less than float32 resolves."""
+    """Ignores the threshold, because above 17 softplus(x) equals x in float32."""
     if threshold < 17:
         refuse(f"argument threshold={threshold}: expected 17 or more, or the results differ")
     return self.Softplus()
@@ -231,8 +231,8 @@ def glu(self, *, dim=Axis(-1)):
 
 
 def _usual(x: TorchTensor, *numbers: float) -> tuple[float, ...]:
-    """Returns the ``numbers`` that fix no sizes: all for a float result, none for an integer
-    result, because integers may come from a size.
+    """Returns the ``numbers`` that cannot have come from an input size: all for a float result,
+    none for an integer result.
     """
     return numbers if x.op.result_dtype().kind == "f" else ()
 
@@ -302,7 +302,9 @@ def compare(self, other, *, op):
 
 
 def _common(x: Any, other: Any) -> Any:
-    """Returns the dtype in which x and ``other`` are compared; a tensor's precedes a number's."""
+    """Returns the dtype in which x and ``other`` are compared. A number is compared in the dtype of
+    x, or in float32 if only the number is a float.
+    """
     mine = x.dtype
     if isinstance(other, Number) or not other.slot:
         whole = not isinstance(other, Number) or not isinstance(other.value, float)
@@ -379,8 +381,8 @@ _OF_SIZES = pairs(
 def compute_size(*, a=None, b=None, op):
     """Returns the result of Python's arithmetic with sizes, which are not negative.
 
-    An operator that reads the result fixes the input sizes from which the integers in ``a`` and
-    ``b`` may come.
+    If an operator reads the result, the input sizes from which ``a`` and ``b`` may have been
+    computed keep their exported numbers.
     """
     builder, values, numbers = op.builder, [], []
     for each in (a, b):
@@ -608,8 +610,8 @@ def avg_pool(
     """
 )
 def adaptive_pool(self, *, output_size=Sizes(), op):
-    """Returns the means or maxima of windows; ``output_size`` has their number for each of the last
-    axes.
+    """Returns the means or maxima of windows; ``output_size`` has the number of windows for each of
+    the last axes.
 
     The second output of maxima, their positions, is not computed.
     """
@@ -740,7 +742,7 @@ def cumsum(self, *, dim=Axis()):
 
 @torch("logcumsumexp _logcumsumexp")
 def logcumsumexp(self, *, dim=Axis()):
-    """Returns log(sum(exp(x))) over all positions up to each one, by a scan with `logaddexp`."""
+    """Returns, for each position, log(sum(exp(x))) over all positions up to it."""
     if self.rank == 0:
         return self
     dtype, others = self.dtype, [axis for axis in range(self.rank) if axis != dim]
@@ -861,5 +863,5 @@ def _run(
         state.tie(-1, WEIGHTS)
         if state.rank == 3:
             state.tie(0, WEIGHTS)
-        given.append(state if state.rank == 3 else state.unsqueeze(0))  # of a layer, or of a cell
+        given.append(state if state.rank == 3 else state.unsqueeze(0))  # a cell's has two axes
     return recurrent_stack(x, given, spec, layer.weights, batch_major=batch_major)

@@ -76,7 +76,7 @@ def _choose_size(x: TorchTensor, size: _ViewSize, is_inferred: bool) -> int | Op
 
 
 def _stand_for(op: TorchOperator, wanted: int | Open) -> int | None:
-    """Returns a size as a number, with a prime for each dynamic size; None for an unknown size."""
+    """Returns a size as `TorchBuilder.standing_for` does, None for an unknown size."""
     if isinstance(wanted, int):
         return wanted
     known = op.builder.type_of(op.builder.value(wanted.name)).value
@@ -319,7 +319,7 @@ def split(self, *, dim=Axis(0), split_size=None, split_sizes=None, chunks=None, 
 @torch("cat")
 def cat(*tensors, dim=0, op):
     values = [each.cast(op.result_dtype()) for each in tensors]
-    first, *others = (each for each in values if each.type.counts != (0,))  # old code joins (0,)
+    first, *others = (each for each in values if each.type.counts != (0,))  # some code joins (0,)
     return first.Concat(*others, axis=op.axis(dim, first.name))
 
 

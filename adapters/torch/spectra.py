@@ -137,8 +137,8 @@ def stft(
 ):
     """Returns spectra (N, frequencies, frames), or (frequencies, frames) for one signal.
 
-    The signal is padded already. ``return_complex`` has no effect, because complex values are
-    stored as floats (..., 2).
+    The program has already padded the signal. ``return_complex`` has no effect, because complex
+    values are stored as floats (..., 2).
     """
     if op.is_complex("self") or op.is_complex("window"):
         refuse("expected a real signal and a real window, got complex values")

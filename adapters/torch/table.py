@@ -33,7 +33,7 @@ from onernn.ir.types import Factor, Size
 # it must keep its number.
 
 WEIGHTS = "weights"
-"""The reason for a size that must match the shape of weights."""
+"""The reason to keep the exported number of a size that must match the shape of weights."""
 _PRIMES = (100_003, 100_019, 100_043, 100_049, 100_057, 100_069, 100_103, 100_109)
 
 
@@ -97,8 +97,8 @@ class TorchBuilder(GraphBuilder):
         return None if size is None else size.substitute(self.free).number
 
     def standing_for(self, size: Size | None) -> int | None:
-        """Returns a size as a number: its number in the program, with a prime for each dynamic
-        size.
+        """Returns a size as a number: its number in the program. A prime number stands for each
+        dynamic size.
         """
         if size is None:
             return None
@@ -174,7 +174,8 @@ class TorchOperator(NativeOperator):
     def number(self, name: str, plain: Sequence[float] = ()) -> float:
         """Returns the argument ``name``, a number.
 
-        Unless the number is in ``plain``, fixes the input sizes from which it may be computed.
+        Unless the number is in ``plain``, the input sizes from which it may have been computed keep
+        their exported numbers.
         """
         result = self.attribute(name, None)
         if not isinstance(result, int | float):
@@ -184,7 +185,9 @@ class TorchOperator(NativeOperator):
         return result
 
     def tie_all(self) -> None:
-        """Fixes the input sizes from which any number among the arguments may be computed."""
+        """Keeps the exported numbers of all input sizes from which an argument may have been
+        computed.
+        """
         for value in self.attributes.values():
             numbers = value if isinstance(value, list) else [value]
             kinds = (int, float)
@@ -242,8 +245,8 @@ class TorchOperator(NativeOperator):
 class TorchTensor(Tensor):
     """A value on which PyTorch's rules compute.
 
-    A node that reads a constant in `TorchBuilder.literal` fixes the input sizes from which the
-    constant's numbers may come.
+    If a node reads a constant in `TorchBuilder.literal`, the input sizes from which the constant's
+    numbers may come keep their exported numbers.
     """
 
     @classmethod
@@ -297,7 +300,7 @@ class Number(TorchTensor):
 
 
 class Scalar(NamedTuple):
-    """A number; unless it is in ``plain``, it fixes the input sizes from which it may come."""
+    """A number as an argument; for ``plain`` see `TorchOperator.number`."""
 
     default: float | None = None
     plain: tuple[float, ...] = ()
@@ -333,7 +336,9 @@ class Axes(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """A list of sizes, which are numbers or computed at run time. The list fixes no input sizes."""
+    """A list of sizes, which are numbers or computed at run time. Input sizes may vary although the
+    list contains their exported numbers.
+    """
 
     def read(self, op: TorchOperator, name: str) -> list[int | Open]:
         sizes = op.attribute(name, None) or []
@@ -343,10 +348,11 @@ class Sizes(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A position along the axis ``dim``; it may fix the size of this axis at its exported number.
+    """A position along the axis ``dim``. If it may have been computed from the size of this axis,
+    the size keeps its exported number.
 
-    A position above 1 may be computed from the size; 0 or 1 only if it is the size, the size minus
-    1 or half of the size.
+    Any position above 1 may have been computed from the size. 0 or 1 may have been computed from it
+    only if it equals the size, the size minus 1 or half of the size.
     """
 
     default: int = 0

@@ -131,7 +131,7 @@ def _tensor(
     if typed is not None and not storage.dtype:  # version 3 counts bytes
         size = DTYPES[typed.name].itemsize
         storage = Storage(storage.key, typed.name, storage.numbers // size)
-    numbers = (offset, *sizes, *strides)  # never printed: in a pickle they can have any type
+    numbers = (offset, *sizes, *strides)  # no error shows these: a pickle may hold any type
     if len(sizes) != len(strides) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
         raise ValueError("expected sizes, strides and an offset of 0 or more of a tensor")
     return Tensor(storage, offset, tuple(sizes), tuple(strides))
@@ -369,7 +369,7 @@ _OPERATIONS: dict[str, _Operation] = {
     **_each("PROTO FRAME STOP", lambda m, _: None),
     **_each("BININT BININT1 BININT2 LONG1 BINFLOAT BINBYTES SHORT_BINBYTES", _Machine.push),
     **_each("BINUNICODE SHORT_BINUNICODE", _Machine.text),
-    **_each("BINSTRING SHORT_BINSTRING", lambda m, text: m.text(text, "latin-1")),  # from Python 2
+    **_each("BINSTRING SHORT_BINSTRING", lambda m, text: m.text(text, "latin-1")),  # of Python 2
     **_each("BINPUT LONG_BINPUT", _Machine.remember),
     **_each("BINGET LONG_BINGET", lambda m, at: m.push(m.memo[at])),
     **_each("APPENDS ADDITEMS", lambda m, _: m.extend(m.items())),
