@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from os.path import commonprefix
+from shlex import quote
 from types import MappingProxyType
 from typing import Any
 
@@ -293,6 +295,29 @@ def check_states(graph: Graph, states: Mapping[str, str]) -> None:
     _check_names(graph, "output", states.values())
 
 
+def find_states(graph: Graph) -> dict[str, str]:
+    """Returns the inputs that may be states, each with the output that may be its next state.
+
+    The output has the dtype and the known sizes of the input. At least half of the input's name is
+    the beginning of the output's name.
+    """
+
+    def may_follow(after: Value, value: Value) -> bool:
+        known = graph.types[after.name]
+        sizes, shape = known.counts or after.shape or (), value.shape or ()
+        is_alike = (known.dtype or after.dtype) == value.dtype and len(sizes) == len(shape) > 0
+        return is_alike and all(a == b or None in (a, b) for a, b in zip(sizes, shape, strict=True))
+
+    result = dict[str, str]()
+    for value in graph.inputs:
+        names = [after.name for after in graph.outputs if may_follow(after, value)]
+        alike = {name: len(commonprefix((name, value.name))) for name in names}
+        best = max(alike, key=lambda name: alike[name], default="")
+        if best and 2 * alike[best] >= len(value.name):
+            result[value.name] = best
+    return result
+
+
 def _refuse(graph: Graph, why: str, where: str) -> UnsupportedError:
     return UnsupportedError(f"{graph.name} over time:", (Refusal(why, where),))
 
@@ -431,13 +456,13 @@ def _ask(graph: Graph, node: Node) -> list[tuple[Value, list[int]]]:
 
 
 def find_missing(
-    step: Graph, states: Mapping[str, str], error: OpenBranchError
-) -> tuple[list[tuple[str, str]], list[str]]:
-    """Returns command-line options that decide all branches of a model of one frame, and notes on
-    them.
+    step: Graph, states: Mapping[str, str], error: OpenBranchError, size: str = "N"
+) -> tuple[list[tuple[str, str]], list[Refusal]]:
+    """Returns command-line options that decide all branches of a model of one frame, and lines of
+    an error that list the options.
 
-    ``error``: the error that `over_time` raised for the model. The options write N for a size that
-    may stay dynamic. Both lists are empty if no such options are found.
+    ``error``: the error that `over_time` raised for the model. ``size``: the text in the options
+    for a size that may stay dynamic. Both lists are empty if no such options are found.
     """
     given, shapes = dict[str, Array](), dict[str, list[int | None]]()
     options, notes = list[tuple[str, str]](), list[str]()
@@ -486,9 +511,10 @@ def find_missing(
     for value in step.inputs:
         sizes = shapes.get(value.name, value.shape or ())
         if not all(isinstance(size, int) for size in value.shape or ()):
-            shown = ", ".join("N" if size is None else str(size) for size in sizes)
+            shown = ", ".join(size if each is None else str(each) for each in sizes)
             options.append(("--input", f"{value.name}={value.dtype}({shown})"))
-    return options, notes
+    whole = " ".join(f"{option} {quote(text)}" for option, text in options)
+    return options, [*map(Refusal, (*notes, f"pass {whole}"))] if options else []
 
 
 def _list_compared(graph: Graph, deps: set[str]) -> list[int]:

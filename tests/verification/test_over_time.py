@@ -18,6 +18,7 @@ from support.layers import random_weights
 
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, over_time
+from onernn.engine.chunks import expose
 from onernn.ir.graph import Node, Value
 from onernn.verification.conversion import UndecidedError
 
@@ -408,6 +409,12 @@ def test_a_branch_that_stays_open_tells_which_input_decides_it() -> None:
 def test_names_that_are_no_states_are_told(states: dict[str, str], told: str) -> None:
     with pytest.raises(UnsupportedError, match=told):
         over_time(packed(), states)
+
+
+def test_streams_and_chunks_of_one_frame_are_told_which_inputs_are_states() -> None:
+    for use in (lambda: Session(packed()).streams(2), lambda: expose(packed())):
+        with pytest.raises(UnsupportedError, match="model: .* streams.*{'s': 'sN'}.*--state s=sN"):
+            use()
 
 
 def test_the_written_file_runs_in_onnx_runtime(tmp_path: Path) -> None:

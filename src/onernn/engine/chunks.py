@@ -13,7 +13,7 @@ import numpy as np
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.bodies import bodies, every_node
-from onernn.fuse_passes.over_time import check_states, fuse_step
+from onernn.fuse_passes.over_time import check_states, find_states, fuse_step
 from onernn.fuse_passes.rewriting import Tape, fresh
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
@@ -384,7 +384,11 @@ def _time(graph: Graph, types: Types) -> str:
                 maker = next(n for n, o in made if _along(types[o], name))
                 raise refuse(graph, "expected the steps of an input, got other steps", maker.label)
             return name
-    raise refuse(graph, "expected a recurrent layer over an open number of steps", "model")
+    why = "expected a recurrent layer over an open number of steps"
+    if states := find_states(graph):
+        options = " ".join(f"--state {name}={after}" for name, after in states.items())
+        why = f"it takes states as inputs: use streams(capacity, {states}), or compile {options}"
+    raise refuse(graph, why, "model")
 
 
 def _steps_and_batch(graph: Graph, types: Types, layer: Node) -> list[Size | None]:

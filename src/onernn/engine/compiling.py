@@ -23,7 +23,13 @@ from onernn.engine.plan import Plan, doubtful_sizes
 from onernn.engine.program import UnknownError
 from onernn.engine.session import Session, find_obstacles
 from onernn.engine.streams import over_streams
-from onernn.fuse_passes.over_time import bind
+from onernn.fuse_passes.over_time import (
+    OpenBranchError,
+    bind,
+    find_missing,
+    find_states,
+    over_time,
+)
 from onernn.ir.arrays import Array
 from onernn.ir.errors import MISFITS, OnernnError, Refusal, ShapeError, UnsupportedError
 from onernn.ir.files import replacing
@@ -255,6 +261,13 @@ def _advise(
         options += [write_option(value, axes)] if axes else []
     if options:
         yield advice(" ".join(options))
+    elif not hidden:
+        try:
+            over_time(graph, taken := states or find_states(graph))
+        except OpenBranchError as error:
+            yield from find_missing(graph, taken, error, "1")[1]
+        except (OnernnError, *MISFITS):
+            pass
 
 
 def _text(text: str) -> list[int]:

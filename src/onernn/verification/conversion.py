@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -321,10 +320,8 @@ class UndecidedError(UnsupportedError):
     """
 
     def __init__(
-        self, error: UnsupportedError, options: list[tuple[str, str]], notes: list[str]
+        self, error: UnsupportedError, options: list[tuple[str, str]], told: list[Refusal]
     ) -> None:
-        whole = " ".join(f"{option} {shlex.quote(text)}" for option, text in options)
-        told = [Refusal(note) for note in (*notes, f"pass {whole}") if options]
         super().__init__(str(error).partition("\n")[0], [*error.refusals, *told])
         self.options = options
 

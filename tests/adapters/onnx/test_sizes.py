@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from support.command_line import failed
 from support.command_line import onernn as command
 from support.onnx_models import assert_equal, check, live, model_of, parsed, read, theirs
 
@@ -211,6 +213,38 @@ def test_the_sizes_that_are_asked_for_suffice(
         write_cpp(graph, tmp_path / "cpp")
     assert f"sizes: numbers for ? suffice: pass --static {static}" in str(error.value)
     write_cpp(graph, tmp_path / "cpp", static=read_static(static.replace("?", "6")))
+
+
+def test_an_error_ends_with_options_for_a_branch_that_a_rate_and_a_size_decide(
+    tmp_path: Path,
+) -> None:
+    """Like silero's: a rate decides the rank of a result, and a size how a state is made."""
+    proto = parsed(
+        """(float[N, K] x, float[N, 4] s, int64 sr) => (float[N, 4] y, float[?, ?] sN) {
+          shape = Shape (x)
+          k = Gather (shape, one)
+          long = Less (hundred, k)
+          known = Equal (sr, rate)
+          new = Slice (x, begin, end, axis)
+          next = If (long) <then_branch = then () => (float[N, 4] a) { a = Add (new, s) },
+            else_branch = other () => (float[N, 4] b) { b = Sub (new, s) }>
+          sN = If (known) <then_branch = high () => (float[N, 4] c) { c = Tanh (next) },
+            else_branch = low () => (float[1, N, 4] d) { d = Unsqueeze (next, begin) }>
+          y = Relu (sN)
+        }""",
+        {
+            **{"one": np.array(1), "hundred": np.array(100), "rate": np.array(16000)},
+            **{"begin": np.array([0]), "end": np.array([4]), "axis": np.array([1])},
+        },
+    )
+    onnx.save(proto, tmp_path / "m.onnx")
+    words = ("compile", tmp_path / "m.onnx", "-o", tmp_path / "m.onernn", "--state", "s=sN")
+    told = failed(command(*words)).splitlines()
+    assert any("input 'x'" in line and "axis 1" in line for line in told[-3:-1])
+    options = shlex.split(told[-1].partition("pass ")[2])
+    assert options[:3:2] == ["--given", "--input"] and options[1] == "sr=16000"
+    assert options[-1] == "s=float32(1, 4)"
+    assert command(*words, *options).returncode == 0
 
 
 def test_no_size_is_asked_for_if_none_suffices(tmp_path: Path) -> None:
