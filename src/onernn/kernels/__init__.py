@@ -1,4 +1,4 @@
-"""The C++17 headers of cells, products and elementwise functions, and which header needs which."""
+"""The C++17 headers of cells, products and elementwise functions, and their includes."""
 
 from __future__ import annotations
 
