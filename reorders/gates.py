@@ -37,7 +37,8 @@ class GateLayout:
         if array.shape[-1] % gates:
             raise ShapeError(f"gates: expected a multiple of {gates} columns, got {array.shape}")
         blocks = array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)
-        out = np.empty(blocks.shape, array.dtype)  # np.take would first copy a transposed array
+        # not np.take, which would first copy a transposed array
+        out = np.empty(blocks.shape, array.dtype)
         for gate, place in enumerate(self.permutation):
             out[..., gate, :] = blocks[..., place, :]
         if -1 in self.signs:  # np.negative in place is wrong in NumPy 2.4 for strides of 16 bytes

@@ -48,7 +48,7 @@ def read(
     ``reset_after``: Keras's option of GRU layers. If it is None, the shape of the bias decides;
     without a bias it is true, Keras's default. ``function``: the activation that a SimpleRNN uses.
     ``activations``: the cell's functions, None for the usual ones. ``merge``: how Bidirectional
-    merges. Raises `ShapeError` that names the array.
+    merges the outputs of both directions. Raises `ShapeError` that names the array.
     """
     arrays = from_cudnn(arrays)
     layers, sides, _ = NAMES.sizes(arrays)
@@ -75,13 +75,13 @@ def is_cudnn(arrays: Arrays, prefix: str = "") -> bool:
 
 
 def from_cudnn(arrays: Arrays) -> Arrays:
-    """Converts arrays of CuDNNLSTM and CuDNNGRU to the layout of LSTM and GRU; returns others
-    unchanged.
+    """Converts arrays of CuDNNLSTM and CuDNNGRU to the layout of LSTM and GRU; returns all other
+    arrays unchanged.
 
     Each gate's block of kernel (I, O) has the memory order (O, I). The blocks of recurrent_kernel
-    are transposed. The bias (2*G*O,) has the biases of x, then of h. An LSTM's biases are added; a
-    GRU's become the two rows of a layer with reset_after. Source: _convert_rnn_weights in Keras 2's
-    hdf5_format.py.
+    are transposed. The bias (2*G*O,) has the biases of x, followed by the biases of h. An LSTM's
+    biases are added; a GRU's become the two rows of a layer with reset_after. Source:
+    _convert_rnn_weights in Keras 2's hdf5_format.py.
     """
     result = dict(arrays)
     for name in arrays:

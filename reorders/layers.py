@@ -57,7 +57,8 @@ class Framework:
 
     ``gates``: for each supported cell, the framework's gate order, in oneDNN's letters.
     ``read(arrays, **options)`` returns a `PivotLayer`. ``arrays_of(layer, **options)`` returns the
-    arrays by the framework's names. ``limits``: the other features that the layout supports.
+    arrays by the framework's names. ``limits``: the features, apart from the cell, that the layout
+    supports.
     """
 
     name: str
@@ -133,7 +134,8 @@ def part_views(
         return [array[place * units : (place + 1) * units].T for place in order]
 
     rows = [list(pair) for pair in zip(*map(gates, biases), strict=True)]
-    if rows and cell.linear_before_reset:  # the candidate's b_hh is inside of r * (...)
+    # the candidate's bias of h is a row of its own: it is inside r * (...)
+    if rows and cell.linear_before_reset:
         rows[2:] = [[bias] for bias in rows[2]]
     return PartViews(gates(w_ih), gates(w_hh), rows, None if w_hr is None else w_hr.T)
 
@@ -168,7 +170,9 @@ def layer_of(
     direction: Direction | None = None,
     activations: tuple[Activation, ...] | None = None,
 ) -> PivotLayer:
-    """Returns a layer or stack of these weights, whose spec has their sizes."""
+    """Returns a layer or stack with these weights; the sizes in its spec follow from their
+    shapes.
+    """
     if not layers:
         raise ShapeError("arrays: expected recurrent weights, got none")
     first = layers[0]
@@ -249,7 +253,8 @@ class NamedArrays:
     def read_stack(
         self, arrays: Arrays, *, linear_before_reset: bool, function: str, **of_layer: Any
     ) -> PivotLayer:
-        """Returns a stack with the sizes of its arrays. Raises `ShapeError` or `UnsupportedError`.
+        """Returns the stack; its sizes follow from the shapes of the arrays. Raises `ShapeError` or
+        `UnsupportedError`.
 
         ``linear_before_reset``: whether a GRU's reset gate acts after the recurrent product.
         ``function``: the activation that a plain RNN uses. ``of_layer``: see `layer_of`.

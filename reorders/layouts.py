@@ -148,7 +148,7 @@ _ALL: Sequence[Framework] = (
         "Paddle's rnn (paddle.nn)",
         torch.FRAMEWORK.matrices.replace(", weight_hr (R, O)", ""),
         torch.FRAMEWORK.biases,
-        torch.GATES,  # the names and orders of paddle.nn are PyTorch's
+        torch.GATES,  # paddle.nn has PyTorch's array names and gate orders
         torch.read,
         torch.NAMES.write,
     ),

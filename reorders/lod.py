@@ -16,9 +16,9 @@ class Packing:
     """The position of each step in the sorted packed layout, which has no padding.
 
     Sequences are sorted by length, longest first; ``order`` (N,) has their original indices. The
-    layout has the first steps of all sequences, then all second steps, and so on. Step t exists in
-    the first ``batch_sizes[t]`` sequences, so steps of equal batch size form a dense (T, N, C)
-    tensor.
+    layout has the first steps of all sequences, then all second steps, and so on. The first
+    ``batch_sizes[t]`` sequences have a step t. So consecutive steps of equal batch size form a
+    dense (T, N, C) tensor.
     """
 
     lengths: Int64  # (N,), in sorted order
@@ -67,17 +67,21 @@ class Packing:
 
     @cached_property
     def step_offsets(self) -> Int64:
-        """(T+1,): the first packed row of each step, and the number of rows."""
+        """The index of the first packed row of each step, followed by the number of rows:
+        (T+1,).
+        """
         return frozen(offsets_of(self.batch_sizes))
 
     @cached_property
     def words(self) -> Int64:
-        """(W,): the packed row of each row, the inverse of ``rows``."""
+        """The packed row of each of the caller's rows, the inverse of ``rows``: (W,)."""
         return frozen(_inverse(self.rows))
 
     @cached_property
     def unsort(self) -> Int64:
-        """(N,): the sorted position of each of the caller's sequences, the inverse of ``order``."""
+        """The position of each of the caller's sequences in sorted order, the inverse of ``order``:
+        (N,).
+        """
         return frozen(_inverse(self.order))
 
     @cached_property

@@ -30,7 +30,7 @@ MODES = {cell: mode for mode, cell in CELLS.items()}
 GATES = {
     **dict.fromkeys((Cell.RNN_RELU, Cell.RNN_TANH), "h"),
     Cell.LSTM: "i f c o",
-    Cell.LBR_GRU: "r u o",  # z multiplies the old state, as oneDNN's u does
+    Cell.LBR_GRU: "r u o",  # MXNet's z multiplies the old state, the same as oneDNN's u
 }
 NAMES = NamedArrays(
     GATES,
@@ -41,12 +41,12 @@ NAMES = NamedArrays(
 )
 
 LEGACY_GATES = {"lstm": ("i", "f", "c", "o"), "gru": ("r", "z", "o")}
-"""The legacy cells' letters of gates, in the order of gluon's arrays."""
+"""The letters of the gates in array names of the legacy cells, in gluon's gate order."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The attributes of an RNN operator that determine its parameters."""
+    """The attributes of an RNN operator that determine the parts of its parameter vector."""
 
     mode: str
     hidden: int
@@ -67,7 +67,9 @@ class Stack:
         return sum(prod(shape) for _, shape in parts(self, input_size))
 
     def input_size(self, elements: int) -> int:
-        """Returns I for the length of a parameter vector. Raises `ShapeError` if no I fits."""
+        """Returns the input size I for the length of a parameter vector. Raises `ShapeError` if no
+        I results in this length.
+        """
         column = self.directions * self.gates * self.hidden
         rest = elements - self.elements(0)
         if rest < column or rest % column:
@@ -132,8 +134,8 @@ def weights(named: Mapping[str, Array], stack: Stack) -> tuple[RnnWeights, ...]:
     """Converts arrays with gluon's names to one `RnnWeights` for each layer.
 
     i2h_weight (G*O, I) and h2h_weight (G*O, R) become ldigo, h2r_weight (R, O) becomes ldio. The
-    biases (G*O,) are summed. Only a GRU's h2h_bias of the candidate n becomes a row of its own, u',
-    because it is inside r*(...).
+    biases (G*O,) are summed. But a GRU candidate's h2h_bias becomes a row of its own, u', because
+    it is inside r*(...).
     """
     return tuple(NAMES.read(named, CELLS[stack.mode], stack.layers, stack.directions))
 

@@ -1,7 +1,7 @@
 """Converts oneDNN's own layouts of weights to the pivot layout, and back.
 
-``ldigo`` (L, D, I, G, O) is the pivot layout. ``ldgoi`` (L, D, G, O, I) is its transposition. See
-oneDNN's documentation of memory format tags.
+``ldigo`` (L, D, I, G, O) is the pivot layout. ``ldgoi`` (L, D, G, O, I) is the transposed layout.
+See oneDNN's documentation of memory format tags.
 """
 
 from __future__ import annotations

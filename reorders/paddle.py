@@ -24,8 +24,9 @@ Layers = tuple[RnnWeights, ...]
 def gru_layout(*, origin_mode: bool, gate_activation: str) -> tuple[GateLayout, Update]:
     """Returns the layout of Paddle's gates u, r, c, and the `Update` for oneDNN's formula.
 
-    With origin_mode False, Paddle computes h = (1-u) h' + u c. For a sigmoid, the layout negates
-    u's sum, which turns u into 1-u. For any other function the update is "replace".
+    With origin_mode False, Paddle computes h = (1-u) h' + u c. If the gate activation is a sigmoid,
+    the layout negates the weights of u, which turns u into 1-u. For any other gate activation, the
+    result has the update "replace" (see `RnnSpec`).
     """
     flip = not origin_mode and gate_activation == "sigmoid"
     layout = GateLayout((0, 1, 2), (-1 if flip else 1, 1, 1))

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker would accept any name
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name):
         """Imports `reference_stack` at its first use, because few models need it."""
@@ -82,7 +82,8 @@ def open_backend(
     "auto" runs a layer on the kernels, or on oneDNN if the kernels do not support it. It also runs
     bf16 and u8 on oneDNN if the CPU has AMX and the kernels were built without it. Without the
     kernels, oneDNN runs every layer, and the ``why`` of the layers says so. If "kernels" or
-    "onednn" cannot run a layer, the reference runs it. For u8 LBR_GRU, the kernels replace oneDNN.
+    "onednn" cannot run a layer, the reference runs it. If "onednn" is asked for a u8 LBR_GRU, which
+    oneDNN lacks, the kernels run it.
 
     ``threads``: None means OMP_NUM_THREADS, or every CPU that the process may use.
     ``cache_capacity``: the maximum number of oneDNN primitives that each direction of a layer

@@ -1,4 +1,4 @@
-"""Checks the arguments of a layer: batches and states, gradients and tapes."""
+"""Checks the arguments of a layer's run and backward pass: batches, states, gradients and tapes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_input(
 ) -> tuple[Batch, State, Batch | None]:
     """Returns (x, state, attention) in ``dtype`` and tnc, with zeros for a missing state.
 
-    x: `Ragged` (W, I); or dense, (T, N, I) in layout "tnc" and (N, T, I) in "ntc". state: (h,) or
+    x: `Ragged` (W, I), or dense: (T, N, I) in layout "tnc", (N, T, I) in "ntc". state: (h,) or
     (h, c), each (L, D, N, O). attention, for AUGRU cells: like x, with one channel. Raises
     `ShapeError` that names the argument.
     """
@@ -64,8 +64,8 @@ def check_input(
 
 
 def _check_like(name: str, batch: Batch, of: str, like: Batch, channels: int) -> Array:
-    """Returns the array of a batch. Raises `ShapeError` unless it has ``channels`` channels and the
-    lengths of ``like``.
+    """Returns the array of a batch. Raises `ShapeError` unless the batch has ``channels`` channels,
+    and sequences of the same lengths as ``like``.
     """
     data, expected = data_of(batch), (*data_of(like).shape[:-1], channels)
     if data.shape != expected or isinstance(batch, Ragged) != isinstance(like, Ragged):
@@ -78,7 +78,9 @@ def _check_like(name: str, batch: Batch, of: str, like: Batch, channels: int) ->
 
 
 def lay_out(dense: Array, layout: Layout) -> Array:
-    """Returns a view of a dense array with tnc converted to ``layout``, or back."""
+    """Returns a view of a dense array whose axes are permuted from "tnc" to ``layout``; the same
+    call converts back.
+    """
     return dense if layout == "tnc" else dense.swapaxes(0, 1)
 
 
@@ -111,7 +113,7 @@ def check_state(
     return tuple(states)
 
 
-# Objects of training: gradients, and the tape from a run to its `backward`.
+# Objects of training: gradients, and the tape that a training run passes to `backward`.
 
 
 class TapeError(OnernnError, ValueError):
@@ -167,7 +169,9 @@ class Tape:
     def __init__(self, maker: object, kernel: str, why: str, frame: Ragged | Array, kept: Any):
         self.kernel, self.why = kernel, why
         self.frame = frame
-        """The batch x without channels, from which the gradients of x and y get their lengths."""
+        """A batch without channels that has the lengths of x. The gradients of x and y have the
+        same lengths.
+        """
         self._maker, self._kept = maker, deque([kept])
 
     def check_maker(self, maker: object) -> None:
@@ -186,8 +190,8 @@ class Tape:
 
 
 def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
-    """Raises `ShapeError` unless gradients with the shapes of ``zeros`` can be added to the arrays
-    ``into``.
+    """Raises `ShapeError` unless the arrays ``into`` have the names, shapes and dtypes of
+    ``zeros``, and are writable.
     """
     if len(into) != len(zeros):
         raise ShapeError(
@@ -211,8 +215,8 @@ def check_sums(into: WeightGradients, zeros: WeightGradients) -> None:
 
 
 def check_gradient(dy: Batch | None, frame: Batch, channels: int, dtype: np.dtype[Any]) -> Array:
-    """Returns the steps (W, O) of dy, or zeros for None. Raises `ShapeError` if dy does not match
-    y.
+    """Returns the steps (W, O) of dy, the gradient of the output y; zeros if dy is None. Raises
+    `ShapeError` if dy does not match y.
     """
     if dy is None:
         return np.zeros((math.prod(data_of(frame).shape[:-1]), channels), dtype)

@@ -1,8 +1,8 @@
 """The default backend: the kernels, and oneDNN for layers that the kernels do not support.
 
 The layer, its dtype and the CPU determine which implementation runs all batches of a layer. Timings
-and the number of threads do not matter, so the results of equal batches have equal bits. oneDNN's
-reference loops run a layer only if the kernels cannot.
+and the number of threads do not matter, so the results of equal batches have equal bits. oneDNN has
+slow reference loops for some layers. These loops run a layer only if the kernels cannot run it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ AMX_DTYPES = ("bf16", "u8")
 """Dtypes for which AMX has instructions. oneDNN runs them if it uses AMX and the kernels do not."""
 UNCUT = "states are not cut to the range of their bytes, as on oneDNN, which needs VNNI for u8"
 MEASURED = {"avx2": "0.82 to 17", "avx512": "0.97 to 3.7"}
-"""The kernels' speed in f32 divided by oneDNN's, by instruction set (design/0036)."""
+"""The measured speed of the kernels divided by the speed of oneDNN in f32, by instruction set
+(design/0036).
+"""
 
 
 class AutoBackend(LayerBackend):
-    """A backend that runs layers on the kernels or on oneDNN; if one is missing, on the other.
+    """A backend that runs layers on the kernels or on oneDNN; if one library is missing, on the
+    other one.
 
     It opens oneDNN for the first layer that needs it, because oneDNN's library takes 20 ms and 16
     MB. The reference runs the layers that neither the kernels nor oneDNN can run. Raises
@@ -109,7 +112,7 @@ class AutoBackend(LayerBackend):
             uncut = UNCUT if scales and name == "kernels" and order[0] == "oneDNN" else ""
             stack.why = "; ".join(filter(None, (stack.why, *missing, uncut)))
             return stack
-        if slow is not None:  # only oneDNN's slow loops run it
+        if slow is not None:  # only slow loops of oneDNN run this layer
             slow.why = "; ".join(filter(None, (slow.why, *missing, *map(str, refusals))))
             return slow
         reasons = [each for refusal in refusals for each in refusal.refusals]
@@ -141,7 +144,8 @@ class AutoBackend(LayerBackend):
     def _order(self, dtype: str, scales: Any) -> tuple[str, ...]:
         if dtype in KERNELS_ONLY:
             return ("kernels",)
-        # The backends round states differently, so oneDNN is tried first for scales in its form.
+        # The backends round states differently. So oneDNN comes first for scales that it can
+        # represent.
         if scales:
             return ("oneDNN", "kernels") if all(map(is_onednns, scales)) else ("kernels", "oneDNN")
         if dtype in AMX_DTYPES and self._only_onednn_has_amx():
@@ -149,28 +153,23 @@ class AutoBackend(LayerBackend):
         return ("kernels", "oneDNN")
 
     def _only_onednn_has_amx(self) -> bool:
-        """Returns whether oneDNN uses AMX while the kernels were built without it."""
         with_tiles = self.kernels is not None and self.kernels.isa == "avx512_amx"
         return not with_tiles and self._has_amx()
 
     def _has_amx(self) -> bool:
-        """Returns whether oneDNN uses AMX: the CPU has it, and no environment variable forbids
-        it.
-        """
         if read_isa_cap() or not _cpu_has_amx():
             return False
         onednn: Any = self._open_backend("oneDNN")
         return onednn is not None and "amx" in onednn.library.effective_isa
 
     def _open_backend(self, name: str) -> OneDnnBackend | KernelsBackend | None:
-        """Returns the backend, which the first call opens; None if its library is missing."""
         with CREATION:
             if name not in self._backends and name not in self._missing:
                 try:
                     self._backends[name] = self._open(name)
                 except LibraryError as error:
                     if name == "oneDNN" and any(map(os.environ.get, WISHES)):
-                        raise  # a variable requests a library or a setting of it
+                        raise  # an environment variable asks for oneDNN
                     self._missing[name] = f"without {name}: {error}"
             return self._backends.get(name)
 

@@ -1,9 +1,9 @@
 """Runs a stack with one kernel for each layer and direction: inference, training and backward.
 
 Ragged batches run in the sorted packed layout from the first layer to the last, without padding
-(design/0026). The outputs of directions are joined after each layer. The outputs of a batch's
-shares are joined after the last layer. One thread for each direction or share is faster than
-OpenMP, which has a barrier in every step (design/0013).
+(design/0026). The outputs of directions are joined after each layer. A large batch is divided into
+shares for threads, whose outputs are joined after the last layer. One thread for each direction or
+share is faster than OpenMP, which has a barrier in every step (design/0013).
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ Lengths are powers of two, which limits the number of shapes.
 
 
 LARGE = 512
-"""The smallest hidden size for which kernels use OpenMP inside.
-
-Each core then keeps its part of the weights in cache.
+"""The smallest hidden size for which a kernel runs several OpenMP threads. Each core then keeps a
+part of the weights in its cache.
 """
 
 LEAST_SHARE = 8
-"""The minimum number of sequences in a share: products over 4 sequences cost as much as over 8."""
+"""The minimum number of sequences in a share: a product over 4 sequences takes as long as a product
+over 8.
+"""
 
 
 class Share(NamedTuple):
@@ -74,7 +75,9 @@ def shares(x: Batch, count: int) -> list[Share]:
 
 
 class Segment(NamedTuple):
-    """``time`` steps of the first ``batch`` sequences, from packed row ``row`` on."""
+    """A part of a packed batch: ``time`` steps of the first ``batch`` sequences, from packed row
+    ``row`` on.
+    """
 
     row: int
     time: int
@@ -107,8 +110,8 @@ def _segments(batch_sizes: bytes) -> tuple[Segment, ...]:
 
 
 def single_steps(pieces: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Returns the same segments, divided into single steps; a step has the same result in both
-    directions.
+    """Returns the same steps as segments of one step each, which primitives that only run left to
+    right can run in reverse order.
     """
     return tuple(
         Segment(row + t * batch, 1, batch) for row, time, batch in pieces for t in range(time)
@@ -171,7 +174,7 @@ class DirectionKernel:
         `backward`.
 
         The data is None if the kernel does not train. A kernel that trains may keep references to
-        steps and y, which do not change later.
+        the steps and y, because nothing changes these arrays later.
         """
         raise NotImplementedError
 
@@ -191,7 +194,7 @@ class DirectionKernel:
 _T = TypeVar("_T")
 
 Kernels = list[list[DirectionKernel]]
-"""The kernels of each layer, one for each direction."""
+"""For each layer, a list with one kernel for each direction."""
 
 
 class LayerWalk:
@@ -200,8 +203,8 @@ class LayerWalk:
     ``prepare`` makes a kernel from the spec and weights of one layer and direction. If there are
     ``options``, it also gets one of them, for this layer and direction. ``threads``: the number of
     threads that run directions, shares of a batch, and parts of the work of large layers.
-    ``whole``: whether batches are not divided into shares. ``within(n)`` returns a context in which
-    kernels are made and run with n threads inside; without ``within``, kernels use one thread.
+    ``whole``: whether batches are not divided into shares. ``within(n)`` returns a context manager;
+    kernels that are made and run in it use n threads. Without ``within``, kernels use one thread.
     """
 
     def __init__(
@@ -219,7 +222,8 @@ class LayerWalk:
         self._spec, self._layers, self._prepare = spec, layers, prepare
         self._threads, self._within = threads, within or (lambda _: nullcontext())
         self._shares = 1 if spec.directions > 1 or whole else threads
-        # In a kernel, OpenMP saves time if each core can keep its part of large weights in cache.
+        # OpenMP threads in a kernel save time if each core can keep its part of large weights in
+        # its cache.
         together = spec.directions if threads >= spec.directions else 1
         self._inside = threads // together if within and spec.hidden_size >= LARGE else 1
         self._made: dict[int, Kernels] = {}
@@ -229,7 +233,6 @@ class LayerWalk:
         self._exact_below = min(bounds, default=None)
 
     def _kernels(self, inside: int) -> Kernels:
-        """Returns the kernels that use ``inside`` threads each; the first call makes them."""
         if inside not in self._made:
             with CREATION, self._within(inside):
                 if inside not in self._made:
@@ -252,7 +255,7 @@ class LayerWalk:
         return most is None or all(magnitude(a) < most for a in (data_of(x), *initial))
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
-        """Returns None: every batch needs its checks."""
+        """Returns None, so that the caller checks and converts every batch."""
         return None
 
     def run(self, x: Batch, initial: State, attention: Batch | None) -> tuple[Array, State]:
@@ -288,7 +291,7 @@ class LayerWalk:
                     return buffers.array(f"layer {layer % 2}", shape, dtype)
 
                 read = words
-                if keeps:  # the caller may change x before `backward`
+                if keeps:  # copies x, because the caller may change it before `backward`
                     read = _copy(words, share.rows)
                 elif not isinstance(share.rows, slice):
                     read = buffers.gather("words", words, share.rows)
@@ -304,7 +307,7 @@ class LayerWalk:
                 widen = kernels[-1][0].widen
                 if len(jobs) > 1:
                     out[share.rows] = widen(y)
-                elif not isinstance(share.rows, slice):  # `widen` would make y larger
+                elif not isinstance(share.rows, slice):  # reorders y before `widen` makes it larger
                     out = widen(share.packing.unpack(y))
                 else:
                     out = y.copy() if (wide := widen(y)) is y else wide
@@ -414,7 +417,7 @@ class LayerWalk:
             if not self._spec.joins(layer):
                 sides = list(map(np.ascontiguousarray, ys))
             elif self._spec.direction == "bidirectional_sum":
-                # Sums in the caller's dtype: the sum of two u8 states does not fit into u8.
+                # Adds in the caller's dtype, because the sum of two u8 states does not fit into u8.
                 wide = row[0].widen(out)
                 sides = [wide[:, :width] + wide[:, width:]] * len(row)
             else:
@@ -460,9 +463,6 @@ class LayerWalk:
         return dsides[0], dbegin, dscale
 
     def _split(self, dy: Array) -> list[Array]:
-        """Returns the gradient of each direction's output, from the gradient of the joined
-        output.
-        """
         if self._spec.direction == "bidirectional_sum":
             return [dy, dy]
         return [np.ascontiguousarray(a) for a in np.split(dy, self._spec.directions, axis=1)]
@@ -482,12 +482,12 @@ def magnitude(array: Array) -> float:
     """Returns the largest magnitude in an array: 0 if the array is empty, NaN if it contains
     NaN.
     """
-    # `max` and `min` need no array of magnitudes, and return NaN if the array contains NaN.
+    # In contrast to `abs`, `max` and `min` need no further array. Both return NaN if the array
+    # contains NaN.
     return float(np.maximum(array.max(initial=0), -array.min(initial=0)))
 
 
 def _rows(x: Batch) -> Array:
-    """Returns the steps (W, C) of a batch; a dense batch (T, N, C) is only reshaped."""
     data = np.ascontiguousarray(data_of(x))
     return data if data.ndim == 2 else data.reshape(data.shape[0] * data.shape[1], data.shape[2])
 

@@ -26,9 +26,9 @@ CREATION = RLock()
 """The lock that a thread holds while it creates objects that threads share: primitives, weights,
 layers.
 
-A fork waits until the lock is free. Otherwise the child could inherit a lock whose owner is a
-thread that the child lacks. The same applies to libdnnl's own lock, which a thread holds while it
-creates a primitive (measured: 3 of 10 children hang).
+A fork waits until the lock is free. Otherwise the child could inherit a lock that stays locked,
+because the thread that holds it does not exist in the child. The same applies to libdnnl's own
+lock, which a thread holds while it creates a primitive (measured: 3 of 10 children hang).
 """
 
 if hasattr(os, "register_at_fork"):
@@ -46,8 +46,8 @@ use.
 DNNL_LIBRARY = "ONERNN_DNNL_LIBRARY"
 ONEDNN_MAX_ISA = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 WISHES = (DNNL_LIBRARY, *ONEDNN_MAX_ISA)
-"""Environment variables about oneDNN. onernn follows a variable, or raises an error that names
-it.
+"""Environment variables by which a user chooses the libdnnl or its instruction set. If onernn
+cannot follow one, it raises an error that names it.
 """
 ONEDNN = {
     "v2": "sse41",
@@ -70,8 +70,8 @@ one. Tests set it.
 
 
 def check_count(what: str, number: int | None) -> None:
-    """Raises `ValueError` if a count, such as a number of threads, is not an integer of at least
-    1.
+    """Raises `ValueError` if a number, such as a number of threads, is not an integer of at least
+    1; None is valid.
     """
     if number is not None and (not isinstance(number, int) or number < 1):
         raise ValueError(f"{what}: expected at least 1, got {number!r}")
@@ -106,9 +106,9 @@ def _quotas(root: Path, groups: Path) -> Iterator[int]:
         lines = groups.read_text().splitlines()
     except (OSError, ValueError):
         lines = []
-    for line in ("0::/", "1:cpu:/", *lines):  # a container sees its own cgroup as the root
+    for line in ("0::/", "1:cpu:/", *lines):  # in a container, the own cgroup is at the root
         controllers, _, path = line.partition(":")[2].partition(":")
-        if not controllers:  # version 2
+        if not controllers:  # cgroups version 2
             folder, files = root, ["cpu.max"]
         elif "cpu" in controllers.split(","):
             folder, files = root / "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
@@ -160,8 +160,9 @@ _pool: ThreadPoolExecutor | None = None
 def run_all(tasks: Sequence[Callable[[], _T]]) -> list[_T]:
     """Returns the results of tasks that run in parallel, the first in this thread.
 
-    Raises the error of any task. A task may call `run_all` only with a single task: a worker that
-    waits for workers could wait for itself. cffi releases the GIL while kernels run.
+    Raises the error of any task. A task may call `run_all` only with a single task: otherwise a
+    worker thread could wait for a task that only it could run. cffi releases the GIL while kernels
+    run.
     """
     first, *others = tasks
     if not others:
@@ -204,7 +205,7 @@ if hasattr(os, "register_at_fork"):
 
 # Memory that runs reuse: aligned bytes, and objects that one thread uses at a time.
 
-ALIGNMENT = 64  # a cache line, and the widest vector
+ALIGNMENT = 64  # bytes of a cache line, and of an AVX-512 register
 
 
 def allocate_aligned(nbytes: int) -> Array:
@@ -224,7 +225,7 @@ def align(array: Array) -> Array:
 
 
 LARGEST_KEPT = 1 << 24
-"""The size in bytes of the largest array that is reused: keeping larger ones would occupy too much
+"""The size in bytes of the largest array that is reused: keeping larger arrays would take too much
 memory.
 """
 
@@ -232,9 +233,9 @@ memory.
 class Buffers:
     """The arrays of one run, which the next run reuses.
 
-    Otherwise the allocator returns some MB to the system at the end of a call, and requests the
-    same memory again, page by page, in the next call. Both take 2 of 10 ms for 1028 steps and 256
-    units.
+    Without this reuse, the allocator would return some MB to the system at the end of a call. The
+    next call would request the same memory again, page by page. For 1028 steps and 256 units, this
+    takes 2 of 10 ms.
     """
 
     def __init__(self) -> None:
@@ -259,7 +260,7 @@ class Buffers:
 
 
 class UsualNeed:
-    """Decides whether memory stays allocated for later runs, from the needs of the last 16 runs.
+    """Decides from the needs of the last 16 runs whether memory stays allocated for later runs.
 
     The need of a run is the number of elements of its largest array. The usual need is the second
     largest of the last 16 runs, so a single run does not change it. Memory for a need of at most
@@ -290,8 +291,8 @@ cache.
 def borrow(
     idle: deque[_T], make: Callable[[], _T], keeps: Callable[[_T], bool] = lambda _: True
 ) -> Iterator[_T]:
-    """Takes an idle object, or makes one; at the end, makes it idle again if ``keeps`` returns
-    true.
+    """Yields an idle object, or a new one. When the block ends, the object becomes idle again if
+    ``keeps`` returns true for it.
     """
     try:
         one = idle.pop()

@@ -50,7 +50,7 @@ TRAINED = Limits(
     functions=tuple(_SLOPES),
     gate_clip=False,
 )
-"""The limits of the layers that the reference and the kernels can train."""
+"""The layers that the reference and the kernels can train."""
 
 
 def reference_stack(spec: RnnSpec, weights: Weights, dtype: str = "f32", why: str = "") -> Stack:
@@ -191,14 +191,14 @@ class ReferenceKernel(DirectionKernel):
 
 
 class _Arrays:
-    """Implements, on NumPy arrays, the operations that `step` calls; ``of`` holds the weights."""
+    """The builder for `step` that computes on NumPy arrays; ``of`` holds the weights."""
 
     def __init__(self, of: ReferenceKernel, x: Array, attention: Array | None) -> None:
         spec, w = of.spec, of.weights.get("layer")
         self.spec, self.weights, self.functions = spec, of.weights, of.functions
         self.attention: Any = attention
-        # One product per gate, because BLAS computes small products in the calling thread. Large
-        # ones wait for other threads.
+        # One product per gate, because BLAS computes small products in the calling thread, but
+        # large products with several threads, which wait for each other.
         whole = (
             x.reshape(len(x), spec.gates, spec.hidden_size)
             if w is None
@@ -333,7 +333,8 @@ class _Tape(_Arrays):
         return value.derive(result, (value, lambda d: d * _SLOPES[slope](result)))
 
     def gate(self, place: int, value: Any) -> Any:
-        return self.apply(place, value)  # `TRAINED` has no clipped gates
+        # layers with clipped gates cannot be trained: see `TRAINED`
+        return self.apply(place, value)
 
     def peephole(self, row: int, state: Any) -> Any:
         weights = self.weights["peephole"][row]
@@ -343,7 +344,7 @@ class _Tape(_Arrays):
     def clip(self, state: Any) -> Any:
         assert self.spec.cell_clip is not None
         low, high = self.spec.cell_clip
-        inside = (state.value >= low) & (state.value <= high)  # at the bounds, the slope is 1
+        inside = (state.value >= low) & (state.value <= high)  # the slope at the bounds is 1
         return state.derive(super().clip(state.value), (state, lambda d: d * inside))
 
     def project(self, h: Any) -> Any:
@@ -376,7 +377,7 @@ def cell_sequence(spec: RnnSpec, weights: RnnWeights, x: Batch, state: State | N
     sentences = len(x) if isinstance(x, Ragged) else x.shape[1]
     initial = check_state(spec, state, sentences, dtype)
     _, _, shares = walk.run_training(x, initial, None)
-    _, tapes = shares[0][0][0]  # the only share, layer and direction
+    _, tapes = shares[0][0][0]  # there is only one share, layer and direction
     if spec.direction == "right2left":
         tapes.reverse()
     cells = np.concatenate([tape.after[1].value for tape in tapes])

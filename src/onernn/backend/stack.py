@@ -1,5 +1,5 @@
-"""A layer or stack that is ready to run and to train: checks arguments, and restores x's layout in
-results.
+"""A layer or stack that is ready to run and to train. It checks arguments, and returns results in
+the layout of x.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class StackKernel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """Trains a stack; ``why``: why oneDNN does not train it, "" if no reason is needed."""
+    """A stack's kernel for training. ``why``: why oneDNN does not train the stack, "" if no reason
+    is needed.
+    """
 
     walk: LayerWalk
     name: str
@@ -92,7 +94,7 @@ class Trainer:
 
 
 class Origin(NamedTuple):
-    """The arguments that made a stack, for pickling.
+    """The arguments from which a stack was prepared, for pickling.
 
     ``packed``: see `Layers`; only the same kernels can use it.
     """
@@ -108,7 +110,9 @@ _Prepare = TypeVar("_Prepare", bound=Callable[..., "Stack"])
 
 
 def picklable(prepare: _Prepare) -> _Prepare:
-    """Decorates `Backend.prepare`: its stacks keep their arguments in ``origin``, for pickling."""
+    """Decorates `Backend.prepare`. The stacks that it returns keep its arguments in their field
+    ``origin``, so that they can be pickled.
+    """
 
     @wraps(prepare)
     def remember(
@@ -167,7 +171,8 @@ class LayerBackend:
         try:
             return self.stack(spec, layers, dtype, options, strict)
         except UnsupportedError as error:
-            from onernn.backend.reference import reference_instead  # most layers do not need it
+            # imported only if a layer needs it
+            from onernn.backend.reference import reference_instead
 
             return reference_instead(spec, layers, error, strict)
 
@@ -258,7 +263,8 @@ class Stack:
                 and len(x) == 1
                 and x.data.shape[1:] == (self.spec.input_size,)
             ):
-                dense, state = self.run(x.data[:, None], state)  # one sequence needs no sorting
+                # a single sequence runs as a dense batch, without sorting
+                dense, state = self.run(x.data[:, None], state)
                 return x.with_data(data_of(dense)[:, 0]), state
             result = self._stack_kernel.run_again(x, state)
             if result is not None:
@@ -314,8 +320,8 @@ class Stack:
         backward pass. The kernels train both kinds, or the NumPy reference does in float32, and
         ``tape.why`` says so. A strict layer raises `UnsupportedError` instead of using the
         reference. u8, f16, clipped gates, and activations other than sigmoid, tanh, relu and
-        identity always raise it. The clipping of a cell state has slope 1 from bound to bound, and
-        0 outside.
+        identity always raise it. For a clipped cell state, the gradient of the clipping is 1 within
+        the bounds, including the bounds, and 0 outside.
         """
         trainer = self.trainer()
         x, initial, attention = check_input(self.spec, x, state, attention, self._real)
@@ -391,9 +397,6 @@ class Stack:
 
 
 def _frame(like: Batch, words: Array, layout: Layout = "tnc") -> Batch:
-    """Reshapes steps (W, C) or (T, N, C) to a batch like ``like``: ragged, or dense in
-    ``layout``.
-    """
     if isinstance(like, Ragged):
         return like.with_data(words)
     return np.ascontiguousarray(lay_out(words.reshape(*like.shape[:2], words.shape[-1]), layout))

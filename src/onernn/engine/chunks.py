@@ -25,7 +25,7 @@ from onernn.ir.rnn import Recurrent
 from onernn.ir.types import Size, Type
 
 Types = Mapping[str, Type]
-_FAR = 2**31 - 1  # a slice with this end or a larger one includes the last step
+_FAR = 2**31 - 1  # a slice whose end is at least this number includes the last step
 _LONG = 2**13
 """`_long` adds this number to each open size, so that slices end inside of the axis and their sizes
 are known.
@@ -33,8 +33,8 @@ are known.
 
 
 def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
-    """Yields each node that chunks cannot run because it computes with the number of steps, and the
-    reason.
+    """Yields each node that depends on the total number of steps, which a chunk does not know, and
+    the reason.
 
     ``time``: the name of the number of steps. Sums and products of the number of steps are allowed
     if only shapes depend on them: `prove` checks them with chunks of several sizes.
@@ -62,7 +62,6 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
 
 
 def _moves(node: Node) -> bool:
-    """Returns whether a node only moves elements of its first input."""
     operator = OPERATORS.get(node.op)
     return bool(operator and operator.most is not None and operator.kind in ("view", "moves"))
 
@@ -76,11 +75,6 @@ def _types_of(types: Types, node: Node) -> list[Type | None]:
 
 
 def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
-    """Returns the type and the `Path` of each input of a node; [] if the paths are known only
-    during a run.
-
-    Raises `ShapeError` if the paths depend on a rank that is not known.
-    """
     operator, given = OPERATORS.get(node.op), _types_of(types, node)
     if operator is None or operator.paths is None:
         return []
@@ -89,9 +83,6 @@ def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
 
 
 def _meet(types: Types, node: Node, time: str) -> bool:
-    """Returns whether a node combines different steps, other than through a window that moves along
-    time.
-    """
     operator = OPERATORS.get(node.op)
     if operator is None or operator.kind != "mixes" or operator.reach:
         return False
@@ -104,9 +95,6 @@ def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
 
 
 def _uses(size: Size, time: str) -> bool | None:
-    """Returns whether a size depends on the number of steps T; None if it contains a quotient such
-    as T // 2.
-    """
     if any(time in each.whole.names for each in size.quotients):
         return None
     return time in size.names
@@ -136,16 +124,16 @@ _CLOSE = 1e-5, 1e-6  # `prove`: tolerances, relative to the largest float and ab
 
 @dataclass(frozen=True, eq=False)
 class Stateful:
-    """A model that continues from the state after the previous call; `Streams` and compiled files
-    run it.
+    """A model with states: each call continues from the states after the previous call.
 
     ``states`` maps each input that takes a state to the output that is the next state. ``first``:
     the states before the first call, zeros by default. ``growing``: the states whose sizes may
     change from call to call.
 
     For models of sequences (see `expose`): ``time``: the axis of steps of each input and output.
-    ``delay``: the number of steps by which each output is late; this many steps at the output's end
-    are never returned. ``least``: the minimum number of steps in the first chunk.
+    ``delay``: for each output, how many steps later than the input step its result comes. The
+    results of the last ``delay`` steps of a sequence are never returned. ``least``: the minimum
+    number of steps in the first chunk.
     """
 
     graph: Graph
@@ -272,9 +260,6 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
 
 
 def _wide(model: Stateful) -> dict[str, Array]:
-    """Returns the states before the first call; if the batch size is open, repeats them for the
-    `_OPEN` sequences with which `prove` runs the model.
-    """
     shapes = {value.name: value.shape or () for value in model.graph.inputs}
     result = dict[str, Array]()
     for name, first in model.first.items():
@@ -285,9 +270,6 @@ def _wide(model: Stateful) -> dict[str, Array]:
 
 
 def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
-    """Returns how the joined ``parts`` of an output differ from ``whole``, the output of one run
-    ("" if they do not differ), and their delay in steps.
-    """
     if isinstance(whole, Ragged):
         return "ragged values", 0
     axes = [index for index, size in enumerate(whole.shape) if size != parts[0].shape[index]]
@@ -312,9 +294,9 @@ def expose(model: Graph) -> Stateful:
     Layers get their states as inputs and outputs. An input with the lengths of padded sequences
     holds the number of valid steps in the chunk. An operator with a window along time gets the last
     steps of its input as a state. If the window includes later steps, the output is delayed. If an
-    operator combines several values, they get the same delay. If it combines inputs step by step,
-    they get the same number of steps. The first state has the batch size that the model declares,
-    or 1 if the batch size is open.
+    operator combines several values, they are delayed until all have the same delay. If an operator
+    combines inputs step by step, they get the same number of steps. The first state has the batch
+    size that the model declares, or 1 if the batch size is open.
 
     As a check, the model runs on chunks of `Stateful.least`, 1, 3, 2 and 5 steps; the outputs must
     equal the outputs of one run over all steps. Raises `UnsupportedError` that names the first
@@ -356,7 +338,6 @@ def _open(value: Value) -> Value:
 
 
 def _long(graph: Graph) -> Types:
-    """Returns the types of all values after `_LONG` has been added to each open size of inputs."""
     inputs = dict[str, Type]()
     for value in graph.inputs:
         sizes = value.type.shape
@@ -368,8 +349,8 @@ def _long(graph: Graph) -> Types:
 
 
 def _time(graph: Graph, types: Types) -> str:
-    """Returns the name of the number of steps: the size of an axis that the first recurrent layer
-    and an input share.
+    """Returns the name of the number of steps: the size of the time axis of a recurrent layer and
+    of an input's axis contains this name.
     """
     for node in graph.nodes:
         if node.op != "Rnn":
@@ -408,7 +389,6 @@ def _steps_and_batch(graph: Graph, types: Types, layer: Node) -> list[Size | Non
 
 
 def _find_lengths(graph: Graph) -> set[str]:
-    """Returns the inputs that hold the number of valid steps of each padded sequence."""
     needed = {node.inputs[1] for node in graph.nodes if node.op == "SequenceUnpad"}
     for node in reversed(graph.nodes):
         if not needed.isdisjoint(node.outputs):
@@ -459,7 +439,6 @@ def _find_equal_sizes(types: Types, node: Node) -> Iterator[set[str]]:
 
 
 def _pairs(sizes: Sequence[Size | None]) -> Iterator[set[str]]:
-    """Yields the names a and b if two of the sizes are a + k and b + k, with the same number k."""
     rests = {n: size - n for size in sizes if size is not None for n in size.names}
     for name, other in pairwise(sorted(rests)):
         if rests[name] == rests[other] and rests[name].number is not None:
@@ -499,9 +478,10 @@ class _Maker(Tape):
     """Builder of the graph that runs chunks, from the nodes of the model that runs all steps.
 
     ``first``: the name, the array before the first call and the declared shape of each state.
-    ``stems``: how many states have each stem; states of the stem h are h0, h1 and so on. ``late``
-    maps each value to the number of steps by which it is late, negative if it begins with padding.
-    ``waiting``: the name of each delayed value, by the original's name and the delay in steps.
+    ``stems``: how many states have each stem; states of the stem h are h0, h1 and so on. ``late``:
+    for each value, how many steps later than the input step it comes; negative if the value begins
+    with padding. ``waiting``: the name of each delayed value, by the original's name and the delay
+    in steps.
     """
 
     types: Types = field(default_factory=dict)
@@ -538,7 +518,9 @@ class _Maker(Tape):
         return self.emit("Slice", x, [start], [end], [axis])
 
     def _with_states(self, node: Node) -> bool:
-        """Adds the node in a form for chunks; returns False if the node needs no change."""
+        """Adds a node that reads or writes states in place of ``node``; returns False if ``node``
+        can run on chunks unchanged.
+        """
         if node.op == "Rnn":
             return self._layer(node)
         return self._reshape(node) if node.op == "Reshape" else self._window(node)
@@ -588,15 +570,11 @@ class _Maker(Tape):
         return True
 
     def _is_input(self, name: str) -> bool:
-        """Returns whether an initial state is an input, perhaps with moved elements: if so, the
-        caller passes the state from call to call.
-        """
         while (maker := self.graph.producer(name)) and maker.op != "Pad" and _moves(maker):
             name = maker.inputs[0]
         return any(value.name == name for value in self.graph.inputs)
 
     def _is_zero(self, name: str) -> bool:
-        """Returns whether all elements of a value are zeros, for inputs of any sizes."""
         waiting, seen = [name], set[str]()
         while waiting:
             name = waiting.pop()
@@ -619,8 +597,8 @@ class _Maker(Tape):
         return True
 
     def _window(self, node: Node) -> bool:
-        """Adds an operator over a window of steps, which also reads the previous chunk's last
-        steps; returns False if the node needs no change.
+        """Adds an operator over a window of steps, with the last steps of the previous chunk before
+        its input. Returns False if the node can run on chunks unchanged.
         """
         operator, out = OPERATORS[node.op], node.outputs[0]
         axes = self._axes(out)
@@ -652,7 +630,6 @@ class _Maker(Tape):
         return True
 
     def _pads_zeros(self, node: Node) -> bool:
-        """Returns whether a node pads its input with zeros, which pools do not do."""
         value = node.input(2) if node.op == "Pad" else ""
         return "ceil_mode" not in vars(node.attrs) and (not value or self._is_zero(value))
 
@@ -693,8 +670,8 @@ class _Maker(Tape):
         return _along(self.types[name], self.time)
 
     def _reshape(self, node: Node) -> bool:
-        """Adds a Reshape with -1 in place of the number of steps; returns False if a different size
-        is open as well, or if a size is 0.
+        """Adds a Reshape with -1 in place of the number of steps. Returns False if one more size is
+        open, or if a size is 0.
         """
         out = node.outputs[0]
         sizes = self.types[out].shape or ()
@@ -734,14 +711,10 @@ class _Maker(Tape):
         return False
 
     def _more(self, name: str, axis: int) -> int | None:
-        """Returns how many more steps a value has than the inputs; None if the number varies."""
         size = (self.types[name].shape or ())[axis]
         return None if size is None else (size - self.time - _LONG).number
 
     def _end(self, node: Node, x: str, axis: int) -> None:
-        """Adds ``x`` as the node's output, delayed by the number of steps that the node removes at
-        the end.
-        """
         out = node.outputs[0]
         wait = -(self._more(out, axis) or 0) - self.late[out]
         if wait > 0:

@@ -139,9 +139,8 @@ class _Stream:
         return tuple([self._lib.onernn_size(self._stream, number, axis) for axis in range(rank)])
 
     def _ragged(self, number: int, levels: int, array: Array, feed: Feed) -> Ragged:
-        """Returns an output with its offsets, which may be the offsets of an input."""
         ffi, lib, stream, owners = self._ffi, self._lib, self._stream, self._model.owners
-        if number not in owners:  # an output's owner is the same in all runs
+        if number not in owners:  # in all runs, an output has the offsets of the same input
             at = [lib.onernn_offsets(stream, number, level) for level in range(levels)]
             same = [
                 name
@@ -149,7 +148,7 @@ class _Stream:
                 if isinstance(value, Ragged)
                 and [ffi.from_buffer("int64_t[]", o) for o in (*value.outer, value.offsets)] == at
             ]
-            if len(same) < 2:  # not if inputs share one array of offsets
+            if len(same) < 2:  # otherwise several inputs share these offsets
                 owners[number] = same[0] if same else ""
         if owner := owners.get(number):
             value: Any = feed[owner]
@@ -167,9 +166,9 @@ class CompiledModel:
     """A compiled file made ready to run; safe to share between threads.
 
     This class has the methods of a `Session` that need no graph. `Session` describes ``threads``,
-    ``max_bytes`` and ``max_steps``. ``states``: the output that is the next state, by the input
-    that takes it. Raises `ModelFormatError` if `onernn compile` did not write the file, or if the
-    file has changed since; `FileNotFoundError` if the file does not exist.
+    ``max_bytes`` and ``max_steps``. ``states`` maps each input that takes a state to the output
+    that is the next state. Raises `ModelFormatError` if `onernn compile` did not write the file, or
+    if the file has changed since; `FileNotFoundError` if the file does not exist.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))

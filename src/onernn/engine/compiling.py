@@ -122,9 +122,6 @@ def _order_states(graph: Graph, states: Mapping[str, str]) -> Graph:
 
 
 def _open_axes(value: Value) -> str:
-    """Returns which axes of an input of streams are open, and an option that fixes them; "" if none
-    is open.
-    """
     frame = replace(value, shape=(value.shape or ())[1:], names=())
     axes = [axis for axis, size in enumerate(frame.shape or ()) if not isinstance(size, int)]
     option = write_option(frame, dict.fromkeys(axes, "1"))
@@ -165,7 +162,6 @@ def _plan(
 
 
 def _attempt(session: Session, states: Mapping[str, str]) -> tuple[Plan | None, list[Refusal]]:
-    """Returns the plan of a session, and the reasons why the session cannot become a file."""
     try:
         plan = session._plan_of(session.graph.inputs)
     except (ShapeError, UnsupportedError, UnknownError) as error:
@@ -183,7 +179,9 @@ def _attempt(session: Session, states: Mapping[str, str]) -> tuple[Plan | None, 
 
 
 def _find_misfits(plan: Plan, graph: Graph, states: Mapping[str, str]) -> Iterator[Refusal]:
-    """Yields the reasons why every run, or every run after the first one, would be refused."""
+    """Yields the reasons why the library would refuse every run, or every run after the first
+    one.
+    """
     program = plan.encoded.program
     for value in graph.inputs:
         for axis, size in enumerate(program.shape(value.name)):
@@ -213,9 +211,6 @@ def _find_misfits(plan: Plan, graph: Graph, states: Mapping[str, str]) -> Iterat
 def _advise(
     session: Session, states: Mapping[str, str], hidden: AbstractSet[str]
 ) -> Iterator[Refusal]:
-    """Yields the sizes that an input needs because of other inputs. Then yields the options that
-    fix enough open sizes for a file.
-    """
     graph, inputs = session.graph, session.graph.inputs
     names = {
         (value.name, axis): size.name
@@ -317,7 +312,6 @@ class _File:
         return content.tobytes()
 
     def _number(self, array: Array) -> int:
-        """Returns the index of an array, which the file stores once."""
         key = array.ctypes.data, array.nbytes
         if key not in self._places:
             self._places[key] = len(self._numbers)
@@ -325,16 +319,12 @@ class _File:
         return self._places[key]
 
     def _stacks(self) -> Iterator[int]:
-        """Yields the integers of each layer: the layer's spec and parts in the form that C uses,
-        and its weights.
-        """
         for stack in self._encoded.stacks:
             spec, numbers = stack.export()
             yield from np.frombuffer(spec, "<i8").tolist()
             yield self._number(numbers)
 
     def _plan_words(self) -> list[int]:
-        """Returns the plan's integers, with array indices in place of addresses."""
         encoded = copy(self._encoded)
         encoded.steps = [(kind, self._step(kind, list(words))) for kind, words in encoded.steps]
         encoded.constants = [
@@ -386,7 +376,7 @@ class _File:
             yield value.name in program.longest
             after = self._states.get(value.name)
             yield -1 if after is None else outputs.index(after)
-            yield -1  # the first state is zeros
+            yield -1  # the initial state is zeros
 
     def _value_words(self, name: str, dtype: str, place: int) -> list[int]:
         return [*_text(name), *_text(dtype), place]

@@ -54,8 +54,8 @@ class NotEncoded(Exception):
 class EncodedLayer(NamedTuple):
     """A recurrent layer. The library runs it, or Python if the layer takes long.
 
-    ``words``: the index of the plan's size that is the number of rows. ``steps``: the index of a
-    size that no sequence exceeds.
+    ``words``: the index of the number of rows in the plan's table of sizes. ``steps``: the index of
+    a size that is at least the length of each sequence.
     """
 
     node: Node
@@ -66,7 +66,7 @@ class EncodedLayer(NamedTuple):
 
 @dataclass
 class Encoded:
-    """The integers of a plan, and the tables that Python needs for a call.
+    """The integers that encode a plan, and the tables that Python needs for a call.
 
     ``prepared``: the session's recurrent layers. ``names``: the names of the open sizes. ``dims``:
     the sizes of the inputs' axes, in the order in which a call passes them. ``inputs``: the values
@@ -107,7 +107,9 @@ class Encoded:
         self._views = self.program.views
 
     def size(self, size: Any) -> int:
-        """Returns the index of a size in the plan."""
+        """Returns the index of a size in the plan's table of sizes; appends the size if
+        necessary.
+        """
         size = self.program.size(size)
         if size.name in self.names:
             return self.names.index(size.name)
@@ -116,9 +118,6 @@ class Encoded:
         return self._index_size(size, size, 1)
 
     def _index_size(self, key: Size | Quotient, dividend: Size, by: int) -> int:
-        """Returns the index of ``dividend`` / ``by``; first adds the quotients that ``dividend``
-        contains.
-        """
         if key not in self.sizes:
             assert not self.done, f"{key}: the plan is made already"
             for inner in dividend.quotients:
@@ -136,13 +135,17 @@ class Encoded:
         return name if name in self._views and self._views[name][1].terms else self.root(name)
 
     def place(self, name: str) -> int:
-        """Returns the place of a value, and records that the next step uses the value."""
+        """Returns the place of a value (see `Encoded`), and records that the next step uses the
+        value.
+        """
         root, now = self.root(name), len(self.steps)
         self.spans[root] = self.spans.get(root, (now,))[0], now
         return self.places.setdefault(self.owner(name), len(self.places))
 
     def view(self, name: str) -> list[int]:
-        """Returns (place, place of the containing value, first element in it, bytes per element)"""
+        """Returns the integers of a view: (its place, the place of the value that contains it, the
+        index of its first element there, bytes per element).
+        """
         root, start = self._views[name]
         return [self.place(name), self.place(root), self.size(start), self.width(root)]
 
@@ -157,8 +160,8 @@ class Encoded:
         return place
 
     def count(self, name: str, *, most: bool = False) -> int:
-        """Returns the index of the size that is a value's number of elements; ``most``: their
-        maximum number.
+        """Returns the index of a value's number of elements in the plan's table of sizes. With
+        ``most``, the index of the maximum number.
         """
         if name in self.offsets:
             return self.size(self.offsets[name] + 1)
@@ -199,19 +202,15 @@ class Encoded:
         return result
 
     def _memory(self, name: str) -> tuple[int, ...]:
-        """Returns (place, number of elements, its maximum, bytes per element) of a value in a
-        caller's memory
-        """
         counts = self.count(name), self.count(name, most=True)
         return self.places[name], *counts, self.width(name)
 
     def width(self, name: str) -> int:
-        """Returns the bytes per element of a value."""
+        """Returns the number of bytes per element of a value."""
         is_lod = name in self.offsets
         return np.dtype("int64" if is_lod else self.program.dtype(name)).itemsize
 
     def _buffer(self, name: str) -> tuple[int, ...]:
-        """Returns (place, maximum of elements, bytes per element, first step, last step)"""
         program, (first, last) = self.program, self.spans[name]
         return self.places[name], self.size(program.most(name)), self.width(name), first, last
 
@@ -230,7 +229,6 @@ class Encoded:
             raise
 
     def note_layer(self, code: WrittenNode) -> None:
-        """Adds the last step to ``layers`` if it runs a recurrent layer."""
         recurrence = recurrence_of(self.program.graph, code.node, self.prepared)
         if recurrence is not None:
             words, time, *_ = batch_of(self.program, code.node.inputs[0])
@@ -267,7 +265,8 @@ class Encoded:
             for name in filter(None, node.inputs):
                 first, _ = self.spans[self.root(name)]
                 self.spans[self.root(name)] = first, len(self.steps)
-        for lod in program.lods.values():  # outputs read offsets after the last step
+        # the caller reads the offsets of outputs after the last step
+        for lod in program.lods.values():
             if lod.offsets in self.spans:
                 self.spans[lod.offsets] = self.spans[lod.offsets][0], len(self.steps)
         python |= program.graph.constants.keys()
@@ -318,7 +317,6 @@ class Encoded:
         return LAYER, self._layer(step)
 
     def _call(self, step: Call) -> list[int]:
-        """Returns (function, whether it computes a size, arguments...)"""
         ffi, takes = self.kernels.ffi, self.kernels.ffi.new("char **")
         name = f"{step.function}:{','.join(step.types)}"
         function = self.kernels.lib.onernn_call(name.encode(), takes)
@@ -339,8 +337,8 @@ class Encoded:
         return result
 
     def _argument(self, argument: Any, parameter: str) -> tuple[Any, ...]:
-        """Returns (letter for the kind of argument, integers...); ``parameter``: the letter that
-        the function expects.
+        """Returns (a letter for the kind of argument, its integers...). ``parameter``: the letter
+        that the function expects.
 
         For a result, the integers contain the maximum number of elements, since a call may write
         fewer.
@@ -365,12 +363,10 @@ class Encoded:
         return "d", *struct.unpack("<q", struct.pack("<d", argument))  # the bits of the number
 
     def _nest(self, step: Nest) -> list[int]:
-        """Returns (loops, output and inputs, literals, formulas), or for a copy (loops, output and
-        input, -1)
-        """
         program, copies = self.program, step.expression == COPY
         if len(step.loops) > _MOST_AXES or (step.out.strides[-1:] == (Size(()),) and not copies):
-            # The innermost loop computes several elements at a time, so it cannot add them up.
+            # The innermost loop computes several elements at a time, so it must not be a loop over
+            # a sum.
             raise NotEncoded(
                 f"{len(step.loops)} loops: expected at most {_MOST_AXES}, no inner sums"
             )

@@ -1,4 +1,6 @@
-"""Prepares graphs for plans: moves nodes out of branches and loops, computes float16 in float32."""
+"""Prepares graphs for plans: moves nodes out of branches and loops, and adds casts so that float16
+operators compute in float32.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ class Flat:
     ``parts``: the branches and loops that contain each value, the innermost last. Marks are nodes
     that begin or end a branch or loop, such as Then and Repeat; ``marks`` maps each output of a
     mark to the first output of its If or loop. ``sources``: the original of each renamed node.
-    ``left``: the reason why an If or loop keeps its graphs, by its first output. ``refused``: the
-    reason why a branch ends the call instead of running.
+    ``left``: the reason why an If or loop stays one node with its own graphs, by its first output.
+    ``refused``: the reason why a branch ends the call instead of running.
     """
 
     graph: Graph
@@ -59,7 +61,7 @@ def flatten(
 
 
 class _Opened:
-    """Builder of a flat graph; ``taken``: the names of its values."""
+    """Builder of a flat graph; ``taken``: the names that its values have."""
 
     def __init__(self, flat: Flat, taken: set[str], constants: dict[str, Array]) -> None:
         self.flat, self.taken, self.constants = flat, taken, constants
@@ -72,7 +74,9 @@ class _Opened:
         return name
 
     def add(self, node: Node, names: Mapping[str, str], within: tuple[Part, ...]) -> None:
-        """Adds a node, renamed by ``names``; ``within``: the branches and loops that contain it."""
+        """Adds a node to the flat graph. ``names``: the new names of its values. ``within``: the
+        branches and loops that contain the node.
+        """
         moved = node.rename(names)
         key = next(filter(None, moved.outputs))
         if bodies(moved) and key not in self.flat.left:
@@ -104,7 +108,7 @@ class _Opened:
     def _turns(self, node: Node, key: str, within: tuple[Part, ...]) -> None:
         own = Turns.of(node.attrs)
         body, count = own.body, own.states
-        results = (*node.outputs, *[""] * len(body.outputs))  # some may be absent
+        results = (*node.outputs, *[""] * len(body.outputs))  # some outputs may be absent
         head, begin, scanned, taken = own.parts(node.inputs)
         turn, going = self.fresh(f"{key}/turn"), self.fresh(f"{key}/going")
         states = [self.fresh(f"{key}/state") for _ in begin]
@@ -163,7 +167,9 @@ class _Opened:
     def _body(
         self, node: Node, key: str, part: str, inputs: Sequence[str], within: tuple[Part, ...]
     ) -> list[str]:
-        """Adds the nodes of a branch or loop; returns its outputs, [] if it ends the call."""
+        """Adds the nodes of a branch or loop. Returns the names of its outputs, or [] if a branch
+        ends the call because it cannot run.
+        """
         if (key, part) in self.flat.refused:
             return []
         body: Graph = node.attributes[part if part == "body" else f"{part}_branch"]
@@ -177,7 +183,8 @@ class _Opened:
 
 
 def smaller(whole: Graph, flat: Flat, name: str, reason: str) -> Flat | None:
-    """Returns the graph without the branch or loop that computes the value ``name`` and cannot run.
+    """Returns `refusing` of the innermost branch or loop that contains the value ``name``, because
+    this value cannot be computed there.
 
     If a mark makes the value, the If or loop keeps its graphs. Returns None for a value outside of
     branches and loops.
@@ -189,9 +196,10 @@ def smaller(whole: Graph, flat: Flat, name: str, reason: str) -> Flat | None:
 
 
 def refusing(whole: Graph, flat: Flat, part: Part, reason: str) -> Flat:
-    """Returns the graph in which a branch that cannot run ends the call.
+    """Returns the graph in which the call ends if it reaches a branch that cannot run.
 
-    A loop, or an If of which no branch can run, keeps its graphs instead.
+    If the part is a loop's body, or if neither branch of the If can run, the loop or If stays one
+    node with its own graphs.
     """
     key, graph = part
     refused = {**flat.refused, part: reason}

@@ -79,7 +79,6 @@ def add_found_sizes(program: Program) -> bool:
 
 
 def _describes(program: Program, name: str) -> bool:
-    """Returns whether a value that is not known may consist of sizes or axes."""
     known = program.types[name]
     few = known.shape is not None and len(known.shape) < 2 and None not in known.counts
     return few and known.dtype in ("int32", "int64") and not program.is_known(name)
@@ -88,11 +87,6 @@ def _describes(program: Program, name: str) -> bool:
 def _sources(
     program: Program, name: str, traced: dict[str, list[str] | None], depth: int = _DEEP
 ) -> list[str] | None:
-    """Returns the integers that must become sizes to make a value known; None if no such integers
-    are found.
-
-    ``traced``: the results for the values that were traced before.
-    """
     if program.is_known(name):
         return []
     maker = program.graph.producer(name)
@@ -117,7 +111,6 @@ def bound_of(program: Program, name: str) -> Bound:
 
 
 def _bound_of_value(program: Program, name: str, known: dict[str, Bound], depth: int) -> Bound:
-    """Returns `bound_of` a value; ``known``: the bounds that were found before."""
     if name in known:
         return known[name]
     maker, constant = program.graph.producer(name), program.graph.constants.get(name)
@@ -180,15 +173,15 @@ def _bound_of_result(program: Program, node: Node, known: dict[str, Bound], dept
 
 
 def _bound_of_input(program: Program, name: str) -> Size | None:
-    """Returns a size that the integers of an input are not expected to exceed.
-
-    Such integers are usually lengths of sequences, so the result is the sum of the inputs' open
-    sizes except the batch size (of fixed sizes if none is open). Inputs with a different batch size
-    do not count, unless no input has this one. If an integer does exceed the size, the call runs in
+    """Returns a size that the integers of an input usually do not exceed. Such integers are usually
+    lengths of sequences. So the result is the sum of the open sizes of inputs, without the batch
+    size; the sum of the fixed sizes if none is open. Inputs with a different batch size do not
+    count, unless no input has this one. If an integer does exceed the size, the call runs in
     Python.
     """
     own = program.settle(name).shape
-    if not own or own[0] is None or own[0].number == 1:  # one integer is not the lengths of a batch
+    # a single integer does not hold the lengths of a batch
+    if not own or own[0] is None or own[0].number == 1:
         return None
     shapes = [program.settle(each.name).shape or () for each in program.graph.inputs]
     shapes = [shape for shape in shapes if len(shape) > 1]
@@ -202,18 +195,16 @@ def _bound_of_numbers(numbers: np.ndarray) -> Bound:
     if numbers.dtype.kind not in "biuf" or not numbers.size:
         return Bound(not numbers.size, Size(()))
     low, high = numbers.min(), numbers.max()
-    is_usual = -_MOST < low and high < _MOST  # false for NaN
+    is_usual = -_MOST < low and high < _MOST  # NaN makes this false
     return Bound(bool(low >= 0), Size.of(int(np.ceil(max(high, 0)))) if is_usual else None)
 
 
 def _add_all(sizes: Iterable[Size | None]) -> Size | None:
-    """Returns the sum of sizes; None if one of the sizes is not known."""
     known = list(sizes)
     return reduce(add, filter(None, known), Size(())) if None not in known else None
 
 
 def _count_summed(program: Program, node: Node) -> Size:
-    """Returns the maximum number of elements whose sum is one element of the result."""
     shape = program.shape(node.inputs[0])
     axes = program.graph.constants.get(node.input(1))
     if axes is None or not axes.size:
@@ -222,7 +213,7 @@ def _count_summed(program: Program, node: Node) -> Size:
 
 
 def longest(program: Program, name: str) -> Size:
-    """Returns a size that no sequence of a ragged value exceeds."""
+    """Returns a size that is at least the length of each sequence of a ragged value."""
     level = program.levels(name)[-1]
     maker = program.graph.producer(level.name, "SequenceUnpad")
     if maker is None:

@@ -26,15 +26,15 @@ from onernn.ir.types import Size, counts_of
 from onernn.ops import OPERATORS
 
 _MOST_PASSES = 300_000
-"""Limit for how often nodes are inferred again because of new sizes; a second suffices for some
-30,000 nodes.
+"""Limit for the number of nodes that are inferred again because of new sizes; inference of some
+30,000 nodes takes a second.
 """
 _TRIED, _MOST_TRIED = (16, 7, 1), 8
 """The values that `find_sufficient` tries for open sizes, and the maximum number of open sizes for
 which it tries: each trial infers the model once more.
 """
 _MOST_TURNS = 10_000
-"""Limit for the operators that loops over constants may run in one inference of types."""
+"""Limit for the operators that loops over constants may run while types are inferred."""
 
 
 def infer(
@@ -43,8 +43,8 @@ def infer(
     """Infers the type of every value and the steps of every node, with names for open sizes.
 
     ``named``: names the sizes of the first recurrent layer T and N (W and N if its input is
-    ragged), for human readers. ``static``: sizes that are fixed. T is fixed only in the sizes of
-    memory, because a call of one step still has T=1. Returns the reasons why nodes have no steps.
+    ragged), for human readers. ``static``: sizes that are fixed. A fixed T sets only the sizes of
+    memory: calls that run a single step have T=1. Returns the reasons why nodes have no steps.
     Raises `ShapeError` if ``static`` names a size that the model does not have.
     """
     program.static = dict(static or {})
@@ -91,8 +91,8 @@ def _open(program: Program, named: bool) -> None:
 
 
 def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | None:
-    """Returns the graph without the first branch or loop in which a node has no steps, or without
-    the first branch that fixes open sizes of inputs; None if nothing has to be removed.
+    """Returns the graph without the first branch or loop that cannot be encoded; None if there is
+    none. It cannot be encoded if a node in it has no steps, or if it fixes open sizes of inputs.
     """
     tried = Program(program.graph, static=program.static)
     name_inputs(tried)
@@ -117,9 +117,6 @@ def _smaller(program: Program, whole: Graph, flat: Flat, named: bool) -> Flat | 
 
 
 def _is_typed(program: Program, name: str) -> bool:
-    """Returns whether steps can read a value that Python computes: its dtype and rank must be
-    known.
-    """
     try:
         return bool(program.dtype(name)) and program.shape(name) is not None
     except (UnknownError, UnsupportedError):
@@ -127,9 +124,6 @@ def _is_typed(program: Program, name: str) -> bool:
 
 
 def _count_decided(program: Program) -> int:
-    """Returns how many open sizes of inputs inference has replaced by numbers or by different
-    sizes.
-    """
     sizes = [size for value in program.graph.inputs for size in value.type.shape or () if size]
     left = [size for size in sizes if size.number is None]
     return len(left) - len({name for size in left for name in program.size(size).names})
@@ -143,7 +137,7 @@ def name_inputs(program: Program) -> None:
             zip(result.shape or (), value.shape or (), strict=True)
         ):
             if index in value.named and size and size.name in program.sizes.bound:
-                continue  # an earlier input has this size
+                continue  # an earlier input has a size of this name
             name = f"{ident}_{index}" if declared is None else declared
             program.rename(size, name)
             program.given_sizes.add(f"{name}")
@@ -185,7 +179,7 @@ def find_sufficient(
 
 
 def advice(options: str) -> Refusal:
-    """Returns the line of a refusal that lists which options suffice."""
+    """Returns a refusal that tells the user which command-line options suffice."""
     what = "numbers for ?" if "?" in options else "these sizes"
     return Refusal(f"{what} suffice: pass {options}", "sizes")
 
@@ -220,7 +214,6 @@ def write_option(value: Value, fixed: Mapping[int, str] = MappingProxyType({})) 
 
 
 def _settle(program: Program) -> list[Refusal]:
-    """Calls `write` until no size changes; returns the reasons why nodes have no steps."""
     budget = _MOST_PASSES
     while True:
         program.grew = False
@@ -268,7 +261,7 @@ def write(program: Program) -> list[Refusal]:
 
 
 def _is_declared(program: Program, node: Node) -> bool:
-    """Returns whether the dtypes and ranks of all inputs are known. If not, a different refusal
+    """Returns whether the dtypes and ranks of all inputs are known. If not, another refusal
     explains why.
     """
     types = [program.types[name] for name in node.inputs if name]
@@ -276,7 +269,6 @@ def _is_declared(program: Program, node: Node) -> bool:
 
 
 def _reason(program: Program, node: Node, error: Exception) -> str:
-    """Returns why a node is refused; Python's own error messages do not describe a model."""
     if isinstance(error, OnernnError):
         return str(error).removeprefix(f"{node.label}: ")
     types = ", ".join(f"{name!r} of {program.types[name]}" for name in node.inputs if name)
@@ -284,7 +276,6 @@ def _reason(program: Program, node: Node, error: Exception) -> str:
 
 
 def _unknown(program: Program, node: Node) -> list[Refusal]:
-    """Returns why a node's type or shape is not known; [] if an unknown input is the reason."""
     types = [program.types[name] if name else None for name in node.inputs]
     if not _is_declared(program, node):
         return []
@@ -320,7 +311,7 @@ def _fold(program: Program) -> None:
                 if size is not None and result is not None:
                     program.same(size, result, name)
         computed: dict[str, Array] = {}
-        # Budgets exist only inside of runs: this one counts the values that are computed before a
+        # A run has a budget of memory. This budget is for the values that are computed before a
         # run.
         own = sum(array.nbytes for array in graph.constants.values())
         with budget_of_run(LOADING + 16 * own, _MOST_TURNS):
@@ -333,7 +324,6 @@ def _fold(program: Program) -> None:
 
 
 def _compute(program: Program, node: Node, made: Mapping[str, Array]) -> dict[str, Array]:
-    """Returns a node's outputs if they are known before a run; ``made``: earlier such outputs."""
     types = {name: program.types[name] for name in node.outputs if name}
     if all(result.numbers is not None for result in types.values()):
         return {name: np.asarray(t.numbers).astype(t.dtype) for name, t in types.items()}

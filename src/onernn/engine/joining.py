@@ -1,4 +1,6 @@
-"""Reduces the number of steps: consecutive loops become one, and mere copies become views."""
+"""Reduces the number of steps: consecutive loops become one loop, and contiguous copies become
+views.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def join(program: Program) -> None:
     users.update(value for each in program.codes for value, _ in each.views.values())
     users.update(value.name for value in program.graph.outputs)
     written = {each.node for each in program.codes}
-    for node in program.graph.nodes:  # nodes that Python runs also read values
+    for node in program.graph.nodes:  # nodes that Python runs read values as well
         if node not in written:
             users.update(set(filter(None, node.inputs)))
     makers: dict[str, WrittenNode] = {}
@@ -47,7 +49,6 @@ def join(program: Program) -> None:
 
 
 def _only_prepares(step: Step) -> bool:
-    """Returns whether a step only checks sizes or packs weights for the step after it."""
     return isinstance(step, Call) and step.function in ("natural", "pack")
 
 
@@ -74,7 +75,7 @@ def _one_loop(program: Program, first: Nest, then: Nest, index: int) -> Nest | N
         return None
     if operands(first) + operands(then) > _MOST_OPERANDS:
         return None
-    # Literals take the type of the inputs, so both loops must have inputs of one type.
+    # A literal has the type of the inputs of its loops, so all inputs must have one type.
     # float16 is widened before anything is computed from it.
     dtypes = {program.dtype(a.name) for a in (*first.reads, *then.reads, first.out)}
     if len({"float32" if dtype == "float16" else dtype for dtype in dtypes}) > 1:
@@ -102,7 +103,6 @@ def operands(step: Nest) -> int:
 
 
 def _sums(step: Nest) -> bool:
-    """Returns whether loops add to elements of their own output."""
     return any(access.name == step.out.name for access in step.reads)
 
 
@@ -156,8 +156,7 @@ def view(program: Program) -> None:
                 if copy.makes not in wanted and _is_whole(program, copy):
                     read = copy.reads[0]
                     each.views[copy.makes] = views[copy.makes] = read.name, read.start
-                    # All further values that would be copied there have no elements, so their
-                    # copies are removed.
+                    # The other inputs of this copy have no elements, so their copies are removed.
                     each.codes[:] = [step for step in each.codes if step.makes != copy.makes]
     result, regions = _regions(program)
     for each, region in zip(program.codes, regions, strict=True):
@@ -178,8 +177,8 @@ def view(program: Program) -> None:
 def _list_copies_in_place(program: Program, each: WrittenNode) -> list[Nest]:
     """Returns the copies whose source may become a view of the copy.
 
-    At the end of a loop's iteration, returns only copies into memory apart from the old states,
-    because the iteration may still read the old states.
+    At the end of a loop's iteration, leaves out copies that overwrite old states, which the
+    iteration may still read.
     """
     if each.mark == "again":
         return [copy for copy in _copies(each) if copy.makes in program.memory]
@@ -187,8 +186,8 @@ def _list_copies_in_place(program: Program, each: WrittenNode) -> list[Nest]:
 
 
 def _regions(program: Program) -> tuple[dict[str, int], list[int]]:
-    """Returns the branch or loop that contains each value and each node; a mark belongs to the
-    branch or loop that it ends.
+    """Returns the branch or loop that contains each value and each node; a mark that ends a branch
+    or loop belongs to it.
 
     Memory that is written in a branch must not hold a value that is read outside of it.
     """
@@ -212,7 +211,6 @@ def _only_moves(step: Step) -> bool:
 
 
 def _copies(each: WrittenNode) -> list[Nest]:
-    """Returns the copies whose elements are contiguous both in the source and in the copy."""
     nests = [step for step in each.codes if isinstance(step, Nest) and step.expression == COPY]
     side_by_side = ((), (Size.of(1),))
     return [

@@ -55,7 +55,7 @@ class PreparedNode:
 
     @cached_property
     def recurrence(self) -> Recurrence:
-        """The cost of the steps of the layer."""
+        """The sizes from which the cost of the layer's steps follows."""
         spec, layers = self.layer.spec, Recurrent.of(self.node).layers
         work = sum(array.size for weights in layers for array in weights.arrays.values())
         return Recurrence(spec.layers * spec.directions, work)
@@ -98,8 +98,8 @@ def prepare(nodes: Mapping[Node, PreparedNode]) -> Iterator[None]:
 def recurrence_of(
     graph: Graph, node: Node, layers: Mapping[Node, PreparedNode]
 ) -> Recurrence | None:
-    """Returns the cost of a recurrent layer's steps; None for other nodes, and if only a call knows
-    the cost.
+    """Returns the sizes from which the cost of a recurrent layer follows; None for other nodes, and
+    if they are not known before a run.
     """
     if node in layers:
         return layers[node].recurrence
@@ -110,8 +110,8 @@ def recurrence_of(
 
 
 def share_of(graph: Graph, layers: Mapping[Node, PreparedNode]) -> int:
-    """Returns the cost of one input row in all recurrent layers together, including layers of
-    graphs inside of nodes.
+    """Returns the maximum cost of one input row, summed over all recurrent layers. Layers of graphs
+    inside of nodes count as well.
     """
     recurrences = (recurrence_of(graph, node, layers) for node in graph.nodes)
     inner = (body for node in graph.nodes for body in bodies(node).values())
@@ -171,9 +171,6 @@ def _truth(value: Any) -> bool:
 
 
 def _if(node: Node, condition: Array, *values: Any) -> tuple[Any, ...]:
-    """Runs one branch. The first ``then_taken`` values belong to the first branch, the others to
-    the second.
-    """
     count = node.attributes["then_taken"]
     if _truth(condition):
         return tuple(run_body(node.attributes["then_branch"], values[:count]))
@@ -219,9 +216,6 @@ def _turns(node: Node, *values: Any) -> tuple[Any, ...]:
 
 
 def _nothing(node: Node, turns: Turns, *values: Any) -> list[Array]:
-    """Returns the empty results of a loop that has no iteration, in the sizes that the body
-    declares or returns.
-    """
     inputs = [None if value is None else type_of(value) for value in values]
     types = OPERATORS[node.op].type(Context(node, Sizes()), *inputs)[turns.states :]
     outputs = turns.body.outputs[turns.skip + turns.states :]
@@ -241,7 +235,9 @@ def _nothing(node: Node, turns: Turns, *values: Any) -> list[Array]:
 
 
 _ALWAYS_COUNTED = 2**16
-"""Views of up to this many bytes count as copies: an exact check would cost more."""
+"""Results of up to this many bytes count in full, even if they are views: a check for views would
+take longer.
+"""
 
 
 def _account(name: str, run: Kernel) -> Kernel:
@@ -259,7 +255,8 @@ def _account(name: str, run: Kernel) -> Kernel:
             product = product_of_sizes(values)
         elif by_numbers:
             product = product_with_numbers(values)
-        if not 0 < product < budget.most - budget.used:  # the exact count takes some microseconds
+        # skipped if the product shows that memory suffices: the exact bound takes some microseconds
+        if not 0 < product < budget.most - budget.used:
             budget.ask(growth(node, *values))
         result = run(node, *values)
         for value in result if type(result) is tuple else (result,):

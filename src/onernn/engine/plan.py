@@ -1,4 +1,4 @@
-"""A graph that runs in one call of C, except for the nodes that Python runs.
+"""A plan runs a graph in one call of C, except for the nodes that Python runs.
 
 A plan takes inputs of any sizes: a call first reads the sizes, then assigns memory to all values,
 and runs. See design/0038.
@@ -66,8 +66,8 @@ class Workspace:
         self.stopped = False
 
     def note_need(self) -> None:
-        """Records the need of this run: the largest of the plan's sizes, usually the element count
-        of a value.
+        """Records this run's need for `UsualNeed`: the largest of the plan's sizes, usually a
+        value's number of elements.
         """
         self.need = max(self._unpack(self.sizes, self._count), default=0)
         self.largest = max(self.largest, self.need)
@@ -76,14 +76,16 @@ class Workspace:
 class Workspaces:
     """The workspaces of a plan that no thread uses at present; safe to share between threads.
 
-    There are as many workspaces as threads have run the plan at the same time. A thread takes the
-    workspace that was returned last, so that surplus workspaces stay unused. A workspace with much
-    more memory than runs usually need is released after the run (`UsualNeed`).
+    The number of workspaces is the largest number of threads that have run the plan at the same
+    time. A thread takes the workspace that was returned last, so that surplus workspaces stay
+    unused. A workspace with much more memory than runs usually need is released after the run
+    (`UsualNeed`).
     """
 
     def __init__(self, new: Callable[[], Workspace]) -> None:
         self._new, self._calls = new, 0
-        self._idle = deque([new()])  # raises at once if too little memory is free
+        # raises an error now, before a run, if too little memory is free
+        self._idle = deque([new()])
         self._usual, self._largest = UsualNeed(), 0
 
     def take(self) -> Workspace:
@@ -129,7 +131,7 @@ _AT_ONCE = 1000
 """How many operators of loops the library runs before Python may check for signals."""
 _FOLLOWS = "a size that it reads is not known before Python has run other operators"
 _MOST = 2**56
-"""A limit in bytes: sums of sizes up to this limit fit in 64 bits."""
+"""A limit in bytes for each size: sums of such sizes fit in 64 bits."""
 
 
 class _Shape:
@@ -140,7 +142,7 @@ class _Shape:
         self.place, self.dtype = encoded.places[encoded.owner(name)], np.dtype(program.dtype(name))
         self.sizes = [encoded.size(size) for size in program.shape(name)]
         self.levels: list[tuple[LodLevel, int, int]] = []
-        with suppress(UnknownError):  # Python makes the value, and has its offsets
+        with suppress(UnknownError):  # the offsets of a value that Python makes are not in the plan
             self.levels = [
                 (level, encoded.places.get(level.offsets, -1), encoded.size(level.count))
                 for level in program.levels(name)
@@ -164,7 +166,7 @@ class Plan:
     """A fused graph made ready for the library; safe to share between threads.
 
     ``is_partial``: whether Python runs branches, loops or nodes whose result has a shape that only
-    a call knows, or whether some branches end the call.
+    a call knows, or whether the call ends if it reaches a branch that cannot run.
 
     ``inputs``: the inputs, with the dtype and rank of each. ``outputs``: the name of each output,
     and of the value whose memory contains it. ``shapes``: the shapes of values, if they are known.
@@ -266,12 +268,12 @@ class Plan:
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether the library runs at least one step."""
+        """Whether the plan saves time: the library runs at least one step."""
         return any(kind in (CALL, NEST, LAYER) for kind, _ in self.encoded.steps)
 
     def fits(self, other: Plan) -> bool:
-        """Returns whether the plan takes the same inputs as ``other``, and either leaves fewer
-        nodes to Python or is not partial.
+        """Returns whether this plan can replace ``other``: it takes the same inputs, and leaves
+        fewer nodes to Python or is not partial.
         """
         runs_more = len(self.outside) < len(other.outside) or not self.is_partial
         return runs_more and self._inputs == other._inputs
@@ -333,8 +335,8 @@ class Plan:
         }
 
     def arguments(self, feed: Feed) -> Arguments | None:
-        """Returns the inputs in the form that the library reads, of any sizes; None if they are not
-        of the types that the plan is made for.
+        """Returns the arguments of a call for these inputs; None if an input does not have the type
+        that the plan takes.
         """
         if type(feed) is not dict or len(feed) != len(self._inputs):
             return None
@@ -451,7 +453,7 @@ class Plan:
         return True
 
     def _report_refusal(self, status: int, step: int) -> bool:
-        """Returns False, so that Python runs the whole graph.
+        """Returns False, for which the caller runs the whole graph in Python.
 
         Raises `LibraryError` if the plan is wrong and ONERNN_RAISE is set.
         """
@@ -517,8 +519,8 @@ class Plan:
 
 
 def doubtful_sizes(program: Program) -> dict[Size, None]:
-    """Returns the sizes of values that may be negative because they subtract a term, such as T - 3;
-    leaves out sizes that only a run computes.
+    """Returns the sizes that may be negative because they subtract a term, such as T - 3. Leaves
+    out sizes that only a run computes.
     """
     names = (name for code in program.codes for name in code.node.outputs if name)
     sizes = (size for name in names for size in program.shape(name))

@@ -45,7 +45,9 @@ Inputs Model N Outputs Sizes Status T W Weights arguments count detail file in i
 onernn out reset run sizes status std step team weights
 """
 RESERVED = frozenset(f"{_KEYWORDS} {_MACROS} {_OWN}".split())
-"""Names that C++, its libraries or the header use already."""
+"""Names that generated code must not use, because C++, its libraries or the generated header use
+them.
+"""
 
 # Names of C libraries or CMake that are used for models.
 _GLOBAL = """
@@ -66,7 +68,7 @@ system tan tanh tempnam test tgamma time time_t times timezone tmpfile tmpnam to
 trunc tzname tzset umask ungetc unlink usleep utime vfork wait write y0 y1 yn
 """.split()
 _MOST = 80
-"""Limit for the length of a name: more letters do not help a reader."""
+"""Limit for the length of a generated C++ name: a longer name does not help a reader."""
 
 
 def identifier(text: str) -> str:
@@ -80,26 +82,29 @@ def identifier(text: str) -> str:
 
 
 def namespace(text: str) -> str:
-    """Returns a C++ name for a whole model, its files and its program, made of a file's name."""
+    """Returns a C++ name for a model's namespace, files and program, from the name of the model's
+    file.
+    """
     result = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_").lower()
     if not result or result[0].isdigit() or result in RESERVED.union(_GLOBAL):
         return f"model_{result}".rstrip("_")
     return result
 
 
-# The steps that run a node: calls of the kernels' functions, loops over an expression, layers.
+# The kinds of steps: calls of the kernels' functions, loops over an expression, layers.
 
 
 def name_kept(name: str, what: str) -> str:
-    """Returns the name of memory that an operator needs besides its outputs. It contains a NUL,
-    which no name of a value has.
+    """Returns the name of memory that an operator needs besides its outputs. The name contains a
+    NUL, so that no value has the same name.
     """
     return f"{name}\0{what}"
 
 
 @dataclass(frozen=True)
 class LodLevel:
-    """A LoD level: offsets that divide the value ``name`` into ``count`` sequences.
+    """A LoD level: the offsets that divide the steps of the value ``name`` into ``count``
+    sequences.
 
     ``words``: the number of steps; in an upper level, the number of sequences of the next level.
     ``level`` counts from the end: -1 is the innermost level, whose sequences consist of steps.
@@ -140,13 +145,13 @@ class Packed:
 
 @dataclass(frozen=True)
 class RuntimeSize:
-    """An argument to which a call writes a size that it computes."""
+    """The argument of a `Call` to which the function writes a size that it computes."""
 
     size: Size
 
 
 class Team:
-    """An argument: the threads of a run."""
+    """The argument of a `Call` by which the function gets the threads of a run."""
 
 
 def find_moved_type(dtype: str) -> str:
@@ -264,7 +269,7 @@ class State:
     """One of a layer's states, h or c.
 
     ``given``: the initial state, which is "" if absent. ``final``: the final state. ``held``: the
-    memory that keeps the state between calls that run one step each.
+    memory that keeps the state between calls if each call runs one step.
     """
 
     name: str
@@ -344,7 +349,7 @@ def stretch_over_loops(spans: dict[str, tuple[int, int]], loops: Iterable[tuple[
     """Extends ``spans``, the first and last step that use each value's memory, because of loops.
 
     A value that is made before a loop and read in it keeps its memory until the loop ends. A value
-    that is made in a loop and read after it has its memory from the beginning of the loop.
+    that is made in a loop and read after the loop has its memory from the beginning of the loop.
     ``loops``: for each loop the step before its first step, and its last step; inner loops first.
     """
     for begin, end in loops:
@@ -397,16 +402,16 @@ class UnknownError(Exception):
 class Program:
     """The steps of a graph while `onernn.engine.inferring` adds to them.
 
-    ``codes``: the nodes that need steps, in order. ``lods``: LoD levels by their names in types.
-    ``inner``: sizes that only a call computes, each with its upper bound. ``given_sizes``: names of
-    sizes of inputs. ``memory``: types of the memory that operators need besides their outputs;
-    ``held``: the names of memory that only calls of one step need. ``sizes``: the size that each
-    name is bound to (`bind`); ``grew``: whether ``sizes`` changed. ``longest``: for each input, the
-    number of steps of its longest sequence, if needed. ``no_step``: why the model cannot run step
-    by step. ``undetermined``: nodes whose result has a shape that only a call knows. ``reasons``:
-    why nodes have no steps. ``left``: the reason why an If or loop is not part of the outer graph,
-    by its first output. ``refused``: the reason why a branch ends the call. ``sources``: for each
-    node of a branch or loop, the original node.
+    ``codes``: the nodes that need steps, in the order of the graph. ``lods``: LoD levels by their
+    names in types. ``inner``: sizes that only a call computes, each with its upper bound.
+    ``given_sizes``: names of sizes of inputs. ``memory``: types of the memory that operators need
+    besides their outputs; ``held``: the names of memory that only calls of one step need.
+    ``sizes``: the size that each name is bound to (`bind`); ``grew``: whether ``sizes`` changed.
+    ``longest``: for each input, the number of steps of its longest sequence, if needed.
+    ``no_step``: why the model cannot run step by step. ``undetermined``: nodes whose result has a
+    shape that only a call knows. ``reasons``: why nodes have no steps. ``left``: the reason why an
+    If or loop is not part of the outer graph, by its first output. ``refused``: the reason why a
+    branch ends the call. ``sources``: for each node of a branch or loop, the original node.
     """
 
     graph: Graph
@@ -462,7 +467,7 @@ class Program:
         self.sizes.bound[name], self.grew = size, True
 
     def rename(self, size: Size | None, new: Any) -> None:
-        """Replaces a size's name, which inference chose, by ``new``."""
+        """Binds a size that is one name, which inference chose, to ``new``."""
         if size is not None and size.name and size != Size.of(new):
             self.sizes.bound[size.name] = Size.of(new)
 
@@ -474,7 +479,7 @@ class Program:
         a, b = self.size(a), self.size(b)
         if a == b:
             return a
-        # The name of an input's size stays if the other name can be bound.
+        # If one of the two names is the size of an input, the other name is bound to it.
         pairs = sorted(((a, b), (b, a)), key=lambda pair: pair[0].name in self.given_sizes)
         for one, other in pairs:
             if one.name and one.name not in other.names and one.name not in self.inner:
@@ -538,19 +543,21 @@ class Program:
         lod = self.type(name).lod
         if lod is None or not self.lods.keys() >= set(
             lod
-        ):  # the node that makes these offsets is refused
+        ):  # no step makes these offsets, because their node was refused
             raise UnknownError(name)
         return tuple(self.lods[level] for level in lod)
 
     def sentences(self, name: str) -> LodLevel | None:
-        """Returns the innermost LoD level of a value, None if the value is dense. Raises
+        """Returns the innermost LoD level of a value; None if the value is dense. Raises
         `UnknownError`.
         """
         levels = self.levels(name)
         return levels[-1] if levels else None
 
     def settle(self, name: str) -> Type:
-        """Returns the type of a value, with the sizes that are known so far."""
+        """Returns the type of a value. Names of sizes are replaced by the sizes that they are bound
+        to so far.
+        """
         return self.sizes.settle(self.types[name])
 
     def numbers(self, name: str) -> Array | None:
@@ -560,14 +567,13 @@ class Program:
     def most(self, name: str) -> Size:
         """Returns the maximum number of elements of a value, for all sizes that a call may compute.
 
-        A subtracted term may be a size that a call computes, which may be 0, so subtracted terms
-        are dropped.
+        Leaves out subtracted terms, because a size that a call computes may be 0.
         """
         return volume(self.shape(name)).most().substitute(self.inner).most()
 
     @property
     def views(self) -> dict[str, tuple[str, Size]]:
-        """The values that are parts of another value's memory, each with the outermost such value
+        """Each value that is a part of another value's memory, with the value that owns the memory
         and the position of the first element there.
         """
         direct = {name: at for code in self.codes for name, at in code.views.items()}

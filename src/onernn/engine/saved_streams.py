@@ -21,7 +21,7 @@ _MAGIC = b"onernnS\1"
 _HEAD = len(_MAGIC) + 2 * 32
 
 States = Mapping[str, Sequence[Array]]
-"""The states of some streams, by name."""
+"""For each state by name, the arrays of some streams."""
 
 
 def write_states(model: str, ids: Sequence[int], states: States, growing: frozenset[str]) -> bytes:
@@ -46,7 +46,8 @@ def read_states(
 
     ``first``: arrays with the dtypes and shapes of the states. ``growing``: the declared shapes of
     the states whose open sizes change. Raises `ModelFormatError` if the bytes are something else,
-    belong to a different model, or have changed, and `ShapeError` if ``saved`` is not bytes.
+    belong to a different model, or have changed, and `ShapeError` if ``saved`` is not a bytes
+    object.
     """
     if not isinstance(saved, bytes | bytearray | memoryview):
         raise ShapeError(f"saved streams: expected bytes, got {type(saved).__name__}")

@@ -50,7 +50,9 @@ if TYPE_CHECKING:
     from onernn.engine.streams import Streams
 
 _MOST_PLANS = 16
-"""Limit for the plans of a session: undeclared types of inputs may differ between calls."""
+"""Limit for the plans that a session keeps: calls with different types of undeclared inputs need
+different plans.
+"""
 
 Observer = Callable[[Node, tuple[Any, ...], float], None]
 
@@ -101,7 +103,7 @@ class Session:
     default three quarters of the memory that the process may use. ``max_steps``: the maximum number
     of operators that the loops and layers of one run may execute. A layer counts as the number of
     small operators that take as long as the layer. Running each layer once over the rows of the
-    inputs does not count. ``rules``: definitions of operators that onernn does not know (see
+    inputs is not counted. ``rules``: definitions of operators that onernn does not know (see
     `onernn.load`); only with a path.
 
     Raises `UnsupportedError` for operators that cannot run, all of them at once, `LibraryError` if
@@ -154,7 +156,8 @@ class Session:
         del model
         return_freed_memory()
 
-    if not TYPE_CHECKING:  # a type checker would see the result as Any, and no options
+    # otherwise a type checker would take the result for Any, and accept any options
+    if not TYPE_CHECKING:
 
         @wraps(__init__, assigned=())  # so that help() shows the options
         def __new__(cls, model=None, *args, **options):
@@ -173,7 +176,8 @@ class Session:
         self._kernels: Kernels | None = getattr(self._engine, "kernels", None)
         self._threads = getattr(self._engine, "threads", 1)
         self._undeclared = [v.name for v in self.graph.inputs if v.dtype is None or v.shape is None]
-        self._ranged = any(value.ranges for value in self.graph.inputs)  # plans do not check them
+        # plans do not check whether dynamic sizes are in the declared ranges
+        self._ranged = any(value.ranges for value in self.graph.inputs)
         self._plans: dict[tuple[Any, ...], Plan | None] = {}
         self._sized: dict[tuple[Any, ...], Plan | None] = {}
         # the last plan, and its sizes if they are fixed
@@ -213,7 +217,6 @@ class Session:
         return result
 
     def _layer(self, rnn: Recurrent) -> Stack:
-        """Returns the layer of a node; nodes with the same weights and spec share one layer."""
         for node, entry in self.layers.items():
             at = node.attributes
             same = at["weights"] is rnn.weights and node.attrs.precision is rnn.precision
@@ -239,8 +242,8 @@ class Session:
         return self._rows_apart and layer.mixes_rows
 
     def _on_kernels(self, rnn: Recurrent, options: Mapping[str, Any]) -> Stack:
-        """Returns the layer on the kernels, which quantize each row with its own scale. Raises
-        `UnsupportedError` if the kernels are missing.
+        """Returns the layer on the kernels. In contrast to oneDNN, the kernels quantize each row
+        with its own scale. Raises `UnsupportedError` if the kernels are missing.
         """
         if getattr(self._engine, "kernels", None) is None:
             raise UnsupportedError(
@@ -298,9 +301,9 @@ class Session:
     ) -> dict[str, Ragged | Array]:
         """Returns the outputs of a run in which arrays replace defaults of the model's file.
 
-        A second session takes these arrays as inputs. But layers need their weights before a run:
-        if a default is a weight, a session is prepared with these arrays as constants, and prepared
-        again for other arrays.
+        A second session takes these arrays as inputs. But layers need their weights before a run.
+        So if a default is a weight, a session is prepared with these arrays as constants; a call
+        with different arrays prepares a new session.
         """
         if names not in self._fed:
             if len(self._fed) >= _MOST_PLANS:
@@ -328,7 +331,7 @@ class Session:
         return bound[1].run(others, observe)
 
     def _choose(self, inputs: Feed) -> Plan | None:
-        """Returns the plan for these inputs; the next call tries this plan first.
+        """Returns the plan for these inputs; the next call tries the same plan first.
 
         If branches depend on sizes, only a plan for fixed sizes runs all nodes. So the first call
         gets a plan for its own sizes. The plan for any sizes is made at a call with different
@@ -345,8 +348,8 @@ class Session:
         return plan
 
     def _for_sizes(self, plan: Plan | None, inputs: Feed) -> Plan | None:
-        """Returns a plan for dense inputs of exactly these sizes; returns ``plan`` if such a plan
-        has no advantage.
+        """Returns a plan for dense inputs of exactly these sizes. Returns ``plan`` unless the new
+        plan is better (`Plan.fits`).
 
         ``plan``: a plan for any sizes, in which Python runs some nodes. ``inputs``: the checked
         inputs.
@@ -368,8 +371,8 @@ class Session:
 
     @contextmanager
     def _budget(self, inputs: Feed) -> Iterator[None]:
-        """Limits the memory and the operators of a run. In addition to ``max_steps``, each layer
-        may run over as many rows as the inputs have bytes.
+        """Limits the memory and the operators of a run. The limit is ``max_steps``, plus the cost
+        of running each layer over as many rows as the inputs have bytes.
         """
         nbytes = sum(data_of(value).nbytes for value in inputs.values())
         steps = self._max_steps + nbytes * self._share
@@ -395,7 +398,6 @@ class Session:
         return {output.name: values[output.name] for output in self.graph.outputs}
 
     def _plan(self, inputs: Feed) -> Plan | None:
-        """Returns the plan for inputs of these types; None if the graph runs node by node."""
         key = tuple([_kind(inputs[name]) for name in self._undeclared])
         if key not in self._plans:
             if len(self._plans) >= _MOST_PLANS:
@@ -413,11 +415,11 @@ class Session:
             plan = self._plan_of(inputs, graph, layers)
         except (OnernnError, UnknownError, *MISFITS) as error:
             self._why_walked = _why(error)
-            return None  # `_walk` reports the errors, if there are any
+            return None  # `_walk` raises the errors of this graph, if there are any
         except Exception:
             if os.environ.get("ONERNN_RAISE"):
                 raise
-            return None  # a plan only saves time: `_walk` returns the right results
+            return None  # without a plan, `_walk` returns the same results, but takes longer
         return plan if plan.is_worth_it or plan.is_partial else None
 
     def _plan_of(
@@ -468,8 +470,8 @@ class Session:
     @property
     def slower_kernels(self) -> str:
         """Why the kernels in use are not the best for this CPU, and what to do; "" if they are, or
-        if no kernels are used. Not this property but `onernn doctor` reports a limit that the user
-        sets in the variable ONERNN_MAX_ISA.
+        if no kernels are used. The text does not mention a limit that the user sets in the variable
+        ONERNN_MAX_ISA; `onernn doctor` reports it.
         """
         if self._kernels is None or not self._kernels.missing:
             return ""
@@ -514,7 +516,7 @@ class Session:
         [1.0, 3.0]
         """
         from onernn.engine.chunks import Stateful, expose
-        from onernn.engine.streams import Streams  # both modules import this one
+        from onernn.engine.streams import Streams  # these two modules import this module
         from onernn.fuse_passes.over_time import bind
 
         if capacity < 1 or queue < 1:
@@ -544,7 +546,6 @@ class Session:
         return session
 
     def _explain_loops(self) -> Iterator[str]:
-        """Yields a line for each loop that no pass turned into layers, with the reasons."""
         loops = [node for node in every_node(self.graph) if node.op in ("Loop", "Scan")]
         refusals = fuse(self.graph, self._passes).refusals if loops else ()
         for node in loops:
@@ -585,7 +586,7 @@ class Session:
 
 
 def _read_texts(inputs: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Returns the declarations of inputs by name; parses texts as the command line does."""
+    """Returns the declarations of inputs by name. Texts have the form of the option ``--input``."""
     if not isinstance(inputs, Mapping):
         listed = inputs if isinstance(inputs, list | tuple) else [inputs]
         texts, known = [*map(str, listed)], dict[str, Any]()
@@ -610,8 +611,10 @@ def _kind(value: Ragged | Array) -> tuple[str, int]:
 
 
 def find_obstacles(session: Session) -> list[Refusal]:
-    """Returns the inputs and layers because of which no plan runs the whole model."""
-    from onernn.engine.inferring import lacking  # plans need it, other runs do not
+    """Returns the inputs and layers that prevent a plan from running the whole model, with the
+    reasons.
+    """
+    from onernn.engine.inferring import lacking  # imported only by callers that need plans
 
     pairs = ((value, lacking(value)) for value in session.graph.inputs)
     return [Refusal(lacks, value.name) for value, lacks in pairs if lacks] + [
@@ -648,7 +651,8 @@ def run_at_once(session: Session, inputs: Feed) -> dict[str, Ragged | Array] | N
     with suppress(OnernnError):
         plan, call = session._call(inputs)
         if plan and call and call.feed is not inputs:
-            call = plan.arguments(inputs)  # the inputs are not converted
+            # `arguments` takes inputs only if they need no conversion
+            call = plan.arguments(inputs)
         if plan and call and not plan.outside:
             return session._run_plan(plan, call)
     return None

@@ -17,7 +17,7 @@ from onernn.ir.files import new_part
 T = TypeVar("T")
 _ALIGNMENT = 64
 _STAMP = 64
-"""Number of bytes before the arrays; these bytes identify the file."""
+"""The number of bytes at the beginning of the file that identify it; the arrays follow."""
 
 
 class SharedFileError(OnernnError):
@@ -88,9 +88,6 @@ def share(model: T, folder: str | Path | None = None) -> Iterator[Shared[T]]:
 
 
 def _write(file: Any, buffer: pickle.PickleBuffer) -> tuple[int, int]:
-    """Writes a buffer at the next cache line; returns the positions of its first byte and
-    its end.
-    """
     start = file.tell()
     start += file.write(bytes(-start % _ALIGNMENT))
     with buffer.raw() as content:

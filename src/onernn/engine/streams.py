@@ -38,7 +38,7 @@ from onernn.ir.records import cached_property, dataclass
 Frame = Mapping[str, Array]
 _NONE: dict[str, Array] = {}
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-_KINDS = 16  # limit for the number of sessions of a model with branches, one per kind of frames
+_KINDS = 16  # limit for the number of sessions; each kind of frames (see `Streams`) needs one
 
 
 class Streams:
@@ -92,11 +92,12 @@ class Streams:
             raise BudgetError(
                 f"capacity={capacity}: no memory for the states of so many streams; decrease it"
             ) from None
-        self._own: dict[int, dict[str, Array]] = {}  # states whose sizes change, by stream
+        # by stream: its states whose sizes change from call to call
+        self._own: dict[int, dict[str, Array]] = {}
         self._session, self._graph = session, graph
         self._alike: tuple[str, ...] = ()
         self._of_kinds: dict[_Kind, Session | OnernnError] = {}
-        # a number of frames, and the inputs with an axis of this size
+        # a batch size, and the inputs as declared for batches of this size
         self._wide: tuple[int, tuple[Value, ...]] | None = None
         self._searches = 0
         self._whole: Session | None = None
@@ -105,7 +106,8 @@ class Streams:
         except UnsupportedError:
             self._alike = tuple(v.name for v in self._inputs if _decides(v))
             is_fixed = all(v.shape is not None and None not in v.shape for v in self._inputs)
-            if is_fixed and not (self._alike or self._growing):  # all frames are of one kind
+            # all frames are of one kind: prepares its session now
+            if is_fixed and not (self._alike or self._growing):
                 known = {n: Value(n, a.dtype.name, a.shape) for n, a in self._first.items()}
                 self._whole = session.with_graph(self._bind({}, known), rows_apart=True)
             elif refusal := find_unmappable(graph, self._alike):
@@ -266,7 +268,6 @@ class Streams:
 
     @cached_property
     def _growing(self) -> dict[str, tuple[int | None, ...]]:
-        """The declared shapes of states whose sizes change."""
         return {
             value.name: value.shape or ()
             for value in self._graph.inputs
@@ -395,7 +396,7 @@ class Streams:
             waiting = self._waiting[stream]
             if waiting and (len(self._done[stream]) < self._most or stream in pulled):
                 kind = self._kind(stream, *waiting[0])
-                if kind is not last:  # spares a look-up in the dictionary
+                if kind is not last:  # successive streams often have the same kind: saves a look-up
                     last, group = kind, groups.setdefault(kind, [])
                 group.append(stream)
         for streams in groups.values():
@@ -403,7 +404,6 @@ class Streams:
         return sum(map(len, groups.values()))
 
     def _kind(self, stream: int, frames: _Frames, row: int) -> _Kind:
-        """Returns the kind of a stream's frame, which includes the shapes of growing states."""
         kind = frames.kinds[row]
         if self._growing:
             shapes, numbers = kind
@@ -443,8 +443,8 @@ class Streams:
     def _name_sizes(
         self, known: Mapping[str, Array], declared: Mapping[str, Value]
     ) -> ShapeError | None:
-        """Returns the error for a frame that could run if one axis had a different size, None if
-        there is no such axis.
+        """Returns an error that says which size of one axis would let the frame run, None if no
+        change of one axis suffices.
 
         The search takes a second, so it runs at most `_KINDS` times.
         """
@@ -494,7 +494,7 @@ class Streams:
             result = {name: data_of(value) for name, value in runner.run(feed).items()}
             states = {name: self._state(name, result[after]) for name, after in self._next.items()}
         except OnernnError as error:
-            if count > 1:  # find the frames that cause the error
+            if count > 1:  # runs the frames one by one, to find those that cause the error
                 for stream in streams:
                     self._run([stream])
                 return
@@ -520,8 +520,8 @@ class Streams:
     def _store(self) -> None:
         """Applies the changes that ``_made`` holds.
 
-        Every call begins with this method, and running it again changes nothing. So an interrupt
-        loses no frame and runs no frame twice.
+        Every call begins with this method, and repeating it has no effect. So if an interrupt ends
+        a call, no frame is lost, and no frame runs twice.
         """
         if self._made is None:
             return
@@ -546,7 +546,9 @@ class Streams:
 
 
 _Kind = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
-"""A kind of frames: the shapes of the arrays, and the integers on which branches may depend."""
+"""A kind of frames (see `Streams`): the shapes of the arrays, and the integers on which branches
+may depend.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -565,7 +567,9 @@ _Entry = tuple[_Frames, int]
 
 
 class _Made(NamedTuple):
-    """The changes that a call makes to ``_states``, ``_own``, ``_waiting`` and ``_done``."""
+    """The changes that a call will make to the attributes ``_states``, ``_own``, ``_waiting`` and
+    ``_done`` of `Streams`.
+    """
 
     states: Mapping[str, tuple[list[int], Array]] = _NOTHING
     own: Mapping[int, dict[str, Array]] = _NOTHING
@@ -607,8 +611,8 @@ def _gather(entries: list[_Entry], streams: list[int]) -> dict[str, Array]:
 
 
 def _settle(graph: Graph, value: Value) -> Value:
-    """Returns the input; an open size becomes a number if the model's operators require that
-    number.
+    """Returns the input with a number in place of each open size for which the model's operators
+    require this number.
     """
     if value.shape is None:
         return value
@@ -618,7 +622,6 @@ def _settle(graph: Graph, value: Value) -> Value:
 
 
 def _decides(value: Value) -> bool:
-    """Returns whether an input is one integer, on which branches and shapes may depend."""
     return value.shape == () and np.dtype(value.dtype or "float32").kind in "iub"
 
 

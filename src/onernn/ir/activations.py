@@ -33,7 +33,7 @@ _OF_ONNX: dict[str, tuple[Callable[..., Array], *tuple[float | None, ...]]] = {
     "Softplus": (lambda a: np.logaddexp(0, a).astype(a.dtype),),
     "Affine": (lambda a, alpha, beta: alpha * a + beta, None, None),
     "LeakyRelu": (lambda a, alpha: np.where(a < 0, alpha * a, a), 0.01),
-    # no default: ONNX says 1, ONNX Runtime takes 0
+    # no default for alpha: ONNX says 1, but ONNX Runtime uses 0
     "ThresholdedRelu": (lambda a, alpha: np.where(a > alpha, a, 0).astype(a.dtype), None),
     "ScaledTanh": (lambda a, alpha, beta: alpha * np.tanh(beta * a), None, None),
     "HardSigmoid": (_clip_affine, 0.2, 0.5),
@@ -55,8 +55,8 @@ def complete(activation: Activation) -> Activation:
     """Returns the activation with its own alpha and beta, or with the defaults of its function.
 
     The defaults equal the defaults of the ONNX operators of the same names. Raises
-    `UnsupportedError` for a name that is not listed in the ONNX specification of RNN, for a number
-    that the function does not take, and for a missing number.
+    `UnsupportedError` for a name that is not listed in the ONNX specification of RNN, for an alpha
+    or beta that the function does not take, and for a missing one without a default.
     """
     name, *given = activation
     if name not in FUNCTIONS:
@@ -83,5 +83,6 @@ def function(activation: Activation) -> Function:
     """
     name, *both = complete(activation)
     compute, numbers = FUNCTIONS[name], [number for number in both if number is not None]
-    # Numbers in the dtype of a: with Python's numbers, NumPy 1 would make a scalar float64.
+    # alpha and beta get the dtype of a: NumPy 1 would compute a float32 scalar and a Python float
+    # in float64.
     return lambda a: compute(a, *map(a.dtype.type, numbers)) if numbers else compute(a)

@@ -32,7 +32,7 @@ def frozen(array: Array) -> Array:
     if type(array) is np.ndarray and array.flags.c_contiguous and not _writable(array):
         return array
     out = np.ascontiguousarray(array)
-    if out.shape != np.shape(array):  # ascontiguousarray makes a scalar one-dimensional
+    if out.shape != np.shape(array):  # ascontiguousarray turns a scalar into a vector
         out = out.reshape(np.shape(array))
     if _writable(out) and np.shares_memory(out, array):
         out = out.copy()
@@ -41,7 +41,7 @@ def frozen(array: Array) -> Array:
 
 
 def seal(fresh: Array) -> Array:
-    """Makes an array read-only and returns it; nothing else may refer to its memory. `frozen` does
+    """Makes an array read-only and returns it. No other array may share its memory. `frozen` does
     not copy the result.
     """
     array: Any = fresh
@@ -52,8 +52,8 @@ def seal(fresh: Array) -> Array:
 
 
 def _writable(array: Any) -> bool:
-    """Returns whether the array's memory may change, through the array or through the memory's
-    owner.
+    """Returns whether the array's memory may change: by writes to the array, or by writes to the
+    object that owns the memory.
 
     A read-only array may share the memory of a writable tensor, a bytearray or a DLPack object.
     """
@@ -88,7 +88,7 @@ def bfloat16_bits(array: Array) -> Array:
     even += bits
     even >>= np.uint32(16)
     out = even.astype(np.uint16)
-    if np.isnan(np.vdot(numbers, numbers)):  # rounding up may carry NaN to infinity, or to zero
+    if np.isnan(np.vdot(numbers, numbers)):  # rounding up may turn NaN into infinity or zero
         out[np.isnan(numbers)] = 0x7FC0
     return out
 
@@ -121,8 +121,8 @@ def digest(value: Any) -> str:
 
 
 def _add(value: Any, update: Callable[[Any], None]) -> None:
-    """Passes the type, length and content of a value to ``update``, so that different values pass
-    different bytes.
+    """Passes the type, length and content of a value to ``update`` as bytes; different values
+    result in different bytes.
     """
     parts: list[Any]
     if isinstance(value, np.ndarray | np.generic):

@@ -31,7 +31,7 @@ imported late, and memory that the allocator keeps.
 
 
 STEPS = 500_000
-"""The maximum number of operators that the loops and layers of one run may run: so many small
+"""The maximum number of operators that the loops and layers of one run may run: this many small
 operators take some seconds.
 """
 
@@ -40,7 +40,8 @@ _WORK = 2**18
 
 
 WORK = 10_000_000
-"""The maximum number of steps of `Work` to build one model; a step takes 100 ns to 1 us.
+"""The maximum count of `Work` for loading and fusing one model; a step of this count takes 100 ns
+to 1 us.
 
 The environment variable ONERNN_MAX_WORK sets a different number.
 """
@@ -50,8 +51,8 @@ class Work:
     """A count of the work of readers, passes and type inference: nodes of graphs, terms of sizes.
 
     A graph of kilobytes may be rebuilt thousands of times, or its sizes may be multiplied until
-    each has hundreds of terms. The count is in steps, not in seconds, so that a file is refused on
-    every machine or on none. Only one thread may use a count.
+    each has hundreds of terms. The count is in steps, not in seconds, so that whether a file is
+    refused does not depend on the machine. Only one thread may use a count.
     """
 
     def __init__(self) -> None:
@@ -76,8 +77,8 @@ _WORKS: ContextVar[Work | None] = ContextVar("work of the model", default=None)
 
 @contextmanager
 def working() -> Iterator[Work]:
-    """Yields the `Work` that counts for all code inside the block: the outer block's, or a new
-    one.
+    """Yields the `Work` that counts the steps of all code inside the block. Nested blocks share the
+    outermost block's count.
     """
     work = _WORKS.get() or Work()
     token = _WORKS.set(work)
@@ -112,12 +113,12 @@ class Recurrence(NamedTuple):
 
     @property
     def share(self) -> int:
-        """The maximum cost of one input row, which is the cost of a sequence of one step."""
+        """The maximum cost per input row. It is reached if the row is a sequence of one step."""
         return self.runs + self.work // _WORK + 1
 
 
 class TimeLimit(NamedTuple):
-    """A time limit for work.
+    """A time limit for loading or running a model.
 
     ``seconds``: the duration that the user set. ``ends``: the value of `time.monotonic` at which
     the limit passes.
@@ -193,8 +194,8 @@ class Budget:
             )
 
     def turn(self, operators: int) -> None:
-        """Counts the operators of a loop's iteration, or a layer that takes as long as
-        ``operators``. Raises `BudgetError` above the limit.
+        """Counts the operators of one iteration of a loop, or a layer that takes as long as this
+        many operators. Raises `BudgetError` if the count exceeds the limit.
         """
         self.steps += operators
         if self.steps > self.most_steps:
@@ -258,26 +259,27 @@ class FileBudget(Budget):
 
     @contextmanager
     def lent(self, size: int, what: str) -> Iterator[None]:
-        """Counts ``size`` bytes as taken until the block ends."""
+        """Counts ``size`` bytes as taken until the ``with`` block ends."""
         self.take(size, what)
         yield
         self.release(size)
 
     def parses_json(self, text: bytes) -> None:
-        """Counts the memory of the objects that a JSON text becomes: two bytes may become sixty.
+        """Counts the memory of the objects that a JSON text becomes: two bytes of text may become
+        an object of sixty bytes.
 
-        The decoded text must fit as well, but is not counted: it is released before the objects are
-        read.
+        The decoded text must fit into the budget as well. It does not stay counted, because it is
+        released before the objects are read.
         """
         count = text.count
         objects = 96 * (count(b"[") + count(b",")) + 256 * count(b"{") + 160 * count(b":")
-        escapes = count(b"\\")  # each adds an object, and may widen its string
+        escapes = count(b"\\")  # each makes an object, and may make characters wider
         strings = 8 * len(text) + 96 * escapes if escapes else text_size(text)
         self.take(objects + strings, "the text as objects")
         self.ask(text_size(text), "the text")
 
 
-_SHORT = 1000  # Python searches fewer bytes in less time than a call of NumPy takes
+_SHORT = 1000  # for fewer bytes, a search in Python is faster than a call of NumPy
 
 
 def text_size(text: bytes | memoryview) -> int:
@@ -303,8 +305,8 @@ def loading(size: int = 0) -> FileBudget:
 
 @contextmanager
 def budget_of_load() -> Iterator[None]:
-    """Makes all files that are read inside the block share one budget: the current load's, or a new
-    one.
+    """Makes all files that are read inside the block share one budget; nested blocks share the
+    outermost block's.
     """
     token = _LOADS.set(loading())
     try:
@@ -336,7 +338,7 @@ def usable_memory() -> int:
     return whole * 3 // 4
 
 
-_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # None: another C library
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # None if the C library is not glibc
 
 
 def return_freed_memory() -> None:

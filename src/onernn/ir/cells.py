@@ -1,8 +1,8 @@
-"""The formula of one step of each recurrent cell; a builder object makes the operands.
-
-If the operands are arrays, the formula computes the reference. If they record their operations, it
-yields the gradients. If they are names in an ONNX graph, it writes the body of a Scan. Equations:
-RNN developer guide of oneDNN; oneAPI specification 1.3, RNN (AUGRU cells).
+"""The formula of one step of each recurrent cell. A builder object makes the operands of the
+formula. With NumPy arrays as operands, the formula computes a step. With operands that record their
+operations, it makes the tape for gradients. With operands that are names in an ONNX graph, it
+writes the body of a Scan. Equations: RNN developer guide of oneDNN; oneAPI specification 1.3, RNN
+(AUGRU cells).
 """
 
 from __future__ import annotations

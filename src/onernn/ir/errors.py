@@ -15,7 +15,7 @@ def printable(text: object, keep: str = "") -> str:
     """Returns a text, which may come from a file, in a form that is safe to print on one line.
 
     Control characters, marks that change the direction of writing and other invisible characters
-    become escapes (``\\x1b``, ``\\u202e``, ``\\n``), except the characters to ``keep``.
+    become escapes (``\\x1b``, ``\\u202e``, ``\\n``), except the characters in ``keep``.
     """
     shown = str(text)
     if shown.isprintable():
@@ -40,7 +40,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Letters may be missing, wrong, swapped, or in a different case.
     """
-    from difflib import get_close_matches  # only after an error
+    from difflib import get_close_matches  # imported here because it is needed only after an error
 
     lower = {each.lower(): each for each in reversed(list(known))}
     result = get_close_matches(name.lower(), lower, n=1)
@@ -125,7 +125,8 @@ class BudgetError(OnernnError, MemoryError):
 
 
 class UnsupportedError(OnernnError):
-    """A valid model or argument cannot be run exactly; ``refusals`` lists places and reasons.
+    """A valid model or argument cannot be run with exact results; ``refusals`` names the nodes or
+    inputs, each with the reason.
 
     The message has one line for each refusal.
 
@@ -190,7 +191,9 @@ class UnforeseenError(OnernnError):
 # set it.
 
 MISFITS = (ValueError, IndexError, TypeError, ArithmeticError)
-"""Exceptions that NumPy raises for arrays whose shapes, dtypes or values do not fit."""
+"""Exceptions that NumPy raises for arrays whose shapes, dtypes or values a function does not
+take.
+"""
 
 
 def unforeseen(error: Exception, where: object) -> UnforeseenError:
@@ -218,7 +221,7 @@ def guard(where: Callable[[], object]) -> Iterator[None]:
         yield
     except UnforeseenError as error:
         raise UnforeseenError(f"{where()}: {error}") from error.__cause__
-    except (OnernnError, OSError):  # an error of a disk or a folder does not depend on the bytes
+    except (OnernnError, OSError):  # an OSError is not the fault of the content
         raise
     except Exception as error:
         raise unforeseen(error, where()) from error

@@ -1,4 +1,4 @@
-"""The common form of every framework's models: values, nodes, graphs, types."""
+"""The graph to which models of all frameworks are converted: values, nodes, types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from onernn.ir.records import Immutable, NamedTuple, Renamed, cached_property, d
 from onernn.ir.types import UNKNOWN, Size, Type, constant_type, dense, evaluate, lod_names, words_of
 
 UNSUPPORTED = "Unsupported"
-"""The op of a node that was read but cannot be lowered; its attribute ``reason`` says why."""
+"""The ``op`` of a node for a framework's operator that onernn cannot express; its attribute
+``reason`` says why.
+"""
 
 
 class NativeOp(NamedTuple):
@@ -70,7 +72,9 @@ def native_types(origin: Iterable[NativeOp]) -> str:
 
 
 def describe_operators(origin: tuple[NativeOp, ...]) -> str:
-    """Returns a text to find operators in the file by: "LSTM '/r/LSTM'", "gru that makes 'y'"."""
+    """Returns a text by which a user finds the operators in the file: "LSTM '/r/LSTM'", "gru that
+    makes 'y'".
+    """
     types, value = native_types(origin), origin[-1].value
     if names := native_names(origin):
         return printable(f"{types} {names}")
@@ -78,8 +82,8 @@ def describe_operators(origin: tuple[NativeOp, ...]) -> str:
 
 
 def is_named_here(value: str) -> bool:
-    """Returns whether a value has a name that onernn made from a canonical operator, such as
-    "x/Rnn#2". The file does not contain such a name.
+    """Returns whether onernn made this name of a value, such as "x/Rnn#2". The model's file does
+    not contain such a name.
     """
     _, slash, last = value.rpartition("/")
     return bool(slash) and last.partition("#")[0] in OPERATORS
@@ -162,8 +166,8 @@ class Value:
         return replace(self, dtype=self.dtype or dtype, shape=shape)
 
     def complete(self, array: Array) -> Value:
-        """Returns the input; takes an undeclared dtype or rank from the array. Sizes remain
-        dynamic.
+        """Returns the input with the dtype and rank of the array if the model does not declare
+        them. Sizes remain dynamic.
         """
         shape = (None,) * array.ndim if self.shape is None else self.shape
         return replace(self, dtype=self.dtype or array.dtype.name, shape=shape)
@@ -280,7 +284,9 @@ class Node(Immutable):
 
     @property
     def native(self) -> str:
-        """The operator of the file: "LSTM '/r/LSTM'", or "gru that makes 'y'"."""
+        """The file's operator that this node represents, as text: "LSTM '/r/LSTM'", or "gru that
+        makes 'y'".
+        """
         shown = layer_operators(self.origin)
         if not shown:
             return self.label
@@ -290,14 +296,14 @@ class Node(Immutable):
     def attrs(self) -> SimpleNamespace:
         """The attributes, with the operator's defaults for absent ones."""
         operator = OPERATORS.get(self.op)
-        if operator is None:  # not supported: defaults are unknown
+        if operator is None:  # an unknown operator: its defaults are not known
             return SimpleNamespace(**self.attributes)
         return operator.attrs(self.attributes, len(self.outputs))
 
     @cached_property
     def problem(self) -> str:
-        """The error in the number of inputs and outputs, or in the attributes; "" if there is
-        none.
+        """What is wrong with the number of inputs and outputs, or with the attributes; "" if
+        nothing is.
         """
         operator = OPERATORS.get(self.op)
         return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
@@ -339,15 +345,15 @@ class Node(Immutable):
 # The types of a graph's values, inferred by the operators' rules.
 
 FAILURES = (OnernnError, ValueError, IndexError, TypeError, KeyError, OverflowError)
-"""Exceptions that type rules and formulas raise if a run would also fail: the output types stay
-unknown.
+"""Exceptions of type rules and formulas that mean that a run would fail as well. Inference catches
+them, and the output types stay unknown.
 """
 
 
 class Sizes:
-    """A record of the names that mean the same size; type rules add sizes that must be equal.
+    """A record of names of sizes that must be equal; type rules add to it.
 
-    ``bound`` maps each of these names to its size.
+    ``bound`` maps a name to the size that it equals.
     """
 
     def __init__(self) -> None:
@@ -367,7 +373,7 @@ class Sizes:
         return chosen
 
     def settle_size(self, size: Size) -> Size:
-        """Returns the size with the size of each bound name in place of the name."""
+        """Returns the size in which each bound name is replaced by the size that it equals."""
         if not self.bound or size.names.isdisjoint(self.bound):
             return size
         return size.substitute(
@@ -387,7 +393,7 @@ class Sizes:
         return result
 
     def settle(self, found: Type) -> Type:
-        """Returns the type after `settle_size` of each of its sizes."""
+        """Returns the type with `settle_size` applied to each of its sizes."""
         if not self.bound or found.shape is None:
             return found
         shape = tuple(None if size is None else self.settle_size(size) for size in found.shape)
@@ -462,7 +468,7 @@ class Inference:
         spend(1 + len(node.inputs) + len(node.outputs))
         inputs = tuple([self[name] if name else None for name in node.inputs])
         before, outputs, said, _ = node.typed
-        if before == inputs:  # a changed graph shares most nodes with the original
+        if before == inputs:  # inferred before: graphs share nodes
             for equal in said:
                 self._sizes.same(*equal)
         else:
@@ -508,15 +514,15 @@ def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> t
     try:
         outputs = _numbers(operator, node, inputs, outputs[0]) or outputs
     except FAILURES:
-        pass  # the shape is still known
+        pass  # keeps the shape, which is known
     return (*outputs, *unknown)[: len(node.outputs)]
 
 
 def _under_words(
     operator: Operator, node: Node, inputs: tuple[Type | None, ...], outputs: tuple[Type, ...]
 ) -> tuple[Type, ...]:
-    """Returns the output types with the LoD of the first ragged input if the operator keeps it, as
-    `Operator.run` does.
+    """Returns the output types. If the operator keeps offsets, they get the LoD of the first ragged
+    input, the same as in `Operator.run`.
     """
     given = [each for each in inputs if each is not None]
     like = next((each for each in given if each.lod != ()), None)
@@ -692,7 +698,7 @@ class Graph(Immutable):
         return None if node is None or ops and node.op not in ops else node
 
     def has(self, node: Node) -> bool:
-        """Returns whether exactly this node object is in the graph."""
+        """Returns whether this node object itself, not only an equal node, is in the graph."""
         return any(self.producer(name) is node for name in node.outputs if name)
 
     def users(self, name: str) -> list[Node]:
@@ -719,8 +725,8 @@ class Graph(Immutable):
         new: Iterable[Node],
         constants: Mapping[str, Array] = MappingProxyType({}),
     ) -> Graph:
-        """Returns the pruned graph in which ``new`` replaces the ``old`` nodes, at the position of
-        the last old node; adds constants.
+        """Returns the pruned graph in which the ``new`` nodes replace the ``old`` nodes, at the
+        position of the last old node; adds ``constants``.
         """
         gone = set(map(id, old))
         place = max(i for i, node in enumerate(self.nodes) if id(node) in gone)
@@ -787,8 +793,8 @@ _defaults = WeakKeyDictionary[Graph, Defaults]()
 
 
 def declare_defaults(graph: Graph, defaults: Defaults) -> None:
-    """Records the defaults of a graph that was read from a file; graphs derived from it have
-    none.
+    """Records the defaults of a graph that was read from a file. Graphs that passes make from this
+    graph have no recorded defaults.
     """
     _defaults[graph] = defaults
 
@@ -808,7 +814,7 @@ _readers: list[Callable[..., Graph]] = []
 
 
 def register_reader(read: Callable[..., Graph]) -> None:
-    """Registers the function by which `graph_of` reads a path."""
+    """Registers the function that `graph_of` calls to read a path."""
     _readers.append(read)
 
 

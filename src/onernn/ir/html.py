@@ -9,7 +9,7 @@ from itertools import islice
 from onernn.ir.errors import printable
 
 MOST = 60
-"""Maximum number of rows of a table: a notebook stores its output."""
+"""Maximum number of rows of a table, because a notebook stores the table in its file."""
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

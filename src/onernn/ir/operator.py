@@ -32,9 +32,9 @@ def is_like(value: Any, default: Any) -> bool:
     """Returns whether an attribute's value has the kind of its default: integer, float, list or
     text.
 
-    Integers also fit Boolean and float defaults, since frameworks write 1 for True and 1.0. The
-    elements of a list must be like the default's first element. Any value fits a default of a
-    different kind.
+    An integer is also like a Boolean or float default, because frameworks write 1 for True and for
+    1.0. The elements of a list must be like the default's first element. For a default of any
+    further kind, every value is accepted.
     """
     kinds = next((kinds for kinds in _KINDS if isinstance(default, kinds)), None)
     if isinstance(default, tuple | list) and isinstance(value, tuple | list):
@@ -58,7 +58,7 @@ Kind = Literal["elementwise", "view", "moves", "mixes", "sizes", "sequences", "l
 Compute = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Axes = Array
-"""The annotation of an input that holds axis numbers: the result's type depends on them."""
+"""The annotation of an input that holds axis numbers, on which the result's type depends."""
 Shape = Array
 """The annotation of an input of integers that only determine the size of the result."""
 Axis = int
@@ -70,8 +70,8 @@ the operator combines or moves elements along the axis.
 The path is () if every element of the results may depend on the whole input.
 """
 Paths = Callable[..., Sequence[Path] | None]
-"""``paths(attrs, *types)`` returns a path for each input, or None if the paths depend on a run's
-data.
+"""``paths(attrs, *types)`` returns a path for each input, or None if the paths depend on the data
+of a run.
 """
 TypeRule = Callable[..., Any]
 Growth = Callable[..., int]
@@ -92,7 +92,8 @@ Drops = bool | Callable[..., bool]
 
 @dataclass(frozen=True)
 class Slot:
-    """One input of an operator; any number of inputs may take the place of a ``variadic`` last one.
+    """One input of an operator. If the last input is ``variadic``, a node may have any number of
+    inputs in its place.
 
     ``ragged``: the input must have offsets. ``axes``: the input holds axis numbers, on which the
     result's type depends. ``shape``: the input holds integers that only determine the result's
@@ -124,11 +125,10 @@ class Operator:
     of steps; or a function ``dropped(attrs, *types)`` that decides this.
     ``since``: the first opset of ``domain`` in which ONNX's operator has the same definition; 0 if
     ONNX does not have the operator.
-    ``keeps``: whether each element of the result is a moved, selected or cast element of the first
-    input (of any input if the last one is variadic).
-    ``growth(node, *values)`` returns a bound for the bytes that a run allocates. If it is None, the
-    bound is the size of the results, by ``type``; ``compute`` asks the run's budget if that size
-    depends on data.
+    ``keeps``: whether each element of the result is an element of the first input, perhaps cast (of
+    any input if the last input is variadic). ``growth(node, *values)`` returns a bound for the
+    bytes that a run allocates. If it is None, the bound is the size of the results, by ``type``;
+    ``compute`` asks the run's budget if that size depends on data.
     ``scratch``: additional bytes that a run takes, for each element of the largest input.
     ``sized``: whether ``compute`` also works on arrays of `Size`: type inference then calls it.
     ``expression(attrs, there)`` returns the expression that an elementwise operator computes from
@@ -161,13 +161,13 @@ class Operator:
 
     @cached_property
     def least(self) -> int:
-        """The minimum number of inputs."""
+        """The minimum number of inputs that a node has."""
         there = [not (slot.optional or slot.variadic) for slot in self.slots]
         return max((index for index, needed in enumerate(there, 1) if needed), default=0)
 
     @cached_property
     def most(self) -> int | None:
-        """The maximum number of inputs, None: any number."""
+        """The maximum number of inputs; None means any number."""
         return None if self.slots and self.slots[-1].variadic else len(self.slots)
 
     def slot(self, index: int) -> Slot:
@@ -176,7 +176,7 @@ class Operator:
     def keeps_words(self, attrs: SimpleNamespace, *types: Type | None) -> bool:
         """Returns whether the result of ragged inputs is ragged; otherwise it is an array.
 
-        Raises `ShapeError` if the operator would combine steps.
+        Raises `ShapeError` if the operator would combine different steps.
         """
         dropped = self.dropped if isinstance(self.dropped, bool) else self.dropped(attrs, *types)
         if dropped or self.paths is stretch or (self.kind == "view" and self.paths is None):
@@ -215,7 +215,7 @@ class Operator:
             return f"unknown attribute {', '.join(unknown)}: expected {known}"
         for name, value in attributes.items():
             default = self.attributes[name]
-            if default is None and value is not None:  # the operator computes such integers
+            if default is None and value is not None:  # None: the operator computes the integers
                 default = (0,) if isinstance(value, tuple | list) else 0
             if not is_like(value, default):
                 return f"attribute {name}={value!r}: expected one like {default!r}"
@@ -267,7 +267,6 @@ _HALF = np.dtype(np.float16)
 
 
 def _are_halves(values: Iterable[Any]) -> bool:
-    """Returns whether float16 is the only float dtype among the values."""
     dtypes = {data_of(value).dtype for value in values if value is not None}
     return _HALF in dtypes and {each for each in dtypes if each.kind == "f"} == {_HALF}
 
@@ -310,7 +309,7 @@ def rank_of(x: Type | None) -> int:
 
 
 def over(x: Type, axes: Iterable[Any], keepdims: Any = 1) -> list[Path]:
-    """Returns the path of the first input ``x`` of an operator that works along ``axes`` of
+    """Returns the `Path` of the first input ``x`` of an operator that works along ``axes`` of
     ``x``.
     """
     along = {at_axis(int(axis), rank_of(x)) for axis in axes}
@@ -320,23 +319,27 @@ def over(x: Type, axes: Iterable[Any], keepdims: Any = 1) -> list[Path]:
 
 
 def along_axis(attrs: Any, x: Type, *_: Any) -> list[Path]:
-    """Returns the path of an operator that works along attribute ``axis`` of its first input."""
+    """Returns the `Path` of the first input of an operator that works along attribute ``axis``."""
     return over(x, (attrs.axis,), vars(attrs).get("keepdims", 1))
 
 
 def stretch(_: Any, *types: Type | None) -> list[Path]:
-    """Returns the paths of inputs that are broadcast to one shape."""
+    """Returns the `Path` of each input of an operator that broadcasts its inputs to one shape."""
     ranks = list(map(rank_of, types))
     return [range(max(ranks) - rank, max(ranks)) for rank in ranks]
 
 
 def join(attrs: Any, *types: Type) -> list[Path]:
-    """Returns the paths of an operator that works along attribute ``axis`` of every input."""
+    """Returns the `Path` of each input of an operator that works along attribute ``axis`` of all
+    inputs.
+    """
     return [over(each, (attrs.axis,))[0] for each in types]
 
 
 def batch(_: Any, x: Type, *others: Any) -> list[Path]:
-    """Returns the path of a first input ``x``: the results keep only its axis 0, the batch."""
+    """Returns the `Path` of the first input ``x`` of an operator that works within each row of axis
+    0, the batch.
+    """
     return over(x, range(1, rank_of(x)))
 
 
@@ -367,8 +370,8 @@ def op(
     None`` may be absent, ``*rest`` is any number of inputs, and `Ragged`, `Axes` and `Shape` set
     the fields of `Slot`. Keyword parameters are the attributes with their defaults: `Axis` is the
     axis along which the operator works, and ``outputs`` is the number of a node's outputs. A first
-    parameter ``attrs`` takes all attributes at once; then ``attributes`` lists them. A layer or
-    control flow runs in a session: its function has no body.
+    parameter ``attrs`` takes all attributes at once; then ``attributes`` lists them. The function
+    of a recurrent layer or of control flow has no body, because a session runs these operators.
 
     `Operator` explains the other arguments. By default, ``offsets`` is true for the kinds
     sequences, layer and control. ``since`` is 0, not ONNX, for sequences and layers. ``keeps`` is
@@ -377,7 +380,8 @@ def op(
     """
 
     def register(function: Function) -> Function:
-        plain: Any = unwrap(function)  # `inspect.signature` would be slower
+        # reads the code object, because `inspect.signature` is slower
+        plain: Any = unwrap(function)
         code, said = plain.__code__, plain.__annotations__
         inputs, rest = code.co_varnames[: code.co_argcount], code.co_flags & CO_VARARGS
         last = code.co_argcount + code.co_kwonlyargcount

@@ -48,8 +48,8 @@ class Ragged:
 
     Sequence n is ``data[offsets[n]:offsets[n+1]]``; length zero is valid. ``outer`` holds the upper
     LoD levels, outermost first; the last offset of a level is the number of sequences in the next
-    level. Data is not copied. Raises `ShapeError` with the offending numbers: offsets must start at
-    0, must not decrease and must end at W; no element may be masked.
+    level. Data is not copied. Raises `ShapeError` with the wrong numbers unless offsets start at 0,
+    never decrease and end at W. Also raises it if an element is masked (numpy.ma).
 
     >>> batch = onernn.Ragged.from_list([np.zeros((3, 8)), np.zeros((1, 8))])
     >>> batch.data.shape, batch.offsets.tolist(), batch.to_padded().shape
@@ -122,9 +122,9 @@ class Ragged:
 
     @classmethod
     def from_mask(cls, padded: Array, mask: npt.ArrayLike) -> Ragged:
-        """Makes a batch from padded (N, T, ...) and a mask (N, T), one run of ones per sequence.
-
-        Raises `ShapeError` for a mask of another shape, or for a mask with holes.
+        """Makes a batch from padded (N, T, ...) and a mask (N, T), which is 1 for valid steps.
+        Raises `ShapeError` for a mask of another shape, or if a sequence's valid steps are not
+        consecutive.
 
         >>> onernn.Ragged.from_mask(np.zeros((2, 3, 8)), [[1, 1, 1], [0, 1, 0]]).lengths.tolist()
         [3, 1]
@@ -181,7 +181,7 @@ class Ragged:
         """Returns a batch of ``data`` with the same offsets, which are not checked again."""
         data = as_array(data, "data")
         if data.shape[:1] != self.data.shape[:1]:
-            return Ragged(data, self.offsets, self.outer)  # the constructor raises an error
+            return Ragged(data, self.offsets, self.outer)  # lets the constructor raise its error
         same = object.__new__(Ragged)
         for name, value in (("data", data), ("offsets", self.offsets), ("outer", self.outer)):
             object.__setattr__(same, name, value)
@@ -212,7 +212,7 @@ class Ragged:
 
 
 def falls(offsets: Array) -> Array:
-    """Returns the indices of offsets that a smaller offset follows.
+    """Returns the index of each offset that is larger than the next offset.
 
     Compares the offsets instead of their differences, which could overflow.
     """
@@ -244,7 +244,6 @@ def _check_lengths(lengths: npt.ArrayLike, count: int | None, most: int) -> Int6
 
 
 def _valid(lengths: Int64, time: int, side: Side) -> npt.NDArray[np.bool_]:
-    """Returns (N, T), true for each valid step."""
     if side not in ("right", "left"):
         raise ValueError(f"side: expected 'right' or 'left', got {side!r}")
     from_start = np.arange(time) < lengths[:, None]
@@ -266,10 +265,8 @@ def data_of(value: Any) -> Array:
 
 
 def as_array(value: Any, what: str) -> Array:
-    """Returns a caller's value as an array; ``what``: its name in messages.
-
-    Raises `ShapeError` if NumPy cannot read it, and if elements are masked: an array would contain
-    the masked numbers.
+    """Returns a caller's value as an array; ``what``: its name in messages. Raises `ShapeError` if
+    NumPy cannot convert it, and if elements are masked, because a plain array would contain them.
     """
     if type(value) is np.ndarray:
         return value
@@ -288,8 +285,8 @@ def convert(array: Array, dtype: npt.DTypeLike, what: str) -> Array:
     """Returns the values in a dtype; floats are rounded. Returns the array itself if it already has
     the dtype.
 
-    Raises `ShapeError` if the dtype is of another kind, or cannot hold a number: an integer that
-    would change, a finite number that would become infinite.
+    Raises `ShapeError` if the array's dtype is of another kind, such as integers instead of floats.
+    Also raises it if an integer would change, or if a finite float would become infinite.
     """
     wanted = np.dtype(dtype)
     if array.dtype == wanted:

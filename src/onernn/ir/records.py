@@ -1,5 +1,4 @@
-"""Records: dataclasses and named tuples that are defined fast and pickled by their fields; also
-cached properties.
+"""Dataclasses and named tuples whose definition takes little time, and cached properties.
 
 For the records of a first run, `dataclasses.dataclass` takes 40 ms of CPU time up to Python 3.12,
 and `typing.NamedTuple` takes 10 ms.
@@ -70,8 +69,8 @@ _FROM_FIELDS = ("__dataclass_fields__", "__dataclass_params__", "__match_args__"
 
 
 class _Late:
-    """A descriptor that makes a class's attribute at the first use; a run uses few of these
-    attributes.
+    """A descriptor that makes an attribute of a class, such as ``__eq__``, at its first use,
+    because a run uses few of them.
     """
 
     def __init__(self, name: str, cls: Any, complete: Callable[[], None]) -> None:
@@ -86,8 +85,8 @@ class _Late:
 def _complete(
     cls: Any, own: dict[str, Any], given: dict[str, Any], eq: bool, frozen: bool, kw_only: bool
 ) -> None:
-    """Adds the methods of a dataclass, which follow from its fields. Two threads may call it at the
-    same time.
+    """Adds the methods that a dataclass gets for its fields. Two threads may call this function at
+    the same time.
 
     ``own``: the attributes that the class itself defines; ``given``: the defaults of its fields.
     """
@@ -121,7 +120,7 @@ def _init(cls: Any, shown: Collection[Any]) -> Any:
     """Returns an ``__init__`` that writes into ``self.__dict__``, because ``__setattr__`` of frozen
     records raises an error.
     """
-    scope: dict[str, Any] = {"__missing": _FACTORY}  # no field has a name with this prefix
+    scope: dict[str, Any] = {"__missing": _FACTORY}  # no field's name begins with two underscores
     positional, named, body = ["self"], ["*"], ["__dict__ = self.__dict__"]
     for field in shown:
         name, parameter, value = field.name, field.name, field.name
@@ -175,7 +174,7 @@ else:
         return type(record)(**{n: values[n] for n in record.__dataclass_fields__} | changes)
 
 
-# Tuples with names.
+# Named tuples.
 
 if TYPE_CHECKING:
     from typing import NamedTuple
@@ -233,7 +232,7 @@ if TYPE_CHECKING:
     from functools import cached_property
 else:
 
-    class cached_property:  # noqa: N801 - its name elsewhere
+    class cached_property:  # noqa: N801 - its name in functools
         """Works like `functools.cached_property` from Python 3.12 on: without a lock.
 
         Python 3.11 has one lock for all objects: if another thread holds the lock at a fork, the
@@ -253,8 +252,8 @@ else:
             return instance.__dict__.setdefault(self._name, self._compute(instance))
 
 
-# Records that processes send to each other: only the fields are sent, and they are read-only again
-# on arrival.
+# Records that processes send to each other: a pickle has only the fields, and arrays are read-only
+# again after unpickling.
 
 
 class Immutable:
@@ -281,17 +280,19 @@ class Immutable:
 
 def _read_only(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return seal(np.asarray(value))  # a subclass may be mapped from a file
+        return seal(np.asarray(value))  # an array of a subclass may be mapped from a file
     if type(value) is dict:
         return MappingProxyType({name: _read_only(each) for name, each in value.items()})
     return value
 
 
-# Old names, which work until a version removes them.
+# Old public names, which a later version will remove.
 
 
 def warn_renamed(old: str, new: str) -> None:
-    """Warns the caller of the caller that a public name has changed."""
+    """Warns that a public name has changed. The warning points to the line that uses the old
+    name.
+    """
     text = f"{old} is {new} now; version 0.3 removes the old name"
     warnings.warn(text, DeprecationWarning, stacklevel=3)
 

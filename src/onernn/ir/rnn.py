@@ -41,7 +41,9 @@ class Recurrent:
 
     @classmethod
     def of(cls, node: Node) -> Recurrent:
-        """Returns the record of an "Rnn" node. Raises `ValueError` for another operator."""
+        """Returns the record of an "Rnn" node. Raises `ValueError` for a node of another
+        operator.
+        """
         if node.op != "Rnn":
             raise ValueError(f"{node.label}: expected an Rnn node")
         x, h, c, attention = (*node.inputs, "", "", "")[:4]
@@ -63,7 +65,7 @@ class Recurrent:
 
     @property
     def layers(self) -> tuple[RnnWeights, ...]:
-        """The weights (1, D, ...) of each layer, checked against the spec."""
+        """The weights (1, D, ...) of each layer, after a check that they fit the spec."""
         return layers_of(self.spec, self.weights)
 
     @property
@@ -84,10 +86,8 @@ class Recurrent:
 
 def with_precision(graph: Graph, of: Mapping[str, LayerPrecision]) -> Graph:
     """Returns the graph with the precision ``of[y]`` for each recurrent node with output ``y``;
-    other nodes follow the session.
-
-    So an empty ``of`` removes every precision, including the precision of layers inside loops and
-    branches.
+    all other recurrent nodes lose their precision and use the session's. So an empty ``of`` removes
+    the precision of every layer, including layers inside loops and branches.
     """
     nodes = []
     for node in graph.nodes:
@@ -126,7 +126,7 @@ class Part(NamedTuple):
         return self.spec.direction == "right2left"
 
 
-@lru_cache(256)  # training makes the layer again at each step
+@lru_cache(256)  # training calls this at each step
 def parts(spec: RnnSpec) -> tuple[Part, ...]:
     """Returns all directions of all layers of a stack, layer by layer, from the first layer on."""
     both: tuple[Direction, ...] = ("left2right", "right2left")
@@ -186,8 +186,7 @@ class Limits:
 
 
 def why_not(spec: RnnSpec, weights: Sequence[RnnWeights], limits: Limits) -> str:
-    """Returns the first reason why a layer is beyond the limits; "" if the layer is within the
-    limits.
+    """Returns the first reason why a layer is not within the limits; "" if it is.
 
     ``weights``: the weights of each layer, as returned by `layers_of`.
     """

@@ -16,7 +16,7 @@ Update = Literal["keep", "replace"]
 
 
 class Activation(NamedTuple):
-    """A function by its ONNX name in lower case; alpha and beta only if the function has them.
+    """An activation function: its ONNX name in lower case, and its alpha and beta if it has them.
 
     ONNX's operators RNN, LSTM and GRU define the formulas and the meaning of alpha and beta.
 
@@ -67,8 +67,8 @@ class Cell(Enum):
 
     @property
     def linear_before_reset(self) -> bool:
-        """Whether r scales the product of h and its weights (PyTorch does so) instead of h
-        itself.
+        """Whether the reset gate r scales the product of h and its weights, as in PyTorch, instead
+        of h itself.
         """
         return self.value.startswith("lbr_")
 
@@ -84,7 +84,7 @@ class Cell(Enum):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The names of the states: h, and c of an LSTM."""
+        """The names of the states: (h,), or (h, c) for an LSTM."""
         return ("h", "c") if self is Cell.LSTM else ("h",)
 
     @property
@@ -99,7 +99,7 @@ class Cell(Enum):
 
 @dataclass(frozen=True)
 class RnnSpec:
-    """A recurrent layer or stack: hashable, complete, and free of tensors and their names.
+    """A recurrent layer or stack without its weights; hashable.
 
     ``input_size`` is I. ``hidden_size`` is the number of units; the recurrent width R, the width of
     h, is ``projection_size`` if there is a projection. ``activations`` are strings or `Activation`,
@@ -178,7 +178,7 @@ class RnnSpec:
 
     @property
     def functions(self) -> tuple[Activation, ...]:
-        """The activations that the layer applies, defaults included."""
+        """The activations that the layer applies: ``activations``, or the cell's defaults."""
         return self.activations or self.cell.activations
 
     @property

@@ -1,4 +1,6 @@
-"""Types that values have before a run, and symbolic sizes that may differ from call to call."""
+"""Types of values, known before a run, whose sizes may be symbolic because they differ from call to
+call.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from onernn.ir.records import cached_property, dataclass
 Factor = Union[str, "Quotient"]
 Product = tuple[Factor, ...]
 _MOST_FACTORS = 256
-_FEW = 8  # so many terms do not count as work
+_FEW = 8  # sums of at most this many terms do not count as `Work`
 
 
 class SizeError(UnsupportedError, ValueError):
@@ -39,7 +41,7 @@ class Size:
     """
 
     terms: tuple[tuple[Product, int], ...]
-    __array_ufunc__ = None  # make NumPy scalars defer to this class's operators
+    __array_ufunc__ = None  # makes NumPy scalars use this class's operators
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Size):
@@ -101,7 +103,8 @@ class Size:
         if len(terms) > _FEW:
             spend(len(terms))
         left = cls(tuple(sorted((factors, by) for factors, by in terms.items() if by)))
-        # Limits sizes: a model of thirty operators can square a size thirty times.
+        # Limits the number of terms and the coefficients: thirty operators can square a size thirty
+        # times.
         if left.length > _MOST_FACTORS or any(not -(2**63) <= by < 2**63 for _, by in left.terms):
             raise SizeError("a size: expected fewer names in it, and numbers below 2**63")
         return left
@@ -129,12 +132,12 @@ class Size:
 
     @property
     def quotients(self) -> list[Quotient]:
-        """The quotients among the factors of its terms."""
+        """The quotients, such as T // 2, among the factors of the terms."""
         return [each for factors, _ in self.terms for each in factors if isinstance(each, Quotient)]
 
     @cached_property
     def length(self) -> int:
-        """The number of names and numbers in the text of the size."""
+        """The number of names and numbers in the size as text, which limits its length."""
         factors = sum(len(factors) + 1 for factors, _ in self.terms)
         return factors + sum(each.whole.length for each in self.quotients)
 
@@ -191,8 +194,9 @@ class Size:
     def floor_div(self, by: int) -> Size:
         """Returns the quotient by a positive number, rounded down.
 
-        A `Quotient` holds only terms that ``by`` does not divide: (4 * T + 3) / 4 is T. A
-        `Quotient` contains no negative number, so C++ rounds it in the same way as Python.
+        Terms that ``by`` divides are divided exactly, and a `Quotient` holds the rest: (4 * T + 3)
+        / 4 is T. A `Quotient` contains no negative number, so C++ rounds it in the same way as
+        Python.
         """
         if not 0 < by < 2**63:
             raise SizeError(f"{self} / {by}: expected a positive number of 64 bits")
@@ -203,7 +207,7 @@ class Size:
         rest = Size._sum(left)
         if rest.number is not None:
             return whole
-        for factors, times in rest.terms:  # a quotient of a quotient becomes one
+        for factors, times in rest.terms:  # a quotient of a quotient becomes one quotient
             if times == len(factors) == 1 and isinstance(inner := factors[0], Quotient):
                 more = (rest - Size(((factors, 1),))) * inner.by
                 return whole + (inner.whole + more).floor_div(inner.by * by)
@@ -211,8 +215,8 @@ class Size:
 
     @property
     def signs(self) -> tuple[int, int] | None:
-        """The smallest and the largest sign that the size may have if names and quotients are at
-        least 0; None: any sign.
+        """The smallest and the largest sign (-1, 0 or 1) that the size may have if names and
+        quotients are at least 0. None means any sign.
         """
         number = dict(self.terms).get((), 0)
         named = [by for names, by in self.terms if names]
@@ -237,8 +241,8 @@ class Size:
         return out
 
     def most(self) -> Size:
-        """Returns an upper bound that grows with every name: the size without its subtracted
-        terms.
+        """Returns the size without its subtracted terms, an upper bound that grows with each
+        name.
         """
         return Size(tuple((names, by) for names, by in self.terms if by > 0))
 
@@ -333,7 +337,9 @@ def _is_zero_on_grid(size: Size) -> bool:
 
 @dataclass(frozen=True)
 class Quotient:
-    """A size divided by a number, rounded down; neither contains a negative number."""
+    """A size divided by a number, rounded down. The size has no negative coefficient, and the
+    number is positive.
+    """
 
     whole: Size
     by: int
@@ -404,9 +410,9 @@ Numbers = Size | tuple[Size, ...]
 class Type:
     """A value's dtype (NumPy's name), shape, and LoD levels from the outermost; None means unknown.
 
-    The shape of a ragged value is the shape of its steps, (W, ...). In a known shape, single sizes
-    may be unknown. ``lod`` is () for a dense value. ``value``: the elements of an integer or
-    Boolean scalar or short vector, if they are known before a run, for example a shape; True is 1.
+    The shape of a ragged value is the shape of its steps, (W, ...). Some sizes of a known shape may
+    be unknown. ``lod`` is () for a dense value. ``value``: the elements of an integer or Boolean
+    scalar or short vector, if they are known before a run, for example a shape; True is 1.
     """
 
     dtype: str | None = None
@@ -421,7 +427,9 @@ class Type:
 
     @property
     def counts(self) -> tuple[int | None, ...]:
-        """The sizes as numbers, None for a size that is not a number; () if the rank is unknown."""
+        """The sizes as integers, None for a size that is not a number; () if the rank is
+        unknown.
+        """
         return tuple(None if size is None else size.number for size in self.shape or ())
 
     @property
@@ -508,7 +516,7 @@ def lod_names(name: str, depth: int) -> tuple[LodName, ...]:
 
 
 def words_of(lod: tuple[LodName, ...]) -> Size:
-    """Returns the named size for the total number of steps of values with this LoD."""
+    """Returns the size whose name stands for the total number of steps of values with this LoD."""
     return Size.of(f"{lod[-1]}.words")
 
 

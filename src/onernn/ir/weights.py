@@ -131,7 +131,7 @@ class RnnWeights(Immutable):
         """
         for name, array in self.arrays.items():
             with np.errstate(all="ignore"):
-                if np.isfinite(array.sum()):  # a value that is not finite makes the sum not finite
+                if np.isfinite(array.sum()):  # the sum is finite only if all values are finite
                     continue
             if bad := array.size - int(np.count_nonzero(np.isfinite(array))):
                 return (
@@ -189,7 +189,7 @@ class Layers(tuple[RnnWeights, ...]):
 
     @cached_property
     def packed(self) -> dict[Any, Any]:
-        """A cache for the packed weights of backends, which choose the keys."""
+        """A cache for packed weights; each backend chooses its own keys."""
         return {}
 
 
@@ -234,7 +234,7 @@ def layers_of(spec: RnnSpec, weights: Weights) -> Layers:
 
 
 class Scale(NamedTuple):
-    """A map from x to a byte q = x * factor + shift, rounded half to even, and saturated.
+    """The quantization of x to a byte q = x * factor + shift, rounded half to even, and saturated.
 
     This is oneDNN's data scale and shift (RNN developer guide, rnn_data_qparams). QuantizeLinear
     has the scale 1 / factor and the zero point ``shift``.
@@ -250,7 +250,8 @@ UNIT: Final = Scale(127.0, 128.0)
 
 @dataclass(frozen=True, eq=False)
 class PartScales(Immutable):
-    """The scales of one layer in one direction; None: the kernel computes them from the values.
+    """The scales of one layer in one direction. The kernel computes a scale that is None from the
+    values.
 
     ``data`` is the scale of the input. ``state`` is the scale of h, after the projection if there
     is one. The other fields hold one float32 factor for each output channel, so that w * factor is
@@ -328,8 +329,8 @@ class LayerPrecision(Immutable):
 
     ``dtype``: as in `Session`; "" means the session's own. ``parts``: for u8 the scales of each
     layer and direction, in the order of `ir.rnn.parts`; () if the kernel computes all of them. The
-    scales belong to the node's inputs and weights: a pass that changes one of these drops the
-    precision or refuses.
+    scales are valid only for the node's inputs and weights. A pass that changes these must remove
+    the precision, or must not be applied.
     """
 
     dtype: str = ""
@@ -346,7 +347,9 @@ class LayerPrecision(Immutable):
 
     @property
     def is_narrow(self) -> bool:
-        """Whether products round their operands: then passes must not change the layer's input."""
+        """Whether matrix products round their operands. If so, passes must not change the layer's
+        input.
+        """
         return self.dtype not in ("", "f32", "f64")
 
     def check(self, spec: RnnSpec) -> None:
@@ -362,7 +365,9 @@ class LayerPrecision(Immutable):
             part.check(spec, f"layer {layer}, direction {direction}")
 
     def refuse(self, who: str) -> None:
-        """Raises `UnsupportedError` if a precision is set and ``who`` cannot express it."""
+        """Raises `UnsupportedError` if a precision is set, because ``who`` (a name for the message)
+        cannot express it.
+        """
         if self.dtype:
             raise UnsupportedError(
                 f"{who} cannot store that this layer computes in {self.dtype}; pass the model from"

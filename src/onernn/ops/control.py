@@ -23,7 +23,8 @@ from onernn.ir.weights import OWN, RnnWeights
 from onernn.ops import row_rules
 from onernn.ops.growth import elements, no_new_bytes
 
-_ROUNDS = 4  # after this many rounds of inference, state types that still change become unknown
+# after inferring the body this many times, state types that still change become unknown
+_ROUNDS = 4
 
 
 def _outputs(body: Any, types: list[Type]) -> list[Type]:
@@ -49,7 +50,9 @@ def _outside(x: Type, names: frozenset[str]) -> Type:
 
 
 def join_types(a: Type, b: Type) -> Type:
-    """Returns the type of a value that has one of two types: parts that differ are unknown."""
+    """Returns the type of a value whose type is one of two: a dtype or size that differs becomes
+    unknown.
+    """
     shape = None
     if a.shape is not None and b.shape is not None and len(a.shape) == len(b.shape):
         shape = tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True))
@@ -79,14 +82,14 @@ def if_(
     """
 
 
-# A plan is a flat list of operators. In a plan, the operators below mark the begin and end of
-# branches and loops (see `onernn.engine.flattening`). The first output of Then and Else is the
+# A plan is a flat list of operators. The operators below mark where branches and loops begin and
+# end in this list (see `onernn.engine.flattening`). The first output of Then and Else is the
 # condition. A branch that cannot run ends the call; then ``refused`` says why.
 
 
 def _of_any_value(types: Sequence[Type]) -> tuple[Type, ...]:
-    """Returns the types without their ``value``, which may differ between branches or
-    iterations.
+    """Returns the types without their field ``value``, because elements may differ between branches
+    or iterations.
     """
     return tuple(replace(each, value=None) for each in types)
 
@@ -125,17 +128,17 @@ _MARK: dict[str, Any] = {"kind": "control", "outputs": 2**16, "since": 0}
 
 @op("Then", type=_then, **_MARK)
 def then(condition: Array, *, refused: str = "") -> None:
-    """Begins the first branch."""
+    """Begins the first branch of an If."""
 
 
 @op("Else", type=_else, **_MARK)
 def else_(condition: Array, *given: Any, refused: str = "") -> None:
-    """Ends the first branch and begins the second one."""
+    """Ends the first branch of an If, and begins the second branch."""
 
 
 @op("EndIf", type=_end_if, **_MARK)
 def end_if(condition: Array, *given: Any, gives: str = "both") -> None:
-    """Ends both branches."""
+    """Ends the second branch of an If."""
 
 
 def _repeat(context: Context, most: Type | None, going: Type | None, *values: Type) -> Any:
@@ -168,7 +171,9 @@ def repeat(
 
 @op("Element", type=lambda context, x, _: _element(x, context.attrs.axis), **_MARK)
 def element(x: Any, turn: Array, *, axis: int = 0, backwards: int = 0) -> None:
-    """Returns element ``turn`` of x along an axis; counts from the end if ``backwards`` is set."""
+    """Returns the slice of x at index ``turn`` of an axis; counts from the end if ``backwards`` is
+    set.
+    """
 
 
 def _found_size(context: Context, x: Type) -> Type:
@@ -180,7 +185,9 @@ def _found_size(context: Context, x: Type) -> Type:
 
 @op("FoundSize", type=_found_size, **_MARK)
 def found_size(x: Array) -> None:
-    """Returns x, an integer that only a run knows, under a name that shapes use as a size."""
+    """Returns x, an integer that only a run knows. The result is a size of the plan, whose name
+    shapes contain.
+    """
 
 
 @op("Again", type=_again, **_MARK)
@@ -204,9 +211,6 @@ def again(
 
 
 def _settle(body: Any, front: list[Type], states: list[Type], rest: list[Type], skip: int) -> Any:
-    """Returns the types that hold in all iterations: the types of the body's inputs, and the types
-    of its outputs after the states.
-    """
     states = [*_of_any_value(states)]
     for _ in range(_ROUNDS):
         result = _outputs(body, [*front, *states, *rest])
@@ -259,8 +263,8 @@ class Turns(NamedTuple):
         return min(self.front, 1)
 
     def parts(self, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
-        """Returns a node's inputs in four groups: before the states, initial states, scanned
-        values, outer values.
+        """Returns a node's inputs in four groups: limit and condition (if any), initial states,
+        scanned values, outer values.
         """
         begin = self.front + self.states
         end = begin + len(self.input_axes)
@@ -298,7 +302,9 @@ _TURNS |= {"growth": no_new_bytes, "rows": row_rules.turns}
 
 @op("Loop", **_TURNS)
 def loop(most: Array | None, going: Array | None, *values: Any, body: Graph, carried: int) -> None:
-    """Runs a graph repeatedly; every iteration passes ``carried`` values to the next one."""
+    """Runs a graph repeatedly; every iteration passes the values of ``carried`` states to the next
+    iteration.
+    """
 
 
 @op("Scan", **_TURNS)

@@ -56,7 +56,7 @@ def compare(by: Any, a: Array, b: Array) -> Any:
 
 def _divide(a: Array, b: Array) -> Array:
     """Returns a / b; quotients of integers are rounded towards zero, the same as in C."""
-    if a.dtype == object:  # symbolic sizes: only exact quotients
+    if a.dtype == object:  # symbolic sizes have only exact quotients
         return a // b
     if a.dtype.kind not in "iu":
         return a / b
@@ -102,11 +102,10 @@ def _hard_swish(x: Array) -> Any:
 
 
 def _quotient(bound: float, above: list[float], below: list[float]) -> Callable[[Array], Array]:
-    """Returns Eigen's approximation of an odd function, a quotient of polynomials; ONNX Runtime
-    uses it on x86-64.
-
-    The highest power comes first. Eigen fuses products and sums of float32; this code computes them
-    in float64.
+    """Returns Eigen's approximation of an odd function by a quotient of polynomials, which ONNX
+    Runtime uses on x86-64. ``above``, ``below``: the coefficients of the two polynomials, of the
+    highest power first. Eigen fuses products and sums of float32; this code computes them in
+    float64.
     """
 
     def compute(x: Array) -> Array:
@@ -215,7 +214,9 @@ BETWEEN_HALVES = {"widened": "float32", "halved": "float16"}
 
 
 def evaluate(expression: Expression, values: Sequence[Array]) -> Array:
-    """Returns an expression's value for arrays. Literals take the dtype of the first argument."""
+    """Returns an expression's value for arrays. A literal has the dtype of its function's first
+    argument.
+    """
     if not isinstance(expression, tuple):
         return values[expression]  # type: ignore[index]
     function, *arguments = expression
@@ -229,7 +230,7 @@ def evaluate(expression: Expression, values: Sequence[Array]) -> Array:
 def dtype_of(expression: Expression, dtypes: Sequence[str | None]) -> str | None:
     """Returns an expression's dtype from the dtypes of its inputs; None if these differ.
 
-    A condition and an exponent may have a different dtype.
+    A condition, and the exponent of a power, may have a different dtype.
     """
     assert isinstance(expression, tuple)
     function = expression[0]
@@ -240,7 +241,7 @@ def dtype_of(expression: Expression, dtypes: Sequence[str | None]) -> str | None
 
 
 def functions_of(expression: Expression) -> set[str]:
-    """Returns the names of an expression's functions, and "number" if it has a literal."""
+    """Returns the names of an expression's functions, plus "number" if it has a literal."""
     if not isinstance(expression, tuple):
         return {"number"} if isinstance(expression, float) else set()
     return {expression[0]}.union(*map(functions_of, expression[1:]))
@@ -255,8 +256,8 @@ def substitute(expression: Any, places: Any) -> Any:
 
 
 def again(function: str, first: Expression, *rest: Expression) -> Expression:
-    """Returns the expression that applies a function of two arguments to several arguments, from
-    left to right.
+    """Returns an expression that combines several arguments by a function of two, from left to
+    right: f(f(a, b), c).
     """
     result = first
     for each in rest:
@@ -324,8 +325,8 @@ def _of_one(function: str) -> Meaning:
 
 @_functions("Tanh=tanh Sigmoid=sigmoid")
 def _squash(function: str) -> Meaning:
-    """Returns an operator. With the attribute ``rational=1``, its results have the same bits as in
-    ONNX Runtime.
+    """Returns the definition of Sigmoid or Tanh. With the attribute ``rational=1``, results have
+    the same bits as in ONNX Runtime.
     """
 
     def meaning(x: Place, *, rational: int = 0) -> Expression:
@@ -378,7 +379,7 @@ def mod(a: Place, b: Place, *, fmod: int = 0) -> Expression:
 
 @elementwise("Clip", keeps=True)
 def clip(x: Place, low: Place | None = None, high: Place | None = None) -> Expression:
-    """Limits x to bounds; if the bounds cross, the upper bound holds."""
+    """Limits x to the bounds. If ``low`` exceeds ``high``, the result is ``high``."""
     above: Expression = x if low is None else ("most", x, low)
     if high is not None:
         return "least", above, high
@@ -427,7 +428,7 @@ def cast(x: Array, *, to: str) -> Array:
     """Converts to the dtype that NumPy names ``to``; bfloat16 values are float32 values rounded to
     bfloat16.
     """
-    if x.dtype == object:  # sizes
+    if x.dtype == object:  # symbolic sizes
         return compare(np.not_equal, x, np.array(0)) if to == "bool" else x
     if to != "bfloat16":
         return x.astype(to)
@@ -480,4 +481,6 @@ def gate_layout(gates: Array, *, layout: Any) -> Array:
 FLOATING = {"ArgMax": "ReduceMax", "ArgMin": "ReduceMin", "Cast": "Identity"} | dict.fromkeys(
     ("Greater", "GreaterOrEqual", "Less", "LessOrEqual"), "Add"
 )
-"""For operators whose results hide NaN: operators with the same shapes that pass NaN on."""
+"""For operators whose results do not show NaN of the inputs: operators with results of the same
+shapes that do.
+"""

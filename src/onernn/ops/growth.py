@@ -30,7 +30,7 @@ def results(node: Node, *values: Any) -> int:
     try:
         given = (None if value is None else type_of(value) for value in values)
         result = operator.type(Context(node, Sizes()), *given)
-    except FAILURES:  # a run on these values also fails
+    except FAILURES:  # the operator itself will raise an error for these values
         result = ()
     total = 0
     for each in result if isinstance(result, tuple) else (result,):
@@ -49,8 +49,8 @@ def largest_input(_: Node, *values: Any) -> int:
 
 
 def wide(_: Node, *values: Any) -> int:
-    """Returns 16 bytes for each element of the largest input: eight for a copy, eight for an
-    index.
+    """Returns 16 bytes for each element of the largest input: eight for a copy of the element,
+    eight for an index.
     """
     return 16 * max(elements(data_of(value).shape) for value in values if value is not None)
 
@@ -63,8 +63,8 @@ def no_new_bytes(*_: Any) -> int:
 
 
 def elements(sizes: Iterable[Any]) -> int:
-    """Returns the number of elements; an empty axis counts as 1, because a sum over it is not
-    empty.
+    """Returns the product of the sizes. A size of 0 counts as 1, because a sum over this axis is
+    not empty.
     """
     return math.prod(max(int(size), 1) for size in sizes)
 
@@ -76,10 +76,10 @@ def word_bytes(x: Any) -> int:
 
 
 def product_of_sizes(values: Iterable[Any]) -> int:
-    """Returns a bound for the bytes of results whose shapes do not depend on the values' content.
+    """Returns a bound for the bytes of results whose shapes depend only on the inputs' shapes.
 
-    The bound is a product of the inputs' sizes. If an input is empty, the result is 0, which is not
-    a bound.
+    The bound is a product of the inputs' sizes. Returns 0 if an input is empty: then no bound is
+    known.
     """
     product = 16
     for value in values:
@@ -91,7 +91,7 @@ def product_of_sizes(values: Iterable[Any]) -> int:
 def product_with_numbers(values: Sequence[Any]) -> int:
     """Returns a bound for the bytes of results whose shapes depend on integers in the inputs.
 
-    Returns 0, which is not a bound, if an input has more than `_MANY` integers.
+    Returns 0 if an input has more than `_MANY` integers: then no bound is known.
     """
     product = product_of_sizes(values)
     for value in values:

@@ -99,7 +99,7 @@ def gather_elements(
 ) -> Array:
     size = x.shape[axis]
     _check_indices(non_negative, indices, size)
-    # Along the remaining axes, indices may be shorter than x.
+    # Along axes other than ``axis``, indices may have smaller sizes than x.
     cut = [slice(0, count) for count in indices.shape]
     cut[axis] = slice(None)
     return np.take_along_axis(x[tuple(cut)], indices % max(size, 1), axis=axis)
@@ -217,7 +217,9 @@ def pad(
     paths=lambda attrs, x, _: [*over(x, (attrs.time_axis,)), [attrs.batch_axis]],
 )
 def reverse_sequence(x: Array, lengths: Array, *, time_axis: int = 0, batch_axis: int = 1) -> Array:
-    """Reverses the first ``lengths[n]`` steps of each sequence n; its later steps stay."""
+    """Reverses the first ``lengths[n]`` steps of each sequence n; later steps keep their
+    positions.
+    """
     time, batch = time_axis, batch_axis
     if {time, batch} != {0, 1}:
         raise ShapeError(f"expected time and batch as the first axes, got {time} and {batch}")
@@ -316,8 +318,8 @@ def _inside(indices: Array, sizes: Array | int) -> Array:
 
 
 def _update(reduction: str, out: Array, places: Any, updates: Array) -> None:
-    """Writes updates to ``out[places]``. If ``reduction`` is "none", the last update of an element
-    stays, the same as in ONNX Runtime.
+    """Writes updates to ``out[places]``. If ``reduction`` is "none" and an element has several
+    updates, it gets the last one, the same as in ONNX Runtime.
     """
     if updates.dtype != out.dtype:
         raise ShapeError(f"updates: expected {out.dtype}, the dtype of data, got {updates.dtype}")

@@ -34,13 +34,13 @@ def batch_product(m: Any, node: Node) -> None:
     if vectors or not m.mapped.isdisjoint(others):
         reason = "multiplies by a vector that differs between the rows of a batch"
         raise m.make_error(node, f"{reason}: expected matrices of 2 axes or more")
-    wide = 1 if ranks[0] == 1 else max(ranks)  # the vectors of all rows become a matrix
+    wide = 1 if ranks[0] == 1 else max(ranks)  # all rows' vectors become a matrix
     m.add_mapped(node, (m.widen(node, a, wide), m.widen(node, b, wide), *others))
 
 
 def product_paths(_: Any, a: Type, b: Type, *zeros: Type | None) -> list[Path]:
-    """Returns the `Path` of each input: two stacks of matrices, and their zero points. There is one
-    zero point per row of a, and one per column of b.
+    """Returns the `Path` of each input: two stacks of matrices, and their zero points. The zero
+    points of a belong to its rows, the zero points of b to its columns.
     """
     first, second = rank_of(a), rank_of(b)
     stacks = max(first, second, 2) - 2
@@ -57,7 +57,8 @@ def product_paths(_: Any, a: Type, b: Type, *zeros: Type | None) -> list[Path]:
     batched=batch_product,
 )
 def matmul(a: Array, b: Array) -> Array:
-    if a.ndim > 2 and b.ndim == 2 and a.size:  # one product; NumPy would make one per matrix
+    # one large product: NumPy would compute one product per matrix
+    if a.ndim > 2 and b.ndim == 2 and a.size:
         return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
     return a @ b
 
@@ -146,7 +147,7 @@ def _einsum_type(context: Context, *factors: Type) -> Type:
 
 def _batch_einsum(m: Any, node: Node) -> None:
     terms, result = _terms(node.attrs.equation)
-    from string import ascii_letters  # its import compiles a pattern
+    from string import ascii_letters  # importing it compiles a regular expression
 
     row = next((c for c in ascii_letters if c not in node.attrs.equation), "")
     if not row or len(terms) != len(node.inputs):

@@ -27,7 +27,7 @@ from onernn.ops.reducing import as_column
 from onernn.ops.windows import conv
 
 _EXACT = 256
-"""float32 holds a sum of this many products of two nine-bit integers exactly."""
+"""A sum of this many products of two nine-bit integers is exact in float32."""
 
 
 def _is_single(values: Array) -> bool:
@@ -52,8 +52,8 @@ def _check_parameters(x: Array, scale: Array, zero: Array | None, of: Array | No
 
 
 def _along(axis: int, x: Array, values: Array) -> Array:
-    """Returns scales or zero points in a shape that broadcasts with x: one for all elements, or one
-    per slice of ``axis``.
+    """Returns scales or zero points in a shape that broadcasts with x. There is one for all
+    elements, or one per index of ``axis``.
     """
     if _is_single(values):
         return values.reshape(())
@@ -122,7 +122,7 @@ def dequantize_linear(
 
 
 def parameters(low: Array, high: Array) -> tuple[Array, Array]:
-    """Returns the (scales, zero points) by which uint8 holds the ranges from ``low`` to ``high``.
+    """Returns the (scales, zero points) that map the ranges from ``low`` to ``high`` to uint8.
 
     Both are float32; zero points have integer values. Each range must contain 0. A range that is
     not finite has the scale NaN. A range without width, or with a width too small for a float32
@@ -226,7 +226,7 @@ def conv_integer(
         raise ShapeError(f"zero point of x {x_zero.shape}: expected one value for all of x")
     if w_zero is not None and w_zero.ndim == 1 and w_zero.size > 1:
         w_zero = as_column(w_zero, w.ndim)
-    running().ask(10 * (x.size + w.size))  # both as int16 and as float64
+    running().ask(10 * (x.size + w.size))  # x and w as int16 and as float64
     factors = _shift("x", x, x_zero, True), _shift("w", w, w_zero, True)
     sums = conv(attrs, *(each.astype(np.float64) for each in factors))
     return sums.astype(np.int64).astype(np.int32)
@@ -253,8 +253,8 @@ class Quantized(NamedTuple):
 
 
 def shift_bytes(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
-    """Returns a matrix minus its zero point. Raises `ShapeError` for a dtype, shape or scale that
-    the operator does not take.
+    """Returns a quantized matrix as integers minus its zero point, and its scales. Raises
+    `ShapeError` for a dtype, shape or scale that the operator does not take.
     """
     if q.dtype not in (np.uint8, np.int8) or zero.dtype != q.dtype:
         raise ShapeError(
@@ -274,7 +274,7 @@ def shift_bytes(name: str, q: Array, scale: Array, zero: Array) -> Quantized:
 
 
 def in_bytes(x: Array, inside: Array, axes: tuple[int, ...]) -> Quantized:
-    """Returns x quantized to uint8, minus the zero points, as whole floats.
+    """Returns x quantized to uint8. The integers, minus their zero points, are stored as floats.
 
     Elements along ``axes`` share a range. Elements outside of the mask ``inside`` count as 0. If a
     range contains NaN, its scale is NaN.
@@ -361,10 +361,10 @@ def lstm(
     """Returns (Y (T, D, N, O), Y_h (D, N, O), Y_c (D, N, O)).
 
     The attribute ``together`` does not exist in ONNX. It selects one scale for all sequences, the
-    same as in ONNX Runtime on one thread. The scale also covers the padding up to the longest
-    sequence, and the states of a sequence until the step after its last one, because ONNX Runtime
-    then writes zeros into Y. With ``together=2`` the scale also covers later states, because the
-    node has no output Y.
+    same as in ONNX Runtime on one thread. The range of this scale includes the padding up to the
+    longest sequence. It also includes the states of a sequence until the step after its last one,
+    because ONNX Runtime then writes zeros into Y. With ``together=2``, for a node without an output
+    Y, the range includes later states as well.
     """
     _check(attrs, x, w, r, b, lengths, h, c, p)
     words = max(x.shape[0], 1) * max(x.shape[1], 1)
@@ -408,7 +408,7 @@ def lstm(
 
 
 def recurrence(w: Array, r: Array) -> Recurrence:
-    """Returns the size of the recurrent layer, from which its cost follows."""
+    """Returns the `Recurrence` of the layer, from which its cost follows."""
     return Recurrence(len(w), w.size + r.size)
 
 

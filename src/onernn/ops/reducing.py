@@ -1,6 +1,6 @@
 """ONNX operators that combine elements along axes: reductions and norms.
 
-If ONNX changed an operator between opsets, the module has its newest form: axes are an input.
+The operators have the form of ONNX's newest opset, in which axes are an input.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def cum_sum(x: Array, axis: Axes, *, exclusive: int = 0, reverse: int = 0) -> Ar
     along = int(axis.reshape(()))
     ordered = np.flip(x, along) if reverse else x
     out = np.cumsum(ordered, axis=along, dtype=x.dtype)
-    if exclusive:  # shift the sums: subtracting x from them would lose small values
+    if exclusive:  # shifts the sums: subtracting x would round small ones
         lines = np.moveaxis(out, along, 0)
         lines[1:] = lines[:-1].copy()
         lines[:1] = 0
@@ -174,8 +174,8 @@ def _top_k_type(context: Context, x: Type, k: Type) -> tuple[Type, Type]:
 
 @op("TopK", kind="mixes", outputs=2, type=_top_k_type, growth=wide)
 def top_k(x: Array, k: Array, *, axis: Axis = -1, largest: int = 1) -> tuple[Array, Array]:
-    """Returns (values, indices) in order; of equal values the one with the lower index comes
-    first.
+    """Returns (values, indices) of the k largest or smallest elements, sorted. Of equal values, the
+    one with the lower index comes first.
     """
     count = int(k.reshape(-1)[0])
     size = x.shape[axis]
@@ -262,7 +262,7 @@ def batch_normalization(
     scale, bias, mean, variance = _per_channel(x, scale, bias, mean=mean, var=variance)
     factor = scale / np.sqrt(variance + variance.dtype.type(epsilon))
     y = (x - mean) * factor + bias
-    return y.astype(x.dtype, copy=False)  # the statistics of float16 may be float32
+    return y.astype(x.dtype, copy=False)  # float16 inputs may have float32 statistics
 
 
 def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:

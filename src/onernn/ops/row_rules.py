@@ -2,8 +2,8 @@
 
 `follow` derives the rows from an operator's paths (see `onernn.ir.operator.Path`). A rule
 ``rule(flow, node)`` returns a `State` for all outputs of a node, or a tuple with one for each
-output. It raises `UnknownRows` if a row of the result may depend on other rows. Each rule checks
-that constants are the same for every row.
+output. It raises `UnknownRows` if a row of the result may depend on other rows of the batch. Each
+rule checks that constants are the same for every row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onernn.ops.rules import ONE, quotient
 class Rows:
     """A value with rows along ``axis``: entries [inner * n, inner * (n + 1)) belong to row n.
 
-    After the last row, the axis may repeat the rows from the first one on. ``lod``: if not (), axis
+    The axis may contain all rows several times, one copy after another. ``lod``: if not (), axis
     0 has one entry per step, and these offsets divide the steps into rows; the outermost level has
     one entry per row.
     """
@@ -46,8 +46,8 @@ class Alike:
 
 
 class UnknownRows(Exception):
-    """No rule shows that rows are independent. ``certain``: whether the operator combines rows for
-    certain.
+    """Raised if no rule shows that the rows of a result are independent. ``certain``: whether the
+    operator is known to combine rows.
     """
 
     def __init__(self, where: Node | str, why: str, certain: bool = False) -> None:
@@ -61,8 +61,8 @@ SIZED = Alike(uniform=True, sized=True)
 
 
 def follow(flow: Any, node: Node) -> tuple[State, ...]:
-    """Returns the state of each output of a node, from its operator's paths. Raises `UnknownRows`
-    if the paths do not show the rows.
+    """Returns a `State` for each output of a node, derived from its operator's paths. Raises
+    `UnknownRows` if the paths do not show the rows.
     """
     operator, (x, *_) = OPERATORS[node.op], node.inputs
     types = [flow.types[name] if name else None for name in node.inputs]
@@ -109,12 +109,14 @@ def follow(flow: Any, node: Node) -> tuple[State, ...]:
 
 
 def _computes(flow: Any, name: str) -> bool:
-    """Returns whether a value holds data, not sizes or booleans."""
+    """Returns whether a value has a known dtype other than bool, int32 and int64, the dtypes of
+    conditions and sizes.
+    """
     return flow.types[name].dtype not in (None, "bool", "int32", "int64")
 
 
 def spread(flow: Any, node: Node, paths: Sequence[tuple[str, Path]]) -> State:
-    """Returns the state of a result whose inputs have no rows, for example of Expand."""
+    """Returns the `State` of a result, such as Expand's, whose inputs are the same for all rows."""
     shape = flow.shape(node, node.outputs[0])
     axes = [axis for axis, size in enumerate(shape) if not flow.is_own(size)]
     if not axes:
@@ -128,12 +130,12 @@ def spread(flow: Any, node: Node, paths: Sequence[tuple[str, Path]]) -> State:
 
 
 def view(flow: Any, node: Node) -> State:
-    """Returns the state of a result that has the input's elements in the same order, in another
+    """Returns the `State` of a result that has the input's elements in the same order, in another
     shape.
     """
     x, out = node.inputs[0], node.outputs[0]
     state = flow[x]
-    if None in flow.shape(node, out):  # a row's data could set the shape of the result
+    if None in flow.shape(node, out):  # the data of a row could determine the shape of the result
         flow.expect_alike(node, node.inputs[1:])
     if isinstance(state, Alike):
         if state.uniform:
@@ -167,7 +169,7 @@ def _words(flow: Any, node: Node, name: str) -> Rows:
 
 
 def each_sequence(flow: Any, node: Node) -> State:
-    """Returns the state of the result of an operator that works within each sequence of its first
+    """Returns the `State` of the result of an operator that works within each sequence of its first
     input.
     """
     x, *others = node.inputs
@@ -195,8 +197,8 @@ def unpad(flow: Any, node: Node) -> State:
 
 
 def pad(flow: Any, node: Node) -> State:
-    """Returns the state of a padded array. Raises `UnknownRows` for padding to the batch's longest
-    row.
+    """Returns the `State` of a padded array. Raises `UnknownRows` for padding to the batch's
+    longest row.
     """
     x, like = (*node.inputs, "")[:2]
     lod, major = _words(flow, node, x).lod, 1 if node.attrs.__dict__.get("time_major") else 0
@@ -246,7 +248,7 @@ def layer(flow: Any, node: Node) -> tuple[State, ...]:
 
 
 def turns(flow: Any, node: Node) -> tuple[State, ...]:
-    """Returns the state of each output of a Loop or a Scan."""
+    """Returns a `State` for each output of a Loop or a Scan."""
     from onernn.ops.control import Turns  # control imports this module
 
     own = Turns.of(node.attrs)
@@ -283,8 +285,9 @@ def _turns(
 ) -> tuple[list[State], list[State]]:
     """Returns the `State` of each value that iterations pass on, and of each gathered value.
 
-    An iteration must pass a value on with rows on the same axis; the initial value may be the same
-    for all rows. The first ``skip`` outputs of the body tell whether another iteration follows.
+    A state must have its rows on the same axis in all iterations; only its initial value may be the
+    same for all rows. The first ``skip`` outputs of the body tell whether another iteration
+    follows.
     """
     states = [flow[name] for name in begin]
     for _ in range(len(states) + 2):

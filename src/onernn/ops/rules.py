@@ -2,7 +2,7 @@
 
 A rule infers the dtype and shape of the data. The LoD follows from the fields of the `Operator`,
 unless its field ``offsets`` is true. A rule returns None for parts that it cannot infer. A rule may
-raise if a run would raise; then the types of the outputs are unknown.
+raise an error if a run would raise one as well. The types of the outputs are then unknown.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def quotient(size: Size | None, by: Size | None) -> Size | None:
 
 
 def word_behind(x: Type, front: Sizes) -> Sizes | None:
-    """Returns the sizes of ``front``, followed by the sizes of one step of x."""
+    """Returns the sizes ``front``, followed by the sizes of x without axis 0."""
     return None if x.shape is None else (*front, *x.shape[1:])
 
 

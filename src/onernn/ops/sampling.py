@@ -31,7 +31,6 @@ def _sample_type(context: Context, seed: Type, *parameters: Type) -> Type:
 
 
 def _sample_growth(node: Node, *values: Any) -> int:
-    """Returns the bytes of a run, in which NumPy draws in float64 and broadcasts the parameters."""
     return 8 * results(node, *values)
 
 

@@ -37,8 +37,8 @@ def sequence_data(x: Array) -> Array:
 
 
 def _with_words(x: Type, words: Size | None) -> tuple[Size | None, ...] | None:
-    """Returns the shape of x after its rows became steps. If the number of rows is unknown, it is
-    ``words``.
+    """Returns the shape of x as ragged data, whose axis 0 has all steps. If the size of axis 0 is
+    unknown, it is ``words``.
     """
     known = x.shape[0] if x.shape else None
     return x.shape and (words if known is None else known, *x.shape[1:])
@@ -81,8 +81,8 @@ def _append(context: Context, *values: Type) -> Type:
 
 @op("SequenceAppend", kind="sequences", type=_append)
 def sequence_append(first: Ragged, *rest: Ragged) -> Ragged:
-    """Returns the sequences of all values in one batch, in the order of the values; joins upper LoD
-    levels in the same way.
+    """Returns the sequences of all values in one batch, in the order of the values; concatenates
+    the upper LoD levels as well.
     """
     values = (first, *rest)
     running().ask(sum(bytes_of(value.data) for value in values))
@@ -134,7 +134,9 @@ def _pad(context: Context, x: Type, like: Type | None = None) -> Type:
 
 
 def _to_padded(x: Ragged, time: int | None, time_major: bool = False) -> Array:
-    """Returns the padded array. Asks the run's budget for the array, plus two bytes per step."""
+    """Returns the padded array. First checks that the array, plus two bytes per step, fits into the
+    run's budget.
+    """
     longest = max(time or 0, int(x.lengths.max(initial=0)), 1)
     running().ask(len(x) * longest * (word_bytes(x) + 2))
     return x.to_padded(time=time, time_major=time_major)
@@ -206,7 +208,6 @@ def sequence_lengths(x: Ragged) -> Array:
 
 
 def _reduce(x: Ragged, by: np.ufunc) -> Array:
-    """Returns one row, the reduced steps, for each sequence that is not empty, in order."""
     starts = x.offsets[:-1][x.lengths > 0]
     return by.reduceat(x.data, starts, axis=0) if len(starts) else x.data[:0]
 
@@ -352,7 +353,7 @@ def sequence_concat(first: Ragged, *rest: Ragged) -> Ragged:
     if len(counts) != 1:
         raise ShapeError(f"inputs: expected equal numbers of sequences, got {sorted(counts)}")
     lengths = np.stack([part.lengths for part in parts])
-    # In the result, an input's steps of a sequence follow the steps of earlier inputs.
+    # In each sequence of the result, the inputs' steps follow in the order of the inputs.
     starts = offsets_of(lengths.sum(0))[:-1] + np.cumsum(lengths, 0) - lengths
     words = np.concatenate([part.data for part in parts])
     out = np.empty_like(words)
@@ -374,8 +375,8 @@ def crf_decode(emission: Ragged, transition: Array) -> Ragged:
     """Decodes by Viterbi: emission ragged (W, K), transition (K+2, K) -> tags (W, 1), int64.
 
     transition[0] holds the score of starting with each tag, transition[1] of ending with it, and
-    transition[2 + i] of going from tag i to each tag. Ties go to the lower tag. The formula is from
-    the documentation of Paddle's ``crf_decoding``.
+    transition[2 + i] of going from tag i to each tag. Of equal scores, the lower tag wins. The
+    formula is from the documentation of Paddle's ``crf_decoding``.
     """
     scores = emission.data
     tags = scores.shape[-1]
@@ -384,14 +385,15 @@ def crf_decode(emission: Ragged, transition: Array) -> Ragged:
             f"expected emission (W, K) and transition (K+2, K),"
             f" got {scores.shape} and {transition.shape}"
         )
-    # Memory for scores between all tags in one step of all sequences, and for `best` and `path`.
+    # Memory for the scores of all pairs of tags in one step of all sequences, and for `best` and
+    # `path`.
     running().ask((len(emission) * transition.size + 2 * scores.size) * 8)
     start, stop, between = transition[0], transition[1], transition[2:]
     into = between.T.copy()
     order = np.argsort(-emission.lengths, kind="stable")  # the longest sequence first
     starts, lengths = emission.offsets[order], emission.lengths[order]
     steps = [starts[lengths > step] + step for step in range(lengths.max(initial=0))]
-    best = scores.copy()  # becomes the best score of all paths to each tag of a step
+    best = scores.copy()  # the highest score of a path to each tag, step by step
     best[starts[lengths > 0]] += start
     for before, here in pairwise(steps):
         best[here] += (best[before[: len(here)]].T[:, :, None] + between[:, None]).max(0)
@@ -399,7 +401,8 @@ def crf_decode(emission: Ragged, transition: Array) -> Ragged:
     tag = (best[(starts + lengths - 1)[lengths > 0]] + stop).argmax(1)
     for before, here in [*pairwise(steps)][::-1]:
         path[here] = going_on = tag[: len(here)].copy()
-        # The previous tag of the best path is computed again, for one tag instead of K.
+        # Computes the previous tag again, here only for the tag on the best path instead of all K
+        # tags.
         tag[: len(here)] = (best[before[: len(here)]] + into[going_on]).argmax(1)
     path[starts[lengths > 0]] = tag
     return emission.with_data(path[:, None])

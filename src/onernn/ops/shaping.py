@@ -1,7 +1,6 @@
 """ONNX operators that reshape or move elements, or that compute shapes.
 
-If ONNX changed an operator between opsets, the module has its newest form: axes, sizes and
-positions are inputs.
+The operators have the form of ONNX's newest opset, in which axes, sizes and positions are inputs.
 """
 
 from __future__ import annotations
@@ -100,9 +99,8 @@ def size(x: Array) -> Array:
 
 
 def _ask(shape: Type) -> Sizes | None:
-    """Returns the shape that an integer input holds.
-
-    Sizes are None if the values are unknown. The result is None if their number is unknown.
+    """Returns the sizes that an integer input holds, None for unknown ones. Returns None if their
+    number is unknown.
     """
     if shape.sizes is not None:
         return tuple(map(Size.of, shape.sizes))
@@ -207,8 +205,8 @@ def tile(x: Array, repeats: Array) -> Array:
 Ints = tuple[int, ...]
 
 FAR = 2**31 - 1
-"""A Slice that ends here takes all remaining elements: exporters write the largest number of 32 or
-64 bits.
+"""A Slice whose end is at least this number takes all remaining elements. Exporters write the
+largest integer of 32 or 64 bits.
 """
 
 
@@ -389,7 +387,7 @@ def _reshape(context: Context, x: Type, shape: Type) -> Type:
 def _batch_reshape(m: Any, node: Node) -> None:
     x, shape = node.inputs
     m.alike(node, (shape,))
-    m.add_mapped(node, (x, m.shape([m.count, shape])))  # a 0 still takes the size of the same axis
+    m.add_mapped(node, (x, m.shape([m.count, shape])))  # 0 still means x's size
 
 
 @op("Reshape", kind="view", type=_reshape, sized=True, batched=_batch_reshape)
@@ -453,8 +451,8 @@ def _slice(context: Context, shape: Sizes, *cuts: Any) -> Sizes:
 def cut(
     size: Size, start: Size, end: Size, step: int, holds: Callable[..., bool]
 ) -> tuple[Size, Size] | None:
-    """Returns (first index, count) of the slice [start:end:step] of an axis; None if only a run
-    knows.
+    """Returns (first index, count) of the slice [start:end:step] of an axis; None if only a run can
+    compute them.
 
     ``holds(*sizes)`` returns whether these sizes are at least 0; a plan checks this in each call.
     """
@@ -468,14 +466,13 @@ def cut(
         return (size - 1, (size - step - 1).floor_div(-step)) if whole else None
     start = size + start if first is not None and first < 0 else start
     end = size if last == FAR else size + end if last is not None and last < 0 else end
-    whole = start == Size.of(0) and end == size  # valid for every size
+    whole = start == Size.of(0) and end == size  # takes all of the axis
     if not whole and not holds(start, end - start, size - end):
         return None
     return start, (end - start + (step - 1)).floor_div(step)
 
 
 def _always(*sizes: Size) -> bool:
-    """Returns whether sizes are at least 0 for all values of their names."""
     return all(size.signs is not None and size.signs[0] >= 0 for size in sizes)
 
 
@@ -487,8 +484,8 @@ def _cut_paths(
 
 
 def _reach(_: Any, axis: int, x: Type, *cuts: Any) -> Window | None:
-    """Returns a window of one element. The window has negative padding: the number of elements that
-    the slice cuts off at each end.
+    """Returns a window of one element with negative padding: minus the number of elements that the
+    slice cuts off at each end.
     """
     first, last, step = dict(_cuts(rank_of(x), *cuts) or ()).get(axis, (None,) * 3)
     if first is None or last is None:
@@ -561,7 +558,7 @@ def split(
 
 @op("Trilu", kind="mixes", paths=lambda _, x, *__: over(x, (-2, -1)), type=same, since=14)
 def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
-    if x.ndim < 2:  # NumPy makes a matrix of a vector
+    if x.ndim < 2:  # NumPy turns a vector into a matrix
         raise ShapeError(f"x: expected matrices, got {x.shape}")
     diagonal = 0 if k is None else int(k.reshape(()))
     return np.triu(x, diagonal) if upper else np.tril(x, diagonal)

@@ -1,7 +1,7 @@
 """ONNX's Resize and Fourier transforms.
 
 Resize computes axis by axis: each result is a weighted sum of elements. Coordinates are computed in
-float32, the same as in ONNX Runtime: if a coordinate lies halfway between two elements, its
+float32, the same as in ONNX Runtime: for a coordinate close to the middle between two elements,
 rounding decides which element is nearest. Inputs and results of transforms are (..., 1) if real and
 (..., 2) if complex.
 """
@@ -89,7 +89,7 @@ def _find_resized(
 
 
 def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
-    factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # no division by 0
+    factors = sizes.astype(_F32) / np.maximum(lengths, 1).astype(_F32)  # avoids a division by 0
     policy = attrs.keep_aspect_ratio_policy
     if policy == "stretch":
         return factors
@@ -100,7 +100,6 @@ def _factors(attrs: Any, sizes: Array, lengths: Array) -> Array:
 
 
 def _coordinates(mode: str, axis: _Axis) -> Array:
-    """Returns for each element of the result its coordinate on the input's axis."""
     at = np.arange(axis.target, dtype=_F32)
     size, target, scale, half = _F32(axis.size), _F32(axis.target), axis.scale, _F32(0.5)
     if mode == "half_pixel":
@@ -136,8 +135,8 @@ _ROUNDED: dict[str, Callable[[Array], Array]] = {
     "floor": lambda rest: rest < 0,
     "ceil": lambda rest: rest > 0,
 }
-"""Functions of a coordinate's fraction, which return whether the next element is the nearest
-one.
+"""Functions of a coordinate's fractional part, which return whether the rounded coordinate is the
+next integer.
 """
 
 
@@ -207,7 +206,8 @@ def _resize_paths(
         "keep_aspect_ratio_policy": "stretch",
         "mode": "nearest",
         "nearest_mode": "round_prefer_floor",
-        "scales": (),  # not in ONNX: constant scales, from which the type rule computes sizes
+        # onernn's own attribute: constant scales, for the type rule
+        "scales": (),
     },
     paths=_resize_paths,
     since=10,
@@ -303,7 +303,6 @@ def _number(name: str, array: Array) -> int:
 
 
 def _numbers_of(x: Array, *, real: bool = False) -> Array:
-    """Returns x (..., 1) as real numbers or x (..., 2) as complex numbers (...)."""
     if x.ndim < 2 or x.shape[-1] not in (1, 2) or x.dtype.kind != "f":
         raise ShapeError(f"x: expected floats (..., 1) or (..., 2), got {x.dtype} {x.shape}")
     if real and x.shape[-1] != 1:

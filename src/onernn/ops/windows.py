@@ -1,8 +1,8 @@
 """ONNX's convolutions and pooling: windows that move along the axes of (N, C, ...).
 
 Along an axis a window has ``size`` elements at distances of ``dilation``, and moves by ``stride``.
-It also covers the padding ``before`` and ``after`` the axis (ONNX: pads, auto_pad). A place is one
-position of a window.
+It also covers the padding ``before`` and ``after`` the axis (ONNX: pads, auto_pad). In this module,
+a place is one position of a window.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ATTRIBUTES: Mapping[str, Any] = MappingProxyType(
 """The defaults mean dilation 1, no padding and stride 1."""
 
 _FAR = 2**31
-"""The upper bound of a window's extent: larger sizes would overflow in C."""
+"""The limit for a window's extent, because larger sizes would overflow in C."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Window:
         return self.dilation * (self.size - 1) + 1
 
     def reach(self, count: int) -> int:
-        """Returns the number of elements from the first element of the first place to the last
-        element of place ``count``.
+        """Returns how many elements ``count`` places cover: from the first element of the first
+        place to the last element of the last place.
         """
         return (count - 1) * self.stride + self.extent
 
@@ -80,8 +80,8 @@ class Window:
     def places(self, size: Any, ceil: bool = False) -> Any:
         """Returns the number of places of the window along an axis.
 
-        ``ceil``: the last place may extend over the end of the padded axis; places on padding alone
-        do not count.
+        ``ceil``: the last place may extend over the end of the padded axis; places that contain
+        only padding do not count.
         """
         if self.same:
             return _quotient(size + (self.stride - 1), self.stride)
@@ -134,7 +134,7 @@ def numbers(name: str, given: Any, count: int, least: int) -> list[int]:
 
 
 def count_places(windows: Sequence[Window], x: Array, ceil: bool = False) -> list[Window]:
-    """Returns the windows with their padding on the axes of x (N, C, ...).
+    """Returns the windows with the padding that they have on the axes of x (N, C, ...).
 
     Raises `ShapeError` if a window is larger than its padded axis.
     """
@@ -261,7 +261,7 @@ def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
     axes, count, depth = len(windows), math.prod(counts), math.prod(w.shape[1:])
     kernels = w.reshape(groups, len(w) // groups, depth)
     row = max(len(x), 1) * count * x.dtype.itemsize
-    # Memory for the padded array, the results twice, and the columns of all images.
+    # Memory for the padded array, two copies of the results, and the columns of all images.
     running().ask(bytes_padded(x, windows, counts) + row * (2 * len(w) + max(depth * groups, 1)))
     out = np.empty((len(x), groups, len(w) // groups, count), x.dtype)
     taps_first = (0, 1, *range(axes + 2, 2 * axes + 2), *range(2, axes + 2))
@@ -274,10 +274,11 @@ def conv(attrs: Any, x: Array, w: Array, bias: Array | None = None) -> Array:
 def find_transposed_sizes(
     attrs: Any, windows: Sequence[Window], sizes: Sequence[Any]
 ) -> list[tuple[Any, int]]:
-    """Returns for each axis (the result's size, the number of elements cut off at the begin).
+    """Returns for each axis (the result's size, the number of elements that are cut off at the
+    beginning).
 
     Sizes are integers or `Size`. Raises `ShapeError` if the result is larger than windows reach:
-    ONNX does not define the other elements.
+    ONNX does not define the elements that no window reaches.
     """
     more = numbers("output_padding", attrs.output_padding, len(windows), 0)
     wanted = attrs.output_shape and numbers("output_shape", attrs.output_shape, len(windows), 1)
@@ -304,7 +305,6 @@ def find_transposed_sizes(
 def _whole(
     windows: Sequence[Window], sizes: Sequence[int], reached: Sequence[tuple[int, int]]
 ) -> list[int]:
-    """Returns the sizes of a transposed convolution's result before elements are cut off."""
     rows = zip(windows, sizes, reached, strict=True)
     return [max(window.reach(size), before + kept) for window, size, (kept, before) in rows]
 
@@ -388,7 +388,9 @@ def _reduce(x: Array, windows: list[Window], fill: Any, counts: Any, both: np.uf
 
 
 def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array:
-    """Returns the index in the flat x of each window's first largest element, also for NaN."""
+    """Returns the index in the flattened x of the first largest element of each window. If a window
+    contains NaN, the result is the index of its first element.
+    """
     axes, counts = len(windows), top.shape[2:]
     parts = view_windows(x, windows, 0, counts)
     inside = view_windows(np.ones((1, 1, *x.shape[2:]), bool), windows, False, counts)
@@ -410,7 +412,6 @@ def _check_floats(x: Array) -> None:
 
 
 def _inside(window: Window, count: int, low: int, high: int) -> Array:
-    """Returns for each place how many of the window's elements are in [low, high)."""
     starts = np.arange(count) * window.stride - window.before
     at = starts[:, None] + np.arange(window.size) * window.dilation
     return ((at >= low) & (at < high)).sum(1)
@@ -461,11 +462,11 @@ def _place(attrs: Any, x: Array, outputs: int = 1) -> tuple[list[Window], tuple[
     paths=_pool_paths,
     reach=_pool_reach,
     batched="batch",
-    # The second output holds positions in the whole batch, so it has no rows.
+    # The second output holds indices into the whole batch, so that its rows are not independent.
     rows=lambda flow, node: row_rules.follow(flow, node)[:1],
 )
 def max_pool(attrs: Any, x: Array) -> Any:
-    """Returns (the largest elements, their positions in the flat x)."""
+    """Returns (the largest elements, their indices in the flattened x)."""
     windows, counts = _place(attrs, x, attrs.outputs)
     top = _reduce(x, windows, lowest(x.dtype), counts, np.maximum)
     return top if attrs.outputs == 1 else (top, _positions(attrs, x, windows, top))
@@ -481,7 +482,9 @@ def max_pool(attrs: Any, x: Array) -> Any:
     batched="batch",
 )
 def average_pool(attrs: Any, x: Array) -> Array:
-    """Averages windows. An average ignores the elements that ``ceil_mode`` adds after all pads."""
+    """Averages windows. An average leaves out elements after the pads, which windows cover if
+    ``ceil_mode`` is set.
+    """
     _check_floats(x)
     windows, counts = _place(attrs, x)
     divisor: Any = 1

@@ -50,10 +50,9 @@ kernels/unpacked.hpp.
 
 
 class Share(NamedTuple):
-    """The share of the work that one thread does.
-
-    ``products``: its multiplications. ``read``: the bytes of matrices that it reads. ``held``: how
-    many of these bytes are distinct.
+    """The share of the work that one thread does. ``products``: the number of its multiplications.
+    ``read``: the bytes of matrices that it reads. ``held``: the number of distinct bytes among
+    them.
     """
 
     products: int
@@ -62,8 +61,8 @@ class Share(NamedTuple):
 
 
 class Account(NamedTuple):
-    """How threads share one layer of a batch: the result of `onernn_account`, without empty
-    shares.
+    """How threads share the work of one layer for a batch: the result of `onernn_account`, without
+    threads that do nothing.
     """
 
     groups: int
@@ -83,10 +82,10 @@ class Account(NamedTuple):
 class CompiledStack:
     """A `StackKernel` that calls the kernels; threads may share it.
 
-    Each thread that runs it uses its own C stack and memory, and all read the same weights. Only
-    one of these threads at a time uses the process's worker threads. ``holds_finite``: whether
-    infinity becomes NaN in results, because weights are int8. `run_at` does not report this: if its
-    caller finds NaN in the final h, it must check x for infinity.
+    Each thread that runs it uses its own C stack and memory, and all read the same weights. The
+    process's worker threads help only one of these threads at a time. ``holds_finite``: whether
+    infinity becomes NaN in results, because weights are int8. `run_at` does not report this. A
+    caller of `run_at` that finds NaN in the final h must check x for infinity.
     """
 
     def __init__(
@@ -99,7 +98,9 @@ class CompiledStack:
         packed: Packed | None = None,
         holds_finite: bool = False,
     ) -> None:
-        """Stores ``packed`` weights; without them, only the result of `reading` can run."""
+        """Stores ``packed`` weights. Without packed weights, this object cannot run, but the result
+        of `reading` can.
+        """
         self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
         self._spec, self._team = spec, team_of(threads)
         self._real, self._dtype, self.holds_finite = real, dtype, holds_finite
@@ -107,14 +108,15 @@ class CompiledStack:
         self._unpacked: Any = None
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         self._usual, self._largest = UsualNeed(), 0
-        # A spec computes its properties at each use, which would slow down a short step.
+        # Properties of the spec are computed once: computing them in each call would slow down
+        # short steps.
         self._channels = spec.output_size
         names = ("lod", "tnc", "ntc", "packed")
         self.layouts = {name: getattr(self._lib, f"ONERNN_{name.upper()}") for name in names}
         self._parts_of_state = (spec.layers, spec.directions)
         self._widths = (spec.recurrent_size, spec.hidden_size)[: len(spec.cell.states)]
         self._is_simple = not spec.cell.has_attention
-        self._idle.append(self._new())  # raises an error now if the layer cannot be made
+        self._idle.append(self._new())  # if C cannot make the layer, this raises the error now
 
     def reading(self, parts: Sequence[PartViews]) -> CompiledStack:
         """Returns the same layer with the weights ``parts``, one for each direction of each layer,
@@ -150,7 +152,7 @@ class CompiledStack:
         return result
 
     def takes(self, x: Batch, initial: State) -> bool:
-        """Returns True: the results are right for all inputs."""
+        """Returns True, because the results are right for all inputs."""
         return True
 
     def run_again(self, x: Any, state: Any) -> tuple[Array, State] | None:
@@ -227,7 +229,8 @@ class CompiledStack:
     ) -> None:
         """Runs a batch of steps and sequences on C pointers, without any checks.
 
-        ``state``: empty for zeros. Does not report infinity in u8 layers.
+        ``state``: the addresses of the initial states, empty for zeros. Does not report infinity in
+        u8 layers.
         """
         try:
             idle = self._idle.pop()
@@ -262,7 +265,9 @@ class CompiledStack:
 
     @property
     def threads(self) -> str:
-        """How many threads may run the layer, and how they share two typical batches, as text."""
+        """A text that says how many threads may run the layer, and how they share the work of two
+        typical batches.
+        """
         if abs(self._team) == 1:
             return "1"
         single, many = (max(self.account([20] * n), key=attrgetter("threads")) for n in (1, 64))
@@ -303,8 +308,8 @@ class CompiledStack:
         ]
 
     def handle(self) -> Any:
-        """Returns a new C stack, which one thread at a time may use; it is valid as long as this
-        object exists.
+        """Returns a new C stack, which only one thread at a time may use. It is valid as long as
+        this object exists.
         """
         return self._new()[0]
 
@@ -361,7 +366,7 @@ def _no_trainer() -> Trainer:
 class Packed(NamedTuple):
     """The arguments for a C stack: its `onernn_spec`, its `onernn_part`s, and the packed weights.
 
-    A layer that reads a framework's weights in place has only the spec.
+    For a layer that reads a framework's weights in place, there is only the spec.
     """
 
     spec: Any
@@ -391,7 +396,7 @@ def pack(
         layers.packed[key] = _pack(spec, layers, dtype, options)
     places, packed = layers.packed[key]
     memory = align(packed)
-    if memory is not packed:  # unpickled arrays may not start on a cache line
+    if memory is not packed:  # an unpickled array may not start on a cache line
         layers.packed[key] = places, seal(memory)
     stored = "w8" if dtype == CODES else "s8" if options else dtype
     c_spec = _describe_stored(kernels, spec, real, stored)
@@ -437,7 +442,7 @@ def _describe_stored(kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], store
     return describe(kernels, spec, "f64" if real == np.float64 else stored)
 
 
-@lru_cache(256)  # training makes layers again in every step
+@lru_cache(256)  # training calls this in every step
 def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
     """Returns the spec as the struct `onernn_spec`, which callers may share: C only reads it."""
     lib = kernels.lib
@@ -579,8 +584,8 @@ def store_layer(
     """Returns a layer as bytes that ort_layer.hpp reads, a line of text about it, and its kernel's
     name.
 
-    The bytes are valid on every machine, the kernel's name on this one. Raises `UnsupportedError`
-    for layers that the kernels cannot run.
+    The bytes are valid on every machine; the kernel's name is the name on this machine. Raises
+    `UnsupportedError` for layers that the kernels cannot run.
     """
     layers, buffer = layers_of(spec, weights), kernels.ffi.buffer
     options = U8Options(None, UNIT.shift, True) if dtype in ("u8", "int8-dynamic") else None
@@ -598,14 +603,16 @@ def store_layer(
 
 
 class OperatorLayers:
-    """The layers that custom operators find by number. A session keeps the layers that it found."""
+    """The layers that custom operators of ONNX Runtime find by number. A session keeps each layer
+    that it found.
+    """
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._open = ExitStack()
 
     def close(self) -> None:
-        """Removes all layers: later sessions cannot find them."""
+        """Removes all layers. Sessions that are made later cannot find them."""
         self._open.close()
 
     def add(

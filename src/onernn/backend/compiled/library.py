@@ -29,8 +29,8 @@ class Kernels:
 
     ``isa``: the instruction set that it is compiled for. ``runs``: all sets that this machine
     supports, the best one last. ``isa`` is not the best one if ONERNN_MAX_ISA limits it, or if
-    onernn was not built for the better set ``missing``. ``sources``: the key of the sources that
-    ``compiler`` compiled.
+    onernn was not built for the better set ``missing``. ``sources``: the checksum of the C++
+    sources that ``compiler`` compiled.
     """
 
     ffi: Any
@@ -84,7 +84,7 @@ def _load(folder: Path) -> Kernels:
     key = build.sources_key() if build.sources() else None
     there = [isa for isa in known if build.library_of(isa, folder).exists()] or known[:1]
     asked = known[0]
-    if asked not in there:  # only ISAS=native was built: loads it if the system can run it
+    if asked not in there:  # only ISAS=native was built: this set is tried if the system can run it
         asked = next((isa for isa in build.runnable(build.isas())[::-1] if isa in there), asked)
     first = _open(asked, folder, key)
     runs = tuple(ffi.string(first.lib.onernn_cpu()).decode().split())
@@ -97,15 +97,16 @@ def _load(folder: Path) -> Kernels:
 
 
 def _open(isa: str, folder: Path, key: str | None) -> Kernels:
-    """Loads one of the libraries, after its checksum was compared.
+    """Loads the library of an instruction set after comparing its checksum.
 
     ``key``: the key of the sources, None if they are not installed.
     """
     path = build.library_of(isa, folder)
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-            built = build.built_from(content)  # maps the file: the loader maps the same pages
-    except ValueError:  # an empty file
+            # the file is mapped, so that the loader shares the pages
+            built = build.built_from(content)
+    except ValueError:  # the file is empty
         built = None
     except FileNotFoundError:
         why = "no compiler was there when it was built" if not folder.is_dir() else f"no {path}"

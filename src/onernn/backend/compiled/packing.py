@@ -22,20 +22,24 @@ STORED = {"f32": "float", "f16": "Half", "bf16": "BrainPair"}
 BYTES = "ByteQuad"
 """The C++ type of matrices in u8 layers."""
 CODES = "int8-weights"
-"""The data type whose matrices are stored as 8-bit codes: see kernels/codes.hpp."""
+"""The data type for which matrices are stored as 8-bit codes: see kernels/codes.hpp."""
 GROUP = 1 << 16
-"""The number of consecutive rows of a column that share one step size, in `CODES`."""
+"""The number of consecutive rows of a column that have the same step size, for matrices stored as
+`CODES`.
+"""
 LANES = 16
 """The number of units in a panel: one register of AVX-512, or two of AVX2."""
 MOST_ROWS = (2**31 - 1) // (255 * 127)
 """The maximum number of rows of an int8 matrix: its sums must fit into 32 bits."""
 
 WIDE = ("bias", "peephole")
-"""Arrays that keep their type, because they are not factors of matrix products."""
+"""The arrays of a layer that are never stored in a smaller type, because they are not factors of
+matrix products.
+"""
 
 
 def round_up(size: int) -> int:
-    """Returns the next multiple of the width of a panel."""
+    """Returns the size, rounded up to a multiple of the width of a panel."""
     return -(-size // LANES) * LANES
 
 
@@ -58,7 +62,7 @@ def panels(matrix: Array) -> Array:
 
 
 def narrows(array: Array, stored: str) -> bool:
-    """Returns whether storing the array as ``stored`` makes it smaller."""
+    """Returns whether the array takes fewer bytes if it is stored as ``stored``."""
     return stored != "float" and array.dtype == np.float32
 
 
@@ -128,10 +132,9 @@ def quad_rows(numbers: Array, step: Array, shift: int = 128) -> Array:
 
 
 def _encode_groups(matrix: Array) -> Iterator[tuple[Array, Array]]:
-    """Yields (steps (...), codes (rows, ...)) for each `GROUP` rows of a matrix (K, ...).
-
-    The largest magnitude of a column is 127 steps. Codes are integers, stored as float32: see
-    kernels/codes.hpp.
+    """Yields (step sizes (...), codes (rows, ...)) for each `GROUP` consecutive rows of a matrix
+    (K, ...). 127 steps are the largest magnitude of a column. Codes are integers, stored as
+    float32: see kernels/codes.hpp.
     """
     for first in range(0, len(matrix), GROUP):
         rows = matrix[first : first + GROUP]
@@ -140,7 +143,7 @@ def _encode_groups(matrix: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def round_weights(weights: RnnWeights) -> RnnWeights:
-    """Returns the weights, with each value of a matrix replaced by the value that its code
+    """Returns the weights after rounding: each value of a matrix is the value that its 8-bit code
     represents.
     """
     arrays = {name: getattr(weights, name) for name in ("layer", "iter", "projection")}
@@ -185,7 +188,9 @@ class Numbers:
     arrays: list[tuple[int, int, Array, Callable[[Array], Array]]] = field(default_factory=list)
     """For each array: its offset, its size in bytes, the array, and the function that packs it."""
     _alike: dict[Any, list[tuple[int, Array]]] = field(default_factory=dict)
-    """The offsets and arrays, by packing function, dtype, shape and first values."""
+    """The arrays that were added, each with its offset, by packing function, dtype, shape and first
+    values.
+    """
 
     def add(self, array: Array, *, narrow: bool = False) -> int:
         """Adds an array and returns its byte offset."""
@@ -211,7 +216,7 @@ class Numbers:
             steps = None
             if factors is not None:
                 steps = panels(np.reciprocal(factors, dtype=np.float32)[None])[:, 0]
-                # The step is 0 for units that only fill up a panel.
+                # The step size is 0 for missing units, with which the last panel is filled.
                 steps = np.where(steps > 0, steps, np.float32(1))
             array = quads(panels(matrix), self.per_channel, steps, int((of_rows or UNIT).shift))
             return self._place(array)
@@ -280,7 +285,8 @@ class CellMatrices(NamedTuple):
         """Returns the matrices of one layer and direction."""
         arrays = {name: array[0, 0] for name, array in weights.arrays.items()}
         recurrent, candidate = arrays["iter"], None
-        if kernel_of(cell) == "gru":  # the candidate's product needs the reset gate's result
+        # the candidate's matrix is separate: its product needs the reset gate's result
+        if kernel_of(cell) == "gru":
             recurrent, candidate = recurrent[:, :2], recurrent[:, 2:]
         bias = np.zeros((cell.bias_rows, recurrent.shape[2]), recurrent.dtype)
         rows = {"bias": bias, **arrays}

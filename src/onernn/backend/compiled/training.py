@@ -29,7 +29,9 @@ from onernn.ir.weights import RnnWeights
 from onernn.reorders.lod import Packing
 
 TRAINED_IN = ("f32", "bf16")
-"""Dtypes to which matrices are rounded before multiplications; all other arrays are float32."""
+"""The dtypes in which the kernels train: matrices are rounded to this dtype before multiplications,
+all other arrays are float32.
+"""
 
 _WEIGHTS = ("layer", "iter", "bias", "peephole", "projection")
 _F32 = np.dtype(np.float32)
@@ -54,7 +56,9 @@ def kernels_trainer(
 
 
 _TAPES: deque[Buffers] = deque(maxlen=8)
-"""Memory of used tapes, which any layer can reuse: training makes new layers in every step."""
+"""Memory of tapes that were used. Any layer can reuse it, because training makes new layers in
+every step.
+"""
 
 
 class _Kept(NamedTuple):
@@ -70,7 +74,6 @@ class TrainingWalk(LayerWalk):
     """
 
     def _run_row(self, way: str, row: Any, batches: Sequence[Any], inside: int) -> list[Any]:
-        """Returns the results of a layer's directions; one C call fills all of them."""
         pairs = [kernel.prepare(way, batch) for kernel, batch in zip(row, batches, strict=True)]
         row[0].call(way, batches[0].packing, [fields for fields, _ in pairs])
         if way == "backward":

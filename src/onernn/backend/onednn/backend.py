@@ -1,4 +1,4 @@
-"""Layers and stacks on libdnnl: which layers oneDNN can run, and how many threads they get."""
+"""Decides which layers libdnnl runs, and with how many threads."""
 
 from __future__ import annotations
 

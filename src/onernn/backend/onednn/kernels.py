@@ -58,9 +58,9 @@ def set_scales(
 ) -> None:
     """Sets the scales of data, weights and projection in a primitive's attributes.
 
-    The weights of x and h share one scale per output channel of each gate, or one for all, because
-    their products are summed as integers. ``columns``: scales to use; without them, a scale is 127
-    / the largest weight.
+    The weights of x and the weights of h have the same scales, because their products are added as
+    integers. There is one scale per output channel of each gate, or one for all. ``columns``:
+    scales to use; without them, a scale is 127 / the largest weight.
     """
     lib, ffi = library.lib, library.ffi
     status = lib.dnnl_primitive_attr_set_rnn_data_qparams(attributes, *scale)
@@ -80,9 +80,6 @@ def set_scales(
 
 
 def _factors(matrix: Array, per_channel: bool, given: Array | None) -> Array:
-    """Returns ``given``, or if it is None, the scales of a matrix: one per column, or one for all
-    columns.
-    """
     if given is not None:
         return given.reshape(-1)
     factors = own_factors(matrix, 0).reshape(-1)
@@ -189,7 +186,7 @@ def descriptors(
             out[f"{side}_{name}"] = Descriptor.from_tag(library, dims, dtype, "ldnc")
     if spec.cell.has_attention:
         out["augru_attention"] = rows(1, precision.data, 1)
-    # Plain layouts select a slow kernel: "any" lets the primitive choose.
+    # With plain layouts, oneDNN selects a slow kernel. "any" lets the primitive choose the layout.
     for name, memory in plain.items():
         layout = WEIGHTS[name] if plain_layouts else "any"
         if name in ("bias", "weights_peephole"):
@@ -208,7 +205,7 @@ def plain_weights(
     type.
     """
     layer, bias = weights.layer, weights.bias
-    if layer is None:  # x is projected already: multiply it by the identity
+    if layer is None:  # x is projected already: the identity matrix leaves it unchanged
         eye = np.eye(spec.input_size, dtype=np.float32)
         layer = eye.reshape(1, 1, spec.input_size, spec.gates, spec.hidden_size)
     if bias is None:  # oneDNN requires a bias
@@ -307,7 +304,7 @@ class Executable:
         wanted = [addresses[name] for name in self._moving]
         wanted.append(_WORKSPACE.scratchpad(self._scratchpad))
         for k, address in enumerate(wanted):
-            if bound.places[k] != address:  # a call of C takes longer than this comparison
+            if bound.places[k] != address:  # this comparison saves a slower call of C
                 lib.dnnl_memory_set_data_handle(bound.handles[k], cast("void *", address))
                 bound.places[k] = address
         status = lib.dnnl_primitive_execute(
@@ -320,7 +317,7 @@ class Executable:
 
 
 def addresses(array: Array, rows: Iterable[int]) -> list[int]:
-    """Returns the addresses of some rows of an array."""
+    """Returns the address of each row of an array whose index is in ``rows``."""
     start, step = int(array.ctypes.data), array.strides[0]
     return [start + row * step for row in rows]
 
@@ -344,7 +341,9 @@ def state_addresses(
 
 
 def by_piece(table: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-    """Returns, for each segment, the address of each argument."""
+    """Converts the addresses of all segments by argument to one dict of addresses for each
+    segment.
+    """
     return [dict(zip(table, column, strict=True)) for column in zip(*table.values(), strict=True)]
 
 
@@ -420,13 +419,13 @@ class PrimitiveDirection:
                 primitive = self._create(shape)
                 budget = 0 if self._precision.weights == "f32" else PACKED_BYTES
                 if not self.packed.affords(primitive.layouts, budget):
-                    with suppress(UnsupportedError):  # u8 runs only with a packed layout
+                    with suppress(UnsupportedError):  # u8 primitives exist only for packed layouts
                         primitive = self._create(shape, plain=True)
                 layouts = primitive.layouts
                 weights = {name: self.packed.get(name, layouts[name]) for name in self.plain}
                 made = Executable(self._library, primitive, weights)
                 if len(self._made) >= self._library.cache_capacity:
-                    del self._made[next(iter(self._made))]  # the oldest
+                    del self._made[next(iter(self._made))]  # removes the oldest primitive
                 self._made[shape] = made
             return self._made[shape]
 
@@ -440,7 +439,7 @@ class PrimitiveDirection:
     def run(self, batch: PackedBatch) -> list[Array]:
         """Returns the final states (n, O) of the sequences that have steps.
 
-        The states have the data types of the precision.
+        The states have the data types in ``precision``.
         """
         x, y, packing, initial, attention = batch
         pieces = segments(packing)
@@ -551,12 +550,12 @@ def _check_magnitude(name: str, array: Array, most: float) -> float:
 class U8Kernel(OneDnnKernel):
     """A kernel for LSTM and GRU in u8, which checks x and states before it converts them.
 
-    States have an error of up to bound/127. The bound of h is 1, because |o * tanh(c)| <= 1. With a
-    projection, the bound is the largest sum of magnitudes in a column of the projection matrix, but
-    h rarely exceeds 1. A run starts with the smallest bound that the initial h allows. If an output
-    reaches the bound, it may have been cut off, and the run is repeated with twice the bound.
-    Inputs above the bound are divided by a power of two. Each pair of a bound and a power has its
-    own primitives.
+    States are rounded with an error of up to bound/127. The bound of h is 1, because |o * tanh(c)|
+    <= 1. With a projection, the bound is the largest sum of magnitudes in a column of the
+    projection matrix, but h rarely exceeds 1. A run starts with the smallest bound that the initial
+    h allows. If an output reaches the bound, it may have been cut off, and the run is repeated with
+    twice the bound. Inputs whose magnitude exceeds the bound are divided by a power of two. Each
+    pair of a bound and a power has its own primitives.
     """
 
     def __init__(
@@ -577,7 +576,6 @@ class U8Kernel(OneDnnKernel):
         return self._options.fixed or Scale(UNIT.factor / bound, UNIT.shift)
 
     def _direction(self, bound: float, exponent: int) -> PrimitiveDirection:
-        """Returns the primitives for states up to a bound and inputs divided by ``2**exponent``."""
         if (bound, exponent) not in self._made:
             with CREATION:
                 if (bound, exponent) not in self._made:
@@ -605,7 +603,8 @@ class U8Kernel(OneDnnKernel):
             if largest_h > bound:
                 continue
             scale, over = self._scale(bound), largest_x / bound
-            # The smallest power of two that scales the inputs to at most the bound.
+            # The smallest power of two by which inputs must be divided so that none exceeds the
+            # bound.
             exponent = math.ceil(math.log2(over)) if over > 1 and not self._options.fixed else 0
             x = narrow(words, "u8", Scale(scale.factor * 0.5**exponent, scale.shift))
             first = [narrow(h, "u8", scale), *map(np.ascontiguousarray, c)]

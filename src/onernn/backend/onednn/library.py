@@ -150,7 +150,7 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
     segments = [struct.unpack_from("<I4xQQ8xQ", data, table + i * entry) for i in range(count)]
     loads = [(index, address, size) for kind, index, address, size in segments if kind == _PT_LOAD]
     if any(index + size > len(data) for index, _, size in loads):
-        raise ValueError  # otherwise a later access ends the process with SIGBUS
+        raise ValueError  # reading beyond the end of the file would end the process with SIGBUS
     (dynamic,) = (
         data[index : index + size] for kind, index, _, size in segments if kind == _PT_DYNAMIC
     )
@@ -173,14 +173,15 @@ def _parse(path: Path, data: mmap.mmap) -> ElfLibrary:
         if "ORIGIN" in folder
     ]
     beside = [Path(folder, name) for folder in folders for name in texts(_DT_NEEDED)]
-    edit = None  # a library without a SONAME does not clash with others
+    edit = None  # a library without a SONAME needs no renaming
     for name in texts(_DT_SONAME):
         edit = strings + entries[_DT_SONAME][0] + len(name.partition(".")[0].encode()) - 1
     return ElfLibrary(path, edit, tuple(p for p in beside if p.exists()))
 
 
 def copy_to_cache(elf: ElfLibrary) -> Path:
-    """Returns the path of a renamed copy in the user's cache folder, written now or before.
+    """Returns the path of a renamed copy in the user's cache folder, written by this call or an
+    earlier one.
 
     Every load compares the whole copy with the original, which takes 10 ms for 54 MB (SHA-256: 35
     ms). So a copy is never trusted because of its name, date, size or hash. The name only has to
@@ -253,15 +254,16 @@ class Library:
 
     @property
     def current_threads(self) -> int:
-        """The number of threads inside a kernel that this OS thread creates now; 0 for a build
-        without OpenMP.
+        """The number of OpenMP threads that a kernel uses if this OS thread creates it now; 0 for a
+        build without OpenMP.
         """
         return int(self.lib.omp_get_max_threads()) if self.max_threads else 0
 
     def threads(self, count: int | None = None) -> Threads:
-        """Returns a context in which kernels of this OS thread use ``count`` threads inside.
+        """Returns a context manager. In it, kernels that this OS thread creates or executes use
+        ``count`` OpenMP threads.
 
-        A kernel must be created and executed in contexts of the same count. A kernel made for two
+        A kernel must be executed with the same count as it was created with. A kernel made for two
         threads and run with one can corrupt the heap (measured: 3.2, bf16 LBR-GRU, packed weights).
         """
         return Threads(self, self.max_threads if count is None else count)
@@ -367,14 +369,14 @@ def _load(path: Path) -> Library:
 
 
 def _check_isa_cap(lib: Any, path: Path, version: str) -> None:
-    """Raises `LibraryError` for an unknown instruction set, for which oneDNN would use the best
-    one.
+    """Raises `LibraryError` for an unknown instruction set in an environment variable. oneDNN
+    itself would ignore the variable.
     """
     known = [n.removeprefix("dnnl_cpu_isa_") for n in dir(lib) if n.startswith("dnnl_cpu_isa_")]
     for variable in ONEDNN_MAX_ISA:
         wish = os.environ.get(variable, "").lower()
         if wish in ("", "all", *known) or f"cpu_isa_{wish}\0".encode() in path.read_bytes():
-            continue  # a newer library may know a name that `lib` lacks
+            continue  # another copy may be newer and know a name that `lib` lacks
         raise LibraryError(
             f"{variable}={os.environ[variable]}: expected an instruction set of oneDNN {version};"
             f" unset it, or set it to one of {', '.join(known).upper()}"
@@ -411,7 +413,7 @@ def _open_private(elf: ElfLibrary) -> tuple[Any, Path]:
 
 
 def _unloadable(path: Path, error: OSError) -> LibraryError:
-    reason = str(error).rpartition("': ")[2]  # without the path of the copy
+    reason = str(error).rpartition("': ")[2]  # removes the path of the copy from the message
     if reason.startswith("libgomp.so.1: cannot open"):
         return LibraryError(
             f"{path}: needs libgomp.so.1, GNU's OpenMP runtime, which this system lacks; run:"

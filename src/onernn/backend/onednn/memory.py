@@ -106,8 +106,8 @@ class Descriptor:
 
 
 class Memory:
-    """oneDNN's memory object. It keeps its array alive; without an array, its address is set
-    later.
+    """oneDNN's memory object. It keeps its array alive. If it has no array, each execution sets its
+    address.
     """
 
     def __init__(self, descriptor: Descriptor, data: Array | None = None) -> None:
@@ -177,7 +177,8 @@ def new_stream(library: Library) -> Any:
     return new_handle(library, "stream", library.engine, library.lib.dnnl_stream_default_flags)
 
 
-# RNN primitives: `create` calls the C function of any cell, with the guide's argument names.
+# RNN primitives: `create` calls the C function of a cell; arguments have the names of oneDNN's
+# guide.
 
 _ELTWISE = {
     Cell.RNN_TANH: "dnnl_eltwise_tanh",
@@ -278,7 +279,7 @@ def _read_chosen_layout(library: Library, described: Any, name: str) -> Descript
 
 
 def kernel_name(library: Library, described: Any) -> str:
-    """Returns oneDNN's name of the implementation, such as brgemm:avx512_core or ref."""
+    """Returns oneDNN's name of a primitive's implementation, such as brgemm:avx512_core or ref."""
     name = library.ffi.new("char **")
     status = library.lib.dnnl_primitive_desc_query(
         described, library.lib.dnnl_query_impl_info_str, 0, name
@@ -288,7 +289,8 @@ def kernel_name(library: Library, described: Any) -> str:
 
 
 def new_attributes(library: Library, *, own_scratchpad: bool) -> Any:
-    """Returns attributes of a primitive, with a scratchpad from the caller if ``own_scratchpad``.
+    """Returns attributes of a primitive. With ``own_scratchpad``, the caller provides the
+    scratchpad.
 
     With the library's scratchpad, only the thread that created a primitive may execute it.
     """
@@ -309,8 +311,8 @@ def find_buffer_dtype(dtype: str) -> np.dtype[Any]:
 
 
 LARGEST = {"f32": 2.0**128, "bf16": 2.0**128 - 2.0**119, "f16": 65520.0, "u8": 2.0**128}
-"""For each data type of a layer: smaller magnitudes remain finite in the types with which oneDNN
-computes.
+"""For each data type of a layer, a limit: numbers of smaller magnitude stay finite when oneDNN
+converts them.
 """
 
 

@@ -1,4 +1,5 @@
-"""Data types of a layer, and the scales of u8; needs no library to be loaded.
+"""The data types that layers may have, and the scales of u8. Importing this module loads no
+library.
 
 The tables have one row for each data type of x, and follow oneDNN's guide and the oneAPI
 specification. Primitives, error messages, the checks of `onernn doctor --full` and a table of the
@@ -23,8 +24,8 @@ from onernn.ir.weights import NO_SCALES, UNIT, LayerPrecision, PartScales, Scale
 
 
 class Row(NamedTuple):
-    """A row of a table, which has the data type of each argument. Fields such as ``projection``
-    express the notes of oneDNN's guide.
+    """A row of a table of data types: the data type of each argument of a layer. Fields such as
+    ``projection`` express the notes of oneDNN's guide.
 
     ``peephole`` and ``projection``: whether an LSTM may have one. ``recurrent``: the type of h.
     ``cell_state``: the type of c.
@@ -97,11 +98,13 @@ SPECIFICATION = {
     "f16": GUIDE["f16"]._replace(cell_state="f32"),
     "u8": _U8._replace(cells=["LSTM"], projection=False),
 }
-"""The oneAPI 1.3 specification, RNN, "Data Types Support", with its notes as fields."""
+"""The oneAPI 1.3 specification, RNN, "Data Types Support", with the notes of its table as fields of
+`Row`.
+"""
 
 
 class Ours(NamedTuple):
-    """onernn's support of the guide's row ``row``.
+    """How far onernn supports the row ``row`` of the guide's table.
 
     ``output``: the type of y that the primitive writes; callers always get float32. ``since``: the
     first libdnnl version that has the row. ``ran``: the instruction sets on which `onernn doctor`
@@ -116,7 +119,7 @@ class Ours(NamedTuple):
     refused: str = ""
 
     def is_in(self, version: str) -> bool:
-        """Returns whether a version of libdnnl has the row."""
+        """Returns whether this version of libdnnl supports the row."""
         first, this = (tuple(map(int, v.split(".")[:2])) for v in (self.since, version))
         return this >= first
 
@@ -203,7 +206,7 @@ class U8Options:
     / 2**k is in [-1, 1]. The input weights are multiplied by 2**k before they are rounded, so that
     the states still use all 256 codes. ``scales``: the scales of each layer and direction; () if
     none are passed. ``is_whole``: whether the caller passed ``scales``, which replace
-    ``data_scale``; if not, they contain only scales of columns.
+    ``data_scale``. If not, ``scales`` contains only the scales of weights.
     """
 
     def __init__(
@@ -243,7 +246,7 @@ class U8Options:
         if dtype != "u8":
             is_set = {"scales": bool(scales)}
             is_set |= {name: scale is not None for name, scale in of_weights.items()}
-            if dtype in KERNELS_ONLY:  # these dtypes compute the scales themselves
+            if dtype in KERNELS_ONLY:  # kernels of these dtypes compute the scales from the values
                 is_set |= {"data_scale": data_scale is not None, "per_channel": not per_channel}
             for name, is_given in is_set.items():
                 if is_given:
@@ -278,7 +281,7 @@ class U8Options:
 
     @property
     def packs(self) -> Any:
-        """A key of the options on which the kernels' packed weights depend."""
+        """The options on which the kernels' packed weights depend, as a dictionary key."""
         return self.per_channel, self.scales, self.fixed
 
 
@@ -294,7 +297,9 @@ def has_one_scale(part: PartScales) -> bool:
 
 
 def is_onednns(part: PartScales) -> bool:
-    """Returns whether oneDNN's u8 has these scales: its states and outputs are u8 and saturate."""
+    """Returns whether oneDNN can use these scales in u8. In oneDNN, states and outputs are u8 and
+    saturate.
+    """
     return part.layer is not None and has_one_scale(part)
 
 
@@ -335,7 +340,7 @@ def column_scales(spec: RnnSpec, weights: Any, projection: Any) -> list[PartScal
     return [PartScales(layer=w, iter=w, projection=p) for w, p in zip(*result, strict=True)]
 
 
-# The layers that oneDNN runs: these tables do not need the library to be loaded.
+# The layers that oneDNN can run, as tables that need no loaded library.
 
 CREATORS = {
     Cell.RNN_TANH: "vanilla_rnn",
@@ -375,7 +380,7 @@ U8 = replace(
 
 
 class Wrong(NamedTuple):
-    """A fault of oneDNN; ``where`` returns whether a layer in a data type has it."""
+    """A fault of oneDNN. ``where(spec, dtype)`` returns whether it affects this layer."""
 
     reason: str
     where: Callable[[RnnSpec, str], bool]
@@ -407,7 +412,7 @@ GRADIENTS = (
         lambda spec, _: spec.recurrent_size > 4 * spec.hidden_size,
     ),
 )
-"""Faults of the backward pass; in messages, each reason follows the name of the cell."""
+"""Faults of the backward pass; error messages have the cell's name before each reason."""
 
 
 def reason(table: tuple[Wrong, ...], spec: RnnSpec, dtype: str) -> str:

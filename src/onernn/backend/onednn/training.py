@@ -1,8 +1,9 @@
 """Training on oneDNN's primitives: forward writes a workspace, backward reads it.
 
-The segments of a packed batch (design/0026) run as in inference, but each keeps its workspace and
-initial states. The backward pass runs them in reverse, and passes the gradients of the states from
-segment to segment. The primitives add up the gradients of the weights.
+The segments of a packed batch (design/0026) run in the same order as in inference. Each segment
+keeps its workspace and its initial states for the backward pass. The backward pass runs them in
+reverse, and passes the gradients of the states from segment to segment. The primitives add up the
+gradients of the weights.
 """
 
 from __future__ import annotations
@@ -125,7 +126,6 @@ class _Pair(NamedTuple):
 def _pair(
     library: Library, spec: RnnSpec, dtype: str, threads: int, time: int, batch: int
 ) -> _Pair:
-    """Returns the primitives for T steps of N sequences, for ``threads`` threads inside."""
     shapes = shapes_of(spec)
 
     def plain(dims: Sequence[int]) -> Descriptor:

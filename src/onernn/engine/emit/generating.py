@@ -69,7 +69,7 @@ class Plan:
     copies: list[tuple[str, str]] = field(default_factory=list)  # (source, output)
     used: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)  # outputs that no caller reads
-    sized: list[str] = field(default_factory=list)  # integers computed from sizes
+    sized: list[str] = field(default_factory=list)  # names of integers that are computed from sizes
 
     def place(self, name: str) -> str:
         return "nullptr" if name in self.unread else self.places[name]
@@ -140,8 +140,8 @@ def plan(program: Program, store: Store) -> Plan:
 def _allocate(
     plan: Plan, spans: dict[str, tuple[int, int]], makers: dict[str, tuple[str, WrittenNode]]
 ) -> None:
-    """Adds memory for values. When the last step that reads a value has run, a later value of the
-    same type and size reuses the memory.
+    """Adds memory for values. After the last step that reads a value, a later value of the same
+    type and size reuses its memory.
 
     ``spans``: the first and last step that use each value. ``makers``: for each value, the first
     value that is written to its memory, and the node of that first value.
@@ -260,7 +260,7 @@ def limits(program: Program) -> list[Size]:
 
 
 def list_made_levels(program: Program) -> list[LodLevel]:
-    """Returns the LoD levels of outputs, except levels that belong to inputs."""
+    """Returns the LoD levels that the model computes: all levels of outputs that no input has."""
     inputs = {value.name for value in program.graph.inputs}
     levels = (level for each in program.graph.outputs for level in program.levels(each.name))
     return [level for level in dict.fromkeys(levels) if level.name not in inputs]
@@ -290,7 +290,7 @@ class _Header:
         self.depth = 0
         codes = (place[0] for place in store.places.values())
         stored = {code.stored for code in codes if isinstance(code, CellCode)} | {store.stored}
-        self.stored = stored - {"float", "double"}  # types in which nothing is computed
+        self.stored = stored - {"float", "double"}  # the types that only store elements
         self.kernels |= {"stored"} if self.stored else set()
         self.kernels |= {"quads"} if BYTES in self.stored else set()
 
@@ -409,9 +409,6 @@ class _Header:
         return {"ident": ident, "type": type, "most": self._most(size, "most")}
 
     def _most(self, size: Size, sizes: str) -> str:
-        """Returns a size as a C++ expression; ``sizes``: the C++ variable that holds the maximum of
-        each open size.
-        """
         names = {name: f"{sizes}.{name}" for name in size.names}
         return str(size.substitute({**names, **self.program.static}))
 
@@ -428,8 +425,8 @@ class _Header:
                 yield {"ident": member.ident, "ctype": member.ctype, "most": most}
 
     def _missing(self) -> Iterator[tuple[str, str, str]]:
-        """Yields the branches that end a call: the condition, the value of the condition for which
-        the call ends, and the reason.
+        """Yields (condition, value, reason) of each branch that cannot run: the call ends if the
+        condition has this value.
         """
         for each in self.program.codes:
             if any(isinstance(step, Mark) and step.kind == "refuse" for step in each.codes):
@@ -442,7 +439,6 @@ class _Header:
         return {"title": title, "code": "".join(map(self._place, steps)), "depth": depth}
 
     def _place(self, step: Step) -> str:
-        """Returns the code of a step, indented for the branches and loops that contain it."""
         if isinstance(step, Mark) and step.kind in ("else", "end", "again"):
             self.depth -= 1
         text = textwrap.indent(self._render(step), "  " * (2 + self.depth))
@@ -501,7 +497,6 @@ class _Header:
         return {"runs": runs, "batching": batching, "streams": goes_on(self.program, layer)}
 
     def _find_shared(self, name: str, type: str, count: Size) -> str:
-        """Returns a member that all layers with this number of sequences share."""
         key = type, str(count)
         if key not in self.shared:
             self.shared[key] = self._member(self.program.new_ident(name), type, count)

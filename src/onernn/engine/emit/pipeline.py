@@ -56,7 +56,7 @@ from onernn.ir.weights import NO_SCALES
 LAYERS = {**STORED, "int8": BYTES}
 """C++ types in which matrices of layers are stored, by ``--weights``."""
 _NAMES = {"u8": "int8"}
-"""Data types that have a different name in ``--weights``."""
+"""The names in ``--weights`` of data types that have a different name there."""
 
 
 def parse(model: Graph | str | PathLike[str], declared: Mapping[str, Any] | None = None) -> Program:
@@ -134,15 +134,13 @@ def infer_shapes(
         raise _refusal(program.graph, [*result, *_advise(graph, static or {})])
     shapes = dict[str, tuple[int | str, ...]]()
     for name in program.types:
-        with suppress(UnknownError):  # values that no node reads may stay unknown
+        with suppress(UnknownError):  # a value that no node reads may have no known type
             sizes = program.shape(name)
             shapes[name] = tuple(str(s) if s.number is None else s.number for s in sizes)
     return shapes
 
 
 def _advise(graph: Graph, static: Mapping[str, int]) -> Iterator[Refusal]:
-    """Yields the option that fixes enough sizes of a graph for C++ to be generated."""
-
     def works(numbers: Mapping[str, int]) -> bool:
         try:
             return not inferring.infer(Program(graph), {**static, **numbers})
@@ -172,8 +170,8 @@ def initialize(program: Program, weights: str = "f32") -> Store:
 
     ``weights`` says how matrices are stored. With f32, f16 or bf16, all are stored in this type.
     With int8, the matrices of recurrent layers are stored as int8 and all further matrices as
-    float32. A layer that has a precision of its own keeps it. Raises `UnsupportedError` for weights
-    that the type cannot represent.
+    float32. A layer whose node sets a precision keeps this precision. Raises `UnsupportedError` for
+    weights that the type cannot represent.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -328,7 +326,9 @@ def _find_understood(
 def resolve_inputs(
     inputs: Iterable[Value], like: Mapping[str, Ragged | Array], *, sizes_open: bool
 ) -> dict[str, Value]:
-    """Returns the inputs that the model does not declare, with types and shapes from ``like``."""
+    """Returns the inputs without a declared type, with the types and shapes of the arrays in
+    ``like``.
+    """
     result = {}
     for value in inputs:
         if value.name in like and (value.dtype is None or value.shape is None):
@@ -344,7 +344,6 @@ def _mark(file: str, content: str) -> bytes:
 
 
 def _is_ours(file: Path) -> bool:
-    """Returns whether a file is unchanged since a run of emit wrote it."""
     if not file.is_file():
         return False
     data = file.read_bytes()

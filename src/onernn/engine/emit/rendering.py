@@ -31,8 +31,8 @@ class Store(Numbers):
 
     size: int = HEADER
     places: dict[Any, Any] = field(default_factory=dict)
-    """For each `Packed`, its C++ type and position; for each `Run`, its `CellCode` and C++
-    expressions.
+    """For each `Packed`, its C++ type and its position in the file; for each `Run`, its `CellCode`
+    and the C++ expressions of its weights.
     """
     packed_for: object = None
     """The program that these arrays belong to."""
@@ -70,7 +70,9 @@ _BESIDE = re.compile(r"\*(?=/)|\?(?=\?)")
 
 
 class Lines(str):
-    """Code that a template made: `on_one_line` has already checked the values in it."""
+    """Code that a template made. `on_one_line` does not change it, because it has already checked
+    the values in it.
+    """
 
 
 def number(value: float, real: str = "float") -> str:
@@ -234,7 +236,7 @@ def call(step: Call, place: Place, store: Store) -> str:
 
 
 def element(access: Access, place: Place) -> str:
-    """Returns the expression of one element of a value, for code inside of loops."""
+    """Returns the C++ expression of the element that a loop accesses."""
     terms = [] if access.start.number == 0 else [str(access.start)]
     for index, stride in zip(INDICES, access.strides, strict=False):
         if stride.number == 1:
@@ -249,7 +251,8 @@ def formula(step: Nest, place: Place, real: str, to: str) -> str:
     inputs and of the result.
     """
     reads = [element(access, place) for access in step.reads]
-    real = "float" if real == CTYPES["float16"] else real  # float16 is widened first
+    # float16 inputs are converted to float first
+    real = "float" if real == CTYPES["float16"] else real
     return _formula(step.expression, reads, real, to)
 
 

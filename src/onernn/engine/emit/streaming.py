@@ -1,10 +1,10 @@
 """Decides whether a model can run step by step, and which steps each call must keep for later
 calls.
 
-A value may have more steps than a call takes: ``early`` steps before the first one, which a Pad has
-added, and ``late`` steps after the last one, which no output may contain. In a streaming call, the
-last steps of the previous calls replace the padding. A convolution without padding has fewer steps
-in its output, so it removes early steps; a slice removes late steps.
+A value may have more steps than a call takes: ``early`` steps before the call's first step, which a
+Pad added, and ``late`` steps after its last step, which no output may contain. In a streaming call,
+the last steps of the previous calls replace the padding. A convolution without padding outputs
+fewer steps: it removes early steps. A slice removes late steps.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from onernn.ir.types import Size, dense, volume
 from onernn.ops import OPERATORS
 from onernn.ops.windows import windows_of
 
-_Span = tuple[int, int]  # early, late
+_Span = tuple[int, int]  # (early, late)
 
 
 def pads_apart(graph: Graph) -> Graph:
-    """Returns the graph with a separate Pad before each convolution that reads no later steps along
-    an open axis.
+    """Returns the graph in which each causal convolution along an open axis gets its padding from a
+    separate Pad node.
     """
     nodes, constants = list[Node](), dict(graph.constants)
     for node in graph.nodes:
@@ -45,9 +45,6 @@ def pads_apart(graph: Graph) -> Graph:
 
 
 def _looks_back(graph: Graph, node: Node) -> tuple[list[int], list[int]] | None:
-    """Returns the padding before and after each axis. Returns None unless a window along an open
-    axis reads only its own step and earlier ones.
-    """
     x, kernel = graph.types[node.inputs[0]], graph.types[node.inputs[1]].counts[2:]
     sizes = [size for size in kernel if size is not None]
     if not sizes or len(sizes) != len(kernel) or x.rank != len(kernel) + 2:
@@ -130,9 +127,6 @@ class _Steps:
         return ""
 
     def _follow(self, op: OperatorCode, going: list[Layer]) -> str:
-        """Records the early and late steps of a node's outputs. Returns "", or the reason why they
-        are not known.
-        """
         node = op.node
         timed = [name for name in node.inputs if name and self._has_words(name)]
         spans = {self.spans.get(name, (0, 0)) for name in timed}
@@ -156,9 +150,6 @@ class _Steps:
         return [axis for axis, size in sizes if size and _tells_words(self.program, size)]
 
     def _meet(self, op: OperatorCode) -> bool:
-        """Returns whether a step of the result depends on several steps, or on a different step, of
-        an input.
-        """
         record, shapes = OPERATORS[op.node.op], [(t and t.shape) or () for t in op.types]
         if record.kind == "layer":
             return op.attrs.spec.direction != "left2right" and bool(self._axes(op.shape()[:1]))
@@ -193,7 +184,7 @@ class _Steps:
                 return None
             self._hold(op, axis, window.before, shape[axis] - late)
         early, late = early + window.before + 1 - window.extent, late + window.after
-        if late < 0:  # without its last step, the result is one step later
+        if late < 0:  # more steps are removed than were late: this delays the result
             early, late = early + late, 0
         return (early, late) if early >= 0 else None
 
@@ -208,8 +199,8 @@ class _Steps:
 
 
 def goes_on(program: Program, layer: Layer) -> bool:
-    """Returns whether a layer continues from the previous call; other layers get all steps in each
-    call.
+    """Returns whether a layer continues from its state after the previous call. All other layers
+    get all of their steps in each call.
     """
     return not program.no_step and layer.time is not None and _tells_words(program, layer.time)
 

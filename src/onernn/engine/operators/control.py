@@ -12,7 +12,9 @@ from onernn.ir.types import Size
 
 _ENDLESS = 2**63 - 1
 UNBOUNDED = 2**40
-"""The number of iterations if no limit is known: more than memory could hold."""
+"""The maximum number of iterations of a loop without a known limit: their results would not fit
+into memory.
+"""
 
 
 def _check_truth(op: OperatorCode, index: int = 0) -> None:
@@ -64,7 +66,7 @@ def end_if(op: OperatorCode) -> list[Step]:
             _copy(op, len(values) - count + 1 + index, out) for index, out in enumerate(outputs)
         ]
     for index, out in enumerate(outputs):
-        program.levels(out)  # raises if the branches have different LoD levels
+        program.levels(out)  # raises an error if the branches have different LoD levels
         if op.attrs.gives == "both":
             pairs = zip(
                 program.shape(values[index]), program.shape(values[count + index]), strict=True
@@ -177,7 +179,8 @@ def body(op: OperatorCode) -> NoReturn:
     reason = op.program.left.get(
         op.node.outputs[0], "the types of its graphs' results are not known"
     )
-    already = "runs graphs of its own: "  # an inner node reported it
+    # begins the reason of an inner node
+    already = "runs graphs of its own: "
     op.refuse(already + reason.removeprefix(already))
 
 

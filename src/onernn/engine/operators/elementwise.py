@@ -31,8 +31,8 @@ def whole(name: str, shape: Shape) -> Access:
 
 
 def stretch(name: str, shape: Shape, out: Shape) -> Access:
-    """Returns the access to a value that is broadcast to a shape; axes are aligned from the
-    right.
+    """Returns the `Access` to the elements of a value that is broadcast to the shape ``out``; the
+    last axes are aligned.
     """
     own = strides_of(shape)
     front = len(out) - len(shape)
@@ -60,7 +60,9 @@ def copy(name: str, shape: Shape, out: str) -> Nest:
 
 
 def broadcast(op: OperatorCode, shapes: Sequence[Shape]) -> None:
-    """Declares that sizes broadcast in the same way as NumPy's: sizes other than 1 are equal."""
+    """Declares that shapes broadcast by NumPy's rule: on each axis, all sizes other than 1 are
+    equal.
+    """
     for sizes in zip_longest(*(shape[::-1] for shape in shapes), fillvalue=ONE):
         first, *others = [size for size in sizes if size.number != 1] or [ONE]
         for other in others:
@@ -68,7 +70,7 @@ def broadcast(op: OperatorCode, shapes: Sequence[Shape]) -> None:
 
 
 def stretch_input(op: OperatorCode, index: int) -> Access:
-    """Returns the access to an input that is broadcast to the shape of the output."""
+    """Returns the `Access` to an input that is broadcast to the shape of the output."""
     return stretch(op.read(index), op.shape(index), op.out()[1])
 
 
@@ -143,11 +145,10 @@ def fill(op: OperatorCode, index: int, value: float) -> Call:
     return Call("fill", out, volume(shape), number, types=types)
 
 
-# Operators that mix the elements of an axis.
+# Operators that combine the elements of an axis.
 
 
 def _axes(op: OperatorCode) -> list[int]:
-    """Returns the axes whose elements are combined."""
     return [axis for axis, to in enumerate(op.paths[0]) if to is None]
 
 
@@ -195,7 +196,8 @@ def _reduce(op: OperatorCode) -> list[Call | Nest]:
     function = re.sub("(?=[A-Z])", "_", op.node.op).lower().strip("_")
     if axes == list(range(axes[0], axes[-1] + 1)):
         return [op.call(function, source, *_along(op))]
-    order = [*(axis for axis in range(len(shape)) if axis not in axes), *axes]  # combined axes last
+    # the combined axes come last
+    order = [*(axis for axis in range(len(shape)) if axis not in axes), *axes]
     strides = strides_of(shape)
     turned = tuple(shape[axis] for axis in order)
     copy = op.keep("turned", op.dtype(), turned)

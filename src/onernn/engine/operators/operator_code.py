@@ -1,4 +1,6 @@
-"""Rules that turn an operator into steps: a rule queries the program and declares what it needs."""
+"""Rules that turn a node into the steps of a plan. A rule reads types and sizes from the program,
+and declares which inputs, sizes and memory its steps need.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ from onernn.ir.types import Shape, Size, Type, counts_of, dense, volume, words_o
 from onernn.ops import OPERATORS
 
 _SPELLED = {"float": "float32 or float64", "int": "a signed integer"}
-"""Texts in messages for groups of dtypes."""
+"""The names of groups of dtypes in error messages."""
 
 
 class OperatorCode:
-    """A node while a rule writes its steps. In its methods, ``index`` is the position of an input
-    or output.
+    """The object that a rule gets for a node, and through which the rule writes the node's steps.
+    In its methods, ``index`` is the position of an input or output.
     """
 
     def __init__(self, program: Program, node: Node) -> None:
@@ -59,7 +61,9 @@ class OperatorCode:
 
     @property
     def types(self) -> list[Type | None]:
-        """The inputs' types, with the sizes that are known so far; None for absent inputs."""
+        """The inputs' types; None for absent inputs. Names of sizes are replaced by the sizes that
+        they are bound to so far.
+        """
         return [self.program.settle(name) if name else None for name in self.node.inputs]
 
     def shape(self, index: int = 0) -> Shape:
@@ -72,7 +76,9 @@ class OperatorCode:
 
     @property
     def paths(self) -> Sequence[Path]:
-        """The paths of the inputs: see `Operator.paths`. Refuses paths that only a run knows."""
+        """The paths of the inputs: see `Operator.paths`. Raises `UnsupportedError` for paths that
+        only a run knows.
+        """
         record = OPERATORS[self.node.op]
         result = record.paths and record.paths(self.attrs, *self.types)
         return result or self.refuse("its axes are computed at run time: expected constants")
@@ -83,7 +89,9 @@ class OperatorCode:
         return result if isinstance(result, tuple) else (result,)
 
     def result_size(self, axis: int) -> Size:
-        """Returns a size of the first output, which the rule may have to bind by `same`."""
+        """Returns a size of the first output. If the size is only a name, the rule binds it by
+        `same`.
+        """
         return self.size(self.node.outputs[0], axis)
 
     def size(self, name: str, axis: int) -> Size:
@@ -99,8 +107,8 @@ class OperatorCode:
         return self.program.dtype(self.node.inputs[index])
 
     def of(self, *kinds: str, index: int = 0) -> None:
-        """Refuses an input unless its dtype begins with one of ``kinds``. Refuses float16 as well,
-        which `widen` should have cast.
+        """Raises `UnsupportedError` unless the input's dtype begins with one of ``kinds``. Also
+        raises it for float16, which `widen` should have cast.
         """
         if not self.dtype(index).startswith(kinds) or self.dtype(index) == "float16":
             expected = " or ".join(_SPELLED.get(kind, kind) for kind in kinds)
@@ -108,7 +116,9 @@ class OperatorCode:
             self.refuse(f"input {name!r}: expected {expected}, got {self.dtype(index)}")
 
     def alike(self, *places: int) -> None:
-        """Refuses inputs whose dtype differs from the first input's."""
+        """Raises `UnsupportedError` if one of these inputs has a different dtype from the first
+        input.
+        """
         for index in places:
             if self.node.input(index) and self.dtype(index) != self.dtype():
                 self.refuse(f"inputs: expected one dtype, got {self.dtype()}, {self.dtype(index)}")
@@ -117,7 +127,7 @@ class OperatorCode:
         raise UnsupportedError(reason)
 
     def same(self, a: Size, b: Any) -> Size:
-        """Declares that two sizes are equal, and returns the size that they have."""
+        """Declares that two sizes are equal, and returns the size that replaces both."""
         return self.program.same(a, Size.of(b), self.node)
 
     def fits(self, index: int, sizes: Sequence[Any]) -> None:
@@ -154,7 +164,9 @@ class OperatorCode:
         return [one if isinstance(one, Size) else int(one) for one in result.reshape(-1)]
 
     def integers(self, index: int, what: str) -> list[int] | None:
-        """Returns `numbers` as plain integers. Refuses open sizes among the integers."""
+        """Returns `numbers` as integers. Raises `UnsupportedError` if one of them is an open
+        size.
+        """
         result = self.numbers(index, what)
         if result is None:
             return None
@@ -164,20 +176,23 @@ class OperatorCode:
         return [int(one) for one in plain if one is not None]
 
     def keep(self, what: str, dtype: str, shape: Sequence[Any], *, held: bool = False) -> str:
-        """Adds memory and returns its name; ``held``: whether only calls of one step need it."""
+        """Adds memory of this shape and returns its name. ``held``: whether only calls that run a
+        single step need it.
+        """
         name = name_kept(self.node.outputs[0], what)
         self.program.memory[name] = dense(dtype, shape)
         self.program.held |= {name} if held else set()
         return name
 
     def finds(self, size: Size, what: str, most: Size) -> Size:
-        """Returns a size that is known only during a call, at most ``most``."""
+        """Adds and returns a size that only a call computes; ``most``: its upper bound."""
         program = self.program
         ident = program.ident(name_kept(self.node.outputs[0], what))
         size = program.size(size)
         if size.name != ident and "." not in (size.name or ""):
             self.refuse(f"only a run knows the number of its results: expected {size}")
-        program.inner[ident] = most.substitute(program.inner)  # a call may also compute the bound
+        # a call may compute the bound as well
+        program.inner[ident] = most.substitute(program.inner)
         program.rename(size, ident)
         return Size.of(ident)
 
@@ -200,7 +215,7 @@ class OperatorCode:
         return levels
 
     def call(self, function: str, *arguments: Any, **more: Any) -> Call:
-        """Returns the call that writes the first output; see `Call`. ``types`` is by default the
+        """Returns the call that writes the first output; see `Call`. ``types`` defaults to the
         dtype of the first input.
         """
         return Call(function, self.node.outputs[0], *arguments, **{"types": [self.dtype()], **more})
@@ -223,7 +238,9 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers a function that returns the steps of operators, or makes their output a view."""
+    """Returns a decorator that registers a rule for the operators ``names``. The rule returns the
+    steps of a node, or makes the node's output a view.
+    """
 
     def register(found: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, found))
@@ -239,7 +256,8 @@ def write_node(program: Program, node: Node, found: Rule) -> WrittenNode:
     for name in filter(None, node.outputs):
         program.dtype(name)
         program.shape(name)
-        program.levels(name)  # the plan may lack the LoD levels of a value that Python makes
+        # raises an error if the plan lacks the LoD levels of a value that Python makes
+        program.levels(name)
     return op.finish(list(codes) if isinstance(codes, Sequence) else [codes])
 
 
@@ -249,8 +267,8 @@ def is_natural(size: Size) -> bool:
 
 
 def at_least(op: OperatorCode, *sizes: Size) -> list[Call]:
-    """Returns calls that check sizes for negative values; refuses sizes that are negative in all
-    calls.
+    """Returns the calls that refuse negative sizes. Raises `UnsupportedError` for a size that is
+    negative in every call.
     """
     if any((size.number or 0) < 0 for size in sizes):
         op.refuse(f"sizes {', '.join(map(str, sizes))}: expected at least 0")

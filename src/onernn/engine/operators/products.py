@@ -32,8 +32,8 @@ from onernn.ops.windows import Window, find_transposed_sizes, windows_of
 
 def groups_of(columns: int) -> int:
     """Returns how many panels of 16 columns a matrix product processes together. If there are fewer
-    than 4 panels, this is all of them. Otherwise it is the number from 4, 3 and 2 that adds the
-    fewest panels of zeros.
+    than 4 panels, it processes all of them together. Otherwise it processes 4, 3 or 2 panels
+    together: the number that needs the fewest panels of zeros.
     """
     count = round_up(columns) // LANES
     return count if count < 4 else min((4, 3, 2), key=lambda together: -count % together)
@@ -56,7 +56,7 @@ def pack(matrices: Array, together: int = 1) -> Array:
 
 @rule("MatMul")
 def matmul(op: OperatorCode) -> list[Call]:
-    """Treats a vector as a matrix: a vector is one row if it is the first factor, otherwise one
+    """Multiplies matrices. A vector counts as one row if it is the first factor, otherwise as one
     column.
     """
     a, b = op.shape(0), op.shape(1)
@@ -80,9 +80,6 @@ def gemm(op: OperatorCode) -> Sequence[Step]:
 
 
 def _bias(op: OperatorCode, columns: Size) -> str:
-    """Returns the name of the third input if it is a bias with one element per column, otherwise
-    "".
-    """
     if not op.node.input(2) or op.attrs.beta != 1:
         return ""
     shape = op.shape(2)
@@ -117,7 +114,9 @@ def _product(
 
 
 def dense(op: OperatorCode, out: str, x: str, rows: Size, matrix: Array, bias: str = "") -> Call:
-    """Returns the call that multiplies rows by a constant matrix."""
+    """Returns the call that multiplies the rows of ``x`` by a constant matrix, and adds the
+    bias.
+    """
     inner, columns = matrix.shape
     together = groups_of(columns)
     panels = Packed(pack(matrix, together), narrow=True)
@@ -130,7 +129,7 @@ def einsum(op: OperatorCode) -> list[Step]:
     """Returns a matrix product if the equation is one. Otherwise returns one loop per letter.
 
     Letters that the result does not have are summed over. The loops of these letters are the outer
-    ones, so that the inner loops add whole rows.
+    loops, so that each inner loop adds a row of products to a row of the result.
     """
     op.alike(*range(1, len(op.node.inputs)))
     dtype = op.dtype()
@@ -174,7 +173,7 @@ def einsum(op: OperatorCode) -> list[Step]:
 
 
 Letters = tuple[str, str, str, str]
-"""The letters of the axes, in four groups: stacks of matrices, rows, summed axes, columns."""
+"""The letters of an equation's axes in four groups: axes of stacks, rows, summed axes, columns."""
 
 
 def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Letters] | None:
@@ -196,7 +195,7 @@ def _matrices(terms: Sequence[str], result: str) -> tuple[tuple[int, int], Lette
             "".join(x for x in result if x in b and x not in a),
         )
         if {*a, *b} != set("".join(letters)):
-            return None  # a letter of one factor is summed over
+            return None  # a letter that only one factor has is summed over
         stacks, rows, inner, columns = letters
         moves = (a not in (stacks + rows + inner, stacks + inner + rows)) + (
             b not in (stacks + inner + columns, stacks + columns + inner)
@@ -218,7 +217,9 @@ def _of_matrices(
     steps: list[Step] = []
 
     def reorder(index: int, *orders: str) -> tuple[str, bool]:
-        """Returns a factor with its axes in one of ``orders``, and whether that is the second."""
+        """Returns a factor with its axes in one of ``orders``, and whether this is the second
+        order.
+        """
         source, term = op.read(index), terms[index]
         if term in orders:
             return source, orders.index(term) == 1
@@ -313,7 +314,7 @@ def zero_point(op: OperatorCode) -> str:
 
 
 def whole_numbers(op: OperatorCode, rows_of: Callable[[Array], Array]) -> Array:
-    """Returns the second factor (K, C), a constant, minus its zero point."""
+    """Returns the constant second factor minus its zero point, as a matrix (K, C)."""
     matrix = op.constant(1)
     zeros = op.constant(3)
     if matrix is None or op.dtype() not in _BYTES or matrix.dtype.name not in _BYTES:
@@ -356,7 +357,8 @@ def matmul_integer(op: OperatorCode) -> Call:
 def _as_bytes(matrix: Array) -> tuple[Array, Array]:
     """Returns a matrix (K, C) of 9-bit integers in the range of int8, and its zero points (1, C).
 
-    The integers of a column are at most 255 apart. A column that exceeds int8 is shifted.
+    The integers of a column are at most 255 apart. If a column has integers outside of the range of
+    int8, the column and its zero point are shifted.
     """
     low, high = matrix.min(axis=0, keepdims=True), matrix.max(axis=0, keepdims=True)
     zeros = np.where(high > 127, 127 - high, np.where(low < -128, -128 - low, 0)).astype(np.int32)
@@ -365,7 +367,9 @@ def _as_bytes(matrix: Array) -> tuple[Array, Array]:
 
 @rule("DynamicQuantizeLSTM")
 def lstm(op: OperatorCode) -> Call:
-    """Requires constant weights. Stores them minus their zero points as int8, see `_as_bytes`."""
+    """Returns the call that runs a quantized LSTM. The weights must be constants. The call reads
+    them minus their zero points, as int8 (`_as_bytes`).
+    """
     constant = [op.program.graph.constants.get(name) for name in op.node.inputs]
     _, w, r, b, *_, p = constant[:8]
     scales = [each for each in constant[8:] if each is not None]
@@ -409,9 +413,6 @@ def lstm(op: OperatorCode) -> Call:
 
 
 def _gates(matrix: Quantized) -> tuple[Array, Packed | str]:
-    """Returns the panels of each direction, and their zero points; a panel holds all gates of
-    sixteen units.
-    """
     numbers, zeros = [], []
     for rows, steps in zip(matrix.whole, matrix.steps, strict=True):
         stored, shift = _as_bytes(rows)
@@ -473,7 +474,9 @@ class Windows:
 
     @property
     def copied(self) -> Size:
-        """The maximum number of elements of an image and its padding; 0 if windows need no copy."""
+        """The maximum number of elements of a padded copy of one image; 0 if windows read the image
+        in place.
+        """
         if self.inside and all(window.stride == 1 for window in self.windows):
             return Size(())
         count = self.x[0]
@@ -483,7 +486,6 @@ class Windows:
 
 
 def _around(op: OperatorCode, window: Window, size: Size) -> tuple[Size, Size]:
-    """Returns how many elements of padding a window reads before and after an axis."""
     if size.number is not None:
         window = window.around(size.number)
     if not window.same:
@@ -496,7 +498,7 @@ def _around(op: OperatorCode, window: Window, size: Size) -> tuple[Size, Size]:
 
 
 def at_places(op: OperatorCode, windows: Windows) -> list[Call]:
-    """Returns calls that check whether windows fit into their input."""
+    """Returns calls that check that at least one window fits into each axis of the input."""
     return at_least(op, *(places - 1 for places in windows.y[1:]))
 
 
@@ -515,7 +517,8 @@ def conv(op: OperatorCode) -> list[Step]:
         if x[2:] == weights[2:]:  # one window covers the whole image
             matrix = constant.reshape(own, -1).T
             return [*checks, dense(op, out, op.read(0), x[0], matrix, op.read(2))]
-    together = _together(own) if op.dtype() == "float32" else 1  # float64 kernels take 1
+    # float64: one at a time
+    together = _together(own) if op.dtype() == "float32" else 1
     types = [op.dtype(), str(together)]
     panels: str | Packed
     if constant is not None:
@@ -546,7 +549,9 @@ def _convolve(op: OperatorCode) -> tuple[Windows, int]:
 
 @rule("ConvInteger")
 def conv_integer(op: OperatorCode) -> list[Step]:
-    """Requires constant weights; stores each group's weights in the order (H, W, C)."""
+    """Returns the steps of a convolution of integers. The weights must be constants; each group's
+    weights are stored in the order (H, W, C).
+    """
     windows, own = _convolve(op)
     numbers = whole_numbers(op, lambda w: np.moveaxis(w, 1, -1).reshape(len(w), -1).T)
     together, groups = _together(own), op.attrs.group
@@ -594,9 +599,9 @@ def _kernel(op: OperatorCode, weights: Shape) -> list[int]:
 
 
 def _together(channels: int) -> int:
-    """Returns how many panels of 16 output channels a convolution sums at the same time. With fewer
-    panels, multiplications wait for each other's results. With more panels, more multiplications
-    are for channels that do not exist.
+    """Returns how many panels of 16 output channels a convolution sums at the same time. With too
+    few panels, multiplications wait for earlier results. With too many panels, the last panels
+    contain channels that do not exist.
     """
     slower = {1: 2.0, 2: 1.25, 3: 1.0, 4: 1.0}
     return max(

@@ -74,7 +74,8 @@ def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
     runs: list[Run] = []
     for part in parts(spec):
         layer, d = part.layer, part.direction
-        # Directions that are not joined after each layer have separate inner layers.
+        # If directions are joined only after the last layer, each direction has its own values
+        # between layers.
         joins, side = spec.joins(layer), "" if spec.stacking == "framework" else f"_{d}"
         concat = joins and spec.direction == "bidirectional_concat"
         width, y = spec.recurrent_size * (2 if concat else 1), rnn.y
@@ -199,8 +200,9 @@ def fill(op: OperatorCode) -> list[Call]:
 
 
 def _to_the_longest(op: OperatorCode, axis: int) -> list[Call]:
-    """Sets a size to the length of the longest sequence. For inputs, a caller passes this length;
-    otherwise the returned call computes it.
+    """Binds the output's size along ``axis`` to the length of the longest sequence. The caller
+    passes this length for an input of the graph. For all further values, the returned call computes
+    it.
     """
     level, program = op.sentences(), op.program
     if level.name in {value.name for value in program.graph.inputs}:
@@ -251,7 +253,6 @@ def context_window(op: OperatorCode) -> Call:
 
 
 def _words(op: OperatorCode) -> tuple[str, LodLevel, Size]:
-    """Returns the first input, its offsets, and the number of sequences."""
     lod = op.sentences()
     return op.read(0), lod, lod.count
 
@@ -273,8 +274,8 @@ def expand(op: OperatorCode) -> Call:
 
 @rule("CrfDecode")
 def decode(op: OperatorCode) -> Call:
-    """Finds the Viterbi path; ties go to the lower tag. Paddle's operator crf_decoding has the
-    formula.
+    """Finds the tags with the highest score (Viterbi). Of equal scores, the lower tag wins.
+    Paddle's operator crf_decoding has the formula.
     """
     emission, transition = op.shape(0), op.shape(1)
     op.of("float")

@@ -35,7 +35,9 @@ from onernn.ops.shaping import cut, perm_of
 
 
 def raise_known_before(op: OperatorCode) -> None:
-    """Raises `UnknownError`: if an input's shape is known, operators such as Shape need no rule."""
+    """Raises `UnknownError`. Operators such as Shape get a rule only if the shape of the input is
+    unknown.
+    """
     raise UnknownError(op.node.outputs[0])
 
 
@@ -46,7 +48,7 @@ def view(op: OperatorCode) -> list[Call]:
     if op.node.op == "Squeeze":
         for axis in op.integers(1, "axes") or ():
             size = op.size(op.node.inputs[0], axis)
-            if size.quotients:  # no name can be bound: each call checks the size
+            if size.quotients:  # such a size cannot be bound: each call checks it
                 checks += at_least(op, size - 1, ONE - size)
             else:
                 op.same(size, 1)
@@ -173,7 +175,7 @@ def count_shape(op: OperatorCode) -> Call:
 
 @rule("FoundSize")
 def found_size(op: OperatorCode) -> Call:
-    """Returns the call that reads an integer, which is then a size of the plan."""
+    """Returns the call that reads an integer from memory and makes it a size of the plan."""
     op.of("int")
     source = op.read(0)
     most = bound_of(op.program, source).most or op.refuse(
@@ -186,7 +188,9 @@ def found_size(op: OperatorCode) -> Call:
 
 @rule("GateLayout")
 def gate_layout(op: OperatorCode) -> list[Nest]:
-    """Returns loops that copy each gate from a framework's gate order and signs to onernn's."""
+    """Returns loops that copy each gate to its position in onernn's gate order, with onernn's
+    sign.
+    """
     source, (out, shape) = op.read(0), op.out()
     layout, strides = op.attrs.layout, strides_of(shape)
     units = shape[-1] // len(layout.permutation)
@@ -206,13 +210,12 @@ MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
-    """Returns the products of the sizes before an axis, and of the sizes after it."""
     return volume(shape[:axis]), volume(shape[axis + 1 :])
 
 
 def _choose(op: OperatorCode, function: str, *sizes: Any) -> Call:
-    """Returns a call with indices; negative indices count from the end if the operator allows
-    negative indices.
+    """Returns the call of a function that takes indices. It counts negative indices from the end if
+    the operator allows them.
     """
     op.of("int", index=1)
     negative = not op.attrs.non_negative
@@ -221,7 +224,7 @@ def _choose(op: OperatorCode, function: str, *sizes: Any) -> Call:
 
 @rule("Gather")
 def gather(op: OperatorCode) -> Call:
-    """Takes slices of a table."""
+    """Returns the call that takes slices of a table by their indices along an axis."""
     table = op.shape()
     axis = op.axis(len(table))
     return _choose(op, "gather", table[axis], volume(op.shape(1)), *_around(table, axis))
@@ -239,7 +242,7 @@ def gather_elements(op: OperatorCode) -> Call:
 
 @rule("GatherND")
 def gather_nd(op: OperatorCode) -> Call:
-    """Takes elements by one index for each of the axes that follow the batch axes."""
+    """Returns the call that takes elements by indices of the axes after the batch axes."""
     table, indices, batch = op.shape(0), op.shape(1), op.attrs.batch_dims
     for size, other in zip(table[:batch], indices[:batch], strict=True):
         op.same(size, other)
@@ -250,7 +253,9 @@ def gather_nd(op: OperatorCode) -> Call:
 
 
 _MEETINGS = ("none", "add", "mul", "max", "min")
-"""How updates are combined with old elements, in the order of `meet` in `kernels/moves.hpp`."""
+"""How scattered updates are combined with old elements, in the order of `meet` in
+`kernels/moves.hpp`.
+"""
 
 
 @rule("ScatterElements")
@@ -306,7 +311,8 @@ def pad(op: OperatorCode) -> list[Call]:
     chosen = op.integers(3, "axes") or range(len(input_shape))
     pads, half = [*map(Size.of, op.numbers(1, "pads") or [])], len(chosen)
     around = dict.fromkeys(range(len(input_shape)), (Size(()), Size(())))
-    checks = at_least(op, *(pad for pad in pads if pad.number is None))  # numbers may be negative
+    # known pads may be negative
+    checks = at_least(op, *(pad for pad in pads if pad.number is None))
     for axis, *pair in zip(chosen, pads[:half], pads[half:], strict=True):
         around[at_axis(axis, len(input_shape))] = (pair[0], pair[1])
     left = []

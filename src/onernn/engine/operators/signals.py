@@ -58,7 +58,6 @@ def resize(op: OperatorCode) -> list[Call | Nest]:
 
 
 def _roots(count: int, *, inverse: bool) -> Packed:
-    """Returns the powers of a root of unity that a transform of ``count`` numbers uses."""
     angles = np.arange(count) * (2 * np.pi / count) * (1 if inverse else -1)
     return Packed(np.stack([np.cos(angles), np.sin(angles)], -1))
 
@@ -74,8 +73,8 @@ def _spectra(
     halved: bool = False,
 ) -> Call:
     """Returns the call that transforms rows of ``count`` numbers. ``rows`` describes the input,
-    ``columns`` the output: the sizes and the strides along (outer axes, inner axes, the transformed
-    axis), and the parts per element, 2 if it is complex.
+    ``columns`` the output. Each has the sizes and the strides along (outer axes, inner axes, the
+    transformed axis), and the number of floats per element: 2 if complex.
     """
     memory = op.keep("rows", "float64", (3 * count, 2))
     how: list[Any] = [count, halved, 1 / count if inverse else 1.0]
