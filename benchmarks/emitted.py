@@ -25,7 +25,7 @@ def prepare(model: Model, _: str) -> Prepared:
     from onernn.ir.graph import Value
     from onernn.ir.ragged import data_of
 
-    folder = Path(model.file).with_name("emitted")  # the caller removes it
+    folder = Path(model.file).with_name("emitted")  # the caller removes this folder
     session = Session(model.path, model.dtype, model.threads)
     graph = load(model.path)
     declared = {
@@ -40,7 +40,7 @@ def prepare(model: Model, _: str) -> Prepared:
 
     def run(feed: Feed) -> list[Array]:
         given = {n: Ragged(*v) if isinstance(v, tuple) else v for n, v in feed.items()}
-        like = session.run(given)  # for the outputs' sizes
+        like = session.run(given)  # shows the outputs' sizes
         status, made = emitted.run(given, like)
         if status:
             raise RuntimeError(f"status {status}: {made}")

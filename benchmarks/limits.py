@@ -1,8 +1,8 @@
 """A lower limit for the time of a task on this machine: the operations at peak speed, or the bytes
 at the memory's bandwidth.
 
-`roof` adds the measured times of the task's matrix products. This limit assumes that every product
-is ideal, so it is lower.
+`roof` adds the measured times of the task's matrix products. The limit of this module assumes that
+every product is ideal, so it is lower than the roof.
 """
 
 from __future__ import annotations

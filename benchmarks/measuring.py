@@ -36,8 +36,9 @@ UNMEASURED = ("left out", "rejected", "failed")
 
 class Effort(NamedTuple):
     """How long to measure. ``turns``: the number of turns of each contender. ``turn``: the seconds
-    of a turn, which has at least one call. ``seconds``: the seconds of a contender in a row.
-    ``patience``: the seconds after which a contender without an answer has failed."""
+    of a turn, which has at least one call. ``seconds``: the seconds for each contender and row.
+    ``patience``: the seconds after which a contender without an answer has failed.
+    """
 
     turns: int
     turn: float
@@ -228,8 +229,8 @@ def ratios(
     """Returns the comparison of onernn's time with the roof, the limit and the fastest other
     framework.
 
-    ``roof_ms``: the roof. ``bound``: the limit. ``target``: how many times as fast as the fastest
-    framework onernn should be.
+    ``roof_ms``: the roof in ms. ``bound``: the limit. ``target``: how many times as fast as the
+    fastest framework onernn should be.
     """
     measured = {c["name"]: c for c in row["contenders"] if "median" in c}
     ours = measured.pop(OURS, None)
@@ -262,8 +263,8 @@ def comparisons(row: dict[str, Any], model: Model) -> dict[str, Any]:
     inside the framework, and as drop-in. A further one compares a compiled plan with Python, which
     calls operators one by one.
 
-    Each ratio is the other's value divided by onernn's. ``cpu``: the minimum CPU time. ``first``:
-    the time of the first call. ``resident``: the memory.
+    Each ratio is the compared mode's value divided by onernn's. ``cpu``: the minimum CPU time.
+    ``first``: the time of the first call. ``resident``: the memory.
     """
     measured = {c["name"]: c for c in row["contenders"] if "median" in c}
     host = FRAMEWORKS[model.kind]

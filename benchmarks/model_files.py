@@ -51,7 +51,7 @@ def fetched(entry: Mapping[str, Any]) -> Path:
 
 def _join(entry: Mapping[str, Any], folder: Path) -> None:
     """Joins several models from an archive of the package, and writes the joined model."""
-    import onernn  # the only use of it here
+    import onernn  # only this function needs onernn
     from onernn.engine.chunks import expose
 
     with tempfile.TemporaryDirectory(dir=FOLDER) as name:
@@ -67,7 +67,7 @@ def _download(package: str, sha256: str) -> None:
     with tempfile.TemporaryDirectory(dir=FOLDER) as name:
         folder = Path(name)
         (folder / "wanted.txt").write_text(f"{package} --hash=sha256:{sha256}\n")
-        (folder / "building.txt").write_text("setuptools<70\n")  # lac's setup.py is of 2021
+        (folder / "building.txt").write_text("setuptools<70\n")  # lac's setup.py is from 2021
         older = dict.fromkeys(
             ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(folder / "building.txt")
         )

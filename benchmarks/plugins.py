@@ -327,7 +327,7 @@ LEAST = 0.97
 
 
 def fitted(measured: Measured) -> gain.Least:
-    """Returns the lower bounds of sizes from which on onernn should run calls.
+    """Returns the minimum sizes of the calls that onernn should run.
 
     No measured ratio above the bounds is below `LEAST`, and the gain is largest. If several bounds
     have the same gain, the highest bounds are returned. Bounds with a single row above them do not

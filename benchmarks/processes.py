@@ -20,7 +20,9 @@ ENVIRONMENTS = ROOT / ".venvs"
 
 
 class Died(Exception):
-    """An error if a process ended or did not answer in time. The message says which."""
+    """An error if a process ended or did not answer in time. The message says which of both
+    happened.
+    """
 
 
 def interpreter(name: str, packages: Iterable[str]) -> str | None:

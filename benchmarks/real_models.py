@@ -1,4 +1,4 @@
-"""Runs models that packages ship in several ways: ``python -m benchmarks.real_models [NAME ...]``.
+"""Runs published models in several ways: ``python -m benchmarks.real_models [NAME ...]``.
 
 The ways are: in the model's framework, in onernn alone, with onernn inside the framework, with the
 drop-in for the framework, converted to a new file, and as generated C++. Each way has its own
@@ -29,7 +29,7 @@ TIMED = WAYS[:4]
 """The ways whose times are measured. For converted files and generated C++ only outputs are
 compared.
 """
-MODES = {  # of the contenders, by kind of file, in the order of WAYS; "": there is none
+MODES = {  # of the contenders by kind of file, in the order of WAYS; "" for no contender
     "onnx": (
         *("onnxruntime", "onernn", "onnxruntime onernn", "onnxruntime onernn drop-in"),
         "onnxruntime onernn converted",

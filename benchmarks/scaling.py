@@ -85,7 +85,7 @@ def account(row: Row, threads: int) -> dict[str, Any]:
     """
     layers = row.layer.compiled.with_threads(threads).account(row.lengths)
     shares = list(zip_longest(*(layer.shares for layer in layers), fillvalue=Share(0, 0, 0)))
-    products = [sum(share.products for share in own) for own in shares]  # of each thread
+    products = [sum(share.products for share in own) for own in shares]  # for each thread
     groups = sorted({layer.groups for layer in layers})
     turns, seconds = (sum(getattr(each, name) for each in layers) for name in ("turns", "seconds"))
     return {

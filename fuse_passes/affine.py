@@ -126,12 +126,12 @@ def _table(graph: Graph) -> _Table:
 
 
 class _Table:
-    """All sums of a graph by name; the sum of each value is computed once for all its readers."""
+    """The sums of a graph by the names of their values; each sum is computed once and stored."""
 
     def __init__(self, graph: Graph) -> None:
         self.constants, self.types = graph.constants, graph.types
         self.sums: dict[str, Affine] = {}
-        # A gate may read an input without a matrix, because x is projected already.
+        # If x is projected already, a gate adds x without a matrix.
         for value in graph.inputs:
             width = self.types[value.name].counts[1:]
             if len(width) == 1 and width[0] is not None:

@@ -37,7 +37,7 @@ def numbers(graph: Graph, name: str) -> Array | None:
 
 
 def source_of(body: Graph, name: str) -> str:
-    """Returns the value before a chain of Identity operators, which end with ``name``."""
+    """Returns the input of the chain of Identity operators that computes ``name``."""
     while node := body.producer(name, "Identity"):
         name = node.inputs[0]
     return name
@@ -52,8 +52,8 @@ def declare_sizes(graph: Graph, node: Node, name: str) -> Graph:
     """Returns a node's body, whose inputs declare the sizes that the outer graph knows.
 
     A state may have one row at first and more rows in later iterations. Such a state is declared
-    with one row, so that no layer replaces its cell: a layer does not repeat this row for each
-    sequence.
+    with one row, so that no pass replaces its cell by a layer. A layer would not repeat this row
+    for each sequence.
     """
     body: Graph = node.attributes[name]
     inputs = []

@@ -112,7 +112,7 @@ def _elman(graph: Graph, node: Node, gate: Gate) -> Step | None:
 
 
 def _readings(gates: list[Affine], signs: tuple[int, ...]) -> Iterator[Reading]:
-    """Yields two readings of gates that project the same two values: either may be the state."""
+    """Yields two readings of gates that project the same two values: each may be the state."""
     sources = list(gates[0].terms)
     if len(sources) != 2 or any(set(gate.terms) != set(sources) for gate in gates):
         return
@@ -136,7 +136,7 @@ class _Letters:
         return _letter(self.cell.gates[gate])
 
     def h(self, gate: int, state: Polynomial) -> Polynomial:
-        return Polynomial({})  # the letter of a gate includes this product, so it adds 0
+        return Polynomial({})  # a gate's letter already includes h U
 
     def inner(self, product: Polynomial) -> Polynomial:
         return product
@@ -183,7 +183,7 @@ _, _CELL_STATE = cells.step(
 def _match_letters(
     formula: Polynomial, value: Polynomial, **known: str
 ) -> Iterator[dict[str, str]]:
-    """Yields the names of values by letter, for each choice that makes formula and value equal."""
+    """Yields each mapping of letters to values' names with which the formula equals the value."""
     free = sorted(formula.atoms - known.keys())
     others = sorted(value.atoms - set(known.values()))
     for names in permutations(others, len(free)):
@@ -290,7 +290,7 @@ def _states(graph: Graph, node: Node) -> Iterable[str]:
     them.
     """
     waiting, read, has_function = [*node.inputs], set[str](), False
-    for name in waiting:  # the list grows, with the nearest values first
+    for name in waiting:  # the loop appends to this list, nearest values first
         result = graph.producer(name)
         if result is None:
             continue

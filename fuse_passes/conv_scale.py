@@ -51,7 +51,9 @@ def fuse_conv_scale(graph: Graph, node: Node) -> Graph | str | None:
 
 
 def _affine(node: Node, arrays: list[Array], weight: Array) -> tuple[Array, Array] | str:
-    """Returns the scale and the shift of each channel in float64, or why a node has none."""
+    """Returns the scale and the shift of each channel in float64, or a text that says why the node
+    has none.
+    """
     channels, zeros = len(weight), np.zeros(len(weight))
     wide = [array.astype(np.float64) for array in arrays]
     if node.op == "BatchNormalization":

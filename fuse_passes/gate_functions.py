@@ -40,7 +40,7 @@ class Gate(NamedTuple):
 
 
 def function_of(graph: Graph, name: str) -> Function | None:
-    """Returns the function that computes a value; None if layers have no such activation."""
+    """Returns the function that computes a value; None if no layer supports it as an activation."""
     node = graph.producer(name)
     if node is None:
         return None
@@ -54,8 +54,8 @@ def function_of(graph: Graph, name: str) -> Function | None:
 
 
 def gate_of(graph: Graph, name: str, *, peepholes: bool = False) -> Gate | None:
-    """Returns the gate that a value is; None if it is not a gate. The value may be one output of a
-    Split or Slice of several gates.
+    """Returns the gate whose result is this value; None if no gate computes it. The value may be
+    one output of a Split or Slice of several gates.
 
     ``peepholes``: see `affine`.
     """

@@ -161,7 +161,7 @@ class Mapper(Tape):
         return self.emit("Shape", name, start=start, **ends)
 
     def shape(self, parts: Sequence[Part]) -> str:
-        """Returns the name of the vector that consists of these sizes and vectors of sizes."""
+        """Returns the name of a vector that joins ``parts`` in order."""
         if all(isinstance(part, int) for part in parts):
             return self.constant(parts)
         vectors = [part if isinstance(part, str) else self.constant([part]) for part in parts]
@@ -176,7 +176,9 @@ class Mapper(Tape):
         return self.reshape(name, [*front, -1, self.sizes(name, axis + 2, None)])
 
     def merge_batch(self, node: Node, name: str, axis: int) -> str:
-        """Returns a value of all rows, with the axis of rows merged into ``axis`` of one row."""
+        """Returns a value of all rows; the axis of rows is merged with ``axis``, an axis of one
+        row.
+        """
         rank = self.rank(node, name) + 1
         perm = (*range(1, 1 + axis), 0, *range(1 + axis, rank))
         return self.merge(self.emit("Transpose", self.rows(node, name), perm=perm), axis)
@@ -233,12 +235,11 @@ class Mapper(Tape):
 
 
 def find_unmappable(graph: Graph, decisive: Iterable[str]) -> Refusal | None:
-    """Returns a refusal of the first operator that certainly prevents a graph for many rows; None
-    if there is none.
+    """Returns a refusal that names the first operator that cannot run on many rows; None if there
+    is none.
 
-    Considers only operators that read rows, and on which an output depends without a branch or loop
-    between. If the sizes and the integers in the ``decisive`` inputs are known, passes may remove
-    the operators that are not considered.
+    Ignores operators inside of branches and loops, or used only there, and operators on sizes or
+    ``decisive`` inputs only. If sizes and these inputs are known, passes may remove such operators.
     """
     needed = {value.name for value in graph.outputs}
     for node in reversed(graph.nodes):

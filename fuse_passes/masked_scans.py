@@ -94,7 +94,7 @@ def _fuse(graph: Graph, node: Node, body: Graph, index: int) -> Graph | str:
     for k, (name, (one, other)) in enumerate(zip(node.outputs, chosen, strict=True)):
         if k in slots or not graph.is_read(name):
             continue
-        # A state repeats only itself; a scanned output may repeat any state.
+        # A state may only repeat its own previous value; a scanned output may repeat any state.
         alike = range(count) if k >= count else (k,)
         repeats = any((one, other) == (new[j], carried[j]) == chosen[j] for j in alike)
         fixed = k >= count and other not in moving and (other in outside or other in body.constants)
@@ -118,8 +118,8 @@ def _add_masked(
 ) -> None:
     """Adds a layer over the steps with a true mask, and nodes for each output of the scan.
 
-    ``slots``: the states of the scan that the layer has. ``scanned``: all scanned inputs except the
-    mask.
+    ``slots``: the indices of the scan's states that become states of the layer. ``scanned``: all
+    scanned inputs except the mask.
     """
     lengths = _find_lengths(to.graph, mask)
     if lengths and not layer.attention and all(_pads_with_zeros(to, row) for row in rows):
@@ -189,9 +189,7 @@ def _add_ragged(
     scanned: str,
     lengths: str,
 ) -> None:
-    """Adds a layer over the steps before the length of each sequence, and pads its output with
-    zeros.
-    """
+    """Adds a layer over the valid steps of each sequence, and pads its output with zeros."""
     emit = to.emit
     x, projection = _projection(to.graph, scanned) if layer.layout else (scanned, [])
     words = emit("SequenceUnpad", x, lengths, time_major=1)

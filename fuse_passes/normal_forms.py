@@ -96,8 +96,8 @@ def fuse_layer_norm(graph: Graph, node: Node) -> Graph | None:
 
 
 def _read_unit(graph: Graph, factor: str, atoms: list[str]) -> tuple[Polynomial, str, float] | None:
-    """Returns (x - mean) / deviation as a polynomial, x, and epsilon; None if ``factor`` does not
-    match.
+    """Returns (polynomial of (x - mean) / deviation, name of x, epsilon); None if ``factor`` does
+    not match.
 
     ``factor``: a value that may be the whole quotient, or only 1 / deviation. ``atoms``: the values
     that may be the mean.

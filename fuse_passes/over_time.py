@@ -151,7 +151,7 @@ def _by_layers(graph: Graph, states: Mapping[str, str], mapper: Mapper) -> Mappe
     """
     layers, buffers = _going_on(graph, states)
     results = [value.name for value in graph.outputs if value.name not in states.values()]
-    # Each frame needs the results, and the inputs of buffers and layers.
+    # Outputs, and inputs of buffers and layers, are computed for every frame.
     read = [buffer.added for buffer in buffers.values()]
     for rnn in (Recurrent.of(node) for node in graph.nodes if id(node) in layers):
         read += filter(None, (rnn.x, rnn.attention))
@@ -390,7 +390,7 @@ def _going_on(graph: Graph, states: Mapping[str, str]) -> tuple[set[int], dict[i
         zeros = any(not np.any(array) for array in constants)
         if node.op == "Add":
             moves = zeros
-        elif node.op == "Mul" and not reads:  # a model of silero adds 0 times the sampling rate
+        elif node.op == "Mul" and not reads:  # Silero's model adds 0 * sampling rate
             moves = zeros and (graph.types[node.outputs[0]].dtype or "").startswith("int")
         if fixed.issuperset(node.inputs) or (node.op == "Mul" and moves):
             fixed.update(node.outputs)

@@ -35,14 +35,12 @@ from onernn.ir.records import dataclass
 
 
 def _imported(name: str, op: str, function: str) -> Pass:
-    """Returns a pass of a module, which is imported when a graph has a node of the operator
-    ``op``.
-    """
+    """Returns a pass whose module is imported when a graph has a node of the operator ``op``."""
 
     def run(graph: Graph, node: Node) -> Any:
         return getattr(import_module(f"onernn.fuse_passes.{name}"), function)(graph, node)
 
-    run.__qualname__ = function  # pickles use this name
+    run.__qualname__ = function  # pickle finds the function by this name
     return rewrite(name, op)(run)
 
 
@@ -82,7 +80,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 def passes_for(dtype: str) -> tuple[Pass, ...]:
-    """Returns the passes of a session, including those that are only useful for running.
+    """Returns the passes that a session applies; some of them only make runs faster.
 
     Only f32 gets `fuse_linear_input` and `fuse_embedding_rnn`, which multiply input weights in
     advance. A different dtype would round the product, and a u8 layer must keep its input and its
@@ -94,7 +92,7 @@ def passes_for(dtype: str) -> tuple[Pass, ...]:
 
 @dataclass(frozen=True)
 class Applied:
-    """One application of a pass, with the value that it made and the native operators that it
+    """One application of a pass: the value that the pass made and the native operators that it
     replaced.
     """
 

@@ -23,7 +23,8 @@ class Polynomial:
     """A sum of products, each of one number and some values; ``nodes`` compute the sum.
 
     ``terms``: the number of each product, never 0. The key lists the product's values in sorted
-    order. ``likes``: the values from whose shapes ConstantOfShape makes constants of the sum.
+    order. ``likes``: the values from which some constants of the sum have their shapes
+    (ConstantOfShape).
     """
 
     terms: Mapping[tuple[str, ...], float]
@@ -64,7 +65,7 @@ class Polynomial:
 
 
 def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polynomial | None:
-    """Returns the value as a polynomial of atoms; None if it is too long.
+    """Returns the value as a polynomial of atoms; None if the polynomial is too long.
 
     Atoms are the values for which ``is_atom`` returns true, and values that no sum or product
     computes.

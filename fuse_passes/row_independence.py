@@ -1,6 +1,4 @@
-"""Determines from the operators whether each row of a batch has a result independent of other
-rows.
-"""
+"""Determines from the operators whether the result of a row depends on other rows of the batch."""
 
 from __future__ import annotations
 
@@ -117,11 +115,12 @@ def _follow(graph: Graph, axes: Mapping[str, int], alike: Collection[str] = ()) 
 
 @dataclass(eq=False)
 class RowFlow:
-    """Determines where each value of a graph has its rows, for rules of `onernn.ops.row_rules`.
+    """The axis of the rows in each value of a graph, which rules of `onernn.ops.row_rules`
+    determine.
 
     ``states``: the location of the rows of each value. ``own``: the names of sizes that do not
-    depend on the number of rows, nor on the other rows of a batch. ``lods``: the name of the ragged
-    input that has certain offsets, by the names of the offsets.
+    depend on the number of rows, nor on the other rows of a batch. ``lods``: for the names of
+    offsets, the name of the ragged input that has these offsets.
     """
 
     graph: Graph
@@ -255,8 +254,8 @@ class RowFlow:
                 raise UnknownRows(node, "has parameters that differ from row to row")
 
     def check_alike(self, node: Node, name: str, axis: int) -> None:
-        """Raises `UnknownRows` if the entries of a value without rows may differ along an axis. If
-        the axis is negative, raises nothing.
+        """Raises `UnknownRows` if the entries of a value without rows may differ along an axis. A
+        negative ``axis`` raises no error.
         """
         state = self[name]
         if axis < 0 or isinstance(state, Alike) and state.uniform:

@@ -140,8 +140,8 @@ def _with_layer(graph: Graph, node: Node, body: Graph) -> tuple[Graph, tuple[Nat
 
 
 def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...]) -> Scanned | str:
-    """Returns the layer of which a body computes one step, or why there is none; "" without a
-    cell.
+    """Returns the layer of which a body computes one step, or why there is none; "" if the body has
+    no cell.
     """
     count = node.attributes["states"]
     rnns = [Recurrent.of(each) for each in body.nodes if each.op == "Rnn"]
@@ -196,8 +196,8 @@ def _one_step(graph: Graph, node: Node, body: Graph, origin: tuple[NativeOp, ...
 def _source(body: Graph, name: str, before: int, after: int, width: int) -> str:
     """Returns the value that views reshape to ``name`` without a change of order, else "".
 
-    The returned value has the rank ``before``, and ``name`` has the rank ``after``. Both have the
-    shape (N, width), after axes of size 1.
+    The returned value has the rank ``before``, and ``name`` has the rank ``after``. Both values
+    have the shape (N, width), preceded by axes of size 1.
     """
     source, chain = views_of(body, name)
     return source if _makes(body, chain, before, after, width) else ""

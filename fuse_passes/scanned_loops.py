@@ -35,7 +35,7 @@ def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
     loop = _Loop(graph, node)
     ends = zip(node.outputs[loop.count :], loop.body.outputs[1 + loop.count :], strict=True)
     read = {name: value for name, value in ends if graph.is_read(name)}
-    counted: set[str] = set()  # counters that steps read stay states: see `counted_scans`
+    counted: set[str] = set()  # counters that the body reads; these stay states
     while True:
         names = [value.name for value in loop.body.inputs[2 : 2 + loop.count]]
         dropped = {index for index in loop.counters if names[index] not in counted}
@@ -120,7 +120,7 @@ class _Loop:
         return result.dtype in WIDE[:2] and result.value == _TURN + 1
 
     def reads(self, node: Node) -> bool:
-        """Returns whether a node reads step t in iteration t."""
+        """Returns whether a node reads step t of a value in iteration t."""
         if node.op != "Gather" or node.attrs.axis or node.inputs[0] not in self.taken:
             return False
         return self.types[node.inputs[1]].value == _TURN

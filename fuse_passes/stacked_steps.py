@@ -83,7 +83,7 @@ class Stacker(Tape):
         return Stacked(self.move(source, axis, 0), order[0] > order[-1])
 
     def _lift(self, names: tuple[str, ...], depth: int) -> Stacked | None:
-        """Returns the operator that makes each of these steps, applied to all steps at once."""
+        """Returns all steps as the result of one operator, if the same operator makes each step."""
         nodes = [node for name in names if (node := self.graph.producer(name))]
         if len(nodes) < len(names) or len(set(map(id, nodes))) < len(nodes):
             return None

@@ -132,7 +132,7 @@ def chains(graph: Graph, states: Mapping[str, str] = MappingProxyType({})) -> It
                 after[before.h] = (step, reading)
                 break
     ends = [*states.values()]
-    # Appends the values whose elements are only moved to make the next states.
+    # Appends the values from which views, slices and joins make the next states.
     for name in ends:
         if (node := graph.producer(name)) and node.op in OPERATORS and OPERATORS[node.op].keeps:
             ends += (each for each in node.inputs if each not in ends)
@@ -273,7 +273,8 @@ def obstacle(graph: Graph, chain: Chain) -> str:
 def no_state(graph: Graph, names: Iterable[str], batch: int | None, what: str = "state") -> str:
     """Returns why a value cannot be a state (N, O) of ``batch`` sequences, or "" if all values can.
 
-    An operator broadcasts one row, but a layer needs a row for each sequence. Zeros can be omitted.
+    An operator broadcasts one row, but a layer needs a row for each sequence. A state of zeros may
+    have one row, because the layer then gets no initial state.
     """
     for name in filter(None, names):
         array, known = graph.constants.get(name), graph.types[name].counts

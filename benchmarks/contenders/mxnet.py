@@ -1,6 +1,6 @@
-"""MXNet: its RNN operator over padded batches; on a CPU it ignores sequence lengths.
+"""MXNet: its operator RNN over padded batches; on a CPU, RNN ignores sequence lengths.
 
-Whole models as a SymbolBlock.
+Whole models run as a SymbolBlock.
 """
 
 from __future__ import annotations

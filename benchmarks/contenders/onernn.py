@@ -1,7 +1,7 @@
-"""Ours, as a user calls it: float32 arrays in and out, ragged batches as LoD, from and to NumPy.
+"""onernn as a user calls it: float32 arrays from and to NumPy, ragged batches with LoD.
 
-By default, which is what counts; and by name what that chooses from. walk: a model's operators one
-by one, from Python.
+The mode "" is the default backend, whose time counts in comparisons. "onednn" and "kernels" are
+single backends. "walk" runs a model's operators one by one from Python.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
 
 def prepare(task: Task | Model, mode: str) -> Prepared:
     if isinstance(task, Model):
-        # Who watches each operator has them run one by one.
+        # With an observer, `Session.run` runs the operators one by one.
         return prepare_whole(task, (lambda *_: None) if mode == "walk" else None)
     from onernn import LibraryError, Ragged, UnsupportedError
 
@@ -50,7 +50,7 @@ def prepare(task: Task | Model, mode: str) -> Prepared:
 
 
 def prepare_layer(task: Task, numbers: Numbers, mode: str) -> Any:
-    """The layer of a task, from a backend's name; "": the default."""
+    """Returns the layer of a task. ``mode``: the backend's name, or "" for the default."""
     from onernn import Cell, RnnSpec, RnnWeights
     from onernn.backend import open_backend
 
@@ -67,7 +67,7 @@ def prepare_layer(task: Task, numbers: Numbers, mode: str) -> Any:
 
 
 def prepare_whole(model: Model, observe: Callable[..., None] | None = None) -> Prepared:
-    """A whole model; ``observe`` is that of `Session.run`."""
+    """Returns a whole model. ``observe``: an argument of `Session.run`."""
     from onernn import Ragged, Session, UnsupportedError
 
     try:

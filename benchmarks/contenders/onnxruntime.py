@@ -1,7 +1,8 @@
-"""ONNX Runtime: padded batches with sequence_lens, one GRU or LSTM operator a layer; whole models.
+"""ONNX Runtime: padded batches with sequence_lens, one operator per layer; whole models.
 
-onernn: a model with our layers inside. onernn drop-in: whole or inside, as the drop-in chooses.
-onernn converted: a model that ours has written anew.
+Modes: "onernn" is a model with onernn's layers inside. In "onernn drop-in", onernn runs the whole
+model or only its layers, as the drop-in chooses. "onernn converted" is a file that onernn has
+written.
 """
 
 from __future__ import annotations

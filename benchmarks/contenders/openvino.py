@@ -1,6 +1,6 @@
-"""OpenVINO: padded batches with sequence lengths, one GRUSequence or LSTMSequence a layer; models.
+"""OpenVINO: padded batches with sequence lengths, one operator per layer; whole models.
 
-INFERENCE_PRECISION_HINT is given: left alone, OpenVINO computes in bf16 where the CPU can.
+INFERENCE_PRECISION_HINT is set: by default OpenVINO computes in bf16 if the CPU supports it.
 """
 
 from __future__ import annotations

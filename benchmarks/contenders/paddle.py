@@ -1,9 +1,9 @@
-"""PaddlePaddle's inference predictor over LoD batches, which its GRU takes: reset before product.
+"""PaddlePaddle's inference predictor over LoD batches; its GRU has reset before the product.
 
-unfused: mul, elementwise_add and gru or lstm as they were saved. native: fusion_gru or fusion_lstm,
-Paddle's own kernel; batched: with use_seq=False. onednn: the same operator on Paddle's oneDNN
-kernel, which pads. onernn: the unfused program, with ours plugged in. default: a whole model with
-what Paddle does unless it is told otherwise; onednn is that with use_mkldnn.
+Modes of layers: "unfused" runs mul, elementwise_add and gru or lstm as saved. "native" runs
+fusion_gru or fusion_lstm on Paddle's own kernel, and "batched" does so with use_seq=False. "onednn"
+runs the same operator on Paddle's oneDNN kernel, which pads. "onernn" runs the unfused program with
+onernn's plug-in. Whole models: "default" has Paddle's default settings; "onednn" adds use_mkldnn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODES = {
 }
 FUSED = ("native", "batched", "onednn")
 ORDER = {"gru": (0, 1, 2), "lstm": (2, 0, 1, 3)}  # u r c; c i f o
-_ASIDE = {  # outputs that an operator must be given, beside Hidden
+_ASIDE = {  # outputs that an operator needs in addition to Hidden
     "gru": "BatchGate BatchResetHiddenPrev BatchHidden",
     "lstm": "Cell BatchGate BatchCellPreAct",
     "fusion_gru": "ReorderedH0 XX BatchedInput BatchedOut",
@@ -39,7 +39,7 @@ _ASIDE = {  # outputs that an operator must be given, beside Hidden
 
 
 def _imported() -> Any:
-    # Paddle 2.6.2 brings its own zlib: whoever loads Python's after it crashes.
+    # Paddle 2.6.2 has its own zlib: loading Python's zlib after Paddle crashes.
     import zlib  # noqa: F401
 
     import numpy.random  # noqa: F401
@@ -106,9 +106,9 @@ def _whole(model: Model, predictor: Any) -> Prepared:
 
 
 class _Program:
-    """The stack as a saved program of Paddle 2: one operator a layer and direction.
+    """The stack as a saved program of Paddle 2, with one operator per layer and direction.
 
-    ``fused``: attributes of the fused operator, None where there is none.
+    ``fused``: attributes of the fused operator; None if the program has none.
     """
 
     def __init__(
@@ -143,11 +143,12 @@ class _Program:
         w, u, b, _ = (np.ascontiguousarray(array.T) for array in rows)
         width, cell = self._task.hidden_size, self._task.cell
         if cell == "gru":
-            # Paddle replaces by u where oneDNN keeps with it: 1 - sigmoid(a) = sigmoid(-a). Its
-            # native fused kernel does not honour origin_mode, which would say the same.
+            # Paddle's u is 1 minus oneDNN's u, and 1 - sigmoid(a) = sigmoid(-a): the weights of u
+            # change their sign. origin_mode would do the same, but Paddle's native fused kernel
+            # ignores it.
             for array in (w, u, b):
                 array[..., :width] *= -1
-            blocks = (u[:, : 2 * width], u[:, 2 * width :])  # back to back in memory
+            blocks = (u[:, : 2 * width], u[:, 2 * width :])  # one after the other in memory
             u = np.concatenate([block.reshape(-1) for block in blocks]).reshape(u.shape)
         attributes: dict[str, Any] = {"is_reverse": backwards, "use_peepholes": False}
         if cell == "gru":

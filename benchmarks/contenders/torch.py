@@ -1,7 +1,7 @@
-"""PyTorch: packed sequences made beforehand, packed from LoD and back, and padded batches.
+"""PyTorch: sequences packed before the calls, sequences packed in each call, and padded batches.
 
-u8 is dynamic quantization: int8 products, the rest in float32. Weights and tensors have the data
-type before the clock runs.
+u8 is dynamic quantization: int8 products, and all else in float32. Weights and tensors are
+converted to the dtype before times are measured.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _network(task: Task, numbers: Numbers) -> Any:
     if task.dtype == "bf16":
         return network.bfloat16()
     if task.dtype == "u8":
-        inside = torch.nn.Sequential(network)  # quantize_dynamic replaces what a module holds
+        inside = torch.nn.Sequential(network)  # quantize_dynamic replaces submodules
         return torch.ao.quantization.quantize_dynamic(inside, {kind}, dtype=torch.qint8)[0]
     return network
 

@@ -88,7 +88,7 @@ def lstm(
 def dropout(name: str, size: int = 8) -> None:
     """Writes two layers: the first one returns 1 everywhere, the second one returns its input.
 
-    In training with p = 0.5 every value is therefore 0 or 2; ``train__0`` lists these.
+    In training with p = 0.5 every value is therefore 0 or 2; ``train__0`` lists both values.
     """
     zeros, eye = np.zeros((size, size), np.float32), np.eye(size, dtype=np.float32)
     ones, nothing = np.ones(size, np.float32), np.zeros(3 * size, np.float32)

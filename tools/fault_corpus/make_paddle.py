@@ -7,7 +7,7 @@ Run with PaddlePaddle 2.6.2; 3.3.1 reads the same files. Nothing here is compute
 
 from __future__ import annotations
 
-import zlib  # noqa: F401  # Paddle 2.6.2 brings its own: who loads Python's afterwards crashes
+import zlib  # noqa: F401  # Paddle 2.6.2 has its own; loading Python's afterwards crashes
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Model:
         self.recordings: list[dict[str, Any]] = []
 
     def array(self, *shape: int) -> F64:
-        """Returns contractive values: within 1 / sqrt(rows)."""
+        """Returns random values within 1 / sqrt(rows), so that rounding errors do not grow."""
         return self.rng.uniform(-1, 1, shape).astype(np.float32) / np.float32(np.sqrt(shape[0]))
 
     def parameter(self, array: F64) -> Any:
@@ -74,7 +74,7 @@ class Model:
         return made
 
     def fc(self, weight: F64, bias: F64 | None = None) -> Any:
-        """Adds mul, and elementwise_add for a bias: the pattern of Paddle's passes."""
+        """Adds mul, and elementwise_add for a bias: the pattern that Paddle's passes match."""
         inputs = {"X": self.feeds[0], "Y": self.parameter(weight)}
         (out,) = self.op("mul", inputs, x_num_col_dims=1, y_num_col_dims=1)
         if bias is not None:
@@ -249,7 +249,7 @@ def activations_refused() -> Model:
 
 @model
 def int8_gru() -> Model:
-    """Makes a larger layer than the others: a few units would hide the loss."""
+    """Makes a larger layer than the remaining models: int8 loses too little with few units."""
     return _gru(Model(11, size=8, bound=6), [[0, 3, 4, 9, 11, 31]])
 
 

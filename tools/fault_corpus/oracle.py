@@ -1,4 +1,4 @@
-"""What the operators mean, in float64 and by their documentation: NumPy alone, one word at a time.
+"""Computes operators by their documentation, in float64, with NumPy only, one step at a time.
 
 Shares no code with onernn. Paddle: documentation of ``gru``, ``fusion_gru``, ``lstm`` and
 ``fusion_lstm``; MXNet: documentation of ``mx.nd.RNN``.

@@ -1,10 +1,10 @@
-"""Runs the corpus against a plain framework: NumPy and the framework are all it needs.
+"""Runs the corpus in a framework without onernn; needs only NumPy and the framework.
 
     python tools/fault_corpus/run.py paddle [--only state_dropped]   one line per entry and way
     python tools/fault_corpus/run.py paddle --save results           saves results/*.json
     python tools/fault_corpus/run.py --table results                 prints them in Markdown
 
-Each run is a process of its own, since some of them crash. Exit 1 where one is not right.
+Each run has its own process, because some runs crash. Exit 1: a run is not right.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 Recordings = Iterator[tuple[Any, list[Any]]]
 SOUND = ("right", "absent")
-SECONDS = 40.0  # a run that corrupts its memory may hang; all others take a few
-# In a predictor's log: a pass for recurrent layers, and that it found one.
+SECONDS = 40.0  # a run that corrupts its memory may hang; all others take a few seconds
+# Matches a predictor's log if a pass for recurrent layers has found a layer.
 FUSED = re.compile(r"\[(?:fc|mul)_(?:gru|lstm)_fuse_pass\]\S*\n[^\n]*detected [1-9]")
 
 
@@ -39,7 +39,7 @@ def lod_of(arrays: Any, name: str) -> list[list[int]]:
 
 
 def paddle_executor(folder: Path, way: str) -> Recordings:
-    """Runs the operators in the saved form."""
+    """Runs the saved operators without fusion."""
     import numpy as np
     import paddle
 
@@ -57,7 +57,9 @@ def paddle_executor(folder: Path, way: str) -> Recordings:
 
 
 def paddle_predictor(folder: Path, way: str) -> Recordings:
-    """Runs paddle.inference with its fusion: native kernels, oneDNN's, or oneDNN's in int8."""
+    """Runs paddle.inference with its fusion passes, on native kernels, on oneDNN, or on oneDNN in
+    int8.
+    """
     import paddle
 
     config = paddle.inference.Config(*(str(folder / f"model.pd{s}") for s in ("model", "iparams")))
@@ -106,13 +108,13 @@ WAYS: dict[str, dict[str, Callable[[Path, str], Recordings]]] = {
     },
     "mxnet": {"onednn": mxnet_symbol, "native": mxnet_symbol, "training": mxnet_symbol},
 }
-# Legacy static graphs in Paddle 3; MXNet's own kernels in the place of oneDNN's.
+# Variables for legacy static graphs in Paddle 3, and for MXNet's own kernels in place of oneDNN's.
 SETTINGS = {"": {"FLAGS_enable_pir_api": "0"}, "native": {"MXNET_USE_MKLDNN_RNN": "0"}}
 
 
 def one(framework: str, entry: str, way: str) -> None:
-    """Runs in a process of its own: prints a line of JSON for each comparison of a recording."""
-    import zlib  # noqa: F401  # Paddle 2.6.2 brings its own: who loads Python's later crashes
+    """Runs one entry in this process, and prints a line of JSON for each compared output."""
+    import zlib  # noqa: F401  # Paddle 2.6.2 has its own; loading Python's later crashes
 
     import numpy as np
     import numpy.random  # noqa: F401
@@ -123,16 +125,18 @@ def one(framework: str, entry: str, way: str) -> None:
         for k, found in enumerate(outputs):
             right = arrays[f"out__{k}"]
             error = np.abs(found - right) if found.shape == right.shape else np.array(np.inf)
-            if way == "training":  # every number is one of these, and each of these is there
+            if way == "training":  # all elements are expected values, and all of these occur
                 apart = np.abs(found[..., None] - arrays[f"train__{k}"])
                 error = np.concatenate([apart.min(-1).ravel(), apart.min((0, 1, 2))])
             worst = float(np.where(np.isnan(error), np.inf, error).max())
             print(json.dumps({"error": worst, "wrong": worst > atol}), flush=True)
-    os._exit(0)  # corrupted memory may crash on the way out
+    os._exit(0)  # a normal exit may crash after memory was corrupted
 
 
 def verdict(framework: str, entry: str, way: str) -> tuple[str, str]:
-    """Returns right, wrong, raises, crash, hangs, not fused or absent; and the version."""
+    """Returns "right", "wrong", "raises", "crash", "hangs", "not fused" or "absent"; and the
+    version.
+    """
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **SETTINGS[""], **SETTINGS.get(way, {})}
     command = [sys.executable, __file__, framework, "--one", entry, way]
     try:
@@ -181,7 +185,7 @@ def examine(framework: str, only: str | None, save: Path | None) -> bool:
     if save is not None:
         save.mkdir(exist_ok=True)
         file = save / f"{framework}-{version}.json"
-        if file.exists():  # what was not run this time stays
+        if file.exists():  # keeps the results of entries that did not run
             found = {**json.loads(file.read_text(encoding="utf-8")), **found}
         found = {entry: found[entry] for entry in faults()[framework] if entry in found}
         file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,8 @@
-"""What has to hold before a release: `make release-check`. What is to be published lies in --out.
+"""Checks a release before it is published: `make release-check`.
 
-CXX chooses the compiler, as for any build. Python versions that are not here are told and passed
-over; so is the audit where its service cannot be reached. Exit 1: something does not hold.
+The files to publish are written to the folder ``--out``. CXX names the compiler. Skips Python
+versions that are not installed, and the audit if its service cannot be reached; a message says so.
+Exit 1: a check failed.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ MODELS = (
     "mxnet/gluon_lengths",
     "onnx/keras_gru/model.onnx",
 )
-"""Recordings of tests/data."""
+"""Models in tests/data with recordings."""
 FREE = re.compile(r"Apache|BSD|MIT\b|MIT License|PSF|Python Software|ISC|MPL|Mozilla", re.I)
 UNREACHABLE = re.compile(r"ConnectionError|Max retries|timed out|ServiceError|resolve|SSLError")
 
 
 class Failure(Exception):
-    """A check that fails."""
+    """The error of a check that fails."""
 
 
 def run(
@@ -66,7 +67,7 @@ def run(
 
 @dataclass
 class Release:
-    """What the checks share: where things lie, and the environments that were made."""
+    """The data that all checks share: folders, the version, and the environments that were made."""
 
     out: Path
     work: Path
@@ -108,8 +109,8 @@ def same_bytes(release: Release) -> Iterator[str]:
             tar.extractall(place / "source", filter="tar")
         built = place / "built"
         told = {"SOURCE_DATE_EPOCH": time, "CCACHE_DISABLE": "1", "TMPDIR": str(place)}
-        told["ISAS"] = "all"  # for CPUs other than this one
-        told["ZIG_LOCAL_CACHE_DIR"] = str(place / "zig")  # the other one has Zig's own libraries
+        told["ISAS"] = "all"  # builds for all CPUs
+        told["ZIG_LOCAL_CACHE_DIR"] = str(place / "zig")  # not for Zig's own libraries
         run(sys.executable, "-m", "build", "--outdir", built, place / "source", environment=told)
         if "ziglang" in os.environ.get("CXX", ""):
             portable(built, told)
@@ -182,7 +183,7 @@ def install_wheel(release: Release) -> Iterator[str]:
 
 
 def interpreter(version: str) -> str | None:
-    """Returns a Python of this version: of the system, of pyenv, or of uv."""
+    """Returns a Python of this version that the system, pyenv or uv has installed."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found: list[str | Path] = [f"python{version}"]
     found += sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)
@@ -215,7 +216,7 @@ def lowest(wheel: Path, python: str) -> Iterator[str]:
 
 
 def uses(python: Path, release: Release) -> None:
-    """Runs the command outside of the checkout."""
+    """Runs the command `onernn` on `MODELS`, outside of the checkout."""
     onernn = python.with_name("onernn")
     with tempfile.TemporaryDirectory() as place:
         here = Path(place)
@@ -268,7 +269,7 @@ print(json.dumps(found))
 
 
 def newest(release: Release) -> Path:
-    """Returns the Python of an environment with the newest versions."""
+    """Returns the Python of an environment with the newest versions of the dependencies."""
     found = [python for name, python in release.environments.items() if name.endswith("newest")]
     if not found:
         raise Failure("no Python of a supported version was found, or none ran")

@@ -1,6 +1,6 @@
-"""libonernn by itself: headers, libraries, and files for pkg-config and CMake, in one archive.
+"""Packs libonernn into an archive: headers, libraries, and files for pkg-config and CMake.
 
-Prints the path of the archive in the folder that is given. The same files give the same bytes.
+Writes the archive to the given folder and prints its path. Equal files make equal archives.
 """
 
 from __future__ import annotations

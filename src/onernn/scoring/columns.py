@@ -160,7 +160,7 @@ class Column:
 
     @property
     def value(self) -> Value:
-        """The input. If the model leaves its dtype or number of axes open, it has the column's."""
+        """The input, with the column's dtype and number of axes if the model leaves them open."""
         shape = self._value.shape
         axes = 1 + self.shapes.shape[1]
         return replace(

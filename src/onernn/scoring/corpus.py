@@ -80,7 +80,7 @@ class Window(NamedTuple):
         table = self.table.replace_schema_metadata().combine_chunks()
         pq.write_table(table, content, compression="none", use_dictionary=False, store_schema=False)
         view = memoryview(content.getvalue())
-        footer = int.from_bytes(view[-8:-4], "little") + 8  # depends on pyarrow's version
+        footer = int.from_bytes(view[-8:-4], "little") + 8  # the footer depends on pyarrow
         result = sha256(view[:-footer])
         result.update(repr((table.num_rows, sorted(self.bad.items()))).encode())
         return result.hexdigest()

@@ -33,7 +33,8 @@ the batch take little memory.
 REJECTED = "rejected"
 """The column with the reason why a row was not scored. It is null for all scored rows."""
 _SPARSE = 100
-"""If rows may depend on each other, one row per this many rows of a batch also runs by itself."""
+"""If rows may depend on each other, one in this many rows also runs by itself, to compare results.
+"""
 _CLOSE, _NEAR = 1e-3, 0.05
 """Largest allowed differences between a row's outputs by itself and in a batch, relative to the
 largest value, for float32 and for narrower dtypes. Rounding causes smaller differences. If rows
@@ -256,10 +257,10 @@ class Scorer:
         """Yields batches, as indices of rows. The rows of a batch have equal shapes and similar
         lengths, and together at most the scorer's maximum number of steps.
 
-        ``count``: the number of rows of the table. If it is ``doubted`` that rows are independent,
-        a row whose ragged inputs have different lengths runs by itself. Otherwise two such rows
-        could have equally many steps in both inputs, and an operator that combines the inputs would
-        combine steps of different rows without an error.
+        ``count``: the number of rows of the table. ``doubted``: whether rows may depend on each
+        other. If so, a row whose ragged inputs have different lengths runs by itself. Together, two
+        such rows could have equally many steps in both inputs, and an operator would combine steps
+        of different rows without an error.
         """
         if not count:
             return

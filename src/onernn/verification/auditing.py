@@ -56,13 +56,13 @@ class Finding:
         return math.nan if any(map(math.isnan, errors)) else max(errors, default=None)
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the fields and ``max_abs``."""
+        """Returns a dictionary of the fields and ``max_abs``, for JSON."""
         return {**vars(self), "max_abs": self.max_abs}
 
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The findings of an audit; the report is true if no fault counts.
+    """The findings of an audit; `bool` of a report is True if no finding counts.
 
     ``batch``: a description of the inputs. ``paths``: for each of the framework's modes, such as
     with or without fusion passes, its outputs with all faults, compared with the outputs without
@@ -131,9 +131,7 @@ def audit(
 
 
 class AuditRun:
-    """A model with one batch: it computes the documented outputs, and the outputs with known
-    faults.
-    """
+    """A model with one batch, whose outputs are computed as documented, and with known faults."""
 
     def __init__(self, model: FaultyModel[Any], data: Recording | None = None) -> None:
         self.model = model

@@ -31,13 +31,13 @@ class Tolerance:
 
 
 TOLERANCES = {
-    "f32": Tolerance(1e-6, 1e-5),  # a few rounding errors in sums of some hundred terms
+    "f32": Tolerance(1e-6, 1e-5),  # a few rounding errors of sums of some hundred terms
     "bf16": Tolerance(1e-6, 2e-2),  # 8 bits of mantissa; each step rounds a few times
     "f16": Tolerance(1e-6, 4e-3),  # 11 bits of mantissa
     "u8": Tolerance(2e-2, 0.0),  # int8 stores a state in [-1, 1] in steps of 1/127
     # design/0034 derives the next two: six standard deviations of a sum of rounding errors.
     "int8-dynamic": Tolerance(2e-2, 0.0),  # rounds inputs and weights to 1/127 of their maximum
-    "int8-weights": Tolerance(1.4e-2, 0.0),  # rounds only the weights: half of the variance
+    "int8-weights": Tolerance(1.4e-2, 0.0),  # rounds only the weights, which halves the variance
 }
 
 

@@ -1,4 +1,4 @@
-"""Writes files and verifies them: conversions, models of sequences, repaired models."""
+"""Writes converted models, models of sequences and repaired models to files, and verifies them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ from onernn.verification.verifying import (
 _log = logging.getLogger("onernn")
 _TOLERANCES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _PARAMETERS = 10**9
-"""Maximum bytes of parameters of a written file that is run: the run needs as many bytes again."""
+"""A written file with more bytes of parameters is not run, because a run needs as many bytes again.
+"""
 
 
 class WrongFileError(UnsupportedError):
@@ -383,7 +384,9 @@ def over_time(
 
 
 def _frames(step: Graph) -> list[dict[str, Batch]]:
-    """Returns inputs of `_FRAMES` frames; open sizes are 2, or sizes that fit if 2 does not."""
+    """Returns inputs of `_FRAMES` frames; sizes that the model leaves open are 2, or if 2 does not
+    fit, a size that fits.
+    """
 
     def make(size: int | None) -> list[dict[str, Batch]]:
         sized = _fix_sizes(step, size)
@@ -452,7 +455,7 @@ SEEDS = (101, 102, 103)
 
 @dataclass(frozen=True)
 class Repair:
-    """The changes of a model, and whether the repaired model is right.
+    """The changes of a model, and whether the repaired model's outputs match the reference.
 
     ``changes``: a line for each change of a node. ``after``: the comparison of the written file
     with the reference, on the first batch of `SEEDS` on which they differ, or on the last batch;
@@ -493,10 +496,11 @@ def repair(
     file; by default it logs a warning.
 
     With a second model, it undoes proved causes, and compares the written file with that model on
-    fresh inputs. With only a recording, it undoes a cause if no other known fault explains the
-    recording, and compares the written file with the recording. In all other cases it writes
-    nothing, keeps an old file, and ``refused`` says why. Raises `UnsupportedError` if the format
-    cannot express the model, `BudgetError` after ``seconds``, and the errors of `verify`.
+    fresh inputs. With only a recording, it undoes a cause if undoing any different known fault does
+    not lead to the recorded outputs. It compares the written file with the recording. In all other
+    cases it writes nothing, keeps an old file, and ``refused`` says why. Raises `UnsupportedError`
+    if the format cannot express the model, `BudgetError` after ``seconds``, and the errors of
+    `verify`.
 
     >>> x, y = onernn.Value("x", "float32", (None, 2)), onernn.Value("y")
     >>> relu = onernn.Node("Relu", ("x",), ("y",))
@@ -585,9 +589,9 @@ def _repair(
 
 
 def _find_doubt(report: Report, progress: Progress) -> str:
-    """Returns why a recording does not decide which fault to undo, or "".
-
-    It decides if all faults that explain it, once undone, lead to the same outputs on fresh inputs.
+    """Returns why a recording does not decide which fault to undo, or "". Undoing any of several
+    faults may lead to the recorded outputs. The recording decides if the outputs on new inputs are
+    also equal, whichever of these faults is undone.
     """
     evidence = report.evidence
     assert evidence is not None
@@ -616,8 +620,8 @@ def _find_doubt(report: Report, progress: Progress) -> str:
 def _fresh(
     model: Graph, against: Against | None, known: Batches, progress: Progress
 ) -> Iterator[Batches]:
-    """Yields batches that no search has used: generated inputs, or ``known`` in another order if
-    none can be generated.
+    """Yields batches that no search has used: generated inputs, or if none can be generated,
+    ``known`` with its elements shuffled.
     """
     for seed in SEEDS:
         progress("making fresh inputs", 0, 1)
@@ -634,7 +638,8 @@ def _fresh(
 def differences(before: Graph, after: Graph) -> Iterator[str]:
     """Yields a line for each node that only one graph has, and for each change of a node's content.
 
-    Nodes of both graphs are the same node if their first outputs have the same name.
+    A node of one graph counts as the same as a node of the other graph if the first outputs of both
+    have the same name.
     """
     old, new = ({node.outputs[0]: node for node in each.nodes} for each in (before, after))
     for value in after.inputs:

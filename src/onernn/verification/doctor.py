@@ -81,7 +81,7 @@ class Finding:
     guide: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the fields; the fields of ``combination`` replace it."""
+        """Returns the fields of the finding and of its combination in one dictionary."""
         result = vars(self).copy()
         return {**result.pop("combination")._asdict(), **result}
 

@@ -110,7 +110,7 @@ def make_inputs(
         if key in tried or repr(sizes) == same:
             return -1
         tried.add(key)
-        size = 8 * max(len(lengths), *map(math.prod, sizes.values()))  # drawn as float64
+        size = 8 * max(len(lengths), *map(math.prod, sizes.values()))  # drawn in float64
         if size > _BYTES:
             text = f"expected an input of at most {_BYTES:,} bytes, got {size:,}"
             error = error or BudgetError(text)
@@ -332,7 +332,7 @@ def _plans(value: Value, role: _Role, order: tuple[str, str], known: dict[str, i
     if guess is None or len(guess) != len(value.shape):
         guess = ("N", *["T"] * len(value.shape))[: len(value.shape)]
     fixed = tuple(g if s is None else s for g, s in zip(guess, value.shape, strict=True))
-    if role.kind in ("other", "divisor"):  # each unknown size as N or T
+    if role.kind in ("other", "divisor"):  # tries N and T as each unknown size
         places = [("N", "T") if isinstance(size, str) else (size,) for size in fixed]
         return list(itertools.product(*places))
     for letter, size in zip(guess, value.shape, strict=True):

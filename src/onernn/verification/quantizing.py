@@ -78,12 +78,12 @@ class Budget(NamedTuple):
         return cls(name, limit)
 
     def format_amount(self, amount: float) -> str:
-        """Returns an error, measured by ``name``, as a text."""
+        """Returns as text an error in the measure ``name``."""
         return f"{amount:.3%}" if self.name == "labels" else f"{amount:.3g}"
 
 
 class Numbers:
-    """Measures the error of outputs by max_abs or rmse. ``counted``: a text of what was
+    """Measures the error of outputs by max_abs or rmse. ``counted``: a text that says what was
     compared.
     """
 
@@ -185,7 +185,7 @@ class Labels:
 
     ``exact``, ``narrowest``: the outputs of each batch in float32, and with all layers in u8, which
     show how many labels of a sequence change together. ``name``: see `labels_output`. ``counted``:
-    a text of what was compared.
+    a text that says what was compared.
     """
 
     def __init__(
@@ -402,8 +402,8 @@ class Quantized:
     """The result of `quantize`.
 
     ``model``: the graph; each layer has its dtype. ``error``: the measured error. ``counted``: a
-    text of what was compared. ``bound``: the value that the budget limits: for labels the upper
-    bound for new data, otherwise the error. ``promise``: a statement about new data, with its
+    text that says what was compared. ``bound``: the value that the budget limits: for labels the
+    upper bound for new data, otherwise the error. ``promise``: a statement about new data, with its
     confidence. ``notes``: remarks for the user. ``example``: one of the batches.
     """
 

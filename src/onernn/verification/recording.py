@@ -23,7 +23,7 @@ from onernn.verification.comparing import MAP, inputs_by_name
 
 INPUTS, OUTPUTS = ("in__", "lod__"), ("out__", "outlod__")
 """Prefixes of a recording's keys: of the arrays, and of the offsets."""
-_LONGEST = 2**16 - 5  # bytes of a name in a zip, without its suffix .npy
+_LONGEST = 2**16 - 5  # maximum bytes of a name in a zip, less the suffix .npy
 Recording = str | Path | Mapping[str, Array]
 """A recording: its file, or its arrays."""
 

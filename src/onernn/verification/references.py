@@ -125,7 +125,7 @@ class Against:
 
     def _run_live(self, feed: Batches) -> Reference:
         run = RUNTIMES[self.kind].run_live
-        assert run is not None  # `live_against` chose it
+        assert run is not None  # `live_against` accepts only frameworks with this function
         names, outputs = [value.name for value in self.graph.outputs], run(self.live, feed)
         if len(names) != len(outputs):
             names = [str(index) for index in range(len(outputs))]

@@ -142,7 +142,7 @@ def explanation(report: Report) -> list[tuple[str, list[str]]]:
         title = f"{count} causes" if count > 1 else "cause"
         sections[title] = lines or ["none of the known faults explains it"]
     if not report.matches and (first := report.first):
-        agreed = [  # omits non-layers from the same operator of the file as `first`
+        agreed = [  # omits nodes that are not layers and come from the same operator as `first`
             each
             for each in report.layers[: report.layers.index(first)]
             if each.part or each.native != first.native

@@ -86,8 +86,9 @@ _CLIPS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _KINDS = {kind.lower().replace(" ", "_"): (kind, dict[str, Any]()) for kind in KINDS} | _CLIPS
 CELLS = tuple(_KINDS)
-"""rnn_tanh, rnn_relu, rnn_sigmoid, lstm (also with _peephole, _projection, _peephole_projection,
-_cell_clip, _gate_clip), gru, lbr_gru (also with _gate_clip), augru, lbr_augru.
+"""All cells: rnn_tanh, rnn_relu, rnn_sigmoid, lstm (also with _peephole, _projection,
+_peephole_projection, _cell_clip, _gate_clip), gru, lbr_gru (also with _gate_clip), augru,
+lbr_augru.
 """
 LENGTHS: dict[str, tuple[int, ...]] = {
     "ragged": (4, 0, 1, 7, 4),
@@ -109,10 +110,10 @@ DTYPES = {"f32": np.float32, "f64": np.float64}
 class Case:
     """A recurrent layer or stack, with one batch as its input.
 
-    ``weights``: the weights of each layer in oneDNN's layouts, contractive. ``state``: (h,) or (h,
-    c), each (L, D, N, O) in the order of the sequences, or None for zeros. ``attention``: the
-    second input of AUGRU cells. Arrays are float32, or float64 if ``dtype`` is "f64"; all elements
-    are in [-1, 1].
+    ``weights``: the weights of each layer in oneDNN's layouts (see `contractive`). ``state``: (h,)
+    or (h, c), each (L, D, N, O) in the order of the sequences, or None for zeros. ``attention``:
+    the second input of AUGRU cells. Arrays are float32, or float64 if ``dtype`` is "f64"; all
+    elements are in [-1, 1].
 
     `Conformance` has an example.
     """
@@ -142,8 +143,8 @@ class Case:
 
     @cached_property
     def random(self) -> np.random.Generator:
-        """A generator for an adapter that makes its own weights; each case has a new one with the
-        same seed.
+        """A generator for an adapter that makes its own weights; each case has a new generator with
+        the same seed.
         """
         return np.random.default_rng(1)
 
@@ -341,7 +342,7 @@ class Conformance:
     def layer(self, case: Case) -> Any:
         """Returns the framework's layer, made from ``case.weights`` or with its own weights.
 
-        The layer makes its own weights by ``case.contractive(*shape)``; then both `outputs` and
+        A layer takes its own weights from ``case.contractive(*shape)``; then both `outputs` and
         `weights` must be defined.
         """
         return None

@@ -50,7 +50,7 @@ def trace(graph: Graph, feed: Batches, backend: str = "reference") -> dict[str, 
 
 
 class _Run(Session):
-    """A session that fuses nothing and uses one thread, because a search runs many of them.
+    """A session that fuses nothing and uses one thread, because a search makes many sessions.
 
     ``packed``: packed layers by weights and spec, which several runs share.
     """
@@ -217,11 +217,13 @@ class StepCounter(Session):
         }
 
     def run(self, inputs: Feed, observe: Observer | None = None) -> dict[str, Ragged | Array]:
-        """Returns the outputs of `Session.run`, and counts steps, if necessary node by node."""
+        """Returns the outputs of `Session.run`. Counts the steps; if types do not show them, runs
+        node by node.
+        """
         self._counts.clear()
         if observe is None and self.count_by_types(inputs):
             outputs = super().run(inputs)
-            # The run has counted some layers a second time.
+            # The run also added to the counts of some layers, so all are counted again.
             self.count_by_types(inputs)
             return outputs
         values: dict[str, Any] = dict(inputs)
@@ -354,8 +356,8 @@ def rename_values(graph: Graph, names: Mapping[str, str]) -> Graph:
 class LayerName:
     """The name of one layer and direction of a recurrent node, for messages.
 
-    ``layer``: counted from 0, in the text from 1. ``own``: the file's operator for this layer, if
-    the file has one operator for each layer.
+    ``layer``: the layer's number from 0 on; the text counts from 1. ``own``: the file's operator
+    for this layer, if the file has one operator for each layer.
     """
 
     node: str

@@ -65,7 +65,7 @@ from onernn.verification.tracing import (
 )
 
 SECONDS = 14.0
-"""The default time limit in seconds for the search of causes."""
+"""The default time limit in seconds for the search for faults."""
 Progress = Callable[[str, int, int], None]
 
 
@@ -125,7 +125,7 @@ class Evidence:
         for name, want in self.expected.items():
             axes, counterpart = result.get(name), (there or {}).get(self.names[name])
             if axes is not None and axes.lengths is None and counterpart is not None:
-                axes = replace(axes, lengths=counterpart.lengths)  # only the reference has them
+                axes = replace(axes, lengths=counterpart.lengths)  # the reference has lengths
             profiles.append(profile(name, *in_one_form(self.actual[name], want), axes))
         return tuple(filter(None, profiles))
 
@@ -136,8 +136,8 @@ class Report:
 
     ``errors``: the `Errors` of each output. ``causes``: the faults that together explain a
     difference. ``stopped``: why a search ended before it found all causes. ``notes``: the
-    assumptions. ``steps``: the steps of each recurrent layer. The report does not pass if a layer
-    ran one step, although its shape allows more.
+    assumptions. ``steps``: the number of steps that each recurrent layer ran. The report does not
+    pass if a layer ran one step, although its shape allows more.
 
     A report is the result of `verify`, whose docstring has an example.
     """
@@ -494,7 +494,7 @@ def _steps(graph: Graph, inputs: Batches, reference: Reference) -> tuple[Steps, 
     steps, the result has these steps in addition.
     """
     session = StepCounter(graph, backend=fast_backend())
-    if not session.count_by_types(inputs):  # shapes do not determine all counts
+    if not session.count_by_types(inputs):  # shapes do not determine all numbers of steps
         session.run(inputs)
     other = reference.session
     if other is None:
@@ -544,7 +544,7 @@ def _cases(
     note = "inputs were made: no data was given"
     note += "" if error is None else f", none of length zero: {error}"
     single = [f"{k!r} is {v}" for k, v in all_inputs.items() if np.ndim(data_of(v)) == 0]
-    note += "".join(f"; {each}" for each in single)  # conditions may depend on scalars
+    note += "".join(f"; {each}" for each in single)  # branches may depend on scalars
     yield replace(case, notes=[note, *case.notes])
     try:
         few = make_inputs(*either(model, against), empty=empty, short=True, known=all_inputs)

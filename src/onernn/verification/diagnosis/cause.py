@@ -1,4 +1,4 @@
-"""Causes of a difference, their evidence, and the edits of a graph that undo them."""
+"""Causes: known faults that explain why outputs differ, and the edits that undo them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ GIVEN = ".given"
 class Edit:
     """Nodes of a graph, by their first outputs, and the nodes that replace them.
 
-    ``constants``, ``inputs``: what the new nodes add to the graph.
+    ``constants``, ``inputs``: the constants and inputs that the new nodes add to the graph.
     """
 
     old: tuple[str, ...]
@@ -149,7 +149,8 @@ class Cause:
     there is none. ``evidence``: "proved" if the edits of all causes of a report make the outputs
     match, also on batches that were not used to find the causes; otherwise "candidate". ``edits``:
     changes that undo the fault, in the graph that ``form`` names; none if only the reference can be
-    changed. ``before``, ``after``: the largest relative difference without and with the edits.
+    changed. ``before``, ``after``: the largest relative difference of outputs, without and with the
+    edits.
     """
 
     id: str

@@ -1,5 +1,5 @@
-"""Finds the differences of two models, selects the fewest that explain the outputs, and names the
-selected ones.
+"""Finds the differences between two models, selects the fewest that explain why outputs differ, and
+names the selected differences.
 """
 
 from __future__ import annotations
@@ -181,11 +181,11 @@ def smallest(
     passes: Callable[[list[Difference]], bool],
     ends: float,
 ) -> list[Sequence[Difference]]:
-    """Returns the smallest selection of groups that the search finds with which the outputs pass.
+    """Returns the smallest selection of groups that the search finds for which ``passes`` is true.
 
-    It tries to omit all wiring, then half of the groups at a time, then fewer, then single groups.
-    At the end it tries to omit pairs, because exporters often write two differences that cancel
-    each other.
+    The search tries to omit all groups of wiring (`Difference.is_wiring`), then half of the groups
+    at a time, then fewer, then single groups. At the end it tries to omit pairs of groups, because
+    exporters often write two differences that cancel each other.
     """
     needed = list(groups)
 
@@ -482,8 +482,8 @@ def _join_names(layers: Sequence[tuple[LayerName, Recurrent]]) -> LayerName | st
 
 
 def _agree(every: Sequence[Named]) -> Iterator[Named]:
-    """Yields the names, and unites two names of one fault: of layers that ignore lengths, and of an
-    LSTM's two initial states.
+    """Yields the names, one for each fault. All layers that ignore lengths share one name; so do
+    both initial states of an LSTM if both differ.
     """
     masked = {each.relation.text for each in every if each.relation.id == "mask_ignored"}
     for each in every:

@@ -21,7 +21,9 @@ from onernn.ir.spec import Activation, Cell, RnnSpec
 from onernn.ir.weights import RnnWeights
 
 CLOSE = 1e-6
-"""Arrays are equal up to this part of the largest element, because folding of constants rounds."""
+"""Arrays count as equal if they differ by at most this part of the largest element, because
+constant folding rounds.
+"""
 _SAMPLE = 2048
 """Number of elements that are compared first, because a sample shows most differences."""
 
@@ -240,8 +242,8 @@ def resets(spec: RnnSpec) -> Iterator[LayerFault]:
 
 
 def _reset_later(layer: Layer, inside: float) -> Layer | None:
-    """Moves the reset gate after the product. ``inside``: the part of the candidate's bias that it
-    multiplies.
+    """Moves the reset gate after the product. ``inside``: the part of the candidate's bias that the
+    reset gate multiplies.
     """
     spec, weights = layer
     bias = weights.bias
@@ -354,7 +356,9 @@ def layer_faults(spec: RnnSpec) -> Iterator[LayerFault]:
 _CLEAR = 10
 """A factor or shift counts if it is this many times larger than rounding errors."""
 _EVEN = 0.01
-"""Tolerance of the distance between int8 levels, as a part of this distance: float32 rounds."""
+"""Tolerance of the distance between int8 levels, as a part of this distance, because float32
+rounds.
+"""
 _ROUNDED = 2.0**-7
 """Tolerance of a sum of two rounded biases, as a part of the largest element."""
 

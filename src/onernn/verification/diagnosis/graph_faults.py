@@ -104,8 +104,8 @@ def graph_faults(site: Site) -> Iterator[GraphFault]:
 
 
 def _return_final_states(site: Site) -> Iterator[GraphFault]:
-    """Yields faults of outputs that return inputs unchanged: with the fault, they return final
-    states of layers.
+    """Yields faults that make outputs return final states of layers. In the site's graph, these
+    outputs return inputs of the model unchanged.
     """
     inputs = {value.name for value in site.graph.inputs}
     outputs = [value.name for value in site.graph.outputs]
@@ -328,7 +328,8 @@ def _source(graph: Graph, name: str) -> str:
 
 
 def _mask(site: Site, lengths: Int64, name: str, zeros: bool, only_backward: bool) -> Graph | None:
-    """Makes layers with padded inputs stop at these lengths; returns None if they do not fit.
+    """Makes layers with padded inputs stop at these lengths; returns None if the lengths do not
+    fit.
 
     ``name``: the value of the graph with the lengths, or "". ``zeros``: a sequence of length zero
     ends with the state 0, not with its initial state.

@@ -198,11 +198,11 @@ class Matching:
 def match(graph: Graph, other: Graph, values: tuple[Values, Values]) -> Matching:
     """Matches the nodes of two graphs; ``values``: all values of a run of each graph.
 
-    Nodes with equal settings, constants and inputs are matched first. The others are matched in
-    order, by the similarity of their constants, attributes and names. The last axes of their
-    outputs must have equal sizes; for views, such as Reshape, all axes must. If different operators
-    make equal values in the two runs, the node of one value is only matched with the node of the
-    equal value.
+    Nodes with equal settings, constants and inputs are matched first. The remaining nodes are
+    matched in order, by the similarity of their constants, attributes and names. The last axes of
+    their outputs must have equal sizes; for views, such as Reshape, all axes must. If different
+    operators make equal values in the two runs, the node of one value is only matched with the node
+    of the equal value.
     """
     mine, theirs = ([Operation(each, node) for node in each.nodes] for each in (graph, other))
     inputs = pair_inputs(graph.inputs, other.inputs)
@@ -326,8 +326,8 @@ def _values(
     pairs: Mapping[int, int],
     inputs: Mapping[str, str],
 ) -> dict[str, str]:
-    """Returns the name of each value's counterpart in the reference: of ``inputs``, and of the
-    paired nodes' outputs.
+    """Returns a map from names of the model's values to names of the reference's values:
+    ``inputs``, and the outputs of paired nodes.
     """
     result = dict(inputs)
     for a, b in pairs.items():
@@ -350,7 +350,8 @@ def equal_values(
     """Returns ``pairs`` and further pairs of equal values that different operators make.
 
     Exporters write one function in different ways. The model's operators run on values of the
-    reference, to ignore earlier faults. ``theirs``: all values of the reference's run.
+    reference, so that faults before them have no effect. ``theirs``: all values of the reference's
+    run.
     """
     taken = set(pairs.values())
     recomputed = _recompute(pairs, graph, theirs)

@@ -1,4 +1,4 @@
-"""Reads causes from two models: the fewest of their differences that explain the outputs."""
+"""Finds the fewest differences between two models that explain why their outputs differ."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _MASK = 8
 
 
 def read_causes(evidence: Evidence, ends: float) -> tuple[Cause, ...]:
-    """Returns the differences of both models that together explain the outputs, as causes; () if
-    none do, or without a second model.
+    """Returns as causes the differences between both models that together explain why the outputs
+    differ. Returns () if no differences explain it, or without a second model.
 
     If the search reaches the time ``ends``, the causes are candidates, because fewer differences
-    may explain the outputs. The search first compares the operators of the files. If these explain
-    nothing, or if a cause is an operator that only one file has, it compares the layers of the
-    fused and expanded graphs.
+    may explain the outputs. The search first compares the operators of the files. If these do not
+    explain it, or if a cause is an operator that only one file has, the search compares the layers
+    of the fused and expanded graphs.
     """
     best: tuple[Cause, ...] = ()
     if evidence.theirs is None:
@@ -118,7 +118,7 @@ class _Reading:
             kept = smallest(groups, lambda chosen: self._passes(chosen, batches), ends)
             kept = smallest(self._split(kept), lambda chosen: self._passes(chosen, batches), ends)
             needed = self._harmful([each for group in kept for each in group], batches)
-            if time.monotonic() > ends:  # fewer may be enough
+            if time.monotonic() > ends:  # no time to prove that all differences are needed
                 break
             fresh = _fresh(self.evidence, self.graph, seed)
             if fresh is None:
@@ -172,7 +172,9 @@ class _Reading:
         return sorted(unique, key=lambda group: not group[0].is_wiring)
 
     def _split(self, kept: Sequence[Sequence[Difference]]) -> list[Sequence[Difference]]:
-        """Returns one group per difference for a node with several faults: some may be harmless."""
+        """Returns one group per difference for a node with several faults, because some differences
+        may not change the outputs.
+        """
         result: list[Sequence[Difference]] = []
         for group in kept:
             several = len({each.shared for each in self.names.of(group)}) > 1
@@ -181,8 +183,8 @@ class _Reading:
         return result
 
     def _harmful(self, needed: list[Difference], batches: Sequence[Trial]) -> list[Difference]:
-        """Returns the differences, without each cause that can be omitted while the outputs still
-        pass.
+        """Returns the differences without superfluous causes: if a further cause is left out, the
+        outputs do not pass.
         """
         for together in _together(self.names.of(needed)):
             cause = {each for named in together for each in named.differences}

@@ -97,8 +97,8 @@ def _groups(trial: Trial) -> list[tuple[str, ...]]:
 
 
 def explanations(trial: Trial, limit: TimeLimit, progress: Progress) -> Iterator[Cause | str]:
-    """Yields each fault that explains all outputs, then a text: why the search stopped early, or ""
-    if it is complete.
+    """Yields each fault that explains the difference of all outputs. Then yields why the search
+    stopped early, or "" if it tried all faults.
     """
     every = list(candidates(trial))
     for tried, candidate in enumerate(every):
