@@ -69,7 +69,7 @@ class Window:
         return slice(first, first + (count - 1) * self.stride + 1, self.stride)
 
     def around(self, size: int) -> Window:
-        """Returns the window with its padding on an axis of this size, an integer."""
+        """Returns the window with the padding that SAME means for an axis of ``size`` elements."""
         if not self.same:
             return self
         added = max(self.reach(self.places(size)) - size, 0)
