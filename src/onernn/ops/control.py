@@ -383,7 +383,9 @@ def _batch_layer(m: Any, node: Node) -> None:
     rnn = Recurrent.of(node)
     lod = m.graph.types[rnn.x].lod
     if lod is None or (lod and rnn.x not in m.mapped):
-        raise m.make_error(node, "expected the sequences of all rows, got sequences that may belong to one row")
+        raise m.make_error(
+            node, "expected the sequences of all rows, got sequences that may belong to one row"
+        )
 
     def within(name: str, axis: int) -> str:
         return m.merge_batch(node, name, axis) if name else ""
