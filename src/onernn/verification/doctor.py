@@ -47,8 +47,8 @@ from onernn.verification.suite import (
 MODES = ("inference", "training")
 MISSING = "missing"
 """The value of `Examination.version` if oneDNN is not installed."""
-EXTRAS = ("onnx", "torch", "paddle", "mxnet", "keras", "keras-live", "openvino", "score", "ray")
-"""The extras of the package for users; the other extras are for developers."""
+DEVELOPERS = {"bench", "test", "docs", "fuzz", "dev"}
+"""The extras of the package that are only for developers of onernn."""
 WORKS, SLOWER, REFUSED, WRONG = "works", "slower path", "refused", "WRONG"
 NEVER_RAN = "never ran"
 
@@ -194,8 +194,9 @@ def survey(threads: int | None = None) -> Examination:
         onednn = "", MISSING, str(error)
     try:
         version = metadata.version("onernn")
+        extras = metadata.metadata("onernn").get_all("Provides-Extra", [])
     except metadata.PackageNotFoundError:
-        version = "not installed by pip"
+        version, extras = "not installed by pip", []
     return Examination(
         *onednn,
         threads or 0,
@@ -204,7 +205,7 @@ def survey(threads: int | None = None) -> Examination:
         _describe_machine(),
         version,
         _packages(),
-        {extra: packages for extra in EXTRAS if (packages := _packages(extra))},
+        {extra: _packages(extra) for extra in extras if extra not in DEVELOPERS},
     )
 
 
@@ -337,10 +338,11 @@ def _expect(
 
 COLUMNS = [f"{dtype} {mode}" for mode in MODES for dtype in DTYPES]
 LEGEND = (
-    "Largest difference from the float64 reference (of gradients, in units of the largest);"
-    " in brackets: on NumPy, in float32; never ran: likewise, and on oneDNN, whose guide has it,"
-    " on no machine so far; refused: raises UnsupportedError; columns refused throughout are left"
-    " out."
+    "Each number is the largest difference from the float64 reference. Differences of gradients are"
+    " divided by the largest element of the gradient. (2e-07): NumPy ran the layer, in float32."
+    " never ran (2e-07): NumPy ran the layer, in float32; oneDNN's guide lists the combination, but"
+    " oneDNN ran it on no machine so far. refused: onernn raises UnsupportedError. A column is left"
+    " out if all its entries are refused."
 )
 
 
