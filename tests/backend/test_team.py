@@ -90,11 +90,11 @@ def test_a_layer_says_how_many_threads_it_uses_and_why() -> None:
 
     assert said(1, RnnSpec(Cell.LSTM, 512, 512)) == "1"
     assert said(8, RnnSpec(Cell.LSTM, 64, 64)) == (
-        "up to 8; one sequence of 20 steps uses 1 (its steps are too small to divide),"
-        " a batch of 64 such sequences uses 8 (each thread runs its own sequences or direction)"
+        "up to 8; a sequence of 20 steps uses 1 (its steps are too small to divide),"
+        " a batch of 64 uses 8 (each thread runs its own sequences or direction)"
     )
     assert said(4, RnnSpec(Cell.LSTM, 512, 512)).startswith(
-        "up to 4; one sequence of 20 steps uses 4 (each thread computes a part of each step),"
+        "up to 4; a sequence of 20 steps uses 4 (each thread computes part of each step),"
     )
 
 

@@ -76,9 +76,7 @@ class Account(NamedTuple):
     def __str__(self) -> str:
         if self.threads == 1:
             return "uses 1 (its steps are too small to divide)"
-        how = (
-            "runs its own sequences or direction" if self.groups else "computes a part of each step"
-        )
+        how = "runs its own sequences or direction" if self.groups else "computes part of each step"
         return f"uses {self.threads} (each thread {how})"
 
 
@@ -268,8 +266,7 @@ class CompiledStack:
         if abs(self._team) == 1:
             return "1"
         single, many = (max(self.account([20] * n), key=attrgetter("threads")) for n in (1, 64))
-        alone, batch = "one sequence of 20 steps", "a batch of 64 such sequences"
-        return f"up to {abs(self._team)}; {alone} {single}, {batch} {many}"
+        return f"up to {abs(self._team)}; a sequence of 20 steps {single}, a batch of 64 {many}"
 
     def with_threads(self, threads: int) -> CompiledStack:
         """Returns the same layer for ``threads`` threads, even if this machine has fewer CPUs."""
@@ -543,7 +540,7 @@ class KernelsBackend(LayerBackend):
             trainer,
             backend="kernels",
             name=name,
-            reads="contiguous ragged, (T, N, I) and (N, T, I) batches are read in place, others are copied",
+            reads="read in place if contiguous ragged, (T, N, I) or (N, T, I), otherwise copied",
             real=real,
             compiled=kernel,
         )
