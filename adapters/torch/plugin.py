@@ -320,8 +320,9 @@ def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
     return list(y.unsafe_split_with_sizes(lengths)), last
 
 
-STEP = "PyTorch is faster at the gradients of a single step"
-FEW = "PyTorch trains such small batches faster"
+_OFF = "; for inference use torch.no_grad() or torch.inference_mode()"
+STEP = f"gradients are on, and PyTorch is faster at the gradients of a single step{_OFF}"
+FEW = f"gradients are on, and PyTorch trains batches of this size faster{_OFF}"
 LARGE = "PyTorch is faster at so few steps of a layer this large, unless optimize(frozen=True)"
 
 

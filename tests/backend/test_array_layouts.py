@@ -94,7 +94,7 @@ def test_the_layer_says_what_runs_it_and_what_is_copied(dtype: str) -> None:
     assert line.startswith(f"LSTM bidirectional_concat, {layer.dtype}, {layer.kernel}")
     assert "\n" not in line
     dense = "read in place" if dtype == "f32" else f"converted to {dtype}"
-    for part in (dense, "ntc", "strided", "copied", "gathered"):
+    for part in (dense, "(N, T, I)", "strided", "copied", "gathered"):
         assert part in line or layer.why
 
 

@@ -90,11 +90,11 @@ def test_a_layer_says_how_many_threads_it_uses_and_why() -> None:
 
     assert said(1, RnnSpec(Cell.LSTM, 512, 512)) == "1"
     assert said(8, RnnSpec(Cell.LSTM, 64, 64)) == (
-        "up to 8; a sequence of 20 steps runs on 1 (its steps are too small to divide),"
-        " 64 of them on 8 (each runs its own sequences or direction)"
+        "up to 8; a sequence of 20 steps uses 1 (its steps are too small to divide),"
+        " a batch of 64 uses 8 (each thread runs its own sequences or direction)"
     )
     assert said(4, RnnSpec(Cell.LSTM, 512, 512)).startswith(
-        "up to 4; a sequence of 20 steps runs on 4 (they share each step), 64 of them on 4"
+        "up to 4; a sequence of 20 steps uses 4 (each thread computes part of each step),"
     )
 
 

@@ -61,11 +61,17 @@ def test_results_are_pytorchs_and_gradients_those_of_float64(
         assert "PyTorch" not in explain(ours)
 
 
-def test_small_batches_train_on_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_with_gradients_stay_and_the_reason_names_no_grad(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.undo()
     ours = optimize(nn.LSTM(INPUT, UNITS))
     ours(make_batch())[0].sum().backward()
-    assert "PyTorch trains such small batches faster" in explain(ours)
+    cell = optimize(nn.GRUCell(INPUT, UNITS)).eval()
+    cell(torch.randn(3, INPUT))
+    for module in (ours, cell):
+        (line,) = explain(module).splitlines()
+        assert "stays with PyTorch: gradients are on" in line and "torch.no_grad()" in line
     ours([torch.randn(5, INPUT)])[0][0].sum().backward()  # which PyTorch does not take
 
 

@@ -47,8 +47,8 @@ from onernn.verification.suite import (
 MODES = ("inference", "training")
 MISSING = "missing"
 """The value of `Examination.version` if oneDNN is not installed."""
-EXTRAS = ("onnx", "torch", "paddle", "mxnet", "keras", "keras-live", "openvino", "score", "ray")
-"""The extras of the package for users; the other extras are for developers."""
+DEVELOPERS = "bench test docs fuzz dev".split()
+"""The extras of the package that are only for developers of onernn."""
 WORKS, SLOWER, REFUSED, WRONG = "works", "slower path", "refused", "WRONG"
 NEVER_RAN = "never ran"
 
@@ -193,9 +193,10 @@ def survey(threads: int | None = None) -> Examination:
     except LibraryError as error:
         onednn = "", MISSING, str(error)
     try:
-        version = metadata.version("onernn")
+        version, packages = metadata.version("onernn"), _packages()
+        extras = metadata.metadata("onernn").get_all("Provides-Extra", [])
     except metadata.PackageNotFoundError:
-        version = "not installed by pip"
+        version, packages, extras = "not installed by pip", (), []
     return Examination(
         *onednn,
         threads or 0,
@@ -203,8 +204,8 @@ def survey(threads: int | None = None) -> Examination:
         kernels_here(),
         _describe_machine(),
         version,
-        _packages(),
-        {extra: packages for extra in EXTRAS if (packages := _packages(extra))},
+        packages,
+        {extra: _packages(extra) for extra in extras if extra not in DEVELOPERS},
     )
 
 
@@ -221,12 +222,8 @@ def _packages(extra: str = "") -> tuple[Package, ...]:
     """Returns the packages that onernn, or an extra of onernn, needs on this machine."""
     from packaging.requirements import Requirement  # no other command needs it
 
-    try:
-        every = [*map(Requirement, metadata.requires("onernn") or ())]
-    except metadata.PackageNotFoundError:
-        return ()
     result = []
-    for each in every:
+    for each in map(Requirement, metadata.requires("onernn") or ()):
         chosen = each.marker is None or each.marker.evaluate({"extra": extra})
         if chosen and ("extra ==" in str(each.marker)) == bool(extra):
             try:
@@ -337,10 +334,11 @@ def _expect(
 
 COLUMNS = [f"{dtype} {mode}" for mode in MODES for dtype in DTYPES]
 LEGEND = (
-    "Largest difference from the float64 reference (of gradients, in units of the largest);"
-    " in brackets: on NumPy, in float32; never ran: likewise, and on oneDNN, whose guide has it,"
-    " on no machine so far; refused: raises UnsupportedError; columns refused throughout are left"
-    " out."
+    "Each number is the largest difference from the float64 reference. Differences of gradients"
+    " are divided by the gradient's largest element. (2e-07): NumPy ran the layer, in float32."
+    " never ran (2e-07): also NumPy; oneDNN's guide lists this layer, but oneDNN ran it on no"
+    " machine so far. refused: onernn raises UnsupportedError. Columns with only refused entries"
+    " are left out."
 )
 
 

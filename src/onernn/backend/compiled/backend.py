@@ -74,9 +74,9 @@ class Account(NamedTuple):
 
     def __str__(self) -> str:
         if self.threads == 1:
-            return "on 1 (its steps are too small to divide)"
-        how = "each runs its own sequences or direction" if self.groups else "they share each step"
-        return f"on {self.threads} ({how})"
+            return "uses 1 (its steps are too small to divide)"
+        how = "runs its own sequences or direction" if self.groups else "computes part of each step"
+        return f"uses {self.threads} (each thread {how})"
 
 
 class CompiledStack:
@@ -271,7 +271,7 @@ class CompiledStack:
         if abs(self._team) == 1:
             return "1"
         single, many = (max(self.account([20] * n), key=attrgetter("threads")) for n in (1, 64))
-        return f"up to {abs(self._team)}; a sequence of 20 steps runs {single}, 64 of them {many}"
+        return f"up to {abs(self._team)}; a sequence of 20 steps {single}, a batch of 64 {many}"
 
     def with_threads(self, threads: int) -> CompiledStack:
         """Returns the same layer for ``threads`` threads, even if this machine has fewer CPUs."""
@@ -545,7 +545,7 @@ class KernelsBackend(LayerBackend):
             trainer,
             backend="kernels",
             name=name,
-            reads="contiguous ragged, tnc and ntc batches are read in place, others are copied",
+            reads="read in place if contiguous ragged, (T, N, I) or (N, T, I), otherwise copied",
             real=real,
             compiled=kernel,
         )

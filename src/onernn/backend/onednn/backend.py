@@ -108,8 +108,8 @@ class OneDnnBackend(LayerBackend):
         library, threads = self.library, self.threads
         direct = "read in place" if dtype == "f32" else f"converted to {dtype}"
         reads = (
-            f"contiguous float32 (T, N, I) is {direct}; ntc, strided and padded views, float64 and"
-            " shares of a batch are copied first; ragged batches are gathered"
+            f"contiguous float32 (T, N, I) is {direct}; (N, T, I), strided and padded views,"
+            " float64 and shares of a batch are copied first; ragged batches are gathered"
         )
         count = spec.layers * spec.directions
         each = [options and options.with_one_scale(index) for index in range(count)]
