@@ -542,7 +542,9 @@ def repair_command(
     """Writes MODEL without its faults and shows the diff.
 
     The new file is verified before it gets its name. With --against the command compares it on
-    fresh inputs, otherwise with the recording.
+    fresh inputs, otherwise with the recording. The command writes the whole file anew: its opset,
+    nodes and metadata may differ from MODEL's. `onernn convert FIXED.onnx NEW.onnx --opset N` sets
+    the opset.
 
     Exit 1: no file is written, because no cause is known, because --against does not prove the
     cause, or because several causes explain the recording.
@@ -584,7 +586,11 @@ def repair_command(
         section(stdout(), "diff", outcome.changes)
         if outcome:
             how = f"agrees with {against} on fresh inputs" if against else f"agrees with {data}"
-            section(stdout(), "written", [f"{output}, which {how}"])
+            anew = (
+                "the whole file is written anew, as by onernn convert: its opset, nodes and"
+                " metadata may differ from the model's; the diff shows the changes of content"
+            )
+            section(stdout(), "written", [f"{output}, which {how}", anew])
     if outcome:
         _show_model(output, files, rules, is_checked=True)
     if outcome and against is None:

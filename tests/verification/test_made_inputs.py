@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,23 @@ def test_sizes_that_contradict_each_other_are_told_with_what_to_type() -> None:
         verify(files[1], against=Against(files[0]))
     line = "pass --data inputs.npz, made by numpy.savez('inputs.npz', **{'in__X': ..., 'in__lens'"
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("flat", ["model", "reference"])
+def test_the_model_that_refuses_made_inputs_is_named(flat: str) -> None:
+    """If the ranks of two models' inputs differ, no inputs fit both."""
+    sizes = {"model": "N, T, 6", "reference": "N, T, 6", flat: "N, T"}
+    files = {
+        name: replace(
+            read(parsed(f"(int64[{size}] x) => (y) {{ y = Neg (x) }}").SerializeToString()),
+            name=name,
+        )
+        for name, size in sizes.items()
+    }
+    with pytest.raises(UnsupportedError) as caught:
+        verify(files["model"], against=Against(files["reference"]))
+    assert "model refuses them: input x: int64" in str(caught.value)
+    assert "check that model and reference are the same model" in str(caught.value)
 
 
 GRU = f"Y = GRU <hidden_size = {planted.HIDDEN}> (X, W, R, B, lens)"

@@ -62,7 +62,7 @@ from onernn.verification.recording import (
     read_outputs,
 )
 from onernn.verification.references import Against, run_framework
-from onernn.verification.tracing import expand, fast_backend, map_arrays, rename_values
+from onernn.verification.tracing import LayerName, expand, fast_backend, map_arrays, rename_values
 from onernn.verification.verifying import (
     SECONDS,
     Progress,
@@ -562,8 +562,8 @@ def _repair(
     if against is None and (doubt := _find_doubt(report, progress)):
         return Repair(refused=doubt)
     read = all(cause.form == "read" for cause in causes)
-    before = evidence.model if read else expand(fuse(evidence.model).model)[0]
-    changes = tuple(differences(before, fixed))
+    before, parts = (evidence.model, {}) if read else expand(fuse(evidence.model).model)
+    changes = tuple(differences(before, fixed, parts))
     after: Report | None = None
     with staging(path) as (written, keep):
         write_model(fixed, written, inputs=evidence.inputs, note=note)
@@ -634,10 +634,13 @@ def _fresh(
 # --- the changes in a graph, as lines of text
 
 
-def differences(before: Graph, after: Graph) -> Iterator[str]:
+def differences(
+    before: Graph, after: Graph, parts: Mapping[str, LayerName] = MappingProxyType({})
+) -> Iterator[str]:
     """Yields a line for each node that only one graph has, and for each change of a node's content.
 
-    Nodes of both graphs are the same node if their first outputs have the same name.
+    Nodes of both graphs are the same node if their first outputs have the same name. ``parts``: the
+    layer and direction of recurrent nodes, by their first outputs.
     """
     old, new = ({node.outputs[0]: node for node in each.nodes} for each in (before, after))
     for value in after.inputs:
@@ -655,7 +658,7 @@ def differences(before: Graph, after: Graph) -> Iterator[str]:
             mine, theirs = Operation(before, one).content, Operation(after, other).content
             for key in mine | theirs:
                 if change := _change(mine.get(key), theirs.get(key)):
-                    yield f"~ {one.label}: {key}{change}"
+                    yield f"~ {parts.get(name, one.label)}: {key}{change}"
 
 
 def _format_node(node: Node) -> str:

@@ -82,8 +82,9 @@ def make_inputs(
     length zero if the models take one. ``short``: return fewer and shorter sequences instead.
     ``known``: inputs whose shapes the result must not have. A size or dtype that one model declares
     holds for all models. If one model takes integers where another takes floats, the input is
-    integers. Other sizes follow from the graph, or from attempts. Raises `UnsupportedError` with
-    the reason of the first attempt if no inputs fit, and `BudgetError` after the time limit.
+    integers. Other sizes follow from the graph, or from attempts. If no inputs fit, raises
+    `UnsupportedError` with the first model that refused an attempt and its reason. Raises
+    `BudgetError` after the time limit.
     """
     graphs = [model, *others]
     twins = [pair_inputs(model.inputs, each.inputs) for each in graphs]
@@ -97,6 +98,7 @@ def make_inputs(
     roles = {value.name: _find_role(fused, twins, value) for value in inputs}
     wanted = _SHORT if short else _STEPS
     error: OnernnError | None = None
+    where = ""
     best: tuple[float, dict[str, Batch]] | None = None
     until = process_time() + _SECONDS
     same = repr({name: np.shape(data_of(value)) for name, value in known.items()})
@@ -105,7 +107,7 @@ def make_inputs(
 
     def attempt(sizes: dict[str, tuple[int, ...]], lengths: Array) -> float:
         """Returns the fewest steps of any layer on inputs of these sizes; -1 if they do not fit."""
-        nonlocal best, error, until
+        nonlocal best, error, until, where
         key = repr((sizes, lengths if has_lengths else ()))
         if key in tried or repr(sizes) == same:
             return -1
@@ -120,10 +122,13 @@ def make_inputs(
             value.name: _batch(value, roles[value.name], sizes[value.name], lengths, rng)
             for value in inputs
         }
+        seen = math.inf
         try:
-            seen = min(_steps_of(session, feed, inputs) for session in sessions)
+            for session in sessions:
+                seen = min(seen, _steps_of(session, feed, inputs))
         except OnernnError as failed:
-            error = error or failed
+            if error is None:
+                error, where = failed, f"{session.graph.name} refuses them: " if others else ""
             if isinstance(failed, BudgetError):
                 until = 0
             return -1
@@ -149,7 +154,7 @@ def make_inputs(
     if (limit := time_limit()) is not None:
         limit.check()
     shown = "; ".join(map(str, inputs))
-    reason = f": {error}" if error else ""
+    reason = f": {where}{error}" if error else ""
     raise UnsupportedError(
         f"{model.name}: no inputs could be generated for {shown}{reason}; pass --data inputs.npz,"
         f" made by numpy.savez('inputs.npz', **{{{_keys(inputs)}}})"

@@ -411,7 +411,8 @@ def _report_on(
     expected, tolerances = compared.expected, compared.tolerances
     notes = [*case.notes, *(compared.notes if reference.complete else ())]
     notes += [
-        f"output {name!r}: {each.atol:.3g} is allowed, what rounding errors make of it"
+        f"output {name!r}: atol is {each.atol:.3g} in place of {compared.asked[name].atol:.3g},"
+        " because this output amplifies rounding errors"
         for name, each in tolerances.items()
         if each.atol > compared.asked[name].atol
     ]
@@ -533,7 +534,13 @@ def _cases(
     error: OnernnError | None = None
     for empty in (True, False):
         progress("making inputs", 0, 1)
-        all_inputs = make_inputs(*either(model, against), empty=empty)
+        try:
+            all_inputs = make_inputs(*either(model, against), empty=empty)
+        except UnsupportedError as misfit:
+            if model.name != against.graph.name:
+                both = f"{model.name} and {against.graph.name}"
+                misfit.args = (f"{misfit}; check that {both} are the same model",)
+            raise
         try:
             case = _both(model, against, all_inputs, progress)
             break
