@@ -587,16 +587,17 @@ def repair_command(
         if outcome:
             how = f"agrees with {against} on fresh inputs" if against else f"agrees with {data}"
             anew = (
-                "the whole file is written anew, as by onernn convert: its opset, nodes and"
-                " metadata may differ from the model's; the diff shows the changes of content"
+                "the whole file is new: its opset, nodes and metadata may differ from the model's"
             )
             section(stdout(), "written", [f"{output}, which {how}", anew])
-    if outcome:
-        _show_model(output, files, rules, is_checked=True)
-    if outcome and against is None:
-        complain("a recording proves no cause: compare the new file with the original, if you can")
     if not outcome:
         complain(outcome.refused)
+    else:
+        _show_model(output, files, rules, is_checked=True)
+        if against is None:
+            complain(
+                "a recording proves no cause: if you can, compare the new file with the original"
+            )
     raise typer.Exit(0 if outcome or result.passed else 1)
 
 

@@ -111,15 +111,6 @@ def test_the_diff_tells_what_changed_and_nothing_else() -> None:
     assert list(differences(before, other)) == ["~ node 'b' (LeakyRelu): alpha: 0.1 -> None"]
 
 
-def test_the_diff_of_a_repair_from_a_recording_says_the_direction(tmp_path: Path) -> None:
-    good, bad = (planted.sound("GRU", planted.HIDDEN, 1, 2) for _ in range(2))
-    FAULTS["gates"](bad, 0)
-    done = repair(recorded(good, bad, tmp_path), tmp_path / "f.onnx", recording=tmp_path / "io.npz")
-    assert done, done.refused
-    for part in ("forward: the input weights (1, 1,", "backward: the recurrent weights (1, 1,"):
-        assert any(part in each for each in done.changes), done.changes
-
-
 # --- from a recording alone
 
 

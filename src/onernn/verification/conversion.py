@@ -62,7 +62,7 @@ from onernn.verification.recording import (
     read_outputs,
 )
 from onernn.verification.references import Against, run_framework
-from onernn.verification.tracing import LayerName, expand, fast_backend, map_arrays, rename_values
+from onernn.verification.tracing import expand, fast_backend, map_arrays, rename_values
 from onernn.verification.verifying import (
     SECONDS,
     Progress,
@@ -635,7 +635,7 @@ def _fresh(
 
 
 def differences(
-    before: Graph, after: Graph, parts: Mapping[str, LayerName] = MappingProxyType({})
+    before: Graph, after: Graph, parts: Mapping[str, object] = _NOTHING
 ) -> Iterator[str]:
     """Yields a line for each node that only one graph has, and for each change of a node's content.
 

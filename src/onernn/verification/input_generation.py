@@ -97,8 +97,7 @@ def make_inputs(
     fused = [fuse(each).model for each in graphs]
     roles = {value.name: _find_role(fused, twins, value) for value in inputs}
     wanted = _SHORT if short else _STEPS
-    error: OnernnError | None = None
-    where = ""
+    error = ""
     best: tuple[float, dict[str, Batch]] | None = None
     until = process_time() + _SECONDS
     same = repr({name: np.shape(data_of(value)) for name, value in known.items()})
@@ -107,15 +106,14 @@ def make_inputs(
 
     def attempt(sizes: dict[str, tuple[int, ...]], lengths: Array) -> float:
         """Returns the fewest steps of any layer on inputs of these sizes; -1 if they do not fit."""
-        nonlocal best, error, until, where
+        nonlocal best, error, until
         key = repr((sizes, lengths if has_lengths else ()))
         if key in tried or repr(sizes) == same:
             return -1
         tried.add(key)
         size = 8 * max(len(lengths), *map(math.prod, sizes.values()))  # drawn as float64
         if size > _BYTES:
-            text = f"expected an input of at most {_BYTES:,} bytes, got {size:,}"
-            error = error or BudgetError(text)
+            error = error or f": expected an input of at most {_BYTES:,} bytes, got {size:,}"
             return -1
         rng = np.random.default_rng(seed)
         feed = {
@@ -127,8 +125,8 @@ def make_inputs(
             for session in sessions:
                 seen = min(seen, _steps_of(session, feed, inputs))
         except OnernnError as failed:
-            if error is None:
-                error, where = failed, f"{session.graph.name} refuses them: " if others else ""
+            who = f": {session.graph.name} refuses them, it may be another model" if others else ""
+            error = error or f"{who}: {failed}"
             if isinstance(failed, BudgetError):
                 until = 0
             return -1
@@ -153,11 +151,9 @@ def make_inputs(
         return best[1]
     if (limit := time_limit()) is not None:
         limit.check()
-    shown = "; ".join(map(str, inputs))
-    reason = f": {where}{error}" if error else ""
     raise UnsupportedError(
-        f"{model.name}: no inputs could be generated for {shown}{reason}; pass --data inputs.npz,"
-        f" made by numpy.savez('inputs.npz', **{{{_keys(inputs)}}})"
+        f"{model.name}: no inputs could be generated for {'; '.join(map(str, inputs))}{error}; pass"
+        f" --data inputs.npz, made by numpy.savez('inputs.npz', **{{{_keys(inputs)}}})"
     )
 
 

@@ -35,13 +35,7 @@ PartFault = Fault[Part]
 PARTS = (("iter",), ("layer",), ("bias",), ("layer", "iter"), ("iter", "bias"), ("layer", "bias"))
 """The arrays that one fault may affect without affecting the others."""
 MATRICES = ("iter", "layer")
-_CALLED = {
-    "layer": "input weights",
-    "iter": "recurrent weights",
-    "peephole": "peephole weights",
-    "projection": "projection weights",
-    "bias": "bias",
-}
+_CALLED = {"layer": "input weights", "iter": "recurrent weights", "bias": "bias"}
 _GATES = {"u": "update", "r": "reset", "i": "input", "f": "forget", "c": "candidate"}
 
 

@@ -167,7 +167,7 @@ def _is_input(key: str) -> bool:
 
 def _weights_key(rnn: Recurrent, layer: int, name: str) -> str:
     place = f"layer {layer + 1}, " if len(rnn.layers) > 1 else ""
-    return f"{place}the {name_arrays([name])}"  # "input ..." would be a key of an input
+    return f"{place}the {name_arrays([name])}"  # no key of an input
 
 
 def _text(value: Any) -> str:
