@@ -542,7 +542,9 @@ def repair_command(
     """Writes MODEL without its faults and shows the diff.
 
     The new file is verified before it gets its name. With --against the command compares it on
-    fresh inputs, otherwise with the recording.
+    fresh inputs, otherwise with the recording. The command writes the whole file anew: its opset,
+    nodes and metadata may differ from MODEL's. `onernn convert FIXED.onnx NEW.onnx --opset N` sets
+    the opset.
 
     Exit 1: no file is written, because no cause is known, because --against does not prove the
     cause, or because several causes explain the recording.
@@ -584,13 +586,18 @@ def repair_command(
         section(stdout(), "diff", outcome.changes)
         if outcome:
             how = f"agrees with {against} on fresh inputs" if against else f"agrees with {data}"
-            section(stdout(), "written", [f"{output}, which {how}"])
-    if outcome:
-        _show_model(output, files, rules, is_checked=True)
-    if outcome and against is None:
-        complain("a recording proves no cause: compare the new file with the original, if you can")
+            anew = (
+                "the whole file is new: its opset, nodes and metadata may differ from the model's"
+            )
+            section(stdout(), "written", [f"{output}, which {how}", anew])
     if not outcome:
         complain(outcome.refused)
+    else:
+        _show_model(output, files, rules, is_checked=True)
+        if against is None:
+            complain(
+                "a recording proves no cause: if you can, compare the new file with the original"
+            )
     raise typer.Exit(0 if outcome or result.passed else 1)
 
 

@@ -75,7 +75,14 @@ def test_a_proved_fault_is_undone_the_diff_shown_and_exit_is_0(
         assert told["status"] == "pass" and told["written"].endswith("fixed.onnx")
         assert [each["evidence"] for each in told["causes"]] == ["proved"] and told["changes"]
     else:
-        for part in ("[gates_swapped]", "weights 'layer'", "agrees with", "fixed.onnx"):
+        parts = (
+            "[gates_swapped]",
+            "GRU): the input weights (1,",
+            "agrees with",
+            "fixed.onnx",
+            "opset",
+        )
+        for part in parts:
             assert part in done.stdout
     again = repaired(files, "fixed.onnx", out="again.onnx")
     assert again.returncode == 0 and not (files / "again.onnx").exists()
@@ -90,11 +97,17 @@ def test_the_printed_command_repairs_what_verify_found(
         found = onernn("verify", "wrong.onnx", *given, "--report", "report.html")
         line = found.stdout.partition("to repair it\n")[2].strip()
         assert found.returncode == 1 and line in Path("report.html").read_text()
+        as_json = json.loads(onernn("verify", "wrong.onnx", *given, "--json").stdout)
+        assert as_json["details"]["repair"] == line
         done = onernn(*shlex.split(line)[1:])
         assert done.returncode == 0, done.stderr
+        side = "forward: the input weights"  # the repair from the recording splits the layer
+        assert (side in done.stdout) == (given[0] == "--data")
         assert onernn("verify", "wrong-fixed.onnx", "--against", "sound.onnx").returncode == 0
         Path("wrong-fixed.onnx").unlink()
-    assert "to repair it" not in onernn("verify", "sound.onnx", "--data", "io.npz").stdout
+    sound = ("verify", "sound.onnx", "--data", "io.npz")
+    assert "to repair it" not in onernn(*sound).stdout
+    assert json.loads(onernn(*sound, "--json").stdout)["details"]["repair"] is None
 
 
 def printed(*command: object) -> str:

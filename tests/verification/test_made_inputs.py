@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,12 @@ def test_inputs_of_other_names_are_united_in_order() -> None:
 def test_sizes_that_contradict_each_other_are_told_with_what_to_type() -> None:
     sound, wrong = swapped()
     files = read(_sized(sound, {"X": [5, 0, 4]})), read(_sized(wrong, {"X": [7, 0, 4]}))
+    files = replace(files[0], name="five"), files[1]
     with pytest.raises(UnsupportedError) as caught:
         verify(files[1], against=Against(files[0]))
     line = "pass --data inputs.npz, made by numpy.savez('inputs.npz', **{'in__X': ..., 'in__lens'"
     assert line in str(caught.value)
+    assert "planted.onnx refuses them, it may be another model: input X" in str(caught.value)
 
 
 GRU = f"Y = GRU <hidden_size = {planted.HIDDEN}> (X, W, R, B, lens)"

@@ -563,8 +563,8 @@ def _repair(
     if against is None and (doubt := _find_doubt(report, progress)):
         return Repair(refused=doubt)
     read = all(cause.form == "read" for cause in causes)
-    before = evidence.model if read else expand(fuse(evidence.model).model)[0]
-    changes = tuple(differences(before, fixed))
+    before, parts = (evidence.model, {}) if read else expand(fuse(evidence.model).model)
+    changes = tuple(differences(before, fixed, parts))
     after: Report | None = None
     with staging(path) as (written, keep):
         write_model(fixed, written, inputs=evidence.inputs, note=note)
@@ -635,11 +635,13 @@ def _fresh(
 # --- the changes in a graph, as lines of text
 
 
-def differences(before: Graph, after: Graph) -> Iterator[str]:
+def differences(
+    before: Graph, after: Graph, parts: Mapping[str, object] = _NOTHING
+) -> Iterator[str]:
     """Yields a line for each node that only one graph has, and for each change of a node's content.
 
     A node of one graph counts as the same as a node of the other graph if the first outputs of both
-    have the same name.
+    have the same name. ``parts``: the layer and direction of recurrent nodes, by first outputs.
     """
     old, new = ({node.outputs[0]: node for node in each.nodes} for each in (before, after))
     for value in after.inputs:
@@ -657,7 +659,7 @@ def differences(before: Graph, after: Graph) -> Iterator[str]:
             mine, theirs = Operation(before, one).content, Operation(after, other).content
             for key in mine | theirs:
                 if change := _change(mine.get(key), theirs.get(key)):
-                    yield f"~ {one.label}: {key}{change}"
+                    yield f"~ {parts.get(name, one.label)}: {key}{change}"
 
 
 def _format_node(node: Node) -> str:

@@ -82,8 +82,9 @@ def make_inputs(
     length zero if the models take one. ``short``: return fewer and shorter sequences instead.
     ``known``: inputs whose shapes the result must not have. A size or dtype that one model declares
     holds for all models. If one model takes integers where another takes floats, the input is
-    integers. Other sizes follow from the graph, or from attempts. Raises `UnsupportedError` with
-    the reason of the first attempt if no inputs fit, and `BudgetError` after the time limit.
+    integers. Other sizes follow from the graph, or from attempts. If no inputs fit, raises
+    `UnsupportedError` with the first model that refused an attempt and its reason. Raises
+    `BudgetError` after the time limit.
     """
     graphs = [model, *others]
     twins = [pair_inputs(model.inputs, each.inputs) for each in graphs]
@@ -96,7 +97,7 @@ def make_inputs(
     fused = [fuse(each).model for each in graphs]
     roles = {value.name: _find_role(fused, twins, value) for value in inputs}
     wanted = _SHORT if short else _STEPS
-    error: OnernnError | None = None
+    error = ""
     best: tuple[float, dict[str, Batch]] | None = None
     until = process_time() + _SECONDS
     same = repr({name: np.shape(data_of(value)) for name, value in known.items()})
@@ -112,18 +113,20 @@ def make_inputs(
         tried.add(key)
         size = 8 * max(len(lengths), *map(math.prod, sizes.values()))  # drawn in float64
         if size > _BYTES:
-            text = f"expected an input of at most {_BYTES:,} bytes, got {size:,}"
-            error = error or BudgetError(text)
+            error = error or f": expected an input of at most {_BYTES:,} bytes, got {size:,}"
             return -1
         rng = np.random.default_rng(seed)
         feed = {
             value.name: _batch(value, roles[value.name], sizes[value.name], lengths, rng)
             for value in inputs
         }
+        seen = math.inf
         try:
-            seen = min(_steps_of(session, feed, inputs) for session in sessions)
+            for session in sessions:
+                seen = min(seen, _steps_of(session, feed, inputs))
         except OnernnError as failed:
-            error = error or failed
+            who = f": {session.graph.name} refuses them, it may be another model" if others else ""
+            error = error or f"{who}: {failed}"
             if isinstance(failed, BudgetError):
                 until = 0
             return -1
@@ -148,11 +151,9 @@ def make_inputs(
         return best[1]
     if (limit := time_limit()) is not None:
         limit.check()
-    shown = "; ".join(map(str, inputs))
-    reason = f": {error}" if error else ""
     raise UnsupportedError(
-        f"{model.name}: no inputs could be generated for {shown}{reason}; pass --data inputs.npz,"
-        f" made by numpy.savez('inputs.npz', **{{{_keys(inputs)}}})"
+        f"{model.name}: no inputs could be generated for {'; '.join(map(str, inputs))}{error}; pass"
+        f" --data inputs.npz, made by numpy.savez('inputs.npz', **{{{_keys(inputs)}}})"
     )
 
 

@@ -411,7 +411,8 @@ def _report_on(
     expected, tolerances = compared.expected, compared.tolerances
     notes = [*case.notes, *(compared.notes if reference.complete else ())]
     notes += [
-        f"output {name!r}: {each.atol:.3g} is allowed, what rounding errors make of it"
+        f"output {name!r}: atol is {each.atol:.3g} in place of {compared.asked[name].atol:.3g},"
+        " because this output amplifies rounding errors"
         for name, each in tolerances.items()
         if each.atol > compared.asked[name].atol
     ]

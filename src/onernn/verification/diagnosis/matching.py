@@ -25,7 +25,7 @@ from onernn.verification.comparing import (
     in_one_form,
     pair_inputs,
 )
-from onernn.verification.diagnosis.faults import as_stored
+from onernn.verification.diagnosis.faults import as_stored, name_arrays
 from onernn.verification.tracing import LayerName, Traced, Values, run_nodes
 
 _MOST = 10**6
@@ -167,7 +167,7 @@ def _is_input(key: str) -> bool:
 
 def _weights_key(rnn: Recurrent, layer: int, name: str) -> str:
     place = f"layer {layer + 1}, " if len(rnn.layers) > 1 else ""
-    return f"{place}weights {name!r}"
+    return f"{place}the {name_arrays([name])}"  # no key of an input
 
 
 def _text(value: Any) -> str:
