@@ -136,7 +136,7 @@ def list_files(system: FileSystem, root: str, where: str) -> list[FileInfo]:
     """
     info = system.get_file_info(root)
     if info.type == FileType.NotFound:
-        raise FileNotFoundError(errno.ENOENT, "no such file or folder", where)
+        raise FileNotFoundError(errno.ENOENT, "no such file or folder; check the path", where)
     if info.type != FileType.Directory:
         return [info]
     result = []
