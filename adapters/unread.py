@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from onernn.adapters.common.adapter import StrPath
-from onernn.adapters.common.files import Schema, open_budgeted, read_all, read_varint
+from onernn.adapters.common.files import ONE_FILE, Schema, open_budgeted, read_all, read_varint
 from onernn.adapters.registry import ADAPTERS, usual_suffix
 from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
 from onernn.ir.files import COMPILED, as_argument, check_file, is_compiled
@@ -56,7 +56,7 @@ def _may_be_model(path: Path) -> bool:
 
 _AFTER_PREFIX = (".pdmodel", ".json", "-symbol.json")
 _SUFFIXES = {
-    *(".h5", ".hdf5", ".json", ".keras", ".onnx", ".pdmodel", ".pt2", ".xml", COMPILED),
+    *(*ONE_FILE, ".json", ".pdmodel"),
     *(suffix for each in ADAPTERS for suffix in each.weights),
 }
 """The suffixes of models, and of files of weights, which ``onernn weights`` also takes."""
@@ -98,7 +98,10 @@ def _advice(path: StrPath) -> str:
             )
         case ".pkl" | ".pickle" | ".joblib":
             return "reading a pickle could run anything; write the model as ONNX where it was made"
-    return ""
+    if kind or suffix in _SUFFIXES or Path(path).name == "__model__":
+        return ""
+    kinds = "; ".join(each.files for each in ADAPTERS)
+    return f"not a model; onernn reads {kinds}; a {COMPILED} that onernn compile wrote"
 
 
 def _advice_on_folder(folder: Path) -> str:
@@ -166,6 +169,16 @@ def _is_saved_model(head: bytes) -> bool:
     return False
 
 
+def _is_program(head: bytes) -> bool:
+    """Returns whether a protobuf message begins like a ProgramDesc of Paddle: with a block that has
+    an index.
+    """
+    match [(number, _fields(value, 1)) for number, value in _fields(head, 1)]:
+        case [(1, [(1, int())])]:
+            return True
+    return False
+
+
 def _core_ml_kind(head: bytes) -> int:
     """Returns the number of the field in which a CoreML specification holds its model, 0 for data
     of another kind.
@@ -183,6 +196,7 @@ _KINDS: dict[str, Callable[[bytes], object]] = {
     "CoreML": _core_ml_kind,
     "GraphDef": _is_graph_def,
     "SavedModel": _is_saved_model,
+    "Paddle": _is_program,
 }
 
 

@@ -25,8 +25,11 @@ from onernn.ir.budget import (
     working,
 )
 from onernn.ir.errors import BudgetError, ModelFormatError, guard
-from onernn.ir.files import ARRAY, check_file
+from onernn.ir.files import ARRAY, COMPILED, check_file
 from onernn.ir.records import cached_property, dataclass
+
+ONE_FILE = (".h5", ".hdf5", ".keras", ".onnx", ".pt2", ".xml", COMPILED)
+"""The suffixes of models that no adapter finds in a folder: MODEL must name the file."""
 
 
 def pairs(text: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onernn.adapters.common.files import (
+    ONE_FILE,
     ByteStream,
     Malformed,
     file_bytes,
@@ -685,10 +686,10 @@ def _model(path: Path) -> Path:
             inside(path, result.name, "the model", path)
         return result
     if folder:
+        others = (str(file) for file in sorted(path.glob("*.*")) if file.suffix in ONE_FILE)
+        advice = next(map("did you mean {!r}?".format, others), "pass the path of the model's file")
         raise ModelFormatError(
-            f"no model; looked for *.pdmodel, __model__, *.json and {prefix};"
-            " pass the path of the model's file",
-            path,
+            f"no model; looked for *.pdmodel, __model__, *.json and {prefix}; {advice}", path
         )
     if os.path.exists(path):
         check_file(path)

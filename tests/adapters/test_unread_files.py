@@ -175,6 +175,34 @@ def test_a_damaged_head_is_no_known_kind(head: bytes, tmp_path: Path) -> None:
         onernn.load(tmp_path / "m.pb")
 
 
+@pytest.mark.parametrize("name", ["notes.md", "notes.txt", "rows.csv", "train.py", "README"])
+@pytest.mark.parametrize("text", [b"", b"# A title", b"\n\nimport onernn"])
+def test_a_file_that_is_no_model_gets_the_kinds_that_are_read(
+    name: str, text: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(text)
+    with pytest.raises(
+        UnsupportedError, match=rf"{name}: not a model.* \.onnx.* __model__.*onernn"
+    ):
+        onernn.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["notes.md", "program", "model.v2"])
+def test_a_paddle_program_loads_under_any_name(name: str, data: Path, tmp_path: Path) -> None:
+    folder = data / "paddle" / "fc_gru_h0_rev0"
+    shutil.copy(folder / "model.pdmodel", tmp_path / name)
+    loaded = onernn.load(tmp_path / name, folder / "model.pdiparams")
+    assert [n.op for n in loaded.nodes] == [n.op for n in onernn.load(folder).nodes]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2", "model.keras"])
+def test_a_folder_with_the_file_of_a_model_names_the_file(name: str, tmp_path: Path) -> None:
+    for each in (name, "config.json", "tokens.txt"):
+        (tmp_path / each).touch()
+    with pytest.raises(onernn.ModelFormatError, match=rf"no model.*did you mean '.*{name}'"):
+        onernn.load(tmp_path)
+
+
 def test_a_file_that_is_not_there_is_told_first(tmp_path: Path) -> None:
     with pytest.raises(onernn.ModelFormatError, match="no such file"):
         onernn.load(tmp_path / "m.pt")

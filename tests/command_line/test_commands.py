@@ -106,7 +106,8 @@ def test_what_the_system_says_of_a_file_comes_without_its_number(
     onernn: Run, tmp_path: Path
 ) -> None:
     code, stdout, stderr = onernn("run m --input io.npz --output nowhere/out.npz --json")
-    said = f"{tmp_path / 'nowhere' / 'out.npz'}: No such file or directory"
+    folder = tmp_path / "nowhere"
+    said = f"{folder / 'out.npz'}: the folder {folder} does not exist; create it"
     assert (code, stderr) == (2, f"onernn: {said}\n")
     assert json.loads(stdout)["cause"]["text"] == said
 
@@ -214,7 +215,8 @@ def test_a_hint_names_nothing_that_cannot_be_a_model(
     (tmp_path / "NOTICE").touch()
     (tmp_path / "empty").mkdir()
     code, _, stderr = onernn(f"run {name} --input io.npz -o out.npz")
-    assert code == 2 and f"{name}: no such file" in stderr and "did you mean" not in stderr
+    assert code == 2 and f"{name}: no such file or folder" in stderr
+    assert "did you mean" not in stderr
 
 
 def test_a_name_that_is_like_none_gets_no_hint(onernn: Run) -> None:

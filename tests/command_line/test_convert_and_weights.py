@@ -49,8 +49,11 @@ def test_opset_dtype_and_names_are_options(model: Path, tmp_path: Path) -> None:
         (("out.onnx", "--output-dtype", "int3"), "expected one of float32"),
         (("out.onnx", "--names", "q=r"), "expected inputs or outputs"),
         (("out.onnx", "--names", "x"), "expected OLD=NEW, got ['x']"),
-        (("out.onnx", "--check", "nothing.npz"), "nothing.npz: no such file"),
-        (("nowhere/out.onnx",), "No such file or directory"),
+        (
+            ("out.onnx", "--check", "nothing.npz"),
+            "nothing.npz: no such file or folder; check the path",
+        ),
+        (("nowhere/out.onnx",), "nowhere does not exist; create it"),
     ],
 )
 def test_what_cannot_be_converted_exits_with_2(

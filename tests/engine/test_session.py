@@ -34,7 +34,11 @@ def test_outputs_come_by_name_with_the_offsets_of_the_input(session: Session) ->
         (FEED | {"x": WORDS}, r"'x' is ragged: expected onernn.Ragged.*lod__x"),
         (FEED | {"h0": Ragged(WORDS, [0, 3])}, "'h0' is dense"),
         (FEED | {"x": Ragged(WORDS, [0, 3], ([0, 1],))}, "expected 1 LoD levels, got 2"),
-        (FEED | {"x": Ragged(WORDS[:, :3], [0, 3])}, r"\(\?, 4\).*got float32 \(3, 3\)"),
+        (
+            FEED | {"x": Ragged(WORDS[:, :3], [0, 3])},
+            r"\(\?, 4\).*got float32 \(3, 3\); axis 1: expected 4, got 3",
+        ),
+        (FEED | {"x": Ragged(WORDS[:, 0], [0, 3])}, r"\(\?, 4\).*expected 2 axes, got 1"),
         (FEED | {"x": Ragged(WORDS.astype(str), [0, 3])}, "which float32 cannot hold"),
         (FEED | {"h0": H0[:, :, :1]}, r"node 'y'.*state h: expected .*\(1, 1, 2, 3\)"),
     ],
@@ -58,6 +62,18 @@ def test_wider_numbers_are_narrowed_and_integers_must_fit() -> None:
     assert run({"x": np.array([5, 7])})["y"].dtype == np.int32
     with pytest.raises(ShapeError, match="which int32 cannot hold"):
         run({"x": np.array([2**40])})
+    with pytest.raises(ShapeError, match="got float64; floats are not converted .* pass int32"):
+        run({"x": np.array([5.0])})
+
+
+@pytest.mark.parametrize("names", [None, ["y"]])
+def test_a_call_in_the_order_of_onnx_runtime_names_the_drop_in(
+    session: Session, names: list[str] | None
+) -> None:
+    with pytest.raises(
+        ShapeError, match=r"run\(inputs\).*InferenceSession takes run\(output_names"
+    ):
+        session.run(names, FEED)  # type: ignore[arg-type]
 
 
 def test_all_unsupported_operators_are_named_at_once() -> None:

@@ -34,6 +34,11 @@ def source(tmp_path: Path) -> Path:
     return file
 
 
+def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="file or folder; check the path.*nothing.parquet"):
+        score(MODEL, tmp_path / "nothing.parquet", tmp_path / "out", **GIVEN)
+
+
 @pytest.mark.parametrize(
     ("uri", "safe"),
     [

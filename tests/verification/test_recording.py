@@ -39,6 +39,19 @@ def test_missing_and_unknown_inputs_are_listed_with_what_the_model_takes() -> No
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize("in_file", [True, False])
+def test_an_input_without_its_prefix_is_found_with_the_line_that_renames_it(
+    in_file: bool, tmp_path: Path
+) -> None:
+    arrays, file = {"x": WORDS, "in__a/b": WORDS}, tmp_path / "f.npz"
+    np.savez(file, **arrays)
+    with pytest.raises(ModelFormatError) as caught:
+        read_inputs(read_arrays(file) if in_file else arrays, VALUES, str(file) if in_file else "")
+    line = "numpy.savez('inputs.npz', **{'in__x': ..., 'lod__x': ..., 'in__a/b': ...})"
+    for part in ("in__x is missing", "found x without the prefix in__", line):
+        assert part in str(caught.value)
+
+
 def test_digits_are_a_position_unless_an_output_bears_that_name() -> None:
     outputs = [Value("first"), Value("0")]
     got = read_outputs({"out__0": WORDS, "out__first": WORDS + 1}, outputs)

@@ -192,9 +192,8 @@ def test_the_command_writes_a_report_that_repeats_the_command(tmp_path: Path) ->
     assert done.returncode == 1, done.stderr
     words = Page(out.read_text()).words
     assert f"onernn verify {wrong} --against {sound} --report '{out}'" in words
-    assert "expected a folder that exists" in failed(
-        command_line(*command, tmp_path / "no" / "r.html")
-    )
+    missing = f"the folder {tmp_path / 'no'} does not exist; create it"
+    assert missing in failed(command_line(*command, tmp_path / "no" / "r.html"))
 
 
 def test_a_hostile_name_stays_text_in_svg_and_page(failing: Report) -> None:

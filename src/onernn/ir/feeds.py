@@ -47,7 +47,14 @@ def check_given(graph: Graph, given: Feed) -> dict[str, Array]:
 
 def _check_names(inputs: Any) -> None:
     if not isinstance(inputs, Mapping):
-        raise ShapeError(f"inputs: expected a dict of arrays by name, got {type(inputs).__name__}")
+        hint = (
+            "; Session.run takes run(inputs), and the drop-in"
+            " onernn.adapters.onnx.InferenceSession takes run(output_names, inputs)"
+        )
+        raise ShapeError(
+            f"inputs: expected a dict of arrays by name, got {type(inputs).__name__}"
+            f"{hint if inputs is None or isinstance(inputs, list) else ''}"
+        )
     for name in inputs:
         if not isinstance(name, str):
             raise ShapeError(f"inputs: expected names as keys, got {name!r}")
@@ -75,12 +82,8 @@ def _check_value(expected: Value, given: Ragged | Array) -> Ragged | Array:
 
 
 def _check_array(expected: Value, array: Array) -> Array:
-    shape = expected.shape
-    if shape is not None and (
-        len(shape) != array.ndim
-        or any(size not in (None, got) for size, got in zip(shape, array.shape, strict=True))
-    ):
-        raise ShapeError(f"input {expected}: got {array.dtype} {array.shape}")
+    if expected.shape is not None and (wrong := _misfit(expected.shape, array.shape)):
+        raise ShapeError(f"input {expected}: got {array.dtype} {array.shape}; {wrong}")
     for axis, (least, most) in expected.ranges.items():
         if not least <= array.shape[axis] <= most:
             got = f"{array.shape[axis]}, the model takes {least} to {most}"
@@ -92,3 +95,12 @@ def _check_array(expected: Value, array: Array) -> Array:
     if array.dtype == expected.dtype:
         return array
     return convert(array, expected.dtype, f"input {expected}")
+
+
+def _misfit(expected: tuple[int | None, ...], shape: tuple[int, ...]) -> str:
+    if len(expected) != len(shape):
+        return f"expected {len(expected)} axes, got {len(shape)}"
+    for axis, (size, got) in enumerate(zip(expected, shape, strict=True)):
+        if size not in (None, got):
+            return f"axis {axis}: expected {size}, got {got}"
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 import os
@@ -80,9 +81,17 @@ def check_file(path: str | Path) -> None:
     """
     if not os.path.isfile(path):
         if not os.path.exists(path):
-            raise ModelFormatError("no such file; check the path", path)
+            raise ModelFormatError("no such file or folder; check the path", path)
         kind = "a folder" if os.path.isdir(path) else "a pipe or device"
         raise ModelFormatError(f"expected a file, got {kind}", path)
+
+
+def check_folder(path: str | Path) -> None:
+    """Raises `FileNotFoundError` if the folder in which a file will be written does not exist."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        reason = f"the folder {folder} does not exist; create it"
+        raise FileNotFoundError(errno.ENOENT, reason, str(path))
 
 
 def only_file(candidates: Iterable[Path], argument: str) -> Path | None:
@@ -211,6 +220,8 @@ def _naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            check_folder(path)
         error.filename = str(path)
         raise
 

@@ -298,6 +298,11 @@ def convert(array: Array, dtype: npt.DTypeLike, what: str) -> Array:
         lost = result != array if wanted.kind in "iu" else np.isinf(result) & ~np.isinf(array)
         if not lost.any():
             return result
+    if array.dtype.kind == "f" and wanted.kind in "iu":
+        raise ShapeError(
+            f"{what}: got {array.dtype}; floats are not converted to integers;"
+            f" pass {wanted}, such as array.astype({wanted.name!r})"
+        )
     which = "" if lost is None else f" {array[lost][0]}"
     got = f"got {array.dtype}{which}, which {wanted} cannot hold"
     raise ShapeError(f"{what}: {got}; convert the array first")

@@ -28,7 +28,7 @@ from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ops import OPERATORS
 from onernn.verification.comparing import Batches, feed_for, pair_inputs
-from onernn.verification.recording import INPUTS
+from onernn.verification.recording import savez_call
 from onernn.verification.tracing import StepCounter, fast_backend
 
 TIME, BATCH = 14, 5
@@ -153,7 +153,7 @@ def make_inputs(
         limit.check()
     raise UnsupportedError(
         f"{model.name}: no inputs could be generated for {'; '.join(map(str, inputs))}{error}; pass"
-        f" --data inputs.npz, made by numpy.savez('inputs.npz', **{{{_keys(inputs)}}})"
+        f" --data inputs.npz, made by {savez_call(inputs)}"
     )
 
 
@@ -170,15 +170,6 @@ def _steps_of(session: StepCounter, feed: Batches, inputs: tuple[Value, ...]) ->
     session.run(feed_for(session.graph.inputs, feed, session.graph.name)[0])
     steps = session.steps(unite_inputs(session.graph.inputs, inputs))
     return min((s.count for s in steps if s.count is not None and s.most is None), default=math.inf)
-
-
-def _keys(inputs: tuple[Value, ...]) -> str:
-    names = (
-        prefix + value.name
-        for value in inputs
-        for prefix in (INPUTS if value.lod_depth else INPUTS[:1])
-    )
-    return ", ".join(f"{key!r}: ..." for key in names)
 
 
 def _unite(value: Value, twins: list[Value | None]) -> Value:

@@ -64,8 +64,24 @@ def read_inputs(
     if wrong:
         hint = did_you_mean(unknown[0], names) if unknown else ""
         takes = "; ".join(map(str, expected))
+        if bare := sorted({*names} & _keys(arrays, file)):
+            hint = f"; found {', '.join(bare)} without the prefix in__; use {savez_call(expected)}"
         raise ModelFormatError(f"{', '.join(wrong)}; the model takes {takes}{hint}", file)
     return {name: result[name] if name in result else recorded[name] for name in names}
+
+
+def _keys(arrays: Mapping[str, Array], file: str) -> set[str]:
+    """Returns the keys of a recording, including keys without the prefixes that were read."""
+    if not Path(file).is_file():
+        return {*arrays}
+    with np.load(file) as archive:
+        return {*archive}
+
+
+def savez_call(inputs: Iterable[Value]) -> str:
+    """Returns the call of NumPy that writes a recording of these inputs."""
+    keys = (p + each.name for each in inputs for p in INPUTS[: 1 + bool(each.lod_depth)])
+    return f"numpy.savez('inputs.npz', **{{{', '.join(f'{key!r}: ...' for key in keys)}}})"
 
 
 def read_outputs(

@@ -182,7 +182,7 @@ def _check_prefix(kind: str, path: Path) -> None:
     if kind.isidentifier() and not any(path.parent.glob(f"{escape(path.name)}*")):
         known = ", ".join(f"{name}:" for name in RUNTIMES)
         hint = did_you_mean(kind, RUNTIMES)
-        raise ModelFormatError(f"no such file; known prefixes are {known}{hint}", path)
+        raise ModelFormatError(f"no such file or folder; known prefixes are {known}{hint}", path)
 
 
 # --- runs of models in their own frameworks, each in a process of its own

@@ -11,6 +11,7 @@ from typing import Any
 from onernn.adapters.registry import RUNTIMES
 from onernn.fuse_passes import fuse
 from onernn.ir.errors import OnernnError
+from onernn.ir.files import check_folder
 from onernn.ir.ragged import Batch, Ragged
 from onernn.verification.diagnosis.cause import Cause
 from onernn.verification.inspecting import Inspection, fill_page, pictures, write_text
@@ -31,8 +32,7 @@ def check_report(path: str | Path) -> None:
     """
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path}: expected a file for the report, got a folder")
-    if not Path(path).absolute().parent.is_dir():
-        raise FileNotFoundError(f"{path}: expected a folder that exists for the report")
+    check_folder(path)
 
 
 def write_report(report: Report, path: str | Path, command: str = "", repairs: str = "") -> None:
