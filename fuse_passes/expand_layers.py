@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
 
+from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.rnn import Part, Recurrent, parts
@@ -50,8 +51,10 @@ class ExpandLayers:
         nodes: list[Node] = []
         begin = [
             [
-                _cut(nodes, row, 1, count, f"{rnn.y}.{kind}0@{layer}")
-                for layer, row in enumerate(_cut(nodes, state, 0, spec.layers, f"{rnn.y}.{kind}0"))
+                _cut(graph, nodes, row, 1, count, f"{rnn.y}.{kind}0@{layer}")
+                for layer, row in enumerate(
+                    _cut(graph, nodes, state, 0, spec.layers, f"{rnn.y}.{kind}0")
+                )
             ]
             for kind, state in zip("hc", rnn.states, strict=False)
         ]
@@ -106,10 +109,10 @@ class ExpandLayers:
             ]
 
 
-def _cut(nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list[str]:
+def _cut(graph: Graph, nodes: list[Node], name: str, axis: int, count: int, stem: str) -> list[str]:
     if not name or count == 1:
         return [name] * count
-    result = [f"{stem}@{index}" for index in range(count)]
+    result = [fresh(graph, f"{stem}@{index}") for index in range(count)]
     nodes.append(Node("Split", (name,), tuple(result), {"axis": axis}))
     return result
 

@@ -67,6 +67,14 @@ def test_a_stack_is_its_layers(cell: Cell, more: dict, direction: Any, layers: i
             assert {each.directions for each in specs} == {1 if apart else spec.directions}
 
 
+def test_parts_of_a_state_get_names_that_no_value_of_the_graph_has() -> None:
+    graph, feed = stack(RnnSpec(Cell.GRU, 4, 4, layers=2), states=True)
+    taken = new_node("y.h0@0 = Tanh h")
+    graph = replace(graph, nodes=(*graph.nodes, taken), outputs=(*graph.outputs, Value("y.h0@0")))
+    result = check_fused(graph, feed, passes=(ExpandLayers(),), atol=1e-6)
+    assert len(layer_nodes(result)) == 2
+
+
 def test_layers_that_share_a_state_have_parts_of_their_own() -> None:
     spec = RnnSpec(Cell.GRU, 4, 4, layers=2)
     graph, feed = stack(spec, states=True)
