@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant(
         "no bias",
         "src/onernn/backend/onednn/kernels.py",
-        "    if bias is None:  # oneDNN asks for one",
+        "    if bias is None:  # oneDNN requires a bias",
         "    if True:",
         RIGHT,
     ),

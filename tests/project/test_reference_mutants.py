@@ -300,7 +300,7 @@ MUTANTS = [
     Mutant(
         "oneDNN: no bias",
         "src/onernn/backend/onednn/kernels.py",
-        "    if bias is None:  # oneDNN asks for one",
+        "    if bias is None:  # oneDNN requires a bias",
         "    if True:",
         (LAYERS, f"{RIGHT} and onednn"),
     ),
