@@ -12,7 +12,7 @@ from pathlib import Path
 
 from onernn.adapters.common.adapter import StrPath
 from onernn.adapters.common.files import ONE_FILE, Schema, open_budgeted, read_all, read_varint
-from onernn.adapters.registry import ADAPTERS, usual_suffix
+from onernn.adapters.registry import ADAPTERS, adapter_of, usual_suffix
 from onernn.ir.errors import ModelFormatError, UnsupportedError, did_you_mean
 from onernn.ir.files import COMPILED, as_argument, check_file, is_compiled
 
@@ -98,7 +98,8 @@ def _advice(path: StrPath) -> str:
             )
         case ".pkl" | ".pickle" | ".joblib":
             return "reading a pickle could run anything; write the model as ONNX where it was made"
-    if kind or suffix in _SUFFIXES or Path(path).name == "__model__":
+    is_named = suffix in _SUFFIXES or Path(path).name == "__model__"
+    if kind or is_named or adapter_of(path) is not ADAPTERS[-1]:  # the last one reads any name
         return ""
     kinds = "; ".join(each.files for each in ADAPTERS)
     return f"not a model; onernn reads {kinds}; a {COMPILED} that onernn compile wrote"
