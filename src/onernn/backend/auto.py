@@ -2,7 +2,7 @@
 
 The layer, its dtype and the CPU determine which implementation runs all batches of a layer. Timings
 and the number of threads do not matter, so the results of equal batches have equal bits. oneDNN has
-slow reference loops for some layers. The reference loops run a layer only if the kernels cannot run it.
+slow reference loops for some layers. The reference loops run a layer only if the kernels cannot.
 """
 
 from __future__ import annotations
