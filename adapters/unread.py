@@ -56,7 +56,9 @@ def _may_be_model(path: Path) -> bool:
 
 _AFTER_PREFIX = (".pdmodel", ".json", "-symbol.json")
 _SUFFIXES = {
-    *(*ONE_FILE, ".json", ".pdmodel"),
+    *ONE_FILE,
+    ".json",
+    ".pdmodel",
     *(suffix for each in ADAPTERS for suffix in each.weights),
 }
 """The suffixes of models, and of files of weights, which ``onernn weights`` also takes."""

@@ -156,7 +156,7 @@ _ALL: Sequence[Framework] = (
         "mxnet",
         "MXNet's RNN",
         "parameters: all i2h (G*O, I), h2h (G*O, R), h2r (R, O) of l0, r0, l1, ...",
-        "behind all matrices, i2h and h2h (G*O,)",
+        "after all matrices, i2h and h2h (G*O,)",
         mxnet.GATES,
         _read_mxnet,
         _write_mxnet,
@@ -175,7 +175,7 @@ _ALL: Sequence[Framework] = (
     Framework(
         "mxnet-gates",
         "MXNet's legacy cells, unpacked",
-        "i2h_i_weight (O, I), h2h_i_weight (O, O), ...: one a gate",
+        "i2h_i_weight (O, I), h2h_i_weight (O, O), ...: one per gate",
         "i2h_i_bias, h2h_i_bias (O,), ...",
         mxnet.GATES,
         _read_mxnet_gates,

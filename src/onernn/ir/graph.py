@@ -302,9 +302,7 @@ class Node(Immutable):
 
     @cached_property
     def problem(self) -> str:
-        """What is wrong with the number of inputs and outputs, or with the attributes; "" if
-        nothing is.
-        """
+        """The fault in the number of inputs or outputs, or in the attributes; "" if none is found."""
         operator = OPERATORS.get(self.op)
         return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
 

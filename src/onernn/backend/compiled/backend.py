@@ -98,8 +98,8 @@ class CompiledStack:
         packed: Packed | None = None,
         holds_finite: bool = False,
     ) -> None:
-        """Stores ``packed`` weights. Without packed weights, this object cannot run, but the result
-        of `reading` can.
+        """Stores ``packed`` weights. Without packed weights, this object cannot run; the result of
+        `reading` can.
         """
         self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
         self._spec, self._team = spec, team_of(threads)
