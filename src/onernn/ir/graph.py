@@ -302,7 +302,7 @@ class Node(Immutable):
 
     @cached_property
     def problem(self) -> str:
-        """The fault in the number of inputs or outputs, or in the attributes; "" if none is found."""
+        """The fault in the number of inputs or outputs, or in the attributes; "" if none."""
         operator = OPERATORS.get(self.op)
         return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
 
