@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from typing import Any
@@ -103,6 +105,20 @@ def test_inputs_outputs_and_attributes_are_checked_when_a_graph_is_made(
 ) -> None:
     with pytest.raises(ModelFormatError, match=rf"^model\.onnx: node 'a' \({node.op}\): {problem}"):
         graph([node], "a")
+
+
+def test_the_first_graph_of_a_process_is_checked_and_typed_like_later_ones() -> None:
+    code = (
+        "import onernn\n"
+        "x, y = onernn.Value('x', 'float32', (2, 3)), onernn.Value('y')\n"
+        "node = onernn.Node('Softmax', ('x',), ('y',))\n"
+        "print(node.attrs.axis, onernn.Graph('m', (x,), (y,), (node,), {}).types['y'].dtype)\n"
+        "wrong = onernn.Node('Softmax', ('x',), ('y',), {'axes': 0})\n"
+        "onernn.Graph('m', (x,), (y,), (wrong,), {})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "-1 float32\n"
+    assert "ModelFormatError: m: node 'y' (Softmax): unknown attribute axes" in done.stderr
 
 
 def test_producers_and_users(diamond: Graph) -> None:

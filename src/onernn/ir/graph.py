@@ -14,7 +14,7 @@ import numpy as np
 from onernn.ir.arrays import Array, frozen
 from onernn.ir.budget import spend
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError, printable
-from onernn.ir.operator import OPERATORS, Operator
+from onernn.ir.operator import OPERATORS, Operator, find_operator
 from onernn.ir.records import Immutable, NamedTuple, Renamed, cached_property, dataclass, replace
 from onernn.ir.types import UNKNOWN, Size, Type, constant_type, dense, evaluate, lod_names, words_of
 
@@ -295,7 +295,7 @@ class Node(Immutable):
     @cached_property
     def attrs(self) -> SimpleNamespace:
         """The attributes, with the operator's defaults for absent ones."""
-        operator = OPERATORS.get(self.op)
+        operator = find_operator(self.op)
         if operator is None:  # an unknown operator: its defaults are not known
             return SimpleNamespace(**self.attributes)
         return operator.attrs(self.attributes, len(self.outputs))
@@ -303,7 +303,7 @@ class Node(Immutable):
     @cached_property
     def problem(self) -> str:
         """The fault in the number of inputs or outputs, or in the attributes; "" if none."""
-        operator = OPERATORS.get(self.op)
+        operator = find_operator(self.op)
         return operator.problem(self.inputs, self.outputs, self.attributes) if operator else ""
 
     @property
@@ -499,7 +499,7 @@ def infer(
 
 def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> tuple[Type, ...]:
     unknown = (UNKNOWN,) * len(node.outputs)
-    operator = OPERATORS.get(node.op)
+    operator = find_operator(node.op)
     if operator is None or node.problem:
         return unknown
     try:

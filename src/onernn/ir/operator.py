@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
 from inspect import CO_VARARGS, unwrap
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, Literal, TypeVar
@@ -290,6 +291,16 @@ def _under(out: Any, like: Ragged) -> Ragged:
 
 OPERATORS: dict[str, Operator] = {}
 """All canonical operators by name; `onernn.ops` fills it."""
+
+
+def find_operator(name: str) -> Operator | None:
+    """Returns the canonical operator of this name, None if there is none.
+
+    Imports `onernn.ops` if needed: a program may make a graph before it imports anything else.
+    """
+    if name not in OPERATORS:
+        import_module("onernn.ops")
+    return OPERATORS.get(name)
 
 
 def at_axis(axis: int, rank: int) -> int:
