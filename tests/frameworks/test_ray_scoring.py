@@ -120,7 +120,7 @@ def test_a_node_whose_bits_may_differ_is_refused(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path))
     begun = {"onernn": version("onernn"), "instruction_set": "rot13"}
     work = Work(Scorer(MODEL, INPUTS, threads=1), folder, [], False, begun)
-    with pytest.raises(UnsupportedError, match="instruction_set .* rot13"):
+    with pytest.raises(UnsupportedError, match="instruction_set rot13"):
         work(Window(0, corpus(30), {}, []))
     assert not [*tmp_path.iterdir()]
 
