@@ -51,7 +51,7 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
                     yield node, "it divides the number of steps, which differs between chunks"
                 elif any(uses):
                     counts.update(filter(None, node.outputs))
-            elif asks or not all(_describes_shape(node, index) for index in read):
+            elif asks or not (node.op == "ConstantOfShape" or (0 not in read and _moves(node))):
                 yield node, "it computes with the number of steps, which differs between chunks"
         within = (each.op for body in bodies(node).values() for each in every_node(body))
         if not {"Shape", "Size", "Slice"}.isdisjoint(within):
@@ -64,10 +64,6 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
 def _moves(node: Node) -> bool:
     operator = OPERATORS.get(node.op)
     return bool(operator and operator.most is not None and operator.kind in ("view", "moves"))
-
-
-def _describes_shape(node: Node, index: int) -> bool:
-    return node.op == "ConstantOfShape" or (index > 0 and _moves(node))
 
 
 def _types_of(types: Types, node: Node) -> list[Type | None]:
@@ -696,7 +692,7 @@ class _Maker(Tape):
             raise self.refuse(node, f"the sizes of {x!r} are not known: declare them with --input")
         sizes = [1 if count is None else count for count in result.counts]
         sizes[axis] = zeros
-        shape = [count for count in result.counts]
+        shape = [*result.counts]
         shape[axis] = zeros if zeros == steps else None
         before, after = self.state("steps", np.zeros(sizes, result.dtype), tuple(shape))
         self.stem = x

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.process import UsualNeed, team_of
+from onernn.backend.process import UsualNeed, take_idle, team_of
 from onernn.engine.encoding import CALL, LAYER, NEST, Encoded, encode
 from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS, PreparedNode, prepare
@@ -89,10 +89,7 @@ class Workspaces:
         self._usual, self._largest = UsualNeed(), 0
 
     def take(self) -> Workspace:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._new()
+        return take_idle(self._idle, self._new)
 
     def return_workspace(self, workspace: Workspace) -> bool:
         """Takes a workspace back after a call, even a failed one.

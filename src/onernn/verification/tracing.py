@@ -107,13 +107,10 @@ def run_nodes(
         outputs=wanted,
         nodes=tuple(nodes),
     ).prune()
-    result = _Run(part, backend, packed or {}).run(taken, _ignore) if wanted else {}
+    # A session with an observer runs node by node, without a plan.
+    result = _Run(part, backend, packed or {}).run(taken, lambda *_: None) if wanted else {}
     known = {**graph.constants, **values, **result}
     return {each.name: known.get(each.name) for each in graph.outputs}
-
-
-def _ignore(*_: Any) -> None:
-    """Does nothing: a session with an observer runs node by node, without a plan."""
 
 
 @cache
@@ -412,10 +409,12 @@ class Traced:
     values: Values
 
 
-def trace_layers(model: Graph, feed: Batches, backend: str = "reference") -> Traced:
-    """Fuses and expands a model, runs it, and returns the graph with all values of the run."""
+def trace_layers(model: Graph, feed: Batches) -> Traced:
+    """Fuses and expands a model, runs it on the reference backend, and returns the graph with all
+    values of the run.
+    """
     graph, parts = expand(fuse(model).model)
-    return Traced(graph, parts, trace(graph, feed, backend))
+    return Traced(graph, parts, trace(graph, feed))
 
 
 @dataclass(frozen=True, eq=False)

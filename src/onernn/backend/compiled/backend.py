@@ -18,6 +18,7 @@ from onernn.backend.compiled.library import Kernels, load_kernels
 from onernn.backend.compiled.packing import (
     BYTES,
     CODES,
+    FUNCTIONS,
     STORED,
     CellMatrices,
     Numbers,
@@ -31,6 +32,7 @@ from onernn.backend.process import (
     UsualNeed,
     align,
     allocate_aligned,
+    take_idle,
     team_of,
     usable_threads,
 )
@@ -232,11 +234,7 @@ class CompiledStack:
         ``state``: the addresses of the initial states, empty for zeros. Does not report infinity in
         u8 layers.
         """
-        try:
-            idle = self._idle.pop()
-        except IndexError:
-            idle = self._new()
-        handle, batch, arrays = idle
+        handle, batch, arrays = idle = take_idle(self._idle, self._new)
         null = self._ffi.NULL
         batch.layout, (batch.steps, batch.sequences), batch.offsets = layout, extent, offsets
         arrays.x, arrays.y, arrays.attention = x, y, attention or null
@@ -453,7 +451,6 @@ def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
         kind = getattr(lib, f"ONERNN_{name.upper()}")
         return {"kind": kind, "alpha": alpha or 0, "beta": beta or 0}
 
-    functions = ("gate", "candidate", "output")
     fields = {
         "cell": getattr(lib, f"ONERNN_{kernel_of(spec.cell).upper()}"),
         "stored": getattr(lib, f"ONERNN_{stored.upper()}"),
@@ -465,7 +462,7 @@ def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
         "inputs": spec.input_size,
         "units": spec.hidden_size,
         "width": spec.recurrent_size,
-        **dict(zip(functions, map(function, spec.functions), strict=False)),
+        **dict(zip(FUNCTIONS, map(function, spec.functions), strict=False)),
         "gate_clip": inf if spec.gate_clip is None else spec.gate_clip,
         "cell_low": low,
         "cell_high": high,

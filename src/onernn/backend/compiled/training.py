@@ -18,7 +18,7 @@ from onernn.backend.layer_walk import (
     PackedBatch,
     PackedGradient,
 )
-from onernn.backend.process import Buffers, team_of
+from onernn.backend.process import Buffers, take_idle, team_of
 from onernn.backend.reference import TRAINED
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
@@ -121,10 +121,7 @@ class TrainingDirection(DirectionKernel):
         sizes = {"gates": spec.gates * spec.hidden_size, "h": spec.recurrent_size}
         more = ("one", "two", "three") if spec.cell is Cell.LSTM else ("one",)
         sizes |= dict.fromkeys(more, spec.hidden_size)
-        try:
-            memory = _TAPES.pop()
-        except IndexError:
-            memory = Buffers()
+        memory = take_idle(_TAPES, Buffers)
         made = {name: memory.array(name, (count, size), _F32) for name, size in sizes.items()}
         kept = _Kept({"x": x, "attention": attention, **made}, memory)
         states = [np.array(s, np.float32, order="C") for s in begin]

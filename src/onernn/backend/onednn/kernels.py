@@ -38,7 +38,14 @@ from onernn.backend.onednn.memory import (
     widen,
 )
 from onernn.backend.onednn.precision import OWN_LAYOUTS, PRECISIONS, Precision, U8Options, reason
-from onernn.backend.process import CREATION, LARGEST_KEPT, Buffers, UsualNeed, allocate_aligned
+from onernn.backend.process import (
+    CREATION,
+    LARGEST_KEPT,
+    Buffers,
+    UsualNeed,
+    allocate_aligned,
+    take_idle,
+)
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.spec import Cell, RnnSpec
@@ -297,10 +304,7 @@ class Executable:
         fixed.
         """
         lib, cast = self._library.lib, self._library.ffi.cast
-        try:
-            bound = self._idle.pop()
-        except IndexError:
-            bound = self._bind()
+        bound = take_idle(self._idle, self._bind)
         wanted = [addresses[name] for name in self._moving]
         wanted.append(_WORKSPACE.scratchpad(self._scratchpad))
         for k, address in enumerate(wanted):

@@ -23,7 +23,7 @@ from onernn.backend.compiled.packing import BYTES, STORED, check_bytes
 from onernn.engine import inferring
 from onernn.engine.emit.generating import check_name, generate
 from onernn.engine.emit.rendering import HEADER, MAGIC, CellCode, Store, words
-from onernn.engine.emit.streaming import goes_on, pads_apart, prepare_step
+from onernn.engine.emit.streaming import list_kept_states, pads_apart, prepare_step
 from onernn.engine.inferring import lacking, name_inputs, sizes_of, write
 from onernn.engine.program import (
     CTYPES,
@@ -190,8 +190,7 @@ def initialize(program: Program, weights: str = "f32") -> Store:
     stored = STORED.get(weights, STORED["f32"])
     store = Store(stored, packed_for=program, layers=LAYERS[weights])
     program.no_step = prepare_step(program)
-    layers = [step for each in program.codes for step in each.codes if isinstance(step, Layer)]
-    states = [state for layer in layers if goes_on(program, layer) for state in layer.states]
+    states = list_kept_states(program)
     unread = program.held - {name for state in states for name in (state.held, state.final)}
     program.memory = {k: v for k, v in program.memory.items() if k not in unread}
     for each in program.codes:

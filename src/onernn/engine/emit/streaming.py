@@ -15,7 +15,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from onernn.engine.operators.operator_code import OperatorCode
-from onernn.engine.program import DelayLine, Layer, Program, name_kept
+from onernn.engine.program import DelayLine, Layer, Program, State, name_kept
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
@@ -203,6 +203,12 @@ def goes_on(program: Program, layer: Layer) -> bool:
     get all of their steps in each call.
     """
     return not program.no_step and layer.time is not None and _tells_words(program, layer.time)
+
+
+def list_kept_states(program: Program) -> list[State]:
+    """Returns the states that a call keeps for the next call."""
+    layers = (step for step in program.steps if isinstance(step, Layer))
+    return [state for layer in layers if goes_on(program, layer) for state in layer.states]
 
 
 def _tells_words(program: Program, size: Size) -> bool:
