@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import field, replace
 from typing import Any, NamedTuple
 
-from onernn.ir.graph import FAILURES, Graph, Node
+from onernn.ir.graph import FAILURES, Graph, Node, input_types
 from onernn.ir.operator import OPERATORS, Operator
 from onernn.ir.records import dataclass
 from onernn.ir.types import LodName, Size, Type
@@ -196,9 +196,7 @@ class RowFlow:
         inputs.
         """
         body: Graph = node.attributes[name]
-        known = types_inside(
-            node, name, [self.types[each] if each else None for each in node.inputs]
-        )
+        known = types_inside(node, name, input_types(self.types, node))
         types = {value.name: each for value, each in zip(body.inputs, known, strict=True)}
         given: dict[str, State | UnknownRows] = dict.fromkeys(body.constants, ALIKE)
         given |= zip(types, states, strict=True)

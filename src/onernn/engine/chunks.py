@@ -17,7 +17,7 @@ from onernn.fuse_passes.over_time import check_states, find_states, fuse_step
 from onernn.fuse_passes.rewriting import Tape, fresh
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
-from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.graph import Graph, Node, Value, input_types
 from onernn.ir.operator import OPERATORS, Path
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
@@ -66,12 +66,8 @@ def _moves(node: Node) -> bool:
     return bool(operator and operator.most is not None and operator.kind in ("view", "moves"))
 
 
-def _types_of(types: Types, node: Node) -> list[Type | None]:
-    return [types[name] if name else None for name in node.inputs]
-
-
 def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
-    operator, given = OPERATORS.get(node.op), _types_of(types, node)
+    operator, given = OPERATORS.get(node.op), input_types(types, node)
     if operator is None or operator.paths is None:
         return []
     paths = operator.paths(node.attrs, *given) or ()
@@ -101,7 +97,7 @@ def far_steps(types: Types, node: Node, time: str) -> str:
     first or the last one.
     """
     starts, ends, axes = (
-        _all(x.value if x else None) for x in (*_types_of(types, node), None)[1:4]
+        _all(x.value if x else None) for x in (*input_types(types, node), None)[1:4]
     )
     along = [size.number for size in axes] if node.input(3) else range(len(starts))
     timed = _along(types[node.inputs[0]], time)
@@ -423,7 +419,7 @@ def _find_equal_sizes(types: Types, node: Node) -> Iterator[set[str]]:
         names = [{n for size in each if size for n in size.names} for each in (before, after)]
         if all(len(each) == 1 for each in names) and names[0] != names[1]:
             yield names[0] | names[1]
-    if any(x and x.shape is None for x in _types_of(types, node)):
+    if any(x and x.shape is None for x in input_types(types, node)):
         return
     places: dict[int | None, list[Size | None]] = {}
     for x, path in _follow(types, node):
@@ -604,7 +600,7 @@ class _Maker(Tape):
         (axis,), (_, path) = axes, pairs[0]
         if path[axis] is not None:
             return False
-        window = operator.reach(node.attrs, axis, *_types_of(self.types, node))
+        window = operator.reach(node.attrs, axis, *input_types(self.types, node))
         if node.op == "Pad" and window is None:
             raise self.refuse(node, "it pads time: expected zeros as padding")
         if window is None or (window.stride == 1 and self._more(out, axis) is None):

@@ -26,7 +26,7 @@ from onernn.ir.graph import Context, Graph, Node, Sizes
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.ir.types import type_of
+from onernn.ir.types import as_tuple, type_of
 from onernn.ir.weights import RnnWeights
 from onernn.ops import OPERATORS, quantized
 from onernn.ops.control import Turns
@@ -144,7 +144,7 @@ def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
     values.update(zip((value.name for value in body.inputs), arguments, strict=True))
     for node in body.nodes:
         out = KERNELS[node.op](node, *(values[name] if name else None for name in node.inputs))
-        values.update(zip(node.outputs, out if isinstance(out, tuple) else (out,), strict=False))
+        values.update(zip(node.outputs, as_tuple(out), strict=False))
     outputs = [_alone(values[output.name]) for output in body.outputs]
     budget.used = before + _footprint(outputs)
     return outputs

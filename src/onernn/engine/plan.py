@@ -29,7 +29,7 @@ from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError, naming
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import NamedTuple
-from onernn.ir.types import Size
+from onernn.ir.types import Size, as_tuple
 
 _PATIENCE = 1000
 """A workspace that was unused in this many calls is released."""
@@ -431,7 +431,7 @@ class Plan:
         ]
         with naming(node, self.encoded.program.graph.name):
             result = KERNELS[node.op](node, *arguments)
-        results = result if isinstance(result, tuple) else (result,)
+        results = as_tuple(result)
         for name, value in zip(node.outputs, results, strict=False):
             if not name:
                 continue

@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from threading import Lock
-from types import MappingProxyType
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -33,11 +32,10 @@ from onernn.ir.errors import (
 from onernn.ir.feeds import check_feed, check_given
 from onernn.ir.graph import Graph, Value, with_rows
 from onernn.ir.ragged import Ragged, as_array, data_of
-from onernn.ir.records import cached_property, dataclass
+from onernn.ir.records import NOTHING, cached_property, dataclass
 
 Frame = Mapping[str, Array]
 _NONE: dict[str, Array] = {}
-_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _KINDS = 16  # limit for the number of sessions; each kind of frames (see `Streams`) needs one
 
 
@@ -571,10 +569,10 @@ class _Made(NamedTuple):
     ``_done`` of `Streams`.
     """
 
-    states: Mapping[str, tuple[list[int], Array]] = _NOTHING
-    own: Mapping[int, dict[str, Array]] = _NOTHING
-    waiting: Mapping[int, list[_Entry]] = _NOTHING
-    done: Mapping[int, list[_Entry | OnernnError]] = _NOTHING
+    states: Mapping[str, tuple[list[int], Array]] = NOTHING
+    own: Mapping[int, dict[str, Array]] = NOTHING
+    waiting: Mapping[int, list[_Entry]] = NOTHING
+    done: Mapping[int, list[_Entry | OnernnError]] = NOTHING
 
 
 def _list_ids(streams: int | Sequence[int] | Array) -> tuple[list[int], bool]:

@@ -487,6 +487,11 @@ def evaluate(dtype: str | None, sizes: Any) -> Type:
     return Type(dtype, out.shape, (), known if array.ndim else known[0])
 
 
+def as_tuple(result: Any) -> tuple[Any, ...]:
+    """Returns the outputs of an operator that returned one output, or a tuple of outputs."""
+    return result if isinstance(result, tuple) else (result,)
+
+
 def type_of(value: Array | Ragged, name: str = "") -> Type:
     """Returns the type of an existing value; the levels of a ragged value are named after it."""
     array = data_of(value)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onernn.ir.graph import Node
+from onernn.ir.graph import Node, input_types
 from onernn.ir.operator import OPERATORS, Path, at_axis
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
@@ -65,7 +65,7 @@ def follow(flow: Any, node: Node) -> tuple[State, ...]:
     `UnknownRows` if the paths do not show the rows.
     """
     operator, (x, *_) = OPERATORS[node.op], node.inputs
-    types = [flow.types[name] if name else None for name in node.inputs]
+    types = input_types(flow.types, node)
     known = operator.paths and operator.paths(node.attrs, *types)
     if known is None:
         raise UnknownRows(node, f"is a {node.op} whose axes are not known before a run")

@@ -23,7 +23,15 @@ from onernn.fuse_passes.normal_forms import NORMAL_FORMS, constants_last
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, OnernnError
 from onernn.ir.feeds import Feed
-from onernn.ir.graph import Graph, Node, Value, describe_operators, layer_operators, native_types
+from onernn.ir.graph import (
+    Graph,
+    Node,
+    Value,
+    describe_operators,
+    input_types,
+    layer_operators,
+    native_types,
+)
 from onernn.ir.ragged import Ragged, depth_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
@@ -168,7 +176,7 @@ def size_layers(
     ``turns``: how many times the graph itself runs, because a loop runs its body several times.
     """
     for node in graph.nodes:
-        given = [types[name] if name else None for name in node.inputs]
+        given = input_types(types, node)
         first = next(iter(given), None)
         size, states = None, 0
         if node.op in ("Rnn", "DynamicQuantizeLSTM") and first is not None:

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +47,7 @@ from onernn.backend.process import (
 )
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
+from onernn.ir.records import NOTHING
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import NO_SCALES, UNIT, PartScales, RnnWeights, Scale, own_factors
 
@@ -280,7 +280,7 @@ class Executable:
         self,
         library: Library,
         primitive: Primitive,
-        fixed: Mapping[str, Memory] = MappingProxyType({}),
+        fixed: Mapping[str, Memory] = NOTHING,
     ) -> None:
         self.layouts, self.name = primitive.layouts, primitive.kernel
         self._library, self._handle, self._fixed = library, primitive.handle, fixed
