@@ -16,6 +16,7 @@ from onernn.fuse_passes.masked_scans import find_chosen, find_mask, fuse_masked_
 from onernn.fuse_passes.rewriting import fresh, rewrite
 from onernn.fuse_passes.scanned_cells import fuse_scanned_cells
 from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.types import Counts
 
 _States = frozenset[int]
 
@@ -105,7 +106,7 @@ def _read(body: Graph, names: list[str], made: set[str]) -> list[str]:
     return [name for name in waiting if name in made]
 
 
-def _any_rows(counts: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
+def _any_rows(counts: Counts) -> Counts | None:
     return (None, *counts[1:]) if counts else None
 
 

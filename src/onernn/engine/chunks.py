@@ -22,7 +22,7 @@ from onernn.ir.operator import OPERATORS, Path
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.ir.types import Size, Type
+from onernn.ir.types import Counts, Size, Type
 
 Types = Mapping[str, Type]
 _FAR = 2**31 - 1  # a slice whose end is at least this number includes the last step
@@ -480,7 +480,7 @@ class _Maker(Tape):
     time: str = ""
     states: dict[str, str] = field(default_factory=dict)
     stems: Counter[str] = field(default_factory=Counter)
-    first: list[tuple[str, Array, tuple[int | None, ...]]] = field(default_factory=list)
+    first: list[tuple[str, Array, Counts]] = field(default_factory=list)
     late: dict[str, int] = field(default_factory=dict)
     waiting: dict[tuple[str, int], str] = field(default_factory=dict)
 
@@ -520,7 +520,7 @@ class _Maker(Tape):
     def refuse(self, node: Node, why: str) -> UnsupportedError:
         return refuse(self.graph, why, node.label)
 
-    def state(self, stem: str, first: Array, shape: tuple[int | None, ...]) -> tuple[str, str]:
+    def state(self, stem: str, first: Array, shape: Counts) -> tuple[str, str]:
         """Adds a state; returns the names of its input and output."""
         before = fresh(self.graph, f"{stem}{self.stems[stem]}")
         self.stems[stem] += 1

@@ -33,6 +33,7 @@ from onernn.ir.feeds import check_feed, check_given
 from onernn.ir.graph import Graph, Value, with_rows
 from onernn.ir.ragged import Ragged, as_array, data_of
 from onernn.ir.records import NOTHING, cached_property, dataclass
+from onernn.ir.types import Counts
 
 Frame = Mapping[str, Array]
 _NONE: dict[str, Array] = {}
@@ -265,7 +266,7 @@ class Streams:
         return read_states(saved, self._digest, self._first, self._growing)
 
     @cached_property
-    def _growing(self) -> dict[str, tuple[int | None, ...]]:
+    def _growing(self) -> dict[str, Counts]:
         return {
             value.name: value.shape or ()
             for value in self._graph.inputs

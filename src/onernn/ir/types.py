@@ -377,6 +377,8 @@ class Quotient:
 
 
 Shape = tuple[Size, ...]
+Counts = tuple[int | None, ...]
+"""The sizes of a shape as numbers; None for sizes that are not known."""
 
 
 def shape_of(sizes: Any) -> Shape:
@@ -426,7 +428,7 @@ class Type:
         return None if self.shape is None else len(self.shape)
 
     @property
-    def counts(self) -> tuple[int | None, ...]:
+    def counts(self) -> Counts:
         """The sizes as integers, None for a size that is not a number; () if the rank is
         unknown.
         """

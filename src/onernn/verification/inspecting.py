@@ -20,7 +20,7 @@ from onernn.ir.errors import LibraryError, Refusal, printable
 from onernn.ir.files import replacing
 from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, native_types
 from onernn.ir.records import NOTHING, dataclass
-from onernn.ir.types import Type
+from onernn.ir.types import Counts, Type
 
 _WIDE, _HIGH, _ACROSS, _DOWN = 168, 50, 20, 30
 _BESIDE = 36
@@ -168,7 +168,7 @@ def _oval(
     return _Box(key, _cut(value.name, shape), inputs, _PAPER, True, str(value), below)
 
 
-def _shape(shape: tuple[int | None, ...] | None) -> str:
+def _shape(shape: Counts | None) -> str:
     return "" if shape is None else f"({', '.join('?' if s is None else str(s) for s in shape)})"
 
 

@@ -48,6 +48,7 @@ from onernn.ir.errors import (
     did_you_mean,
     guard,
 )
+from onernn.ir.feeds import Feed
 from onernn.ir.files import replacing_all
 from onernn.ir.graph import Graph, Value, graph_of
 from onernn.ir.ragged import Ragged, data_of
@@ -295,7 +296,7 @@ def _find_understood(
     model: Graph,
     static: Mapping[str, int] | None,
     declared: Mapping[str, Any],
-    like: Mapping[str, Ragged | Array],
+    like: Feed,
 ) -> Program:
     """Returns the program with types and shapes of all values. The sizes of ``like`` are open if
     possible, otherwise fixed.
@@ -322,9 +323,7 @@ def _find_understood(
     return best
 
 
-def resolve_inputs(
-    inputs: Iterable[Value], like: Mapping[str, Ragged | Array], *, sizes_open: bool
-) -> dict[str, Value]:
+def resolve_inputs(inputs: Iterable[Value], like: Feed, *, sizes_open: bool) -> dict[str, Value]:
     """Returns the inputs without a declared type, with the types and shapes of the arrays in
     ``like``.
     """
