@@ -22,7 +22,7 @@ from onernn.ops.row_rules import (
     follow,
     view,
 )
-from onernn.ops.rules import ONE, volume
+from onernn.ops.rules import ONE
 
 _COUNT = "rows of the batch"
 """The name of the size of an axis of rows. It is unique, because all other sizes have names without
@@ -222,9 +222,6 @@ class RowFlow:
             raise UnknownRows(node, f"reads or makes {name!r} of an unknown number of axes")
         return tuple(None if size is None else self._name(size) for size in shape)
 
-    def rank(self, node: Node, name: str) -> int:
-        return len(self.shape(node, name))
-
     def is_per_row(self, name: str, state: Rows) -> bool:
         """Returns whether a value contains each row exactly once."""
         known = self.types[name]
@@ -232,9 +229,6 @@ class RowFlow:
             return len(state.lod) == known.depth
         size = known.shape[state.axis] if known.shape is not None else None
         return size is not None and self._name(size) == self.count
-
-    def volume(self, sizes: Sequence[Size | None]) -> Size | None:
-        return volume(sizes)
 
     def is_own(self, size: Size | None) -> bool:
         """Returns whether a size is the same for any number of rows."""

@@ -16,7 +16,6 @@ from onernn.fuse_passes.masked_scans import find_chosen, find_mask, fuse_masked_
 from onernn.fuse_passes.rewriting import fresh, rewrite
 from onernn.fuse_passes.scanned_cells import fuse_scanned_cells
 from onernn.ir.graph import Graph, Node, Value
-from onernn.ir.types import Counts
 
 _States = frozenset[int]
 
@@ -106,10 +105,6 @@ def _read(body: Graph, names: list[str], made: set[str]) -> list[str]:
     return [name for name in waiting if name in made]
 
 
-def _any_rows(counts: Counts) -> Counts | None:
-    return (None, *counts[1:]) if counts else None
-
-
 def _part(
     node: Node,
     body: Graph,
@@ -127,8 +122,8 @@ def _part(
     count, old = node.attributes["states"], node.attributes
     names = {name: fresh(body, f"{name}/step") for name in steps}
     elements = tuple(
-        Value(to, body.types[name].dtype, _any_rows(body.types[name].counts))
-        for name, to in names.items()
+        Value(to, known.dtype, (None, *known.counts[1:]) if known.counts else None)
+        for to, known in ((to, body.types[name]) for name, to in names.items())
     )
     ends = (*(body.outputs[k] for k in outputs), *collected.values())
     inner = replace(

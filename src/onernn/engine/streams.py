@@ -103,7 +103,9 @@ class Streams:
         try:
             self._whole = session.with_graph(over_streams(graph), rows_apart=True)
         except UnsupportedError:
-            self._alike = tuple(v.name for v in self._inputs if _decides(v))
+            # integers on which branches may depend
+            dtypes = {v.name: v.dtype or "float32" for v in self._inputs if v.shape == ()}
+            self._alike = tuple(n for n, d in dtypes.items() if np.dtype(d).kind in "iub")
             is_fixed = all(v.shape is not None and None not in v.shape for v in self._inputs)
             # all frames are of one kind: prepares its session now
             if is_fixed and not (self._alike or self._growing):
@@ -618,10 +620,6 @@ def _settle(graph: Graph, value: Value) -> Value:
     counts = graph.types[value.name].counts
     sizes = zip(value.shape, counts, strict=True)
     return replace(value, shape=tuple(own if size is None else size for own, size in sizes))
-
-
-def _decides(value: Value) -> bool:
-    return value.shape == () and np.dtype(value.dtype or "float32").kind in "iub"
 
 
 def _round_batch(count: int) -> int:

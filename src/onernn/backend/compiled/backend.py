@@ -106,7 +106,9 @@ class CompiledStack:
         self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
         self._spec, self._team = spec, team_of(threads)
         self._real, self._dtype, self.holds_finite = real, dtype, holds_finite
-        self._packed = packed or Packed(_describe_stored(kernels, spec, real, dtype))
+        self._packed = packed or Packed(
+            describe(kernels, spec, "f64" if real == np.float64 else dtype)
+        )
         self._unpacked: Any = None
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         self._usual, self._largest = UsualNeed(), 0
@@ -397,7 +399,7 @@ def pack(
     if memory is not packed:  # an unpickled array may not start on a cache line
         layers.packed[key] = places, seal(memory)
     stored = "w8" if dtype == CODES else "s8" if options else dtype
-    c_spec = _describe_stored(kernels, spec, real, stored)
+    c_spec = describe(kernels, spec, "f64" if real == np.float64 else stored)
     parts = kernels.ffi.new("onernn_part[]", places)
     for at, part in enumerate(parts):
         scales = options.part(at, spec.directions) if options else NO_SCALES
@@ -434,10 +436,6 @@ def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[s
         return "f64", f"kernels {kernels.isa}"
     widens = dtype == "bf16" and not kernels.multiplies_bf16
     return dtype, f"kernels {kernels.isa}{', matrices widened to f32' * widens}"
-
-
-def _describe_stored(kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], stored: str) -> Any:
-    return describe(kernels, spec, "f64" if real == np.float64 else stored)
 
 
 @lru_cache(256)  # training calls this in every step
