@@ -166,17 +166,19 @@ class AutoBackend(LayerBackend):
         with CREATION:
             if name not in self._backends and name not in self._missing:
                 try:
-                    if name == "kernels":
-                        self._backends[name] = KernelsBackend(self.threads)
-                    else:  # most models do not need it
-                        from onernn.backend.onednn.backend import OneDnnBackend
-
-                        self._backends[name] = OneDnnBackend(*self._given)
+                    self._backends[name] = self._open(name)
                 except LibraryError as error:
                     if name == "oneDNN" and any(map(os.environ.get, WISHES)):
                         raise  # an environment variable asks for oneDNN
                     self._missing[name] = f"without {name}: {error}"
             return self._backends.get(name)
+
+    def _open(self, name: str) -> OneDnnBackend | KernelsBackend:
+        if name == "kernels":
+            return KernelsBackend(self.threads)
+        from onernn.backend.onednn.backend import OneDnnBackend  # most models do not need it
+
+        return OneDnnBackend(*self._given)
 
 
 def is_loop(name: str) -> bool:
