@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.arrays import Array
-from onernn.ir.graph import Graph, Node
+from onernn.ir.graph import Graph, Node, input_types
 from onernn.ir.records import replace
 from onernn.ir.types import UNKNOWN, Type
 from onernn.ops.control import types_inside
@@ -45,7 +45,7 @@ def source_of(body: Graph, name: str) -> str:
 
 def inside(graph: Graph, node: Node, name: str) -> list[Type]:
     """Returns the types of the inputs of a node's body."""
-    return types_inside(node, name, [graph.types[each] if each else None for each in node.inputs])
+    return types_inside(node, name, input_types(graph.types, node))
 
 
 def declare_sizes(graph: Graph, node: Node, name: str) -> Graph:

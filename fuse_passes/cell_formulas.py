@@ -20,7 +20,7 @@ from onernn.fuse_passes.gate_functions import (
     gate_of,
     is_symmetric,
 )
-from onernn.fuse_passes.polynomials import Polynomial, is_arithmetic, is_number, polynomial
+from onernn.fuse_passes.polynomials import Polynomial, atom, is_arithmetic, is_number, polynomial
 from onernn.fuse_passes.rewriting import orders
 from onernn.ir import cells
 from onernn.ir.graph import Graph, Node
@@ -133,7 +133,7 @@ class _Letters:
         self.cell, self.turned, self.attention = cell, turned, attention
 
     def x(self, gate: int) -> Polynomial:
-        return _letter(self.cell.gates[gate])
+        return atom(self.cell.gates[gate])
 
     def h(self, gate: int, state: Polynomial) -> Polynomial:
         return Polynomial({})  # a gate's letter already includes h U
@@ -145,11 +145,7 @@ class _Letters:
         return 1 - value if self.turned and value.atoms == {"u"} else value
 
     def apply(self, place: int, value: Polynomial) -> Polynomial:
-        return _letter("tanh")
-
-
-def _letter(name: str) -> Polynomial:
-    return Polynomial({(name,): 1.0})
+        return atom("tanh")
 
 
 class _Form(NamedTuple):
@@ -167,16 +163,16 @@ class _Form(NamedTuple):
 def _forms() -> Iterator[_Form]:
     updates: tuple[Update, ...] = ("keep", "replace")
     for keeps, turned, update in product((None, True, False), (False, True), updates):
-        attention = None if keeps is None else 1 - _letter("a") if keeps else _letter("a")
+        attention = None if keeps is None else 1 - atom("a") if keeps else atom("a")
         spec = RnnSpec(Cell.GRU if keeps is None else Cell.AUGRU, 1, 1, update=update)
-        (state,) = cells.step(spec, _Letters(spec.cell, turned, attention), _letter("h"))
+        (state,) = cells.step(spec, _Letters(spec.cell, turned, attention), atom("h"))
         if keeps is not None or update == "keep":
             yield _Form(state, -1 if turned else 1, update, keeps)
 
 
 _GRUS = tuple(_forms())
 _, _CELL_STATE = cells.step(
-    RnnSpec(Cell.LSTM, 1, 1), _Letters(Cell.LSTM, False, None), _letter("h"), _letter("before")
+    RnnSpec(Cell.LSTM, 1, 1), _Letters(Cell.LSTM, False, None), atom("h"), atom("before")
 )
 
 

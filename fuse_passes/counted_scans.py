@@ -13,8 +13,12 @@ from onernn.fuse_passes.rewriting import Tape, fresh, orders, rewrite
 from onernn.fuse_passes.scanned_loops import WIDE
 from onernn.ir.graph import Graph, Node, Value
 
-_SIDES = {"Less": (0, True), "Greater": (1, True), "GreaterOrEqual": (0, False)}
-_SIDES["LessOrEqual"] = (1, False)
+_SIDES = {
+    "Less": (0, True),
+    "Greater": (1, True),
+    "GreaterOrEqual": (0, False),
+    "LessOrEqual": (1, False),
+}
 """For each operator that compares an iteration t with a length: the index of the operand t, and
 whether the result is true for iterations before the length.
 """

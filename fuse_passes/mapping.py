@@ -15,7 +15,7 @@ from onernn.fuse_passes.pipeline import fuse
 from onernn.fuse_passes.rewriting import Tape
 from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal, UnsupportedError
-from onernn.ir.graph import Graph, Node, Value, with_rows
+from onernn.ir.graph import Graph, Node, Value, input_types, with_rows
 from onernn.ir.operator import OPERATORS
 from onernn.ir.records import dataclass
 
@@ -203,7 +203,7 @@ class Mapper(Tape):
         self.alike(node, others)
         axes: Any = self.find_integers(node, node.input(place))
         if axes is None or not axes.size:
-            types = [self.graph.types[name] if name else None for name in node.inputs]
+            types = input_types(self.graph.types, node)
             axes = default
             if default is None and operator.paths and (paths := operator.paths(node.attrs, *types)):
                 axes = [axis for axis, to in enumerate(paths[0]) if to is None]

@@ -122,8 +122,10 @@ def _add_masked(
     scanned inputs except the mask.
     """
     lengths = _find_lengths(to.graph, mask)
+    slots = tuple(slots[at] for at in layer.states)
+    states, finals = ([names[slot] for slot in slots] for names in (node.inputs, node.outputs))
     if lengths and not layer.attention and all(_pads_with_zeros(to, row) for row in rows):
-        return _add_ragged(to, node, layer, slots, rows, scanned[layer.x], lengths)
+        return _add_ragged(to, layer, states, finals, rows, scanned[layer.x], lengths)
     emit, zero, one = to.emit, to.constant([0]), to.constant([1])
     flags = emit("Squeeze", mask, [2]) if to.graph.types[mask].rank == 3 else mask
     flags = emit("Transpose", flags, perm=(1, 0))
@@ -153,8 +155,6 @@ def _add_masked(
         x = emit("Slice", x, zero, [width], one)
     for op, parameter in projection:
         x = emit(op, x, parameter)
-    slots = tuple(slots[at] for at in layer.states)
-    states, finals = ([names[slot] for slot in slots] for names in (node.inputs, node.outputs))
     cell = layer.spec, layer.weights
     rnn = add_layer(to, *cell, x, states, finals, layer.layout, attention=attention)
     # Row n of ``table`` is the initial value of sequence n; the steps follow these rows.
@@ -182,9 +182,9 @@ def _add_masked(
 
 def _add_ragged(
     to: Stacker,
-    node: Node,
     layer: Scanned,
-    slots: tuple[int, ...],
+    states: list[str],
+    finals: list[str],
     rows: list[Row],
     scanned: str,
     lengths: str,
@@ -195,8 +195,6 @@ def _add_ragged(
     words = emit("SequenceUnpad", x, lengths, time_major=1)
     for op, parameter in projection:
         words = emit(op, words, parameter)
-    slots = tuple(slots[at] for at in layer.states)
-    states, finals = ([names[slot] for slot in slots] for names in (node.inputs, node.outputs))
     rnn = add_layer(to, layer.spec, layer.weights, words, states, finals, layer.layout)
     for row in rows:
         emit("SequencePad", rnn.y, x, output=row.name, time_major=1)

@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from onernn.fuse_passes.polynomials import Polynomial, polynomial
+from onernn.fuse_passes.polynomials import Polynomial, atom, polynomial
 from onernn.fuse_passes.rewriting import Tape, orders, rewrite
 from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
@@ -81,7 +81,7 @@ def fuse_layer_norm(graph: Graph, node: Node) -> Graph | None:
     vectors = [name for name in atoms if _is_vector(graph, name)]
     for scale, shift, factor in product(vectors, vectors, atoms):
         unit, x, epsilon = _read_unit(graph, factor, atoms) or (None, "", 0)
-        whole = unit and unit * Polynomial({(scale,): 1}) + Polynomial({(shift,): 1})
+        whole = unit and unit * atom(scale) + atom(shift)
         if value and whole and whole.terms == value.terms:
             to = Tape(graph, "", node.origin)
             to.emit(
@@ -106,12 +106,12 @@ def _read_unit(graph: Graph, factor: str, atoms: list[str]) -> tuple[Polynomial,
     if quotient and (x := _find_centred(graph, quotient.inputs[0])):
         result = _deviation(graph, quotient.inputs[1])
         if result and result[0] == x:
-            return Polynomial({(factor,): 1}), *result
+            return atom(factor), *result
     result = _inverse(graph, factor)
     for mean in atoms if result else ():
         if result and _mean(graph, mean) == result[0]:
             centred = Polynomial({(result[0],): 1, (mean,): -1})
-            return centred * Polynomial({(factor,): 1}), *result
+            return centred * atom(factor), *result
     return None
 
 

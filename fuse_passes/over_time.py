@@ -10,7 +10,6 @@ from dataclasses import replace
 from math import prod
 from os.path import commonprefix
 from shlex import quote
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,9 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import MISFITS, OnernnError, Refusal, UnsupportedError, did_you_mean
 from onernn.ir.graph import Graph, Node, Value, declare_inputs
 from onernn.ir.operator import OPERATORS
-from onernn.ir.records import dataclass
+from onernn.ir.records import NOTHING, dataclass
 from onernn.ir.rnn import Recurrent
+from onernn.ir.types import as_tuple
 from onernn.ops.control import scan_attributes
 
 _OPEN = 3  # the size to assume for an axis whose size is not declared
@@ -37,8 +37,8 @@ _FOLDED = ("elementwise", "moves", "view")
 
 def bind(
     model: Graph,
-    given: Mapping[str, Array] = MappingProxyType({}),
-    declared: Mapping[str, Any] = MappingProxyType({}),
+    given: Mapping[str, Array] = NOTHING,
+    declared: Mapping[str, Any] = NOTHING,
 ) -> Graph:
     """Returns the model in which the arrays ``given`` replace inputs, and other inputs have the
     types ``declared``.
@@ -421,7 +421,11 @@ def _compute(node: Node, values: Mapping[str, Array]) -> dict[str, Array]:
         out = OPERATORS[node.op].run(node, *(values[n] if n else None for n in node.inputs))
     except (OnernnError, *MISFITS):
         return {}
-    return dict(zip(node.outputs, out if isinstance(out, tuple) else (out,), strict=False))
+    return dict(zip(node.outputs, as_tuple(out), strict=False))
+
+
+Asked = list[tuple[Value, list[int]]]
+"""Inputs on which the condition of a branch depends: see `OpenBranchError`."""
 
 
 class OpenBranchError(UnsupportedError):
@@ -431,16 +435,14 @@ class OpenBranchError(UnsupportedError):
     the model compares it; the list is empty for an input with axes.
     """
 
-    def __init__(
-        self, graph: Graph, state: str, node: Node, asked: list[tuple[Value, list[int]]]
-    ) -> None:
+    def __init__(self, graph: Graph, state: str, node: Node, asked: Asked) -> None:
         names = ", ".join(value.name for value, _ in asked)
         why = f"state {state!r} is read in a branch that stays open; it depends on {names}"
         super().__init__(f"{graph.name} over time:", (Refusal(why, node.label),))
         self.asked = asked
 
 
-def _ask(graph: Graph, node: Node) -> list[tuple[Value, list[int]]]:
+def _ask(graph: Graph, node: Node) -> Asked:
     """Returns ``asked`` of `OpenBranchError`; [] if the node is not a branch, or if the condition
     depends on values of a frame.
     """
@@ -467,7 +469,7 @@ def find_missing(
     given, shapes = dict[str, Array](), dict[str, list[int | None]]()
     options, notes = list[tuple[str, str]](), list[str]()
 
-    def ask(**more: list[int | None]) -> list[tuple[Value, list[int]]]:
+    def ask(**more: list[int | None]) -> Asked:
         try:
             over_time(bind(step, given, {**shapes, **more}), states)
         except OpenBranchError as error:

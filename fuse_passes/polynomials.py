@@ -64,6 +64,11 @@ class Polynomial:
         return Polynomial(kept, tuple(nodes), self.likes | other.likes)
 
 
+def atom(name: str) -> Polynomial:
+    """Returns the polynomial that consists of one value."""
+    return Polynomial({(name,): 1.0})
+
+
 def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polynomial | None:
     """Returns the value as a polynomial of atoms; None if the polynomial is too long.
 
@@ -73,13 +78,13 @@ def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polyn
     left = [_MOST]
 
     def of(name: str) -> Polynomial | None:
-        node, atom = graph.producer(name), Polynomial({(name,): 1.0})
+        node = graph.producer(name)
         if is_atom(name):
-            return atom
+            return atom(name)
         if (number := _number(graph, name)) is not None:
             return number
         if node is None or not is_arithmetic(node.op):
-            return atom
+            return atom(name)
         left[0] -= 1
         if left[0] < 0:
             return None
@@ -89,7 +94,7 @@ def polynomial(graph: Graph, name: str, is_atom: Callable[[str], bool]) -> Polyn
         first, last = (Polynomial({}), *parts)[-2:]
         if node.op == "Div":  # division by a number
             if last.terms.keys() != {()} or last.likes:
-                return atom
+                return atom(name)
             last = Polynomial({(): 1 / last.terms[()]})
         sign = _SUMS.get(node.op)
         result = first.times(last) if sign is None else first.plus(last, sign)

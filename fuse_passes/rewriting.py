@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import wraps
-from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -14,7 +13,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.budget import spend
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, NativeOp, Node
-from onernn.ir.records import dataclass
+from onernn.ir.records import NOTHING, dataclass
 
 
 class Pass(Protocol):
@@ -78,7 +77,7 @@ def exchange(
     graph: Graph,
     old: Iterable[Node],
     new: Iterable[Node],
-    constants: Mapping[str, Array] = MappingProxyType({}),
+    constants: Mapping[str, Array] = NOTHING,
 ) -> Graph:
     """Returns the graph with old nodes replaced by new ones, sorted so that it can run."""
     gone = set(map(id, old))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import field, replace
 from typing import Any, NamedTuple
 
-from onernn.ir.graph import FAILURES, Graph, Node
+from onernn.ir.graph import FAILURES, Graph, Node, input_types
 from onernn.ir.operator import OPERATORS, Operator
 from onernn.ir.records import dataclass
 from onernn.ir.types import LodName, Size, Type
@@ -22,7 +22,7 @@ from onernn.ops.row_rules import (
     follow,
     view,
 )
-from onernn.ops.rules import ONE, volume
+from onernn.ops.rules import ONE
 
 _COUNT = "rows of the batch"
 """The name of the size of an axis of rows. It is unique, because all other sizes have names without
@@ -196,9 +196,7 @@ class RowFlow:
         inputs.
         """
         body: Graph = node.attributes[name]
-        known = types_inside(
-            node, name, [self.types[each] if each else None for each in node.inputs]
-        )
+        known = types_inside(node, name, input_types(self.types, node))
         types = {value.name: each for value, each in zip(body.inputs, known, strict=True)}
         given: dict[str, State | UnknownRows] = dict.fromkeys(body.constants, ALIKE)
         given |= zip(types, states, strict=True)
@@ -224,9 +222,6 @@ class RowFlow:
             raise UnknownRows(node, f"reads or makes {name!r} of an unknown number of axes")
         return tuple(None if size is None else self._name(size) for size in shape)
 
-    def rank(self, node: Node, name: str) -> int:
-        return len(self.shape(node, name))
-
     def is_per_row(self, name: str, state: Rows) -> bool:
         """Returns whether a value contains each row exactly once."""
         known = self.types[name]
@@ -234,9 +229,6 @@ class RowFlow:
             return len(state.lod) == known.depth
         size = known.shape[state.axis] if known.shape is not None else None
         return size is not None and self._name(size) == self.count
-
-    def volume(self, sizes: Sequence[Size | None]) -> Size | None:
-        return volume(sizes)
 
     def is_own(self, size: Size | None) -> bool:
         """Returns whether a size is the same for any number of rows."""

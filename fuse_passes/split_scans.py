@@ -105,10 +105,6 @@ def _read(body: Graph, names: list[str], made: set[str]) -> list[str]:
     return [name for name in waiting if name in made]
 
 
-def _any_rows(counts: tuple[int | None, ...]) -> tuple[int | None, ...] | None:
-    return (None, *counts[1:]) if counts else None
-
-
 def _part(
     node: Node,
     body: Graph,
@@ -126,8 +122,8 @@ def _part(
     count, old = node.attributes["states"], node.attributes
     names = {name: fresh(body, f"{name}/step") for name in steps}
     elements = tuple(
-        Value(to, body.types[name].dtype, _any_rows(body.types[name].counts))
-        for name, to in names.items()
+        Value(to, known.dtype, (None, *known.counts[1:]) if known.counts else None)
+        for to, known in ((to, body.types[name]) for name, to in names.items())
     )
     ends = (*(body.outputs[k] for k in outputs), *collected.values())
     inner = replace(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +21,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import Refusal
 from onernn.ir.graph import Graph, Node
 from onernn.ir.operator import OPERATORS
-from onernn.ir.records import dataclass
+from onernn.ir.records import NOTHING, dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import RnnWeights
@@ -121,7 +120,7 @@ def is_one(graph: Graph, name: str) -> bool:
     return one is not None and one.shape == () and bool(one == 1)
 
 
-def chains(graph: Graph, states: Mapping[str, str] = MappingProxyType({})) -> Iterator[Chain]:
+def chains(graph: Graph, states: Mapping[str, str] = NOTHING) -> Iterator[Chain]:
     """Yields the chains of a graph, each as long as possible; ``states``: see `unrolled_cells`."""
     steps = {step.h: step for node in graph.nodes if (step := step_of(graph, node))}
     after: dict[str, tuple[Step, Reading]] = {}

@@ -287,19 +287,19 @@ cache.
 """
 
 
-@contextmanager
-def borrow(
-    idle: deque[_T], make: Callable[[], _T], keeps: Callable[[_T], bool] = lambda _: True
-) -> Iterator[_T]:
-    """Yields an idle object, or a new one. When the block ends, the object becomes idle again if
-    ``keeps`` returns true for it.
-    """
+def take_idle(idle: deque[_T], make: Callable[[], _T]) -> _T:
+    """Returns the object that became idle last, or a new one; no other thread gets it."""
     try:
-        one = idle.pop()
+        return idle.pop()
     except IndexError:
-        one = make()
+        return make()
+
+
+@contextmanager
+def borrow(idle: deque[_T], make: Callable[[], _T]) -> Iterator[_T]:
+    """Yields an idle object, or a new one, which becomes idle again when the block ends."""
+    one = take_idle(idle, make)
     try:
         yield one
     finally:
-        if keeps(one):
-            idle.append(one)
+        idle.append(one)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 import numpy as np
@@ -29,7 +28,7 @@ from onernn.backend.process import CREATION
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.ragged import Batch, Ragged, data_of
-from onernn.ir.records import NamedTuple, dataclass
+from onernn.ir.records import NOTHING, NamedTuple, dataclass
 from onernn.ir.spec import RnnSpec
 from onernn.ir.weights import Layers, RnnWeights, Weights, layers_of
 
@@ -120,7 +119,7 @@ def picklable(prepare: _Prepare) -> _Prepare:
         spec: RnnSpec,
         weights: Weights,
         *,
-        packed: Mapping[Any, Any] = MappingProxyType({}),
+        packed: Mapping[Any, Any] = NOTHING,
         **options: Any,
     ) -> Stack:
         layers = layers_of(spec, weights)

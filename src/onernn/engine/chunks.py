@@ -17,12 +17,12 @@ from onernn.fuse_passes.over_time import check_states, find_states, fuse_step
 from onernn.fuse_passes.rewriting import Tape, fresh
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
-from onernn.ir.graph import Graph, Node, Value
+from onernn.ir.graph import Graph, Node, Value, input_types
 from onernn.ir.operator import OPERATORS, Path
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.ir.types import Size, Type
+from onernn.ir.types import Counts, Size, Type
 
 Types = Mapping[str, Type]
 _FAR = 2**31 - 1  # a slice whose end is at least this number includes the last step
@@ -51,7 +51,7 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
                     yield node, "it divides the number of steps, which differs between chunks"
                 elif any(uses):
                     counts.update(filter(None, node.outputs))
-            elif asks or not all(_describes_shape(node, index) for index in read):
+            elif asks or not (node.op == "ConstantOfShape" or (0 not in read and _moves(node))):
                 yield node, "it computes with the number of steps, which differs between chunks"
         within = (each.op for body in bodies(node).values() for each in every_node(body))
         if not {"Shape", "Size", "Slice"}.isdisjoint(within):
@@ -66,16 +66,8 @@ def _moves(node: Node) -> bool:
     return bool(operator and operator.most is not None and operator.kind in ("view", "moves"))
 
 
-def _describes_shape(node: Node, index: int) -> bool:
-    return node.op == "ConstantOfShape" or (index > 0 and _moves(node))
-
-
-def _types_of(types: Types, node: Node) -> list[Type | None]:
-    return [types[name] if name else None for name in node.inputs]
-
-
 def _follow(types: Types, node: Node) -> list[tuple[Type, Path]]:
-    operator, given = OPERATORS.get(node.op), _types_of(types, node)
+    operator, given = OPERATORS.get(node.op), input_types(types, node)
     if operator is None or operator.paths is None:
         return []
     paths = operator.paths(node.attrs, *given) or ()
@@ -105,7 +97,7 @@ def far_steps(types: Types, node: Node, time: str) -> str:
     first or the last one.
     """
     starts, ends, axes = (
-        _all(x.value if x else None) for x in (*_types_of(types, node), None)[1:4]
+        _all(x.value if x else None) for x in (*input_types(types, node), None)[1:4]
     )
     along = [size.number for size in axes] if node.input(3) else range(len(starts))
     timed = _along(types[node.inputs[0]], time)
@@ -427,7 +419,7 @@ def _find_equal_sizes(types: Types, node: Node) -> Iterator[set[str]]:
         names = [{n for size in each if size for n in size.names} for each in (before, after)]
         if all(len(each) == 1 for each in names) and names[0] != names[1]:
             yield names[0] | names[1]
-    if any(x and x.shape is None for x in _types_of(types, node)):
+    if any(x and x.shape is None for x in input_types(types, node)):
         return
     places: dict[int | None, list[Size | None]] = {}
     for x, path in _follow(types, node):
@@ -488,7 +480,7 @@ class _Maker(Tape):
     time: str = ""
     states: dict[str, str] = field(default_factory=dict)
     stems: Counter[str] = field(default_factory=Counter)
-    first: list[tuple[str, Array, tuple[int | None, ...]]] = field(default_factory=list)
+    first: list[tuple[str, Array, Counts]] = field(default_factory=list)
     late: dict[str, int] = field(default_factory=dict)
     waiting: dict[tuple[str, int], str] = field(default_factory=dict)
 
@@ -528,7 +520,7 @@ class _Maker(Tape):
     def refuse(self, node: Node, why: str) -> UnsupportedError:
         return refuse(self.graph, why, node.label)
 
-    def state(self, stem: str, first: Array, shape: tuple[int | None, ...]) -> tuple[str, str]:
+    def state(self, stem: str, first: Array, shape: Counts) -> tuple[str, str]:
         """Adds a state; returns the names of its input and output."""
         before = fresh(self.graph, f"{stem}{self.stems[stem]}")
         self.stems[stem] += 1
@@ -608,7 +600,7 @@ class _Maker(Tape):
         (axis,), (_, path) = axes, pairs[0]
         if path[axis] is not None:
             return False
-        window = operator.reach(node.attrs, axis, *_types_of(self.types, node))
+        window = operator.reach(node.attrs, axis, *input_types(self.types, node))
         if node.op == "Pad" and window is None:
             raise self.refuse(node, "it pads time: expected zeros as padding")
         if window is None or (window.stride == 1 and self._more(out, axis) is None):
@@ -696,7 +688,7 @@ class _Maker(Tape):
             raise self.refuse(node, f"the sizes of {x!r} are not known: declare them with --input")
         sizes = [1 if count is None else count for count in result.counts]
         sizes[axis] = zeros
-        shape = [count for count in result.counts]
+        shape = [*result.counts]
         shape[axis] = zeros if zeros == steps else None
         before, after = self.state("steps", np.zeros(sizes, result.dtype), tuple(shape))
         self.stem = x

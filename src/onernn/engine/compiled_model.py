@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from onernn.backend.compiled.library import load_kernels
-from onernn.backend.process import UsualNeed, check_count, usable_cpus, usable_threads
+from onernn.backend.process import (
+    UsualNeed,
+    check_count,
+    take_idle,
+    usable_cpus,
+    usable_threads,
+)
 from onernn.ir.arrays import Array
 from onernn.ir.budget import STEPS, return_freed_memory, usable_memory
 from onernn.ir.errors import (
@@ -248,10 +254,7 @@ class CompiledModel:
 
     def run(self, inputs: Feed) -> dict[str, Ragged | Array]:
         """Returns the outputs by name, for inputs by name, states included: see `Session.run`."""
-        try:
-            stream = self._idle.pop()
-        except IndexError:
-            stream = _Stream(self)
+        stream = take_idle(self._idle, partial(_Stream, self))
         try:
             return stream.run(self.inputs, inputs)
         finally:

@@ -361,7 +361,7 @@ class _File:
         outputs = [value.name for value in self._graph.outputs]
         yield len(self._graph.inputs)
         for value in self._graph.inputs:
-            yield from self._value_words(value.name, str(value.dtype), encoded.places[value.name])
+            yield from (*_text(value.name), *_text(str(value.dtype)), encoded.places[value.name])
             shape = program.shape(value.name)
             yield len(shape)
             for axis, size in enumerate(shape):
@@ -378,15 +378,12 @@ class _File:
             yield -1 if after is None else outputs.index(after)
             yield -1  # the initial state is zeros
 
-    def _value_words(self, name: str, dtype: str, place: int) -> list[int]:
-        return [*_text(name), *_text(dtype), place]
-
     def _outputs(self) -> Iterator[int]:
         inputs = {value.name: number for number, value in enumerate(self._graph.inputs)}
         yield len(self._plan.outputs)
         for name, _ in self._plan.outputs:
             shape, sizes = self._plan.shapes[name], self._encoded.program.shape(name)
-            yield from self._value_words(name, shape.dtype.name, shape.place)
+            yield from (*_text(name), *_text(shape.dtype.name), shape.place)
             yield len(sizes)
             for number, size in zip(shape.sizes, sizes, strict=True):
                 yield from (number, -1 if size.number is None else size.number)

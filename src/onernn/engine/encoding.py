@@ -16,7 +16,6 @@ from onernn.engine.kernels import PreparedNode, recurrence_of
 from onernn.engine.operators.elementwise import COPY
 from onernn.engine.operators.sequences import batch_of
 from onernn.engine.program import (
-    Access,
     At,
     Call,
     Layer,
@@ -372,7 +371,8 @@ class Encoded:
             )
         words = [len(step.loops), *map(self.size, step.loops), len(step.reads)]
         for access in (step.out, *step.reads):
-            words += self._access(access)
+            words += [self.place(access.name), self.width(access.name)]
+            words += map(self.size, (access.start, *access.strides))
         if copies:
             return [*words, -1]
         dtypes = [program.dtype(access.name) for access in step.reads]
@@ -430,13 +430,6 @@ class Encoded:
         for formula in formulas:
             words += [w if isinstance(w, int) else begins[w[0]] + w[1] for w in formula]
         return words
-
-    def _access(self, access: Access) -> list[int]:
-        return [
-            self.place(access.name),
-            self.width(access.name),
-            *map(self.size, (access.start, *access.strides)),
-        ]
 
     def _layer(self, step: Layer) -> list[int]:
         prepared = self.prepared[step.node]

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from types import MappingProxyType
 from typing import Any
 
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.graph import Graph, Node
-from onernn.ir.records import dataclass
+from onernn.ir.records import NOTHING, dataclass
 from onernn.ir.types import Type
 from onernn.ops import OPERATORS
 from onernn.ops.control import Turns
@@ -42,8 +41,8 @@ class Flat:
 
 def flatten(
     graph: Graph,
-    left: Mapping[str, str] = MappingProxyType({}),
-    refused: Mapping[Part, str] = MappingProxyType({}),
+    left: Mapping[str, str] = NOTHING,
+    refused: Mapping[Part, str] = NOTHING,
 ) -> Flat:
     """Returns the graph with the nodes of all branches and loops; an If or loop in ``left`` keeps
     its graphs.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -21,8 +20,9 @@ from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.budget import LOADING, budget_of_run
 from onernn.ir.errors import MISFITS, OnernnError, Refusal, ShapeError, UnsupportedError
-from onernn.ir.graph import Context, Graph, Node, Sizes, Value
-from onernn.ir.types import Size, counts_of
+from onernn.ir.graph import Context, Graph, Node, Sizes, Value, input_types
+from onernn.ir.records import NOTHING
+from onernn.ir.types import Size, as_tuple, counts_of
 from onernn.ops import OPERATORS
 
 _MOST_PASSES = 300_000
@@ -199,7 +199,7 @@ def lacking(value: Value) -> str:
     return result if lacks else ""
 
 
-def write_option(value: Value, fixed: Mapping[int, str] = MappingProxyType({})) -> str:
+def write_option(value: Value, fixed: Mapping[int, str] = NOTHING) -> str:
     """Returns an input in the form of the option ``--input``, with names for open sizes.
 
     ``fixed``: by axis, the text that replaces a name.
@@ -276,7 +276,7 @@ def _reason(program: Program, node: Node, error: Exception) -> str:
 
 
 def _unknown(program: Program, node: Node) -> list[Refusal]:
-    types = [program.types[name] if name else None for name in node.inputs]
+    types = input_types(program.types, node)
     if not _is_declared(program, node):
         return []
     try:
@@ -336,8 +336,7 @@ def _compute(program: Program, node: Node, made: Mapping[str, Array]) -> dict[st
         result = KERNELS[node.op](node, *arrays)
     except (OnernnError, *MISFITS) as error:
         raise UnsupportedError(f"{node.label}: {_reason(program, node, error)}") from error
-    result = result if isinstance(result, tuple) else (result,)
-    return {n: np.asarray(a) for n, a in zip(node.outputs, result, strict=False) if n}
+    return {n: np.asarray(a) for n, a in zip(node.outputs, as_tuple(result), strict=False) if n}
 
 
 def _name_sizes(program: Program) -> None:

@@ -12,6 +12,7 @@ from onernn.engine.program import At, Call, Nest, Program, Step, WrittenNode
 from onernn.ir.types import Size, volume
 from onernn.ops.elementwise import Expression, substitute
 
+_PREPARING = ("natural", "pack")
 _MOST_OPERANDS = 20
 """Limit for the number of values, literals and functions of one loop: the library allows some
 more.
@@ -37,7 +38,7 @@ def join(program: Program) -> None:
                 if maker is None or users[name] != 1:
                     continue
                 *before, last = maker.codes
-                if not all(_only_prepares(step) for step in before):
+                if not all(isinstance(s, Call) and s.function in _PREPARING for s in before):
                     continue
                 result = _join(program, last, each.codes[-1], name)
                 if result is not None:
@@ -46,10 +47,6 @@ def join(program: Program) -> None:
                     maker.codes.clear()
         if each.codes:
             makers[each.node.outputs[0]] = each
-
-
-def _only_prepares(step: Step) -> bool:
-    return isinstance(step, Call) and step.function in ("natural", "pack")
 
 
 def _join(program: Program, first: Step, then: Step, name: str) -> Step | None:

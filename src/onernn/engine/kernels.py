@@ -9,8 +9,8 @@ are the outer values that the graph reads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -20,13 +20,13 @@ import numpy as np
 from onernn.backend import Stack
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
-from onernn.ir.budget import Recurrence, bytes_of, running
+from onernn.ir.budget import Recurrence, bytes_of, running, setting
 from onernn.ir.errors import ShapeError
 from onernn.ir.graph import Context, Graph, Node, Sizes
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent
-from onernn.ir.types import type_of
+from onernn.ir.types import as_tuple, type_of
 from onernn.ir.weights import RnnWeights
 from onernn.ops import OPERATORS, quantized
 from onernn.ops.control import Turns
@@ -83,16 +83,11 @@ class PreparedNode:
 _PREPARED: ContextVar[Mapping[Node, PreparedNode]] = ContextVar("prepared nodes of the session")
 
 
-@contextmanager
-def prepare(nodes: Mapping[Node, PreparedNode]) -> Iterator[None]:
+def prepare(nodes: Mapping[Node, PreparedNode]) -> AbstractContextManager[object]:
     """Sets the recurrent nodes that may run inside the block, including nodes of loops and
     branches.
     """
-    token = _PREPARED.set(nodes)
-    try:
-        yield
-    finally:
-        _PREPARED.reset(token)
+    return setting(_PREPARED, nodes)
 
 
 def recurrence_of(
@@ -144,7 +139,7 @@ def run_body(body: Graph, arguments: Sequence[Any]) -> list[Any]:
     values.update(zip((value.name for value in body.inputs), arguments, strict=True))
     for node in body.nodes:
         out = KERNELS[node.op](node, *(values[name] if name else None for name in node.inputs))
-        values.update(zip(node.outputs, out if isinstance(out, tuple) else (out,), strict=False))
+        values.update(zip(node.outputs, as_tuple(out), strict=False))
     outputs = [_alone(values[output.name]) for output in body.outputs]
     budget.used = before + _footprint(outputs)
     return outputs

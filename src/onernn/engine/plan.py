@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from onernn.backend.compiled.library import Kernels
-from onernn.backend.process import UsualNeed, team_of
+from onernn.backend.process import UsualNeed, take_idle, team_of
 from onernn.engine.encoding import CALL, LAYER, NEST, Encoded, encode
 from onernn.engine.inferring import infer
 from onernn.engine.kernels import KERNELS, PreparedNode, prepare
@@ -26,10 +26,11 @@ from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
 from onernn.ir.budget import return_freed_memory, running
 from onernn.ir.errors import LibraryError, ShapeError, UnsupportedError, naming
+from onernn.ir.feeds import Feed
 from onernn.ir.graph import Graph, Node, Value
-from onernn.ir.ragged import Ragged, data_of
+from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import NamedTuple
-from onernn.ir.types import Size
+from onernn.ir.types import Size, as_tuple
 
 _PATIENCE = 1000
 """A workspace that was unused in this many calls is released."""
@@ -89,10 +90,7 @@ class Workspaces:
         self._usual, self._largest = UsualNeed(), 0
 
     def take(self) -> Workspace:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._new()
+        return take_idle(self._idle, self._new)
 
     def return_workspace(self, workspace: Workspace) -> bool:
         """Takes a workspace back after a call, even a failed one.
@@ -125,7 +123,6 @@ class Workspaces:
                 self._idle.append(workspace)
 
 
-Feed = Mapping[str, Ragged | Array]
 Around = Callable[[Feed], AbstractContextManager[Any]]
 _AT_ONCE = 1000
 """How many operators of loops the library runs before Python may check for signals."""
@@ -280,7 +277,7 @@ class Plan:
 
     def run(
         self, call: Arguments, most: int, most_steps: int, around: Around
-    ) -> dict[str, Ragged | Array] | None:
+    ) -> dict[str, Batch] | None:
         """Returns the outputs by name; None if the library refuses sizes or values of inputs.
 
         The run takes at most ``most`` bytes. ``around(inputs)``: a context manager that limits the
@@ -298,7 +295,7 @@ class Plan:
 
     def _run(
         self, workspace: Workspace, call: Arguments, most: int, most_steps: int, around: Around
-    ) -> dict[str, Ragged | Array] | None:
+    ) -> dict[str, Batch] | None:
         feed, dims, pointers = call
         if dims != workspace.bound:
             nbytes = sum(len(at) for _, at in pointers)
@@ -311,7 +308,7 @@ class Plan:
         keep: dict[Any, Any] = {}
         for place, at in pointers:
             places[place] = at
-        outputs: dict[str, Ragged | Array] = {}
+        outputs: dict[str, Batch] = {}
         for (root, place, dtype), shape in zip(self._direct, workspace.shapes, strict=True):
             outputs[root] = array = np.empty(shape, dtype)
             places[place] = keep[place] = address(array)
@@ -434,7 +431,7 @@ class Plan:
         ]
         with naming(node, self.encoded.program.graph.name):
             result = KERNELS[node.op](node, *arguments)
-        results = result if isinstance(result, tuple) else (result,)
+        results = as_tuple(result)
         for name, value in zip(node.outputs, results, strict=False):
             if not name:
                 continue
@@ -483,7 +480,7 @@ class Plan:
         array: Array,
         feed: Feed,
         values: Mapping[str, Any],
-    ) -> Ragged | Array:
+    ) -> Batch:
         levels = []
         for level, place, count in shape.levels:
             owner = feed.get(level.name, values.get(level.name))
@@ -503,8 +500,8 @@ class Plan:
         root: str,
         feed: Feed,
         values: Mapping[str, Any],
-        outputs: dict[str, Ragged | Array],
-    ) -> Ragged | Array:
+        outputs: dict[str, Batch],
+    ) -> Batch:
         array: Any = outputs.pop(root, None)
         if array is None:
             value = self._value(workspace, name, feed, values)

@@ -71,12 +71,16 @@ _MOST = 80
 """Limit for the length of a generated C++ name: a longer name does not help a reader."""
 
 
+def _join_words(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_")
+
+
 def identifier(text: str) -> str:
     """Returns a C++ name of letters, digits and single underscores between them.
 
     Different texts may result in the same name.
     """
-    result = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_") or "value"
+    result = _join_words(text) or "value"
     is_taken = result[0].isdigit() or result in RESERVED or _CAPITALS.fullmatch(result)
     return f"v{result}" if is_taken else result
 
@@ -85,7 +89,7 @@ def namespace(text: str) -> str:
     """Returns a C++ name for a model's namespace, files and program, from the name of the model's
     file.
     """
-    result = re.sub(r"[^A-Za-z0-9]+", "_", text[: 4 * _MOST])[:_MOST].strip("_").lower()
+    result = _join_words(text).lower()
     if not result or result[0].isdigit() or result in RESERVED.union(_GLOBAL):
         return f"model_{result}".rstrip("_")
     return result
@@ -570,6 +574,11 @@ class Program:
         Leaves out subtracted terms, because a size that a call computes may be 0.
         """
         return volume(self.shape(name)).most().substitute(self.inner).most()
+
+    @property
+    def steps(self) -> list[Step]:
+        """All steps, in the order of a run."""
+        return [step for each in self.codes for step in each.codes]
 
     @property
     def views(self) -> dict[str, tuple[str, Size]]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ModelFormatError, ShapeError
+from onernn.ir.types import Counts
 
 _MAGIC = b"onernnS\1"
 _HEAD = len(_MAGIC) + 2 * 32
@@ -40,7 +41,7 @@ def read_states(
     saved: bytes,
     model: str,
     first: Mapping[str, Array],
-    growing: Mapping[str, tuple[int | None, ...]],
+    growing: Mapping[str, Counts],
 ) -> tuple[list[int], dict[str, list[Array]]]:
     """Returns the ids of saved streams and their states.
 
@@ -95,7 +96,7 @@ class _Reader:
         result: list[int] = self._take(count, np.dtype("<i8")).tolist()
         return result
 
-    def array(self, like: Array, declared: tuple[int | None, ...] | None) -> Array:
+    def array(self, like: Array, declared: Counts | None) -> Array:
         """Returns the next array, in the dtype and shape of ``like``; ``declared``: the declared
         shape of a state whose open sizes change from call to call.
         """

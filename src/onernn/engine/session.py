@@ -43,6 +43,7 @@ from onernn.ir.graph import (
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent, check_cells
+from onernn.ir.types import as_tuple
 
 if TYPE_CHECKING:
     from onernn.backend.compiled.library import Kernels
@@ -391,7 +392,7 @@ class Session:
                 started = time.perf_counter()
                 with naming(node, self.graph.name):
                     result = KERNELS[node.op](node, *arguments)
-                results = result if isinstance(result, tuple) else (result,)
+                results = as_tuple(result)
                 if observe is not None:
                     observe(node, results, time.perf_counter() - started)
                 values.update(zip(node.outputs, results, strict=False))

@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from threading import Lock
-from types import MappingProxyType
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -33,11 +32,11 @@ from onernn.ir.errors import (
 from onernn.ir.feeds import check_feed, check_given
 from onernn.ir.graph import Graph, Value, with_rows
 from onernn.ir.ragged import Ragged, as_array, data_of
-from onernn.ir.records import cached_property, dataclass
+from onernn.ir.records import NOTHING, cached_property, dataclass
+from onernn.ir.types import Counts
 
 Frame = Mapping[str, Array]
 _NONE: dict[str, Array] = {}
-_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 _KINDS = 16  # limit for the number of sessions; each kind of frames (see `Streams`) needs one
 
 
@@ -104,7 +103,9 @@ class Streams:
         try:
             self._whole = session.with_graph(over_streams(graph), rows_apart=True)
         except UnsupportedError:
-            self._alike = tuple(v.name for v in self._inputs if _decides(v))
+            # integers on which branches may depend
+            dtypes = {v.name: v.dtype or "float32" for v in self._inputs if v.shape == ()}
+            self._alike = tuple(n for n, d in dtypes.items() if np.dtype(d).kind in "iub")
             is_fixed = all(v.shape is not None and None not in v.shape for v in self._inputs)
             # all frames are of one kind: prepares its session now
             if is_fixed and not (self._alike or self._growing):
@@ -267,7 +268,7 @@ class Streams:
         return read_states(saved, self._digest, self._first, self._growing)
 
     @cached_property
-    def _growing(self) -> dict[str, tuple[int | None, ...]]:
+    def _growing(self) -> dict[str, Counts]:
         return {
             value.name: value.shape or ()
             for value in self._graph.inputs
@@ -571,10 +572,10 @@ class _Made(NamedTuple):
     ``_done`` of `Streams`.
     """
 
-    states: Mapping[str, tuple[list[int], Array]] = _NOTHING
-    own: Mapping[int, dict[str, Array]] = _NOTHING
-    waiting: Mapping[int, list[_Entry]] = _NOTHING
-    done: Mapping[int, list[_Entry | OnernnError]] = _NOTHING
+    states: Mapping[str, tuple[list[int], Array]] = NOTHING
+    own: Mapping[int, dict[str, Array]] = NOTHING
+    waiting: Mapping[int, list[_Entry]] = NOTHING
+    done: Mapping[int, list[_Entry | OnernnError]] = NOTHING
 
 
 def _list_ids(streams: int | Sequence[int] | Array) -> tuple[list[int], bool]:
@@ -619,10 +620,6 @@ def _settle(graph: Graph, value: Value) -> Value:
     counts = graph.types[value.name].counts
     sizes = zip(value.shape, counts, strict=True)
     return replace(value, shape=tuple(own if size is None else size for own, size in sizes))
-
-
-def _decides(value: Value) -> bool:
-    return value.shape == () and np.dtype(value.dtype or "float32").kind in "iub"
 
 
 def _round_batch(count: int) -> int:

@@ -11,11 +11,11 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -75,17 +75,24 @@ class Work:
 _WORKS: ContextVar[Work | None] = ContextVar("work of the model", default=None)
 
 
+T = TypeVar("T")
+
+
 @contextmanager
-def working() -> Iterator[Work]:
-    """Yields the `Work` that counts the steps of all code inside the block. Nested blocks share the
-    outermost block's count.
-    """
-    work = _WORKS.get() or Work()
-    token = _WORKS.set(work)
+def setting(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    """Sets a context variable for all code inside the block, and yields its value."""
+    token = variable.set(value)
     try:
-        yield work
+        yield value
     finally:
-        _WORKS.reset(token)
+        variable.reset(token)
+
+
+def working() -> AbstractContextManager[Work]:
+    """Returns a context manager, which yields the `Work` that counts the steps of all code inside
+    the block. Nested blocks share the outermost block's count.
+    """
+    return setting(_WORKS, _WORKS.get() or Work())
 
 
 def spend(steps: int) -> None:
@@ -159,17 +166,12 @@ def time_limit() -> TimeLimit | None:
     return _LIMIT.get()
 
 
-@contextmanager
-def limited_to(limit: TimeLimit | None) -> Iterator[None]:
+def limited_to(limit: TimeLimit | None) -> AbstractContextManager[object]:
     """Sets the time limit of all work inside the block; None removes the limit.
 
     Runs check the limit before each operator; the NumPy reference checks it before each step.
     """
-    token = _LIMIT.set(limit)
-    try:
-        yield
-    finally:
-        _LIMIT.reset(token)
+    return setting(_LIMIT, limit)
 
 
 class Budget:
@@ -218,15 +220,12 @@ def running() -> Budget:
     return _RUNS.get() or Budget(usable_memory())
 
 
-@contextmanager
-def budget_of_run(most: int, steps: int) -> Iterator[Budget]:
-    """Yields a new budget that counts for all code inside the block."""
-    budget = Budget(most, "; Session(max_bytes=...), --max-bytes, allows more", steps)
-    token = _RUNS.set(budget)
-    try:
-        yield budget
-    finally:
-        _RUNS.reset(token)
+def budget_of_run(most: int, steps: int) -> AbstractContextManager[Budget]:
+    """Returns a context manager, which yields a new budget that counts for all code inside the
+    block.
+    """
+    way_out = "; Session(max_bytes=...), --max-bytes, allows more"
+    return setting(_RUNS, Budget(most, way_out, steps))
 
 
 class FileBudget(Budget):
@@ -303,16 +302,11 @@ def loading(size: int = 0) -> FileBudget:
     return _LOADS.get() or FileBudget(size)
 
 
-@contextmanager
-def budget_of_load() -> Iterator[None]:
+def budget_of_load() -> AbstractContextManager[object]:
     """Makes all files that are read inside the block share one budget; nested blocks share the
     outermost block's.
     """
-    token = _LOADS.set(loading())
-    try:
-        yield
-    finally:
-        _LOADS.reset(token)
+    return setting(_LOADS, loading())
 
 
 def bytes_of(array: Any) -> int:

@@ -11,6 +11,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError, did_you_mean
 from onernn.ir.graph import Graph, Value, sizes_by_name
 from onernn.ir.ragged import Ragged, as_array, convert, data_of
+from onernn.ir.types import Counts
 
 Feed = Mapping[str, Ragged | Array]
 
@@ -97,7 +98,7 @@ def _check_array(expected: Value, array: Array) -> Array:
     return convert(array, expected.dtype, f"input {expected}")
 
 
-def _misfit(expected: tuple[int | None, ...], shape: tuple[int, ...]) -> str:
+def _misfit(expected: Counts, shape: tuple[int, ...]) -> str:
     if len(expected) != len(shape):
         return f"expected {len(expected)} axes, got {len(shape)}"
     for axis, (size, got) in enumerate(zip(expected, shape, strict=True)):

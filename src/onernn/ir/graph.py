@@ -15,8 +15,26 @@ from onernn.ir.arrays import Array, frozen
 from onernn.ir.budget import spend
 from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError, printable
 from onernn.ir.operator import OPERATORS, Operator, find_operator
-from onernn.ir.records import Immutable, NamedTuple, Renamed, cached_property, dataclass, replace
-from onernn.ir.types import UNKNOWN, Size, Type, constant_type, dense, evaluate, lod_names, words_of
+from onernn.ir.records import (
+    NOTHING,
+    Immutable,
+    NamedTuple,
+    Renamed,
+    cached_property,
+    dataclass,
+    replace,
+)
+from onernn.ir.types import (
+    UNKNOWN,
+    Size,
+    Type,
+    as_tuple,
+    constant_type,
+    dense,
+    evaluate,
+    lod_names,
+    words_of,
+)
 
 UNSUPPORTED = "Unsupported"
 """The ``op`` of a node for a framework's operator that onernn cannot express; its attribute
@@ -227,7 +245,7 @@ def with_rows(value: Value, count: int | None, name: str = "") -> Value:
 def declare_inputs(
     inputs: Sequence[Value],
     known: Mapping[str, Any],
-    given: Mapping[str, Array] = MappingProxyType({}),
+    given: Mapping[str, Array] = NOTHING,
 ) -> list[Value]:
     """Returns the inputs that are not ``given``, with the dtypes and sizes of ``known``
     (`Value.declare`).
@@ -446,8 +464,8 @@ class Inference:
 
     def __init__(
         self,
-        known: Mapping[str, Type] = MappingProxyType({}),
-        bound: Mapping[str, Size] = MappingProxyType({}),
+        known: Mapping[str, Type] = NOTHING,
+        bound: Mapping[str, Size] = NOTHING,
     ) -> None:
         self._sizes, self._found = Sizes(), dict(known)
         self._sizes.bound.update(bound)
@@ -485,7 +503,7 @@ class Inference:
 def infer(
     nodes: Iterable[Node],
     known: Mapping[str, Type],
-    bound: Mapping[str, Size] = MappingProxyType({}),
+    bound: Mapping[str, Size] = NOTHING,
 ) -> dict[str, Type]:
     """Returns the types of all values, given in ``known`` or inferred; `UNKNOWN` if a rule fails.
 
@@ -497,14 +515,18 @@ def infer(
     return inference.types()
 
 
+def input_types(types: Mapping[str, Type], node: Node) -> list[Type | None]:
+    """Returns the types of a node's inputs; None for absent inputs."""
+    return [types[name] if name else None for name in node.inputs]
+
+
 def _outputs(node: Node, inputs: tuple[Type | None, ...], context: Context) -> tuple[Type, ...]:
     unknown = (UNKNOWN,) * len(node.outputs)
     operator = find_operator(node.op)
     if operator is None or node.problem:
         return unknown
     try:
-        result = operator.type(context, *inputs)
-        outputs = tuple(result) if isinstance(result, tuple) else (result,)
+        outputs = as_tuple(operator.type(context, *inputs))
         if not operator.offsets:
             outputs = _under_words(operator, node, inputs, outputs)
     except FAILURES:
@@ -558,7 +580,7 @@ def _numbers(
     if not inputs or any(each is not None and each.value is None for each in inputs):
         return None
     result = operator.compute(node.attrs, *(e if e is None else e.sizes for e in inputs))  # type: ignore[misc]
-    parts = result if isinstance(result, tuple) else (result,)
+    parts = as_tuple(result)
     return tuple(evaluate(out.dtype, part) for part in parts)
 
 
@@ -650,7 +672,7 @@ class Graph(Immutable):
         return self.infer_types({value.name: value.type for value in self.inputs})
 
     def infer_types(
-        self, inputs: Mapping[str, Type], bound: Mapping[str, Size] = MappingProxyType({})
+        self, inputs: Mapping[str, Type], bound: Mapping[str, Size] = NOTHING
     ) -> dict[str, Type]:
         """Returns the types of all values if the inputs have these types.
 
@@ -721,7 +743,7 @@ class Graph(Immutable):
         self,
         old: Iterable[Node],
         new: Iterable[Node],
-        constants: Mapping[str, Array] = MappingProxyType({}),
+        constants: Mapping[str, Array] = NOTHING,
     ) -> Graph:
         """Returns the pruned graph in which the ``new`` nodes replace the ``old`` nodes, at the
         position of the last old node; adds ``constants``.

@@ -15,7 +15,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
 from onernn.ir.ragged import Ragged, data_of
 from onernn.ir.records import dataclass
-from onernn.ir.types import Type, type_of
+from onernn.ir.types import Type, as_tuple, type_of
 
 REQUIRED: Final = object()
 """Marks an attribute that has no default: a node must have a value for it."""
@@ -235,7 +235,7 @@ class Operator:
         if self.keeps or self.kind == "sizes" or not _are_halves(values):
             return self._run(node, *values)
         result = self._run(node, *(_as(value, _HALF, np.float32) for value in values))
-        first, *others = result if isinstance(result, tuple) else (result,)
+        first, *others = as_tuple(result)
         with np.errstate(over="ignore"):
             first = _as(first, np.float32, _HALF)
         return (first, *others) if isinstance(result, tuple) else first

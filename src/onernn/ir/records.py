@@ -10,7 +10,7 @@ import dataclasses
 import sys
 import warnings
 from collections import _tuplegetter  # type: ignore[attr-defined]
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, FrozenInstanceError, fields
 from functools import partial
 from operator import attrgetter
@@ -22,6 +22,7 @@ import numpy as np
 from onernn.ir.arrays import seal
 
 __all__ = [
+    "NOTHING",
     "Immutable",
     "NamedTuple",
     "Renamed",
@@ -30,6 +31,9 @@ __all__ = [
     "replace",
     "warn_renamed",
 ]
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+"""An empty mapping, for defaults of parameters."""
 
 if TYPE_CHECKING or sys.version_info >= (3, 13):
     from dataclasses import dataclass

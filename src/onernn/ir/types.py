@@ -377,6 +377,8 @@ class Quotient:
 
 
 Shape = tuple[Size, ...]
+Counts = tuple[int | None, ...]
+"""The sizes of a shape as numbers; None for sizes that are not known."""
 
 
 def shape_of(sizes: Any) -> Shape:
@@ -426,7 +428,7 @@ class Type:
         return None if self.shape is None else len(self.shape)
 
     @property
-    def counts(self) -> tuple[int | None, ...]:
+    def counts(self) -> Counts:
         """The sizes as integers, None for a size that is not a number; () if the rank is
         unknown.
         """
@@ -485,6 +487,11 @@ def evaluate(dtype: str | None, sizes: Any) -> Type:
         return out
     known = tuple(map(Size.of, array.reshape(-1)))
     return Type(dtype, out.shape, (), known if array.ndim else known[0])
+
+
+def as_tuple(result: Any) -> tuple[Any, ...]:
+    """Returns the outputs of an operator that returned one output, or a tuple of outputs."""
+    return result if isinstance(result, tuple) else (result,)
 
 
 def type_of(value: Array | Ragged, name: str = "") -> Type:

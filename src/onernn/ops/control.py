@@ -94,11 +94,7 @@ def _of_any_value(types: Sequence[Type]) -> tuple[Type, ...]:
     return tuple(replace(each, value=None) for each in types)
 
 
-def _then(_: Context, condition: Type) -> Type:
-    return Type("bool", condition.shape, ())
-
-
-def _else(_: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
+def _mark(_: Context, condition: Type, *values: Type) -> tuple[Type, ...]:
     return (Type("bool", condition.shape, ()), *_of_any_value(values))
 
 
@@ -126,12 +122,12 @@ def _name(context: Context, index: int, x: Type) -> Type:
 _MARK: dict[str, Any] = {"kind": "control", "outputs": 2**16, "since": 0}
 
 
-@op("Then", type=_then, **_MARK)
+@op("Then", type=_mark, **_MARK)
 def then(condition: Array, *, refused: str = "") -> None:
     """Begins the first branch of an If."""
 
 
-@op("Else", type=_else, **_MARK)
+@op("Else", type=_mark, **_MARK)
 def else_(condition: Array, *given: Any, refused: str = "") -> None:
     """Ends the first branch of an If, and begins the second branch."""
 

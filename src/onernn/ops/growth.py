@@ -15,7 +15,7 @@ from onernn.ir.budget import bytes_of
 from onernn.ir.graph import FAILURES, Context, Node, Sizes
 from onernn.ir.operator import OPERATORS
 from onernn.ir.ragged import Ragged, data_of
-from onernn.ir.types import type_of
+from onernn.ir.types import as_tuple, type_of
 
 _MANY = 32
 
@@ -33,7 +33,7 @@ def results(node: Node, *values: Any) -> int:
     except FAILURES:  # the operator itself will raise an error for these values
         result = ()
     total = 0
-    for each in result if isinstance(result, tuple) else (result,):
+    for each in as_tuple(result):
         if each.shape is None or None in each.counts:
             total += most
         else:

@@ -138,6 +138,10 @@ def gather_nd(
     return out.reshape((*indices.shape[:-1], *out.shape[2:]))
 
 
+MODES = ("constant", "edge", "reflect", "wrap")
+"""The modes of padding, in the order of `around` in `kernels/moves.hpp`."""
+
+
 @sizes_rule
 def _pad(
     _: Context, shape: Sizes, pads: Type, value: Type | None = None, axes: Type | None = None
@@ -204,7 +208,7 @@ def pad(
     if mode == "constant":
         filled = x.dtype.type(0) if value is None else value.reshape(-1)[0]
         return np.pad(x, around, constant_values=filled)
-    if mode not in ("reflect", "edge", "wrap"):
+    if mode not in MODES:
         raise ShapeError(f"attribute mode={mode!r}: expected constant, reflect, edge or wrap")
     return np.pad(x, around, mode=mode)  # type: ignore[call-overload]
 
@@ -302,6 +306,10 @@ def non_zero(x: Array) -> Array:
 
 
 _REDUCTIONS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+MEETINGS = ("none", *_REDUCTIONS)
+"""How scattered updates are combined with old elements, in the order of `meet` in
+`kernels/moves.hpp`.
+"""
 
 
 def _inside(indices: Array, sizes: Array | int) -> Array:
@@ -328,7 +336,7 @@ def _update(reduction: str, out: Array, places: Any, updates: Array) -> None:
     elif reduction in _REDUCTIONS:
         _REDUCTIONS[reduction].at(out, places, updates)
     else:
-        known = ", ".join(("none", *_REDUCTIONS))
+        known = ", ".join(MEETINGS)
         raise ShapeError(f"attribute reduction={reduction!r}: expected one of {known}")
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onernn.ir.graph import Node
+from onernn.ir.graph import Node, input_types
 from onernn.ir.operator import OPERATORS, Path, at_axis
 from onernn.ir.records import dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ir.types import LodName, Size
-from onernn.ops.rules import ONE, quotient
+from onernn.ops.rules import ONE, quotient, volume
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def follow(flow: Any, node: Node) -> tuple[State, ...]:
     `UnknownRows` if the paths do not show the rows.
     """
     operator, (x, *_) = OPERATORS[node.op], node.inputs
-    types = [flow.types[name] if name else None for name in node.inputs]
+    types = input_types(flow.types, node)
     known = operator.paths and operator.paths(node.attrs, *types)
     if known is None:
         raise UnknownRows(node, f"is a {node.op} whose axes are not known before a run")
@@ -145,7 +145,7 @@ def view(flow: Any, node: Node) -> State:
     front = before[: state.axis + 1]
     if None not in front and after[: state.axis + 1] == front:
         return state
-    stride = flow.volume(before[state.axis + 1 :])
+    stride = volume(before[state.axis + 1 :])
     stride = None if stride is None or state.lod else stride * state.inner
     tail: Size | None = ONE
     for axis in reversed(range(len(after))):
@@ -256,7 +256,7 @@ def turns(flow: Any, node: Node) -> tuple[State, ...]:
     flow.expect_alike(node, front)
     elements = list[State]()
     for name, axis in zip(scanned, own.input_axes, strict=True):
-        state, along = flow[name], at_axis(axis, flow.rank(node, name))
+        state, along = flow[name], at_axis(axis, len(flow.shape(node, name)))
         if not flow.is_own(flow.shape(node, name)[along]):
             raise UnknownRows(node, "runs one iteration per row", True)
         if isinstance(state, Rows):

@@ -9,7 +9,7 @@ import numpy as np
 
 from onernn.ir.arrays import Array
 from onernn.ir.errors import ShapeError
-from onernn.ir.graph import Context, Node
+from onernn.ir.graph import Context
 from onernn.ir.operator import REQUIRED, op
 from onernn.ir.types import Size, Type
 from onernn.ops.growth import results
@@ -30,11 +30,13 @@ def _sample_type(context: Context, seed: Type, *parameters: Type) -> Type:
     return Type(context.attrs.dtype, None if front is None else (*front, *more))
 
 
-def _sample_growth(node: Node, *values: Any) -> int:
-    return 8 * results(node, *values)
-
-
-@op("Sample", kind="mixes", since=0, type=_sample_type, growth=_sample_growth)
+@op(
+    "Sample",
+    kind="mixes",
+    since=0,
+    type=_sample_type,
+    growth=lambda node, *values: 8 * results(node, *values),
+)
 def sample(
     seed: Array,
     *parameters: Array,

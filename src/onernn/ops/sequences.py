@@ -217,13 +217,14 @@ def _column(lengths: Int64, like: Array) -> Array:
 
 
 POOLS: dict[str, Callable[[Ragged, Int64], Array]] = {
+    "first": lambda x, n: x.data[x.offsets[:-1][x.lengths > 0]],
+    "last": lambda x, n: x.data[x.offsets[1:][x.lengths > 0] - 1],
+    "max": lambda x, _: _reduce(x, np.maximum),
     "sum": lambda x, _: _reduce(x, np.add),
     "average": lambda x, n: _reduce(x, np.add) / _column(n, x.data),
     "sqrt": lambda x, n: _reduce(x, np.add) / np.sqrt(_column(n, x.data)),
-    "max": lambda x, _: _reduce(x, np.maximum),
-    "first": lambda x, n: x.data[x.offsets[:-1][x.lengths > 0]],
-    "last": lambda x, n: x.data[x.offsets[1:][x.lengths > 0] - 1],
 }
+"""The kinds of pooling, in the order of `pool` in `kernels/sequences.hpp`."""
 
 
 def _pool(_: Context, x: Type) -> Type:

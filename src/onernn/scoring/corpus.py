@@ -39,6 +39,8 @@ _LINE = 2**30
 """Maximum number of bytes of a line."""
 NOTE = "onernn"
 """The key in the metadata of an output file under which `Folder.write` stores its facts."""
+_MISFITS = (pa.ArrowException, ValueError, OverflowError)
+"""Errors of pyarrow for values that do not fit a type."""
 _RAW = 10_000
 """Maximum number of bytes of an unreadable line in the reason for its rejection."""
 
@@ -446,7 +448,7 @@ class Corpus:
         while unknown := [name for name, kind in types.items() if not _is_known(kind)]:
             if (next_line := next(lines, None)) is None:
                 break
-            with suppress(pa.ArrowException, ValueError, OverflowError, RecursionError):
+            with suppress(*_MISFITS, RecursionError):
                 row = _row(next_line.text)
                 for name in unknown:
                     types[name] = _unify(types[name], pa.array([row.get(name)]).type)
@@ -467,7 +469,7 @@ class Corpus:
         rows, bad = list[dict[str, Any]](), dict[int, str]()
         for index, line in enumerate(lines):
             try:
-                rows.append(self._check_row(_row(line.text), schema))
+                rows.append(self._check_row(_row(line.text)))
             except (ValueError, RecursionError) as error:
                 rows.append({})
                 bad[index] = _explain_line(line, error)
@@ -475,18 +477,18 @@ class Corpus:
             table = _table(rows, schema)
             if not any(map(_is_infinite, table.combine_chunks().columns)):
                 return Window(number, table, bad, lines)
-        except (pa.ArrowException, ValueError, OverflowError):
+        except _MISFITS:
             pass
         for index, (line, row) in enumerate(zip(lines, rows, strict=True)):
             try:
                 one = _table([row], schema)
                 if index not in bad and any(map(_is_infinite, one.columns)):
                     json.loads(line.text, parse_float=_finite)
-            except (pa.ArrowException, ValueError, OverflowError) as error:
+            except _MISFITS as error:
                 rows[index], bad[index] = {}, _explain_line(line, error)
         return Window(number, _table(rows, schema), bad, lines)
 
-    def _check_row(self, row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
+    def _check_row(self, row: dict[str, Any]) -> dict[str, Any]:
         """Returns the row. Raises `ValueError` if a value has no column, or if the value's column
         cannot hold it unchanged.
         """
@@ -496,7 +498,7 @@ class Corpus:
                 f"column {min(late)!r}: expected a column of the first {_SAMPLE:,} rows; leave it"
                 " out (keep=, --keep)"
             )
-        for field in schema:
+        for field in self.schema:
             if not holds(field.type, row.get(field.name)):
                 value = f"{row[field.name]!r:.60}"
                 raise ValueError(f"column {field.name!r}: expected {field.type}, got {value}")
@@ -576,12 +578,11 @@ def _common_type(values: list[Any]) -> pa.DataType:
     """Returns a type that holds all of these JSON values, or else as many of their types as
     possible, beginning with the most frequent type.
     """
-    errors = (pa.ArrowException, ValueError, OverflowError)
-    with suppress(*errors):
+    with suppress(*_MISFITS):
         return pa.array(values).type
     kinds = Counter[pa.DataType]()
     for value in values:
-        with suppress(*errors):
+        with suppress(*_MISFITS):
             kinds[pa.array([value]).type] += 1
     result = pa.null()
     for kind, _ in kinds.most_common():

@@ -94,7 +94,7 @@ class Folder:
                     self.parts[window] = result
                 else:
                     self.repaired.append(f"{self.name}/{name}: {result}")
-            self._write(MANIFEST, self._text())
+            self._write_manifest()
             yield
 
     @contextmanager
@@ -170,7 +170,7 @@ class Folder:
     def accept(self, corpus: list[Any]) -> None:
         """Writes to the manifest that a corpus with this fingerprint has the rows of the folder."""
         self._begun["seen"] = corpus
-        self._write(MANIFEST, self._text())
+        self._write_manifest()
 
     def drop(self, window: int, why: str) -> None:
         """Removes a window from ``parts``, so that it is scored again. ``why``: the reason."""
@@ -221,8 +221,8 @@ class Folder:
     def _file(self, name: str) -> str:
         return f"{self._path}/{name}"
 
-    def _text(self) -> bytes:
-        return json.dumps(self._begun, sort_keys=True).encode()
+    def _write_manifest(self) -> None:
+        self._write(MANIFEST, json.dumps(self._begun, sort_keys=True).encode())
 
     def _write(self, name: str, content: bytes) -> None:
         if self._is_local:

@@ -17,6 +17,7 @@ from onernn.ir.errors import ModelFormatError
 from onernn.ir.graph import Value
 from onernn.ir.ragged import Batch, Ragged, data_of
 from onernn.ir.records import dataclass
+from onernn.ir.types import Counts
 
 Batches = Mapping[str, Batch]
 """Arrays or ragged batches of a model's inputs or outputs, by name."""
@@ -214,7 +215,7 @@ def inputs_by_name(wanted: Sequence[Value], batches: Batches) -> tuple[dict[str,
     return result, used
 
 
-def _fit_last_axis(declared: tuple[int | None, ...] | None, array: Array) -> Array:
+def _fit_last_axis(declared: Counts | None, array: Array) -> Array:
     if declared is None or not array.ndim:
         return array
     if len(declared) == array.ndim + 1 and declared[-1] == 1:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from onernn.ir.feeds import check_feed, check_given
 from onernn.ir.files import staging
 from onernn.ir.graph import Graph, Node, graph_of
 from onernn.ir.ragged import Batch, Ragged, data_of
-from onernn.ir.records import dataclass
+from onernn.ir.records import NOTHING, dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.verification.comparing import (
     TOLERANCES,
@@ -331,15 +330,14 @@ class UndecidedError(UnsupportedError):
 
 
 _FRAMES = 7
-_NOTHING: Mapping[str, Array] = MappingProxyType({})
 
 
 def over_time(
     model: Graph | str | Path,
     states: Mapping[str, str],
     *,
-    given: Mapping[str, Array] = _NOTHING,
-    inputs: Mapping[str, Any] = MappingProxyType({}),
+    given: Mapping[str, Array] = NOTHING,
+    inputs: Mapping[str, Any] = NOTHING,
 ) -> Graph:
     """Returns a model of sequences made from a model of one frame (time step): inputs and outputs
     get a first axis T.
@@ -433,17 +431,17 @@ def _check(
             want = np.stack([data_of(each[name]) for each in expected])
         dtype = "f32" if want.dtype.kind == "f" else "exact"
         verdict = compare(name, got, want, tolerance_of(dtype, None, None, want))
-        shared = [v.name for v in whole.inputs if v.shape == () and v.name not in states]
-        if not verdict.passed and shared:
+        if verdict.passed:
+            continue
+        if shared := [v.name for v in whole.inputs if v.shape == () and v.name not in states]:
             raise UnsupportedError(
                 f"{whole.name} over time: output {name!r} depends on {', '.join(shared)}; an input"
                 " without axes belongs to all frames: pass --given, or change its shape to (1,)"
             )
-        if not verdict.passed:
-            raise UnsupportedError(
-                f"{whole.name} over time: output {name!r}: expected the values of single frames,"
-                f" got values {verdict.max_abs:.3g} apart {verdict.reason}; nothing is written"
-            )
+        raise UnsupportedError(
+            f"{whole.name} over time: output {name!r}: expected the values of single frames,"
+            f" got values {verdict.max_abs:.3g} apart {verdict.reason}; nothing is written"
+        )
 
 
 # --- repairs: a model without the faults that `verify` proved, verified on fresh inputs
@@ -636,7 +634,7 @@ def _fresh(
 
 
 def differences(
-    before: Graph, after: Graph, parts: Mapping[str, object] = _NOTHING
+    before: Graph, after: Graph, parts: Mapping[str, object] = NOTHING
 ) -> Iterator[str]:
     """Yields a line for each node that only one graph has, and for each change of a node's content.
 

@@ -298,9 +298,8 @@ def examine_one(backend: Backend, combination: Combination) -> Finding:
 
 def in_guide(combination: Combination) -> bool:
     """Returns whether oneDNN's guide has the combination in its table of data types."""
-    if combination.dtype not in OURS:
-        return False
-    return GUIDE[OURS[combination.dtype].row].has(
+    row = GUIDE.get(combination.dtype)
+    return row is not None and row.has(
         KINDS[combination.cell],
         peephole="peephole" in combination.cell,
         projection="projection" in combination.cell,
@@ -429,14 +428,14 @@ def reasons(examination: Examination) -> list[str]:
     return _group((f"{each.verdict}: {each.reason}", _brief(each)) for each in explained)
 
 
-def wrong(examination: Examination, most: int = 4) -> list[str]:
-    """Returns a line for each of the first ``most`` wrong combinations, and a line that counts the
+def wrong(examination: Examination) -> list[str]:
+    """Returns a line for each of the first four wrong combinations, and a line that counts the
     rest.
     """
     findings = [each for each in examination.findings if each.verdict == WRONG]
     lines = [f"wrong: {_brief(each)} on {each.kernel}: {each.reason}" for each in findings]
-    rest = len(lines) - most
-    return [*lines[:most], f"wrong: {rest} more"] if rest > 0 else lines
+    rest = len(lines) - 4
+    return [*lines[:4], f"wrong: {rest} more"] if rest > 0 else lines
 
 
 def _brief(finding: Finding) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import process_time
-from types import MappingProxyType
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from onernn.ir.budget import time_limit
 from onernn.ir.errors import BudgetError, OnernnError, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ir.ragged import Batch, Ragged, data_of, offsets_of
-from onernn.ir.records import dataclass
+from onernn.ir.records import NOTHING, dataclass
 from onernn.ir.rnn import Recurrent
 from onernn.ops import OPERATORS
 from onernn.verification.comparing import Batches, feed_for, pair_inputs
@@ -73,7 +72,7 @@ def make_inputs(
     empty: bool = True,
     short: bool = False,
     seed: int = 0,
-    known: Batches = MappingProxyType({}),
+    known: Batches = NOTHING,
 ) -> dict[str, Batch]:
     """Returns inputs by name for a model and ``others``, which take the same inputs by their own
     names.

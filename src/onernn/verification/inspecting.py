@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape as escaped
 from importlib import resources
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from onernn.adapters.registry import pass_name
@@ -20,8 +19,8 @@ from onernn.fuse_passes import FuseResult, fuse, passes_for
 from onernn.ir.errors import LibraryError, Refusal, printable
 from onernn.ir.files import replacing
 from onernn.ir.graph import UNSUPPORTED, Graph, Node, Value, native_types
-from onernn.ir.records import dataclass
-from onernn.ir.types import Type
+from onernn.ir.records import NOTHING, dataclass
+from onernn.ir.types import Counts, Type
 
 _WIDE, _HIGH, _ACROSS, _DOWN = 168, 50, 20, 30
 _BESIDE = 36
@@ -73,8 +72,8 @@ def picture(
     label: str,
     *,
     fused: Mapping[str, str],
-    marks: Mapping[str, str] = MappingProxyType({}),
-    notes: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    marks: Mapping[str, str] = NOTHING,
+    notes: Mapping[str, Sequence[str]] = NOTHING,
     most: int = _MOST,
 ) -> str:
     """Returns an SVG of the graph from top to bottom: operators are boxes, inputs and outputs are
@@ -169,7 +168,7 @@ def _oval(
     return _Box(key, _cut(value.name, shape), inputs, _PAPER, True, str(value), below)
 
 
-def _shape(shape: tuple[int | None, ...] | None) -> str:
+def _shape(shape: Counts | None) -> str:
     return "" if shape is None else f"({', '.join('?' if s is None else str(s) for s in shape)})"
 
 
@@ -452,7 +451,7 @@ def render_graph_page(inspection: Inspection) -> str:
 def pictures(
     inspection: Inspection,
     marks: Mapping[str, str],
-    notes: Mapping[str, Mapping[str, Sequence[str]]] = MappingProxyType({}),
+    notes: Mapping[str, Mapping[str, Sequence[str]]] = NOTHING,
     most: int = _MOST,
 ) -> dict[str, Any]:
     """Returns a template's content for both graphs: pictures, lists of nodes, whether nodes were

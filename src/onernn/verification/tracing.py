@@ -23,7 +23,15 @@ from onernn.fuse_passes.normal_forms import NORMAL_FORMS, constants_last
 from onernn.ir.arrays import Array
 from onernn.ir.errors import LibraryError, OnernnError
 from onernn.ir.feeds import Feed
-from onernn.ir.graph import Graph, Node, Value, describe_operators, layer_operators, native_types
+from onernn.ir.graph import (
+    Graph,
+    Node,
+    Value,
+    describe_operators,
+    input_types,
+    layer_operators,
+    native_types,
+)
 from onernn.ir.ragged import Ragged, depth_of
 from onernn.ir.records import cached_property, dataclass
 from onernn.ir.rnn import Recurrent, parts
@@ -107,13 +115,10 @@ def run_nodes(
         outputs=wanted,
         nodes=tuple(nodes),
     ).prune()
-    result = _Run(part, backend, packed or {}).run(taken, _ignore) if wanted else {}
+    # A session with an observer runs node by node, without a plan.
+    result = _Run(part, backend, packed or {}).run(taken, lambda *_: None) if wanted else {}
     known = {**graph.constants, **values, **result}
     return {each.name: known.get(each.name) for each in graph.outputs}
-
-
-def _ignore(*_: Any) -> None:
-    """Does nothing: a session with an observer runs node by node, without a plan."""
 
 
 @cache
@@ -171,7 +176,7 @@ def size_layers(
     ``turns``: how many times the graph itself runs, because a loop runs its body several times.
     """
     for node in graph.nodes:
-        given = [types[name] if name else None for name in node.inputs]
+        given = input_types(types, node)
         first = next(iter(given), None)
         size, states = None, 0
         if node.op in ("Rnn", "DynamicQuantizeLSTM") and first is not None:
@@ -412,10 +417,12 @@ class Traced:
     values: Values
 
 
-def trace_layers(model: Graph, feed: Batches, backend: str = "reference") -> Traced:
-    """Fuses and expands a model, runs it, and returns the graph with all values of the run."""
+def trace_layers(model: Graph, feed: Batches) -> Traced:
+    """Fuses and expands a model, runs it on the reference backend, and returns the graph with all
+    values of the run.
+    """
     graph, parts = expand(fuse(model).model)
-    return Traced(graph, parts, trace(graph, feed, backend))
+    return Traced(graph, parts, trace(graph, feed))
 
 
 @dataclass(frozen=True, eq=False)

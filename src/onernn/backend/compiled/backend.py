@@ -18,6 +18,7 @@ from onernn.backend.compiled.library import Kernels, load_kernels
 from onernn.backend.compiled.packing import (
     BYTES,
     CODES,
+    FUNCTIONS,
     STORED,
     CellMatrices,
     Numbers,
@@ -31,6 +32,7 @@ from onernn.backend.process import (
     UsualNeed,
     align,
     allocate_aligned,
+    take_idle,
     team_of,
     usable_threads,
 )
@@ -104,7 +106,9 @@ class CompiledStack:
         self._kernels, self._ffi, self._lib = kernels, kernels.ffi, kernels.lib
         self._spec, self._team = spec, team_of(threads)
         self._real, self._dtype, self.holds_finite = real, dtype, holds_finite
-        self._packed = packed or Packed(_describe_stored(kernels, spec, real, dtype))
+        self._packed = packed or Packed(
+            describe(kernels, spec, "f64" if real == np.float64 else dtype)
+        )
         self._unpacked: Any = None
         self._idle: deque[tuple[Any, Any, Any]] = deque()
         self._usual, self._largest = UsualNeed(), 0
@@ -232,11 +236,7 @@ class CompiledStack:
         ``state``: the addresses of the initial states, empty for zeros. Does not report infinity in
         u8 layers.
         """
-        try:
-            idle = self._idle.pop()
-        except IndexError:
-            idle = self._new()
-        handle, batch, arrays = idle
+        handle, batch, arrays = idle = take_idle(self._idle, self._new)
         null = self._ffi.NULL
         batch.layout, (batch.steps, batch.sequences), batch.offsets = layout, extent, offsets
         arrays.x, arrays.y, arrays.attention = x, y, attention or null
@@ -399,7 +399,7 @@ def pack(
     if memory is not packed:  # an unpickled array may not start on a cache line
         layers.packed[key] = places, seal(memory)
     stored = "w8" if dtype == CODES else "s8" if options else dtype
-    c_spec = _describe_stored(kernels, spec, real, stored)
+    c_spec = describe(kernels, spec, "f64" if real == np.float64 else stored)
     parts = kernels.ffi.new("onernn_part[]", places)
     for at, part in enumerate(parts):
         scales = options.part(at, spec.directions) if options else NO_SCALES
@@ -438,10 +438,6 @@ def describe_layer(kernels: Kernels, dtype: str, real: np.dtype[Any]) -> tuple[s
     return dtype, f"kernels {kernels.isa}{', matrices widened to f32' * widens}"
 
 
-def _describe_stored(kernels: Kernels, spec: RnnSpec, real: np.dtype[Any], stored: str) -> Any:
-    return describe(kernels, spec, "f64" if real == np.float64 else stored)
-
-
 @lru_cache(256)  # training calls this in every step
 def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
     """Returns the spec as the struct `onernn_spec`, which callers may share: C only reads it."""
@@ -453,7 +449,6 @@ def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
         kind = getattr(lib, f"ONERNN_{name.upper()}")
         return {"kind": kind, "alpha": alpha or 0, "beta": beta or 0}
 
-    functions = ("gate", "candidate", "output")
     fields = {
         "cell": getattr(lib, f"ONERNN_{kernel_of(spec.cell).upper()}"),
         "stored": getattr(lib, f"ONERNN_{stored.upper()}"),
@@ -465,7 +460,7 @@ def describe(kernels: Kernels, spec: RnnSpec, stored: str) -> Any:
         "inputs": spec.input_size,
         "units": spec.hidden_size,
         "width": spec.recurrent_size,
-        **dict(zip(functions, map(function, spec.functions), strict=False)),
+        **dict(zip(FUNCTIONS, map(function, spec.functions), strict=False)),
         "gate_clip": inf if spec.gate_clip is None else spec.gate_clip,
         "cell_low": low,
         "cell_high": high,

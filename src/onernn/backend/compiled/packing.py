@@ -38,6 +38,10 @@ matrix products.
 """
 
 
+FUNCTIONS = ("gate", "candidate", "output")
+"""Names of a cell's activations in C++, in their order."""
+
+
 def round_up(size: int) -> int:
     """Returns the size, rounded up to a multiple of the width of a panel."""
     return -(-size // LANES) * LANES

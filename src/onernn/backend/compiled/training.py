@@ -18,7 +18,7 @@ from onernn.backend.layer_walk import (
     PackedBatch,
     PackedGradient,
 )
-from onernn.backend.process import Buffers, team_of
+from onernn.backend.process import Buffers, take_idle, team_of
 from onernn.backend.reference import TRAINED
 from onernn.backend.stack import Trainer
 from onernn.ir.arrays import Array
@@ -95,7 +95,7 @@ class TrainingDirection(DirectionKernel):
         given = [None if a is None else np.ascontiguousarray(a, np.float32) for a in arrays]
         made = self._ffi.new("onernn_training **")
         c_spec, c_weights = describe(kernels, spec, dtype), self._ffi.new("onernn_weights *")
-        c_weights[0] = self._all_at(given)
+        c_weights[0] = [*map(self._at, given)]
         status = self._lib.onernn_training_new(c_spec, c_weights, team, made)
         check(self._lib, status, "a layer")
         self._training = self._ffi.gc(made[0], self._lib.onernn_training_free)
@@ -104,8 +104,8 @@ class TrainingDirection(DirectionKernel):
         """Calls the C function for "run" or "backward", with one `onernn_trained` for each
         direction.
         """
-        begin, ways = packing.step_offsets, {"run": "forward", "backward": "backward"}
-        function = getattr(self._lib, f"onernn_training_{ways[way]}")
+        begin, name = packing.step_offsets, "forward" if way == "run" else way
+        function = getattr(self._lib, f"onernn_training_{name}")
         described = self._ffi.new("onernn_trained[]", directions)
         steps = self._ffi.cast("int64_t *", begin.ctypes.data)
         status = function(described, len(directions), steps, len(begin) - 1)
@@ -121,10 +121,7 @@ class TrainingDirection(DirectionKernel):
         sizes = {"gates": spec.gates * spec.hidden_size, "h": spec.recurrent_size}
         more = ("one", "two", "three") if spec.cell is Cell.LSTM else ("one",)
         sizes |= dict.fromkeys(more, spec.hidden_size)
-        try:
-            memory = _TAPES.pop()
-        except IndexError:
-            memory = Buffers()
+        memory = take_idle(_TAPES, Buffers)
         made = {name: memory.array(name, (count, size), _F32) for name, size in sizes.items()}
         kept = _Kept({"x": x, "attention": attention, **made}, memory)
         states = [np.array(s, np.float32, order="C") for s in begin]
@@ -138,7 +135,7 @@ class TrainingDirection(DirectionKernel):
         fields = self._fields(kept, dy, states) | {
             "dx": self._at(dx),
             "dattention": self._at(da),
-            "gradients": self._all_at([into.get(name) for name in _WEIGHTS]),
+            "gradients": [self._at(into.get(name)) for name in _WEIGHTS],
         }
         return fields, (dx, states, da)
 
@@ -150,9 +147,6 @@ class TrainingDirection(DirectionKernel):
             "y_row": y.strides[0] // y.itemsize,
             **{name: self._at(state) for name, state in zip("hc", states, strict=False)},
         }
-
-    def _all_at(self, weights: Sequence[Array | None]) -> list[Any]:
-        return [self._at(array) for array in weights]
 
     def _at(self, array: Array | None) -> Any:
         return self._ffi.cast("float *", 0 if array is None else array.ctypes.data)

@@ -85,17 +85,12 @@ class OneDnnBackend(LayerBackend):
             why = str(error)
         if options is not None and spec.cell is Cell.LBR_GRU and not strict:
             with suppress(LibraryError, UnsupportedError):
-                return self._kernels_instead(spec, layers, options, why)
+                from onernn.backend.compiled.backend import KernelsBackend
+
+                stack = KernelsBackend(self.threads).stack(spec, layers, "u8", options, False)
+                stack.why = f"{why}, the kernels run it"
+                return stack
         raise UnsupportedError(why)
-
-    def _kernels_instead(
-        self, spec: RnnSpec, layers: Layers, options: U8Options, why: str
-    ) -> Stack:
-        from onernn.backend.compiled.backend import KernelsBackend
-
-        stack = KernelsBackend(self.threads).stack(spec, layers, "u8", options, False)
-        stack.why = f"{why}, the kernels run it"
-        return stack
 
     def _stack(
         self,

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,9 +37,17 @@ from onernn.backend.onednn.memory import (
     widen,
 )
 from onernn.backend.onednn.precision import OWN_LAYOUTS, PRECISIONS, Precision, U8Options, reason
-from onernn.backend.process import CREATION, LARGEST_KEPT, Buffers, UsualNeed, allocate_aligned
+from onernn.backend.process import (
+    CREATION,
+    LARGEST_KEPT,
+    Buffers,
+    UsualNeed,
+    allocate_aligned,
+    take_idle,
+)
 from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
+from onernn.ir.records import NOTHING
 from onernn.ir.spec import Cell, RnnSpec
 from onernn.ir.weights import NO_SCALES, UNIT, PartScales, RnnWeights, Scale, own_factors
 
@@ -273,7 +280,7 @@ class Executable:
         self,
         library: Library,
         primitive: Primitive,
-        fixed: Mapping[str, Memory] = MappingProxyType({}),
+        fixed: Mapping[str, Memory] = NOTHING,
     ) -> None:
         self.layouts, self.name = primitive.layouts, primitive.kernel
         self._library, self._handle, self._fixed = library, primitive.handle, fixed
@@ -297,10 +304,7 @@ class Executable:
         fixed.
         """
         lib, cast = self._library.lib, self._library.ffi.cast
-        try:
-            bound = self._idle.pop()
-        except IndexError:
-            bound = self._bind()
+        bound = take_idle(self._idle, self._bind)
         wanted = [addresses[name] for name in self._moving]
         wanted.append(_WORKSPACE.scratchpad(self._scratchpad))
         for k, address in enumerate(wanted):

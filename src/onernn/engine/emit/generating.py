@@ -14,7 +14,7 @@ from typing import Any
 from onernn.backend.compiled.packing import BYTES
 from onernn.backend.process import MOST_THREADS
 from onernn.engine.emit.rendering import INDICES, CellCode, Store, call, element, formula, render
-from onernn.engine.emit.streaming import goes_on
+from onernn.engine.emit.streaming import goes_on, list_kept_states
 from onernn.engine.inferring import sizes_of
 from onernn.engine.program import (
     Call,
@@ -253,8 +253,7 @@ def check_name(name: str) -> str:
 
 def limits(program: Program) -> list[Size]:
     """Returns the sizes that each call checks: the call is refused if one of them is negative."""
-    steps = (step for each in program.codes for step in each.codes)
-    calls = (step for step in steps if isinstance(step, Call) and step.function == "natural")
+    calls = (s for s in program.steps if isinstance(s, Call) and s.function == "natural")
     sizes = (size for call in calls for size in call.arguments if isinstance(size, Size))
     return [size for size in dict.fromkeys(sizes) if size.names.isdisjoint(program.inner)]
 
@@ -414,10 +413,8 @@ class _Header:
 
     def _state_members(self) -> Iterator[dict[str, str]]:
         program = self.program
-        steps = [step for each in program.codes for step in each.codes]
-        layers = (step for step in steps if isinstance(step, Layer) and goes_on(program, step))
-        states = [state.held for layer in layers for state in layer.states]
-        states += [step.held for step in steps if isinstance(step, DelayLine)]
+        states = [state.held for state in list_kept_states(program)]
+        states += [step.held for step in program.steps if isinstance(step, DelayLine)]
         names = {f"{program.ident(name)}_memory" for name in states}
         for member in self.plan.members:
             if member.ident in names:

@@ -23,7 +23,7 @@ from onernn.backend.compiled.packing import BYTES, STORED, check_bytes
 from onernn.engine import inferring
 from onernn.engine.emit.generating import check_name, generate
 from onernn.engine.emit.rendering import HEADER, MAGIC, CellCode, Store, words
-from onernn.engine.emit.streaming import goes_on, pads_apart, prepare_step
+from onernn.engine.emit.streaming import list_kept_states, pads_apart, prepare_step
 from onernn.engine.inferring import lacking, name_inputs, sizes_of, write
 from onernn.engine.program import (
     CTYPES,
@@ -48,6 +48,7 @@ from onernn.ir.errors import (
     did_you_mean,
     guard,
 )
+from onernn.ir.feeds import Feed
 from onernn.ir.files import replacing_all
 from onernn.ir.graph import Graph, Value, graph_of
 from onernn.ir.ragged import Ragged, data_of
@@ -190,8 +191,7 @@ def initialize(program: Program, weights: str = "f32") -> Store:
     stored = STORED.get(weights, STORED["f32"])
     store = Store(stored, packed_for=program, layers=LAYERS[weights])
     program.no_step = prepare_step(program)
-    layers = [step for each in program.codes for step in each.codes if isinstance(step, Layer)]
-    states = [state for layer in layers if goes_on(program, layer) for state in layer.states]
+    states = list_kept_states(program)
     unread = program.held - {name for state in states for name in (state.held, state.final)}
     program.memory = {k: v for k, v in program.memory.items() if k not in unread}
     for each in program.codes:
@@ -296,7 +296,7 @@ def _find_understood(
     model: Graph,
     static: Mapping[str, int] | None,
     declared: Mapping[str, Any],
-    like: Mapping[str, Ragged | Array],
+    like: Feed,
 ) -> Program:
     """Returns the program with types and shapes of all values. The sizes of ``like`` are open if
     possible, otherwise fixed.
@@ -323,9 +323,7 @@ def _find_understood(
     return best
 
 
-def resolve_inputs(
-    inputs: Iterable[Value], like: Mapping[str, Ragged | Array], *, sizes_open: bool
-) -> dict[str, Value]:
+def resolve_inputs(inputs: Iterable[Value], like: Feed, *, sizes_open: bool) -> dict[str, Value]:
     """Returns the inputs without a declared type, with the types and shapes of the arrays in
     ``like``.
     """

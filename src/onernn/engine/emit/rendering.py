@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from onernn.backend.compiled.packing import BYTES, WIDE, CellMatrices, Numbers, kernel_of
+from onernn.backend.compiled.packing import (
+    BYTES,
+    FUNCTIONS,
+    WIDE,
+    CellMatrices,
+    Numbers,
+    kernel_of,
+)
 from onernn.engine.program import CTYPES, Access, At, Call, Nest, Packed, RuntimeSize, Team
 from onernn.ir.activations import complete
 from onernn.ir.records import dataclass
@@ -140,9 +147,6 @@ def render(template: str, **context: Any) -> str:
 
 
 # A recurrent cell in generated code: the values that templates use, and its packed arrays.
-
-FUNCTIONS = ("gate", "candidate", "output")
-"""Names of a cell's activations in the C++ type Traits, in their order."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from onernn.engine.operators.operator_code import OperatorCode
-from onernn.engine.program import DelayLine, Layer, Program, name_kept
+from onernn.engine.program import DelayLine, Layer, Program, State, name_kept, sizes_in
 from onernn.fuse_passes.rewriting import fresh
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Graph, Node
@@ -107,17 +107,9 @@ class _Steps:
             ends |= {state.final for layer in going for state in layer.states}
             if code and (why := self._follow(OperatorCode(program, node), going)):
                 return f"{node.label} {why}"
-            known = (
-                []
-                if code
-                else [
-                    n
-                    for name in node.outputs
-                    if name in read
-                    for n in _list_known_sizes(program, name)
-                ]
-            )
-            if any(_tells_words(program, size) for size in known):
+            known = () if code else read.intersection(made)
+            sizes = [size for name in known for size in sizes_in(program, name)]
+            if any(_tells_words(program, size) for size in sizes):
                 return f"{node.label} computes with the number of steps"
         for value in program.graph.outputs:
             if self.spans.get(value.name):
@@ -205,10 +197,11 @@ def goes_on(program: Program, layer: Layer) -> bool:
     return not program.no_step and layer.time is not None and _tells_words(program, layer.time)
 
 
+def list_kept_states(program: Program) -> list[State]:
+    """Returns the states that a call keeps for the next call."""
+    layers = (step for step in program.steps if isinstance(step, Layer))
+    return [state for layer in layers if goes_on(program, layer) for state in layer.states]
+
+
 def _tells_words(program: Program, size: Size) -> bool:
     return "T" in program.size(size).names
-
-
-def _list_known_sizes(program: Program, name: str) -> list[Size]:
-    result = program.numbers(name)
-    return [] if result is None else [Size.of(one) for one in result.reshape(-1)]

@@ -128,7 +128,7 @@ def element(op: OperatorCode) -> Nest:
     axis, strides = op.attrs.axis % len(shape), list(strides_of(shape))
     place = shape[axis] - 1 - turn if op.attrs.backwards else turn
     start = place * strides.pop(axis)
-    return each_element(op, [Access(op.read(0), tuple(strides), start)], ("same", 0))
+    return each_element(op, [Access(op.read(0), tuple(strides), start)])
 
 
 @rule("Again")

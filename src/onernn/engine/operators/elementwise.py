@@ -43,7 +43,7 @@ def stretch(name: str, shape: Shape, out: Shape) -> Access:
     return Access(name, tuple(strides))
 
 
-def each_element(op: OperatorCode, reads: Sequence[Access], expression: Expression) -> Nest:
+def each_element(op: OperatorCode, reads: Sequence[Access], expression: Expression = COPY) -> Nest:
     """Returns the loops that compute all elements of the first output."""
     out, shape = op.out()
     return nest(shape, whole(out, shape), reads, expression)
@@ -130,10 +130,8 @@ def dropout(op: OperatorCode) -> list[Call | Nest]:
     """Copies the input, since inference drops nothing; fills the mask with ones."""
     if any(op.integers(2, "training_mode") or ()):
         op.refuse("input training_mode=true: expected false; export the model for inference")
-    source = op.read(0)
-    copy = each_element(op, [whole(source, op.shape())], ("same", 0))
-    mask = op.node.outputs[1] if len(op.node.outputs) > 1 else ""
-    return [copy, fill(op, 1, 1)] if mask else [copy]
+    copies = each_element(op, [whole(op.read(0), op.shape())])
+    return [copies, fill(op, 1, 1)] if any(op.node.outputs[1:]) else [copies]
 
 
 def fill(op: OperatorCode, index: int, value: float) -> Call:

@@ -21,7 +21,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import Context, Node, Sizes
 from onernn.ir.operator import Path, at_axis
-from onernn.ir.types import Shape, Size, Type, counts_of, dense, volume, words_of
+from onernn.ir.types import Shape, Size, Type, as_tuple, counts_of, dense, volume, words_of
 from onernn.ops import OPERATORS
 
 _SPELLED = {"float": "float32 or float64", "int": "a signed integer"}
@@ -85,8 +85,7 @@ class OperatorCode:
 
     def types_of_outputs(self) -> tuple[Type, ...]:
         """Returns the types of all outputs, including absent outputs, inferred from the inputs."""
-        result = OPERATORS[self.node.op].type(Context(self.node, Sizes()), *self.types)
-        return result if isinstance(result, tuple) else (result,)
+        return as_tuple(OPERATORS[self.node.op].type(Context(self.node, Sizes()), *self.types))
 
     def result_size(self, axis: int) -> Size:
         """Returns a size of the first output. If the size is only a name, the rule binds it by

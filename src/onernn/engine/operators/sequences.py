@@ -21,6 +21,7 @@ from onernn.ir.errors import UnsupportedError
 from onernn.ir.rnn import Recurrent, check_cells, parts
 from onernn.ir.types import Shape, Size, volume
 from onernn.ops.rules import ONE
+from onernn.ops.sequences import POOLS
 
 
 def batch_of(program: Program, x: str) -> tuple[Size, Size | None, Size, LodLevel | None]:
@@ -100,10 +101,6 @@ def _runs(op: OperatorCode, rnn: Recurrent, words: Size) -> tuple[Run, ...]:
         )
         between[layer + 1, d] = y
     return tuple(runs)
-
-
-POOLED = ("first", "last", "max", "sum", "average", "sqrt")
-"""The kinds of pooling, in the order of `pool` in `kernels/sequences.hpp`."""
 
 
 @rule("SequenceLike")
@@ -226,9 +223,9 @@ def lengths(op: OperatorCode) -> Call:
 
 @rule("SequencePool")
 def pool(op: OperatorCode) -> Call:
-    if op.attrs.kind not in POOLED:
-        op.refuse(f"attribute kind={op.attrs.kind!r}: expected one of {', '.join(POOLED)}")
-    how = POOLED.index(op.attrs.kind), float(op.attrs.empty)
+    if op.attrs.kind not in POOLS:
+        op.refuse(f"attribute kind={op.attrs.kind!r}: expected one of {', '.join(POOLS)}")
+    how = [*POOLS].index(op.attrs.kind), float(op.attrs.empty)
     return op.call("pool", *_words(op), _inner(op), *how)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from onernn.engine.found_sizes import bound_of
 from onernn.engine.operators.elementwise import (
-    COPY,
     broadcast,
     each_element,
     fill,
@@ -30,6 +29,7 @@ from onernn.engine.program import (
 )
 from onernn.ir.operator import at_axis
 from onernn.ir.types import Shape, Size, shape_of, volume
+from onernn.ops.indexing import MEETINGS, MODES
 from onernn.ops.rules import ONE
 from onernn.ops.shaping import cut, perm_of
 
@@ -65,7 +65,7 @@ def transpose(op: OperatorCode) -> Nest:
     source, input_shape = op.read(0), op.shape()
     strides = strides_of(input_shape)
     perm = perm_of(op.attrs, len(input_shape))
-    return each_element(op, [Access(source, tuple(strides[axis] for axis in perm))], COPY)
+    return each_element(op, [Access(source, tuple(strides[axis] for axis in perm))])
 
 
 @rule("Slice")
@@ -89,7 +89,7 @@ def slices(op: OperatorCode) -> list[Step]:
         op.same(op.result_size(axis), count)
         begin = begin + first * strides[axis]
         strides[axis] = strides[axis] * step
-    return [*checks, each_element(op, [Access(op.read(0), tuple(strides), begin)], COPY)]
+    return [*checks, each_element(op, [Access(op.read(0), tuple(strides), begin)])]
 
 
 @rule("Split")
@@ -136,7 +136,7 @@ def expand(op: OperatorCode) -> Nest:
     """Broadcasts the input to the requested sizes."""
     source, asked = op.read(0), shape_of(op.numbers(1, "shape") or ())
     broadcast(op, [op.shape(), asked])
-    return each_element(op, [stretch(source, op.shape(), op.out()[1])], COPY)
+    return each_element(op, [stretch(source, op.shape(), op.out()[1])])
 
 
 @rule("Tile")
@@ -205,10 +205,6 @@ def gate_layout(op: OperatorCode) -> list[Nest]:
     ]
 
 
-MODES = ("constant", "edge", "reflect", "wrap")
-"""The modes of padding, in the order of `around` in `kernels/moves.hpp`."""
-
-
 def _around(shape: Shape, axis: int) -> tuple[Size, Size]:
     return volume(shape[:axis]), volume(shape[axis + 1 :])
 
@@ -252,12 +248,6 @@ def gather_nd(op: OperatorCode) -> Call:
     return _choose(op, "gather_nd", list(sizes), *around)
 
 
-_MEETINGS = ("none", "add", "mul", "max", "min")
-"""How scattered updates are combined with old elements, in the order of `meet` in
-`kernels/moves.hpp`.
-"""
-
-
 @rule("ScatterElements")
 def scatter_elements(op: OperatorCode) -> Call:
     shape, sizes = op.shape(), op.shape(1)
@@ -287,10 +277,10 @@ def _scatter(op: OperatorCode, function: str, *sizes: Any) -> Call:
     op.of("float", "int")
     op.of("int32", "int64", index=1)
     op.alike(2)
-    if op.attrs.reduction not in _MEETINGS:
-        known = ", ".join(_MEETINGS)
+    if op.attrs.reduction not in MEETINGS:
+        known = ", ".join(MEETINGS)
         op.refuse(f"attribute reduction={op.attrs.reduction!r}: expected one of {known}")
-    types, how = [op.dtype(), op.dtype(1)], _MEETINGS.index(op.attrs.reduction)
+    types, how = [op.dtype(), op.dtype(1)], MEETINGS.index(op.attrs.reduction)
     return op.call(function, *op.read_first(3), *sizes, how, types=types, checks=True)
 
 
