@@ -339,7 +339,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
     if direction != "bidirectional_concat":
         y = y.unsqueeze(2 if batch_major else 1)
     else:  # (T, N, D*O) -> (T, D, N, O)
-        y = y.reshape(0, 0, 2, -1)
+        y = y.reshape(0, 0, 2, arrays["R"].shape[-1])
         y = y if batch_major else y.transpose(0, 2, 1, 3)
     results = (y, *map(turn, ends))
     return tuple(value.cast("float16") for value in results) if half else results
