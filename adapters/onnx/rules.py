@@ -14,7 +14,7 @@ import numpy as np
 
 import onernn.adapters.onnx.quantized  # noqa: F401  # its rules fill the table
 from onernn.adapters.common.bodies import NEAREST, recurrent_stack
-from onernn.adapters.common.lowering import PASS_RULE, Results
+from onernn.adapters.common.lowering import PASS_RULE, Results, by_slot
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.onnx.microsoft import CLIP_OF_ZERO, DOMAIN
 from onernn.adapters.onnx.read import (
@@ -596,6 +596,15 @@ def dropout(x, ratio=None, training_mode=None, *, op):
     if op.opset < 12:
         refuse("output 1 is not defined before opset 12; export a newer opset")
     return x, x.Dropout(outputs=2)[1]
+
+
+@RULES("LayerNormalization")
+def _layer_normalization(op: OnnxOperator) -> Results:
+    """Returns the statistics of float64 values as float32, which stash_type=1 means."""
+    y, *statistics = by_slot(_plain(op)).values()
+    if op.builder.type_of(op.value()).dtype == "float64":
+        statistics = [op.emit("Cast", each, to="float32") for each in statistics]
+    return (y, *statistics)
 
 
 @RULES("GroupNormalization")

@@ -111,6 +111,20 @@ def test_a_reduction_over_no_axis_still_computes_its_function(name: str, backend
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_layer_normalization_returns_float32_statistics_of_any_dtype(dtype: str) -> None:
+    x, scale = ARRAYS["u"].astype(dtype), np.ones(6, dtype)
+    proto = model(
+        "y, mean, inverse = LayerNormalization (x, s)",
+        {"x": x},
+        ["y", "mean", "inverse"],
+        constants={"s": scale},
+    )
+    for got, want in zip(ours(proto, {"x": x}), theirs(proto, {"x": x}), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-3 if dtype == "float16" else 1e-5, atol=1e-6)
+
+
 def test_max_pool_of_no_images_has_no_results() -> None:
     x = np.zeros((0, 3, 4, 5), np.float32)
     proto = model("y, z = MaxPool <kernel_shape = [2, 2]> (x)", {"x": x}, ["y", "z"])
