@@ -14,7 +14,7 @@ import numpy as np
 
 import onernn.adapters.onnx.quantized  # noqa: F401  # its rules fill the table
 from onernn.adapters.common.bodies import NEAREST, recurrent_stack
-from onernn.adapters.common.lowering import PASS_RULE, Results
+from onernn.adapters.common.lowering import PASS_RULE, Results, by_slot
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.onnx.microsoft import CLIP_OF_ZERO, DOMAIN
 from onernn.adapters.onnx.read import (
@@ -339,7 +339,7 @@ def _layer(op, default, x, parameters, lengths, initial, *, forgets=False, **mor
     if direction != "bidirectional_concat":
         y = y.unsqueeze(2 if batch_major else 1)
     else:  # (T, N, D*O) -> (T, D, N, O)
-        y = y.reshape(0, 0, 2, -1)
+        y = y.reshape(0, 0, 2, arrays["R"].shape[-1])
         y = y if batch_major else y.transpose(0, 2, 1, 3)
     results = (y, *map(turn, ends))
     return tuple(value.cast("float16") for value in results) if half else results
@@ -596,6 +596,15 @@ def dropout(x, ratio=None, training_mode=None, *, op):
     if op.opset < 12:
         refuse("output 1 is not defined before opset 12; export a newer opset")
     return x, x.Dropout(outputs=2)[1]
+
+
+@RULES("LayerNormalization")
+def _layer_normalization(op: OnnxOperator) -> Results:
+    """Returns the statistics of float64 values as float32, which stash_type=1 means."""
+    y, *statistics = by_slot(_plain(op)).values()
+    if op.builder.type_of(op.value()).dtype == "float64":
+        statistics = [op.emit("Cast", each, to="float32") for each in statistics]
+    return (y, *statistics)
 
 
 @RULES("GroupNormalization")

@@ -538,8 +538,11 @@ def _body(w: GraphWriter, key: str, taken: Sequence[OnnxValue]) -> GraphWriter:
     if node.op == "Loop":  # ONNX Runtime needs the types of iteration and condition
         for at, dtype in enumerate(("int64", "bool")):
             inner.proto.input[at].CopyFrom(value_info(inner.proto.input[at].name, dtype, ()))
-    if node.op == "Scan":  # before opset 16 ONNX Runtime needs the ranks of results
-        for proto, output in zip(inner.proto.output, body.outputs, strict=True):
+    if node.op != "If":
+        # ONNX Runtime needs the ranks of results: of a Scan before opset 16, and of what a Loop
+        # collects if the Loop has no iteration. Shapes of carried values may change.
+        first = 1 + node.attributes["carried"] if node.op == "Loop" else 0
+        for proto, output in zip(inner.proto.output[first:], body.outputs[first:], strict=True):
             known = inner.types[output.name]
             if known.dtype and known.shape is not None:
                 proto.CopyFrom(value_info(proto.name, known.dtype, known.counts))

@@ -152,17 +152,19 @@ the sum.
 
 @rule(" ".join(_SUMMED))
 def reduce_sums(x, axes=None, *, keepdims, noop_with_empty_axes, w):
-    before, after = _SUMMED[w.node.op]
-    if axes is None and noop_with_empty_axes:
-        raise UnsupportedError("attribute noop_with_empty_axes=1: expected axes; set them")
-    return after(_reduce("reduce_sum", before(x.dense), integers(axes), keepdims))
+    (before, after), chosen = _SUMMED[w.node.op], integers(axes)
+    x = before(x.dense)
+    if not chosen and noop_with_empty_axes:
+        return after(x)
+    return after(_reduce("reduce_sum", x, chosen, keepdims))
 
 
 @rule("ReduceLogSumExp")
 def reduce_log_sum_exp(x, axes=None, *, keepdims, noop_with_empty_axes):
-    chosen = sorted(axis % x.rank for axis in integers(axes)) or list(range(x.rank))
-    if noop_with_empty_axes and axes is None:
+    given = integers(axes)
+    if noop_with_empty_axes and not given:
         return x.copy()
+    chosen = sorted(axis % x.rank for axis in given) or list(range(x.rank))
     whole = len(chosen) == x.rank
     return x.dense.logsumexp(axis=chosen, keepdim=bool(keepdims), reduce_all=whole)
 

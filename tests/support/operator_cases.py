@@ -227,7 +227,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     *((f"Reduce{op}", "p axis1", {}) for op in "L1 L2 LogSum LogSumExp Max Mean Min Prod".split()),
     *((f"Reduce{op}", "p axes12", {"keepdims": 0}) for op in ("Sum", "SumSquare", "LogSumExp")),
     *((f"Reduce{op}", "i axis2", {}) for op in ("Sum", "Max", "Min", "Prod")),
-    ("ReduceSum", "x", {"noop_with_empty_axes": 1}),
+    *((f"Reduce{op}", "x", {"noop_with_empty_axes": 1}) for op in ("Sum", "SumSquare", "L2")),
     ("CumSum", "p axis1", {}),
     ("CumSum", "i axis2", {"exclusive": 1, "reverse": 1}),
     ("TopK", "x three", {"axis": 2}),

@@ -74,8 +74,6 @@ def _reduces(reduction: Reduction) -> Callable[..., Array]:
         x: Array, axes: Axes | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Array:
         over = _over(noop_with_empty_axes, x.ndim, axes)
-        if not over and x.ndim:
-            return x
         out = reduction(x, axis=over, keepdims=bool(keepdims))
         return np.asarray(out).astype(x.dtype, copy=False)
 

@@ -395,7 +395,8 @@ def _positions(attrs: Any, x: Array, windows: list[Window], top: Array) -> Array
     parts = view_windows(x, windows, 0, counts)
     inside = view_windows(np.ones((1, 1, *x.shape[2:]), bool), windows, False, counts)
     largest = ~(parts < top.reshape(*top.shape, *[1] * axes)) & inside
-    taps = np.unravel_index(largest.reshape(*top.shape, -1).argmax(-1), parts.shape[-axes:])
+    sizes = parts.shape[-axes:]
+    taps = np.unravel_index(largest.reshape(*top.shape, math.prod(sizes)).argmax(-1), sizes)
     images = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * axes)
     result = images * math.prod(x.shape[2:])
     for axis, (window, tap) in enumerate(zip(windows, taps, strict=True), 2):

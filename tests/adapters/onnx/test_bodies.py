@@ -10,6 +10,7 @@ import pytest
 from onnx import helper, numpy_helper, parser
 from support.onnx_models import check, ours, parameters, parsed, read, small, theirs
 from support.onnx_steps import WEIGHTS, X, gru_step, kinds
+from support.onnx_written import run, written
 
 from onernn import BudgetError, Session, UnsupportedError
 
@@ -93,6 +94,16 @@ def loop(condition: str = "going", most: str = "turns") -> onnx.ModelProto:
 def test_a_cell_inside_a_loop_runs_as_in_onnx_runtime(turns, going, end, condition, most) -> None:
     feed = {"X": X, "turns": np.array(turns), "going": np.array(going), "end": np.array(end)}
     check(loop(condition, most), feed)
+
+
+@pytest.mark.parametrize("turns", [0, 4])
+def test_a_written_loop_collects_values_of_the_same_rank_without_a_turn(turns: int) -> None:
+    feed = {"X": X, "turns": np.array(turns), "going": np.array(True), "end": np.array(9)}
+    for got, want in zip(
+        run(written(read(loop())), feed).values(), theirs(loop(), feed), strict=True
+    ):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_a_loop_that_never_ends_is_ended() -> None:

@@ -8,9 +8,18 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from support.onnx_models import assert_equal, info, live, parameters, parsed, quiet, session_of
+from support.onnx_models import (
+    assert_equal,
+    info,
+    live,
+    parameters,
+    parsed,
+    quiet,
+    read,
+    session_of,
+)
 
-from onernn import LibraryError, UnsupportedError
+from onernn import LibraryError, Session, UnsupportedError
 from onernn.adapters.onnx import optimize, plugin
 
 pytestmark = pytest.mark.usefixtures("built")
@@ -154,8 +163,10 @@ def test_no_steps_and_no_sequences_give_what_the_recurrence_defines(
     """
     states = ["h", "c"] if kind == "LSTM" else ["h"]
     for given in (set(), {"n"}, {*states}, {"n", *states}):
-        session = optimize(bare(kind, directions, layout, given))
+        proto = bare(kind, directions, layout, given)
+        session = optimize(proto)
         assert session.replaced
+        alone = [Session(read(proto), backend=name) for name in ("kernels", "reference")]
         for time, batch in ((0, 2), (0, 1), (3, 0), (0, 0)):
             turned = slice(None, None, -1 if layout else 1)
             feed = {"x": np.ones((*(time, batch)[turned], 3), "f4")}
@@ -163,13 +174,14 @@ def test_no_steps_and_no_sequences_give_what_the_recurrence_defines(
             before = {k: RNG.uniform(-1, 1, shape).astype("f4") for k in states if k in given}
             if "n" in given:
                 feed["n"] = np.full(batch, time, "i4")
-            y, *ends = session.run(None, {**feed, **before})
+            feed |= before
             wide = (batch, time, directions, 4) if layout else (time, directions, batch, 4)
-            assert y.shape == wide
-            for name, end in zip(states, ends, strict=True):
-                kept = before.get(name, np.zeros(shape, "f4"))
-                want = np.zeros(shape, "f4") if "n" in given else kept
-                np.testing.assert_array_equal(end, want)
+            for y, *ends in (session.run(None, feed), *(each.run(feed).values() for each in alone)):
+                assert y.shape == wide
+                for name, end in zip(states, ends, strict=True):
+                    kept = before.get(name, np.zeros(shape, "f4"))
+                    want = np.zeros(shape, "f4") if "n" in given else kept
+                    np.testing.assert_array_equal(end, want)
 
 
 def loose() -> onnx.ModelProto:

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from support.onnx_models import check, model, parsed, read, theirs
+from support.onnx_models import check, model, ours, parsed, read, theirs
 
 from onernn import Session, UnsupportedError, convert
 
@@ -94,6 +94,41 @@ OLDER = [
 @pytest.mark.parametrize("text, opset", OLDER)
 def test_older_forms_mean_what_they_meant(text: str, opset: int) -> None:
     check(*case(text, opset))
+
+
+REDUCTIONS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
+
+
+@pytest.mark.parametrize("name", REDUCTIONS.split())
+@pytest.mark.parametrize("backend", ["kernels", "reference"])
+def test_a_reduction_over_no_axis_still_computes_its_function(name: str, backend: str) -> None:
+    """ONNX: a ReduceSumSquare without axes is a square. So is that of a scalar."""
+    for x, attribute in ((ARRAYS["u"], "<noop_with_empty_axes = 1>"), (np.float32(-1.5), "")):
+        proto = model(f"y = Reduce{name} {attribute} (x)", {"x": np.asarray(x)}, ["y"], 18)
+        (want,) = theirs(proto, {"x": np.asarray(x)})
+        (got,) = ours(proto, {"x": np.asarray(x)}, backend=backend)
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_layer_normalization_returns_float32_statistics_of_any_dtype(dtype: str) -> None:
+    x, scale = ARRAYS["u"].astype(dtype), np.ones(6, dtype)
+    proto = model(
+        "y, mean, inverse = LayerNormalization (x, s)",
+        {"x": x},
+        ["y", "mean", "inverse"],
+        constants={"s": scale},
+    )
+    for got, want in zip(ours(proto, {"x": x}), theirs(proto, {"x": x}), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-3 if dtype == "float16" else 1e-5, atol=1e-6)
+
+
+def test_max_pool_of_no_images_has_no_results() -> None:
+    x = np.zeros((0, 3, 4, 5), np.float32)
+    proto = model("y, z = MaxPool <kernel_shape = [2, 2]> (x)", {"x": x}, ["y", "z"])
+    check(proto, {"x": x})
 
 
 WINDOWS = "pads = [1, 1, 1, 1], kernel_shape = [3, 3]"

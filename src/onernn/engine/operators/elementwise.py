@@ -188,10 +188,9 @@ def reduce(op: OperatorCode) -> list[Call | Nest]:
 
 def _reduce(op: OperatorCode) -> list[Call | Nest]:
     axes, source, shape = _axes(op), op.read(0), op.shape()
-    if not axes:
-        op.view(source)
-        return []
     function = re.sub("(?=[A-Z])", "_", op.node.op).lower().strip("_")
+    if not axes:  # each element is reduced by itself, so that a sum of squares is a square
+        return [op.call(function, source, volume(shape), ONE, ONE)]
     if axes == list(range(axes[0], axes[-1] + 1)):
         return [op.call(function, source, *_along(op))]
     # the combined axes come last
