@@ -7,9 +7,8 @@ from __future__ import annotations
 import logging
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
-from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -90,7 +89,7 @@ def optimize_symbol(
     for at, linear in plan.operators.items():
         _replace_rnn(plan.rewriting, at, linear, params, options)
     for region in plan.regions:
-        _replace_region(plan.rewriting, region, options)
+        _replace_region(plan.rewriting, plan.symbol, region, options)
     # Compare reasons without the number of steps and the names of operators, which differ between
     # buckets.
     reasons = {(each.where, re.sub(r"^\d+|'.*?'", "", each.reason)): each for each in plan.refusals}
@@ -215,17 +214,6 @@ def _refuse(symbol: Symbol, region: Region, options: Options) -> Refusal | None:
     return None
 
 
-def _order(names: Iterable[str], places: Iterable[int], reads: Iterable[Any]) -> tuple[Any, str]:
-    """Returns an operator's inputs sorted by the positions ``places``, and their names for
-    `INPUTS`.
-
-    MXNet lists arguments in the order of the nodes in JSON. Modules and their buckets store an
-    optimizer's state by the position of an argument, so the order must not change.
-    """
-    rows = sorted(zip(places, names, reads, strict=True), key=itemgetter(0))
-    return [read for _, _, read in rows], " ".join(name for _, name, _ in rows)
-
-
 def _replace_rnn(
     rewriting: Rewriting, at: int, linear: int | None, params: Mapping[str, Any], options: Options
 ) -> None:
@@ -236,26 +224,44 @@ def _replace_rnn(
         projection = nodes[linear]
         for key in ("num_hidden", "no_bias"):
             attributes[f"{LINEAR}{key}"] = projection["attrs"].get(key, "False")
-        reads = [projection["inputs"][0], *reads[1:], *projection["inputs"][1:]]
+        reads = [*projection["inputs"], *reads[1:]]
     live = check_rnn(name, attributes, options)
+    data, *names = live.arguments
+    names = [data, *live.linear, *names[: len(names) - len(live.linear)]]
     if vector is not None and not live.linear:
         live.prepare({"parameters": view(vector, "parameters")})  # raises now, not at the first run
-    reads, attributes[INPUTS] = _order(live.arguments, [read[0] for read in reads], reads)
+    attributes[INPUTS] = " ".join(names)
     heads = [Entry(at, k) for k in range(len(live.outputs))]
     attrs = custom_attributes(attributes, name, options)
     attrs[ORIGINAL] = keep(nodes, heads, name_inputs(reads))
     node |= {"op": "Custom", "inputs": reads, "attrs": attrs}
 
 
-def _replace_region(rewriting: Rewriting, region: Region, options: Options) -> None:
+def _find_reads(symbol: Symbol, region: Region) -> list[int]:
+    """Returns when MXNet reaches the input, the weights and the states of a region's first step.
+
+    MXNet lists arguments in the order in which it reaches variables. Modules and their buckets
+    store an optimizer's state by the position of an argument, so the order must not change.
+    """
+    reads = region.x[0], *region.weights, *region.states
+    reached, waiting = dict[Entry, int](), [region.h[0]]
+    while waiting:
+        entry = Entry(*waiting.pop()[:2])
+        if entry not in reached:
+            reached[entry] = len(reached)
+            waiting += () if entry in reads else symbol.nodes[entry.node].inputs[::-1]
+    return [reached.get(entry, 0) for entry in reads]
+
+
+def _replace_region(rewriting: Rewriting, symbol: Symbol, region: Region, options: Options) -> None:
     """Adds an operator, and redirects readers of the region's results to it."""
     formula, name, count = region.formula, region.name, len(region.h)
     steps = () if region.is_loop else region.h[:: -1 if formula.backwards else 1]
     data = region.whole
     data = data or rewriting.add("stack", f"{name}_input", region.x, axis=0, num_args=count)
-    places = [min(region.x).node, *(entry.node for entry in (*region.weights, *region.states))]
-    values = [data, *region.weights, *region.states]
-    reads, inputs = _order(formula.arguments, places, values)
+    places = _find_reads(symbol, region)
+    rows = zip(places, formula.arguments, (data, *region.weights, *region.states), strict=True)
+    _, inputs, reads = zip(*sorted(rows), strict=True)
     leaves = name_inputs(reads)
     if not region.whole:
         leaves |= {entry: [leaves[data][0], t, 1] for t, entry in enumerate(region.x)}
@@ -264,7 +270,7 @@ def _replace_region(rewriting: Rewriting, region: Region, options: Options) -> N
     if not region.merged:
         merged = rewriting.add("stack", f"{name}_outputs", steps, axis=axis, num_args=count)
     ends = [region.h[-1], *filter(None, [region.c])]
-    attributes = {"formula": formula.text, INPUTS: inputs}
+    attributes = {"formula": formula.text, INPUTS: " ".join(inputs)}
     attrs = custom_attributes(attributes, name, options, CELLS)
     attrs[ORIGINAL] = keep(rewriting.nodes, [merged, *ends, *steps], leaves)
     operator = rewriting.add("Custom", f"{name}_onernn", reads, **attrs)

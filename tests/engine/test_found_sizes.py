@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from support.graphs import new_node, new_nodes, small
+from support.graphs import new_node, new_nodes, small, small_graph
 from support.planning import agrees, as_it_is, planned
 from support.recordings import loaded
 
 import onernn
-from onernn import Graph, Ragged, Session, ShapeError
+from onernn import Graph, Ragged, Session, ShapeError, Value
 from onernn.showing import show_inspection
 from onernn.verification.inspecting import inspect_model
 
@@ -143,6 +143,20 @@ def test_sequences_that_a_run_makes_are_padded_to_the_longest(name: str) -> None
     for lengths in ([3, 0, 5], [1], [200, 1]):
         words = rng.normal(size=(sum(lengths), 2)).astype(np.float32)
         agrees(session, {"x": Ragged.from_lengths(words, lengths)}, rtol=0)
+    assert not planned(session).outside
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_sequences_of_an_outer_level_are_padded_to_their_own_longest(name: str) -> None:
+    """Not to the longest sequence of steps, which a call passes for an input."""
+    nodes = [new_node("words = SequencePool x", kind="last"), PADDED[name]]
+    constants = {"low": np.float32(-2)} if name == "SequenceFill" else {}
+    x = Value("x", "float32", (None, 2), lod_depth=2)
+    session = as_it_is(small_graph(nodes, "y", constants, x=x))
+    rng = np.random.default_rng(0)
+    for lod in ([[0, 1, 1], [0, 5]], [[0, 3, 4], [0, 0, 1, 9, 11]]):
+        words = rng.normal(size=(lod[-1][-1], 2)).astype(np.float32)
+        agrees(session, {"x": Ragged.from_lod(words, lod)}, rtol=0)
     assert not planned(session).outside
 
 

@@ -180,6 +180,40 @@ def test_arguments_and_auxiliary_states_keep_their_order() -> None:
         assert each.list_auxiliary_states() == symbol.list_auxiliary_states()
 
 
+def shared_cell() -> Callable[[Any], Any]:
+    cell = mx.rnn.LSTMCell(H, prefix="a_")
+
+    def layer(x: Any) -> Any:
+        cell.reset()
+        return cell.unroll(T, x, merge_outputs=True)[0]
+
+    return layer
+
+
+def shared_operator(**attributes: Any) -> Callable[[Any], Any]:
+    slots = "parameters", "state", *["sequence_length"] * len(attributes)
+    inputs = {name: mx.sym.Variable(name) for name in slots}
+    return lambda x: mx.sym.RNN(x, **inputs, **attributes, mode="gru", state_size=H, num_layers=1)
+
+
+SHARED: dict[str, Callable[[], Callable[[Any], Any]]] = {
+    "operator": shared_operator,
+    "lengths": partial(shared_operator, use_sequence_length=True),
+    "cell": shared_cell,
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_arguments_that_two_layers_share_keep_their_order(name: str) -> None:
+    """The second layer reads them directly, and also through the first layer."""
+    layer = SHARED[name]()
+    symbol = layer(layer(mx.sym.Variable("data")))
+    ours = optimize(symbol)
+    assert len(explain(ours).replaced) == 2
+    assert symbol.list_arguments()[0] == "data"
+    assert ours.list_arguments() == symbol.list_arguments()
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 def test_cells_whose_steps_have_variables_of_their_own_stay_mxnets(layers: int) -> None:
     cell = legacy(*(mx.rnn.GRUCell(H, prefix=f"{k}_") for k in range(layers)))

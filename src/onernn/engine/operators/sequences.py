@@ -202,7 +202,8 @@ def _to_the_longest(op: OperatorCode, axis: int) -> list[Call]:
     it.
     """
     level, program = op.sentences(), op.program
-    if level.name in {value.name for value in program.graph.inputs}:
+    inputs = {value.name for value in program.graph.inputs}
+    if level.level == -1 and level.name in inputs:  # a call passes the longest of the steps only
         op.same(op.result_size(axis), program.longest_of(level))
         return []
     size = op.finds(op.result_size(axis), "longest", longest(program, op.node.inputs[0]))
