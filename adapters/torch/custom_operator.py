@@ -33,7 +33,7 @@ from onernn.adapters.torch.live_layer import (
 from onernn.ir.spec import RnnSpec
 
 _LIVE: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""The `LiveModule` of each module in compiled graphs, by the module's parameter `_FIRST`."""
+"""The live layers in compiled graphs, by the parameter `_FIRST`, which modules may share."""
 _FIRST = "weight_ih_l0"
 
 
@@ -55,7 +55,8 @@ def forget_compiled(module: nn.Module) -> None:
 def ran_compiled(module: nn.Module) -> str:
     """Returns the kernel that a compiled graph last ran for the module, or "" if it ran none."""
     weight = module._parameters.get(_FIRST)
-    return "" if weight is None or weight not in _LIVE else _LIVE[weight].explain()
+    lives = _LIVE.get(weight, {}) if weight is not None else {}
+    return next((ran for live in lives.values() if (ran := live.explain())), "")
 
 
 @cache
@@ -77,11 +78,12 @@ def _spec_of(layer: str, x: Tensor, weights: Sequence[Tensor]) -> RnnSpec:
 
 
 def _live(layer: str, x: Tensor, weights: Sequence[Tensor]) -> LiveModule:
-    live, spec, dtype = _LIVE.get(weights[0]), _spec_of(layer, x, weights), layer.split()[3]
-    frozen = "frozen" in layer.split()
-    if live is None or (live.spec, live.dtype, live.frozen) != (spec, dtype, frozen):
+    spec, dtype, frozen = _spec_of(layer, x, weights), layer.split()[3], "frozen" in layer.split()
+    lives = _LIVE.setdefault(weights[0], {})
+    key = spec, dtype, *[id(weight) for weight in weights if frozen]
+    if (live := lives.get(key)) is None:
         names = [f"weight {k}" for k in range(len(weights))]
-        _LIVE[weights[0]] = live = LiveModule(spec, names, dtype, frozen=frozen)
+        lives[key] = live = LiveModule(spec, names, dtype, frozen=frozen)
     return live
 
 

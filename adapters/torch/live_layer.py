@@ -12,11 +12,18 @@ from weakref import ref
 import numpy as np
 import torch
 from torch import _VF, Tensor, nn
-from torch._C import _dispatch_keys, _get_tracing_state, _len_torch_dispatch_stack
+from torch._C import (
+    _dispatch_keys,
+    _get_tracing_state,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from onernn.adapters.common import gain
 from onernn.adapters.common.live import (
@@ -72,6 +79,10 @@ def follower() -> str:
         return "a transform of torch.func is at work"
     if _len_torch_dispatch_stack():
         return "a mode of torch.utils._python_dispatch watches operators"
+    if _len_torch_function_stack() and {*map(type, _get_current_function_mode_stack())} != {
+        DeviceContext
+    }:
+        return "a mode of torch.overrides watches functions"
     if _get_tracing_state() is not None:
         return "torch.jit.trace records operators"
     if forward_ad._current_level >= 0:
@@ -413,6 +424,8 @@ class LiveModule:
         """Whether PyTorch runs one step of one sequence faster than onernn; False if frozen."""
         self._like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
+        self.function = ""
+        """The module's mode or nonlinearity."""
         self.types: dict[Any, list[torch.dtype]] = {}
         """The results of `types_of_results`."""
         self.ran: str | Stack = ""
@@ -448,13 +461,17 @@ class LiveModule:
         """Returns the kernel of the last call, or "" if there was none."""
         return self.ran if isinstance(self.ran, str) else self.ran.explain()
 
-    def check(self, weights: Sequence[Tensor]) -> None:
-        """Raises `UnsupportedError` for parameters that onernn cannot read."""
-        for name, weight in zip(self.names, weights, strict=True):
+    def check(self, weights: Sequence[Tensor], k: int | None = None) -> None:
+        """Raises `UnsupportedError` for parameters that onernn cannot read; ``k``: as in `part`."""
+        for name, weight in zip(self.names[(k or 0) * len(weights) :], weights, strict=False):
             if not is_plain(weight):
                 raise UnsupportedError(f"{name}: expected a plain tensor on the CPU")
             if weight.dtype != torch.float32:
                 raise UnsupportedError(f"{name} is {weight.dtype}: expected float32")
+
+    def _arrays(self, k: int | None, weights: Sequence[Tensor]) -> list[Array]:
+        self.check(weights, k)  # module.double() changes the dtype of a parameter in place
+        return arrays_of(weights)
 
     def run(
         self,
@@ -497,7 +514,7 @@ class LiveModule:
         where: Any = None
         if not self.frozen:
             where = tuple([(w.data_ptr(), w.shape, w.stride(), w.dtype) for w in weights])
-        self.ran = stack = self.layer(dtype, k).stack(where, partial(arrays_of, weights))
+        self.ran = stack = self.layer(dtype, k).stack(where, partial(self._arrays, k, weights))
         if (kernel := stack.compiled) is None:
             words = batch.read(x.detach().numpy())
             y, *ends = _tensors(batch, *stack.run(words, _spread(self.part(k), states, rows)))

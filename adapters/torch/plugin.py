@@ -211,8 +211,9 @@ def obstacle(module: nn.Module) -> str:
 
 def live_of(module: nn.Module) -> LiveModule:
     """Returns the live layer of a module; a copy of the module has its own live layer."""
-    result = _LIVE.get(id(module))
-    if result is None:
+    result, attrs = _LIVE.get(id(module)), module.__dict__
+    function = attrs.get("mode") or attrs.get("nonlinearity")  # a program may change it
+    if result is None or result.function != function:
         kind: Any = type(module)
         names = _CELL_NAMES[: 4 if module.bias else 2]
         if isinstance(module, nn.RNNBase):
@@ -221,6 +222,7 @@ def live_of(module: nn.Module) -> LiveModule:
         result = LiveModule(
             spec_of(module), names, kind.onernn_options, is_cell=is_cell, frozen=frozen
         )
+        result.function = function
         _LIVE[id(module)] = result
         finalize(module, _LIVE.pop, id(module), None).atexit = False
     return result
@@ -300,7 +302,9 @@ def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
         return kind.forward(module, input, hx)
     sequences = list(input.unbind() if is_nested else input)
     x, lengths = torch.cat(sequences), [len(sequence) for sequence in sequences]
-    shapes = state_shapes(live_of(module).spec, len(lengths))
+    module.check_input(x, lengths)  # PyTorch's packed LSTM does not check the width of x
+    spec = live_of(module).spec
+    shapes = state_shapes(spec, len(lengths))
     if hx is None:
         states = [x.new_zeros(shape) for shape in shapes]
     else:
@@ -313,7 +317,10 @@ def _run_theirs(kind: Any, module: Any, input: Any, hx: Any) -> Any:
         y, last = kind.forward(module, PackedSequence(x, sizes), hx)
         return y.data, *(last if isinstance(last, tuple) else (last,))
 
-    y, *ends = as_packed(x, offsets_of(np.array(lengths, np.int64)), states, run)
+    if len(x):
+        y, *ends = as_packed(x, offsets_of(np.array(lengths, np.int64)), states, run)
+    else:
+        y, ends = x.new_empty(0, spec.output_size), [state.clone() for state in states]
     last = tuple(ends) if len(ends) > 1 else ends[0]
     if is_nested:
         return torch.nested.nested_tensor_from_jagged(y, input.offsets()), last
@@ -607,6 +614,7 @@ def optimize(
             refusals.append(Refusal(reason, name))
         else:
             forget(layer)
+            _LIVE.pop(id(layer), None)  # it has the dtype of an earlier call of optimize
             _CLASS.__set__(layer, ours(theirs(layer), DTYPES[dtype], frozen))
     warn_of_left(HOST, refusals)
     if not result:

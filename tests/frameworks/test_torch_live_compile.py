@@ -102,6 +102,18 @@ def test_compiled_models_follow_their_parameters() -> None:
             torch.testing.assert_close(compiled(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
 
 
+def test_frozen_modules_that_share_a_parameter_are_told_apart_in_a_compiled_graph() -> None:
+    theirs, x = nn.ModuleList([nn.GRU(INPUT, UNITS), nn.GRU(INPUT, UNITS)]), make_batch()
+    theirs[1].weight_ih_l0 = theirs[0].weight_ih_l0
+    ours = optimize(theirs, frozen=True)
+    compiled = [torch.compile(each, backend="eager") for each in ours]
+    with torch.no_grad():
+        for _ in range(2):
+            for mine, wanted in zip(compiled, theirs, strict=True):
+                torch.testing.assert_close(mine(x), wanted(x), rtol=2e-5, atol=2e-6)
+    assert explain(ours).count("onernn: LBR_GRU") == 2
+
+
 def test_the_backend_traces_modules_where_others_were_optimized_before() -> None:
     code = """
 import torch

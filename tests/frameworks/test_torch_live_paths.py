@@ -182,6 +182,38 @@ def test_lists_that_pytorch_runs_are_packed_for_it(dtype: torch.dtype) -> None:
         ours(sequences, (h, c))
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_lists_of_another_width_are_refused_and_lists_without_steps_keep_states(kind: Any) -> None:
+    ours, h = optimize(kind(INPUT, UNITS, bidirectional=True)), torch.randn(2, 2, UNITS)
+    for width in (INPUT - 1, INPUT + 1):  # PyTorch's packed LSTM reads beside the rows
+        for batch in ([torch.ones(2, width)], [torch.ones(0, width)]):
+            for given in (batch, torch.nested.nested_tensor(batch, layout=torch.jagged)):
+                with torch.no_grad(), pytest.raises(RuntimeError, match=f"Expected {INPUT}"):
+                    ours(given)
+    states = (h, 2 * h) if kind is nn.LSTM else h
+    y, ends = ours([torch.ones(0, INPUT)] * 2, states)
+    assert [each.shape for each in y] == [(0, 2 * UNITS)] * 2
+    for mine, given in zip(tensors(ends), tensors(states), strict=True):
+        assert torch.equal(mine, given) and mine.data_ptr() != given.data_ptr()
+
+
+def test_modes_that_watch_functions_see_those_of_pytorch() -> None:
+    class Doubles(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **kwargs or {})
+            return (2 * found[0], found[1]) if function.__name__ == "gru" else found
+
+    (theirs, ours), x = make_pair(nn.GRU), make_batch()
+    with torch.no_grad():
+        plain = theirs(x)[0]
+        with torch.device("cpu"):  # a mode that only makes new tensors
+            assert_close(ours(x)[0], plain)
+        assert "watches" not in explain(ours)
+        with Doubles():
+            assert_close(ours(x)[0], 2 * plain)
+        assert_close(ours(x)[0], plain)
+
+
 # Derivatives of derivatives: PyTorch's module in float64 says what they are.
 
 

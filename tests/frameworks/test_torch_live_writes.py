@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import operator
+import re
 from collections.abc import Callable
 from threading import Thread
 from typing import Any
@@ -210,3 +213,43 @@ def test_a_parameter_of_another_shape_is_never_read() -> None:
                 module(x)
             getattr(module, name).data = kept
     assert follows(module, x)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_a_parameter_that_became_another_dtype_is_never_read(dtype: Any, kind: Any) -> None:
+    module, x = optimize(kind(INPUT, UNITS)), torch.randn(3, INPUT)
+    with torch.no_grad():
+        module(x)
+        parameters = list(module.parameters())
+        module.to(dtype)
+        assert all(map(operator.is_, parameters, module.parameters()))  # changed in place
+        with pytest.raises((RuntimeError, ValueError)) as wanted:
+            restore(copy.deepcopy(module))(x)
+        with pytest.raises(type(wanted.value), match=re.escape(str(wanted.value))):
+            module(x)
+        module.float()
+    assert follows(module, x)
+
+
+@pytest.mark.parametrize("kind, name", [(nn.RNN, "mode"), (nn.RNNCell, "nonlinearity")])
+def test_another_function_of_a_module_is_followed(kind: Any, name: str) -> None:
+    module, x = optimize(kind(INPUT, UNITS)), torch.randn(3, INPUT)
+    plain = kind(INPUT, UNITS, nonlinearity="relu")
+    plain.load_state_dict(module.state_dict())
+    with torch.no_grad():
+        assert not torch.allclose(module(x)[0], plain(x)[0], atol=1e-3)
+        setattr(module, name, getattr(plain, name))
+        torch.testing.assert_close(module(x)[0], plain(x)[0], rtol=2e-5, atol=2e-6)
+    assert "RELU" in explain(module)
+
+
+def test_a_second_optimize_sets_the_dtype_anew() -> None:
+    module, x = optimize(nn.GRU(20, 32), torch.bfloat16), torch.randn(3, 2, 20)
+    assert not follows(module, x)
+    assert follows(optimize(module, inplace=True), x)
+    assert not follows(optimize(module, "int8-dynamic", inplace=True), x)
+    assert follows(optimize(module, inplace=True, frozen=True), x)
+    module.weight_hh_l0.data[3] += 1
+    assert not follows(module, x)
+    assert follows(optimize(module, inplace=True), x)
